@@ -1,0 +1,1 @@
+//! Outside the target: sources → snapshot → ledger → verdict.

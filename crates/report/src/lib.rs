@@ -1,0 +1,1 @@
+//! Reports: one file for each output format.

@@ -1,0 +1,106 @@
+//! The counters that describe themselves: one list makes the fields, the names, the units, the schema text in each
+//! segment, the JSON keys, docs/segment.md and include/segment.h.
+
+use core::sync::atomic::AtomicU64;
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])* $name:ident $unit:literal,)*) => {
+        /// Index of a header counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        #[allow(non_camel_case_types)]
+        pub enum Counter { $($(#[doc = $doc])* $name,)* }
+
+        /// The list itself.
+        pub const COUNTERS: &[CounterRow] =
+            &[$(CounterRow { name: stringify!($name), unit: $unit, doc: concat!($($doc,)*) },)*];
+
+        /// What the tracker writes into the schema page: a line `name unit` for each counter, in order.
+        pub const SCHEMA: &str = concat!("plimsoll.segment/1\n", $(stringify!($name), " ", $unit, "\n",)*);
+    };
+}
+
+/// One row of the list.
+#[derive(Clone, Copy, Debug)]
+pub struct CounterRow {
+    /// Name, also the JSON key.
+    pub name: &'static str,
+    /// `count`, `bytes` or `ns`.
+    pub unit: &'static str,
+    /// What it counts.
+    pub doc: &'static str,
+}
+
+/// Room for counters in the header; readers take as many as the file's own `counters` field says.
+pub const COUNTER_CAPACITY: usize = 96;
+const _: () = assert!(COUNTERS.len() <= COUNTER_CAPACITY);
+
+/// The header's counter array.
+pub type CounterArray = [AtomicU64; COUNTER_CAPACITY];
+
+counters! {
+    /// Blocks given to free or realloc that carry no valid key: from before the start, or their last bytes were overwritten.
+    unknown_frees "count",
+    /// Usable bytes of those blocks.
+    unknown_free_bytes "bytes",
+    /// Blocks booked while the same thread was already inside the tracker (a signal handler that allocates).
+    nested_entries "count",
+    /// Operations passed through unbooked: no thread state could be had.
+    unbooked_operations "count",
+    /// Blocks for which neither trailer nor table entry could be had; they are not in the books.
+    unbooked_blocks "count",
+    /// Usable bytes of those blocks.
+    unbooked_bytes "bytes",
+    /// New callers merged into their module's overflow caller because the caller section is full.
+    callers_merged "count",
+    /// Operations booked in the shared rows because the row section is full.
+    rows_shared "count",
+    /// Threads without a slot of their own: they book in the shared slot.
+    threads_shared "count",
+    /// Loaded objects that did not fit the module section.
+    modules_lost "count",
+    /// Categories that did not fit; their blocks are in category 'other'.
+    categories_lost "count",
+    /// Times the file could not grow (file system full): what then did not fit is counted above.
+    grow_failures "count",
+    /// Mapping operations that could not be booked in the virtual memory map.
+    vmap_lost "count",
+    /// Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards.
+    vmap_deferred "count",
+    /// Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin.
+    vmap_operations "count",
+    /// Stacks walked because no remembered one matched.
+    stack_walks "count",
+    /// Unwind rules worked out from .eh_frame because none was remembered.
+    rule_walks "count",
+    /// Walks that ended early: no rule, or a word outside the stack.
+    stack_truncated "count",
+    /// Flushes of a row's drift into the central figures.
+    drift_flushes "count",
+    /// Upper bound of the drift that the central figures (peaks) may lag behind, for one row.
+    drift_bound "bytes",
+    /// fork() calls seen; each child has a segment of its own.
+    forks "count",
+    /// Children of fork() that went on untracked: no segment could be made for them.
+    forks_untracked "count",
+    /// Summaries written on a signal.
+    summaries "count",
+    /// Faults of the tracker itself that it went on after.
+    faults "count",
+    /// Own memory outside the segment: thread state, memos, the side table.
+    own_private_bytes "bytes",
+    /// Own memory in the segment: populated pages.
+    own_segment_bytes "bytes",
+    /// Bytes added to live blocks for their trailers (difference of usable sizes is not in it).
+    trailer_blocks "count",
+    /// Blocks kept in the side table since the segment was made (inserted).
+    table_inserts "count",
+    /// Blocks removed from the side table.
+    table_removes "count",
+    /// Threads started since the tracker was.
+    threads_started "count",
+    /// Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map.
+    code_generations "count",
+    /// Blocks of a native image whose category came from the VM's own header.
+    native_image_headers "count",
+}

@@ -1,0 +1,471 @@
+//! The records of the segment and where they lie. Sizes are asserted at compile time.
+
+use crate::counters::CounterArray;
+use crate::record::record;
+pub use crate::record::text;
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
+
+/// First eight bytes of every segment, in the writer's byte order.
+pub const MAGIC: u64 = u64::from_ne_bytes(*b"PLIMSEG1");
+/// Version of everything in this file. A reader refuses others.
+pub const VERSION: u32 = 1;
+/// File name ending of a segment: `PID-BOOTTIME_NS.seg`.
+pub const SUFFIX: &str = ".seg";
+/// How many segments of dead processes are kept in a directory unless the user says otherwise.
+pub const RETAINED: usize = 16;
+
+/// Page size assumed for growth; larger pages only make growth coarser.
+pub const PAGE: usize = 4096;
+
+macro_rules! sections {
+    ($($(#[doc = $doc:literal])* $id:ident $name:literal, $entry:expr, $capacity:expr;)*) => {
+        /// A section of the file.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        pub enum Section { $($(#[doc = $doc])* $id,)* }
+        /// Number of sections.
+        pub const SECTIONS: usize = [$($name,)*].len();
+        /// Names, in order.
+        pub const SECTION_NAMES: [&str; SECTIONS] = [$($name,)*];
+        const SIZES: [(usize, usize); SECTIONS] = [$(($entry, $capacity),)*];
+    };
+}
+
+sections! {
+    /// Names and units of the counters, text.
+    Schema "schema", 1, 4096;
+    /// Executable and arguments, NUL-separated text.
+    Command "command", 1, 8192;
+    /// [`Category`].
+    Categories "categories", Category::BYTES, 1024;
+    /// [`Module`].
+    Modules "modules", Module::BYTES, 4096;
+    /// [`Thread`].
+    Threads "threads", Thread::BYTES, 32_768;
+    /// [`Caller`].
+    Callers "callers", Caller::BYTES, 65_536;
+    /// [`Row`].
+    Rows "rows", Row::BYTES, 262_144;
+    /// The virtual memory map, raw.
+    Vmap "vmap", 1, 16 << 20;
+}
+
+impl Section {
+    /// Bytes of one entry.
+    pub const fn entry_bytes(self) -> usize {
+        SIZES[self as usize].0
+    }
+    /// Entries at most.
+    pub const fn capacity(self) -> usize {
+        SIZES[self as usize].1
+    }
+    /// Offset of the first entry in the file; sections start on a page.
+    pub const fn offset(self) -> usize {
+        let mut at = HEADER_BYTES;
+        let mut i = 0;
+        while i < self as usize {
+            at += (SIZES[i].0 * SIZES[i].1).next_multiple_of(PAGE);
+            i += 1;
+        }
+        at
+    }
+}
+
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 4096;
+/// Bytes of the whole (sparse) file: the bound of its growth.
+pub const FILE_BYTES: usize = Section::Vmap.offset() + (Section::Vmap.capacity()).next_multiple_of(PAGE);
+const _: () = assert!(FILE_BYTES <= 64 << 20, "docs/segment.md states 64 MiB as the bound");
+
+/// One line of the header's section table (32 bytes).
+#[repr(C)]
+pub struct SectionEntry {
+    /// [`Section`] number.
+    pub kind: AtomicU32,
+    /// Bytes of one entry.
+    pub entry_bytes: AtomicU32,
+    /// Offset in the file.
+    pub offset: AtomicU64,
+    /// Entries at most.
+    pub capacity: AtomicU64,
+    /// Entries in use; only grows.
+    pub used: AtomicU64,
+}
+
+/// State of the process as the tracker knew it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum State {
+    /// The file is being made.
+    Booting = 0,
+    /// The process runs, or was killed.
+    Running = 1,
+    /// The process ran its exit handlers.
+    Exited = 2,
+    /// Made by fork() for a child that has not started yet.
+    Prepared = 3,
+}
+
+/// The composition of the total at a peak: written into one half while the other is valid.
+#[repr(C)]
+pub struct Composition {
+    /// Live bytes of all blocks at that moment (Σ of the categories' `at_peak_bytes` of this half).
+    pub total_bytes: AtomicU64,
+    /// Live blocks at that moment.
+    pub total_count: AtomicU64,
+    /// CLOCK_BOOTTIME of that moment, ns.
+    pub time_ns: AtomicU64,
+    /// Reserved, zero.
+    pub reserved: AtomicU64,
+}
+
+/// The first page of the file.
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`].
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// [`HEADER_BYTES`].
+    pub header_bytes: AtomicU32,
+    /// Size of the sparse file.
+    pub file_bytes: AtomicU64,
+    /// Process id in the target's own PID namespace.
+    pub pid: AtomicU32,
+    /// Its parent when the tracker started.
+    pub ppid: AtomicU32,
+    /// CLOCK_BOOTTIME when the tracker started, ns: comparable with the start time in /proc/PID/stat.
+    pub start_boottime_ns: AtomicU64,
+    /// CLOCK_REALTIME when the tracker started, ns since 1970.
+    pub start_realtime_ns: AtomicU64,
+    /// CLOCK_BOOTTIME when the process ended in order, ns; 0 if it runs or was killed.
+    pub end_boottime_ns: AtomicU64,
+    /// [`State`].
+    pub state: AtomicU32,
+    /// 0 sites off, 1 sampled, 2 exact.
+    pub mode: AtomicU32,
+    /// [`Allocator`].
+    pub allocator: AtomicU32,
+    /// [`Runtime`].
+    pub runtime: AtomicU32,
+    /// Number of counters in this file.
+    pub counters: AtomicU32,
+    /// Which [`Composition`] is valid; 2 = none yet.
+    pub composition: AtomicU32,
+    /// Central live bytes (usable): lags behind the rows by the drift.
+    pub live_bytes: AtomicI64,
+    /// Central live blocks.
+    pub live_count: AtomicI64,
+    /// Highest central live bytes seen.
+    pub peak_bytes: AtomicU64,
+    /// Live blocks at that moment.
+    pub count_at_peak: AtomicU64,
+    /// CLOCK_BOOTTIME of that moment, ns.
+    pub peak_ns: AtomicU64,
+    /// Reserved address space booked in the map, and its peak, bytes.
+    pub reserved_bytes: AtomicU64,
+    /// Committed bytes booked in the map.
+    pub committed_bytes: AtomicU64,
+    /// Highest `reserved_bytes`.
+    pub peak_reserved_bytes: AtomicU64,
+    /// Highest `committed_bytes`.
+    pub peak_committed_bytes: AtomicU64,
+    /// Compositions of the peak.
+    pub compositions: [Composition; 2],
+    /// Section table.
+    pub sections: [SectionEntry; 16],
+    /// Counters, in the order of the schema page.
+    pub values: CounterArray,
+}
+const _: () = assert!(core::mem::size_of::<Header>() <= HEADER_BYTES);
+const _: () = assert!(SECTIONS <= 16);
+const _: () = assert!(core::mem::offset_of!(Header, live_bytes) == 80);
+const _: () = assert!(core::mem::offset_of!(Header, sections) == 216);
+const _: () = assert!(core::mem::offset_of!(Header, values) == 728);
+
+/// Whose malloc is below the hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Allocator {
+    /// Not recognised.
+    Other = 0,
+    /// glibc's.
+    Glibc = 1,
+    /// jemalloc.
+    Jemalloc = 2,
+    /// tcmalloc of gperftools or google/tcmalloc.
+    Tcmalloc = 3,
+    /// mimalloc.
+    Mimalloc = 4,
+}
+
+/// What runs in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Runtime {
+    /// A native program.
+    Native = 0,
+    /// HotSpot.
+    Hotspot = 1,
+    /// A GraalVM native image.
+    NativeImage = 2,
+}
+
+/// Where a category's name comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CategoryKind {
+    /// Plimsoll's own: 'Plimsoll', 'Thread Stack', 'before start', …
+    Own = 0,
+    /// A rule.
+    Rule = 1,
+    /// The loaded object that calls.
+    Module = 2,
+    /// Pushed by the program.
+    Program = 3,
+    /// The VM's own header in the block.
+    Vm = 4,
+}
+
+record! {
+    /// A category and its central figures. The exact live figures are Σ rows; these carry what a sum at
+    /// report time can't know: the peaks.
+    Category, CategoryFacts, 256 {
+        /// Name, NUL-padded.
+        name: text 48,
+        /// [`CategoryKind`].
+        kind: u32,
+        /// Reserved, zero.
+        flags: u32,
+        /// Central live bytes; lags behind the rows by the drift.
+        live_bytes: i64,
+        /// Central live blocks.
+        live_count: i64,
+        /// Highest central live bytes.
+        peak_bytes: u64,
+        /// Live blocks at that moment.
+        count_at_peak: u64,
+        /// CLOCK_BOOTTIME of that moment, ns.
+        peak_ns: u64,
+        /// Reserved address space by the map's books.
+        reserved_bytes: u64,
+        /// Committed bytes by the map's books.
+        committed_bytes: u64,
+        /// Highest reserved.
+        peak_reserved_bytes: u64,
+        /// Highest committed.
+        peak_committed_bytes: u64,
+        /// Live bytes when the total was at its kept peak: two halves, see [`Composition`].
+        at_peak_bytes: words 2,
+        /// Live blocks then.
+        at_peak_count: words 2,
+        /// Reserved, zero.
+        reserved: words 12,
+    }
+}
+
+record! {
+    /// A loaded object. Entries stay after dlclose, so that old callers keep their names.
+    Module, ModuleFacts, 256 {
+        /// First mapped address.
+        start: u64,
+        /// One past the last.
+        end: u64,
+        /// Avma = Svma + bias.
+        bias: u64,
+        /// CLOCK_BOOTTIME when first seen, ns.
+        loaded_ns: u64,
+        /// CLOCK_BOOTTIME when found unloaded or replaced, ns; 0 while loaded.
+        unloaded_ns: u64,
+        /// Build id, zero-padded.
+        build_id: text 20,
+        /// Bytes of the build id; 0 = none.
+        build_id_bytes: u16,
+        /// Category of callers that no rule names.
+        category: u16,
+        /// Path as the loader has it, NUL-padded, cut at the front if too long.
+        path: text 192,
+    }
+}
+
+record! {
+    /// A thread's slot. The rows of a dead thread stay, and the thread that adopts the slot goes on in them.
+    Thread, ThreadFacts, 128 {
+        /// Kernel thread id; 0 = slot never used.
+        tid: u32,
+        /// 0 free, 1 in use, 2 its thread has ended.
+        state: u32,
+        /// Low end of the stack (the guard is below).
+        stack_low: u64,
+        /// High end of the stack.
+        stack_high: u64,
+        /// Bytes of the guard as asked for.
+        guard_bytes: u64,
+        /// CLOCK_BOOTTIME of the start, ns.
+        start_ns: u64,
+        /// CLOCK_BOOTTIME of the end, ns.
+        end_ns: u64,
+        /// Threads that had this slot.
+        generation: u64,
+        /// Own private memory of this slot: state, memo, index.
+        own_bytes: u64,
+        /// Caller that created the thread; 0 = unknown.
+        creator: u64,
+        /// 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's.
+        stack_kind: u64,
+        /// Reserved, zero.
+        reserved: words 6,
+    }
+}
+
+record! {
+    /// A caller: up to eight native return addresses, innermost first, and the category they were given.
+    Caller, CallerFacts, 128 {
+        /// Frames in `frames`.
+        depth: u16,
+        /// [`Category`] index.
+        category: u16,
+        /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller.
+        flags: u32,
+        /// Hash of frames and category, never 0; 0 = entry not complete.
+        hash: u64,
+        /// Central live bytes; lags behind the rows by the drift.
+        live_bytes: i64,
+        /// Central live blocks.
+        live_count: i64,
+        /// Highest central live bytes.
+        peak_bytes: u64,
+        /// Live blocks at that moment.
+        count_at_peak: u64,
+        /// CLOCK_BOOTTIME when first seen, ns.
+        first_ns: u64,
+        /// Reserved, zero.
+        reserved: u64,
+        /// Return addresses (Avma), innermost first.
+        frames: words 8,
+    }
+}
+
+record! {
+    /// The books of one thread for one caller. One writer; every counter monotone. One cache line.
+    Row, RowFacts, 64 {
+        /// Caller index.
+        caller: u32,
+        /// Thread slot index + 1; 0 = entry not complete.
+        slot: u32,
+        /// Drift room: how many bytes this row may still grow before it tells the central figures.
+        room: i64,
+        /// Blocks allocated.
+        alloc_count: u64,
+        /// Usable bytes allocated.
+        alloc_bytes: u64,
+        /// Requested bytes allocated.
+        alloc_requested: u64,
+        /// Blocks freed.
+        free_count: u64,
+        /// Usable bytes freed.
+        free_bytes: u64,
+        /// Requested bytes freed.
+        free_requested: u64,
+    }
+}
+
+/// Fixed categories, in the order in which every tracker registers them.
+pub const FIXED_CATEGORIES: [&str; 6] =
+    ["other", "before start", "Plimsoll", "Thread Stack", "Loaded Libraries", "glibc malloc"];
+
+/// Fixed callers: 0 is never used, 1 is everything booked before the tracker knew stacks, 2 the shared overflow.
+pub const CALLER_EARLY: u32 = 1;
+/// See [`CALLER_EARLY`].
+pub const CALLER_OVERFLOW: u32 = 2;
+/// The slot that threads without one of their own share; its rows are updated with atomic read-modify-writes.
+pub const SLOT_SHARED: u32 = 0;
+
+/// A problem that makes a file unreadable as a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadHeader {
+    /// Shorter than a header.
+    Short,
+    /// Another kind of file, or another byte order.
+    Magic,
+    /// A version this reader doesn't know.
+    Version(u32),
+    /// A section table that contradicts itself (index of the section).
+    Section(usize),
+}
+
+/// The header as a reader sees it.
+#[derive(Clone, Debug)]
+pub struct HeaderFacts<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> HeaderFacts<'a> {
+    /// Checks the first page of a file.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, BadHeader> {
+        let bytes = bytes.get(..HEADER_BYTES).ok_or(BadHeader::Short)?;
+        let h = HeaderFacts { bytes };
+        if h.u64(core::mem::offset_of!(Header, magic)) != MAGIC {
+            return Err(BadHeader::Magic);
+        }
+        if h.u32(core::mem::offset_of!(Header, version)) != VERSION {
+            return Err(BadHeader::Version(h.u32(core::mem::offset_of!(Header, version))));
+        }
+        for i in 0..SECTIONS {
+            let s = h.section_at(i);
+            let fits = s.capacity.checked_mul(s.entry_bytes).and_then(|n| n.checked_add(s.offset));
+            if s.entry_bytes as usize != SIZES[i].0
+                || s.capacity > 1 << 32
+                || fits.is_none_or(|end| end > 1 << 36)
+                || (s.offset as usize) < HEADER_BYTES
+            {
+                return Err(BadHeader::Section(i));
+            }
+        }
+        Ok(h)
+    }
+
+    /// A 64-bit field at `offset` of [`Header`] (`offset_of!`); 0 beyond the header.
+    pub fn u64(&self, offset: usize) -> u64 {
+        self.bytes.get(offset..offset + 8).map_or(0, |b| u64::from_ne_bytes(b.try_into().unwrap_or([0; 8])))
+    }
+
+    /// A 32-bit field at `offset` of [`Header`].
+    pub fn u32(&self, offset: usize) -> u32 {
+        self.bytes.get(offset..offset + 4).map_or(0, |b| u32::from_ne_bytes(b.try_into().unwrap_or([0; 4])))
+    }
+
+    /// Value of a header counter.
+    pub fn counter(&self, c: crate::Counter) -> u64 {
+        self.u64(core::mem::offset_of!(Header, values) + 8 * c as usize)
+    }
+
+    /// Where a section lies and how much of it is in use (never more than its capacity).
+    pub fn section(&self, s: Section) -> SectionFacts {
+        self.section_at(s as usize)
+    }
+
+    fn section_at(&self, i: usize) -> SectionFacts {
+        let at = core::mem::offset_of!(Header, sections) + i * size_of::<SectionEntry>();
+        let capacity = self.u64(at + core::mem::offset_of!(SectionEntry, capacity));
+        SectionFacts {
+            entry_bytes: self.u32(at + core::mem::offset_of!(SectionEntry, entry_bytes)) as u64,
+            offset: self.u64(at + core::mem::offset_of!(SectionEntry, offset)),
+            capacity,
+            used: self.u64(at + core::mem::offset_of!(SectionEntry, used)).min(capacity),
+        }
+    }
+}
+
+/// A section as the header describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SectionFacts {
+    /// Bytes of one entry.
+    pub entry_bytes: u64,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Entries at most.
+    pub capacity: u64,
+    /// Entries in use.
+    pub used: u64,
+}

@@ -1,0 +1,78 @@
+//! All facts of one moment: what the sources said, before anybody draws a conclusion.
+//!
+//! `vmas` is the ground truth of what exists and is resident. Everything else is provenance and is joined onto it by
+//! address. Each source but proc is optional; what could not be had is a `Gap`. Nothing here is computed from
+//! another fact: the ledger does that, and it does no I/O.
+//!
+//! Addresses are of the target's own address space; names and paths are as the target wrote them (hostile: whoever
+//! prints them escapes them).
+
+use std::time::Duration;
+
+use crate::gap::{Gap, Source};
+use crate::units::Bytes;
+
+mod cgroup;
+mod glibc;
+mod hotspot;
+mod native_image;
+mod process;
+
+pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents};
+pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk};
+pub use hotspot::{
+    CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, RegionSource,
+    VmRegion, VmTag,
+};
+pub use native_image::{ImageHeapRange, Isolate, NativeImage};
+pub use process::{
+    AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Thp, Thread, Vma, VmaFlags,
+};
+
+use crate::source::proc::Residency;
+
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Seconds since the epoch at the reading of smaps.
+    pub time: f64,
+    pub process: Process,
+    pub host: Host,
+    /// The reading of smaps, in address order.
+    pub vmas: Vec<Vma>,
+    pub rollup: Option<Rollup>,
+    pub threads: Vec<Thread>,
+    /// Which pages of which ranges are resident; covers what the ledger may need to cut.
+    pub residency: Option<Residency>,
+    pub cgroup: Option<Cgroup>,
+    pub hotspot: Option<HotSpot>,
+    pub glibc: Option<Glibc>,
+    pub native_image: Option<NativeImage>,
+    /// Allocators found among the mapped files, glibc's included.
+    pub allocators: Vec<LoadedAllocator>,
+    pub gaps: Vec<Gap>,
+    /// When each source was read, relative to the start of the snapshot: the skew between them.
+    pub readings: Vec<Reading>,
+}
+
+/// One source's reading: when it began and how long it took. For smaps, `took` is the time under the target's mmap lock
+/// as an upper bound (the kernel drops the lock between buffers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub source: Source,
+    pub began: Duration,
+    pub took: Duration,
+}
+
+/// What a source hands back: what it found, and what it could not find.
+pub type Sourced<T> = (Option<T>, Vec<Gap>);
+
+impl Snapshot {
+    /// Rss of the smaps reading: the sum that the ledger has to meet to the byte.
+    pub fn rss(&self) -> Bytes {
+        self.vmas.iter().map(|vma| vma.rss).sum()
+    }
+
+    pub fn reading(&self, source: Source) -> Option<Reading> {
+        self.readings.iter().copied().find(|reading| reading.source == source)
+    }
+}

@@ -1,0 +1,138 @@
+//! What a HotSpot VM said about itself.
+
+use crate::units::{AddressRange, Bytes};
+
+#[derive(Clone, Debug, Default)]
+pub struct HotSpot {
+    /// As the VM states it, such as `25.0.3+9-LTS`.
+    pub version: String,
+    pub nmt: NmtMode,
+    /// Where the VM's own mappings lie, sorted by start, disjoint. Thread stacks are included where the VM knows them.
+    pub regions: Vec<VmRegion>,
+    /// NMT's categories, as many as the VM has; empty with NMT off.
+    pub categories: Vec<NmtCategory>,
+    /// NMT's own totals, to compare with the sum of the categories.
+    pub nmt_total: Option<NmtCategory>,
+    pub java_heap: Option<JavaHeap>,
+    pub metaspace: Option<Metaspace>,
+    pub code_cache: Vec<CodeCacheSegment>,
+    pub direct_buffers: Option<DirectBuffers>,
+    pub threads: Vec<JavaThread>,
+    /// Flags the verdicts look at, as `(name, value)`, such as `("MaxHeapSize", "4294967296")`.
+    pub flags: Vec<(String, String)>,
+    /// Name of the collector as the VM prints it: `G1`, `Parallel`, `Serial`, `Z`, `Shenandoah`, `Epsilon`.
+    pub collector: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NmtMode {
+    #[default]
+    Unknown,
+    Off,
+    Summary,
+    Detail,
+}
+
+/// A reservation of the VM with the parts of it that are committed. `committed` lies inside `range`, sorted, disjoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmRegion {
+    pub range: AddressRange,
+    pub tag: VmTag,
+    pub committed: Vec<AddressRange>,
+    pub source: RegionSource,
+}
+
+/// How the region is known; it decides the grade of the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionSource {
+    /// `VM.native_memory detail`: the VM's own books.
+    NmtDetail,
+    /// An address that the VM prints in `VM.info`, `GC.heap_info`, `VM.metaspace`, `Compiler.codecache`, `System.map`.
+    Printed,
+    /// Recognised by shape only.
+    Shape,
+}
+
+/// NMT's tags, folded onto what the ledger tells apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VmTag {
+    JavaHeap,
+    /// Metaspace and compressed class space.
+    Class,
+    /// CDS archive (`Shared class space`).
+    SharedClassSpace,
+    Code,
+    Gc,
+    Compiler,
+    Symbol,
+    ThreadStack,
+    /// Any other tag, by NMT's name for it.
+    Other(String),
+}
+
+/// One row of `VM.native_memory`. All sums in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NmtCategory {
+    /// NMT's name: `Java Heap`, `Class`, `Thread`, `GC`, `Arena Chunk`, …
+    pub name: String,
+    pub reserved: Bytes,
+    pub committed: Bytes,
+    /// Live blocks from malloc, arenas' chunks not included where NMT counts them apart.
+    pub malloc: Bytes,
+    pub malloc_count: u64,
+    /// `arena=`: part of `malloc` of the Arena Chunk category, credited here.
+    pub arena: Bytes,
+    pub mmap_reserved: Bytes,
+    pub mmap_committed: Bytes,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JavaHeap {
+    pub reserved: Bytes,
+    pub committed: Bytes,
+    /// Occupied by objects, garbage included.
+    pub occupied: Bytes,
+    /// Live after the last collection, where the VM tells.
+    pub live_after_gc: Option<Bytes>,
+    pub max: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metaspace {
+    pub reserved: Bytes,
+    pub committed: Bytes,
+    pub occupied: Bytes,
+    pub class_space_committed: Bytes,
+    pub loaders: Option<u64>,
+    pub classes: Option<u64>,
+}
+
+/// One segment of the code cache (or the whole of an unsegmented one).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CodeCacheSegment {
+    pub name: String,
+    pub range: AddressRange,
+    pub committed: Bytes,
+    pub occupied: Bytes,
+    /// ReservedCodeCacheSize's share of it.
+    pub reserved: Bytes,
+}
+
+/// `java.nio` direct byte buffers (`BufferPool direct`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirectBuffers {
+    pub count: Option<u64>,
+    pub capacity: Bytes,
+    /// `-XX:MaxDirectMemorySize` in force (the maximum Java heap where unset).
+    pub max: Option<Bytes>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JavaThread {
+    pub name: String,
+    /// The kernel's thread id in the target's PID namespace (`nid=`).
+    pub tid: u32,
+    /// Stack as the VM states it, guard zones included.
+    pub stack: Option<AddressRange>,
+    pub daemon: bool,
+}

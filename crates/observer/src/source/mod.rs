@@ -1,0 +1,3 @@
+//! Where facts come from: each source has its I/O in `read` and its formats in `parse` (bytes in, facts out).
+
+pub mod proc;

@@ -1,0 +1,217 @@
+//! Which pages are resident, from `/proc/PID/pagemap`: 8 bytes for each page of address space, bit 63 present, bit 62
+//! swapped (Documentation/admin-guide/mm/pagemap.rst). Frame numbers need CAP_SYS_ADMIN; these two bits don't.
+//!
+//! One difference to smaps: a page that was only read is the shared zero page, present here and not in Rss.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use crate::units::{AddressRange, Avma, Bytes};
+
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+const ENTRY: usize = 8;
+/// Entries for each pread: 512 KiB of them describe 256 MiB.
+const BATCH: usize = 64 << 10;
+
+/// Runs of resident pages inside the ranges that were looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Residency {
+    /// Sorted, disjoint, never touching.
+    looked_at: Vec<AddressRange>,
+    /// Sorted, disjoint.
+    runs: Vec<AddressRange>,
+    /// `before[i]` = Σ length of `runs[..i]`
+    before: Vec<Bytes>,
+    swapped: Bytes,
+}
+
+impl Residency {
+    /// From page-aligned runs in any order.
+    pub fn new(mut looked_at: Vec<AddressRange>, mut runs: Vec<AddressRange>, swapped: Bytes) -> Residency {
+        looked_at = merged(looked_at);
+        runs = merged(runs);
+        let mut sum = Bytes(0);
+        let before = runs
+            .iter()
+            .map(|run| {
+                let here = sum;
+                sum += run.length();
+                here
+            })
+            .collect();
+        Residency { looked_at, runs, before, swapped }
+    }
+
+    /// Bytes of `range` that lie in resident pages; pages that were not looked at count 0.
+    pub fn resident(&self, range: AddressRange) -> Bytes {
+        self.resident_below(range.end) - self.resident_below(range.start)
+    }
+
+    /// Whether the whole of `range` was looked at.
+    pub fn covers(&self, range: AddressRange) -> bool {
+        let after = self.looked_at.partition_point(|seen| seen.start <= range.start);
+        range.is_empty() || (after > 0 && self.looked_at[after - 1].covers(range))
+    }
+
+    /// Resident runs that overlap `range`, cut to it.
+    pub fn runs_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
+        let first = self.runs.partition_point(|run| run.end <= range.start);
+        self.runs[first..].iter().take_while(move |run| run.start < range.end).map(move |run| run.intersection(range))
+    }
+
+    pub fn swapped(&self) -> Bytes {
+        self.swapped
+    }
+
+    fn resident_below(&self, address: Avma) -> Bytes {
+        let after = self.runs.partition_point(|run| run.start < address);
+        match after.checked_sub(1) {
+            None => Bytes(0),
+            Some(last) => {
+                let run = self.runs[last];
+                self.before[last] + AddressRange::new(run.start, run.end.min(address)).length()
+            }
+        }
+    }
+}
+
+fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable();
+    let mut merged: Vec<AddressRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, is left out of
+/// what was looked at.
+pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
+    let page = page.0.max(1);
+    let mut looked_at = Vec::new();
+    let mut found = Found::default();
+    let mut buffer = vec![0u8; BATCH * ENTRY];
+    for range in merged(ranges.to_vec()) {
+        let mut at = range.start.0 / page;
+        let end = range.end.0.div_ceil(page);
+        let first = at;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(BATCH).min(BATCH) * ENTRY;
+            let got = match pagemap.read_at(&mut buffer[..want], at.saturating_mul(ENTRY as u64)) {
+                Ok(got) => got / ENTRY,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if matches!(error.raw_os_error(), Some(code) if code == libc_efault()) => 0,
+                Err(error) => return Err(error),
+            };
+            if got == 0 {
+                break;
+            }
+            found.entries(at, page, &buffer[..got * ENTRY]);
+            at += got as u64;
+        }
+        looked_at.push(AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page))));
+    }
+    Ok(Residency::new(looked_at, found.runs, Bytes(found.swapped_pages.saturating_mul(page))))
+}
+
+fn libc_efault() -> i32 {
+    rustix::io::Errno::FAULT.raw_os_error()
+}
+
+#[derive(Default)]
+struct Found {
+    runs: Vec<AddressRange>,
+    swapped_pages: u64,
+}
+
+impl Found {
+    fn entries(&mut self, first_page: u64, page: u64, bytes: &[u8]) {
+        for (index, entry) in bytes.chunks_exact(ENTRY).enumerate() {
+            let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
+            if entry & SWAPPED != 0 {
+                self.swapped_pages += 1;
+            }
+            if entry & PRESENT == 0 {
+                continue;
+            }
+            let start = Avma((first_page + index as u64).saturating_mul(page));
+            let end = start.offset(Bytes(page));
+            match self.runs.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => self.runs.push(AddressRange { start, end }),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(Avma(start), Avma(end))
+    }
+
+    #[test]
+    fn resident_equals_a_bitmap_on_random_runs() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let (mut cut, mut empty, mut whole) = (0, 0, 0);
+        for _ in 0..200 {
+            let mut twin = [false; 256];
+            let mut runs = Vec::new();
+            for _ in 0..next(20) {
+                let start = next(250);
+                let end = start + 1 + next(5);
+                runs.push(range(start, end));
+                twin[start as usize..end as usize].fill(true);
+            }
+            let residency = Residency::new(vec![range(0, 256)], runs, Bytes(0));
+            for _ in 0..100 {
+                let start = next(256);
+                let end = start + next(257 - start);
+                let expected = twin[start as usize..end as usize].iter().filter(|page| **page).count() as u64;
+                match expected {
+                    0 => empty += 1,
+                    n if n == end - start => whole += 1,
+                    _ => cut += 1,
+                }
+                assert_eq!(residency.resident(range(start, end)), Bytes(expected));
+                let by_runs: Bytes = residency.runs_in(range(start, end)).map(AddressRange::length).sum();
+                assert_eq!(by_runs, Bytes(expected));
+            }
+        }
+        assert!(cut > 0 && empty > 0 && whole > 0, "{cut} {empty} {whole}");
+    }
+
+    #[test]
+    fn what_was_not_looked_at_is_not_covered() {
+        let residency = Residency::new(vec![range(0, 10), range(10, 20), range(30, 40)], vec![], Bytes(0));
+        assert!(residency.covers(range(5, 20)));
+        assert!(!residency.covers(range(15, 31)));
+        assert!(!residency.covers(range(25, 28)));
+    }
+
+    #[test]
+    fn own_pages_are_resident_once_touched() {
+        let page = Bytes(4096);
+        let block = vec![1u8; 1 << 20];
+        let start = block.as_ptr() as u64;
+        let inside = range(start.next_multiple_of(page.0), (start + block.len() as u64) / page.0 * page.0);
+        let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
+        let residency = read_residency(&pagemap, &[inside], page).expect("own pagemap");
+        assert!(residency.covers(inside));
+        assert_eq!(residency.resident(inside), inside.length());
+    }
+}

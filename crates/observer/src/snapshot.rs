@@ -26,7 +26,8 @@ pub use hotspot::{
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
 pub use process::{
-    AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Thp, Thread, Vma, VmaFlags,
+    AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
+    VmaFlags,
 };
 
 use crate::source::proc::Residency;
@@ -39,7 +40,11 @@ pub struct Snapshot {
     pub host: Host,
     /// The reading of smaps, in address order.
     pub vmas: Vec<Vma>,
+    /// `vmas` has no figures: only `rss_by_kind` is known.
+    pub smaps_refused: bool,
     pub rollup: Option<Rollup>,
+    /// The kernel's totals by kind, from status.
+    pub rss_by_kind: Rss,
     pub threads: Vec<Thread>,
     /// Which pages of which ranges are resident; covers what the ledger may need to cut.
     pub residency: Option<Residency>,
@@ -67,9 +72,10 @@ pub struct Reading {
 pub type Sourced<T> = (Option<T>, Vec<Gap>);
 
 impl Snapshot {
-    /// Rss of the smaps reading: the sum that the ledger has to meet to the byte.
+    /// Rss of the smaps reading: the sum that the ledger has to meet to the byte. Where smaps was refused, the kernel's
+    /// totals of status.
     pub fn rss(&self) -> Bytes {
-        self.vmas.iter().map(|vma| vma.rss).sum()
+        if self.smaps_refused { self.rss_by_kind.total() } else { self.vmas.iter().map(|vma| vma.rss).sum() }
     }
 
     pub fn reading(&self, source: Source) -> Option<Reading> {

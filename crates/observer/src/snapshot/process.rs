@@ -139,6 +139,15 @@ pub struct VmaFlags {
     pub locked: bool,
 }
 
+/// `RssAnon`, `RssFile`, `RssShmem` of status: readable for every user, also where smaps is not. The kernel batches these
+/// counters per CPU, so they may lag behind smaps by some pages for each thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rss {
+    pub anonymous: Bytes,
+    pub file: Bytes,
+    pub shmem: Bytes,
+}
+
 /// The kernel's own sum over the process: a second reading, to see the skew against the sum of the VMAs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
@@ -162,6 +171,8 @@ pub struct Thread {
     pub name: String,
     /// Where its stack pointer was, for a thread that sleeps in the kernel and whose `syscall` file may be read.
     pub stack_pointer: Option<Avma>,
+    /// Its stack with the guard at its low end, as the thread library's own record states it.
+    pub stack: Option<AddressRange>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -193,6 +204,12 @@ pub struct LoadedAllocator {
     pub path: String,
     /// True where it defines malloc before libc does, so that it serves the program.
     pub serves_malloc: bool,
+}
+
+impl Rss {
+    pub fn total(self) -> Bytes {
+        self.anonymous + self.file + self.shmem
+    }
 }
 
 impl Vma {

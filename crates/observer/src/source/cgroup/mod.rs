@@ -1,0 +1,7 @@
+//! The memory cgroup of the target, versions 1 and 2.
+
+mod parse;
+mod read;
+
+pub use parse::{CgroupPaths, parse_memory_stat, parse_oom_events, parse_paths};
+pub use read::read_cgroup;

@@ -1,0 +1,202 @@
+//! From the target's group up to the root of what is mounted: the lowest limit on the way is the one that kills.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::parse::{
+    Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
+    parse_paths, quota,
+};
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Cgroup, CgroupVersion, MemoryStat, Sourced};
+use crate::source::proc::Target;
+use crate::units::Bytes;
+
+const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
+/// Processes of the group listed beside the target.
+const MOST_OTHERS: usize = 256;
+
+pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
+    let paths = match target.read("cgroup") {
+        Ok(text) => parse_paths(&text),
+        Err(error) => {
+            let reason = format!("/proc/{}/cgroup can't be read: {error}", target.pid());
+            return (None, vec![Gap::new(Source::Cgroup, reason, EFFECT)]);
+        }
+    };
+    let mounts = Mounts::of(target);
+    let memory_v1 = paths.memory_v1.as_deref().and_then(|path| mounts.chain(Controller::MemoryV1, path));
+    let v2 = paths.v2.as_deref().and_then(|path| mounts.chain(Controller::V2, path));
+    // A hybrid host has both; the memory controller is bound to one of them.
+    let (version, chain, path) = match (memory_v1, v2) {
+        (Some(chain), _) => (CgroupVersion::V1, chain, paths.memory_v1.unwrap_or_default()),
+        (None, Some(chain)) if chain.iter().any(|group| group.join("memory.stat").exists()) => {
+            (CgroupVersion::V2, chain, paths.v2.clone().unwrap_or_default())
+        }
+        _ => {
+            let reason = "no memory cgroup of the target is mounted where it can be seen";
+            return (None, vec![Gap::new(Source::Cgroup, reason, EFFECT)]);
+        }
+    };
+    let cpu_chain = match version {
+        CgroupVersion::V1 => paths.cpu_v1.as_deref().and_then(|path| mounts.chain(Controller::CpuV1, path)),
+        CgroupVersion::V2 => Some(chain.clone()),
+    };
+    let mut gaps = Vec::new();
+    if path.contains("/..") {
+        gaps.push(Gap::new(
+            Source::Cgroup,
+            "the target's cgroup lies outside this cgroup namespace",
+            "its limit is read through the target's own mounts, which may hide limits further up",
+        ));
+    }
+    let files = Files::of(version);
+    let limits = chain.iter().enumerate().filter_map(|(level, group)| {
+        let limit = read(group, files.limit).and_then(|text| parse_limit(&text))?;
+        // A limit above what the host has never acts.
+        (host_memory.0 == 0 || limit <= host_memory).then_some((limit, level))
+    });
+    let lowest = limits.min();
+    let level = lowest.map_or(0, |(_, level)| level);
+    let group = &chain[level];
+    let Some(charged) = read(group, files.charged).and_then(|text| parse_bytes(&text)) else {
+        let own = read(&chain[0], "memory.stat").map(|text| parse_memory_stat(&text));
+        // The root group of v2 has no memory.current: nothing limits there.
+        if own.is_none() {
+            let reason = format!("{} can't be read in {}", files.charged, group.display());
+            gaps.push(Gap::new(Source::Cgroup, reason, EFFECT));
+        }
+        return (None, gaps);
+    };
+    let stat = read(group, "memory.stat").map(|text| parse_memory_stat(&text)).unwrap_or_default();
+    let stat = match version {
+        CgroupVersion::V2 => stat,
+        CgroupVersion::V1 => with_v1_kernel(stat, group),
+    };
+    let mut oom = read(group, files.events).map(|text| parse_oom_events(&text)).unwrap_or_default();
+    if version == CgroupVersion::V1 {
+        oom.max = read(group, "memory.failcnt").and_then(|text| parse_bytes(&text)).unwrap_or_default().0;
+    }
+    let cgroup = Cgroup {
+        version,
+        limit: lowest.map(|(limit, _)| limit),
+        limit_path: ancestor(&path, level),
+        path,
+        charged,
+        peak: read(group, files.peak).and_then(|text| parse_bytes(&text)),
+        stat,
+        oom,
+        swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
+        swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
+        cpu_quota: cpu_chain.and_then(|chain| lowest_quota(&chain, version)),
+        others: others(group, target.pid()),
+    };
+    (Some(cgroup), gaps)
+}
+
+struct Files {
+    limit: &'static str,
+    charged: &'static str,
+    peak: &'static str,
+    events: &'static str,
+    swap: &'static str,
+    swap_limit: &'static str,
+}
+
+impl Files {
+    fn of(version: CgroupVersion) -> Files {
+        match version {
+            CgroupVersion::V1 => Files {
+                limit: "memory.limit_in_bytes",
+                charged: "memory.usage_in_bytes",
+                peak: "memory.max_usage_in_bytes",
+                events: "memory.oom_control",
+                swap: "memory.memsw.usage_in_bytes",
+                swap_limit: "memory.memsw.limit_in_bytes",
+            },
+            CgroupVersion::V2 => Files {
+                limit: "memory.max",
+                charged: "memory.current",
+                peak: "memory.peak",
+                events: "memory.events",
+                swap: "memory.swap.current",
+                swap_limit: "memory.swap.max",
+            },
+        }
+    }
+}
+
+/// v1 states kernel memory in files of its own.
+fn with_v1_kernel(stat: MemoryStat, group: &Path) -> MemoryStat {
+    let bytes = |name| read(group, name).and_then(|text| parse_bytes(&text)).unwrap_or_default();
+    MemoryStat { kernel: bytes("memory.kmem.usage_in_bytes"), sock: bytes("memory.kmem.tcp.usage_in_bytes"), ..stat }
+}
+
+/// The hierarchies as the observer sees them, and as the target does.
+struct Mounts {
+    seen: Vec<(PathBuf, Vec<Mount>)>,
+}
+
+impl Mounts {
+    fn of(target: &Target) -> Mounts {
+        let own = fs::read("/proc/self/mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default();
+        let its = target.read("mountinfo").map(|text| parse_mounts(&text)).unwrap_or_default();
+        Mounts { seen: vec![(PathBuf::from("/"), own), (target.path(""), its)] }
+    }
+
+    /// Directories of the group and its ancestors, innermost first.
+    fn chain(&self, controller: Controller, path: &str) -> Option<Vec<PathBuf>> {
+        self.seen.iter().find_map(|(root, mounts)| {
+            let mount = mounts.iter().find(|mount| mount.controller == controller)?;
+            let point = root.join(mount.point.trim_start_matches('/'));
+            // A group outside the namespace (`/..`) or above what is mounted is the mount point as far as can be seen.
+            let below = match path.strip_prefix(mount.root.trim_end_matches('/')) {
+                Some(below) if !below.contains("/..") => below.trim_matches('/'),
+                _ => "",
+            };
+            let group = point.join(below);
+            let chain: Vec<PathBuf> =
+                group.ancestors().take_while(|ancestor| ancestor.starts_with(&point)).map(Path::to_path_buf).collect();
+            (!chain.is_empty() && group.is_dir()).then_some(chain)
+        })
+    }
+}
+
+fn read(group: &Path, name: &str) -> Option<Vec<u8>> {
+    fs::read(group.join(name)).ok()
+}
+
+fn ancestor(path: &str, level: usize) -> String {
+    let mut ancestors = Path::new(path).ancestors();
+    ancestors.nth(level).map_or_else(|| "/".to_owned(), |path| path.display().to_string())
+}
+
+fn lowest_quota(chain: &[PathBuf], version: CgroupVersion) -> Option<f64> {
+    let of = |group: &PathBuf| match version {
+        CgroupVersion::V2 => parse_cpu_max(&read(group, "cpu.max")?),
+        CgroupVersion::V1 => {
+            let number = |name| String::from_utf8(read(group, name)?).ok()?.trim().parse::<i64>().ok();
+            quota(number("cpu.cfs_quota_us")?, number("cpu.cfs_period_us")?)
+        }
+    };
+    chain.iter().filter_map(of).min_by(f64::total_cmp)
+}
+
+/// VmRSS of the group's other processes: status is readable where smaps is not.
+fn others(group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
+    let pids = read(group, "cgroup.procs").unwrap_or_default();
+    String::from_utf8_lossy(&pids)
+        .lines()
+        .filter_map(|line| line.trim().parse::<u32>().ok())
+        .filter(|other| *other != pid && *other != 0)
+        .take(MOST_OTHERS)
+        .filter_map(|other| Some((other, resident(other)?)))
+        .collect()
+}
+
+/// Second field of statm, in pages.
+fn resident(pid: u32) -> Option<Bytes> {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(Bytes(pages.saturating_mul(rustix::param::page_size() as u64)))
+}

@@ -1,0 +1,196 @@
+//! The I/O on /proc/PID. Everything that can be refused (another user's process, yama, hidepid) is a gap.
+
+use std::fs;
+use std::io;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use super::smaps::{parse_maps, parse_rollup, parse_smaps};
+use super::status::{
+    parse_command, parse_environment, parse_limits, parse_stack_pointer, parse_start_ticks, parse_status,
+    parse_tmpfs_devices,
+};
+use super::target::Target;
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Host, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
+use crate::units::Bytes;
+
+pub const PERMISSION_REMEDY: &str =
+    "run as the target's user or with CAP_SYS_PTRACE: sudo plimsoll explain PID (in a container: --cap-add SYS_PTRACE)";
+
+/// Who it is and what state it is in. Readable for every user unless /proc is mounted with hidepid.
+pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
+    let status = parse_status(&target.read("status")?);
+    let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
+    let started = target.read("stat").ok().and_then(|stat| parse_start_ticks(&stat));
+    let boot = fs::read_to_string("/proc/uptime").ok().and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
+    let link = |name: &str| target.link(name).ok().map(|path| String::from_utf8_lossy(&path).into_owned());
+    let own = |name: &str| fs::read_link(format!("/proc/self/{name}")).ok().map(|p| p.to_string_lossy().into_owned());
+    let elsewhere = |name: &str| matches!((link(name), own(name)), (Some(its), Some(mine)) if its != mine);
+    let process = Process {
+        pid: target.pid(),
+        namespaced_pid: status.namespaced_pids.last().copied().filter(|pid| *pid != target.pid()),
+        name: status.name,
+        command: target.read("cmdline").map(|text| parse_command(&text)).unwrap_or_default(),
+        executable: link("exe"),
+        state: status.state,
+        uid: status.uid,
+        thread_count: status.threads,
+        uptime: started.zip(boot).map(|(ticks_then, now)| (now - ticks_then as f64 / ticks).max(0.0)),
+        limits: target.read("limits").map(|text| parse_limits(&text)).unwrap_or_default(),
+        environment: target.read("environ").map(|text| parse_environment(&text)).unwrap_or_default(),
+        peak_rss: status.peak_rss,
+        page_tables: status.page_tables,
+        swap: status.swap,
+        contained: elsewhere("ns/mnt") || elsewhere("ns/pid"),
+    };
+    Ok((process, status.rss))
+}
+
+/// The ground truth. Where smaps is refused, the mappings come without figures (maps has the same permission, so
+/// usually there are none) and the gap says so.
+pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
+    let mut refused = false;
+    let smaps = match target.read("smaps") {
+        Ok(text) => parse_smaps(&text, &tmpfs),
+        Err(error) => {
+            gaps.push(
+                Gap::new(
+                    Source::Proc,
+                    format!("/proc/{}/smaps can't be read: {error}", target.pid()),
+                    "only the kernel's totals by kind are known; no line can be told apart",
+                )
+                .remedy(PERMISSION_REMEDY),
+            );
+            refused = true;
+            target.read("maps").map(|text| parse_maps(&text, &tmpfs)).unwrap_or_default()
+        }
+    };
+    if smaps.bad_lines > 0 {
+        gaps.push(Gap::new(
+            Source::Proc,
+            format!("{} lines of smaps were not understood", smaps.bad_lines),
+            "their pages are missing from the lines and from the sum",
+        ));
+    }
+    Mappings { vmas: smaps.vmas, rollup, refused }
+}
+
+#[derive(Default)]
+pub struct Mappings {
+    pub vmas: Vec<Vma>,
+    pub rollup: Option<Rollup>,
+    pub refused: bool,
+}
+
+/// Threads with their names, and where their stack pointers were. A thread that runs on a CPU has none to read.
+pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
+    let tids = target.numbers("task").unwrap_or_default();
+    let mut refused = None;
+    let threads = tids
+        .into_iter()
+        .map(|tid| {
+            let name = target.read(&format!("task/{tid}/comm")).unwrap_or_default();
+            let stack_pointer = match target.read(&format!("task/{tid}/syscall")) {
+                Ok(text) => parse_stack_pointer(&text),
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    refused = Some(error);
+                    None
+                }
+                Err(_) => None,
+            };
+            let namespaced_tid = if namespaced {
+                let status = target.read(&format!("task/{tid}/status")).map(|text| parse_status(&text));
+                status.ok().and_then(|status| status.namespaced_pids.last().copied()).unwrap_or(tid)
+            } else {
+                tid
+            };
+            let name = String::from_utf8_lossy(name.strip_suffix(b"\n").unwrap_or(&name)).into_owned();
+            Thread { tid, namespaced_tid, name, stack_pointer, ..Thread::default() }
+        })
+        .collect();
+    if let Some(error) = refused {
+        gaps.push(
+            Gap::new(
+                Source::Proc,
+                format!("the threads' stack pointers can't be read: {error}"),
+                "thread stacks are told by the shape of their mappings only",
+            )
+            .remedy(PERMISSION_REMEDY),
+        );
+    }
+    threads
+}
+
+pub fn read_host() -> Host {
+    let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let memory = fs::read("/proc/meminfo").ok().and_then(|text| {
+        let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"MemTotal:"))?;
+        super::smaps::kilobytes(line)
+    });
+    let thp = match fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled") {
+        Ok(text) if text.contains("[always]") => Thp::Always,
+        Ok(text) if text.contains("[madvise]") => Thp::Madvise,
+        Ok(text) if text.contains("[never]") => Thp::Never,
+        _ => Thp::Unknown,
+    };
+    Host {
+        page: Bytes(rustix::param::page_size() as u64),
+        cpus_online: fs::read_to_string("/sys/devices/system/cpu/online").map(|text| cpu_count(&text)).unwrap_or(0),
+        memory: memory.unwrap_or_default(),
+        max_map_count: number("/proc/sys/vm/max_map_count"),
+        thp,
+        thp_size: number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").map(Bytes),
+    }
+}
+
+/// `0-3,8,10-11` → 7
+fn cpu_count(list: &str) -> u64 {
+    list.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+            Some(last.checked_sub(first)?.saturating_add(1))
+        })
+        .fold(0, u64::saturating_add)
+}
+
+pub fn seconds_since_epoch() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs_f64()).unwrap_or_default()
+}
+
+/// Runs `read` and notes when it began and how long it took.
+pub fn timed<T>(
+    since: Instant,
+    source: Source,
+    readings: &mut Vec<crate::snapshot::Reading>,
+    read: impl FnOnce() -> T,
+) -> T {
+    let began = since.elapsed();
+    let value = read();
+    readings.push(crate::snapshot::Reading { source, began, took: since.elapsed() - began });
+    value
+}
+
+/// What to say when there is nothing to explain.
+pub fn refusal(state: ProcessState, pid: u32) -> Option<String> {
+    match state {
+        ProcessState::Zombie => {
+            Some(format!("process {pid} is a zombie: its memory is gone, only its exit status is left"))
+        }
+        ProcessState::Kernel => Some(format!("process {pid} is a kernel thread: it has no memory of its own")),
+        ProcessState::Alive | ProcessState::Stopped => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn cpu_lists_count_ranges() {
+        assert_eq!(super::cpu_count("0-3,8,10-11\n"), 7);
+        assert_eq!(super::cpu_count("0"), 1);
+        assert_eq!(super::cpu_count("9-2,x"), 0);
+    }
+}

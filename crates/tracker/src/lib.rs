@@ -1,1 +1,3 @@
 #![no_std]
+
+pub mod stack;

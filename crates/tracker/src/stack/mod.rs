@@ -1,0 +1,36 @@
+//! Call stacks, as seen from inside a hooked call.
+//!
+//! ```text
+//!  module's .eh_frame ──cfi──▶ Rule (8 bytes for one pc) ──walk──▶ frames + the words they were concluded from
+//! ```
+//! Nothing here allocates, locks, or trusts what it reads: damaged unwind tables and damaged stacks end a walk early,
+//! with a mark that says why.
+
+pub mod arch;
+pub mod cfi;
+mod program;
+pub mod read;
+pub mod rule;
+pub mod walk;
+
+pub use read::{Image, Mapped, Memory};
+pub use rule::Rule;
+pub use walk::{End, Entry, Read, Walk, Walker};
+
+/// The rule for `pc`, from the in-memory `.eh_frame_hdr` at `eh_frame_hdr` of the module that holds it.
+///
+/// For a return address pass `ra - 1`: the call may be the last instruction of its function, and the rule of the
+/// instruction after it another one (DWARF 5, 6.4.4).
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub fn rule_for<M: Memory>(memory: &M, eh_frame_hdr: u64, pc: u64) -> Rule {
+    cfi::rule(memory, eh_frame_hdr, pc)
+}
+
+/// The AArch64 procedure call standard and every distribution's build flags keep a frame record, so the chain of
+/// frame pointers is the rule; the kernel links its signal frames into that chain too.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub fn rule_for<M: Memory>(_memory: &M, _eh_frame_hdr: u64, _pc: u64) -> Rule {
+    Rule::FRAME_POINTER
+}

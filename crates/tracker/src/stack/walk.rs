@@ -1,0 +1,314 @@
+//! The walk from a hooked call to the outermost frame, and the words it was concluded from.
+//!
+//! ```text
+//!    ┌──────────────┐ hi
+//!    │ …            │              Coordinates are relative to the entry stack pointer: an address on the stack is
+//!    │ return addr 2│ +72  read    its distance from there. Stack words that hold such addresses (saved frame
+//!    │ saved fp     │ +64  read *  pointers) are logged as distances too, so that the same path compares equal on
+//!    │ …            │              any thread's stack, at any depth of it.
+//!    │ return addr 1│ +24  read
+//!    │ …            │              * only if a later CFA came of it. A callee-saved rbp that merely holds the
+//!    │ return addr 0│  0   entry     caller's data is not read.
+//!    └──────────────┘ entry.sp
+//! ```
+//!
+//! # Soundness: when a remembered walk may stand for a new one
+//!
+//! A walk is a deterministic function of
+//! 1. `entry.ra`, the walker's options, and the code map (the rules by pc),
+//! 2. `entry.fp - entry.sp`, if `depends_on_entry_fp`,
+//! 3. the logged words,
+//! 4. whether the places read lie below `hi`: `extent <= hi - entry.sp`, and, if there is a `wall`,
+//!    `hi - entry.sp < wall + 8`.
+//!
+//! For by construction no step sees an absolute stack address, and none looks at a word without logging it. Each word's
+//! place follows from what was logged before it. So: compare 1, 2 and 4, then the words in order, and stop at the first
+//! difference; if there is none, the walk would come out the same, and no word outside `entry.sp..hi` was touched.
+//! Comparing return addresses alone is not enough (an alloca in a shared callee moves them: one caller's stale words can
+//! stand where the remembered stack had its own), nor is comparing without 4 (on another, smaller stack the places
+//! aren't mapped).
+
+use core::ops::Range;
+
+use super::arch::native as arch;
+use super::read::Memory;
+use super::rule::{Base, Rule, SavedFp, Step};
+
+/// The machine state at the first instruction of the hooked function.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The return address.
+    pub ra: u64,
+    /// The stack pointer; on x86-64 `ra` is stored there.
+    pub sp: u64,
+    /// The frame pointer register: the caller's.
+    pub fp: u64,
+}
+
+/// A stack word that the walk depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct Read {
+    /// As stored; with `relative`, less the entry stack pointer.
+    pub value: u64,
+    /// Of the word from the entry stack pointer, in bytes.
+    pub offset: u32,
+    /// The word holds a stack address (a saved frame or stack pointer), not a return address.
+    pub relative: bool,
+}
+
+/// Why a walk ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The outermost frame was reached.
+    Outermost,
+    /// `frames` or `reads` is full.
+    Limit,
+    /// The next word lies beyond the stack's bounds.
+    Truncated,
+    /// The last frame lies in no module: code made at run time.
+    Jit,
+    /// The last frame's code has no usable rule, and its frame pointer leads nowhere.
+    NoRule,
+    /// The next frame wouldn't lie above the last one, or is misaligned: a damaged stack or a wrong rule.
+    Broken,
+    /// A signal handler on a stack of its own: the interrupted frame lies outside this one.
+    OtherStack,
+}
+
+/// What a walk came to. The frames and words themselves are in the slices that it was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// Return addresses, innermost first, beginning with `entry.ra`.
+    pub frames: usize,
+    pub reads: usize,
+    pub end: End,
+    pub depends_on_entry_fp: bool,
+    /// Every word read ends at or below this offset.
+    pub extent: u32,
+    /// The word that the walk wanted but that lay beyond `hi`, if there was one.
+    pub wall: Option<u64>,
+    /// Bit i: frame i is no return address but the very pc that a signal interrupted.
+    pub interrupted: u64,
+    /// Frames beyond the first that were found by frame pointers without a rule: likely, not certain.
+    pub guessed: u8,
+}
+
+/// At most this many frames, whatever room `frames` has.
+pub const FRAME_LIMIT: usize = 64;
+
+#[derive(Clone, Debug)]
+pub struct Walker {
+    /// The bounds of the stack that `entry.sp` lies on: what may be read.
+    pub stack: Range<u64>,
+    /// Go on through code outside all modules along the frame pointers.
+    pub through_jit: bool,
+}
+
+impl Walker {
+    /// Walks from `entry`; `rule` gives the rule for a pc, `None` where the pc lies in no module. It is asked for
+    /// `ra - 1`, or for the pc itself where a signal interrupted it.
+    ///
+    /// `memory` must be readable within the stack's bounds above `entry.sp`; elsewhere it isn't asked. `frames` without
+    /// room for one, or an entry outside the bounds, makes an empty walk.
+    pub fn walk(
+        &self,
+        memory: &impl Memory,
+        mut rule: impl FnMut(u64) -> Option<Rule>,
+        entry: Entry,
+        frames: &mut [u64],
+        reads: &mut [Read],
+    ) -> Walk {
+        let room = frames.len().min(FRAME_LIMIT);
+        let on_stack = self.stack.contains(&entry.sp);
+        let high = if on_stack { i64::try_from(self.stack.end - entry.sp).unwrap_or(i64::MAX) } else { 0 };
+        let mut state = State {
+            memory,
+            log: reads,
+            origin: entry.sp,
+            high,
+            sp: arch::RETURN_SLOT,
+            fp: Fp::Entry(distance(entry.fp, entry.sp)),
+            walk: Walk {
+                frames: 0,
+                reads: 0,
+                end: End::Truncated,
+                depends_on_entry_fp: false,
+                extent: 0,
+                wall: None,
+                interrupted: 0,
+                guessed: 0,
+            },
+        };
+        if !on_stack || room == 0 {
+            return state.walk;
+        }
+
+        let mut pc = entry.ra & arch::CODE_BITS;
+        let mut exact = false;
+        let mut known = None;
+        let end = loop {
+            if pc == 0 {
+                break End::Outermost;
+            }
+            frames[state.walk.frames] = pc;
+            if exact {
+                state.walk.interrupted |= 1 << state.walk.frames;
+            }
+            state.walk.frames += 1;
+            if state.walk.frames == room {
+                break End::Limit;
+            }
+            let here = known.take().unwrap_or_else(|| rule(if exact { pc } else { pc - 1 }));
+            exact = false;
+            let next = match here.map(Rule::step) {
+                Some(Step::End) => break End::Outermost,
+                Some(Step::Signal) => {
+                    exact = true;
+                    state.signal()
+                }
+                Some(Step::Frame { cfa, fp }) => state.frame(cfa, fp),
+                Some(Step::FramePointer | Step::Unknown) => state.frame_record(End::NoRule),
+                None if self.through_jit => state.frame_record(End::Jit),
+                None => break End::Jit,
+            };
+            pc = match next {
+                Ok(pc) => pc & arch::CODE_BITS,
+                Err(end) => break end,
+            };
+            // Without a rule the frame pointer may have been anything: believe it only if it led back into code.
+            if pc != 0 && matches!(here.map(Rule::step), None | Some(Step::FramePointer | Step::Unknown)) {
+                let caller = rule(pc - 1);
+                if caller.is_none() && here.is_some() {
+                    break End::NoRule;
+                }
+                known = Some(caller);
+                state.walk.guessed += 1;
+            }
+        };
+        state.walk.end = end;
+        state.walk
+    }
+}
+
+fn distance(address: u64, origin: u64) -> i64 {
+    address.wrapping_sub(origin) as i64
+}
+
+/// Where the frame pointer of the current frame is. Looked at only when a CFA needs it.
+#[derive(Clone, Copy)]
+enum Fp {
+    /// In the register, still the one at entry: this distance.
+    Entry(i64),
+    /// Saved in the word at this offset.
+    Saved(i64),
+    /// Known and accounted for.
+    Known(i64),
+    Lost,
+}
+
+struct State<'a, M> {
+    memory: &'a M,
+    log: &'a mut [Read],
+    /// The entry stack pointer. Enters only into addresses to read and into `distance`.
+    origin: u64,
+    /// The stack's upper bound.
+    high: i64,
+    sp: i64,
+    fp: Fp,
+    walk: Walk,
+}
+
+impl<M: Memory> State<'_, M> {
+    /// The word at `offset`, logged.
+    fn read(&mut self, offset: i64, relative: bool) -> Result<u64, End> {
+        if offset < 0 || offset % 8 != 0 {
+            return Err(End::Broken);
+        }
+        self.reach(offset, End::Truncated)?;
+        let slot = self.log.get_mut(self.walk.reads).ok_or(End::Limit)?;
+        let word = self.memory.u64(self.origin.wrapping_add(offset as u64)).ok_or(End::Broken)?;
+        let value = if relative { word.wrapping_sub(self.origin) } else { word };
+        *slot = Read { value, offset: offset as u32, relative };
+        self.walk.reads += 1;
+        Ok(value)
+    }
+
+    /// Checks that the word at `offset` lies on the stack, and accounts for the answer.
+    fn reach(&mut self, offset: i64, or: End) -> Result<(), End> {
+        if offset.checked_add(8).is_none_or(|end| end > self.high) {
+            self.walk.wall = Some(offset as u64);
+            return Err(or);
+        }
+        let end = u32::try_from(offset + 8).map_err(|_| End::Limit)?;
+        self.walk.extent = self.walk.extent.max(end);
+        Ok(())
+    }
+
+    fn frame_pointer(&mut self) -> Result<i64, End> {
+        let value = match self.fp {
+            Fp::Known(value) => value,
+            Fp::Entry(value) => {
+                self.walk.depends_on_entry_fp = true;
+                value
+            }
+            Fp::Saved(offset) => self.read(offset, true)? as i64,
+            Fp::Lost => return Err(End::NoRule),
+        };
+        self.fp = Fp::Known(value);
+        Ok(value)
+    }
+
+    fn frame(&mut self, cfa: super::rule::Cfa, fp: SavedFp) -> Result<u64, End> {
+        let base = match cfa.base {
+            Base::Sp => self.sp,
+            Base::Fp => self.frame_pointer()?,
+        };
+        let mut top = base.wrapping_add(i64::from(cfa.offset));
+        if let Some(add) = cfa.deref {
+            if top < self.sp {
+                return Err(End::Broken);
+            }
+            top = (self.read(top, true)? as i64).wrapping_add(i64::from(add));
+        }
+        if top <= self.sp || top % 8 != 0 {
+            return Err(End::Broken);
+        }
+        let ra = self.read(top - 8, false)?;
+        self.fp = match fp {
+            SavedFp::Same => self.fp,
+            SavedFp::Lost => Fp::Lost,
+            SavedFp::Cfa(offset) => Fp::Saved(top.wrapping_add(i64::from(offset))),
+            SavedFp::Fp(offset) => Fp::Saved(self.frame_pointer()?.wrapping_add(i64::from(offset))),
+        };
+        self.sp = top;
+        Ok(ra)
+    }
+
+    /// A frame record, { caller's frame pointer, return address }, where the frame pointer points.
+    fn frame_record(&mut self, or: End) -> Result<u64, End> {
+        let record = self.frame_pointer().map_err(|_| or)?;
+        if record < self.sp || record % 8 != 0 {
+            return Err(or);
+        }
+        let ra = self.read(record.saturating_add(8), false).map_err(|end| if end == End::Limit { end } else { or })?;
+        self.fp = Fp::Saved(record);
+        self.sp = record + 16;
+        Ok(ra)
+    }
+
+    fn signal(&mut self) -> Result<u64, End> {
+        let sp = self.read(self.sp + arch::SIGNAL_SP, true)? as i64;
+        if sp <= self.sp {
+            return Err(End::OtherStack);
+        }
+        if sp % 8 != 0 {
+            return Err(End::Broken);
+        }
+        self.reach(sp, End::OtherStack)?;
+        let pc = self.read(self.sp + arch::SIGNAL_PC, false)?;
+        self.fp = Fp::Saved(self.sp + arch::SIGNAL_FP);
+        self.sp = sp;
+        Ok(pc)
+    }
+}

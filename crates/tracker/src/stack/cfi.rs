@@ -154,14 +154,8 @@ fn cie<M: Memory>(memory: &M, at: u64) -> Option<Cie<'_, M>> {
     let column = if version == 1 { u64::from(cursor.u8()?) } else { cursor.uleb()? };
     (column == RA).then_some(())?;
 
-    let mut cie = Cie {
-        code_factor,
-        data_factor,
-        pointer: encoding::ABSOLUTE,
-        program: cursor,
-        augmented: false,
-        signal: false,
-    };
+    let mut cie =
+        Cie { code_factor, data_factor, pointer: encoding::ABSOLUTE, program: cursor, augmented: false, signal: false };
     if n == 0 {
         return Some(cie);
     }
@@ -260,8 +254,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     #[inline(always)]
     pub fn sleb(&mut self) -> Option<i64> {
         let byte = self.u8()?;
-        let (value, shift, last) =
-            if byte < 0x80 { (u64::from(byte), 7, byte) } else { self.leb_tail(byte)? };
+        let (value, shift, last) = if byte < 0x80 { (u64::from(byte), 7, byte) } else { self.leb_tail(byte)? };
         let sign = if last & 0x40 != 0 && shift < 64 { !0 << shift } else { 0 };
         Some((value | sign) as i64)
     }

@@ -145,7 +145,10 @@ impl Rule {
     /// For a cache whose entries are one atomic word each.
     #[inline]
     pub const fn to_bits(self) -> u64 {
-        self.cfa as u32 as u64 | (self.fp as u16 as u64) << 32 | (self.add as u8 as u64) << 48 | (self.kind as u64) << 56
+        self.cfa as u32 as u64
+            | (self.fp as u16 as u64) << 32
+            | (self.add as u8 as u64) << 48
+            | (self.kind as u64) << 56
     }
 
     /// Any word is some rule: a torn or foreign one can mislead a walk, and not break it.

@@ -1,0 +1,377 @@
+//! The walker on stacks that a small machine builds call by call, so that the answer is known; then the soundness
+//! condition: everything that a walk didn't log may change, and it must come out the same.
+
+#[path = "stack/random.rs"]
+mod random;
+
+use std::collections::HashMap;
+
+use plimsoll_tracker::stack::rule::{Base, Cfa, SavedFp};
+use plimsoll_tracker::stack::{End, Entry, Image, Read, Rule, Walk, Walker, arch::native as arch};
+use random::Random;
+
+const WORDS: usize = 4096;
+const BASE: u64 = 0x7ffd_0000_0000;
+const HIGH: u64 = BASE + 8 * WORDS as u64;
+const MODULE: u64 = 0x5500_0000_0000;
+const JIT: u64 = 0x6600_0000_0000;
+
+/// A thread that calls functions whose frames are laid out at random, and remembers the truth.
+struct Machine {
+    stack: Vec<u64>,
+    sp: u64,
+    fp: u64,
+    /// The pc to be returned to, or interrupted.
+    pc: u64,
+    exact: bool,
+    rules: HashMap<u64, Option<Rule>>,
+    /// Outermost first.
+    truth: Vec<(u64, bool)>,
+    next: u64,
+    made: Made,
+}
+
+#[derive(Default, Debug, Clone, Copy)]
+struct Made {
+    sp: u64,
+    sp_saving_fp: u64,
+    fp: u64,
+    realigned: u64,
+    uncovered: u64,
+    jit: u64,
+    signal: u64,
+}
+
+fn frame(base: Base, offset: i32, fp: SavedFp) -> Rule {
+    Rule::frame(Cfa { base, offset, deref: None }, fp)
+}
+
+impl Machine {
+    fn new(random: &mut Random) -> Self {
+        let stack = (0..WORDS).map(|_| random.next()).collect();
+        let mut machine = Self {
+            stack,
+            sp: HIGH - 8 * (1 + random.below(40)),
+            fp: random.next(),
+            pc: 0,
+            exact: false,
+            rules: HashMap::new(),
+            truth: Vec::new(),
+            next: 0,
+            made: Made::default(),
+        };
+        machine.enter(Some(Rule::END), MODULE);
+        machine
+    }
+
+    fn set(&mut self, at: u64, word: u64) {
+        self.stack[((at - BASE) / 8) as usize] = word;
+    }
+
+    /// A fresh pc inside a function whose rule is `rule`; it becomes the current one.
+    fn enter(&mut self, rule: Option<Rule>, within: u64) {
+        self.next += 1;
+        self.pc = within + 0x100 * self.next;
+        self.rules.insert(self.pc - 1, rule);
+        self.exact = false;
+        self.truth.push((self.pc, false));
+    }
+
+    /// The current function becomes one that was interrupted: its pc is looked up as it is.
+    fn interrupt(&mut self) {
+        let rule = self.rules.remove(&(self.pc - 1)).expect("the current function's rule");
+        self.rules.insert(self.pc, rule);
+        *self.truth.last_mut().expect("a frame") = (self.pc, true);
+    }
+
+    fn call(&mut self) {
+        self.sp -= 8;
+        self.set(self.sp, self.pc);
+    }
+
+    /// Calls one more function. After one without a rule or in run-time code only such follow as keep the frame
+    /// pointer chain that is then needed.
+    fn step(&mut self, random: &mut Random, jit: bool) {
+        let locals = 8 * random.below(20);
+        let kind = random.below(if jit { 14 } else { 13 });
+        if kind == 12 {
+            self.interrupt();
+            // Below the red zone and some vector state.
+            let context = self.sp - 128 - 8 * random.below(30) - 968;
+            self.set(context + arch::SIGNAL_FP as u64, self.fp);
+            self.set(context + arch::SIGNAL_SP as u64, self.sp);
+            self.set(context + arch::SIGNAL_PC as u64, self.pc);
+            self.sp = context;
+            self.enter(Some(Rule::SIGNAL), MODULE);
+            self.made.signal += 1;
+            // The handler.
+            self.call();
+            self.enter(Some(frame(Base::Sp, 8, SavedFp::Same)), MODULE);
+            return;
+        }
+        self.call();
+        let cfa = self.sp + 8;
+        match kind {
+            0..=2 => {
+                self.sp -= locals;
+                self.enter(Some(frame(Base::Sp, (cfa - self.sp) as i32, SavedFp::Same)), MODULE);
+                self.made.sp += 1;
+            }
+            3..=6 => {
+                let at = 8 * random.below(4) + 16;
+                self.set(cfa - at, self.fp);
+                self.fp = random.next();
+                self.sp = cfa - at - locals;
+                let saved = SavedFp::Cfa(-(at as i16));
+                self.enter(Some(frame(Base::Sp, (cfa - self.sp) as i32, saved)), MODULE);
+                self.made.sp_saving_fp += 1;
+            }
+            10 => {
+                // gcc's dynamic realignment: the CFA in a slot below the aligned frame pointer.
+                let aligned = (cfa - 16) & !63;
+                self.set(aligned, self.fp);
+                self.set(aligned - 8, cfa);
+                self.fp = aligned;
+                self.sp = aligned - 8 - locals;
+                let rule = Rule::frame(Cfa { base: Base::Fp, offset: -8, deref: Some(0) }, SavedFp::Fp(0));
+                self.enter(Some(rule), MODULE);
+                self.made.realigned += 1;
+            }
+            kind => {
+                self.set(cfa - 16, self.fp);
+                self.fp = cfa - 16;
+                self.sp = self.fp - locals;
+                match kind {
+                    11 => {
+                        self.enter(Some(Rule::FRAME_POINTER), MODULE);
+                        self.made.uncovered += 1;
+                    }
+                    13 => {
+                        self.enter(None, JIT);
+                        self.made.jit += 1;
+                    }
+                    _ => {
+                        self.enter(Some(frame(Base::Fp, 16, SavedFp::Cfa(-16))), MODULE);
+                        self.made.fp += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    fn entry(&mut self) -> Entry {
+        if arch::RETURN_SLOT != 0 {
+            self.call();
+        }
+        Entry { ra: self.pc, sp: self.sp, fp: self.fp }
+    }
+
+    fn walk(&self, walker: &Walker, stack: &[u64], base: u64, entry: Entry, limit: usize) -> Outcome {
+        let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let (mut frames, mut reads) = ([0; 64], [Read::default(); 160]);
+        let rules = |pc| self.rules.get(&pc).copied().flatten();
+        let memory = Image { base, bytes: &bytes };
+        let walk = walker.walk(&memory, rules, entry, &mut frames[..limit], &mut reads);
+        Outcome { walk, frames: frames[..walk.frames].to_vec(), reads: reads[..walk.reads].to_vec() }
+    }
+}
+
+#[derive(PartialEq, Debug)]
+struct Outcome {
+    walk: Walk,
+    frames: Vec<u64>,
+    reads: Vec<Read>,
+}
+
+fn machines(n: u64, mut each: impl FnMut(&mut Machine, &mut Random, bool)) -> Made {
+    let mut random = Random(0xfeed_f00d);
+    let mut all = Made::default();
+    for round in 0..n {
+        let jit = round % 3 == 0;
+        let mut machine = Machine::new(&mut random);
+        for _ in 0..random.below(24) {
+            machine.step(&mut random, jit);
+        }
+        each(&mut machine, &mut random, jit);
+        let made = machine.made;
+        all.sp += made.sp;
+        all.sp_saving_fp += made.sp_saving_fp;
+        all.fp += made.fp;
+        all.realigned += made.realigned;
+        all.uncovered += made.uncovered;
+        all.jit += made.jit;
+        all.signal += made.signal;
+    }
+    all
+}
+
+#[test]
+fn built_stacks_are_walked_to_their_end() {
+    let (mut complete, mut cut) = (0, 0);
+    let made = machines(20_000, |machine, random, jit| {
+        let entry = machine.entry();
+        let truth: Vec<_> = machine.truth.iter().rev().copied().collect();
+        let limit = if random.below(4) == 0 { 8 } else { 64 };
+        let walker = Walker { stack: BASE..HIGH, through_jit: jit };
+        let outcome = machine.walk(&walker, &machine.stack, BASE, entry, limit);
+        let walk = outcome.walk;
+        let expected: Vec<u64> = truth.iter().map(|&(pc, _)| pc).collect();
+        // Code without a rule below one that gave the frame pointer another use leads nowhere, and says so.
+        if matches!(walk.end, End::NoRule | End::Jit) {
+            assert!(expected.starts_with(&outcome.frames), "{outcome:x?} {expected:x?}");
+            let last = *outcome.frames.last().expect("a frame");
+            let rule = machine.rules.get(&(last - 1)).or(machine.rules.get(&last)).expect("a rule");
+            assert!(matches!(rule, None | Some(Rule::FRAME_POINTER)), "{rule:?}");
+            cut += 1;
+            return;
+        }
+        let expected = &expected[..expected.len().min(limit)];
+        assert_eq!(outcome.frames, expected, "{outcome:x?}");
+        assert_eq!(walk.end, if truth.len() >= limit { End::Limit } else { End::Outermost });
+        for (i, (_, exact)) in truth.iter().take(limit).enumerate() {
+            assert_eq!(walk.interrupted >> i & 1 == 1, *exact);
+        }
+        complete += 1;
+    });
+    println!("{complete} complete, {cut} cut where no rule was; {made:?}");
+    assert!(complete > 15_000);
+    for n in [made.sp, made.sp_saving_fp, made.fp, made.realigned, made.uncovered, made.jit, made.signal] {
+        assert!(n > 1000, "{made:?}");
+    }
+}
+
+/// The condition in `walk.rs`, put to the test: take a walk; move the stack; change every word that it didn't log, the
+/// entry frame pointer unless flagged, and the bounds as far as allowed. The walk must come out the same.
+#[test]
+fn a_walk_depends_on_its_log_alone() {
+    let mut random_words = 0_u64;
+    let mut ends = HashMap::new();
+    let (mut free_fp, mut moved_bounds) = (0, 0);
+    machines(6000, |machine, random, jit| {
+        let entry = machine.entry();
+        // Half of the stacks are damaged first: a garbage walk must be as reproducible as a good one.
+        for _ in 0..random.below(2) * (1 + random.below(30)) {
+            let used = (entry.sp - BASE) / 8;
+            let at = used + random.below(WORDS as u64 - used);
+            machine.stack[at as usize] = match random.below(4) {
+                0 => BASE + random.below(8 * WORDS as u64 + 64),
+                1 => MODULE + 0x100 * random.below(machine.next + 1),
+                2 => JIT + 0x100 * random.below(machine.next + 1),
+                _ => random.next(),
+            };
+        }
+        let high = if random.below(3) == 0 { HIGH - 8 * random.below((HIGH - entry.sp) / 8) } else { HIGH };
+        let walker = Walker { stack: BASE..high, through_jit: jit };
+        let before = machine.walk(&walker, &machine.stack, BASE, entry, 64);
+        *ends.entry(format!("{:?}", before.walk.end)).or_insert(0_u64) += 1;
+
+        let distance = 8 * random.below(1 << 20);
+        let base = BASE - distance;
+        let mut stack: Vec<u64> = (0..WORDS).map(|_| random.next()).collect();
+        for word in &mut stack {
+            // Plausible words, not only noise.
+            match random.below(3) {
+                0 => *word = base + random.below(8 * WORDS as u64) / 8 * 8,
+                1 => *word = MODULE + 0x100 * random.below(machine.next + 1),
+                _ => {}
+            }
+        }
+        let sp = entry.sp - distance;
+        let mut logged = 0;
+        for read in &before.reads {
+            let at = (u64::from(read.offset) + sp - base) / 8;
+            stack[at as usize] = if read.relative { read.value.wrapping_add(sp) } else { read.value };
+            logged += 1;
+        }
+        random_words += WORDS as u64 - logged;
+        let fp = if before.walk.depends_on_entry_fp {
+            entry.fp.wrapping_sub(distance)
+        } else {
+            free_fp += 1;
+            random.next()
+        };
+        let extent = u64::from(before.walk.extent);
+        let most = before.walk.wall.map_or(base + 8 * WORDS as u64, |wall| {
+            (sp.wrapping_add(wall).saturating_add(7)).min(base + 8 * WORDS as u64)
+        });
+        let least = (sp + extent).max(sp + 1);
+        let high = least + random.below(most - least + 1);
+        moved_bounds += u64::from(high != walker.stack.end - distance);
+        let walker = Walker { stack: base..high, through_jit: jit };
+        let after = machine.walk(&walker, &stack, base, Entry { ra: entry.ra, sp, fp }, 64);
+        assert_eq!(before, after);
+    });
+    println!("{random_words} unlogged words changed; {free_fp} frame pointers, {moved_bounds} bounds; {ends:?}");
+    assert!(free_fp > 2000 && moved_bounds > 2000);
+    for end in ["Outermost", "Truncated", "Broken", "NoRule", "Jit", "OtherStack"] {
+        assert!(ends.get(end).is_some_and(|&n| n > 50), "{end}: {ends:?}");
+    }
+}
+
+#[test]
+fn no_frame_pointer_is_logged_that_no_cfa_needs() {
+    let walker = Walker { stack: BASE..HIGH, through_jit: false };
+    let mut random = Random(5);
+    let mut machine = Machine::new(&mut random);
+    for _ in 0..10 {
+        // Saves the frame pointer, as a callee-saved register.
+        machine.call();
+        let cfa = machine.sp + 8;
+        machine.set(cfa - 16, machine.fp);
+        machine.fp = random.next();
+        machine.sp = cfa - 32;
+        machine.enter(Some(frame(Base::Sp, 32, SavedFp::Cfa(-16))), MODULE);
+    }
+    let entry = machine.entry();
+    let outcome = machine.walk(&walker, &machine.stack, BASE, entry, 64);
+    assert_eq!((outcome.frames.len(), outcome.walk.end), (11, End::Outermost));
+    assert!(outcome.reads.iter().all(|read| !read.relative) && outcome.reads.len() == 10);
+    assert!(!outcome.walk.depends_on_entry_fp);
+}
+
+#[test]
+fn nothing_outside_the_stack_is_read() {
+    struct Fence(std::cell::Cell<u64>);
+    impl plimsoll_tracker::stack::Memory for Fence {
+        fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+            assert!(at >= BASE + 64 && at + N as u64 <= BASE + 8192, "{at:#x}");
+            self.0.set(self.0.get() + 1);
+            // A word that hashes to stack addresses, code and noise alike.
+            let word = (at ^ self.0.get() << 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let word = match word >> 62 {
+                0 => BASE + (word >> 20) % 9000,
+                1 => BASE + (word >> 20) % 8000 / 8 * 8,
+                2 => MODULE + (word >> 40) % 4096,
+                _ => word,
+            };
+            word.to_le_bytes().get(..N)?.try_into().ok()
+        }
+    }
+    let memory = Fence(0.into());
+    let mut random = Random(99);
+    let mut ends = HashMap::new();
+    for _ in 0..100_000 {
+        // Any rule whatever.
+        let seed = random.next();
+        let rule = |pc: u64| {
+            let bits = (pc ^ seed).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            (pc >> 40 == MODULE >> 40).then(|| {
+                let kind = if bits & 7 < 5 { 0x10 | bits >> 8 & 7 } else { bits >> 8 & 3 };
+                Rule::from_bits(bits >> 16 & 0xffff_00ff_03f8 & !0xff << 40 | kind << 56)
+            })
+        };
+        let walker = Walker { stack: BASE..BASE + 8192, through_jit: seed & 1 == 1 };
+        let entry = Entry { ra: MODULE + random.below(4096), sp: BASE + 64, fp: BASE + random.below(9000) };
+        let (mut frames, mut reads) = ([0; 64], [Read::default(); 40]);
+        let walk = walker.walk(&memory, rule, entry, &mut frames, &mut reads);
+        *ends.entry(format!("{:?}", walk.end)).or_insert(0_u64) += 1;
+    }
+    println!("{} words read; {ends:?}", memory.0.get());
+    assert!(ends.len() >= 6 && memory.0.get() > 30_000);
+
+    // An entry outside the bounds, or no room: an empty walk.
+    let walker = Walker { stack: BASE..BASE + 8192, through_jit: true };
+    let entry = Entry { ra: MODULE, sp: BASE + 8192, fp: 0 };
+    let walk = walker.walk(&memory, |_| Some(Rule::END), entry, &mut [0; 8], &mut []);
+    assert_eq!((walk.frames, walk.end), (0, End::Truncated));
+}

@@ -42,15 +42,19 @@ pub struct Arena {
     pub live_count: u64,
     /// Free, by where it waits: `free = bins + fast + tcache + top`.
     pub bins: Bytes,
+    pub bins_count: u64,
     pub fast: Bytes,
+    pub fast_count: u64,
     pub tcache: Bytes,
     pub top: Bytes,
     /// Headers of heaps and arenas, fenceposts, alignment.
     pub overhead: Bytes,
-    /// Resident pages inside `heaps`, by what lies in them. A page with any live byte or header counts as live, so
-    /// `free_resident` is made of whole pages: it is what a trim would give back.
+    /// Bytes inside `heaps` that lie on resident pages, by what they belong to: `live_resident` (headers, overhead and
+    /// the page's unused rest included) + `free_resident` + `unknown_resident` = resident bytes of `heaps`.
     pub live_resident: Bytes,
     pub free_resident: Bytes,
+    /// The whole pages among `free_resident`: what a trim would give back. The rest shares its pages with live blocks.
+    pub trimmable: Bytes,
     /// Resident bytes of the part of `heaps` that the walk could not parse.
     pub unknown_resident: Bytes,
     /// `attached_threads` of malloc_state.

@@ -1,0 +1,209 @@
+//! Where malloc's state lies in a libc whose symbols are stripped, and how it is laid out.
+//!
+//! `struct malloc_state` (glibc malloc/malloc.c), 64-bit words, as glibc 2.27 to 2.41 have it:
+//!
+//! ```text
+//!    0  mutex, flags, have_fastchunks, padding        (4 bytes each; 2.26 has two of them)
+//!   16  fastbinsY[10]
+//!   96  top
+//!  104  last_remainder
+//!  112  bins[254]          127 pairs (fd, bk); an empty one points at itself, less the 16 bytes of a chunk's header
+//! 2144  binmap[2]
+//! 2160  next               circular, through all arenas
+//! 2168  next_free, 2176 attached_threads, 2184 system_mem, 2192 max_system_mem
+//! ```
+//!
+//! No version is asked for. The 127 self-pointing pairs give the place of `bins`; what lies after them has kept its order
+//! since 2.23, what lies before may shrink or grow, and its length is the one with which `next` comes back to the start.
+
+use crate::source::memory::{Memory, half_at, word_at};
+use crate::units::{Avma, Bytes};
+
+pub const WORD: u64 = 8;
+/// MALLOC_ALIGNMENT
+pub const ALIGN: u64 = 16;
+/// `prev_size` and `size` of `struct malloc_chunk`.
+pub const CHUNK_HEADER: u64 = 16;
+
+const BIN_PAIRS: u64 = 127;
+const BINS_LENGTH: u64 = BIN_PAIRS * 16;
+const BINMAP_LENGTH: u64 = 16;
+/// From `bins` to `next`.
+const BINS_TO_NEXT: u64 = BINS_LENGTH + BINMAP_LENGTH;
+/// From `next` to the end of the struct.
+const TAIL_LENGTH: u64 = 5 * WORD;
+/// `top` and `last_remainder` lie right before `bins`.
+const TOP_BEFORE_BINS: u64 = 16;
+/// A bin that nothing waits in points at itself. A program can fill many; this many it leaves empty.
+const EMPTY_PAIRS_AT_LEAST: usize = 24;
+/// As many as a process could have in earnest: 8 for each of 4096 CPUs.
+const MOST_ARENAS: usize = 32768;
+
+/// Offsets inside `malloc_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    pub bins: u64,
+}
+
+impl Layout {
+    pub const fn top(self) -> u64 {
+        self.bins - TOP_BEFORE_BINS
+    }
+    pub const fn next(self) -> u64 {
+        self.bins + BINS_TO_NEXT
+    }
+    pub const fn attached_threads(self) -> u64 {
+        self.next() + 2 * WORD
+    }
+    pub const fn system_mem(self) -> u64 {
+        self.next() + 3 * WORD
+    }
+    pub const fn length(self) -> u64 {
+        self.next() + TAIL_LENGTH
+    }
+    /// Where the fastbins lie: between the flags (8 or 16 bytes) and `top`. None of them where the libc has none.
+    pub fn fastbins(self) -> impl Iterator<Item = u64> {
+        const FASTBINS: u64 = 10;
+        let end = self.top();
+        let first = if end >= FASTBINS * WORD + WORD { end - FASTBINS * WORD } else { end };
+        (first..end).step_by(WORD as usize)
+    }
+}
+const _: () = assert!(Layout { bins: 112 }.length() == 2200 && Layout { bins: 112 }.top() == 96);
+
+/// The arenas of one libc, the main one first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arenas {
+    pub layout: Layout,
+    pub addresses: Vec<Avma>,
+}
+
+/// Finds `main_arena` in an image of libc's writable data that starts at `base`, and follows `next` to the others.
+pub fn find_arenas(memory: &impl Memory, base: Avma, data: &[u8]) -> Option<Arenas> {
+    let words = data.len() / 8;
+    let pairs = BIN_PAIRS as usize;
+    if words < 2 * pairs {
+        return None;
+    }
+    // Whether the pair that starts at word `i` is an empty bin.
+    let empty = |i: usize| {
+        let own = (base.0 + i as u64 * WORD).wrapping_sub(CHUNK_HEADER);
+        word_at(data, i * 8) == Some(own) && word_at(data, i * 8 + 8) == Some(own)
+    };
+    // `empty_below[i]`: empty pairs among those at i-2, i-4, …: bins are 16 bytes apart, so each parity counts alone.
+    let mut empty_below = vec![0u32; words + 2];
+    for i in 0..words.saturating_sub(1) {
+        empty_below[i + 2] = empty_below[i] + u32::from(empty(i));
+    }
+    for first in 0..=words - 2 * pairs {
+        let end = first + 2 * pairs;
+        let count = (empty_below.get(end).copied().unwrap_or(0) - empty_below[first]) as usize;
+        if count < EMPTY_PAIRS_AT_LEAST {
+            continue;
+        }
+        let bins_at = Avma(base.0 + first as u64 * WORD);
+        if let Some(arenas) = arenas_with_bins_at(memory, bins_at) {
+            return Some(arenas);
+        }
+    }
+    None
+}
+
+/// The length of what lies before `bins` is the one with which the ring of `next` closes at the start of the struct.
+fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
+    let next = memory.word(Avma(bins_at.0.checked_add(BINS_TO_NEXT)?))?;
+    (3..=20).map(|words| Layout { bins: words * WORD }).find_map(|layout| {
+        let main = Avma(bins_at.0.checked_sub(layout.bins)?);
+        let mut addresses = vec![main];
+        let mut at = next;
+        while at != main.0 {
+            if at % WORD != 0 || at == 0 || addresses.len() >= MOST_ARENAS || addresses.last() == Some(&Avma(at)) {
+                return None;
+            }
+            addresses.push(Avma(at));
+            at = memory.word(Avma(at.checked_add(layout.next())?))?;
+        }
+        // A plausible struct also counts some memory of the system, and its top is a chunk or an empty bin.
+        let system = memory.word(Avma(main.0.checked_add(layout.system_mem())?))?;
+        let top = memory.word(Avma(main.0.checked_add(layout.top())?))?;
+        (system < 1 << 47 && top.is_multiple_of(ALIGN) && top != 0).then_some(Arenas { layout, addresses })
+    })
+}
+
+/// What `struct malloc_par mp_` says. It lies in libc's data beside `main_arena`:
+///
+/// ```text
+/// … arena_test, arena_max, [thp_pagesize, hp_pagesize, hp_flags: 2.35 on,]
+/// int n_mmaps, int n_mmaps_max = 65536, int max_n_mmaps, int no_dyn_threshold,
+/// mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins, …
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MallocParameters {
+    /// 0: no cap was set, 8 × CPUs holds.
+    pub arena_max: u64,
+    pub mmapped_count: u64,
+    pub mmapped: Bytes,
+    /// The first address that brk handed out; 0 while the main arena is empty.
+    pub sbrk_base: Avma,
+}
+
+/// M_MMAP_MAX's default, the anchor of the search.
+const N_MMAPS_MAX: u32 = 65536;
+
+/// `brk` is where the brk heap starts and ends, None where the process has none.
+pub fn find_parameters(base: Avma, data: &[u8], brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
+    let mut found = None;
+    for at in (0..data.len().saturating_sub(64)).step_by(4) {
+        if half_at(data, at) != Some(N_MMAPS_MAX) {
+            continue;
+        }
+        let Some(parameters) = parameters_at(base, data, at, brk) else { continue };
+        // Zeros around the anchor are plausible too, for a malloc that was never called: a place that says more wins.
+        match found {
+            Some(other) if other != parameters && other != MallocParameters::default() => {
+                if parameters != MallocParameters::default() {
+                    return None;
+                }
+            }
+            _ => found = Some(parameters),
+        }
+    }
+    found
+}
+
+fn parameters_at(base: Avma, data: &[u8], n_mmaps_max: usize, brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
+    let mmapped_count = u64::from(half_at(data, n_mmaps_max.checked_sub(4)?)?);
+    let max_count = u64::from(half_at(data, n_mmaps_max + 4)?);
+    let no_dyn_threshold = half_at(data, n_mmaps_max + 8)?;
+    // Three ints later the words begin again, aligned in the target's address space.
+    let words = (base.0 as usize + n_mmaps_max + 12).next_multiple_of(8) - base.0 as usize;
+    let mmapped = word_at(data, words)?;
+    let max_mmapped = word_at(data, words + 8)?;
+    let sbrk_base = word_at(data, words + 16)?;
+    let plausible = mmapped_count <= max_count
+        && no_dyn_threshold <= 1
+        && mmapped <= max_mmapped
+        && mmapped % 4096 == 0
+        && (mmapped == 0) == (mmapped_count == 0)
+        && match brk {
+            Some((start, end)) => sbrk_base == 0 || (start.0..end.0).contains(&sbrk_base),
+            None => sbrk_base == 0,
+        };
+    if !plausible {
+        return None;
+    }
+    // The words trim_threshold … arena_max lie before the ints. With the three fields of 2.35 in between or without:
+    // arena_test is 8 (2 on 32 bit) unless a tunable changed it, and arena_max follows it.
+    let before = (base.0 as usize + n_mmaps_max - 4) / 8 * 8 - base.0 as usize;
+    let arena_max = [3usize, 1]
+        .iter()
+        .filter_map(|back| {
+            let arena_max = before.checked_sub(back * 8)?;
+            let arena_test = word_at(data, arena_max.checked_sub(8)?)?;
+            let threshold = word_at(data, arena_max.checked_sub(16)?)?;
+            (arena_test == 8 && threshold >= 64).then(|| word_at(data, arena_max)).flatten()
+        })
+        .next()
+        .unwrap_or(0);
+    Some(MallocParameters { arena_max, mmapped_count, mmapped: Bytes(mmapped), sbrk_base: Avma(sbrk_base) })
+}

@@ -1,0 +1,148 @@
+//! Free chunks that look in use: fastbins and thread caches keep the P bit of their chunks' successors set.
+//!
+//! Links are mangled from glibc 2.32 on (`PROTECT_PTR`): the stored word is `target ^ (address of the word >> 12)`.
+//! Which of the two it is shows in each link: a wrong reading is neither 0 nor the 16-aligned address of a chunk.
+//!
+//! `struct tcache_perthread_struct` lies in a chunk of its own in the thread's arena:
+//!
+//! ```text
+//! glibc       chunk size   counts                entries
+//! 2.26–2.29   0x250        u8[64] at 0           64 pointers at 64
+//! 2.30–2.41   0x290        u16[64] at 0          64 pointers at 128
+//! 2.42        0x300        u16[76] at 0 (free slots)   76 pointers at 152; the last 12 hold ranges of larger sizes
+//! ```
+//!
+//! An entry points at the program's bytes: word 0 is the link, word 1 the key, the same one in all entries of a cache.
+
+use std::collections::HashSet;
+
+use super::layout::{ALIGN, CHUNK_HEADER, Layout};
+use crate::source::memory::{Memory, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// No list of a sane process is longer; a ring or a list in motion ends here.
+const LONGEST_LIST: usize = 1 << 20;
+
+/// A chunk found in a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedChunk {
+    pub at: Avma,
+    pub size: Bytes,
+}
+
+/// The accessible parts of all heaps, sorted: what a link may point into.
+pub struct Heaps<'h>(pub &'h [AddressRange]);
+
+impl Heaps<'_> {
+    fn holds(&self, at: u64) -> bool {
+        let after = self.0.partition_point(|heap| heap.start.0 <= at);
+        after > 0 && self.0[after - 1].contains(Avma(at))
+    }
+
+    /// The word at `at` as a link: Some(0) at the end of a list, None where it is no link.
+    fn link(&self, at: u64, stored: u64) -> Option<u64> {
+        let sane = |link: u64| link == 0 || (link.is_multiple_of(ALIGN) && self.holds(link));
+        let unmangled = stored ^ (at >> 12);
+        if sane(unmangled) {
+            Some(unmangled)
+        } else if sane(stored) {
+            Some(stored)
+        } else {
+            None
+        }
+    }
+}
+
+fn chunk_size(memory: &impl Memory, chunk: u64) -> Option<u64> {
+    memory.word(Avma(chunk.checked_add(8)?)).map(|field| field & !7)
+}
+
+/// Chunks in the fastbins of the arena at `arena`. The flag is false where a list broke.
+pub fn fastbin_chunks(
+    memory: &impl Memory,
+    arena: Avma,
+    layout: Layout,
+    heaps: &Heaps<'_>,
+) -> (Vec<ListedChunk>, bool) {
+    let mut found = Vec::new();
+    let mut whole = true;
+    for offset in layout.fastbins() {
+        // Heads are stored plain.
+        let Some(mut chunk) = memory.word(Avma(arena.0 + offset)) else { return (found, false) };
+        let begin = found.len();
+        while chunk != 0 {
+            let size = chunk_size(memory, chunk).filter(|size| (32..=256).contains(size) && size.is_multiple_of(ALIGN));
+            let stored = memory.word(Avma(chunk.wrapping_add(CHUNK_HEADER)));
+            let next = stored.and_then(|stored| heaps.link(chunk + CHUNK_HEADER, stored));
+            let (true, Some(size), Some(next)) = (heaps.holds(chunk), size, next) else {
+                whole = false;
+                break;
+            };
+            found.push(ListedChunk { at: Avma(chunk), size: Bytes(size) });
+            if found.len() - begin > LONGEST_LIST {
+                whole = false;
+                break;
+            }
+            chunk = next;
+        }
+    }
+    (found, whole)
+}
+
+#[derive(Clone, Copy)]
+struct TcacheShape {
+    chunk: u64,
+    entries: usize,
+    bins: usize,
+    /// Bins whose chunks all have the size `32 + 16 × index`.
+    exact_bins: usize,
+    keyed: bool,
+}
+
+const TCACHE_SHAPES: [TcacheShape; 3] = [
+    TcacheShape { chunk: 0x250, entries: 64, bins: 64, exact_bins: 64, keyed: false },
+    TcacheShape { chunk: 0x290, entries: 128, bins: 64, exact_bins: 64, keyed: true },
+    TcacheShape { chunk: 0x300, entries: 152, bins: 76, exact_bins: 64, keyed: true },
+];
+
+/// Whether a chunk of that size could hold a thread's cache.
+pub fn could_be_tcache(size: u64) -> bool {
+    TCACHE_SHAPES.iter().any(|shape| shape.chunk == size)
+}
+
+/// The chunks in the cache at `chunk`, if it is one: every entry of every bin must be a chunk of that bin's size, and all
+/// must carry one key. None for anything else, and for a cache with nothing in it.
+pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps<'_>) -> Option<Vec<ListedChunk>> {
+    let shape = TCACHE_SHAPES.iter().find(|shape| shape.chunk == size)?;
+    let mut bytes = [0u8; 0x300];
+    let body = &mut bytes[..shape.chunk as usize - 16];
+    if !memory.read(Avma(chunk.0 + CHUNK_HEADER), body) {
+        return None;
+    }
+    let heads: Vec<u64> = (0..shape.bins).map_while(|bin| word_at(body, shape.entries + bin * 8)).collect();
+    let sane = |head: u64| head == 0 || (head.is_multiple_of(ALIGN) && heaps.holds(head));
+    if heads.len() != shape.bins || !heads.iter().copied().all(sane) {
+        return None;
+    }
+    let mut found = Vec::new();
+    let mut met = HashSet::new();
+    let mut key = None;
+    for (bin, head) in heads.iter().enumerate() {
+        let mut entry = *head;
+        while entry != 0 {
+            let size = chunk_size(memory, entry - CHUNK_HEADER)?;
+            let right = if bin < shape.exact_bins { size == 32 + 16 * bin as u64 } else { size > 32 + 16 * 63 };
+            let mut words = [0; 16];
+            if !right || !met.insert(entry) || !memory.read(Avma(entry), &mut words) {
+                return None;
+            }
+            let own = word_at(&words, 8);
+            if shape.keyed && *key.get_or_insert(own) != own {
+                return None;
+            }
+            found.push(ListedChunk { at: Avma(entry - CHUNK_HEADER), size: Bytes(size) });
+            entry = heaps.link(entry, word_at(&words, 0)?)?;
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}

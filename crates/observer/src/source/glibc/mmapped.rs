@@ -1,0 +1,89 @@
+//! Blocks above the mmap threshold: each is an mmap of its own, with a chunk header at its start whose flags are
+//! IS_MMAPPED alone. The kernel merges neighbouring mappings, so one VMA holds many, and other mappings beside them.
+//! libc counts them (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search is over when it has found that many bytes.
+
+use crate::snapshot::{Backing, MmappedChunk, Vma};
+use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+const IS_MMAPPED: u64 = 2;
+/// Headers looked at in the second pass, one for each page present: 4 GiB of them.
+const MOST_PAGES: u64 = 1 << 20;
+
+/// The chunk whose mapping starts at the page `start`, inside `vma`. Where memalign moved it off the page's start, its
+/// `prev_size` says by how much (malloc/malloc.c, `_int_memalign`).
+fn chunk_at(memory: &impl Memory, start: u64, vma: AddressRange) -> Option<AddressRange> {
+    let mut page = [0; PAGE as usize];
+    let whole = start + PAGE <= vma.end.0;
+    let first = if whole && memory.read(Avma(start), &mut page) { Some(()) } else { None };
+    first?;
+    (4..=12).map(|power| if power == 4 { 0 } else { (1u64 << power) - 16 }).find_map(|shift| {
+        let before = word_at(&page, shift as usize)?;
+        let field = word_at(&page, shift as usize + 8)?;
+        let size = (field & !7).checked_add(shift)?;
+        let fits = before == shift
+            && field & 7 == IS_MMAPPED
+            && size >= PAGE
+            && size.is_multiple_of(PAGE)
+            && size <= vma.end.0 - start;
+        fits.then(|| AddressRange::sized(Avma(start), Bytes(size)))
+    })
+}
+
+fn could_hold(vma: &Vma) -> bool {
+    vma.readable && vma.writable && !vma.shared && vma.backing == Backing::Anonymous && vma.rss.0 + vma.swap.0 > 0
+}
+
+/// Finds them in the anonymous mappings, `heaps` (sorted) left out, up to `expected` bytes.
+pub fn find<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    vmas: &[Vma],
+    heaps: &[AddressRange],
+    expected: Bytes,
+) -> Vec<MmappedChunk> {
+    let mut found: Vec<MmappedChunk> = Vec::new();
+    let mut bytes = Bytes(0);
+    if expected.0 == 0 {
+        return found;
+    }
+    let outside_heaps = |range: AddressRange| !heaps.iter().any(|heap| heap.overlaps(range));
+    let candidates: Vec<AddressRange> =
+        vmas.iter().filter(|vma| could_hold(vma) && outside_heaps(vma.range)).map(|vma| vma.range).collect();
+
+    // First from the start of each mapping, chunk after chunk; what is left over of a mapping is the second pass's.
+    let mut left = Vec::new();
+    for vma in candidates {
+        let mut at = vma.start.0;
+        while let Some(range) = chunk_at(memory, at, vma).filter(|range| bytes + range.length() <= expected) {
+            found.push(MmappedChunk { range });
+            bytes += range.length();
+            at = range.end.0;
+        }
+        if at < vma.end.0 {
+            left.push(AddressRange::new(Avma(at), vma.end));
+        }
+    }
+
+    let mut budget = MOST_PAGES;
+    for vma in left {
+        let mut at = vma.start.0;
+        while at < vma.end.0 && bytes < expected && budget > 0 {
+            if pages.of(at / PAGE) != PageState::Present {
+                at += PAGE;
+                continue;
+            }
+            budget -= 1;
+            match chunk_at(memory, at, vma).filter(|range| bytes + range.length() <= expected) {
+                Some(range) => {
+                    found.push(MmappedChunk { range });
+                    bytes += range.length();
+                    at = range.end.0;
+                }
+                None => at += PAGE,
+            }
+        }
+    }
+    found.sort_by_key(|chunk| chunk.range.start);
+    found
+}

@@ -1,0 +1,103 @@
+//! Opens the target's memory, finds its libc among the mappings, and hands both to `survey`.
+
+use super::survey::{LibcData, survey};
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Backing, Glibc, Sourced, Vma};
+use crate::source::memory::{Live, Memory};
+use crate::source::proc::Target;
+use crate::units::{AddressRange, Bytes};
+
+/// libc's writable data is 20 KiB; a static program's own data holds it too. More than this is no libc.
+const LARGEST_DATA: u64 = 64 << 20;
+/// The version string lies in libc's read-only data, 2 MiB from its start.
+const VERSION_WITHIN: usize = 8 << 20;
+
+/// The walk of a process with these mappings. None without a gap: it has no glibc malloc.
+pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<Glibc> {
+    let files = libc_files(vmas);
+    if files.is_empty() {
+        return (None, Vec::new());
+    }
+    let memory = match Live::open(target) {
+        Ok(memory) => memory,
+        Err(error) => {
+            let gap = Gap::new(
+                Source::Glibc,
+                format!("/proc/{}/mem can't be opened: {error}", target.pid()),
+                "glibc's live and free blocks can't be told apart: glibc-unknown",
+            );
+            return (
+                None,
+                vec![gap.remedy("run as the target's user with ptrace allowed, or with CAP_SYS_PTRACE (sudo)")],
+            );
+        }
+    };
+    let libcs: Vec<LibcData> = files
+        .iter()
+        .flat_map(|path| data_of(path, vmas))
+        .filter(|range| range.length() <= Bytes(LARGEST_DATA))
+        .filter_map(|range| {
+            let mut bytes = vec![0; range.length().0 as usize];
+            memory.read(range.start, &mut bytes).then_some(LibcData { base: range.start, bytes })
+        })
+        .collect();
+    let (mut glibc, gaps) = survey(&memory, &libcs, vmas);
+    if let Some(glibc) = &mut glibc {
+        glibc.version = files.iter().find_map(|path| version(target, path)).unwrap_or_default();
+    }
+    (glibc, gaps)
+}
+
+fn is_libc(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or("");
+    file == "libc.so.6" || (file.starts_with("libc-2.") && file.ends_with(".so"))
+}
+
+/// The files that may hold malloc: libc.so.6 where one is mapped, else the program itself (static).
+fn libc_files(vmas: &[Vma]) -> Vec<&str> {
+    let mut files: Vec<&str> = vmas.iter().map(|vma| vma.name.as_str()).filter(|name| is_libc(name)).collect();
+    if files.is_empty() {
+        files = vmas
+            .iter()
+            .filter(|vma| vma.backing == Backing::File && vma.executable)
+            .map(|vma| &*vma.name)
+            .take(1)
+            .collect();
+    }
+    files.sort_unstable();
+    files.dedup();
+    files
+}
+
+/// The writable private mappings of the file, each with the anonymous tail (.bss) that follows it.
+fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    for vma in vmas.iter().filter(|vma| vma.readable && vma.writable && !vma.shared) {
+        match ranges.last_mut() {
+            Some(last) if last.end == vma.range.start && (vma.name == path || vma.name.is_empty()) => {
+                // .bss may be merged with an anonymous mapping of any length; malloc's state lies in .data.
+                if vma.name == path || vma.range.length() <= Bytes::mib(1) {
+                    last.end = vma.range.end;
+                }
+            }
+            _ if vma.name == path => ranges.push(vma.range),
+            _ => {}
+        }
+    }
+    ranges
+}
+
+/// `2.36`, from the banner that libc carries: `… stable release version 2.36.`
+fn version(target: &Target, path: &str) -> Option<String> {
+    const BANNER: &[u8] = b"release version ";
+    let mut bytes = std::fs::read(target.path(path)).ok()?;
+    bytes.truncate(VERSION_WITHIN);
+    let at = bytes.windows(BANNER.len()).position(|window| window == BANNER)? + BANNER.len();
+    let text: String = bytes[at..]
+        .iter()
+        .take(8)
+        .map(|byte| char::from(*byte))
+        .take_while(|c| c.is_ascii_digit() || *c == '.')
+        .collect();
+    Some(text.trim_end_matches('.').to_string())
+}

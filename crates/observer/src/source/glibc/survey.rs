@@ -1,0 +1,358 @@
+//! All arenas of a process, from its memory and its list of mappings. Pure but for `Memory`.
+
+use super::heaps::{self, Heap};
+use super::layout::{ALIGN, Layout, MallocParameters, find_arenas, find_parameters};
+use super::lists::{Heaps, ListedChunk, could_be_tcache, fastbin_chunks, tcache_chunks};
+use super::mmapped;
+use super::walk::{ChunkSums, End, walk};
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
+use crate::source::memory::{Memory, PAGE, PageStates};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// How often a chain that breaks is walked anew: the target runs meanwhile.
+const ATTEMPTS: usize = 3;
+/// Thread caches looked for among chunks of their size; a program may have many others of it.
+const MOST_CANDIDATES: usize = 200_000;
+/// Where a foreign sbrk interrupted the brk heap, its continuation is looked for this far.
+const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
+
+/// The writable data of one libc in the target (more than one under dlmopen, or with a static program that loads it).
+pub struct LibcData {
+    pub base: Avma,
+    pub bytes: Vec<u8>,
+}
+
+/// A stretch of an arena's heap with what the walk found in it.
+struct Piece {
+    range: AddressRange,
+    sums: ChunkSums,
+    whole: bool,
+}
+
+/// None where no libc's malloc was found in `libcs`.
+pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma]) -> (Option<Glibc>, Vec<Gap>) {
+    let brk = brk_range(vmas);
+    let mut pages = PageStates::new(memory);
+    let mut glibc = Glibc::default();
+    let mut gaps = Vec::new();
+    let mut caches = Vec::new();
+    let mut layouts = Vec::new();
+    let mut known = false;
+    for libc in libcs {
+        let Some(arenas) = find_arenas(memory, libc.base, &libc.bytes) else { continue };
+        known = true;
+        let parameters = find_parameters(libc.base, &libc.bytes, brk.map(|range| (range.start, range.end)));
+        if parameters.is_none() {
+            gaps.push(Gap::new(
+                Source::Glibc,
+                "mp_ was not recognised in libc's data",
+                "blocks above the mmap threshold may be missing from glibc-live",
+            ));
+        }
+        let parameters = parameters.unwrap_or_default();
+        glibc.mmapped_count += parameters.mmapped_count;
+        glibc.mmapped_bytes += parameters.mmapped;
+        if parameters.arena_max > 0 {
+            glibc.arena_cap = Some(parameters.arena_max);
+            glibc.arena_cap_set = true;
+        }
+        for (index, address) in arenas.addresses.iter().enumerate() {
+            let main = index == 0;
+            let arena =
+                survey_arena(memory, &mut pages, *address, arenas.layout, main, vmas, brk, parameters, &mut caches);
+            if !arena.whole {
+                gaps.push(Gap::new(
+                    Source::Glibc,
+                    format!("the chunks of the arena at {:#x} could not be followed to the end", address.0),
+                    "its share of glibc-live and glibc-retained is short; the rest is glibc-unknown",
+                ));
+            }
+            glibc.arenas.push(arena);
+            layouts.push(arenas.layout);
+        }
+    }
+    if !known {
+        return (None, gaps);
+    }
+    take_out_listed(memory, &mut pages, &mut glibc.arenas, &layouts, &caches);
+
+    let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
+    heaps.sort_unstable();
+    glibc.mmapped = mmapped::find(memory, &mut pages, vmas, &heaps, glibc.mmapped_bytes);
+    let found: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
+    if found != glibc.mmapped_bytes {
+        gaps.push(Gap::new(
+            Source::Glibc,
+            format!("{} of mmapped blocks were found, libc counts {}", found, glibc.mmapped_bytes),
+            "the difference is in other-anonymous",
+        ));
+    }
+    if !pages.readable {
+        gaps.push(Gap::new(
+            Source::Pagemap,
+            "/proc/PID/pagemap can't be read",
+            "free bytes of arenas count as resident, so glibc-retained is an upper bound",
+        ));
+    }
+    (Some(glibc), gaps)
+}
+
+fn brk_range(vmas: &[Vma]) -> Option<AddressRange> {
+    let mut parts = vmas.iter().filter(|vma| vma.backing == Backing::Brk).map(|vma| vma.range);
+    let first = parts.next()?;
+    Some(parts.fold(first, |all, part| AddressRange::new(all.start.min(part.start), all.end.max(part.end))))
+}
+
+#[allow(clippy::too_many_arguments)]
+fn survey_arena<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    address: Avma,
+    layout: Layout,
+    main: bool,
+    vmas: &[Vma],
+    brk: Option<AddressRange>,
+    parameters: MallocParameters,
+    caches: &mut Vec<(Avma, u64)>,
+) -> Arena {
+    let field = |offset: u64| memory.word(Avma(address.0 + offset)).unwrap_or(0);
+    let mut arena = Arena {
+        address,
+        kind: if main { ArenaKind::Main } else { ArenaKind::Thread },
+        attached_threads: field(layout.attached_threads()),
+        whole: true,
+        ..Arena::default()
+    };
+    for attempt in 1..=ATTEMPTS {
+        let candidates = caches.len();
+        let top = Avma(field(layout.top()));
+        let system = Bytes(field(layout.system_mem()));
+        let (pieces, found_all) = if main {
+            main_pieces(memory, pages, top, system, vmas, brk, parameters, caches)
+        } else {
+            thread_pieces(memory, pages, address, top, layout, caches)
+        };
+        let whole = found_all && pieces.iter().all(|piece| piece.whole);
+        let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
+        if !(whole && quiet) && attempt < ATTEMPTS {
+            caches.truncate(candidates);
+            continue;
+        }
+        arena.whole = whole;
+        book(&mut arena, pages, &pieces, main);
+        break;
+    }
+    arena
+}
+
+/// Sums the pieces up. `unknown` is what lies in the heaps and was not walked.
+fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[Piece], main: bool) {
+    let mut sums = ChunkSums::default();
+    for piece in pieces {
+        sums.add(piece.sums);
+        arena.heaps.push(piece.range);
+        let resident = pages.resident(piece.range);
+        let walked = piece.sums.inuse + piece.sums.binned + piece.sums.top + piece.sums.overhead;
+        let unknown = AddressRange::new(piece.range.start.offset(walked), piece.range.end);
+        let unknown_resident = if piece.whole { Bytes(0) } else { pages.resident(unknown) };
+        arena.unknown_resident += unknown_resident;
+        arena.live_resident += resident - piece.sums.free_resident - unknown_resident;
+        if main {
+            arena.reserved += piece.range.length();
+        }
+    }
+    if !main && let Some(first) = arena.heaps.first() {
+        // All heaps of an arena are aligned alike; the pieces carry only the accessible part.
+        arena.reserved = Bytes(heap_alignment(first.start) * arena.heaps.len() as u64);
+    }
+    arena.heaps.sort_unstable();
+    arena.live = sums.inuse;
+    arena.live_count = sums.inuse_count;
+    arena.bins = sums.binned;
+    arena.bins_count = sums.binned_count;
+    arena.top = sums.top;
+    arena.overhead = sums.overhead;
+    arena.free_resident = sums.free_resident;
+    arena.trimmable = sums.trimmable;
+}
+
+/// HEAP_MAX_SIZE unless huge pages make it smaller.
+fn heap_alignment(start: Avma) -> u64 {
+    if start.0.is_multiple_of(64 << 20) { 64 << 20 } else { 8 << 20 }
+}
+
+fn thread_pieces<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    address: Avma,
+    top: Avma,
+    layout: Layout,
+    caches: &mut Vec<(Avma, u64)>,
+) -> (Vec<Piece>, bool) {
+    let (heaps, whole) = heaps::of_thread_arena(memory, address, top, layout);
+    let pieces = heaps
+        .iter()
+        .map(|Heap { accessible, first_chunk, .. }| {
+            let mut piece = walk_piece(memory, pages, *accessible, *first_chunk, top, caches);
+            // heap_info, malloc_state and what aligns the first chunk.
+            piece.sums.overhead += Bytes(first_chunk.0 - accessible.start.0);
+            piece
+        })
+        .collect();
+    (pieces, whole)
+}
+
+/// The brk heap, its continuations after a foreign sbrk, and the mmapped piece that holds top once brk can't grow.
+#[allow(clippy::too_many_arguments)]
+fn main_pieces<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    top: Avma,
+    system: Bytes,
+    vmas: &[Vma],
+    brk: Option<AddressRange>,
+    parameters: MallocParameters,
+    caches: &mut Vec<(Avma, u64)>,
+) -> (Vec<Piece>, bool) {
+    let mut pieces: Vec<Piece> = Vec::new();
+    if system.0 == 0 {
+        return (pieces, true);
+    }
+    if let Some(brk) = brk {
+        let start = if brk.contains(parameters.sbrk_base) { parameters.sbrk_base } else { brk.start };
+        let mut at = start;
+        // A piece that ends at a fence may have a continuation behind what somebody else took from brk.
+        while let Some(first) = continuation(memory, at, brk.end, pieces.is_empty()) {
+            let candidates = caches.len();
+            let mut piece = walk_piece(memory, pages, AddressRange::new(first, brk.end), first, top, caches);
+            let wrong_start = !piece.whole && !pieces.is_empty();
+            if wrong_start {
+                caches.truncate(candidates);
+                at = first.offset(Bytes(ALIGN));
+                continue;
+            }
+            if pieces.is_empty() {
+                piece.sums.overhead += Bytes(first.0 - start.0);
+                piece.range.start = start;
+            }
+            at = piece.range.end;
+            let last = piece.range.contains(top) || !piece.whole;
+            pieces.push(piece);
+            if last {
+                break;
+            }
+        }
+    }
+    if !pieces.iter().any(|piece| piece.range.contains(top)) {
+        let holder = vmas.iter().find(|vma| vma.range.contains(top) && vma.writable && !vma.shared);
+        if let Some(vma) = holder {
+            let begin = pieces.last().filter(|piece| vma.range.contains(piece.range.end)).map(|piece| piece.range.end);
+            let mut start = begin.unwrap_or(vma.range.start).0.next_multiple_of(PAGE);
+            while start <= top.0 {
+                let candidates = caches.len();
+                let range = AddressRange::new(Avma(start), vma.range.end);
+                let piece = walk_piece(memory, pages, range, Avma(start), top, caches);
+                if piece.whole {
+                    pieces.push(piece);
+                    break;
+                }
+                caches.truncate(candidates);
+                start += PAGE;
+            }
+        }
+    }
+    let covered: Bytes = pieces.iter().map(|piece| piece.range.length()).sum();
+    let whole = covered == system && pieces.iter().any(|piece| piece.range.contains(top));
+    (pieces, whole)
+}
+
+/// The first address from `at` on where a chunk could begin that has no chunk before it. At the heap's own start that is
+/// the first aligned address; behind a foreign piece it is looked for.
+fn continuation(memory: &impl Memory, at: Avma, end: Avma, at_start: bool) -> Option<Avma> {
+    let mut at = at.0.next_multiple_of(ALIGN);
+    if at_start {
+        return (at < end.0).then_some(Avma(at));
+    }
+    let stop = end.0.min(at.saturating_add(FOREIGN_BRK_AT_MOST));
+    while at + 32 <= stop {
+        let field = memory.word(Avma(at + 8))?;
+        let size = field & !7;
+        if field & 7 == 1 && size >= 32 && size.is_multiple_of(ALIGN) && at.saturating_add(size) <= end.0 {
+            return Some(Avma(at));
+        }
+        at += ALIGN;
+    }
+    None
+}
+
+fn walk_piece<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    accessible: AddressRange,
+    first: Avma,
+    top: Avma,
+    caches: &mut Vec<(Avma, u64)>,
+) -> Piece {
+    let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, size| {
+        if could_be_tcache(size) && caches.len() < MOST_CANDIDATES {
+            caches.push((chunk, size));
+        }
+    });
+    match end {
+        End::Top(end) | End::Fence(end) => Piece { range: AddressRange::new(accessible.start, end), sums, whole: true },
+        End::Broken(_) => Piece { range: accessible, sums, whole: false },
+    }
+}
+
+/// Moves the chunks of fastbins and thread caches from live to free.
+fn take_out_listed<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    arenas: &mut [Arena],
+    layouts: &[Layout],
+    caches: &[(Avma, u64)],
+) {
+    let mut owners: Vec<(AddressRange, usize)> = arenas
+        .iter()
+        .enumerate()
+        .flat_map(|(index, arena)| arena.heaps.iter().map(move |heap| (*heap, index)))
+        .collect();
+    owners.sort_unstable();
+    let ranges: Vec<AddressRange> = owners.iter().map(|(heap, _)| *heap).collect();
+    let heaps = Heaps(&ranges);
+    let owner = |at: Avma| {
+        let after = ranges.partition_point(|heap| heap.start <= at);
+        (after > 0 && ranges[after - 1].contains(at)).then(|| owners[after - 1].1)
+    };
+
+    let mut cached: Vec<ListedChunk> =
+        caches.iter().filter_map(|(chunk, size)| tcache_chunks(memory, *chunk, *size, &heaps)).flatten().collect();
+    // Two threads can't hold one chunk; a list in motion can show it twice.
+    cached.sort_unstable();
+    cached.dedup_by_key(|chunk| chunk.at);
+    for (index, layout) in layouts.iter().enumerate() {
+        let (fast, _) = fastbin_chunks(memory, arenas[index].address, *layout, &heaps);
+        for chunk in fast {
+            if cached.binary_search_by_key(&chunk.at, |cached| cached.at).is_err() {
+                arenas[index].fast_count += 1;
+                arenas[index].fast += chunk.size;
+                release(&mut arenas[index], pages, chunk);
+            }
+        }
+    }
+    for chunk in cached {
+        if let Some(index) = owner(chunk.at) {
+            arenas[index].tcache += chunk.size;
+            release(&mut arenas[index], pages, chunk);
+        }
+    }
+}
+
+fn release<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, chunk: ListedChunk) {
+    let resident = pages.resident(AddressRange::sized(chunk.at, chunk.size));
+    arena.live -= chunk.size;
+    arena.live_count = arena.live_count.saturating_sub(1);
+    arena.live_resident -= resident;
+    arena.free_resident += resident;
+}

@@ -1,0 +1,133 @@
+//! The target's memory as bytes at addresses: what the walks of glibc, HotSpot and native images are written against.
+//!
+//! A walk takes a `Memory` and does no I/O of its own, so that a test can hand it an image of bytes. `Live` (in `read`)
+//! is the real one.
+
+use crate::units::{AddressRange, Avma, Bytes};
+
+mod read;
+
+pub use read::Live;
+
+/// The page size that the pagemap of this machine counts in. glibc's and HotSpot's layouts that are known here are those
+/// of 4 KiB pages; other sizes change only this figure.
+pub const PAGE: u64 = 4096;
+
+pub trait Memory {
+    /// Fills `into` from `at`, or says no: nothing is promised about `into` then.
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool;
+
+    /// One word of /proc/PID/pagemap for each page from page number `first` on, or no.
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool;
+
+    fn word(&self, at: Avma) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(at, &mut bytes).then(|| u64::from_le_bytes(bytes))
+    }
+
+    fn half(&self, at: Avma) -> Option<u32> {
+        let mut bytes = [0; 4];
+        self.read(at, &mut bytes).then(|| u32::from_le_bytes(bytes))
+    }
+
+    /// A C string of at most `longest` bytes. Bytes that are no UTF-8 are replaced.
+    fn string(&self, at: Avma, longest: usize) -> Option<String> {
+        let mut text = Vec::new();
+        let mut at = at.0;
+        while text.len() < longest {
+            // Never across a page: the string may end right before an unmapped one.
+            let step = (PAGE - at % PAGE).min(64) as usize;
+            let mut piece = [0; 64];
+            if !self.read(Avma(at), &mut piece[..step]) {
+                return None;
+            }
+            if let Some(end) = piece[..step].iter().position(|byte| *byte == 0) {
+                text.extend_from_slice(&piece[..end]);
+                return Some(String::from_utf8_lossy(&text).into_owned());
+            }
+            text.extend_from_slice(&piece[..step]);
+            at = at.checked_add(step as u64)?;
+        }
+        None
+    }
+}
+
+/// Words of a byte image, little endian, as laid out in the target.
+pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    let word = bytes.get(offset..offset.checked_add(8)?)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
+
+pub fn half_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    let half = bytes.get(offset..offset.checked_add(4)?)?;
+    Some(u32::from_le_bytes(half.try_into().ok()?))
+}
+
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+
+/// What pagemap says of a page. A page that is neither was never touched, or given back: it reads as zeros, and reading
+/// it would make the kernel map something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    Present,
+    Swapped,
+    Absent,
+}
+
+/// A window on pagemap for lookups that mostly move forward.
+pub struct PageStates<'m, M: Memory + ?Sized> {
+    memory: &'m M,
+    first: u64,
+    words: Vec<u64>,
+    /// False from the first refusal on: every page then counts as present, and the caller owes a gap.
+    pub readable: bool,
+}
+
+/// 16 Ki words: 128 KiB of ours for 64 MiB of the target.
+const WINDOW_PAGES: usize = 1 << 14;
+
+impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
+    pub fn new(memory: &'m M) -> Self {
+        PageStates { memory, first: 0, words: Vec::new(), readable: true }
+    }
+
+    pub fn of(&mut self, page: u64) -> PageState {
+        if !self.readable {
+            return PageState::Present;
+        }
+        let index = page.wrapping_sub(self.first) as usize;
+        let word = match self.words.get(index) {
+            Some(word) => *word,
+            None => {
+                self.words.resize(WINDOW_PAGES, 0);
+                self.first = page;
+                if !self.memory.pagemap(page, &mut self.words) {
+                    self.readable = false;
+                    self.words.clear();
+                    return PageState::Present;
+                }
+                self.words[0]
+            }
+        };
+        match word {
+            word if word & PRESENT != 0 => PageState::Present,
+            word if word & SWAPPED != 0 => PageState::Swapped,
+            _ => PageState::Absent,
+        }
+    }
+
+    /// Bytes of `range` that lie on present pages.
+    pub fn resident(&mut self, range: AddressRange) -> Bytes {
+        let mut resident = 0;
+        let mut at = range.start.0;
+        while at < range.end.0 {
+            let next = ((at / PAGE + 1) * PAGE).min(range.end.0);
+            if self.of(at / PAGE) == PageState::Present {
+                resident += next - at;
+            }
+            at = next;
+        }
+        Bytes(resident)
+    }
+}

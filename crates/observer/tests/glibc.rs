@@ -1,0 +1,67 @@
+//! The walk of glibc's arenas against malloc_info(3) of the same, quiescent process.
+
+mod support;
+
+use std::process::Command;
+
+use plimsoll_observer::snapshot::{Arena, ArenaKind, Glibc};
+use plimsoll_observer::source::glibc::{parse_malloc_info, read};
+use plimsoll_observer::source::proc::Target;
+use plimsoll_observer::units::Bytes;
+use support::{Subject, compiled, vmas};
+
+fn walk(subject: &Subject) -> Glibc {
+    let target = Target::open(subject.pid()).expect("runs");
+    let (glibc, gaps) = read(&target, &vmas(subject.pid()));
+    assert_eq!(gaps, []);
+    glibc.expect("a glibc program")
+}
+
+fn equals_malloc_info(arguments: &[&str]) -> Glibc {
+    let subject = Subject::start(Command::new(compiled("arenas", &[])).args(arguments));
+    let known = parse_malloc_info(&subject.said).expect("a report");
+    let glibc = walk(&subject);
+    assert_eq!(glibc.arenas.len(), known.arenas.len());
+    for (arena, known) in glibc.arenas.iter().zip(&known.arenas) {
+        assert_eq!((arena.fast_count, arena.fast), (known.fast_count, known.fast), "fastbins of {arena:?}");
+        // malloc_info sums raw size fields: each binned chunk brings its flags along, P always, N in some of a thread
+        // arena's (`chunksize_nomask` in __malloc_info). mallinfo2, below, has the sum without them.
+        let flags = known.rest - (arena.bins + arena.top);
+        let most = if arena.kind == ArenaKind::Main { 1 } else { 5 };
+        assert!(
+            (arena.bins_count..=most * arena.bins_count).contains(&flags.0),
+            "bins and top of {arena:?}: {known:?}"
+        );
+        assert_eq!(arena.bins_count + 1, known.rest_count, "bins and top of {arena:?}");
+        assert_eq!(arena.live + arena.free() + arena.overhead, known.system, "all of {arena:?}");
+        assert!(arena.whole);
+        assert!(arena.trimmable <= arena.free_resident);
+    }
+    let words: Vec<&str> =
+        subject.said.lines().find(|line| line.starts_with("fordblks")).expect("said").split(' ').collect();
+    let said = |index: usize| Bytes(words[index].parse().expect("a number"));
+    let sum = |of: fn(&Arena) -> Bytes| glibc.arenas.iter().map(of).sum::<Bytes>();
+    assert_eq!(sum(|arena| arena.bins + arena.fast + arena.top), said(1), "free of all arenas");
+    assert_eq!(sum(|arena| arena.fast), said(3), "fastbins of all arenas");
+    assert_eq!(sum(|arena| arena.live + arena.free() + arena.overhead), said(5), "all arenas");
+    assert_eq!((glibc.mmapped_count, glibc.mmapped_bytes), (known.mmapped_count, known.mmapped));
+    assert_eq!(glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>(), known.mmapped);
+    glibc
+}
+
+#[test]
+fn one_thread_equals_malloc_info_to_the_byte() {
+    let glibc = equals_malloc_info(&["0", "20000", "1"]);
+    assert_eq!(glibc.arenas.len(), 1);
+    assert_eq!(glibc.arenas[0].kind, ArenaKind::Main);
+    assert!(glibc.arenas[0].tcache > Bytes(0) && glibc.mmapped_count > 0);
+}
+
+#[test]
+fn many_threads_equal_malloc_info_to_the_byte() {
+    for seed in ["2", "3", "4"] {
+        let glibc = equals_malloc_info(&["12", "4000", seed]);
+        assert_eq!(glibc.arenas.len(), 13);
+        assert!(glibc.arenas.iter().skip(1).all(|arena| arena.kind == ArenaKind::Thread && arena.tcache > Bytes(0)));
+    }
+}

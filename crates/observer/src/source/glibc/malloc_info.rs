@@ -40,11 +40,8 @@ pub fn parse(text: &str) -> Option<MallocInfo> {
         let tag = tag.split('>').next()?;
         let name = tag.split([' ', '/']).next().unwrap_or("");
         match name {
-            "heap" => {
-                if inside.replace(MallocInfoArena::default()).is_some() {
-                    return None;
-                }
-            }
+            "heap" if inside.is_some() => return None,
+            "heap" => inside = Some(MallocInfoArena::default()),
             "" if tag == "/heap" => info.arenas.push(inside.take()?),
             "" if tag == "/malloc" => return inside.is_none().then_some(info),
             "total" | "system" => {

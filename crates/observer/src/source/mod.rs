@@ -1,6 +1,47 @@
-//! Where facts come from: each source has its I/O in `read` and its formats in `parse` (bytes in, facts out).
+//! Where facts come from. Each source has its I/O in `read` and its formats in `parse` (bytes in, facts out), and hands
+//! back `Sourced<Facts>`: what it found, and a gap for what it could not find.
+//!
+//! Order of a snapshot: the slow ones that ask the target first (hotspot), then smaps, then those that walk its memory
+//! (glibc, page map), so that the figures that are joined by address lie close together in time.
 
 pub mod cgroup;
 pub mod glibc;
 pub mod memory;
 pub mod proc;
+
+/// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
+#[cfg(test)]
+pub(crate) fn mutated(seed: &[u8], rounds: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
+    const NASTY: [&[u8]; 10] =
+        [b"\n", b"\0", b":", b"-", b"18446744073709551615", b"ffffffffffffffff", b"\xff\xfe", b" ", b"\x1b[2J", b"0"];
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = move |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    (0..rounds).map(move |_| {
+        let mut bytes = seed.to_vec();
+        for _ in 0..1 + next(4) {
+            let at = next(bytes.len() + 1).min(bytes.len());
+            match next(5) {
+                0 if at < bytes.len() => bytes[at] = next(256) as u8,
+                1 => {
+                    let end = (at + next(40)).min(bytes.len());
+                    bytes.drain(at..end);
+                }
+                2 => {
+                    bytes.splice(at..at, NASTY[next(NASTY.len())].iter().copied());
+                }
+                3 => bytes.truncate(at),
+                _ => {
+                    let end = (at + next(200)).min(bytes.len());
+                    let copy = bytes[at..end].to_vec();
+                    bytes.splice(at..at, copy);
+                }
+            }
+        }
+        bytes
+    })
+}

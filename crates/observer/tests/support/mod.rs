@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 
-use plimsoll_observer::snapshot::{Backing, Vma};
-use plimsoll_observer::units::{AddressRange, Avma, Bytes};
+use plimsoll_observer::snapshot::Vma;
+use plimsoll_observer::source::proc::parse_smaps;
 
 /// A child that is killed when the test is over, and what it printed until it was ready.
 pub struct Subject {
@@ -71,37 +71,8 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     binary
 }
 
-/// The mappings with what the sources look at: range, rights, name, backing, and Rss of smaps.
+/// The mappings as the proc source reads them.
 pub fn vmas(pid: u32) -> Vec<Vma> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("smaps");
-    let mut vmas: Vec<Vma> = Vec::new();
-    for line in text.lines() {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        if let Some((start, end)) = words[0].split_once('-').filter(|_| !words[0].ends_with(':')) {
-            let hex = |text: &str| Avma(u64::from_str_radix(text, 16).expect("hex"));
-            let name = words.get(5).copied().unwrap_or("").to_string();
-            let backing = match &*name {
-                "" => Backing::Anonymous,
-                "[heap]" => Backing::Brk,
-                "[stack]" => Backing::MainStack,
-                name if name.starts_with("[anon") => Backing::Anonymous,
-                name if name.starts_with('[') => Backing::Kernel,
-                _ => Backing::File,
-            };
-            vmas.push(Vma {
-                range: AddressRange::new(hex(start), hex(end)),
-                readable: words[1].contains('r'),
-                writable: words[1].contains('w'),
-                executable: words[1].contains('x'),
-                shared: words[1].contains('s'),
-                offset: u64::from_str_radix(words[2], 16).expect("hex"),
-                name,
-                backing,
-                ..Vma::default()
-            });
-        } else if words[0] == "Rss:" {
-            vmas.last_mut().expect("a header first").rss = Bytes::kib(words[1].parse().expect("a number"));
-        }
-    }
-    vmas
+    let text = std::fs::read(format!("/proc/{pid}/smaps")).expect("smaps");
+    parse_smaps(&text, &[]).vmas
 }

@@ -1,5 +1,6 @@
-//! Outside the target: sources → snapshot → ledger → verdict.
+//! Outside the target: sources → snapshot → ledger → verdict; segment → books.
 
+pub mod books;
 pub mod gap;
 pub mod snapshot;
 pub mod source;

@@ -1,1 +1,5 @@
-//! Reports: one file for each output format.
+//! Books and ledgers as text, JSON and the formats of others. One file per format; no I/O but the writer that is given.
+
+pub mod json;
+pub mod text;
+pub mod words;

@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod glibc;
 pub mod memory;
 pub mod proc;
+pub mod segment;
 
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
 #[cfg(test)]

@@ -1,0 +1,42 @@
+//! Builds the tracker's shared object, so that it can lie inside the program: one file is all that has to be copied
+//! into a container. It has a target directory of its own below OUT_DIR (the outer cargo holds the lock of the usual
+//! one), always the release profile, and no dependencies, so nothing is downloaded.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use sha2::{Digest, Sha256};
+
+fn main() {
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    for part in ["preload", "tracker", "segment"] {
+        println!("cargo:rerun-if-changed={}", here.join("..").join(part).display());
+    }
+    let library = build(&here, &out);
+    let bytes = fs::read(&library).unwrap_or_else(|e| panic!("{}: {e}", library.display()));
+    fs::write(out.join("libplimsoll.so"), &bytes).expect("OUT_DIR is writable");
+    let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+    println!("cargo:rustc-env=PLIMSOLL_TRACKER_SHA256={hash}");
+}
+
+fn build(here: &Path, out: &Path) -> PathBuf {
+    let target = env::var("TARGET").expect("cargo sets TARGET");
+    let target_dir = out.join("preload");
+    let status = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"))
+        .args(["build", "--release", "--target", &target, "--manifest-path"])
+        .arg(here.join("../preload/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&target_dir)
+        // Lints and coverage of the outer build are not the tracker's: it must be the same in each of them.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS")
+        .env_remove("RUSTFLAGS")
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .status()
+        .expect("cargo can be started");
+    assert!(status.success(), "the tracker's library doesn't build");
+    target_dir.join(target).join("release/libplimsoll.so")
+}

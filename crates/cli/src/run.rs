@@ -1,0 +1,180 @@
+//! `plimsoll run`: starts a program with the tracker in it.
+//!
+//! Without a report to print at the end the program takes our place (exec, same PID). With one we stay as its parent and
+//! are its likeness: signals go on to it, its stops, exit status and death are ours. Our own words go to standard
+//! error or to a file.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use plimsoll_observer::books::Books;
+use plimsoll_observer::source::segment;
+use plimsoll_report::text;
+
+use crate::report::Style;
+use crate::sys::{self, End, Image};
+use crate::{Failure, target, tracker};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Deep stacks for blocks: none, of a sample, or of each
+    #[arg(long, value_enum, default_value = "sampled")]
+    sites: Sites,
+    /// Directory of the segments [default: /dev/shm/plimsoll-UID]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// What to print when the program has ended
+    #[arg(long, value_enum, default_value = "none")]
+    report: Report,
+    /// In whose manner
+    #[arg(long, value_enum, default_value = "plimsoll")]
+    style: Style,
+    /// stderr, stdout or a file
+    #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr")]
+    report_to: String,
+    /// Track the programs too that this one starts by exec
+    #[arg(long)]
+    follow: bool,
+    /// The program writes a summary itself when it gets this signal (USR2, 12, RTMIN+3, …)
+    #[arg(long, value_name = "SIGNAL")]
+    signal: Option<String>,
+    /// File of that summary
+    #[arg(long, value_name = "FILE", requires = "signal")]
+    summary: Option<PathBuf>,
+    /// Segments of ended processes that are kept
+    #[arg(long, value_name = "N", default_value_t = segment::RETAINED)]
+    retain: usize,
+    /// Program and arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Sites {
+    Off,
+    Sampled,
+    Exact,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Report {
+    None,
+    Summary,
+    Detail,
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let program = args.command[0].clone();
+    let shown = plimsoll_report::words::printable(&program.to_string_lossy());
+    let Some(path) = resolve(Path::new(&program)) else {
+        eprintln!("plimsoll: '{shown}' is no program that can be started");
+        return Ok(ExitCode::from(127));
+    };
+    let environment = environment(&args, &tracker::unpack()?)?;
+    let image =
+        Image::new(&path, &args.command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
+    if args.report == Report::None {
+        return Ok(failed(&shown, &image.exec()));
+    }
+    // Before the long run, not after it: a report that can't be written is known at once.
+    let mut out = output(&args.report_to)?;
+    let child = match sys::spawn(&image) {
+        Ok(child) => child,
+        Err(error) => return Ok(failed(&shown, &error)),
+    };
+    let pid = child.pid;
+    let end = child.wait().map_err(|e| format!("the program's end can't be waited for: {e}"))?;
+    if let Err(Failure(sentence)) = print(&mut *out, &args, pid) {
+        eprintln!("plimsoll: {sentence}");
+    }
+    drop(out);
+    Ok(match end {
+        End::Code(code) => ExitCode::from(code),
+        End::Signal(signal) => {
+            sys::die_of(signal);
+            ExitCode::from(128u8.wrapping_add(signal as u8))
+        }
+    })
+}
+
+fn failed(shown: &str, error: &io::Error) -> ExitCode {
+    eprintln!("plimsoll: '{shown}' can't be started: {error}");
+    // As env(1) and nohup(1) have it.
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+fn output(report_to: &str) -> Result<Box<dyn Write>, Failure> {
+    Ok(match report_to {
+        "stderr" => Box::new(BufWriter::new(io::stderr())),
+        "stdout" => Box::new(BufWriter::new(io::stdout())),
+        file => {
+            Box::new(BufWriter::new(File::create(file).map_err(|e| {
+                format!("--report-to {}: can't be written: {e}", plimsoll_report::words::printable(file))
+            })?))
+        }
+    })
+}
+
+fn print(out: &mut dyn Write, args: &Args, pid: u32) -> Result<(), Failure> {
+    let directories = args.dir.iter().cloned().chain(segment::search_directories(None));
+    let found = directories.flat_map(|dir| segment::list(&dir)).filter(|(_, head)| head.pid == pid);
+    let newest = found.max_by_key(|(_, head)| head.start_boottime_ns);
+    let (path, head) = newest.ok_or("the program left no segment: the tracker was not in it")?;
+    let books = target::books(&path, segment::life_of(&head, &path))?;
+    write(out, args, &books)
+        .map_err(|e| format!("--report-to {}: {e}", plimsoll_report::words::printable(&args.report_to)).into())
+}
+
+fn write(out: &mut dyn Write, args: &Args, books: &Books) -> io::Result<()> {
+    match args.style {
+        Style::Plimsoll => text::write(out, books, text::By::Category)?,
+    }
+    out.flush()
+}
+
+/// execvp's search: a name with a slash is a path, any other is looked for in $PATH.
+fn resolve(program: &Path) -> Option<PathBuf> {
+    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return program.exists().then(|| program.to_path_buf());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| sys::is_executable(file))
+}
+
+/// Our own environment with the tracker's options in it (docs/cli.md has the table).
+fn environment(args: &Args, library: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
+    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let mut set = |name: &str, value: OsString| {
+        environment.retain(|(n, _)| n != name);
+        environment.push((name.into(), value));
+    };
+    let sites = args.sites.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
+    set("PLIMSOLL_SITES", sites.into());
+    set("PLIMSOLL_RETAIN", args.retain.to_string().into());
+    if let Some(dir) = &args.dir {
+        tracker::private_directory(dir).map_err(|e| format!("--dir {}: {e}", dir.display()))?;
+        let absolute = dir.canonicalize().map_err(|e| format!("--dir {}: {e}", dir.display()))?;
+        set("PLIMSOLL_DIR", absolute.into());
+    }
+    if args.follow {
+        set("PLIMSOLL_FOLLOW", "1".into());
+    }
+    if let Some(signal) = &args.signal {
+        set("PLIMSOLL_SIGNAL", signal.into());
+    }
+    if let Some(file) = &args.summary {
+        let absolute = std::path::absolute(file).map_err(|e| format!("--summary {}: {e}", file.display()))?;
+        set("PLIMSOLL_SUMMARY", absolute.into());
+    }
+    // Ours first: its malloc must be the one that the program finds; a preloaded allocator stays below it.
+    let preload = match std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
+        Some(old) => sys::joined(&[library.as_os_str(), &old]),
+        None => library.into(),
+    };
+    set("LD_PRELOAD", preload);
+    Ok(environment)
+}

@@ -1,0 +1,269 @@
+//! The operating system's calls that the standard library doesn't have: the only unsafe code of this program.
+//!
+//! Contract: nothing here allocates between fork and exec; everything else is plain.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether SIGPIPE was ignored when we were started. Rust's runtime ignores it before `main`; a program that we exec has
+/// to find it as our parent left it.
+static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+
+extern "C" fn remember_sigpipe() {
+    // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 {
+            SIGPIPE_WAS_IGNORED.store(old.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+        }
+    }
+}
+
+pub fn uid() -> u32 {
+    // SAFETY: no preconditions, can't fail.
+    unsafe { libc::getuid() }
+}
+
+pub fn boottime_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid timespec; the clock exists since Linux 2.6.39.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The first bytes of a file, as many as there are; nothing if it can't be read.
+pub fn read_start(path: &Path, bytes: usize) -> Vec<u8> {
+    use std::io::Read;
+    let mut buffer = Vec::new();
+    if let Ok(file) = std::fs::File::open(path) {
+        let _ = file.take(bytes as u64).read_to_end(&mut buffer);
+    }
+    buffer
+}
+
+/// Program, arguments and environment in the form that execve wants; made before fork, since it allocates.
+pub struct Image {
+    path: CString,
+    _strings: Vec<CString>,
+    arguments: Vec<*const libc::c_char>,
+    environment: Vec<*const libc::c_char>,
+}
+
+impl Image {
+    pub fn new(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Result<Image> {
+        let c = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+        let mut strings = Vec::new();
+        let mut pointers = |all: Vec<Vec<u8>>| -> io::Result<Vec<*const libc::c_char>> {
+            let mut list = Vec::new();
+            for bytes in all {
+                let string = c(bytes)?;
+                // The heap buffer of a CString stays where it is when the CString moves into the list.
+                list.push(string.as_ptr());
+                strings.push(string);
+            }
+            list.push(std::ptr::null());
+            Ok(list)
+        };
+        let arguments = pointers(arguments.iter().map(|a| a.as_bytes().to_vec()).collect())?;
+        let pair = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
+        let environment = pointers(environment.iter().map(pair).collect())?;
+        Ok(Image { path: c(path.as_os_str().as_bytes().to_vec())?, _strings: strings, arguments, environment })
+    }
+
+    /// Replaces this process; returns only with an error.
+    pub fn exec(&self) -> io::Error {
+        restore_sigpipe();
+        // SAFETY: path and both lists are NUL-terminated and live as long as `self`.
+        unsafe { libc::execve(self.path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
+        io::Error::last_os_error()
+    }
+}
+
+fn restore_sigpipe() {
+    let disposition = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
+    // SAFETY: both dispositions are valid for SIGPIPE.
+    unsafe { libc::signal(libc::SIGPIPE, disposition) };
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Code(u8),
+    Signal(i32),
+}
+
+/// A started child.
+pub struct Child {
+    pub pid: u32,
+    /// The signal mask that we had before.
+    mask: libc::sigset_t,
+}
+
+/// Forks and execs. From here to the end of `Child::wait` all signals are blocked in this process and are taken from the
+/// queue instead, so that no disposition changes (the child inherits ignored ones) and none is lost in between.
+pub fn spawn(image: &Image) -> io::Result<Child> {
+    let mut failure = [0i32; 2];
+    // SAFETY: `failure` has room for two descriptors.
+    if unsafe { libc::pipe2(failure.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the sets are valid for writing; fork happens in a process with one thread (we never start another), and the
+    // child only calls async-signal-safe functions before execve or _exit; descriptors are ours.
+    unsafe {
+        let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, &mut mask);
+        // An inherited "ignore SIGCHLD" would reap the child before we can ask how it ended.
+        let old_chld = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        let parent = libc::getpid();
+        match libc::fork() {
+            -1 => {
+                let error = io::Error::last_os_error();
+                libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                Err(error)
+            }
+            0 => {
+                // Whoever kills us means the program: SIGKILL can't be forwarded otherwise.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != parent {
+                    libc::_exit(127);
+                }
+                if old_chld != libc::SIG_ERR {
+                    libc::signal(libc::SIGCHLD, old_chld);
+                }
+                libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                let error = image.exec();
+                let code = error.raw_os_error().unwrap_or(libc::EINVAL);
+                libc::write(failure[1], (&raw const code).cast(), size_of::<i32>());
+                libc::_exit(127);
+            }
+            pid => {
+                libc::close(failure[1]);
+                let mut code = 0i32;
+                let n = libc::read(failure[0], (&raw mut code).cast(), size_of::<i32>());
+                libc::close(failure[0]);
+                if n == size_of::<i32>() as isize {
+                    libc::waitpid(pid, std::ptr::null_mut(), 0);
+                    libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
+                    return Err(io::Error::from_raw_os_error(code));
+                }
+                Ok(Child { pid: pid as u32, mask })
+            }
+        }
+    }
+}
+
+impl Child {
+    /// Waits for the end. Signals sent to us go on to the child; its stops and continuations are ours.
+    ///
+    /// Signals that the terminal made (si_code > 0: SI_KERNEL) reached the whole foreground group, the child too: they
+    /// are not sent twice.
+    pub fn wait(self) -> io::Result<End> {
+        let pid = self.pid as libc::pid_t;
+        loop {
+            // SAFETY: set and info are valid; sigwaitinfo blocks until one of the (blocked) signals is pending.
+            let (signal, info) = unsafe {
+                let (mut all, mut info): (libc::sigset_t, libc::siginfo_t) = (std::mem::zeroed(), std::mem::zeroed());
+                libc::sigfillset(&mut all);
+                (libc::sigwaitinfo(&all, &mut info), info)
+            };
+            if signal == libc::SIGCHLD {
+                if let Some(end) = self.reap()? {
+                    // SAFETY: the mask is the one that sigprocmask gave us.
+                    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
+                    return Ok(end);
+                }
+            } else if signal > 0 && info.si_code <= 0 {
+                // SAFETY: plain kill of a child that we have not reaped yet, so its PID can't be another's.
+                unsafe { libc::kill(pid, signal) };
+            } else if signal == libc::SIGCONT {
+                // SAFETY: as above.
+                unsafe { libc::kill(pid, signal) };
+            }
+        }
+    }
+
+    fn reap(&self) -> io::Result<Option<End>> {
+        loop {
+            let mut status = 0;
+            let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+            // SAFETY: `status` is ours; the PID is our child's.
+            match unsafe { libc::waitpid(self.pid as libc::pid_t, &mut status, flags) } {
+                0 => return Ok(None),
+                -1 => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
+                }
+                _ if libc::WIFEXITED(status) => return Ok(Some(End::Code(libc::WEXITSTATUS(status) as u8))),
+                _ if libc::WIFSIGNALED(status) => return Ok(Some(End::Signal(libc::WTERMSIG(status)))),
+                _ if libc::WIFSTOPPED(status) => stop_as(libc::WSTOPSIG(status)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Stops this process as the child was stopped, so that the shell sees its job stopped; returns when continued.
+fn stop_as(signal: i32) {
+    let signal = match signal {
+        libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => signal,
+        _ => libc::SIGSTOP,
+    };
+    // SAFETY: default disposition for the moment, unblocked only here; SIGCONT sets us going again.
+    unsafe {
+        let old = libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::raise(signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        if old != libc::SIG_ERR && signal != libc::SIGSTOP {
+            libc::signal(signal, old);
+        }
+    }
+}
+
+/// Dies of the same signal, without a second core file. Returns if the signal doesn't kill.
+pub fn die_of(signal: i32) {
+    // SAFETY: limits and mask are ours; the default disposition of a signal that has just killed a process kills.
+    unsafe {
+        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::setrlimit(libc::RLIMIT_CORE, &none);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        libc::kill(libc::getpid(), signal);
+    }
+}
+
+/// True if `path` is executable for us (access(2) with the real ids, as execvp's search does in effect).
+pub fn is_executable(path: &Path) -> bool {
+    let Ok(c) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: NUL-terminated path.
+    path.is_file() && unsafe { libc::access(c.as_ptr(), libc::X_OK) == 0 }
+}
+
+/// The value of an extended attribute; `None` if there is none.
+pub fn has_attribute(path: &Path, name: &str) -> bool {
+    let (Ok(path), Ok(name)) = (CString::new(path.as_os_str().as_bytes()), CString::new(name)) else { return false };
+    // SAFETY: a null buffer of size 0 asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Joins with colons.
+pub fn joined(parts: &[&OsStr]) -> OsString {
+    OsString::from_vec(parts.iter().map(|p| p.as_bytes()).collect::<Vec<_>>().join(&b':'))
+}

@@ -1,0 +1,78 @@
+//! TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
+
+use std::fs;
+use std::path::Path;
+
+use plimsoll_observer::books::Books;
+use plimsoll_observer::source::segment::{self, Life};
+use plimsoll_report::{json, words};
+
+use crate::Failure;
+use crate::sys;
+
+/// Books of a target, and the PID under which its process can be asked for more, if it lives.
+pub struct Target {
+    pub books: Books,
+    pub live_pid: Option<u32>,
+}
+
+pub fn open(target: &str) -> Result<Target, Failure> {
+    if let Ok(pid) = target.parse::<u32>() {
+        return by_pid(pid);
+    }
+    let path = Path::new(target);
+    let shown = words::printable(target);
+    let meta = fs::metadata(path).map_err(|e| format!("'{shown}' is no PID and can't be read as a file: {e}"))?;
+    if meta.is_dir() {
+        let newest = segment::list(path).pop();
+        let (path, _) = newest.ok_or_else(|| format!("there is no segment in the directory '{shown}'"))?;
+        return by_file(&path);
+    }
+    match segment::head_of(path) {
+        Ok(_) => by_file(path),
+        Err(error) if !looks_like_json(path) => Err(error.into()),
+        Err(_) => {
+            let bytes = fs::read(path).map_err(|e| format!("'{shown}' can't be read: {e}"))?;
+            let books = json::parse(&bytes).map_err(|e| format!("'{shown}' can't be used: {e}"))?;
+            Ok(Target { books, live_pid: None })
+        }
+    }
+}
+
+fn by_pid(pid: u32) -> Result<Target, Failure> {
+    let found = segment::find_by_pid(pid);
+    let exists = Path::new(&format!("/proc/{pid}")).exists();
+    match found {
+        Some((path, _, Life::Live)) => Ok(Target { books: books(&path, Life::Live)?, live_pid: Some(pid) }),
+        Some((path, _, _)) if exists && segment::start_time_ns(pid).is_some() => Err(format!(
+            "process {pid} is not tracked; a segment of that PID is left in {}: report on that file, or start the program with 'plimsoll run'",
+            words::printable(&path.display().to_string())
+        )
+        .into()),
+        Some((path, _, life)) => Ok(Target { books: books(&path, life)?, live_pid: None }),
+        None if exists => Err(format!("process {pid} is not tracked: start it with 'plimsoll run -- COMMAND'").into()),
+        None => Err(format!("there is no process {pid}, nor a segment of one").into()),
+    }
+}
+
+fn by_file(path: &Path) -> Result<Target, Failure> {
+    let head = segment::head_of(path)?;
+    let life = segment::life_of(&head, path);
+    Ok(Target { books: books(path, life)?, live_pid: (life == Life::Live).then_some(head.pid) })
+}
+
+/// Books of a segment file.
+pub fn books(path: &Path, life: Life) -> Result<Books, Failure> {
+    let segment = segment::read(path)?;
+    // Nobody was there to note the moment of a kill: the last moment that the segment tells of stands for it.
+    let now = match life {
+        Life::Live => sys::boottime_ns(),
+        _ => segment.last_sign_ns(),
+    };
+    Ok(Books::new(&segment, life, now))
+}
+
+fn looks_like_json(path: &Path) -> bool {
+    let start = sys::read_start(path, 64);
+    start.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{')
+}

@@ -1,0 +1,108 @@
+//! The tracker's library lies inside this program and is unpacked into a private cache when it is needed.
+//!
+//! ```text
+//! $XDG_CACHE_HOME/plimsoll │ ~/.cache/plimsoll │ /tmp/plimsoll-UID-cache     0700, ours, no symbolic link
+//!   libplimsoll-SHA256.so                                                    written aside, then renamed
+//! ```
+//! Whoever could change that file would run code in every tracked program. So the directory must be ours alone, and the
+//! file is compared by hash before each use, whatever its name says.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::Failure;
+use crate::sys;
+
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so"));
+const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
+
+/// Path of the unpacked library.
+pub fn unpack() -> Result<PathBuf, Failure> {
+    let mut refused = Vec::new();
+    for directory in candidates() {
+        match private_directory(&directory).and_then(|()| unpack_into(&directory)) {
+            Ok(path) => return Ok(path),
+            Err(reason) => refused.push(format!("{}: {reason}", directory.display())),
+        }
+    }
+    Err(format!("the tracker can't be unpacked anywhere ({})", refused.join("; ")).into())
+}
+
+/// The cache directory in use: the first candidate that is, or can be made, private.
+pub fn cache_directory() -> Option<PathBuf> {
+    candidates().into_iter().find(|directory| private_directory(directory).is_ok())
+}
+
+fn candidates() -> Vec<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let mut found = Vec::new();
+    found.extend(absolute("XDG_CACHE_HOME").map(|p| p.join("plimsoll")));
+    found.extend(absolute("HOME").map(|p| p.join(".cache/plimsoll")));
+    found.push(PathBuf::from(format!("/tmp/plimsoll-{}-cache", sys::uid())));
+    // LD_PRELOAD separates its entries by colons and spaces and knows no escape.
+    found.retain(|p| !p.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b' ' | b'\t' | b'\n')));
+    found
+}
+
+/// Makes the directory if need be; it must be ours, no link, and closed to others.
+pub fn private_directory(directory: &Path) -> Result<(), String> {
+    if let Err(e) = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+        && !directory.exists()
+    {
+        return Err(format!("can't be made: {e}"));
+    }
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
+        .open(directory)
+        .map_err(|e| format!("can't be opened as a directory of ours: {e}"))?;
+    let meta = opened.metadata().map_err(|e| e.to_string())?;
+    if meta.uid() != sys::uid() {
+        return Err(format!("belongs to user {}", meta.uid()));
+    }
+    if meta.mode() & 0o077 != 0 {
+        opened.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| format!("is open to others: {e}"))?;
+    }
+    Ok(())
+}
+
+fn unpack_into(directory: &Path) -> Result<PathBuf, String> {
+    let path = directory.join(format!("libplimsoll-{SHA256}.so"));
+    if has_our_bytes(&path) {
+        return Ok(path);
+    }
+    let aside = directory.join(format!(".libplimsoll-{}-{}", std::process::id(), sys::boottime_ns()));
+    let written = write_aside(&aside).and_then(|()| fs::rename(&aside, &path));
+    if let Err(e) = written {
+        let _ = fs::remove_file(&aside);
+        return Err(format!("can't be written: {e}"));
+    }
+    if has_our_bytes(&path) { Ok(path) } else { Err("doesn't keep what is written to it".into()) }
+}
+
+fn write_aside(path: &Path) -> std::io::Result<()> {
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(0o500).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    file.write_all(LIBRARY)
+}
+
+fn has_our_bytes(path: &Path) -> bool {
+    let open = || -> std::io::Result<Vec<u8>> {
+        let mut file: File =
+            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.uid() != sys::uid() || meta.len() != LIBRARY.len() as u64 {
+            return Ok(Vec::new());
+        }
+        let mut bytes = Vec::with_capacity(LIBRARY.len());
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let Ok(bytes) = open() else { return false };
+    let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+    hash == SHA256
+}

@@ -1,0 +1,81 @@
+//! Categories that no caller makes: thread stacks, loaded libraries, and Plimsoll's own cost.
+
+use plimsoll_segment::{FIXED_CATEGORIES, ThreadFacts};
+
+use super::{Books, Figures, Thread};
+use crate::source::segment::Segment;
+use crate::units::{Avma, Bytes};
+
+/// Name of the category of Plimsoll's own cost.
+pub const PLIMSOLL: &str = FIXED_CATEGORIES[2];
+/// Name of the category of thread stacks.
+pub const THREAD_STACK: &str = FIXED_CATEGORIES[3];
+/// Name of the category of loaded objects.
+pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
+
+/// A block's trailer: the last 8 usable bytes.
+pub const TRAILER_BYTES: u64 = 8;
+
+/// Own cost. Identity: `bytes = blocks × 8 + private + segment`, of live blocks that carry a trailer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// Live blocks with a trailer.
+    pub trailers: u64,
+    /// Thread state, memos, the side table.
+    pub private: Bytes,
+    /// Populated pages of the segment.
+    pub segment: Bytes,
+}
+
+impl Own {
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.trailers.saturating_mul(TRAILER_BYTES)) + self.private + self.segment
+    }
+}
+
+pub(super) fn threads(segment: &Segment) -> Vec<Thread> {
+    segment.threads.iter().enumerate().map(|(slot, facts)| thread(slot, facts)).collect()
+}
+
+fn thread(slot: usize, facts: &ThreadFacts) -> Thread {
+    Thread {
+        slot,
+        tid: facts.tid,
+        in_use: facts.state == 1,
+        stack: Bytes(facts.stack_high.saturating_sub(facts.stack_low)),
+        guard: Bytes(facts.guard_bytes),
+        stack_range: (Avma(facts.stack_low), Avma(facts.stack_high)),
+        stack_kind: facts.stack_kind,
+        generation: facts.generation,
+        ..Thread::default()
+    }
+}
+
+pub(super) fn book(books: &mut Books, segment: &Segment) {
+    // A stack in the program's own memory is booked where that memory is.
+    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
+    let (reserved, committed) = stacks.fold((Bytes(0), Bytes(0)), |(r, c), t| (r + t.stack + t.guard, c + t.stack));
+    let index = books.category_named(THREAD_STACK);
+    map(&mut books.categories[index].figures, reserved, committed);
+
+    let loaded = books.modules.iter().filter(|m| m.unloaded_ns == 0);
+    let libraries = loaded.map(|m| Bytes(m.range.1.0.saturating_sub(m.range.0.0))).sum();
+    let index = books.category_named(LOADED_LIBRARIES);
+    map(&mut books.categories[index].figures, libraries, libraries);
+
+    let tabled = segment.counter("table_inserts").saturating_sub(segment.counter("table_removes"));
+    let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
+    books.own = Own {
+        trailers: live.saturating_sub(tabled),
+        private: Bytes(segment.counter("own_private_bytes")),
+        segment: Bytes(segment.counter("own_segment_bytes")),
+    };
+    let index = books.category_named(PLIMSOLL);
+    let bytes = books.own.bytes();
+    map(&mut books.categories[index].figures, bytes, bytes);
+}
+
+fn map(figures: &mut Figures, reserved: Bytes, committed: Bytes) {
+    figures.reserved += reserved;
+    figures.committed += committed;
+}

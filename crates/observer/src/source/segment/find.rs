@@ -1,0 +1,187 @@
+//! Which file is the segment of a process, and whether that process still lives.
+//!
+//! ```text
+//! PID ─┬─ $PLIMSOLL_DIR, /dev/shm/plimsoll-UID, /tmp/plimsoll-UID     of us and of the process's owner
+//!      ├─ the same under /proc/PID/root                                (another mount namespace)
+//!      └─ /proc/PID/maps: the mapped *.seg itself                      (another directory: --dir)
+//! ```
+//! A segment belongs to the process if its header has the process's PID (in its own namespace) and its tracker started
+//! after the process did: PIDs are used again, start times aren't. Of several the newest wins (exec makes a new one).
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use plimsoll_segment::{SUFFIX, State};
+
+use super::parse::Head;
+use super::read;
+
+/// What became of a segment's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Life {
+    #[default]
+    Live,
+    /// Ran its exit handlers.
+    Exited,
+    /// Ended without them: a signal, the OOM killer, _exit, or exec of something untracked.
+    Killed,
+}
+
+/// The environment variable that names the segment directory.
+pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
+
+/// Where segments are looked for, in order; only directories that exist.
+pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
+    let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
+    let mut found = Vec::new();
+    if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) {
+        found.push(PathBuf::from(dir));
+    }
+    if let Some(pid) = pid {
+        if let Some(dir) = environment_directory(pid) {
+            found.push(dir.clone());
+            found.push(Path::new(&format!("/proc/{pid}/root")).join(dir.strip_prefix("/").unwrap_or(&dir)));
+        }
+        if let Ok(meta) = fs::metadata(format!("/proc/{pid}")) {
+            owners.push(meta.uid());
+        }
+    }
+    let roots = [Some(String::new()), pid.map(|pid| format!("/proc/{pid}/root"))];
+    for root in roots.iter().flatten() {
+        for owner in &owners {
+            for place in ["/dev/shm", "/tmp"] {
+                found.push(PathBuf::from(format!("{root}{place}/plimsoll-{owner}")));
+            }
+        }
+    }
+    let mut seen = Vec::new();
+    found.retain(|dir| match fs::metadata(dir) {
+        Ok(meta) if meta.is_dir() && !seen.contains(&(meta.dev(), meta.ino())) => {
+            seen.push((meta.dev(), meta.ino()));
+            true
+        }
+        _ => false,
+    });
+    found
+}
+
+fn environment_directory(pid: u32) -> Option<PathBuf> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let prefix = format!("{DIRECTORY_VARIABLE}=");
+    let value = environment.split(|&b| b == 0).find_map(|entry| entry.strip_prefix(prefix.as_bytes()))?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
+}
+
+/// The segments of a directory with a readable header, oldest first.
+pub fn list(directory: &Path) -> Vec<(PathBuf, Head)> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let mut found: Vec<(PathBuf, Head)> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.as_os_str().as_bytes().ends_with(SUFFIX.as_bytes()))
+        .filter_map(|path| read::head(&path).ok().map(|head| (path, head)))
+        .collect();
+    found.sort_by_key(|(_, head)| head.start_boottime_ns);
+    found
+}
+
+/// The segment of a process, the newest if there are several. If the process with this PID isn't tracked, a dead
+/// process's segment of the same PID.
+pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
+    let inner = namespace_pid(pid).unwrap_or(pid);
+    let prefix = format!("{inner}-");
+    let mut dead: Option<(PathBuf, Head, Life)> = None;
+    for directory in search_directories(Some(pid)) {
+        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        let mut heads: Vec<(PathBuf, Head)> = entries
+            .flatten()
+            .filter(|entry| entry.file_name().as_bytes().starts_with(prefix.as_bytes()))
+            .filter_map(|entry| read::head(&entry.path()).ok().map(|head| (entry.path(), head)))
+            .filter(|(_, head)| head.pid == inner)
+            .collect();
+        heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
+        for (path, head) in heads {
+            let life = life_as(pid, &head, &path);
+            if life == Life::Live {
+                return Some((path, head, life));
+            }
+            if dead.as_ref().is_none_or(|(_, best, _)| best.start_boottime_ns < head.start_boottime_ns) {
+                dead = Some((path, head, life));
+            }
+        }
+    }
+    match mapped_segment(pid) {
+        Some((path, head)) if head.pid == inner => Some((path, head, Life::Live)),
+        _ => dead,
+    }
+}
+
+/// What became of the process of a segment file.
+pub fn life_of(head: &Head, path: &Path) -> Life {
+    life_as(head.pid, head, path)
+}
+
+fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
+    if head.state == State::Exited as u32 {
+        return Life::Exited;
+    }
+    match start_time_ns(pid) {
+        Some(start) if start <= head.start_boottime_ns.saturating_add(TICK_NS) && maps_file(pid, path) => Life::Live,
+        _ => Life::Killed,
+    }
+}
+
+/// /proc/PID/stat counts in ticks of 10 ms (USER_HZ is 100 on every Linux of today), rounded down.
+const TICK_NS: u64 = 10_000_000;
+
+/// Start of a process, CLOCK_BOOTTIME ns; `None` if there is none, or only its zombie.
+pub fn start_time_ns(pid: u32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The command in parentheses may hold anything, parentheses too: count from the last one.
+    let rest = stat.get(stat.iter().rposition(|&b| b == b')')? + 2..)?;
+    let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split(' ').collect();
+    if matches!(fields.first(), Some(&"Z" | &"X")) {
+        return None;
+    }
+    fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)
+}
+
+/// The PID that the process itself sees: the last of NSpid.
+fn namespace_pid(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// True if the process maps the file, or if its maps can't be read (then the start time has to do). An exec leaves PID
+/// and start time as they were, but not the mapping.
+fn maps_file(pid: u32, path: &Path) -> bool {
+    let Ok(meta) = fs::metadata(path) else { return true };
+    let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return true };
+    let inode = meta.ino().to_string();
+    let mut readable = false;
+    for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
+        let Ok(line) = line else { return true };
+        readable = true;
+        if line.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
+            return true;
+        }
+    }
+    !readable
+}
+
+fn mapped_segment(pid: u32) -> Option<(PathBuf, Head)> {
+    let maps = fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).find_map(|line| {
+        let name = line.get(line.iter().position(|&b| b == b'/')?..)?;
+        if !name.ends_with(SUFFIX.as_bytes()) {
+            return None;
+        }
+        let path = Path::new(std::ffi::OsStr::from_bytes(name));
+        let through_root = Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
+        [through_root, path.to_path_buf()].into_iter().find_map(|p| Some((p.clone(), read::head(&p).ok()?)))
+    })
+}

@@ -1,0 +1,149 @@
+//! Reads a segment file. By pread, never by mmap: a file that is truncated meanwhile is then short and not a SIGBUS.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section};
+
+use rustix::fs::OFlags;
+
+use super::parse::{self, Head, Raw, Segment};
+
+/// Why a file is no segment to us. Displays as one sentence that names the file.
+#[derive(Debug)]
+pub struct ReadError {
+    pub path: PathBuf,
+    pub cause: Cause,
+}
+
+#[derive(Debug)]
+pub enum Cause {
+    Io(io::Error),
+    NotAFile,
+    Header(BadHeader),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display().to_string().escape_debug().to_string();
+        match &self.cause {
+            Cause::Io(error) => write!(f, "{path} can't be read: {error}"),
+            Cause::NotAFile => write!(f, "{path} is not a regular file"),
+            Cause::Header(BadHeader::Short) => write!(f, "{path} is not a segment: it is shorter than a header"),
+            Cause::Header(BadHeader::Magic) => write!(f, "{path} is not a segment of this machine's byte order"),
+            Cause::Header(BadHeader::Version(v)) => {
+                let ours = plimsoll_segment::VERSION;
+                write!(f, "{path} is a segment of version {v}; this plimsoll reads version {ours}")
+            }
+            Cause::Header(BadHeader::Section(i)) => {
+                let name = plimsoll_segment::SECTION_NAMES.get(*i).unwrap_or(&"?");
+                write!(f, "{path} is a damaged segment: its section table contradicts itself at '{name}'")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// The first page of a file, parsed.
+pub fn head(path: &Path) -> Result<Head, ReadError> {
+    let file = open(path)?;
+    let header = at(&file, path, 0, HEADER_BYTES as u64)?;
+    parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
+}
+
+/// A consistent snapshot of the whole segment.
+pub fn read(path: &Path) -> Result<Segment, ReadError> {
+    let file = open(path)?;
+    let raw = read_raw(&file, path)?;
+    parse::segment(&raw).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
+}
+
+/// The peak's composition has two halves, and the writer fills the one that isn't valid. If the valid one changed while
+/// the categories were read, they may be of different moments: read them again. A peak is kept only after a rise of 1 %,
+/// so a second try nearly always suffices.
+const COMPOSITION_TRIES: usize = 4;
+
+fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
+    let bad = |bad| ReadError { path: path.into(), cause: Cause::Header(bad) };
+    let mut header = at(file, path, 0, HEADER_BYTES as u64)?;
+    let facts = HeaderFacts::parse(&header).map_err(bad)?;
+    let rows_first = section(file, path, &facts, Section::Rows)?;
+    let rows_second = section(file, path, &facts, Section::Rows)?;
+
+    // Rows refer to callers, callers to categories: what is referred to is complete before the reference exists, so
+    // it is read after it, by a newer header.
+    header = at(file, path, 0, HEADER_BYTES as u64)?;
+    let facts = HeaderFacts::parse(&header).map_err(bad)?;
+    let mut raw = Raw {
+        rows_first,
+        rows_second,
+        callers: section(file, path, &facts, Section::Callers)?,
+        threads: section(file, path, &facts, Section::Threads)?,
+        modules: section(file, path, &facts, Section::Modules)?,
+        schema: section(file, path, &facts, Section::Schema)?,
+        command: section(file, path, &facts, Section::Command)?,
+        vmap: section(file, path, &facts, Section::Vmap)?,
+        ..Raw::default()
+    };
+    for _ in 0..COMPOSITION_TRIES {
+        let before = parse::head(&header).map_err(bad)?;
+        let facts = HeaderFacts::parse(&header).map_err(bad)?;
+        raw.categories = section(file, path, &facts, Section::Categories)?;
+        let again = at(file, path, 0, HEADER_BYTES as u64)?;
+        let after = parse::head(&again).map_err(bad)?;
+        let steady = (before.composition, before.composition_ns) == (after.composition, after.composition_ns);
+        header = again;
+        if steady {
+            break;
+        }
+    }
+    raw.header = header;
+    Ok(raw)
+}
+
+fn open(path: &Path) -> Result<File, ReadError> {
+    let error = |cause| ReadError { path: path.into(), cause };
+    // O_NONBLOCK: a FIFO in place of a segment must not hang the reader.
+    let file = File::options()
+        .read(true)
+        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
+        .open(path)
+        .map_err(|e| error(Cause::Io(e)))?;
+    match file.metadata() {
+        Ok(meta) if meta.is_file() => Ok(file),
+        Ok(_) => Err(error(Cause::NotAFile)),
+        Err(e) => Err(error(Cause::Io(e))),
+    }
+}
+
+/// A section's used part, as much of it as the file has and as a segment of ours could hold: a header that claims more
+/// can't make the reader allocate more.
+fn section(file: &File, path: &Path, facts: &HeaderFacts<'_>, section: Section) -> Result<Vec<u8>, ReadError> {
+    let s = facts.section(section);
+    let used = match section {
+        // Text pages carry no count; they end at a NUL.
+        Section::Schema | Section::Command => s.capacity,
+        _ => s.used,
+    };
+    let bytes = used.min(section.capacity() as u64) * section.entry_bytes() as u64;
+    at(file, path, s.offset, bytes)
+}
+
+fn at(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>, ReadError> {
+    let mut buffer = vec![0; usize::try_from(bytes).unwrap_or(0)];
+    let mut have = 0;
+    while have < buffer.len() {
+        match file.read_at(&mut buffer[have..], offset + have as u64) {
+            Ok(0) => break,
+            Ok(n) => have += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(ReadError { path: path.into(), cause: Cause::Io(e) }),
+        }
+    }
+    buffer.truncate(have);
+    Ok(buffer)
+}

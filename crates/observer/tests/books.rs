@@ -1,0 +1,263 @@
+//! Known answers, balance, and hostile input.
+
+use std::collections::HashMap;
+
+use plimsoll_observer::books::{Books, Figures};
+use plimsoll_observer::source::segment::{self, Life, parse};
+use plimsoll_observer::units::Bytes;
+use plimsoll_segment::{SECTIONS, Section};
+
+mod synthetic;
+use synthetic::{RowOf, Synthetic, server};
+
+/// Reads through a file, as the program does.
+fn books_of(bytes: &[u8], name: &str) -> Result<Books, String> {
+    let path = std::env::temp_dir().join(format!("plimsoll-test-{}-{name}.seg", std::process::id()));
+    std::fs::write(&path, bytes).unwrap();
+    let segment = segment::read(&path);
+    std::fs::remove_file(&path).unwrap();
+    Ok(Books::new(&segment.map_err(|e| e.to_string())?, Life::Killed, 1_010_000_000_000))
+}
+
+fn named<'a>(books: &'a Books, name: &str) -> &'a Figures {
+    &books.categories.iter().find(|c| c.name == name).unwrap().figures
+}
+
+fn balanced(books: &Books) {
+    let sum = |figure: fn(&Figures) -> u64| books.categories.iter().map(|c| figure(&c.figures)).sum::<u64>();
+    let total = &books.total;
+    assert_eq!(sum(|f| f.live.0), total.live.0);
+    assert_eq!(sum(|f| f.live_count), total.live_count);
+    assert_eq!(sum(|f| f.requested.0), total.requested.0);
+    assert_eq!(sum(|f| f.cumulative.0), total.cumulative.0);
+    assert_eq!(sum(|f| f.cumulative_count), total.cumulative_count);
+    assert_eq!(sum(|f| f.reserved.0), total.reserved.0);
+    assert_eq!(sum(|f| f.committed.0), total.committed.0);
+    assert_eq!(sum(|f| f.at_peak.0), total.at_peak.0);
+    assert_eq!(sum(|f| f.at_peak_count), total.at_peak_count);
+    for f in books.categories.iter().map(|c| &c.figures).chain([total]) {
+        assert!(f.peak >= f.live, "a peak below the current value");
+    }
+}
+
+#[test]
+fn the_server_has_the_known_answers() {
+    let books = books_of(&server(4711).bytes, "known").unwrap();
+    balanced(&books);
+    assert_eq!(books.gaps, []);
+    let zlib = named(&books, "zlib");
+    assert_eq!((zlib.live, zlib.live_count, zlib.requested), (Bytes(500_000), 50, Bytes(495_000)));
+    assert_eq!((zlib.peak, zlib.count_at_peak), (Bytes(1_000_000), 100));
+    assert_eq!((zlib.at_peak, zlib.at_peak_count), (Bytes(900_000), 90));
+    let own = named(&books, "server");
+    assert_eq!((own.live, own.live_count), (Bytes(19 * 64 + 1_999_993), 20));
+    // No central peak in the segment: the live bytes are the peak, and both figures of the pair are of now.
+    assert_eq!((own.peak, own.count_at_peak, own.peak_time_ns), (own.live, 20, None));
+    assert_eq!(named(&books, "Java Heap").reserved, Bytes(256 << 20));
+    assert_eq!(named(&books, "Thread Stack").reserved, Bytes(0x8_0000 + 0x80_0000 + 4096));
+    assert_eq!(named(&books, "Loaded Libraries").committed, Bytes(0x10_0000 + 0x10_0000));
+    assert_eq!(books.total.peak, Bytes(3_100_000));
+    assert_eq!(books.total.peak_time_ns, Some(1_795_211_234_000_000_000 + 6_000_000_000));
+    assert_eq!(books.peak_error, Bytes(4096 * 5));
+    assert_eq!(books.process.arguments.join(" "), "server --port 80");
+    assert_eq!(books.threads[2].freed_count, 40 + 7900);
+    let libz = books.modules.iter().find(|m| m.name() == "libz.so.1").unwrap();
+    assert_eq!(libz.figures.live_count, 50);
+}
+
+#[test]
+fn own_cost_identity() {
+    let books = books_of(&server(4711).bytes, "own").unwrap();
+    let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();
+    assert_eq!(books.own.bytes(), Bytes(live * 8 + 65_536 + 131_072));
+    assert_eq!(named(&books, "Plimsoll").committed, books.own.bytes());
+}
+
+#[test]
+fn a_frame_belongs_to_the_module_that_was_loaded_then() {
+    let mut s = Synthetic::new(1);
+    let old = s.module("/old.so", 0x1000, 0x2000, 0x1000);
+    let new = s.module("/new.so", 0x1000, 0x2000, 0x1000);
+    s.module_times(old, 10, 20);
+    s.module_times(new, 30, 0);
+    let early = s.caller(0, &[0x1500]);
+    let late = s.caller(0, &[0x1500]);
+    let first_ns = std::mem::offset_of!(plimsoll_segment::Caller, first_ns);
+    s.u64(Section::Callers.offset() + early as usize * 128 + first_ns, 15);
+    s.u64(Section::Callers.offset() + late as usize * 128 + first_ns, 35);
+    let books = books_of(&s.bytes, "modules").unwrap();
+    assert_eq!(books.callers[early as usize].frames[0].module, Some(old));
+    assert_eq!(books.callers[late as usize].frames[0].module, Some(new));
+    assert_eq!(books.callers[late as usize].frames[0].offset, 0x500);
+}
+
+#[test]
+fn references_to_nothing_are_gaps_and_the_books_still_balance() {
+    let mut s = server(4711);
+    let stray = s.caller(700, &[0x40_0001]);
+    s.row(RowOf { caller: 60_000, slot: 1, alloc: (1, 1009, 1000), free: (0, 0, 0) });
+    s.row(RowOf { caller: stray, slot: 30_000, alloc: (1, 2003, 2000), free: (0, 0, 0) });
+    s.row(RowOf { caller: 2, slot: 1, alloc: (1, 10, 10), free: (2, 20, 20) });
+    let books = books_of(&s.bytes, "stray").unwrap();
+    balanced(&books);
+    assert_eq!(named(&books, "other").live, Bytes(300 + 1009 + 2003));
+    assert_eq!(books.gaps.len(), 4, "{:?}", books.gaps);
+}
+
+#[test]
+fn frees_of_the_first_reading_and_allocations_of_the_second() {
+    let before = server(4711);
+    let mut after = server(4711);
+    // Between the readings the worker freed 10 more blocks and allocated 3.
+    let at = Section::Rows.offset() + 3 * 64;
+    after.u64(at + 16, 7922);
+    after.u64(at + 40, 7910);
+    let rows = |s: &Synthetic| s.bytes[Section::Rows.offset()..Section::Rows.offset() + 5 * 64].to_vec();
+    let section = |s: Section, n: usize| before.bytes[s.offset()..s.offset() + n * s.entry_bytes()].to_vec();
+    let raw = parse::Raw {
+        header: before.bytes[..4096].to_vec(),
+        schema: section(Section::Schema, 4096),
+        rows_first: rows(&before),
+        rows_second: rows(&after),
+        callers: section(Section::Callers, 6),
+        categories: section(Section::Categories, 9),
+        ..parse::Raw::default()
+    };
+    let books = Books::new(&parse::segment(&raw).unwrap(), Life::Live, 0);
+    assert_eq!(named(&books, "server").live_count, 7922 - 7900 + 1);
+}
+
+#[test]
+fn bad_headers_are_one_clear_sentence() {
+    let good = server(1).trimmed();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] ^= byte;
+        books_of(&bytes, "header").unwrap_err()
+    };
+    assert!(books_of(b"", "empty").unwrap_err().ends_with("is not a segment: it is shorter than a header"));
+    assert!(with(0, 1).contains("is not a segment of this machine's byte order"));
+    assert!(with(8, 2).contains("is a segment of version 3; this plimsoll reads version 1"));
+    assert!(with(216 + 32 + 4, 1).contains("contradicts itself at 'command'"));
+    assert!(
+        segment::read(std::path::Path::new("/dev/null")).unwrap_err().to_string().ends_with("is not a regular file")
+    );
+    assert!(segment::read(std::path::Path::new("/nowhere/1-2.seg")).unwrap_err().to_string().contains("can't be read"));
+}
+
+#[test]
+fn a_truncated_file_is_a_gap_at_every_length() {
+    let good = server(1).trimmed();
+    let mut seen = HashMap::new();
+    // Around each section's start and end, and at a stride that isn't a multiple of any record.
+    let edges = [4096, Section::Categories.offset(), Section::Callers.offset(), Section::Rows.offset(), good.len()];
+    let near = edges.iter().flat_map(|&e| (e.saturating_sub(70)..e + 70).step_by(3));
+    for length in near.chain((0..good.len()).step_by(40_009)).filter(|&l| l < good.len()) {
+        let outcome = match books_of(&good[..length], "cut") {
+            Ok(books) => {
+                balanced(&books);
+                assert!(!books.gaps.is_empty(), "{length} bytes of {} passed for whole", good.len());
+                "gap"
+            }
+            Err(_) => "error",
+        };
+        *seen.entry(outcome).or_insert(0) += 1;
+    }
+    assert!(seen["gap"] > 50 && seen["error"] > 10, "{seen:?}");
+}
+
+/// xorshift64*: reproducible, and no dependency for it.
+struct Random(u64);
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+/// 100,000 segments with random damage where it can do most harm: header, section table, records in use.
+#[test]
+fn mutated_segments_never_break_the_reader() {
+    let good = server(1);
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let used = [4096, 90, 9, 2, 3, 6, 5, 0];
+    let sections = [
+        Section::Schema,
+        Section::Command,
+        Section::Categories,
+        Section::Modules,
+        Section::Threads,
+        Section::Callers,
+        Section::Rows,
+        Section::Vmap,
+    ];
+    let slices: Vec<Vec<u8>> = sections
+        .iter()
+        .zip(used)
+        .map(|(s, n)| good.bytes.get(s.offset()..s.offset() + n * s.entry_bytes()).unwrap_or_default().to_vec())
+        .collect();
+    let header = good.bytes[..4096].to_vec();
+    let (mut refused, mut gaps, mut clean) = (0u32, 0u32, 0u32);
+    let mut hit = [0u32; SECTIONS + 1];
+    for _ in 0..100_000 {
+        let mut parts = slices.clone();
+        let mut head = header.clone();
+        let mut second = parts[Section::Rows as usize].clone();
+        for _ in 0..1 + random.below(8) {
+            let which = random.below(SECTIONS + 2);
+            let part = match which {
+                n if n < SECTIONS => &mut parts[n],
+                n if n == SECTIONS => &mut second,
+                _ => &mut head,
+            };
+            hit[which.min(SECTIONS)] += 1;
+            // The header's interesting part is its first 1000 bytes.
+            let length = if which > SECTIONS { 1000 } else { part.len() };
+            if length == 0 {
+                continue;
+            }
+            let at = random.below(length);
+            match random.below(4) {
+                0 => part[at] ^= 1 << random.below(8),
+                1 => part[at] = random.next() as u8,
+                2 => {
+                    let word = [0, 1, u64::MAX, i64::MAX as u64, random.next()][random.below(5)].to_ne_bytes();
+                    let end = (at + 8).min(part.len());
+                    part[at..end].copy_from_slice(&word[..end - at]);
+                }
+                _ if which <= SECTIONS => part.truncate(at),
+                _ => part[at] = 0,
+            }
+        }
+        let [schema, command, categories, modules, threads, callers, rows_first, vmap] = parts.try_into().unwrap();
+        let raw = parse::Raw {
+            header: head,
+            schema,
+            command,
+            categories,
+            modules,
+            threads,
+            callers,
+            rows_first,
+            rows_second: second,
+            vmap,
+        };
+        match parse::segment(&raw) {
+            Err(_) => refused += 1,
+            Ok(segment) => {
+                let books = Books::new(&segment, Life::Killed, random.next());
+                let sum: u128 = books.categories.iter().map(|c| u128::from(c.figures.live.0)).sum();
+                assert_eq!(u64::try_from(sum).unwrap_or(u64::MAX), books.total.live.0);
+                assert!(books.total.peak >= books.total.live);
+                if books.gaps.is_empty() { clean += 1 } else { gaps += 1 }
+            }
+        }
+    }
+    assert!(refused > 1000 && gaps > 1000 && clean > 1000, "refused {refused}, gaps {gaps}, clean {clean}");
+    assert!(hit.iter().all(|&n| n > 1000), "{hit:?}");
+}

@@ -1,0 +1,241 @@
+//! A person's report.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::books::{Books, Caller, Figures, Frame, Runtime};
+use plimsoll_observer::gap::Gap;
+use plimsoll_observer::source::segment::Life;
+use plimsoll_observer::units::Bytes;
+
+use crate::words::{count, cut, duration, moment_text, printable};
+
+/// What the lines of the table are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    #[default]
+    Category,
+    Caller,
+    Module,
+    Thread,
+}
+
+/// Width of the first column.
+const NAME: usize = 26;
+/// Lines of callers, modules and threads that are shown; the rest is one line, so that the sum stays whole.
+const LINES: usize = 30;
+
+pub fn write(out: &mut dyn Write, books: &Books, by: By) -> io::Result<()> {
+    head(out, books)?;
+    writeln!(out)?;
+    match by {
+        By::Category => categories(out, books)?,
+        By::Caller => callers(out, books)?,
+        By::Module => modules(out, books)?,
+        By::Thread => threads(out, books)?,
+    }
+    foot(out, books)
+}
+
+fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    let process = &books.process;
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let state = match books.life {
+        Life::Live => "live",
+        Life::Exited => "exited",
+        Life::Killed => "killed",
+    };
+    let runtime = match (process.runtime, &process.runtime_version) {
+        (Runtime::Native, _) => String::new(),
+        (Runtime::HotSpot, None) => "HotSpot on ".into(),
+        (Runtime::HotSpot, Some(version)) => format!("HotSpot {} on ", printable(version)),
+        (Runtime::NativeImage, _) => "native image on ".into(),
+    };
+    let up =
+        process.up_ns.map(|up| format!("   {} {}", if books.life == Life::Live { "up" } else { "ran" }, duration(up)));
+    writeln!(out, "{}   pid {}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
+    writeln!(
+        out,
+        "{runtime}{} malloc   {} threads   {}",
+        process.allocator,
+        count(process.threads),
+        moment_text(books.time_ns)
+    )?;
+    let total = &books.total;
+    let blocks = format!("{} in {} blocks", total.live, count(total.live_count));
+    let peak = match total.peak_time_ns {
+        Some(at) => format!("{} in {} blocks at {}", total.peak, count(total.count_at_peak), moment_text(at)),
+        None => format!("{} in {} blocks, now", total.peak, count(total.count_at_peak)),
+    };
+    writeln!(out)?;
+    writeln!(out, "  live       {blocks}   (requested {})", total.requested)?;
+    writeln!(out, "  peak       {peak}")?;
+    writeln!(out, "  mapped     {} committed of {} reserved", total.committed, total.reserved)?;
+    let churn = format!("{} blocks, {}", count(total.cumulative_count), total.cumulative);
+    writeln!(out, "  allocated  {churn} since {}", moment_text(process.start_ns))
+}
+
+fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    let resident = books.categories.iter().any(|c| c.figures.resident.is_some());
+    writeln!(
+        out,
+        "{:NAME$} {:>9} {:>6} {:>12} {:>9} {:>10} {:>10}{}",
+        "category",
+        "live",
+        "share",
+        "blocks",
+        "peak",
+        "committed",
+        "reserved",
+        if resident { "   resident" } else { "" }
+    )?;
+    let mut order: Vec<_> = books.categories.iter().filter(|c| !c.figures.is_empty()).collect();
+    order.sort_by(|a, b| b.figures.size().cmp(&a.figures.size()).then_with(|| a.name.cmp(&b.name)));
+    for category in order {
+        category_line(out, &category.name, &category.figures, &books.total, resident)?;
+    }
+    category_line(out, "total", &books.total, &books.total, resident)
+}
+
+fn category_line(out: &mut dyn Write, name: &str, f: &Figures, total: &Figures, resident: bool) -> io::Result<()> {
+    write!(
+        out,
+        "{:NAME$} {:>9} {:>5.1}% {:>12} {:>9} {:>10} {:>10}",
+        cut(name, NAME),
+        dash(f.live),
+        f.size().percent_of(total.size()),
+        if f.live_count == 0 { "-".into() } else { count(f.live_count) },
+        dash(f.peak),
+        dash(f.committed),
+        dash(f.reserved),
+    )?;
+    match f.resident {
+        Some(bytes) if resident => writeln!(out, " {bytes:>10}"),
+        _ => writeln!(out),
+    }
+}
+
+fn dash(bytes: Bytes) -> String {
+    if bytes == Bytes::ZERO { "-".into() } else { bytes.to_string() }
+}
+
+fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    let mut order: Vec<&Caller> = books.callers.iter().filter(|c| !c.figures.is_empty()).collect();
+    order.sort_by_key(|c| std::cmp::Reverse((c.figures.live, c.figures.cumulative)));
+    writeln!(out, "{:>9} {:>6} {:>12} {:>9} {:>14}  caller", "live", "share", "blocks", "peak", "allocated ever")?;
+    let line = |f: &Figures| {
+        format!(
+            "{:>9} {:>5.1}% {:>12} {:>9} {:>14}",
+            f.live.to_string(),
+            f.live.percent_of(books.total.live),
+            count(f.live_count),
+            f.peak.to_string(),
+            count(f.cumulative_count)
+        )
+    };
+    for caller in order.iter().take(LINES) {
+        writeln!(out, "{}  {}", line(&caller.figures), printable(&books.categories[caller.category].name))?;
+        for frame in &caller.frames {
+            writeln!(out, "{:56}{}", "", frame_text(books, frame))?;
+        }
+        if caller.frames.is_empty() {
+            writeln!(out, "{:56}no stack", "")?;
+        }
+    }
+    rest(out, order.iter().skip(LINES).map(|c| c.figures.live), "callers")
+}
+
+fn rest(out: &mut dyn Write, figures: impl Iterator<Item = Bytes>, what: &str) -> io::Result<()> {
+    let (n, bytes) = figures.fold((0, Bytes::ZERO), |(n, sum), bytes| (n + 1, sum + bytes));
+    if n == 0 { Ok(()) } else { writeln!(out, "{:>9} in {} more {what}", bytes.to_string(), count(n)) }
+}
+
+/// `function+0x1b  libfoo.so`, `libfoo.so+0x4711`, or the bare address.
+pub fn frame_text(books: &Books, frame: &Frame) -> String {
+    let module = frame.module.and_then(|i| books.modules.get(i));
+    match (module, &frame.function) {
+        (Some(m), Some(f)) => format!("{}+{:#x}  {}", printable(f), frame.function_offset, printable(m.name())),
+        (Some(m), None) => format!("{}+{:#x}", printable(m.name()), frame.offset),
+        (None, _) => format!("{:#x} (no module)", frame.address),
+    }
+}
+
+fn modules(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    writeln!(
+        out,
+        "{:>9} {:>6} {:>12} {:>14}  module that calls the allocator",
+        "live", "share", "blocks", "allocated ever"
+    )?;
+    let mut order: Vec<(&str, Figures)> = books.modules.iter().map(|m| (m.path.as_str(), m.figures)).collect();
+    let less =
+        |total: u64, part: fn(&Figures) -> u64| order.iter().fold(total, |rest, (_, f)| rest.saturating_sub(part(f)));
+    let none = Figures {
+        live: Bytes(less(books.total.live.0, |f| f.live.0)),
+        live_count: less(books.total.live_count, |f| f.live_count),
+        cumulative_count: less(books.total.cumulative_count, |f| f.cumulative_count),
+        ..Figures::default()
+    };
+    order.push(("(no module: JIT code, or before the start)", none));
+    order.retain(|(_, f)| f.cumulative_count > 0);
+    order.sort_by_key(|(name, f)| (std::cmp::Reverse(f.live), *name));
+    for (name, f) in order.iter().take(LINES) {
+        let share = f.live.percent_of(books.total.live);
+        let line = format!(
+            "{:>9} {share:>5.1}% {:>12} {:>14}",
+            f.live.to_string(),
+            count(f.live_count),
+            count(f.cumulative_count)
+        );
+        writeln!(out, "{line}  {}", printable(name))?;
+    }
+    rest(out, order.iter().skip(LINES).map(|(_, f)| f.live), "modules")
+}
+
+fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    writeln!(out, "{:>10} {:>12} {:>10} {:>12} {:>10}  thread", "allocated", "blocks", "freed", "blocks", "stack")?;
+    let mut order: Vec<_> =
+        books.threads.iter().filter(|t| t.in_use || t.allocated_count > 0 || t.freed_count > 0).collect();
+    order.sort_by_key(|t| (std::cmp::Reverse(t.allocated), t.slot));
+    for t in order.iter().take(LINES) {
+        let stack = if t.in_use && t.stack != Bytes::ZERO { t.stack.to_string() } else { "-".into() };
+        let figures = format!(
+            "{:>10} {:>12} {:>10} {:>12} {stack:>10}",
+            t.allocated.to_string(),
+            count(t.allocated_count),
+            t.freed.to_string(),
+            count(t.freed_count)
+        );
+        let name = match (&t.name, t.in_use) {
+            (Some(name), _) => format!("{} ({})", t.tid, printable(name)),
+            (None, true) if t.tid == 0 => "shared by threads without a slot".into(),
+            (None, true) => t.tid.to_string(),
+            (None, false) => format!("{} ended", t.tid),
+        };
+        let earlier =
+            if t.generation > 1 { format!(", with {} earlier ones", t.generation - 1) } else { String::new() };
+        writeln!(out, "{figures}  {name}{earlier}")?;
+    }
+    rest(out, order.iter().skip(LINES).map(|t| t.allocated), "threads")?;
+    writeln!(out, "a block may be freed by another thread than the one that allocated it")
+}
+
+fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    writeln!(out)?;
+    let own = &books.own;
+    writeln!(
+        out,
+        "Plimsoll's own cost: {} = {} blocks × 8 B + {} thread state and tables + {} segment",
+        own.bytes(),
+        count(own.trailers),
+        own.private,
+        own.segment
+    )?;
+    if books.peak_error > Bytes::ZERO {
+        writeln!(out, "Peaks may be up to {} too low (central figures lag behind the threads).", books.peak_error)?;
+    }
+    books.gaps.iter().try_for_each(|gap| write_gap(out, gap))
+}
+
+fn write_gap(out: &mut dyn Write, gap: &Gap) -> io::Result<()> {
+    let remedy = if gap.remedy.is_empty() { String::new() } else { format!(": {}", printable(&gap.remedy)) };
+    writeln!(out, "gap ({}): {}; {}{remedy}", gap.source.name(), printable(&gap.reason), printable(&gap.effect))
+}

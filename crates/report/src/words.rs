@@ -1,0 +1,122 @@
+//! How figures and foreign words are put: counts with separators, moments, and names that can't move the cursor.
+
+/// Text of a target (command, path, symbol, thread name) as a terminal may see it: control bytes, C1 codes and the
+/// bidirectional overrides are escaped. Everything else stays as it is.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                out.extend(c.escape_unicode())
+            }
+            c if c.is_control() => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The same, cut to `width` characters with an ellipsis.
+pub fn cut(text: &str, width: usize) -> String {
+    let text = printable(text);
+    match text.chars().count() {
+        n if n <= width => text,
+        _ => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
+    }
+}
+
+/// `1234567` → `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`: the two largest units.
+pub fn duration(ns: u64) -> String {
+    let s = ns / 1_000_000_000;
+    match s {
+        0..60 => format!("{}.{} s", s, ns / 100_000_000 % 10),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86400 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86400, s / 3600 % 24),
+    }
+}
+
+/// ns since 1970 as RFC 3339 in UTC, with milliseconds: `2026-11-20T21:40:03.250Z`.
+pub fn moment(ns: u64) -> String {
+    let (s, ms) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
+    let (year, month, day) = civil(s / 86400);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{ms:03}Z", s / 3600 % 24, s / 60 % 60, s % 60)
+}
+
+/// The same for people: `2026-11-20 21:40:03 UTC`.
+pub fn moment_text(ns: u64) -> String {
+    moment(ns)[..19].replace('T', " ") + " UTC"
+}
+
+/// `moment`'s inverse; `None` if it isn't of that form.
+pub fn parse_moment(text: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (h, m, s, ms) = (number(11, 13)?, number(14, 16)?, number(17, 19)?, number(20, 23)?);
+    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    // Days before the given one, counted in years that begin on 1 March, so that the leap day is the last.
+    let (y, shifted) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    let days = y * 365 + y / 4 - y / 100 + y / 400 + (shifted * 153 + 2) / 5 + day - 1;
+    let days = days.checked_sub(719_468)?;
+    Some(((days * 24 + h) * 60 + m) * 60_000_000_000 + s * 1_000_000_000 + ms * 1_000_000)
+}
+
+/// Days since 1970-01-01 → (year, month, day) in the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let era = days / 146_097;
+    let of_era = days % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_round_trip_and_match_date() {
+        // date -u -d @1795211234
+        assert_eq!(moment(1_795_211_234_567_000_000), "2026-11-20T21:47:14.567Z");
+        for day in (0..60_000).step_by(7) {
+            let ns = day * 86_400_000_000_000 + 3_723_004_000_000;
+            assert_eq!(parse_moment(&moment(ns)), Some(ns));
+        }
+        assert_eq!(moment(951_782_400_000_000_000), "2000-02-29T00:00:00.000Z");
+        assert_eq!(parse_moment("yesterday"), None);
+    }
+
+    #[test]
+    fn nothing_that_moves_the_cursor_is_printable() {
+        assert_eq!(printable("a\x1b[2Jb\r\n\u{9b}c\u{202e}é"), "a\\u{1b}[2Jb\\r\\n\\u{9b}c\\u{202e}é");
+    }
+
+    #[test]
+    fn counts_and_durations() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        let s = 1_000_000_000;
+        assert_eq!(
+            [5_300_000_000, 125 * s, 7300 * s, 273_700 * s].map(duration),
+            ["5.3 s", "2 min 5 s", "2 h 1 min", "3 d 4 h"]
+        );
+    }
+}

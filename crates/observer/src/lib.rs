@@ -5,3 +5,4 @@ pub mod gap;
 pub mod snapshot;
 pub mod source;
 pub mod units;
+pub mod rules;

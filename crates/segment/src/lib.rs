@@ -44,6 +44,7 @@
 pub mod counters;
 pub mod layout;
 mod record;
+pub mod rules;
 
 pub use counters::{Counter, CounterRow};
 pub use layout::*;

@@ -1,0 +1,222 @@
+//! Rules × the symbols of an object → ranges of addresses; ranges of all objects → the bytes the tracker reads.
+//! The layout of the bytes is drawn in the segment crate's `rules.rs`.
+
+use super::{RuleSet, names};
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSymbol, SymbolKind};
+use plimsoll_segment::rules as format;
+use plimsoll_segment::rules::{Rules, Target, glob_matches};
+
+/// The symbols of one object as ranges of rules' targets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Build id, zero-padded.
+    pub build_id: [u8; format::BUILD_ID_BYTES],
+    /// Starts (Svma), ascending, each with its target; the last target is none. Neighbours differ.
+    pub ranges: Vec<(u32, Target)>,
+}
+
+/// A function's place in an object, half open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First byte (Svma).
+    pub start: u32,
+    /// One past the last.
+    pub end: u32,
+    /// What the rules say.
+    pub target: Target,
+}
+
+/// The build id of an ELF file, if it has one.
+pub fn build_id(elf: &[u8]) -> Option<Vec<u8>> {
+    let file: ElfFile64 = ElfFile64::parse(elf).ok()?;
+    file.build_id().ok().flatten().filter(|id| !id.is_empty()).map(<[u8]>::to_vec)
+}
+
+/// Compiles the rules for one object. `debug` is its separate debug file, where there is one: the symbols are taken from
+/// there, else from `.symtab`, else from `.dynsym`.
+pub fn table(rules: &RuleSet, file_name: &str, elf: &[u8], debug: Option<&[u8]>) -> Result<Table, String> {
+    let file: ElfFile64 = ElfFile64::parse(elf).map_err(|e| e.to_string())?;
+    let id = file.build_id().ok().flatten().and_then(format::padded).ok_or("no build id to know the object by")?;
+    let debug: Option<ElfFile64> = debug.and_then(|bytes| ElfFile64::parse(bytes).ok());
+    let matcher = Matcher::new(rules, file_name);
+    if matcher.is_empty() {
+        return Ok(Table { build_id: id, ranges: Vec::new() });
+    }
+    let mut symbols = Vec::new();
+    for file in debug.iter().chain([&file]) {
+        symbols.extend(file.symbols().filter_map(|s| function(&s)));
+        if !symbols.is_empty() {
+            break;
+        }
+    }
+    if symbols.is_empty() {
+        symbols.extend(file.dynamic_symbols().filter_map(|s| function(&s)));
+    }
+    // By address; of several names for one place the one with the earliest rule speaks.
+    symbols.sort_unstable_by_key(|&(start, size, _)| (start, size));
+    let mut spans: Vec<Span> = Vec::with_capacity(symbols.len());
+    let mut i = 0;
+    while i < symbols.len() {
+        let start = symbols[i].0;
+        let same = symbols[i..].iter().take_while(|s| s.0 == start).count();
+        let next = symbols.get(i + same).map_or(start, |s| s.0);
+        let size = symbols[i..i + same].iter().map(|s| s.1).max().unwrap_or(0);
+        let best = symbols[i..i + same].iter().filter_map(|s| matcher.first(s.2)).min();
+        // Assembly may leave the size out: it then reaches to the next symbol.
+        let end = if size == 0 { next } else { start.saturating_add(size) };
+        let target = best.map_or(Target::None, |rule| rules.rules[rule].target);
+        spans.push(Span { start, end, target });
+        i += same;
+    }
+    Ok(Table { build_id: id, ranges: ranges(&spans) })
+}
+
+fn function<'a>(symbol: &impl ObjectSymbol<'a>) -> Option<(u32, u32, &'a str)> {
+    if symbol.kind() != SymbolKind::Text || symbol.is_undefined() {
+        return None;
+    }
+    let (start, size) = (u32::try_from(symbol.address()).ok()?, u32::try_from(symbol.size()).ok()?);
+    Some((start, size, symbol.name().ok().filter(|name| !name.is_empty())?))
+}
+
+/// Flattens spans, sorted by start, that may lie in each other (the inner one counts) into ranges that don't.
+pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
+    let mut out: Vec<(u32, Target)> = Vec::new();
+    let mut put = |at: u32, target: Target| match out.last_mut() {
+        Some(last) if last.0 == at => last.1 = target,
+        _ => out.push((at, target)),
+    };
+    // Open spans, the innermost last: ends descend.
+    let mut open: Vec<(u32, Target)> = Vec::new();
+    let close = |open: &mut Vec<(u32, Target)>, until: u32, put: &mut dyn FnMut(u32, Target)| {
+        while let Some((end, _)) = open.pop_if(|(end, _)| *end <= until) {
+            put(end, open.last().map_or(Target::None, |o| o.1));
+        }
+    };
+    for span in spans.iter().filter(|span| span.end > span.start) {
+        close(&mut open, span.start, &mut put);
+        put(span.start, span.target);
+        // An outer span that ends before this one is over with it: this one hides its rest.
+        open.retain(|(end, _)| *end > span.end);
+        open.push((span.end, span.target));
+    }
+    close(&mut open, u32::MAX, &mut put);
+    out.dedup_by_key(|range| range.1);
+    if out.first().is_some_and(|first| first.1 == Target::None) {
+        out.remove(0);
+    }
+    out
+}
+
+/// The rules that can say something about functions of one object, by the first byte of their patterns.
+struct Matcher<'r> {
+    buckets: Vec<Vec<(usize, &'r [u8])>>,
+}
+
+impl<'r> Matcher<'r> {
+    fn new(rules: &'r RuleSet, file_name: &str) -> Matcher<'r> {
+        let mut buckets = vec![Vec::new(); 256];
+        for (i, rule) in rules.rules.iter().enumerate() {
+            if !rule.objects.iter().any(|glob| glob_matches(glob.as_bytes(), file_name.as_bytes())) {
+                continue;
+            }
+            for glob in rule.symbols.iter().map(|s| s.as_bytes()) {
+                match glob.first() {
+                    Some(b'*' | b'?') | None => buckets.iter_mut().for_each(|bucket| bucket.push((i, glob))),
+                    Some(&byte) => buckets[byte as usize].push((i, glob)),
+                }
+            }
+        }
+        Matcher { buckets }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.buckets.iter().all(Vec::is_empty)
+    }
+
+    fn first(&self, symbol: &str) -> Option<usize> {
+        let name = names::qualified(symbol);
+        let bucket = self.buckets.get(*name.as_bytes().first()? as usize)?;
+        bucket.iter().find(|(_, glob)| glob_matches(glob, name.as_bytes())).map(|(i, _)| *i)
+    }
+}
+
+/// The bytes for the tracker: the rules for whole objects and these tables.
+pub fn blob(rules: &RuleSet, tables: &[Table]) -> Vec<u8> {
+    let mut tables: Vec<&Table> = tables.iter().filter(|table| !table.ranges.is_empty()).collect();
+    tables.sort_by_key(|table| table.build_id);
+    tables.dedup_by_key(|table| table.build_id);
+    let objects: Vec<(&str, Target)> = rules
+        .rules
+        .iter()
+        .filter(|rule| rule.symbols.is_empty())
+        .flat_map(|rule| rule.objects.iter().map(|glob| (glob.as_str(), rule.target)))
+        .collect();
+
+    let mut out = vec![0; format::HEADER_BYTES];
+    let word = |out: &mut Vec<u8>, at: usize, value: usize| {
+        out[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
+    };
+    let section = |out: &mut Vec<u8>, at: usize, count: usize| {
+        let offset = out.len();
+        word(out, at, offset);
+        word(out, at + 4, count);
+    };
+
+    section(&mut out, 24, rules.categories.len());
+    for category in &rules.categories {
+        let mut entry = [0; format::CATEGORY_BYTES];
+        entry[..category.name.len()].copy_from_slice(category.name.as_bytes());
+        entry[format::NAME_BYTES] = category.kind;
+        out.extend(entry);
+    }
+    section(&mut out, 32, rules.weak.len());
+    for weak in &rules.weak {
+        let mut entry = [0; format::WEAK_BYTES];
+        entry[..2].copy_from_slice(&weak.default.to_le_bytes());
+        for category in &weak.unless {
+            entry[8 + usize::from(category / 8)] |= 1 << (category % 8);
+        }
+        out.extend(entry);
+    }
+    section(&mut out, 40, objects.len());
+    for (glob, target) in objects {
+        let mut entry = [0; format::OBJECT_BYTES];
+        entry[..2].copy_from_slice(&target.encode().to_le_bytes());
+        entry[2] = glob.len() as u8;
+        entry[4..4 + glob.len()].copy_from_slice(glob.as_bytes());
+        out.extend(entry);
+    }
+    section(&mut out, 48, tables.len());
+    let mut at = out.len() + tables.len() * format::TABLE_BYTES;
+    for table in &tables {
+        let mut entry = [0; format::TABLE_BYTES];
+        entry[..format::BUILD_ID_BYTES].copy_from_slice(&table.build_id);
+        let starts = at;
+        let targets = starts + table.ranges.len() * 4;
+        at = (targets + table.ranges.len() * 2).next_multiple_of(8);
+        for (i, value) in [table.ranges.len(), starts, targets].into_iter().enumerate() {
+            let at = format::BUILD_ID_BYTES + 4 * i;
+            entry[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
+        }
+        out.extend(entry);
+    }
+    for table in &tables {
+        out.extend(table.ranges.iter().flat_map(|(start, _)| start.to_le_bytes()));
+        out.extend(table.ranges.iter().flat_map(|(_, target)| target.encode().to_le_bytes()));
+        out.resize(out.len().next_multiple_of(8), 0);
+    }
+    out[..8].copy_from_slice(&format::MAGIC);
+    let bytes = out.len();
+    word(&mut out, 8, format::VERSION as usize);
+    word(&mut out, 12, bytes);
+    out[16..24].copy_from_slice(&rules.hash.to_le_bytes());
+    out
+}
+
+/// A table back out of such bytes; `None` if it isn't in them.
+pub fn extract(rules: &Rules, build_id: [u8; format::BUILD_ID_BYTES]) -> Option<Table> {
+    let ranges = rules.ranges(&build_id)?.collect();
+    Some(Table { build_id, ranges })
+}

@@ -1,0 +1,119 @@
+//! Categories by rules: a readable text (docs/categories.md) → rules → tables of addresses that the tracker looks up.
+//!
+//! `parse` and `compile` are pure. `read` finds the objects a command will load and keeps the cache.
+
+pub mod compile;
+pub mod names;
+pub mod parse;
+
+use plimsoll_segment::rules::{Decision, FrameRule, Target, decide, file_name, glob_matches};
+
+/// The rules that come with Plimsoll.
+pub const BUILT_IN: &str = include_str!("../../rules/categories.rules");
+
+/// What kind of owner a category stands for; the number is what the compiled rules carry.
+pub const KINDS: [&str; 6] = ["other", "vm", "runtime", "library", "libc", "allocator"];
+
+/// A category.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Category {
+    /// Name as reports print it.
+    pub name: String,
+    /// Index into [`KINDS`].
+    pub kind: u8,
+    /// One line.
+    pub about: String,
+}
+
+/// A rule whose category gives way to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weak {
+    /// Given unless the next rule outwards says one of `unless`.
+    pub default: u16,
+    /// These win.
+    pub unless: Vec<u16>,
+}
+
+/// One rule.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Where it stands.
+    pub source: String,
+    /// Its first line.
+    pub line: usize,
+    /// File names of objects; any of them.
+    pub objects: Vec<String>,
+    /// Function names; any of them. Empty: the whole object.
+    pub symbols: Vec<String>,
+    /// What it says.
+    pub target: Target,
+    /// Examples: object and symbol (empty for a rule on whole objects).
+    pub examples: Vec<(String, String)>,
+}
+
+/// All rules, those of the user first.
+#[derive(Clone, Debug, Default)]
+pub struct RuleSet {
+    /// Categories, the built-in ones first.
+    pub categories: Vec<Category>,
+    /// Weak entries.
+    pub weak: Vec<Weak>,
+    /// Rules; the first that matches a frame decides.
+    pub rules: Vec<Rule>,
+    /// Hash of all the text.
+    pub hash: u64,
+}
+
+impl RuleSet {
+    /// The built-in rules alone.
+    pub fn parse_built_in() -> Result<RuleSet, parse::RulesError> {
+        parse::parse(&[])
+    }
+
+    /// Index of the first rule for this function of this object. `name` as [`names::qualified`] gives it.
+    pub fn symbol_rule(&self, object: &str, name: &str) -> Option<usize> {
+        let matches = |globs: &[String], text: &str| globs.iter().any(|g| glob_matches(g.as_bytes(), text.as_bytes()));
+        self.rules.iter().position(|rule| matches(&rule.symbols, name) && matches(&rule.objects, object))
+    }
+
+    /// Index of the first rule for this object as a whole. One that says `through` holds only without symbols.
+    pub fn object_rule(&self, object: &str, has_symbols: bool) -> Option<usize> {
+        self.rules.iter().position(|rule| {
+            rule.symbols.is_empty()
+                && !(has_symbols && rule.target == Target::Through)
+                && rule.objects.iter().any(|g| glob_matches(g.as_bytes(), object.as_bytes()))
+        })
+    }
+
+    fn target(&self, rule: Option<usize>) -> Target {
+        rule.map_or(Target::None, |i| self.rules[i].target)
+    }
+
+    /// The owner of a block whose caller has these frames, innermost first: path of the object and symbol, either mangled
+    /// or as printed; none where the object's symbols aren't known.
+    pub fn classify(&self, frames: &[(&str, Option<&str>)]) -> Decision {
+        let frames = frames.iter().map(|(path, symbol)| {
+            let object = std::str::from_utf8(file_name(path.as_bytes())).unwrap_or(path);
+            let rule = symbol.and_then(|symbol| self.symbol_rule(object, &names::qualified(symbol)));
+            FrameRule {
+                object,
+                symbol: self.target(rule),
+                whole: self.target(self.object_rule(object, symbol.is_some())),
+            }
+        });
+        decide(frames, |weak, outer| self.resolve(weak, outer))
+    }
+
+    fn resolve(&self, weak: u16, outer: Option<u16>) -> Option<u16> {
+        let weak = self.weak.get(weak as usize)?;
+        Some(outer.filter(|outer| weak.unless.contains(outer)).unwrap_or(weak.default))
+    }
+
+    /// Name of a category by index.
+    pub fn name(&self, category: u16) -> &str {
+        self.categories.get(category as usize).map_or("", |c| &c.name)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! The core programs over other allocators, preloaded and linked.
+
+use crate::build::Program;
+use crate::harness::{Situation, situation, skipped};
+use std::path::Path;
+
+/// Debian's name of the shared library, and where it lies.
+#[derive(Clone, Copy)]
+struct Allocator {
+    name: &'static str,
+    file: &'static str,
+}
+
+const JEMALLOC: Allocator = Allocator { name: "jemalloc", file: "libjemalloc.so.2" };
+const TCMALLOC: Allocator = Allocator { name: "tcmalloc", file: "libtcmalloc_minimal.so.4" };
+const MIMALLOC: Allocator = Allocator { name: "mimalloc", file: "libmimalloc.so.2" };
+
+impl Allocator {
+    fn path(self) -> Option<String> {
+        let triple = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        [triple.as_str(), "/usr/lib64", "/usr/lib"]
+            .iter()
+            .map(|d| format!("{d}/{}", self.file))
+            .find(|p| Path::new(p).exists())
+    }
+}
+
+fn core() -> Vec<Situation> {
+    vec![
+        situation("mix").moments(6),
+        situation("realloc_zero").moments(4),
+        situation("realloc_moves").moments(22),
+        situation("realloc_fail").moments(2),
+        situation("reallocarray").moments(3),
+        situation("aligned").moments(2),
+        situation("malloc_zero").moments(2),
+        situation("usable_size").moments(2),
+        situation("large_blocks").moments(4),
+        situation("libc_callers").moments(4),
+        situation("new_delete").moments(4),
+        situation("bad_alloc"),
+        situation("exceptions").moments(2),
+        situation("orphans").moments(4),
+        situation("producer_consumer"),
+        situation("key_destructors"),
+        situation("fork").moments(7),
+        situation("dlsym_callers").moments(3),
+        situation("endings").exits(47),
+    ]
+}
+
+/// All core programs over one allocator; each is told by itself, and all run before the test fails.
+fn over(allocator: Allocator, preloaded: bool) {
+    let way = if preloaded { "preloaded" } else { "linked" };
+    let Some(path) = allocator.path() else {
+        return skipped(&format!("{} {way}", allocator.name), "the library is not installed");
+    };
+    let mut failed = vec![];
+    for row in core() {
+        // libc's own malloc by handle is not the allocator's: a plain program that frees across them crashes by itself.
+        if row.program == Program::of("dlsym_callers") {
+            continue;
+        }
+        let name = format!("{}_{}_{way}", row.name, allocator.name);
+        let row = row.named(&name);
+        let row = if preloaded { row.env("LD_PRELOAD", &path) } else { row.links(&[allocator.file]) };
+        if let Err(fault) = std::thread::spawn(move || row.run()).join() {
+            failed.push(fault.downcast_ref::<String>().cloned().unwrap_or(name));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn jemalloc_preloaded() {
+    over(JEMALLOC, true);
+}
+#[test]
+fn jemalloc_linked() {
+    over(JEMALLOC, false);
+}
+#[test]
+fn tcmalloc_preloaded() {
+    over(TCMALLOC, true);
+}
+#[test]
+fn tcmalloc_linked() {
+    over(TCMALLOC, false);
+}
+#[test]
+fn mimalloc_preloaded() {
+    over(MIMALLOC, true);
+}
+#[test]
+fn mimalloc_linked() {
+    over(MIMALLOC, false);
+}

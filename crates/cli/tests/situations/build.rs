@@ -1,0 +1,86 @@
+//! Compiles the fixtures with the system's compiler, each once for a run of the tests.
+
+use crate::harness::scratch;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+/// A fixture and how it is compiled.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    /// Its name in fixtures/c, without the ending.
+    pub source: String,
+    pub flags: Vec<String>,
+    /// Libraries to link, dynamically: fixtures of their own (`libNAME`) or file names of the system's (`libX.so.2`).
+    pub libraries: Vec<String>,
+}
+
+impl Program {
+    pub fn of(source: &str) -> Self {
+        Program { source: source.to_string(), flags: vec![], libraries: vec![] }
+    }
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|f| f.to_string()));
+        self
+    }
+    /// A shared library fixture.
+    pub fn library(source: &str) -> Self {
+        Program::of(source).flags(&["-shared", "-fPIC"])
+    }
+    fn is_library(&self) -> bool {
+        self.flags.iter().any(|f| f == "-shared")
+    }
+}
+
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c")
+}
+
+/// Where shared library fixtures lie.
+pub fn library_dir() -> PathBuf {
+    scratch("lib")
+}
+
+type Built = Arc<OnceLock<PathBuf>>;
+
+/// The path of the compiled program.
+pub fn compiled(program: &Program) -> PathBuf {
+    static BUILT: Mutex<Option<HashMap<Program, Built>>> = Mutex::new(None);
+    let entry = {
+        let mut built = BUILT.lock().expect("build table");
+        let built = built.get_or_insert_with(HashMap::new);
+        let n = built.len();
+        let entry = built.entry(program.clone()).or_default().clone();
+        (entry, n)
+    };
+    entry.0.get_or_init(|| compile(program, entry.1)).clone()
+}
+
+fn compile(program: &Program, number: usize) -> PathBuf {
+    let c = fixtures().join(format!("{}.c", program.source));
+    let plus = fixtures().join(format!("{}.cc", program.source));
+    let is_plus = plus.exists();
+    let to = if program.is_library() {
+        library_dir().join(format!("{}.so", program.source))
+    } else {
+        scratch("bin").join(format!("{}-{number}", program.source))
+    };
+    let mut command = Command::new(if is_plus { "g++" } else { "gcc" });
+    // Without -fno-builtin the compiler may leave out a malloc whose block nobody uses.
+    command.args([if is_plus { "-std=gnu++17" } else { "-std=gnu17" }, "-O1", "-g", "-fno-builtin", "-pthread", "-w"]);
+    command.arg(if is_plus { &plus } else { &c }).args(&program.flags).arg("-o").arg(&to);
+    command.arg("-L").arg(library_dir()).arg(format!("-Wl,--no-as-needed,-rpath,{}", library_dir().display()));
+    for library in &program.libraries {
+        if library.contains(".so") {
+            command.arg(format!("-l:{library}"));
+        } else {
+            compiled(&Program::library(library));
+            command.arg(format!("-l:{library}.so"));
+        }
+    }
+    command.arg("-ldl");
+    let output = command.output().expect("a C compiler");
+    assert!(output.status.success(), "{}: {}", program.source, String::from_utf8_lossy(&output.stderr));
+    to
+}

@@ -1,0 +1,270 @@
+//! After SIGKILL; signals, stop and continue under a `run` that reports at the end; overwritten keys.
+
+use crate::build::compiled;
+use crate::harness::{
+    End, Figures, MODES, PLIMSOLL, Situation, fresh_dir, read_all, scratch, situation, verdict, watchdog,
+};
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+fn kill(pid: i64, signal: i32) {
+    // SAFETY: kill takes no pointers; the pid is that of a child of ours, or of its child, still unreaped.
+    unsafe { libc::kill(pid as i32, signal) };
+}
+
+/// The process is killed in the middle of its work; the books of the dead are its own log's, but for the one operation that
+/// each thread was in.
+fn killed_with(threads: usize) {
+    const LOG: usize = 64;
+    let name = format!("killed_{threads}");
+    let (mut faults, mut compared, mut most) = (String::new(), 0, 0);
+    for mode in MODES {
+        for round in 0..8u64 {
+            let dir = fresh_dir(&format!("{name}-{mode}-{round}"));
+            let log = scratch("logs").join(format!("{name}-{mode}-{round}"));
+            let row = situation("killed").args(&[log.to_str().expect("path"), &threads.to_string()]);
+            let mut command = row.command(&compiled(&row.program), Some(mode), &dir);
+            let mut child =
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0).spawn().expect("spawn");
+            let (finished, late) = watchdog(&child);
+            let mut lines = BufReader::new(child.stdout.take().expect("stdout"));
+            let mut ready = String::new();
+            lines.read_line(&mut ready).expect("ready");
+            let pid = i64::from(child.id());
+            let base = Figures::of_process(&dir, pid);
+            child.stdin.take().expect("stdin").write_all(b"\n").expect("go");
+            std::thread::sleep(Duration::from_millis(3 + 41 * round));
+            kill(pid, libc::SIGKILL);
+            let end = End::of(child.wait().expect("wait"));
+            let _ = finished.send(());
+            let late = late.join().unwrap_or(false);
+            if late || end != End::Signal(libc::SIGKILL) {
+                let _ = writeln!(faults, "  {mode} {round}: ended with {end:?}, too late {late}");
+            }
+            let (base, seen) = match (base, Figures::of_process(&dir, pid)) {
+                (Ok(base), Ok(seen)) => (base, seen),
+                (base, seen) => {
+                    let _ = writeln!(faults, "  {mode} {round}: {:?} {:?}", base.err(), seen.err());
+                    continue;
+                }
+            };
+            if seen.state != "dead" {
+                let _ = writeln!(faults, "  {mode} {round}: state '{}'", seen.state);
+            }
+            // The log is { count, requested, count before, requested before, steps } of each thread: the books must lie
+            // between the two states of every thread.
+            let bytes = fs::read(&log).expect("log");
+            let number = |t: usize, i: usize| {
+                let at = t * LOG + i * 8;
+                i64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+            };
+            let sums = |pick: fn(i64, i64) -> i64, i: usize| {
+                (0..threads).map(|t| pick(number(t, i), number(t, i + 2))).sum::<i64>()
+            };
+            let steps: i64 = (0..threads).map(|t| number(t, 4)).sum();
+            most = most.max(steps);
+            for (key, i) in [("live_count", 0), ("requested", 1)] {
+                let have = seen.value[key] - base.value[key];
+                let (least, most) = (sums(i64::min, i), sums(i64::max, i));
+                if !(least..=most).contains(&have) {
+                    let _ = writeln!(
+                        faults,
+                        "  {mode} {round}: {key} {have}, the log has {least} to {most} after {steps} steps"
+                    );
+                }
+                compared += 1;
+            }
+        }
+    }
+    if most < 10_000 {
+        let _ = writeln!(faults, "  at most {most} steps before a kill: nothing was exercised");
+    }
+    verdict(&name, &faults, compared);
+}
+
+#[test]
+fn killed_alone() {
+    killed_with(1);
+}
+
+#[test]
+fn killed_with_four_threads() {
+    killed_with(4);
+}
+
+/// `run --report summary -- stops WAY`, its stdout line by line.
+fn reported(name: &str, program: &Situation, to: &std::path::Path) -> Child {
+    let dir = fresh_dir(name);
+    let mut command = Command::new(PLIMSOLL);
+    command
+        .args(["run", "--sites", "off", "--report", "summary", "--dir"])
+        .arg(&dir)
+        .arg("--report-to")
+        .arg(to)
+        .arg("--");
+    command.arg(compiled(&program.program)).args(&program.args).env("XDG_CACHE_HOME", scratch("cache"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().expect("spawn")
+}
+
+/// How a waited-for child of ours changed: stopped, or ended.
+fn wait_change(child: &Child) -> i32 {
+    let mut status = 0;
+    // SAFETY: status outlives the call; the pid is our own unreaped child.
+    unsafe { libc::waitpid(child.id() as i32, &mut status, libc::WUNTRACED | libc::WCONTINUED) };
+    status
+}
+
+#[test]
+fn exit_and_death_are_mirrored() {
+    let mut faults = String::new();
+    let rows = [
+        ("return", End::Exit(47)),
+        ("_exit", End::Exit(37)),
+        ("exit_group", End::Exit(41)),
+        ("quick_exit", End::Exit(43)),
+        ("abort", End::Signal(libc::SIGABRT)),
+        ("fault", End::Signal(libc::SIGSEGV)),
+        ("kill", End::Signal(libc::SIGKILL)),
+        ("term", End::Signal(libc::SIGTERM)),
+    ];
+    for (way, end) in rows {
+        let to = scratch("reports").join(way);
+        let _ = fs::remove_file(&to);
+        let mut child = reported(&format!("mirror-{way}"), &situation("endings").args(&[way]), &to);
+        let (finished, late) = watchdog(&child);
+        let errors = read_all(child.stderr.take().expect("stderr"));
+        let output = read_all(child.stdout.take().expect("stdout")).join().expect("stdout");
+        let seen = End::of(child.wait().expect("wait"));
+        let _ = finished.send(());
+        if late.join().unwrap_or(true) || seen != end {
+            let _ = writeln!(faults, "  {way}: {seen:?}, the program's {end:?}");
+        }
+        let errors = errors.join().expect("stderr");
+        if !output.contains("moment final") || !errors.is_empty() {
+            let _ = writeln!(faults, "  {way}: stdout {output:?} stderr {errors:?}");
+        }
+        if fs::metadata(&to).map_or(0, |m| m.len()) == 0 {
+            let _ = writeln!(faults, "  {way}: no report at the end");
+        }
+    }
+    verdict("exit_and_death_are_mirrored", &faults, rows.len());
+}
+
+#[test]
+fn stop_and_continue_are_mirrored() {
+    let mut faults = String::new();
+    let mut child = reported("stop", &situation("stops").args(&["stop"]), &scratch("reports").join("stop"));
+    let (finished, late) = watchdog(&child);
+    let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok);
+    if lines.next().as_deref() != Some("stopping") {
+        let _ = writeln!(faults, "  no first line");
+    }
+    let status = wait_change(&child);
+    if !libc::WIFSTOPPED(status) {
+        let _ = writeln!(faults, "  the program stopped, run did not: status {status:#x}");
+    }
+    kill(i64::from(child.id()), libc::SIGCONT);
+    let rest: Vec<String> = lines.collect();
+    if rest.first().map(String::as_str) != Some("continued") {
+        let _ = writeln!(faults, "  after SIGCONT: {rest:?}");
+    }
+    let end = loop {
+        let status = wait_change(&child);
+        if !libc::WIFCONTINUED(status) && !libc::WIFSTOPPED(status) {
+            break End::of(std::process::ExitStatus::from_raw(status));
+        }
+    };
+    let _ = finished.send(());
+    if late.join().unwrap_or(true) || end != End::Exit(83) {
+        let _ = writeln!(faults, "  ended with {end:?}");
+    }
+    verdict("stop_and_continue_are_mirrored", &faults, 1);
+}
+
+#[test]
+fn signals_are_forwarded() {
+    let mut faults = String::new();
+    let mut child = reported("signals", &situation("stops").args(&["signals"]), &scratch("reports").join("signals"));
+    let (finished, late) = watchdog(&child);
+    let mut lines = BufReader::new(child.stdout.take().expect("stdout")).lines().map_while(Result::ok);
+    let told = lines.next().unwrap_or_default();
+    if told.strip_prefix("pid ") == Some(&child.id().to_string()) {
+        let _ = writeln!(faults, "  with a report to print, run must be the parent");
+    }
+    for signal in
+        [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGINT, libc::SIGWINCH, libc::SIGQUIT]
+    {
+        kill(i64::from(child.id()), signal);
+        let line = lines.next().unwrap_or_default();
+        if line != format!("signal {signal}") {
+            let _ = writeln!(faults, "  sent {signal}, the program says '{line}'");
+        }
+    }
+    let _ = lines.count();
+    let end = End::of(child.wait().expect("wait"));
+    let _ = finished.send(());
+    if late.join().unwrap_or(true) || end != End::Exit(89) {
+        let _ = writeln!(faults, "  ended with {end:?}");
+    }
+    verdict("signals_are_forwarded", &faults, 7);
+}
+
+/// A program that writes over what lies behind its usable bytes (inside its own glibc chunk): nothing crashes, and each block
+/// whose key is gone is counted as such.
+#[test]
+fn overwritten_keys_are_counted() {
+    let mut faults = String::new();
+    let mut hits = 0;
+    for (args, name) in [(&[][..], "all"), (&["some"][..], "some")] {
+        for mode in MODES {
+            let row = situation("trailer_clobber").args(args);
+            let dir = fresh_dir(&format!("trailer_clobber-{name}-{mode}"));
+            let program = compiled(&row.program);
+            let seen = crate::harness::Observed::watch(row.command(&program, Some(mode), &dir), Some(&dir));
+            if seen.end != End::Exit(0) || seen.late {
+                let _ = writeln!(faults, "  {mode} {name}: ended with {:?}: {}{}", seen.end, seen.output, seen.errors);
+                continue;
+            }
+            let hit: i64 = seen
+                .output
+                .lines()
+                .find_map(|l| l.strip_prefix("note overwritten="))
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(-1);
+            let pid = seen.moments.first().map_or(0, |m| m.pid);
+            match Figures::of_process(&dir, pid) {
+                Ok(figures) => {
+                    let counted = unknown_frees(&figures);
+                    if counted != Some(hit) {
+                        let _ = writeln!(
+                            faults,
+                            "  {mode} {name}: {counted:?} unknown or overwritten, the program overwrote {hit}"
+                        );
+                    }
+                }
+                Err(e) => drop(writeln!(faults, "  {mode} {name}: {e}")),
+            }
+            hits += hit.max(0);
+        }
+    }
+    if hits == 0 {
+        let _ = writeln!(faults, "  nothing was overwritten: blocks have no trailer here, so the row says nothing");
+    }
+    verdict("overwritten_keys_are_counted", &faults, 4);
+}
+
+/// The segment's counter `unknown_frees`, as the report names it: its own key, or in a gap.
+fn unknown_frees(figures: &Figures) -> Option<i64> {
+    for at in
+        ["/counters/unknown_frees", "/own/unknown_frees", "/process/counters/unknown_frees", "/tracker/unknown_frees"]
+    {
+        if let Some(n) = figures.json.pointer(at).and_then(|v| v.as_i64()) {
+            return Some(n);
+        }
+    }
+    None
+}

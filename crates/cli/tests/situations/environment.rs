@@ -1,0 +1,164 @@
+//! Hostile surroundings: closed descriptors, limits, full and read-only file systems, chroot.
+
+use crate::build::compiled;
+use crate::harness::{End, MODES, Observed, fresh_dir, scratch, situation, skipped, verdict};
+use crate::situations;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+situations! {
+    file_size_limit_later => situation("file_size_limit").moments(2);
+    descriptors_exhausted => situation("descriptors_exhausted");
+    descriptors_closed => situation("descriptors_closed").moments(2);
+    new_root => {
+        let root = scratch("empty-root");
+        situation("new_root").args(&[root.to_str().expect("path")])
+    };
+}
+
+#[test]
+fn closed_standard_descriptors() {
+    for close in ["<&- >&- 2>&-", "<&-", ">&-", "2>&-", "<&- 2>&-"] {
+        let name = format!("closed_standard {close}");
+        for mode in MODES {
+            let log = scratch("logs").join("closed_standard-$MODE");
+            for kind in ["plain", mode] {
+                let _ = fs::remove_file(log.to_str().expect("path").replace("$MODE", kind));
+            }
+            let row = situation("closed_standard").named(&name).env("BOOKS_LOG", log.to_str().expect("path"));
+            row.shell(&format!("exec {close};")).run_modes(&[mode]);
+        }
+    }
+}
+
+/// Limits that hold from the start: the program must behave as without the tracker; books or a sentence, but no silence.
+fn limited(name: &str, shell: &str) {
+    let (mut faults, mut compared) = (String::new(), 0);
+    // The library is unpacked before the limit bites.
+    let warm = situation("nothing");
+    drop(Observed::watch(warm.command(&compiled(&warm.program), Some("off"), &fresh_dir("warm")), None));
+    for mode in MODES {
+        let row = situation("mix").named(name).shell(shell);
+        let program = compiled(&row.program);
+        let dir = fresh_dir(&format!("{name}-{mode}"));
+        let plain = Observed::watch(row.command(&program, None, &dir), None);
+        assert_eq!(plain.end, End::Exit(0), "{name}: {}", plain.errors);
+        let tracked = Observed::watch(row.command(&program, Some(mode), &dir), Some(&dir));
+        compared += books_or_sentence(&tracked, &plain, &dir, mode, &mut faults);
+    }
+    verdict(name, &faults, compared);
+}
+
+/// The program behaves the same, and either its books are exact or one sentence on stderr says that there are none.
+fn books_or_sentence(tracked: &Observed, plain: &Observed, dir: &Path, mode: &str, faults: &mut String) -> usize {
+    if (tracked.end, &tracked.output, tracked.late) != (plain.end, &plain.output, false) {
+        let _ = writeln!(
+            faults,
+            "  {mode}: {:?} {}, plain {:?} {}\n  {}",
+            tracked.end, tracked.output, plain.end, plain.output, tracked.errors
+        );
+    }
+    let (compared, found) = tracked.books(dir, || Err("no base".into()));
+    let sentence = tracked.errors.lines().count() == 1 && tracked.errors.starts_with("plimsoll: ");
+    if found.is_empty() && compared > 0 && tracked.errors.is_empty() || sentence {
+        return compared.max(1);
+    }
+    let _ = writeln!(faults, "  {mode}: neither exact books nor one sentence: {found:?} stderr {:?}", tracked.errors);
+    compared
+}
+
+#[test]
+fn file_size_limit_at_start() {
+    limited("file_size_limit_at_start", "ulimit -f 1;");
+}
+#[test]
+fn file_size_limit_none() {
+    limited("file_size_limit_none", "ulimit -f 0;");
+}
+#[test]
+fn five_descriptors() {
+    limited("five_descriptors", "ulimit -n 5;");
+}
+#[test]
+fn no_more_processes() {
+    limited("no_more_processes", "ulimit -u 1;");
+}
+#[test]
+fn address_space_limit() {
+    limited("address_space_limit", "ulimit -v 100000;");
+}
+#[test]
+fn small_stack() {
+    limited("small_stack", "ulimit -s 128;");
+}
+
+/// A mounted tmpfs of one size, unmounted at the end.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(name: &str, size: &str) -> Result<Tmpfs, String> {
+        let at = scratch("mounts").join(name);
+        let _ = fs::create_dir_all(&at);
+        let said = Command::new("mount")
+            .args(["-t", "tmpfs", "-o"])
+            .arg(format!("size={size},mode=0700"))
+            .args(["plimsoll-test"])
+            .arg(&at)
+            .output();
+        match said {
+            Ok(o) if o.status.success() => Ok(Tmpfs(at)),
+            Ok(o) => Err(String::from_utf8_lossy(&o.stderr).trim().to_string()),
+            Err(e) => Err(e.to_string()),
+        }
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+fn on_tmpfs(name: &str, size: &str, prepare: fn(&Path)) {
+    let (mut faults, mut compared) = (String::new(), 0);
+    for source in ["mix", "exceptions", "fork", "map_partial"] {
+        for mode in MODES {
+            let tmpfs = match Tmpfs::mount(&format!("{name}-{source}-{mode}"), size) {
+                Ok(tmpfs) => tmpfs,
+                Err(reason) => return skipped(name, &reason),
+            };
+            prepare(&tmpfs.0);
+            let row = situation(source).named(name);
+            let program = compiled(&row.program);
+            let plain = Observed::watch(row.command(&program, None, &tmpfs.0), None);
+            let tracked = Observed::watch(row.command(&program, Some(mode), &tmpfs.0), Some(&tmpfs.0));
+            compared += books_or_sentence(&tracked, &plain, &tmpfs.0, &format!("{source} {mode}"), &mut faults);
+        }
+    }
+    verdict(name, &faults, compared);
+}
+
+#[test]
+fn tmpfs_of_one_mebibyte() {
+    on_tmpfs("tmpfs_of_one_mebibyte", "1m", |_| ());
+}
+#[test]
+fn tmpfs_full() {
+    on_tmpfs("tmpfs_full", "1m", |at| {
+        let _ = fs::write(at.join("filler"), vec![1u8; 2 << 20]);
+    });
+}
+#[test]
+fn tmpfs_nearly_full() {
+    on_tmpfs("tmpfs_nearly_full", "1m", |at| {
+        let _ = fs::write(at.join("filler"), vec![1u8; (1 << 20) - 5 * 4096]);
+    });
+}
+#[test]
+fn directory_read_only() {
+    on_tmpfs("directory_read_only", "1m", |at| {
+        let _ = Command::new("mount").args(["-o", "remount,ro"]).arg(at).status();
+    });
+}

@@ -1,0 +1,23 @@
+//! Libraries, constructors, and other ways to malloc than a call through the PLT.
+
+use crate::build::{Program, compiled, library_dir};
+use crate::harness::situation;
+use crate::situations;
+
+situations! {
+    load_unload => {
+        compiled(&Program::library("libplugin"));
+        situation("load_unload").args(&[library_dir().to_str().expect("path")])
+    };
+    constructors => situation("constructors").moments(2);
+    tls_constructor => situation("tls_constructor");
+    early_blocks => situation("early_blocks").links(&["libearly"]).moments(2);
+    early_blocks_preloaded => {
+        compiled(&Program::library("libearly"));
+        let library = library_dir().join("libearly.so");
+        situation("early_blocks").named("early_blocks_preloaded").links(&["libearly"])
+            .env("LD_PRELOAD", library.to_str().expect("path")).moments(2)
+    };
+    dlsym_callers => situation("dlsym_callers").moments(3);
+    pointer_table => situation("pointer_table").moments(3);
+}

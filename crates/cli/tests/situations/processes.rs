@@ -1,0 +1,27 @@
+//! Children, exec, and the ways to end.
+
+use crate::harness::situation;
+use crate::situations;
+
+situations! {
+    fork => situation("fork").moments(7);
+    fork_storm => situation("fork_storm").moments(12);
+    fork_threads => situation("fork_threads");
+    vfork_exec => situation("vfork_exec").moments(12);
+    spawn => situation("spawn").moments(9);
+    ends_by_return => situation("endings").exits(47);
+    ends_by_exit_call => situation("endings").named("ends_by_exit_call").args(&["_exit"]).exits(37);
+    ends_by_exit_group => situation("endings").named("ends_by_exit_group").args(&["exit_group"]).exits(41);
+    ends_by_quick_exit => situation("endings").named("ends_by_quick_exit").args(&["quick_exit"]).exits(43);
+    ends_by_abort => situation("endings").named("ends_by_abort").args(&["abort"]).dies(libc::SIGABRT);
+    ends_by_raise => situation("endings").named("ends_by_raise").args(&["segv"]).dies(libc::SIGSEGV);
+    ends_by_fault => situation("endings").named("ends_by_fault").args(&["fault"]).dies(libc::SIGSEGV);
+    ends_by_kill => situation("endings").named("ends_by_kill").args(&["kill"]).dies(libc::SIGKILL);
+    ends_by_term => situation("endings").named("ends_by_term").args(&["term"]).dies(libc::SIGTERM);
+    ends_in_thread => situation("endings").named("ends_in_thread").args(&["thread_exit"]).exits(29);
+    ends_in_thread_at_once => situation("endings").named("ends_in_thread_at_once").args(&["thread_exit_group"]).exits(31);
+    daemonize => situation("daemonize");
+    raw_clone => situation("raw_clone").moments(2);
+    seccomp_strict => situation("seccomp_strict");
+    exec_self => situation("exec_self").moments(4);
+}

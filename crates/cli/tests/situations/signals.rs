@@ -1,0 +1,10 @@
+//! Signal handlers that allocate or jump away.
+
+use crate::harness::situation;
+use crate::situations;
+
+situations! {
+    signal_allocates => situation("signal_allocates").links(&["libbump"]).moments(4);
+    signal_jumps_out => situation("signal_jumps_out").links(&["libbump"]).moments(2);
+    longjmp_handler => situation("longjmp_handler").moments(2);
+}

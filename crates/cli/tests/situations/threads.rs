@@ -1,0 +1,14 @@
+//! Threads: their death, their number, and blocks that pass from one to the other.
+
+use crate::harness::situation;
+use crate::situations;
+
+situations! {
+    key_destructors => situation("key_destructors");
+    orphans => situation("orphans").moments(4);
+    producer_consumer => situation("producer_consumer");
+    thread_ends => situation("thread_ends");
+    threads_sequential => situation("threads_sequential").moments(5);
+    threads_at_once => situation("threads_at_once").moments(2);
+    detached => situation("detached");
+}

@@ -70,7 +70,9 @@ fn compile(program: &Program, number: usize) -> PathBuf {
     // Without -fno-builtin the compiler may leave out a malloc whose block nobody uses.
     command.args([if is_plus { "-std=gnu++17" } else { "-std=gnu17" }, "-O1", "-g", "-fno-builtin", "-pthread", "-w"]);
     command.arg(if is_plus { &plus } else { &c }).args(&program.flags).arg("-o").arg(&to);
-    command.arg("-L").arg(library_dir()).arg(format!("-Wl,--no-as-needed,-rpath,{}", library_dir().display()));
+    if !program.libraries.is_empty() {
+        command.arg("-L").arg(library_dir()).arg(format!("-Wl,--no-as-needed,-rpath,{}", library_dir().display()));
+    }
     for library in &program.libraries {
         if library.contains(".so") {
             command.arg(format!("-l:{library}"));
@@ -79,7 +81,9 @@ fn compile(program: &Program, number: usize) -> PathBuf {
             command.arg(format!("-l:{library}.so"));
         }
     }
-    command.arg("-ldl");
+    if !program.flags.iter().any(|f| f.starts_with("-static")) {
+        command.arg("-ldl");
+    }
     let output = command.output().expect("a C compiler");
     assert!(output.status.success(), "{}: {}", program.source, String::from_utf8_lossy(&output.stderr));
     to

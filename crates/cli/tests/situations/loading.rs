@@ -19,5 +19,6 @@ situations! {
             .env("LD_PRELOAD", library.to_str().expect("path")).moments(2)
     };
     dlsym_callers => situation("dlsym_callers").moments(3);
+    odd_callers => situation("odd_callers").moments(2);
     pointer_table => situation("pointer_table").moments(3);
 }

@@ -79,11 +79,16 @@ mod self_check {
             "threads_sequential",
             "threads_at_once",
             "detached",
+            "small_stacks",
+            "switched_stacks",
+            "odd_callers",
             "file_size_limit",
             "descriptors_exhausted",
             "descriptors_closed",
         ];
         let mut rows: Vec<Situation> = alone.map(situation).into();
+        let maps = ["basic", "commit", "remap", "partial", "errors", "protect", "advice", "brk", "shm", "many"];
+        rows.extend(maps.map(|m| situation(&format!("map_{m}")).env("BOOKS_TWIN", "maps")));
         rows.push(situation("load_unload").args(&[&plugins]));
         rows.push(situation("new_root").args(&[&root]));
         rows
@@ -111,7 +116,7 @@ mod self_check {
                     continue;
                 }
                 let base = &bases[&m.base];
-                for key in ["live_count", "requested", "usable", "cumulative_count"] {
+                for key in ["live_count", "requested", "usable", "cumulative_count", "reserved", "committed"] {
                     let (Some(says), twin) = (m.says.get(key), format!("twin_{key}")) else { continue };
                     let (says, twin) = (says - base.get(key).unwrap_or(&0), m.says[&twin] - base[&twin]);
                     let slack = if key == "live_count" { "doubt_count" } else { "doubt_bytes" };

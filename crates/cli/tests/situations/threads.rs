@@ -10,5 +10,7 @@ situations! {
     thread_ends => situation("thread_ends");
     threads_sequential => situation("threads_sequential").moments(5);
     threads_at_once => situation("threads_at_once").moments(2);
+    small_stacks => situation("small_stacks");
+    switched_stacks => situation("switched_stacks");
     detached => situation("detached");
 }

@@ -46,6 +46,8 @@ pub struct Situation {
     pub end: End,
     /// A shell prefix for limits and redirections: run as `PREFIX exec PROGRAM…`.
     pub shell: String,
+    /// `run --follow`: programs that this one starts by exec are tracked too.
+    pub follow: bool,
     /// Fewest moments that must have been compared: a row that compares nothing would be no test.
     pub moments: usize,
 }
@@ -58,6 +60,7 @@ pub fn situation(source: &str) -> Situation {
         env: vec![],
         end: End::Exit(0),
         shell: String::new(),
+        follow: false,
         moments: 1,
     }
 }
@@ -89,6 +92,10 @@ impl Situation {
     }
     pub fn moments(mut self, n: usize) -> Self {
         self.moments = n;
+        self
+    }
+    pub fn follow(mut self) -> Self {
+        self.follow = true;
         self
     }
     pub fn shell(mut self, prefix: &str) -> Self {
@@ -137,6 +144,9 @@ impl Situation {
         if let Some(mode) = mode {
             words.extend([PLIMSOLL, "run", "--sites", mode, "--dir"].map(str::to_string));
             words.push(dir.display().to_string());
+            if self.follow {
+                words.push("--follow".to_string());
+            }
             words.push("--".to_string());
         }
         words.push(program.display().to_string());

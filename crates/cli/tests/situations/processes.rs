@@ -7,8 +7,8 @@ situations! {
     fork => situation("fork").moments(7);
     fork_storm => situation("fork_storm").moments(12);
     fork_threads => situation("fork_threads");
-    vfork_exec => situation("vfork_exec").moments(12);
-    spawn => situation("spawn").moments(9);
+    vfork_exec => situation("vfork_exec").follow().moments(12);
+    spawn => situation("spawn").follow().moments(9);
     ends_by_return => situation("endings").exits(47);
     ends_by_exit_call => situation("endings").named("ends_by_exit_call").args(&["_exit"]).exits(37);
     ends_by_exit_group => situation("endings").named("ends_by_exit_group").args(&["exit_group"]).exits(41);
@@ -23,5 +23,5 @@ situations! {
     daemonize => situation("daemonize");
     raw_clone => situation("raw_clone").moments(2);
     seccomp_strict => situation("seccomp_strict");
-    exec_self => situation("exec_self").moments(4);
+    exec_self => situation("exec_self").follow().moments(4);
 }

@@ -2,6 +2,7 @@
 
 pub mod books;
 pub mod gap;
+pub mod ledger;
 pub mod snapshot;
 pub mod source;
 pub mod units;

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use crate::gap::{Gap, Source};
-use crate::units::Bytes;
+use crate::units::{AddressRange, Bytes};
 
 mod cgroup;
 mod glibc;
@@ -46,6 +46,8 @@ pub struct Snapshot {
     /// The kernel's totals by kind, from status.
     pub rss_by_kind: Rss,
     pub threads: Vec<Thread>,
+    /// Stacks that the thread library keeps for threads to come: they carry its record and no thread runs on them.
+    pub idle_stacks: Vec<AddressRange>,
     /// Which pages of which ranges are resident; covers what the ledger may need to cut.
     pub residency: Option<Residency>,
     pub cgroup: Option<Cgroup>,

@@ -1,0 +1,185 @@
+//! Mappings × claims → pieces: every mapping is cut where claims begin and end, and its Rss is shared out so that
+//!
+//!   Σ resident of a mapping's pieces = the mapping's Rss, to the byte.
+//!
+//! One owner: all of it, exact. Several: by the page map, exact where its sum agrees with smaps; where it does not (the
+//! zero page, or pages that came and went between the two readings) it is scaled, with the difference as error bound.
+//! Without a page map: by length, with the widest error that length and Rss allow.
+
+use super::claims::{Claims, other_allocator};
+use super::lines::LineId;
+use super::{Grade, Owner, Piece};
+use crate::gap::Source;
+use crate::snapshot::{Backing, Snapshot, Vma};
+use crate::units::{AddressRange, Bytes};
+
+pub fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
+    let objects = Objects::of(snapshot);
+    let mut pieces = Vec::with_capacity(snapshot.vmas.len());
+    for (index, vma) in snapshot.vmas.iter().enumerate() {
+        let first = pieces.len();
+        let unclaimed = |range| {
+            let (owner, grade) = unclaimed(snapshot, vma, &objects);
+            Piece { range, vma: index, owner, grade, source: Source::Proc, resident: Bytes(0), error: Bytes(0) }
+        };
+        let mut from = vma.range.start;
+        for claim in claims.overlapping(vma.range) {
+            let range = claim.range.intersection(vma.range);
+            if range.is_empty() {
+                continue;
+            }
+            if from < range.start {
+                pieces.push(unclaimed(AddressRange::new(from, range.start)));
+            }
+            pieces.push(Piece {
+                range,
+                vma: index,
+                owner: claim.owner.clone(),
+                grade: claim.grade,
+                source: claim.source,
+                resident: Bytes(0),
+                error: Bytes(0),
+            });
+            from = range.end;
+        }
+        if from < vma.range.end {
+            pieces.push(unclaimed(AddressRange::new(from, vma.range.end)));
+        }
+        share_out(snapshot, vma, &mut pieces[first..]);
+    }
+    pieces
+}
+
+fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
+    if let [only] = pieces {
+        only.resident = vma.rss;
+        return;
+    }
+    if vma.rss == Bytes(0) {
+        return;
+    }
+    let by_page_map = snapshot.residency.as_ref().filter(|seen| seen.covers(vma.range));
+    let weights: Vec<u64> = match by_page_map {
+        Some(seen) => pieces.iter().map(|piece| seen.resident(piece.range).0).collect(),
+        None => pieces.iter().map(|piece| piece.range.length().0).collect(),
+    };
+    let sum: u64 = weights.iter().sum();
+    let (weights, sum, known) = match (sum, by_page_map) {
+        // The page map saw nothing of what smaps saw: only the lengths are left.
+        (0, _) => {
+            let lengths: Vec<u64> = pieces.iter().map(|piece| piece.range.length().0).collect();
+            let sum = lengths.iter().sum();
+            (lengths, sum, None)
+        }
+        (sum, known) => (weights, sum, known),
+    };
+    let difference = Bytes(sum).abs_diff(vma.rss);
+    for (piece, share) in pieces.iter_mut().zip(apportion(vma.rss.0, &weights, sum)) {
+        piece.resident = Bytes(share);
+        let length = piece.range.length();
+        let rest = vma.range.length() - length;
+        let (least, most) = (vma.rss - rest, vma.rss.min(length));
+        let widest = (piece.resident - least).max(most - piece.resident);
+        piece.error = match known {
+            Some(_) => difference.min(widest),
+            None => widest,
+        };
+        if piece.error > Bytes(0) {
+            piece.grade = piece.grade.max(if known.is_some() { Grade::Derived } else { Grade::Estimated });
+        }
+    }
+}
+
+/// `total` in proportion to `weights`, with what rounding leaves given to the largest remainders: the sum is `total`.
+pub fn apportion(total: u64, weights: &[u64], sum: u64) -> Vec<u64> {
+    if sum == 0 {
+        let mut shares = vec![0; weights.len()];
+        if let Some(first) = shares.first_mut() {
+            *first = total;
+        }
+        return shares;
+    }
+    let product = |weight: &u64| u128::from(total) * u128::from(*weight);
+    let mut shares: Vec<u64> = weights.iter().map(|weight| (product(weight) / u128::from(sum)) as u64).collect();
+    let mut by_remainder: Vec<usize> = (0..weights.len()).collect();
+    by_remainder.sort_by_key(|index| std::cmp::Reverse(product(&weights[*index]) % u128::from(sum)));
+    let missing = total - shares.iter().sum::<u64>().min(total);
+    for index in by_remainder.into_iter().cycle().take(missing as usize) {
+        shares[index] += 1;
+    }
+    shares
+}
+
+/// Files of which some part is mapped executable: programs and libraries, as against mapped data.
+struct Objects {
+    files: Vec<((u32, u32), u64)>,
+}
+
+impl Objects {
+    fn of(snapshot: &Snapshot) -> Objects {
+        let executable = |vma: &&Vma| vma.executable && vma.inode != 0;
+        let mut files: Vec<_> = snapshot.vmas.iter().filter(executable).map(|vma| (vma.device, vma.inode)).collect();
+        files.sort_unstable();
+        files.dedup();
+        Objects { files }
+    }
+
+    fn contain(&self, vma: &Vma) -> bool {
+        vma.inode != 0 && self.files.binary_search(&(vma.device, vma.inode)).is_ok()
+    }
+}
+
+/// What the kernel itself says the mapping is.
+fn unclaimed(snapshot: &Snapshot, vma: &Vma, objects: &Objects) -> (Owner, Grade) {
+    let line = |line, detail: &str| (Owner::line(line, detail), Grade::Exact);
+    match vma.backing {
+        Backing::Kernel => line(LineId::Libraries, &vma.name),
+        Backing::File if objects.contain(vma) => line(LineId::Libraries, &vma.name),
+        Backing::File | Backing::Device => line(LineId::MappedFiles, &with_deleted(vma)),
+        Backing::Shmem | Backing::Hugetlbfs => line(LineId::SharedMemory, &with_deleted(vma)),
+        Backing::MainStack => line(LineId::ThreadStacks, "main"),
+        Backing::Brk => line(LineId::OtherAnonymous, "[heap]"),
+        Backing::Anonymous => match other_allocator(snapshot) {
+            // From outside an unnamed mapping can't be told from the program's own: where another allocator serves
+            // malloc, it is the likely owner, and the line's error bound says that it may not be.
+            Some(kind) if vma.writable && !vma.shared && vma.name.is_empty() => {
+                (Owner::line(LineId::OtherAllocator, &kind.to_string()), Grade::Estimated)
+            }
+            _ => line(LineId::OtherAnonymous, &vma.name),
+        },
+    }
+}
+
+fn with_deleted(vma: &Vma) -> String {
+    if vma.deleted { format!("{} (deleted)", vma.name) } else { vma.name.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_and_stay_near_their_weight() {
+        let mut seed = 7u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % below
+        };
+        let mut uneven = 0;
+        for _ in 0..2000 {
+            let weights: Vec<u64> = (0..1 + next(12)).map(|_| next(1 << 20)).collect();
+            let sum = weights.iter().sum::<u64>();
+            let total = next(1 << 30);
+            let shares = apportion(total, &weights, sum);
+            assert_eq!(shares.iter().sum::<u64>(), total);
+            if sum > 0 {
+                for (share, weight) in shares.iter().zip(&weights) {
+                    let ideal = total as f64 * *weight as f64 / sum as f64;
+                    assert!((*share as f64 - ideal).abs() <= 1.0);
+                    uneven += usize::from(ideal.fract() != 0.0);
+                }
+            }
+        }
+        assert!(uneven > 100);
+    }
+}

@@ -1,0 +1,43 @@
+//! The second sum: what the OOM killer counts. Of one group's memory.stat,
+//!
+//!   charged = processes (anonymous) + page cache + shared memory + kernel + sockets + rest
+//!
+//! The kernel charges in batches per CPU and updates memory.stat with a delay, so `rest` is seldom 0; it is printed and
+//! may be of either sign.
+
+use crate::snapshot::Cgroup;
+use crate::units::Bytes;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CgroupSum {
+    pub charged: Bytes,
+    pub working_set: Bytes,
+    pub limit: Option<Bytes>,
+    /// Ids `processes page-cache shared-memory kernel sock`, biggest first.
+    pub lines: Vec<(&'static str, &'static str, Bytes)>,
+    /// charged − Σ lines
+    pub rest: i64,
+    /// Rss of the group's other processes, file pages they share with the target included.
+    pub other_processes: Bytes,
+}
+
+pub fn sum(cgroup: &Cgroup) -> CgroupSum {
+    let stat = &cgroup.stat;
+    let mut lines = vec![
+        ("processes", "anonymous memory of the group's processes", stat.anon),
+        ("page-cache", "page cache", stat.file - stat.shmem),
+        ("shared-memory", "shared memory and tmpfs", stat.shmem),
+        ("kernel", "kernel: slab, page tables, kernel stacks", stat.kernel),
+        ("sock", "socket buffers", stat.sock),
+    ];
+    lines.sort_by_key(|(_, _, bytes)| std::cmp::Reverse(*bytes));
+    let known: Bytes = lines.iter().map(|(_, _, bytes)| *bytes).sum();
+    CgroupSum {
+        charged: cgroup.charged,
+        working_set: cgroup.working_set(),
+        limit: cgroup.limit,
+        rest: i64::try_from(i128::from(cgroup.charged.0) - i128::from(known.0)).unwrap_or_default(),
+        lines,
+        other_processes: cgroup.others.iter().map(|(_, rss)| *rss).sum(),
+    }
+}

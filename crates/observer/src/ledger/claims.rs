@@ -1,0 +1,340 @@
+//! Who says that a range is whose. Claims of the same rank don't overlap by nature; where sources contradict each
+//! other, the lower rank wins, and what it leaves open goes to the next.
+
+use std::collections::BTreeMap;
+
+use super::lines::LineId;
+use super::{Grade, Owner};
+use crate::gap::Source;
+use crate::snapshot::{AllocatorKind, RegionSource};
+use crate::snapshot::{Backing, Snapshot, VmTag, Vma};
+use crate::units::{AddressRange, Avma, Bytes};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub range: AddressRange,
+    pub owner: Owner,
+    pub grade: Grade,
+    pub source: Source,
+}
+
+/// Disjoint claims by start address; what is claimed first stays.
+#[derive(Default)]
+pub struct Claims {
+    by_start: BTreeMap<Avma, Claim>,
+}
+
+impl Claims {
+    /// Takes the parts of the claim's range that are still free.
+    pub fn add(&mut self, claim: Claim) {
+        let mut from = claim.range.start;
+        if let Some((_, before)) = self.by_start.range(..=from).next_back() {
+            from = from.max(before.range.end);
+        }
+        let mut open = Vec::new();
+        for (start, taken) in self.by_start.range(from..) {
+            if *start >= claim.range.end {
+                break;
+            }
+            open.push(AddressRange::new(from, *start));
+            from = from.max(taken.range.end);
+        }
+        open.push(AddressRange::new(from, claim.range.end));
+        for range in open.into_iter().filter(|range| !range.is_empty()) {
+            self.by_start.insert(range.start, Claim { range, ..claim.clone() });
+        }
+    }
+
+    /// Claims that overlap `range`, in address order.
+    pub fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Claim> {
+        let first = match self.by_start.range(..=range.start).next_back() {
+            Some((start, claim)) if claim.range.end > range.start => *start,
+            _ => range.start,
+        };
+        self.by_start.range(first..range.end.max(first)).map(|(_, claim)| claim)
+    }
+}
+
+/// All claims of a snapshot, strongest source first.
+pub fn of(snapshot: &Snapshot) -> Claims {
+    let mut claims = Claims::default();
+    glibc(snapshot, &mut claims);
+    native_image(snapshot, &mut claims);
+    threads(snapshot, &mut claims);
+    hotspot(snapshot, &mut claims);
+    names(snapshot, &mut claims);
+    if snapshot.glibc.is_none() {
+        glibc_by_shape(snapshot, &mut claims);
+    }
+    bss(snapshot, &mut claims);
+    claims
+}
+
+fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
+    let Some(glibc) = &snapshot.glibc else { return };
+    for (index, arena) in glibc.arenas.iter().enumerate() {
+        for range in &arena.heaps {
+            claims.add(Claim { range: *range, owner: Owner::Arena(index), grade: Grade::Exact, source: Source::Glibc });
+        }
+    }
+    for chunk in &glibc.mmapped {
+        claims.add(Claim {
+            range: chunk.range,
+            owner: Owner::line(LineId::GlibcLive, "large blocks, each in a mapping of its own"),
+            grade: Grade::Exact,
+            source: Source::Glibc,
+        });
+    }
+}
+
+fn native_image(snapshot: &Snapshot, claims: &mut Claims) {
+    let Some(image) = &snapshot.native_image else { return };
+    let mut claim = |range: AddressRange, detail: &str| {
+        claims.add(Claim {
+            range,
+            owner: Owner::line(LineId::ImageHeap, detail),
+            grade: Grade::Exact,
+            source: Source::NativeImage,
+        });
+    };
+    for heap in &image.image_heap {
+        claim(heap.range, if heap.view { "image heap, the isolate's view" } else { "image heap, as linked" });
+    }
+    for chunk in &image.heap_chunks {
+        claim(*chunk, "heap chunks");
+    }
+    for (range, name) in &image.vm_ranges {
+        claim(*range, name);
+    }
+    for isolate in &image.isolates {
+        claim(isolate.reservation, "isolate reservation");
+    }
+}
+
+fn hotspot(snapshot: &Snapshot, claims: &mut Claims) {
+    let Some(vm) = &snapshot.hotspot else { return };
+    for region in &vm.regions {
+        let (line, detail) = match &region.tag {
+            VmTag::JavaHeap => (LineId::JavaHeap, ""),
+            VmTag::Class => (LineId::Class, "metaspace and class space"),
+            VmTag::SharedClassSpace => (LineId::Class, "CDS archive"),
+            VmTag::Code => (LineId::CodeCache, "code"),
+            VmTag::Gc => (LineId::Gc, "mapped"),
+            VmTag::Compiler => (LineId::Compiler, "mapped"),
+            VmTag::Symbol => (LineId::Symbols, "mapped"),
+            VmTag::ThreadStack => (LineId::ThreadStacks, ""),
+            VmTag::Other(tag) if tag == "Other" => (LineId::DirectBuffers, "mapped"),
+            VmTag::Other(tag) => (LineId::VmInternal, tag.as_str()),
+        };
+        let grade = match region.source {
+            RegionSource::NmtDetail | RegionSource::Printed => Grade::Exact,
+            RegionSource::Shape => Grade::Estimated,
+        };
+        let owner = Owner::line(line, detail);
+        claims.add(Claim { range: region.range, owner, grade, source: Source::HotSpot });
+    }
+}
+
+/// Stacks by the thread library's own record, else by the mapping that the stack pointer points into, else by shape: a
+/// small inaccessible guard directly below a writable anonymous mapping.
+fn threads(snapshot: &Snapshot, claims: &mut Claims) {
+    let vm_threads = snapshot.hotspot.as_ref().map(|vm| vm.threads.as_slice()).unwrap_or_default();
+    for thread in &snapshot.threads {
+        let java = vm_threads.iter().find(|java| java.tid == thread.namespaced_tid);
+        let name = java.map_or(thread.name.as_str(), |java| java.name.as_str());
+        let detail = thread_group(name);
+        let known = thread.stack.or(java.and_then(|java| java.stack));
+        let by_pointer = || {
+            let vma = vma_at(&snapshot.vmas, thread.stack_pointer?)?;
+            let plausible = vma.writable && !vma.shared && vma.inode == 0 && vma.backing != Backing::Brk;
+            plausible.then(|| AddressRange::new(with_guard(&snapshot.vmas, vma).start, vma.range.end))
+        };
+        let (range, grade) = match known {
+            Some(range) => (range, Grade::Exact),
+            None => match by_pointer() {
+                Some(range) => (range, Grade::Derived),
+                None => continue,
+            },
+        };
+        claims.add(Claim { range, owner: Owner::line(LineId::ThreadStacks, &detail), grade, source: Source::Proc });
+    }
+    for range in &snapshot.idle_stacks {
+        let owner = Owner::line(LineId::ThreadStacks, "kept for threads to come");
+        claims.add(Claim { range: *range, owner, grade: Grade::Exact, source: Source::Proc });
+    }
+    for vma in snapshot.vmas.iter().filter(|vma| vma.backing == Backing::MainStack) {
+        let owner = Owner::line(LineId::ThreadStacks, "main");
+        claims.add(Claim { range: vma.range, owner, grade: Grade::Exact, source: Source::Proc });
+    }
+}
+
+/// What the mapping's own name tells: allocators and libc name theirs since glibc 2.41, jemalloc 5.3.1 and tcmalloc.
+fn names(snapshot: &Snapshot, claims: &mut Claims) {
+    for vma in snapshot.vmas.iter().filter(|vma| !vma.name.is_empty()) {
+        let (line, detail) = match vma.name.as_str() {
+            name if name.starts_with("[anon: glibc: pthread stack") => (LineId::ThreadStacks, "named by glibc"),
+            name if name.starts_with("[anon: glibc: ") => (LineId::GlibcUnknown, "named by glibc"),
+            name if name.starts_with("[anon:jemalloc") => (LineId::OtherAllocator, "jemalloc"),
+            name if name.starts_with("[anon:tcmalloc") => (LineId::OtherAllocator, "tcmalloc"),
+            name if name.starts_with("[anon:mimalloc") || name.starts_with("[anon:mi-") => {
+                (LineId::OtherAllocator, "mimalloc")
+            }
+            "/memfd:java_heap" => (LineId::JavaHeap, ""),
+            name if is_tracker(name) => (LineId::Tracker, ""),
+            _ => continue,
+        };
+        let owner = Owner::line(line, detail);
+        claims.add(Claim { range: vma.range, owner, grade: Grade::Exact, source: Source::Proc });
+    }
+}
+
+fn is_tracker(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or_default();
+    file.starts_with("libplimsoll") || file.starts_with("plimsoll-") || file.starts_with("memfd:plimsoll")
+}
+
+/// Without a walk: the brk heap, and heaps of thread arenas by their shape (malloc/arena.c: HEAP_MAX_SIZE of 64 MiB on
+/// 64-bit, aligned to itself, writable up to where it grew, inaccessible above).
+fn glibc_by_shape(snapshot: &Snapshot, claims: &mut Claims) {
+    const HEAP_MAX: u64 = 64 << 20;
+    let glibc_serves =
+        snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Glibc && known.serves_malloc);
+    let other = other_allocator(snapshot);
+    for vma in &snapshot.vmas {
+        let arena = vma.backing == Backing::Anonymous
+            && vma.writable
+            && !vma.shared
+            && vma.range.start.0 % HEAP_MAX == 0
+            && vma.range.length().0 <= HEAP_MAX
+            && reaches_heap_end(&snapshot.vmas, vma, HEAP_MAX);
+        let (line, detail) = match (&vma.backing, other) {
+            (Backing::Brk, Some(kind)) => (LineId::OtherAllocator, kind.to_string()),
+            (Backing::Brk, None) => (LineId::GlibcUnknown, "main arena".to_owned()),
+            (_, None) if arena && glibc_serves => (LineId::GlibcUnknown, "thread arenas".to_owned()),
+            _ => continue,
+        };
+        let owner = Owner::line(line, &detail);
+        claims.add(Claim { range: vma.range, owner, grade: Grade::Derived, source: Source::Proc });
+    }
+}
+
+fn reaches_heap_end(vmas: &[Vma], vma: &Vma, heap_max: u64) -> bool {
+    let end = Avma(vma.range.start.0.saturating_add(heap_max));
+    vma.range.end == end || vma_at(vmas, vma.range.end).is_some_and(|tail| tail.inaccessible() && tail.range.end >= end)
+}
+
+/// An anonymous mapping directly behind the last, written part of an object file is its .bss.
+fn bss(snapshot: &Snapshot, claims: &mut Claims) {
+    for pair in snapshot.vmas.windows(2) {
+        let (data, bss) = (&pair[0], &pair[1]);
+        let follows = data.range.end == bss.range.start && data.inode != 0 && data.writable && !data.shared;
+        let is_object = || snapshot.vmas.iter().any(|vma| vma.executable && same_file(vma, data));
+        if follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty() && is_object() {
+            let owner = Owner::line(LineId::Libraries, &data.name);
+            claims.add(Claim { range: bss.range, owner, grade: Grade::Derived, source: Source::Proc });
+        }
+    }
+}
+
+pub fn same_file(one: &Vma, other: &Vma) -> bool {
+    one.inode == other.inode && one.device == other.device && one.inode != 0
+}
+
+/// An allocator that serves malloc in glibc's or musl's place, or musl's own.
+pub fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
+    let serving = |known: &&crate::snapshot::LoadedAllocator| known.serves_malloc && known.kind != AllocatorKind::Glibc;
+    snapshot.allocators.iter().find(serving).map(|known| known.kind)
+}
+
+pub fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {
+    let after = vmas.partition_point(|vma| vma.range.start <= address);
+    vmas[..after].last().filter(|vma| vma.range.contains(address))
+}
+
+/// The mapping with the inaccessible one directly below it, if that is no larger than a guard is likely to be.
+fn with_guard(vmas: &[Vma], vma: &Vma) -> AddressRange {
+    const LARGEST_GUARD: Bytes = Bytes::mib(1);
+    let index = vmas.partition_point(|other| other.range.start < vma.range.start);
+    match index.checked_sub(1).map(|below| &vmas[below]) {
+        Some(below)
+            if below.inaccessible() && below.range.end == vma.range.start && below.range.length() <= LARGEST_GUARD =>
+        {
+            AddressRange::new(below.range.start, vma.range.end)
+        }
+        _ => vma.range,
+    }
+}
+
+/// Threads of one pool share a name up to its numbers: `lettuce-nioEventLoop-4-1` → `lettuce-nioEventLoop`,
+/// `GC Thread#3` → `GC Thread`.
+pub fn thread_group(name: &str) -> String {
+    let trimmed =
+        name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '-' | '#' | '_' | '/' | ':' | '.' | ' '));
+    if trimmed.is_empty() { name.to_owned() } else { trimmed.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(start: u64, end: u64, detail: &str) -> Claim {
+        Claim {
+            range: AddressRange::new(Avma(start), Avma(end)),
+            owner: Owner::line(LineId::OtherAnonymous, detail),
+            grade: Grade::Exact,
+            source: Source::Proc,
+        }
+    }
+
+    #[test]
+    fn claims_equal_an_array_painted_first_come_first_served() {
+        let mut seed = 88172645463325252u64;
+        let mut next = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let (mut split, mut swallowed) = (0, 0);
+        for _ in 0..500 {
+            let mut twin = [usize::MAX; 100];
+            let mut claims = Claims::default();
+            for index in 0..20 {
+                let start = next(100);
+                let end = start + next(101 - start);
+                let before = claims.by_start.len();
+                claims.add(claim(start, end, &index.to_string()));
+                match claims.by_start.len() - before {
+                    0 => swallowed += 1,
+                    1 => {}
+                    _ => split += 1,
+                }
+                for slot in &mut twin[start as usize..end as usize] {
+                    if *slot == usize::MAX {
+                        *slot = index;
+                    }
+                }
+            }
+            let mut painted = [usize::MAX; 100];
+            for claim in claims.by_start.values() {
+                let Owner::Line(_, detail) = &claim.owner else { unreachable!() };
+                painted[claim.range.start.0 as usize..claim.range.end.0 as usize].fill(detail.parse().unwrap());
+            }
+            assert_eq!(painted, twin);
+            for _ in 0..20 {
+                let start = next(100);
+                let range = AddressRange::new(Avma(start), Avma(start + next(101 - start)));
+                let expected = claims.by_start.values().filter(|claim| claim.range.overlaps(range)).count();
+                assert_eq!(claims.overlapping(range).filter(|claim| claim.range.overlaps(range)).count(), expected);
+            }
+        }
+        assert!(split > 100 && swallowed > 100, "{split} {swallowed}");
+    }
+
+    #[test]
+    fn thread_groups_lose_their_numbers() {
+        assert_eq!(thread_group("lettuce-nioEventLoop-4-1"), "lettuce-nioEventLoop");
+        assert_eq!(thread_group("GC Thread#3"), "GC Thread");
+        assert_eq!(thread_group("123"), "123");
+    }
+}

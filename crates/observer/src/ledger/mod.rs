@@ -1,0 +1,274 @@
+//! The ledger: facts of one moment in, lines out. Pure and total.
+//!
+//!   Σ lines + remainder = Rss of the smaps reading, to the byte
+//!   Σ children = their line, wherever a line has children
+//!
+//! 1. `claims`: who says a range is whose, strongest source first.
+//! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
+//! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
+//! 4. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
+//! 5. Lines, biggest first; what is left is the remainder, always printed.
+
+mod arenas;
+mod attribute;
+mod cgroup;
+mod claims;
+mod lines;
+mod vm_blocks;
+
+use std::collections::BTreeMap;
+
+pub use cgroup::CgroupSum;
+pub use claims::{thread_group, vma_at};
+pub use lines::{Group, LineId};
+
+use crate::gap::Source;
+use crate::snapshot::Snapshot;
+use crate::units::{AddressRange, Bytes};
+
+/// How a figure came about; the order is from best to worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Grade {
+    /// Counted.
+    Exact,
+    /// Computed from what was counted.
+    Derived,
+    /// Sampled or apportioned: true within the error bound.
+    Estimated,
+}
+
+impl Grade {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Grade::Exact => "exact",
+            Grade::Derived => "derived",
+            Grade::Estimated => "estimated",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A line, and which of its children ("" where it has none).
+    Line(LineId, String),
+    /// A heap of the arena with that index: its bytes go to three lines.
+    Arena(usize),
+}
+
+impl Owner {
+    pub fn line(line: LineId, detail: &str) -> Owner {
+        Owner::Line(line, detail.to_owned())
+    }
+}
+
+/// A part of one mapping that has one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub range: AddressRange,
+    /// Index into the snapshot's mappings.
+    pub vma: usize,
+    pub owner: Owner,
+    pub grade: Grade,
+    pub source: Source,
+    pub resident: Bytes,
+    pub error: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    pub id: LineId,
+    /// The line's name, or the child's.
+    pub name: String,
+    pub resident: Bytes,
+    /// Address space; 0 for what has no addresses of its own (the VM's malloc'ed blocks).
+    pub reserved: Bytes,
+    /// The part of `reserved` that may be touched.
+    pub committed: Bytes,
+    pub grade: Grade,
+    pub error: Bytes,
+    pub sources: Vec<Source>,
+    /// Biggest first; empty, or they sum to the line.
+    pub children: Vec<Line>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    /// Rss of the smaps reading.
+    pub rss: Bytes,
+    /// Biggest first; only lines that have resident bytes or address space.
+    pub lines: Vec<Line>,
+    pub remainder: Bytes,
+    pub pieces: Vec<Piece>,
+    pub cgroup: Option<CgroupSum>,
+    /// |Rss of smaps − Rss of the kernel's rollup|: how much moved between two readings.
+    pub skew: Option<Bytes>,
+}
+
+impl Ledger {
+    pub fn of(snapshot: &Snapshot) -> Ledger {
+        let mut books = Books::default();
+        let mut pieces = Vec::new();
+        if snapshot.smaps_refused {
+            by_kind(snapshot, &mut books);
+        } else {
+            let claims = claims::of(snapshot);
+            pieces = attribute::pieces(snapshot, &claims);
+            for piece in &pieces {
+                if let Owner::Line(line, detail) = &piece.owner {
+                    let vma = &snapshot.vmas[piece.vma];
+                    let committed = if vma.inaccessible() { Bytes(0) } else { piece.range.length() };
+                    let entry = books.entry(*line, detail);
+                    entry.add(piece.resident, piece.range.length(), committed, piece.grade, piece.error, piece.source);
+                }
+            }
+            arenas::split(snapshot, &pieces, &mut books);
+            vm_blocks::move_to_vm(snapshot, &mut books);
+        }
+        let rss = snapshot.rss();
+        let lines = books.lines();
+        let known: Bytes = lines.iter().map(|line| line.resident).sum();
+        Ledger {
+            rss,
+            remainder: rss - known,
+            lines,
+            pieces,
+            cgroup: snapshot.cgroup.as_ref().map(cgroup::sum),
+            skew: snapshot.rollup.map(|rollup| rollup.rss.abs_diff(rss)),
+        }
+    }
+
+    pub fn line(&self, id: LineId) -> Option<&Line> {
+        self.lines.iter().find(|line| line.id == id)
+    }
+
+    pub fn resident(&self, id: LineId) -> Bytes {
+        self.line(id).map(|line| line.resident).unwrap_or_default()
+    }
+
+    pub fn group(&self, group: Group) -> Bytes {
+        let lines: Bytes = self.lines.iter().filter(|line| line.id.group() == group).map(|line| line.resident).sum();
+        if group == Group::Other { lines + self.remainder } else { lines }
+    }
+}
+
+/// Without smaps: the kernel's totals by kind, whoever they belong to.
+fn by_kind(snapshot: &Snapshot, books: &mut Books) {
+    let kinds = snapshot.rss_by_kind;
+    for (line, detail, bytes) in [
+        (LineId::OtherAnonymous, "all anonymous memory, whoever owns it", kinds.anonymous),
+        (LineId::MappedFiles, "all files, libraries too", kinds.file),
+        (LineId::SharedMemory, "all shared memory", kinds.shmem),
+    ] {
+        books.entry(line, detail).add(bytes, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::Proc);
+    }
+}
+
+/// Figures by line and child while they are gathered.
+#[derive(Default)]
+struct Books {
+    entries: BTreeMap<(LineId, String), Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    resident: Bytes,
+    reserved: Bytes,
+    committed: Bytes,
+    grade: Grade,
+    error: Bytes,
+    sources: Vec<Source>,
+}
+
+impl Books {
+    fn entry(&mut self, line: LineId, detail: &str) -> &mut Entry {
+        self.entries.entry((line, detail.to_owned())).or_insert(Entry {
+            resident: Bytes(0),
+            reserved: Bytes(0),
+            committed: Bytes(0),
+            grade: Grade::Exact,
+            error: Bytes(0),
+            sources: Vec::new(),
+        })
+    }
+
+    fn resident(&self, line: LineId) -> Bytes {
+        self.of(line).map(|(_, entry)| entry.resident).sum()
+    }
+
+    fn of(&self, line: LineId) -> impl Iterator<Item = (&str, &Entry)> {
+        self.entries.iter().filter(move |((of, _), _)| *of == line).map(|((_, detail), entry)| (detail.as_str(), entry))
+    }
+
+    fn lines(self) -> Vec<Line> {
+        let mut lines: BTreeMap<LineId, Line> = BTreeMap::new();
+        for ((id, detail), entry) in self.entries {
+            if entry.resident == Bytes(0) && entry.reserved == Bytes(0) {
+                continue;
+            }
+            let line = lines.entry(id).or_insert_with(|| Line {
+                id,
+                name: id.name().to_owned(),
+                resident: Bytes(0),
+                reserved: Bytes(0),
+                committed: Bytes(0),
+                grade: Grade::Exact,
+                error: Bytes(0),
+                sources: Vec::new(),
+                children: Vec::new(),
+            });
+            line.resident += entry.resident;
+            line.reserved += entry.reserved;
+            line.committed += entry.committed;
+            line.grade = line.grade.max(entry.grade);
+            line.error += entry.error;
+            for source in &entry.sources {
+                if !line.sources.contains(source) {
+                    line.sources.push(*source);
+                }
+            }
+            let name = if detail.is_empty() { "mapped".to_owned() } else { detail };
+            line.children.push(Line {
+                id,
+                name,
+                resident: entry.resident,
+                reserved: entry.reserved,
+                committed: entry.committed,
+                grade: entry.grade,
+                error: entry.error,
+                sources: entry.sources,
+                children: Vec::new(),
+            });
+        }
+        let mut lines: Vec<Line> = lines.into_values().collect();
+        for line in &mut lines {
+            line.error = line.error.min(line.resident.max(line.reserved - line.resident));
+            line.children.sort_by(|one, other| other.resident.cmp(&one.resident).then(one.name.cmp(&other.name)));
+            if let [only] = line.children.as_slice()
+                && only.name == "mapped"
+            {
+                line.children.clear();
+            }
+        }
+        lines.sort_by(|one, other| other.resident.cmp(&one.resident).then(one.id.cmp(&other.id)));
+        lines
+    }
+}
+
+impl Entry {
+    fn add(&mut self, resident: Bytes, reserved: Bytes, committed: Bytes, grade: Grade, error: Bytes, source: Source) {
+        self.resident += resident;
+        self.reserved += reserved;
+        self.committed += committed;
+        // An empty part says nothing about how good the figure is.
+        if resident > Bytes(0) || error > Bytes(0) {
+            self.grade = self.grade.max(grade);
+        }
+        self.error += error;
+        if !self.sources.contains(&source) {
+            self.sources.push(source);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

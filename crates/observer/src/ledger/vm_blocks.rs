@@ -1,0 +1,87 @@
+//! What the VM malloc'ed lies in the allocator's pages. NMT says how much, by category; those bytes leave the allocator's
+//! line for the VM's, so that the VM's subtotal is what the VM says it is.
+//!
+//! Blocks of one category have no addresses here, so their residency is that of live memory as a whole:
+//!
+//!   moved = malloc × resident live / live,   |error| ≤ what is not resident of live, or all of it
+
+use super::attribute::apportion;
+use super::lines::LineId;
+use super::{Books, Grade};
+use crate::gap::Source;
+use crate::snapshot::{NmtCategory, Snapshot};
+use crate::units::Bytes;
+
+const DETAIL: &str = "malloc'ed";
+
+pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
+    let Some(vm) = &snapshot.hotspot else { return };
+    let mut wanted: Vec<(LineId, Bytes)> = vm
+        .categories
+        .iter()
+        .filter_map(|category| Some((line_of(category)?, category.malloc + category.arena)))
+        .collect();
+    if wanted.is_empty()
+        && let Some(direct) = &vm.direct_buffers
+    {
+        wanted.push((LineId::DirectBuffers, direct.capacity));
+    }
+    wanted.retain(|(_, bytes)| *bytes > Bytes(0));
+    let asked: Bytes = wanted.iter().map(|(_, bytes)| *bytes).sum();
+    let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
+        .into_iter()
+        .find(|line| books.resident(*line) > Bytes(0))
+    else {
+        return;
+    };
+    let resident = books.resident(from);
+    let live = match (&snapshot.glibc, from) {
+        (Some(glibc), LineId::GlibcLive) => {
+            glibc.arenas.iter().map(|arena| arena.live).sum::<Bytes>()
+                + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>()
+        }
+        // Not walked: all of it may be live.
+        _ => resident.max(asked),
+    };
+    let untouched = live - resident;
+    let mut moved_in_all = Bytes(0);
+    for (line, bytes) in wanted {
+        let moved = bytes.scaled(resident.0.min(live.0), live.0).min(resident - moved_in_all);
+        let (least, most) = (bytes - untouched, bytes.min(resident));
+        let error = (moved - least).max(most - moved);
+        moved_in_all += moved;
+        let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
+        books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
+    }
+    take(books, from, moved_in_all);
+}
+
+/// Takes `bytes` from the children of `line` in proportion to what they have: the blocks' places aren't known.
+fn take(books: &mut Books, line: LineId, bytes: Bytes) {
+    let mut entries: Vec<&mut super::Entry> =
+        books.entries.iter_mut().filter(|((of, _), _)| *of == line).map(|(_, entry)| entry).collect();
+    let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
+    let sum: u64 = weights.iter().sum();
+    for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {
+        // share ≤ ⌈bytes × weight / sum⌉ ≤ weight, since bytes ≤ sum: nothing saturates, and the sum holds.
+        entry.resident -= Bytes(share);
+        entry.grade = entry.grade.max(Grade::Derived);
+        if !entry.sources.contains(&Source::HotSpot) {
+            entry.sources.push(Source::HotSpot);
+        }
+    }
+}
+
+/// NMT's categories on the ledger's lines. The Java heap and stacks are mapped, never malloc'ed.
+fn line_of(category: &NmtCategory) -> Option<LineId> {
+    Some(match category.name.as_str() {
+        "Java Heap" | "Thread Stack" | "Total" => return None,
+        "Class" | "Metaspace" | "Shared class space" | "Module" => LineId::Class,
+        "Code" => LineId::CodeCache,
+        "GC" | "GCCardSet" => LineId::Gc,
+        "Compiler" | "JVMCI" => LineId::Compiler,
+        "Symbol" | "String Deduplication" => LineId::Symbols,
+        "Other" => LineId::DirectBuffers,
+        _ => LineId::VmInternal,
+    })
+}

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod explain;
 mod report;
 mod run;
 mod sys;
@@ -22,6 +23,8 @@ struct Cli {
 enum Verb {
     /// Start a program with the tracker in it
     Run(run::Args),
+    /// Where every resident byte of a live process went, and what to do about it
+    Explain(explain::Args),
     /// What a tracked process holds, live or after its death
     Report(report::Args),
 }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.verb {
         Verb::Run(args) => run::run(args),
+        Verb::Explain(args) => explain::run(args),
         Verb::Report(args) => report::run(args),
     };
     done.unwrap_or_else(|Failure(sentence)| {

@@ -3,7 +3,8 @@
 pub mod books;
 pub mod gap;
 pub mod ledger;
+pub mod rules;
 pub mod snapshot;
 pub mod source;
 pub mod units;
-pub mod rules;
+pub mod verdict;

@@ -56,6 +56,8 @@ pub struct Snapshot {
     pub native_image: Option<NativeImage>,
     /// Allocators found among the mapped files, glibc's included.
     pub allocators: Vec<LoadedAllocator>,
+    /// A limit to judge against in place of the cgroup's (`--limit`).
+    pub limit_asked: Option<Bytes>,
     pub gaps: Vec<Gap>,
     /// When each source was read, relative to the start of the snapshot: the skew between them.
     pub readings: Vec<Reading>,

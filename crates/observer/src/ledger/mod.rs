@@ -23,7 +23,7 @@ pub use claims::{thread_group, vma_at};
 pub use lines::{Group, LineId};
 
 use crate::gap::Source;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 
 /// How a figure came about; the order is from best to worst.
@@ -149,6 +149,15 @@ impl Ledger {
         let lines: Bytes = self.lines.iter().filter(|line| line.id.group() == group).map(|line| line.resident).sum();
         if group == Group::Other { lines + self.remainder } else { lines }
     }
+}
+
+/// Mappings with resident pages that several owners share: the page map of these settles who has how much.
+pub fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
+    let pieces = if snapshot.smaps_refused { Vec::new() } else { attribute::pieces(snapshot, &claims::of(snapshot)) };
+    let mut cut: Vec<usize> =
+        pieces.windows(2).filter(|pair| pair[0].vma == pair[1].vma).map(|pair| pair[0].vma).collect();
+    cut.dedup();
+    cut.into_iter().map(|index| &snapshot.vmas[index]).filter(|vma| vma.rss > Bytes(0))
 }
 
 /// Without smaps: the kernel's totals by kind, whoever they belong to.

@@ -9,6 +9,9 @@ pub mod glibc;
 pub mod memory;
 pub mod proc;
 pub mod segment;
+mod take;
+
+pub use take::{Refusal, take};
 
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
 #[cfg(test)]

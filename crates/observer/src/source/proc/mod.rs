@@ -4,6 +4,7 @@ mod allocators;
 mod read;
 mod residency;
 mod smaps;
+mod stacks;
 mod status;
 mod target;
 
@@ -14,4 +15,5 @@ pub use read::{
 };
 pub use residency::{Residency, read_residency};
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
+pub use stacks::find_stacks;
 pub use target::{Absent, Target};

@@ -1,0 +1,65 @@
+//! `plimsoll explain PID`: where every resident byte of a live process went.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::ValueEnum;
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::source::take;
+use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::judge;
+use plimsoll_report::ledger_text::{Explanation, Style};
+use plimsoll_report::{ledger_json, ledger_text};
+
+use crate::Failure;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The process to explain
+    pid: u32,
+    /// List every mapping with its owner
+    #[arg(long)]
+    maps: bool,
+    /// List every arena of glibc's malloc
+    #[arg(long)]
+    arenas: bool,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Judge against this many bytes instead of the cgroup's limit
+    #[arg(long, value_name = "BYTES")]
+    limit: Option<u64>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let mut snapshot = take(args.pid).map_err(|refusal| Failure(refusal.0))?;
+    snapshot.limit_asked = args.limit.map(Bytes);
+    let ledger = Ledger::of(&snapshot);
+    let verdicts = judge(&snapshot, &ledger);
+    let explanation = Explanation { snapshot, ledger, verdicts };
+    let stdout = io::stdout();
+    let style = Style { colour: stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none(), width: width() };
+    let mut out = io::BufWriter::new(stdout.lock());
+    let written = match args.format {
+        Format::Json => ledger_json::write(&mut out, &explanation),
+        Format::Text => ledger_text::write(&mut out, &explanation, style),
+    };
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure(format!("the report can't be written: {error}")))
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Columns of the terminal; 120 where there is none.
+fn width() -> usize {
+    let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let window = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    asked.or_else(window).filter(|columns| *columns >= 40).unwrap_or(120)
+}

@@ -1,0 +1,163 @@
+//! Thread stacks by the thread library's own record. glibc puts `struct pthread` at the top of each stack that it maps
+//! (nptl/allocatestack.c); on x86-64 it begins with the TCB:
+//!
+//! ```text
+//!   stackblock ┌────────────┐
+//!              │ guard      │
+//!              │ stack      │ grows down
+//!              │ static TLS │
+//!   pthread p  │ +0   tcb  = p          sysdeps/x86_64/nptl/tls.h, tcbhead_t
+//!              │ +16  self = p
+//!              │ …    tid (0 once the thread has ended), stackblock, stackblock_size
+//!              └────────────┘ stackblock + stackblock_size
+//! ```
+//!
+//! The offsets of the later fields differ between versions, so they are recognised: the one pair of page-aligned words
+//! (b, s) behind p with b < p < b + s ≤ b + one reservation whose end is the end of the record's page run, and a word that is
+//! one of the process's thread ids.
+
+use crate::snapshot::{Backing, Thread, Vma};
+use crate::source::memory::{Memory, PAGE, word_at};
+use crate::units::{AddressRange, Avma};
+
+/// Where the record is looked for below the end of a mapping: struct pthread is about 2.3 KiB, 64-aligned.
+const WITHIN: u64 = 16 << 10;
+/// Bytes of struct pthread that are searched for its fields.
+const RECORD: usize = 2304;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    /// Guard included.
+    stack: AddressRange,
+    /// 0: nobody runs on it.
+    tid: u32,
+}
+
+/// Fills in the threads' stacks, and returns those that are kept without a thread.
+pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -> Vec<AddressRange> {
+    let mut idle = Vec::new();
+    for (index, vma) in vmas.iter().enumerate() {
+        let candidate = vma.backing == Backing::Anonymous && vma.writable && !vma.shared && vma.rss.0 > 0;
+        if !candidate || !above_guard(vmas, index) {
+            continue;
+        }
+        let Some(record) = record_at_top(memory, vma.range, threads) else { continue };
+        match threads.iter_mut().find(|thread| thread.namespaced_tid == record.tid) {
+            Some(thread) => thread.stack = Some(record.stack),
+            None => idle.push(record.stack),
+        }
+    }
+    // A mapping that the kernel merged with a neighbour above hides its record from the search at the end: search
+    // upwards from the stack pointer.
+    for index in 0..threads.len() {
+        if threads[index].stack.is_some() {
+            continue;
+        }
+        let found = threads[index].stack_pointer.and_then(|pointer| {
+            let vma = vmas.iter().find(|vma| vma.range.contains(pointer))?;
+            (vma.backing == Backing::Anonymous).then(|| record_above(memory, pointer, vma.range, threads))?
+        });
+        if let Some(record) = found
+            && record.tid == threads[index].namespaced_tid
+        {
+            threads[index].stack = Some(record.stack);
+        }
+    }
+    idle
+}
+
+/// Stacks are mapped inaccessible and then opened above their guard; glibc 2.42 and later guard by madvise, and the
+/// mapping then begins with the guard itself.
+fn above_guard(vmas: &[Vma], index: usize) -> bool {
+    let below = index.checked_sub(1).map(|below| &vmas[below]);
+    below.is_none_or(|below| below.inaccessible() || below.range.end < vmas[index].range.start)
+}
+
+fn record_at_top(memory: &impl Memory, range: AddressRange, threads: &[Thread]) -> Option<Record> {
+    let from = range.start.0.max(range.end.0.saturating_sub(WITHIN));
+    search(memory, AddressRange::new(Avma(from), range.end), threads)
+}
+
+fn record_above(memory: &impl Memory, pointer: Avma, range: AddressRange, threads: &[Thread]) -> Option<Record> {
+    const LONGEST_SEARCH: u64 = 8 << 20;
+    const STEP: u64 = 64 << 10;
+    let mut from = pointer.0 & !63;
+    let end = range.end.0.min(from.saturating_add(LONGEST_SEARCH));
+    while from < end {
+        // The windows overlap by one record.
+        let to = (from + STEP + RECORD as u64).min(range.end.0);
+        if let Some(record) = search(memory, AddressRange::new(Avma(from), Avma(to)), threads) {
+            return Some(record);
+        }
+        from += STEP;
+    }
+    None
+}
+
+fn search(memory: &impl Memory, within: AddressRange, threads: &[Thread]) -> Option<Record> {
+    let mut bytes = vec![0; usize::try_from(within.length().0).ok()?];
+    if !memory.read(within.start, &mut bytes) {
+        return None;
+    }
+    (0..bytes.len()).step_by(64).find_map(|at| {
+        let pthread = within.start.0 + at as u64;
+        let is_self = word_at(&bytes, at)? == pthread && word_at(&bytes, at + 16)? == pthread;
+        if !is_self {
+            return None;
+        }
+        fields(&bytes[at..bytes.len().min(at + RECORD)], pthread, threads)
+    })
+}
+
+fn fields(record: &[u8], pthread: u64, threads: &[Thread]) -> Option<Record> {
+    let words = || (0..record.len() / 8).map(|index| word_at(record, index * 8).unwrap_or_default());
+    let stack = words().zip(words().skip(1)).find_map(|(base, size)| {
+        let end = base.checked_add(size)?;
+        let aligned = base % PAGE == 0 && size % PAGE == 0 && base != 0 && size != 0;
+        // The record ends in the last pages of the block.
+        (aligned && base < pthread && pthread < end && end - pthread <= WITHIN)
+            .then(|| AddressRange::new(Avma(base), Avma(end)))
+    })?;
+    // tid is an int in the first kilobyte (0x2d0 in 2.2x to 2.4x); a live thread's own id is unlikely to occur by chance.
+    let tid = record[..record.len().min(1024)]
+        .chunks_exact(4)
+        .map(|half| u32::from_le_bytes(half.try_into().unwrap_or_default()))
+        .find(|half| *half != 0 && threads.iter().any(|thread| thread.namespaced_tid == *half))
+        .unwrap_or(0);
+    Some(Record { stack, tid })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::memory::Live;
+    use crate::source::proc::{Target, read_mappings, read_threads};
+
+    #[test]
+    fn stacks_of_own_threads_are_the_ones_that_pthread_states() {
+        use std::sync::mpsc::channel;
+        let (tell, told) = channel();
+        let (release, wait) = channel::<()>();
+        let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+        for _ in 0..4 {
+            let (tell, wait) = (tell.clone(), wait.clone());
+            std::thread::spawn(move || {
+                let local = 0u8;
+                tell.send((rustix::thread::gettid().as_raw_nonzero().get() as u32, &raw const local as u64)).unwrap();
+                let _ = wait.lock().map(|wait| wait.recv());
+            });
+        }
+        let on_stack: Vec<(u32, u64)> = told.iter().take(4).collect();
+        let target = Target::open(std::process::id()).unwrap();
+        let mut gaps = Vec::new();
+        let mut threads = read_threads(&target, false, &mut gaps);
+        let vmas = read_mappings(&target, &mut gaps).vmas;
+        find_stacks(&Live::open(&target).unwrap(), &vmas, &mut threads);
+        for (tid, local) in on_stack {
+            let thread = threads.iter().find(|thread| thread.tid == tid).unwrap();
+            let stack = thread.stack.expect("a thread of glibc's carries its record");
+            assert!(stack.contains(Avma(local)), "{stack:?} {local:x}");
+        }
+        drop(release);
+    }
+}

@@ -1,0 +1,82 @@
+//! One snapshot: every source asked once, in the order that keeps the ones joined by address close together.
+
+use std::time::Instant;
+
+use super::memory::Live;
+use super::proc::{self, Target, timed};
+use super::{cgroup, glibc};
+use crate::gap::{Gap, Source};
+use crate::ledger;
+use crate::snapshot::{Snapshot, Vma};
+use crate::units::AddressRange;
+
+/// Why there is nothing to explain: one line for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(pub String);
+
+pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
+    let target = Target::open(pid).map_err(|absent| match absent {
+        proc::Absent::NoSuchProcess => Refusal(format!("no process {pid}")),
+        proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
+    })?;
+    let vanished = || Refusal(format!("process {pid} went away while it was being read"));
+    let since = Instant::now();
+    let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
+    let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| vanished())?;
+    if let Some(reason) = proc::refusal(process.state, pid) {
+        return Err(Refusal(reason));
+    }
+    snapshot.process = process;
+    let mut gaps = Vec::new();
+    let mut readings = Vec::new();
+
+    snapshot.threads = proc::read_threads(&target, snapshot.process.contained, &mut gaps);
+    let mappings = timed(since, Source::Proc, &mut readings, || proc::read_mappings(&target, &mut gaps));
+    snapshot.time = proc::seconds_since_epoch();
+    snapshot.vmas = mappings.vmas;
+    snapshot.rollup = mappings.rollup;
+    snapshot.smaps_refused = mappings.refused;
+    snapshot.rss_by_kind = rss_by_kind;
+    if let Ok((_, rss)) = proc::read_process(&target) {
+        snapshot.rss_by_kind = rss;
+    }
+    if snapshot.vmas.is_empty() && !snapshot.smaps_refused {
+        // An address space with no mapping is one that has just been torn down.
+        return Err(vanished());
+    }
+    snapshot.allocators = proc::recognise_allocators(&target, &snapshot.vmas);
+    let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || glibc::read(&target, &snapshot.vmas));
+    snapshot.glibc = glibc;
+    gaps.extend(glibc_gaps);
+    if let Ok(memory) = Live::open(&target) {
+        snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
+    }
+    timed(since, Source::Pagemap, &mut readings, || residency(&target, &mut snapshot, &mut gaps));
+    let (group, cgroup_gaps) =
+        timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(&target, snapshot.host.memory));
+    snapshot.cgroup = group;
+    gaps.extend(cgroup_gaps);
+    snapshot.gaps = gaps;
+    snapshot.readings = readings;
+    Ok(snapshot)
+}
+
+/// The page map of those mappings only that more than one owner claims a part of.
+fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
+    let cut: Vec<AddressRange> = ledger::mappings_with_several_owners(snapshot).map(|vma: &Vma| vma.range).collect();
+    if cut.is_empty() {
+        return;
+    }
+    let read = target.file("pagemap").and_then(|file| proc::read_residency(&file, &cut, snapshot.host.page));
+    match read {
+        Ok(residency) => snapshot.residency = Some(residency),
+        Err(error) => gaps.push(
+            Gap::new(
+                Source::Pagemap,
+                format!("/proc/{}/pagemap can't be read: {error}", target.pid()),
+                format!("{} mappings with several owners are shared out by length", cut.len()),
+            )
+            .remedy(proc::PERMISSION_REMEDY),
+        ),
+    }
+}

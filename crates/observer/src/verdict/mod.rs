@@ -1,0 +1,114 @@
+//! Rules over a ledger: each says what it found in numbers, what to do about it in order of effort, and what that would
+//! save. A rule is right when it speaks and silent otherwise. Pure.
+
+use crate::ledger::Ledger;
+use crate::snapshot::Snapshot;
+use crate::units::Bytes;
+
+macro_rules! verdicts {
+    ($($variant:ident $id:literal)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum VerdictId { $($variant),* }
+        impl VerdictId {
+            pub const ALL: &'static [VerdictId] = &[$(VerdictId::$variant),*];
+            /// What scripts rely on, and the name of the page in docs/verdicts/.
+            pub const fn id(self) -> &'static str {
+                match self { $(VerdictId::$variant => $id),* }
+            }
+        }
+    };
+}
+
+verdicts! {
+    ArenaRetention "arena-retention"
+    ThreadStacks "thread-stacks"
+    DirectBufferGrowth "direct-buffer-growth"
+    ClassGrowth "class-growth"
+    CodeCacheGrowth "code-cache-growth"
+    NativeLeak "native-leak"
+    MappedFileGrowth "mapped-file-growth"
+    HugePages "huge-pages"
+    HeapCommittedUnused "heap-committed-unused"
+    LimitNear "limit-near"
+    AllocatorRetention "allocator-retention"
+    MapCount "map-count"
+    Healthy "healthy"
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Nothing to do, but a figure that people misread.
+    Note,
+    Warning,
+    /// The process is about to be killed or to fail.
+    Critical,
+}
+
+impl Severity {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Note => "note",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Effort {
+    /// One command on the running process.
+    Now,
+    /// A variable or flag, and a restart.
+    Restart,
+    /// A change of image or deployment.
+    Deploy,
+    /// A change of code.
+    Code,
+}
+
+impl Effort {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Effort::Now => "now",
+            Effort::Restart => "restart",
+            Effort::Deploy => "deploy",
+            Effort::Code => "code",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    pub what: String,
+    /// To be pasted as it stands.
+    pub how: String,
+    pub effort: Effort,
+    pub trade_off: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub id: VerdictId,
+    pub severity: Severity,
+    /// How much memory it is about.
+    pub bytes: Bytes,
+    /// One sentence.
+    pub summary: String,
+    /// The numbers it rests on.
+    pub evidence: Vec<String>,
+    /// What the best remedy is expected to save: at least, at most.
+    pub saving: Option<(Bytes, Bytes)>,
+    /// In order of effort.
+    pub remedies: Vec<Remedy>,
+}
+
+type Rule = fn(&Snapshot, &Ledger) -> Option<Verdict>;
+
+const RULES: &[Rule] = &[];
+
+/// Gravest first, then biggest.
+pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
+    let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(snapshot, ledger)).collect();
+    verdicts.sort_by(|one, other| other.severity.cmp(&one.severity).then(other.bytes.cmp(&one.bytes)));
+    verdicts
+}

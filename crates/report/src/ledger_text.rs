@@ -1,0 +1,409 @@
+//! `plimsoll explain` for a person: one screen, biggest first, a bar for each line, the sum, the verdicts.
+//!
+//! Every name that comes from the target passes `printable`: a terminal is never written what a process chose.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::gap::Source;
+use plimsoll_observer::ledger::{Grade, Group, Ledger, Line, LineId};
+use plimsoll_observer::snapshot::{CgroupVersion, ProcessState, Snapshot};
+use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::{Severity, Verdict};
+
+use crate::words::{count, cut, duration, printable};
+
+/// What is explained: the facts, the sum, what to do.
+pub struct Explanation {
+    pub snapshot: Snapshot,
+    pub ledger: Ledger,
+    pub verdicts: Vec<Verdict>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Style {
+    pub colour: bool,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+const BAR: usize = 24;
+const NAME: usize = 26;
+/// Children shown below a line, and the share of RSS below which a line shows none.
+const CHILDREN: usize = 4;
+const WORTH_CHILDREN: f64 = 4.0;
+
+pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> io::Result<()> {
+    let mut page = Page { out, style, snapshot: &explanation.snapshot, ledger: &explanation.ledger };
+    page.head()?;
+    page.lines()?;
+    page.notes()?;
+    page.gaps()?;
+    for verdict in &explanation.verdicts {
+        page.verdict(verdict)?;
+    }
+    Ok(())
+}
+
+/// Terminal attributes, empty where the output is no terminal.
+#[derive(Clone, Copy)]
+enum Ink {
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+    Green,
+    Group(Group),
+}
+
+struct Page<'e, W: Write> {
+    out: &'e mut W,
+    style: Style,
+    snapshot: &'e Snapshot,
+    ledger: &'e Ledger,
+}
+
+impl<W: Write> Page<'_, W> {
+    fn ink(&self, ink: Ink, text: &str) -> String {
+        if !self.style.colour || text.is_empty() {
+            return text.to_owned();
+        }
+        let code = match ink {
+            Ink::Bold => "1",
+            Ink::Dim => "2",
+            Ink::Red => "1;31",
+            Ink::Yellow => "1;33",
+            Ink::Green => "32",
+            Ink::Group(Group::Vm) => "34",
+            Ink::Group(Group::Allocator) => "33",
+            Ink::Group(Group::Stacks) => "35",
+            Ink::Group(Group::Files) => "36",
+            Ink::Group(Group::Other) => "37",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    fn head(&mut self) -> io::Result<()> {
+        let process = &self.snapshot.process;
+        let command = match process.command.is_empty() {
+            true => format!("({})", process.name),
+            false => process.command.join(" "),
+        };
+        let mut facts = vec![format!("pid {}", process.pid)];
+        if let Some(inner) = process.namespaced_pid {
+            facts.push(format!("({inner} inside)"));
+        }
+        facts.extend(runtime(self.snapshot));
+        if let Some(up) = process.uptime {
+            facts.push(format!("up {}", duration((up * 1e9) as u64)));
+        }
+        let threads = process.thread_count;
+        facts.push(format!("{} thread{}", count(threads), if threads == 1 { "" } else { "s" }));
+        if process.state == ProcessState::Stopped {
+            facts.push("stopped".to_owned());
+        }
+        let facts = facts.join("   ");
+        let room = self.style.width.saturating_sub(facts.chars().count() + 3).max(20);
+        writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, room)))?;
+
+        let rss = self.ledger.rss;
+        let mut second = format!("RSS {rss}");
+        if let Some(cgroup) = &self.snapshot.cgroup {
+            match cgroup.limit {
+                Some(limit) => {
+                    let name = match cgroup.version {
+                        CgroupVersion::V1 => "memory.limit_in_bytes",
+                        CgroupVersion::V2 => "memory.max",
+                    };
+                    let near = cgroup.charged.percent_of(limit);
+                    second += &format!(
+                        "   cgroup charged {} of {limit} ({name}), {near:.0} %   working set {}",
+                        cgroup.charged,
+                        cgroup.working_set()
+                    );
+                }
+                None => second += "   no memory limit",
+            }
+        }
+        if let Some(peak) = process.peak_rss
+            && peak > rss
+        {
+            second += &format!("   peak {peak}");
+        }
+        if process.swap > Bytes(0) {
+            second += &format!("   swapped out {}", process.swap);
+        }
+        writeln!(self.out, "{second}\n")
+    }
+
+    fn lines(&mut self) -> io::Result<()> {
+        let rss = self.ledger.rss;
+        let widest = self.ledger.lines.first().map(|line| line.resident).unwrap_or_default();
+        let mut groups: Vec<Group> = Group::ALL.into_iter().filter(|group| *group != Group::Other).collect();
+        groups.sort_by_key(|group| std::cmp::Reverse(self.ledger.group(*group)));
+        groups.push(Group::Other);
+        for group in groups {
+            let lines: Vec<&Line> =
+                self.ledger.lines.iter().filter(|line| line.id.group() == group && line.resident > Bytes(0)).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            if group != Group::Other {
+                let sum = self.ledger.group(group);
+                let head = format!(
+                    "  {:<w$}{:>10}  {:>4.0} %",
+                    group.name(),
+                    sum.to_string(),
+                    sum.percent_of(rss),
+                    w = NAME + 2
+                );
+                writeln!(self.out, "{}", self.ink(Ink::Bold, head.trim_end()))?;
+            }
+            for line in lines {
+                self.line(line, widest)?;
+            }
+        }
+        let remainder = self.ledger.remainder;
+        writeln!(
+            self.out,
+            "  {:<w$}{:>10}  {:>4.1} %",
+            "remainder",
+            remainder.to_string(),
+            remainder.percent_of(rss),
+            w = NAME + 2
+        )?;
+        let sum = format!("  {:<w$}{:>10}  = RSS", "sum", rss.to_string(), w = NAME + 2);
+        writeln!(self.out, "{}", self.ink(Ink::Bold, &sum))
+    }
+
+    fn line(&mut self, line: &Line, widest: Bytes) -> io::Result<()> {
+        let bar = self.bar(line, widest);
+        let note = self.note(line);
+        let text = format!("    {:<w$}{:>10}  {bar}", line.name, line.resident.to_string(), w = NAME);
+        writeln!(self.out, "{}  {}", text, self.ink(Ink::Dim, &note).trim_end())?;
+        if line.resident.percent_of(self.ledger.rss) < WORTH_CHILDREN || line.children.len() < 2 {
+            return Ok(());
+        }
+        let mut rest = line.resident;
+        let mut left = line.children.iter().filter(|child| child.resident > Bytes(0)).count();
+        for child in line.children.iter().take(CHILDREN) {
+            if child.resident.percent_of(line.resident) < 2.0 {
+                break;
+            }
+            let name = short(child, self.style.width.saturating_sub(24).max(30));
+            let text = format!("      {:>10}  {name}", child.resident.to_string());
+            writeln!(self.out, "{}", self.ink(Ink::Dim, &text))?;
+            rest -= child.resident;
+            left -= 1;
+        }
+        if left > 0 && rest > Bytes(0) {
+            let text = format!("      {:>10}  {left} more", rest.to_string());
+            writeln!(self.out, "{}", self.ink(Ink::Dim, &text))?;
+        }
+        Ok(())
+    }
+
+    /// Eighths of a block, so that a bar is never longer than its figure.
+    fn bar(&self, line: &Line, widest: Bytes) -> String {
+        const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
+        let eighths = Bytes((BAR * 8) as u64).scaled(line.resident.0, widest.0).0 as usize;
+        let text = format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8]);
+        let pad = " ".repeat(BAR.saturating_sub(text.chars().count()));
+        format!("{}{pad}", self.ink(Ink::Group(line.id.group()), &text))
+    }
+
+    /// What a reader asks next about this line.
+    fn note(&self, line: &Line) -> String {
+        let mut notes = Vec::new();
+        match line.id {
+            LineId::JavaHeap => {
+                if let Some(heap) = self.snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref()) {
+                    notes.push(format!("committed {}", heap.committed));
+                    match heap.live_after_gc {
+                        Some(live) => notes.push(format!("live after last GC {live}")),
+                        None => notes.push(format!("occupied {}", heap.occupied)),
+                    }
+                }
+            }
+            LineId::GlibcRetained => {
+                if let Some(glibc) = &self.snapshot.glibc {
+                    let arenas = glibc.arenas.len();
+                    notes.push(format!(
+                        "{arenas} arena{}; a trim would give it back",
+                        if arenas == 1 { "" } else { "s" }
+                    ));
+                }
+            }
+            LineId::GlibcLive => {
+                if let Some(glibc) = &self.snapshot.glibc {
+                    let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
+                    notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
+                }
+            }
+            LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap if line.reserved > line.resident => {
+                notes.push(format!("of {} address space", line.reserved));
+            }
+            LineId::MappedFiles => {
+                let clean = self.clean(line.id);
+                if clean > Bytes(0) {
+                    notes.push(format!("{clean} clean: the kernel takes it back when it needs it"));
+                }
+            }
+            _ => {}
+        }
+        if line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0 {
+            notes.push(format!("± {}", line.error));
+        }
+        notes.join(", ")
+    }
+
+    fn clean(&self, id: LineId) -> Bytes {
+        use plimsoll_observer::ledger::Owner;
+        let mine = |owner: &Owner| matches!(owner, Owner::Line(line, _) if *line == id);
+        let vmas =
+            self.ledger.pieces.iter().filter(|piece| mine(&piece.owner)).map(|piece| &self.snapshot.vmas[piece.vma]);
+        vmas.map(|vma| vma.shared_clean + vma.private_clean).sum()
+    }
+
+    /// Arena cap, the readings' own cost and skew.
+    fn notes(&mut self) -> io::Result<()> {
+        let snapshot = self.snapshot;
+        if let Some(glibc) = &snapshot.glibc
+            && let Some(cap) = glibc.arena_cap
+            && glibc.arenas.len() > 1
+        {
+            let how = match glibc.arena_cap_set {
+                true => "set".to_owned(),
+                false => format!("8 × {} CPUs", snapshot.host.cpus_online),
+            };
+            let quota = snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
+            let quota = quota.map(|cpus| format!("; the cgroup's quota is {cpus:.1} CPUs")).unwrap_or_default();
+            let ceiling = Bytes::mib(64).scaled(cap, 1);
+            writeln!(
+                self.out,
+                "\n  arenas {} of at most {cap} ({how}): address space up to {ceiling}{quota}",
+                glibc.arenas.len()
+            )?;
+        }
+        let sources: Vec<String> = snapshot
+            .readings
+            .iter()
+            .map(|reading| format!("{} {} ms", name(reading.source), millis(reading.took)))
+            .collect();
+        if let Some(smaps) = snapshot.reading(Source::Proc) {
+            let skew = match self.ledger.skew {
+                Some(skew) if skew > Bytes(0) => format!("; {skew} moved between two readings"),
+                _ => String::new(),
+            };
+            let text = format!(
+                "  {} mappings; at most {} ms under the target's mmap lock{skew}; read: {}",
+                count(snapshot.vmas.len() as u64),
+                millis(smaps.took),
+                sources.join(", ")
+            );
+            writeln!(self.out, "{}", self.ink(Ink::Dim, &text))?;
+        }
+        Ok(())
+    }
+
+    fn gaps(&mut self) -> io::Result<()> {
+        for gap in &self.snapshot.gaps {
+            let mark = self.ink(Ink::Yellow, "?");
+            writeln!(self.out, "{mark} {}: {}", gap.source.name(), printable(&gap.reason))?;
+            writeln!(self.out, "    so   {}", printable(&gap.effect))?;
+            if !gap.remedy.is_empty() {
+                writeln!(self.out, "    type {}", printable(&gap.remedy))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn verdict(&mut self, verdict: &Verdict) -> io::Result<()> {
+        let (mark, ink) = match verdict.severity {
+            Severity::Critical => ("!!", Ink::Red),
+            Severity::Warning => ("!", Ink::Yellow),
+            Severity::Note => ("·", Ink::Green),
+        };
+        let width = self.style.width.max(60);
+        let id = verdict.id.id();
+        writeln!(self.out, "\n{} {}", self.ink(ink, mark), self.ink(Ink::Bold, id))?;
+        for text in std::iter::once(&verdict.summary).chain(&verdict.evidence) {
+            for row in wrapped(&printable(text), width - 4) {
+                writeln!(self.out, "    {row}")?;
+            }
+        }
+        for (number, remedy) in verdict.remedies.iter().enumerate() {
+            let head = format!("{}  {}", number + 1, printable(&remedy.what));
+            writeln!(self.out, "  {}", self.ink(Ink::Bold, &head))?;
+            for row in remedy.how.lines() {
+                writeln!(self.out, "       {}", self.ink(Ink::Green, &printable(row)))?;
+            }
+            if !remedy.trade_off.is_empty() {
+                for row in wrapped(&printable(&remedy.trade_off), width - 7) {
+                    writeln!(self.out, "       {}", self.ink(Ink::Dim, &row))?;
+                }
+            }
+        }
+        if let Some((least, most)) = verdict.saving {
+            match least == most {
+                true => writeln!(self.out, "    saves about {most}")?,
+                false => writeln!(self.out, "    saves {least} to {most}")?,
+            }
+        }
+        if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {
+            writeln!(self.out, "{}", self.ink(Ink::Dim, &format!("    why: docs/verdicts/{id}.md")))?;
+        }
+        Ok(())
+    }
+}
+
+fn runtime(snapshot: &Snapshot) -> Option<String> {
+    if let Some(vm) = &snapshot.hotspot {
+        return Some(cut(format!("HotSpot {}", vm.version).trim(), 40));
+    }
+    if let Some(image) = &snapshot.native_image {
+        return Some(cut(format!("native image {}", image.version).trim(), 40));
+    }
+    let serving = snapshot.allocators.iter().find(|known| known.serves_malloc)?;
+    let version = snapshot.glibc.as_ref().map(|glibc| glibc.version.as_str()).unwrap_or_default();
+    Some(cut(format!("{} {version}", serving.kind).trim(), 40))
+}
+
+/// The tail of a path says more than its head.
+fn short(child: &Line, width: usize) -> String {
+    let name = printable(&child.name);
+    let length = name.chars().count();
+    match length <= width {
+        true => name,
+        false => std::iter::once('…').chain(name.chars().skip(length + 1 - width)).collect(),
+    }
+}
+
+fn name(source: Source) -> &'static str {
+    match source {
+        Source::Proc => "smaps",
+        other => other.name(),
+    }
+}
+
+fn millis(took: std::time::Duration) -> String {
+    format!("{:.1}", took.as_secs_f64() * 1e3)
+}
+
+/// Words in rows of at most `width` columns.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut rows = vec![String::new()];
+    for word in text.split(' ') {
+        let full =
+            rows.last().is_some_and(|row| !row.is_empty() && row.chars().count() + 1 + word.chars().count() > width);
+        if full {
+            rows.push(String::new());
+        }
+        if let Some(row) = rows.last_mut() {
+            if !row.is_empty() {
+                row.push(' ');
+            }
+            row.push_str(word);
+        }
+    }
+    rows
+}

@@ -45,6 +45,7 @@ pub mod counters;
 pub mod layout;
 mod record;
 pub mod rules;
+pub mod vmap;
 
 pub use counters::{Counter, CounterRow};
 pub use layout::*;

@@ -1,0 +1,510 @@
+//! The virtual memory map: which address range was asked for by whom, as the target keeps it and the observer reads it.
+//!
+//! A B+tree of 512-byte blocks in one region of the segment. All words are little-endian u64.
+//!
+//! ```text
+//! region   ┌ block 0: header ┬ block 1 ┬ block 2 ┬ … ┬ `used` … never touched … ┬ capacity ┐
+//!
+//! header   word 0 magic        1 capacity, bytes   2 seq (odd: an update is under way)   3 root: height << 32 | block
+//!               4 used, bytes  5 populated, bytes  6 free list: block                    7 free list: length
+//!               8 lost_ops     9 lost_bytes       10 operation in flight: kind          11 start   12 bytes
+//!              13 new start   14 new bytes (of a remap)
+//!
+//! node     word 0 tag: level << 32 | count         1..=63 slots, ascending: first page number << 19 | block
+//! leaf     word 0 tag: 0     << 32 | count         1..=3 zero     4..=63 fifteen entries, ascending, disjoint
+//!
+//! entry    ┌ start (bytes) ┬ end (bytes) ┬ commit caller << 32 | reserve caller ┬ time << 32 | category << 16 | flags ┐
+//! flags    bits 0–2 prot r w x (all clear: reserved, else committed)   3 was reserved first   4–5 kind
+//! ```
+//!
+//! A slot's page number is where its block's share of the addresses begins; the share ends at the next slot. The number
+//! in a node's first slot means nothing: that share begins where the node's own does. No entry crosses a share's end, so
+//! one mapping can be several entries; the reader joins what adjoins and is alike.
+//!
+//! Torn updates: the writer never changes a reachable block but by one store of one word that leaves it valid (a slot, a
+//! count, the end of an entry). Whatever needs more is built in unreachable blocks, and one store links them in. So a
+//! process killed between any two instructions leaves a valid tree, in which each page has either its old or its new
+//! state; the record of the operation in flight says which range that concerns. A live map is read again while `seq` moves.
+
+/// Bytes of a block, the unit of the region.
+pub const BLOCK: usize = 512;
+/// Words of a block.
+pub const BLOCK_WORDS: usize = BLOCK / 8;
+/// Entries of a full leaf.
+pub const LEAF_ENTRIES: usize = 15;
+/// The word of a leaf at which its entries begin.
+pub const LEAF_FIRST: usize = 4;
+/// Slots of a full node.
+pub const NODE_SLOTS: usize = 63;
+/// Low bits of a slot that hold the block number; the page number is above.
+pub const SLOT_BLOCK_BITS: u32 = 19;
+/// Levels of nodes above the leaves, at most.
+pub const MAX_HEIGHT: usize = 7;
+/// Addresses are counted in 4 KiB steps, whatever the machine's page size.
+pub const PAGE_BITS: u32 = 12;
+/// First address past the user half, with five-level page tables.
+pub const ADDRESS_END: u64 = 1 << 57;
+/// The largest region that slots can number.
+pub const MAX_CAPACITY: usize = BLOCK << SLOT_BLOCK_BITS;
+
+/// Word 0 of the header, written last: "PLVMAP" and the version of the format.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"PLVMAP\x00\x01");
+
+/// Words of the header.
+pub mod header {
+    pub const MAGIC: usize = 0;
+    pub const CAPACITY: usize = 1;
+    pub const SEQ: usize = 2;
+    pub const ROOT: usize = 3;
+    pub const USED: usize = 4;
+    pub const POPULATED: usize = 5;
+    pub const FREE_HEAD: usize = 6;
+    pub const FREE_COUNT: usize = 7;
+    pub const LOST_OPS: usize = 8;
+    pub const LOST_BYTES: usize = 9;
+    pub const OP_KIND: usize = 10;
+    pub const OP_START: usize = 11;
+    pub const OP_BYTES: usize = 12;
+    pub const OP_NEW_START: usize = 13;
+    pub const OP_NEW_BYTES: usize = 14;
+}
+
+const _: () = {
+    assert!(cfg!(target_endian = "little"));
+    assert!(size_of::<Vma>() == 32 && align_of::<Vma>() == 8);
+    assert!(LEAF_FIRST * 8 + LEAF_ENTRIES * size_of::<Vma>() == BLOCK);
+    assert!(8 + NODE_SLOTS * 8 == BLOCK);
+    // A slot holds every page number below ADDRESS_END.
+    assert!(ADDRESS_END >> PAGE_BITS == 1 << (64 - SLOT_BLOCK_BITS));
+    assert!(header::OP_NEW_BYTES < BLOCK_WORDS);
+};
+
+/// What backs a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    Anonymous = 1,
+    /// Private mapping of a file.
+    File = 2,
+    /// MAP_SHARED, of a file or not, and System V shared memory.
+    Shared = 3,
+}
+
+/// PROT_READ, PROT_WRITE, PROT_EXEC as in `mman.h`.
+pub const PROT_MASK: u16 = 7;
+
+/// Callers, category, protection, kind and time of a range: an entry without its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// commit caller << 32 | reserve caller
+    pub callers: u64,
+    /// time << 32 | category << 16 | flags
+    pub rest: u64,
+}
+
+const RESERVED_FIRST: u64 = 1 << 3;
+const KIND_SHIFT: u32 = 4;
+
+impl Attributes {
+    /// No mapping at all. The kind is never 0 in a mapping.
+    pub const HOLE: Self = Self { callers: 0, rest: 0 };
+
+    /// A fresh mapping of one caller.
+    pub const fn new(caller: u32, category: u16, kind: Kind, prot: u16, time: u32) -> Self {
+        let prot = (prot & PROT_MASK) as u64;
+        let (commit, first) = if prot == 0 { (0, RESERVED_FIRST) } else { (caller as u64, 0) };
+        Self {
+            callers: commit << 32 | caller as u64,
+            rest: (time as u64) << 32 | (category as u64) << 16 | (kind as u64) << KIND_SHIFT | first | prot,
+        }
+    }
+
+    pub const fn is_hole(self) -> bool {
+        self.rest >> KIND_SHIFT & 3 == 0
+    }
+
+    pub const fn prot(self) -> u16 {
+        self.rest as u16 & PROT_MASK
+    }
+
+    /// Accessible in some way; what is not, is reserved only.
+    pub const fn committed(self) -> bool {
+        self.prot() != 0
+    }
+
+    /// The range was once PROT_NONE: what is mapped over it commits, and does not replace.
+    pub const fn reserved_first(self) -> bool {
+        self.rest & RESERVED_FIRST != 0
+    }
+
+    pub const fn kind(self) -> Kind {
+        match self.rest >> KIND_SHIFT & 3 {
+            2 => Kind::File,
+            3 => Kind::Shared,
+            _ => Kind::Anonymous,
+        }
+    }
+
+    pub const fn category(self) -> u16 {
+        (self.rest >> 16) as u16
+    }
+
+    /// In the unit of the writer's clock.
+    pub const fn time(self) -> u32 {
+        (self.rest >> 32) as u32
+    }
+
+    /// Who mapped the addresses first.
+    pub const fn reserve_caller(self) -> u32 {
+        self.callers as u32
+    }
+
+    /// Who made them accessible; 0 while they are reserved only.
+    pub const fn commit_caller(self) -> u32 {
+        if self.committed() { (self.callers >> 32) as u32 } else { 0 }
+    }
+
+    /// Equal in everything but the time: adjoining ranges may be one entry.
+    pub const fn alike(self, other: Self) -> bool {
+        self.callers == other.callers && self.rest as u32 == other.rest as u32
+    }
+
+    /// These attributes with the older of both times.
+    pub const fn oldest(self, other: Self) -> Self {
+        if other.time() < self.time() { other.with_rest_of(self) } else { self }
+    }
+
+    const fn with_rest_of(self, other: Self) -> Self {
+        Self { callers: other.callers, rest: self.rest >> 32 << 32 | other.rest as u32 as u64 }
+    }
+
+    /// `prot` set, as by mprotect: from none to some it is `caller` who commits, at `time`.
+    pub const fn protect(self, prot: u16, caller: u32, time: u32) -> Self {
+        let prot = prot & PROT_MASK;
+        let was = self.committed();
+        let rest = self.rest & !(PROT_MASK as u64) | prot as u64;
+        let reserve = self.reserve_caller() as u64;
+        if prot == 0 {
+            let rest = if was { rest as u32 as u64 | (time as u64) << 32 } else { rest };
+            Self { callers: reserve, rest: rest | RESERVED_FIRST }
+        } else if was {
+            Self { callers: self.callers, rest }
+        } else {
+            Self { callers: (caller as u64) << 32 | reserve, rest: rest as u32 as u64 | (time as u64) << 32 }
+        }
+    }
+
+    /// `over` mapped with MAP_FIXED on top of these: over a reservation it commits, re-commits or uncommits, and the
+    /// reserve caller and the category stay (as with NMT's reserve and commit stacks); else it replaces.
+    pub const fn overlay(self, over: Self) -> Self {
+        if self.is_hole() || (over.committed() && self.committed() && !self.reserved_first()) {
+            return over;
+        }
+        let kind_mask = 3 << KIND_SHIFT;
+        let kept = Self { callers: self.callers, rest: self.rest & !kind_mask | over.rest & kind_mask };
+        let mut new = kept.protect(over.prot(), over.reserve_caller(), over.time());
+        if self.committed() && over.committed() {
+            new.callers = (over.reserve_caller() as u64) << 32 | self.reserve_caller() as u64;
+            new.rest = new.rest as u32 as u64 | (over.time() as u64) << 32;
+        }
+        new
+    }
+}
+
+/// A range of addresses and its attributes: an entry of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Vma {
+    pub start: u64,
+    pub end: u64,
+    callers: u64,
+    rest: u64,
+}
+
+impl Vma {
+    pub const fn new(start: u64, end: u64, attributes: Attributes) -> Self {
+        Self { start, end, callers: attributes.callers, rest: attributes.rest }
+    }
+
+    pub const fn attributes(&self) -> Attributes {
+        Attributes { callers: self.callers, rest: self.rest }
+    }
+
+    pub const fn bytes(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    pub const fn words(&self) -> [u64; 4] {
+        [self.start, self.end, self.callers, self.rest]
+    }
+
+    pub const fn from_words([start, end, callers, rest]: [u64; 4]) -> Self {
+        Self { start, end, callers, rest }
+    }
+}
+
+/// What a writer was doing when it was last seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Operation {
+    Map = 1,
+    Unmap = 2,
+    Protect = 3,
+    Remap = 4,
+    Restore = 5,
+}
+
+/// The operation that had begun and not ended: pages of these ranges can be in their old or their new state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    pub operation: Operation,
+    pub start: u64,
+    pub bytes: u64,
+    /// Where a remap moves the range to; 0 otherwise.
+    pub new_start: u64,
+    pub new_bytes: u64,
+}
+
+/// Why there is no map in these bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Shorter than a header.
+    Short,
+    /// Not a map, not of this version, or not yet initialised.
+    Magic,
+}
+
+/// A map in bytes that nobody vouches for.
+#[derive(Clone, Copy)]
+pub struct VmaMap<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> VmaMap<'a> {
+    /// `bytes` begin at the region's first byte; [`VmaMap::used`] of them are enough, what is missing counts as damage.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, Unreadable> {
+        if bytes.len() < BLOCK {
+            return Err(Unreadable::Short);
+        }
+        let map = Self { bytes };
+        if map.word(0, header::MAGIC) == MAGIC { Ok(map) } else { Err(Unreadable::Magic) }
+    }
+
+    /// Odd while an update is under way. A copy is of one moment if this was even and equal before and after it.
+    pub fn seq(&self) -> u64 {
+        self.word(0, header::SEQ)
+    }
+
+    /// Bytes from the region's beginning that were ever written, as the header has it, but no more than its capacity.
+    pub fn used(&self) -> u64 {
+        self.word(0, header::USED).clamp(BLOCK as u64, self.capacity().max(BLOCK as u64))
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.word(0, header::CAPACITY).min(MAX_CAPACITY as u64)
+    }
+
+    /// Operations of which at least a part could not be booked, for want of room.
+    pub fn lost_ops(&self) -> u64 {
+        self.word(0, header::LOST_OPS)
+    }
+
+    /// Bytes of address space whose state was not booked in lost operations.
+    pub fn lost_bytes(&self) -> u64 {
+        self.word(0, header::LOST_BYTES)
+    }
+
+    /// `None` between operations; so in a dead process' map, too, if it did not die in one.
+    pub fn in_flight(&self) -> Option<InFlight> {
+        if self.seq() & 1 == 0 {
+            return None;
+        }
+        let operation = match self.word(0, header::OP_KIND) {
+            1 => Operation::Map,
+            2 => Operation::Unmap,
+            3 => Operation::Protect,
+            4 => Operation::Remap,
+            5 => Operation::Restore,
+            _ => return None,
+        };
+        Some(InFlight {
+            operation,
+            start: self.word(0, header::OP_START),
+            bytes: self.word(0, header::OP_BYTES),
+            new_start: self.word(0, header::OP_NEW_START),
+            new_bytes: self.word(0, header::OP_NEW_BYTES),
+        })
+    }
+
+    /// The mappings in ascending order, disjoint.
+    pub fn entries(&self) -> Entries<'a> {
+        Entries::new(*self)
+    }
+
+    /// 0 past the end: that is a hole, a leaf without entries, and no operation.
+    fn word(&self, block: u64, at: usize) -> u64 {
+        let from = block as usize * BLOCK + at * 8;
+        match self.bytes.get(from..from + 8) {
+            Some(word) => word.try_into().map_or(0, u64::from_le_bytes),
+            None => 0,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Frame {
+    block: u64,
+    at: usize,
+    count: usize,
+    /// The block's share of the addresses.
+    low: u64,
+    high: u64,
+}
+
+/// In-order walk. Ends after as many blocks as there can be, whatever the bytes say.
+pub struct Entries<'a> {
+    map: VmaMap<'a>,
+    stack: [Frame; MAX_HEIGHT + 1],
+    height: usize,
+    depth: usize,
+    blocks_left: usize,
+    /// End of the last entry that was accepted.
+    reached: u64,
+    pending: Option<Vma>,
+    damaged: u64,
+    done: bool,
+}
+
+impl<'a> Entries<'a> {
+    fn new(map: VmaMap<'a>) -> Self {
+        let root = map.word(0, header::ROOT);
+        let mut walk = Self {
+            map,
+            stack: [Frame::default(); MAX_HEIGHT + 1],
+            height: (root >> 32) as usize,
+            depth: 0,
+            blocks_left: map.bytes.len() / BLOCK,
+            reached: 0,
+            pending: None,
+            damaged: 0,
+            done: false,
+        };
+        if walk.height > MAX_HEIGHT {
+            walk.height = 0;
+            walk.damaged = 1;
+            walk.done = true;
+        } else {
+            walk.done = !walk.enter(0, root as u32 as u64, 0, ADDRESS_END);
+        }
+        walk
+    }
+
+    /// Entries and whole blocks left out so far because they contradict the format; above 0 in a map that is corrupt, cut
+    /// short, or was copied while it changed.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    fn enter(&mut self, depth: usize, block: u64, low: u64, high: u64) -> bool {
+        let tag = self.map.word(block, 0);
+        let (level, count) = ((tag >> 32) as usize, tag as u32 as usize);
+        let most = if depth == self.height { LEAF_ENTRIES } else { NODE_SLOTS };
+        let inside = block != 0 && (block as usize) < self.map.bytes.len() / BLOCK;
+        if !inside || level != self.height - depth || count > most || self.blocks_left == 0 {
+            self.damaged += 1;
+            return false;
+        }
+        self.blocks_left -= 1;
+        self.depth = depth;
+        self.stack[depth] = Frame { block, at: 0, count, low, high };
+        true
+    }
+
+    fn slot_start(&self, block: u64, at: usize) -> u64 {
+        self.map.word(block, 1 + at) >> SLOT_BLOCK_BITS << PAGE_BITS
+    }
+
+    fn next_entry(&mut self) -> Option<Vma> {
+        while !self.done {
+            let depth = self.depth;
+            let frame = self.stack[depth];
+            if frame.at >= frame.count {
+                self.done = depth == 0;
+                self.depth = depth.saturating_sub(1);
+                continue;
+            }
+            self.stack[depth].at += 1;
+            if depth < self.height {
+                let block = self.map.word(frame.block, 1 + frame.at) & ((1 << SLOT_BLOCK_BITS) - 1);
+                let low = if frame.at == 0 { frame.low } else { self.slot_start(frame.block, frame.at) };
+                let last = frame.at + 1 == frame.count;
+                let high = if last { frame.high } else { self.slot_start(frame.block, frame.at + 1) };
+                if low < frame.low || high > frame.high || low >= high {
+                    self.damaged += 1;
+                } else {
+                    self.enter(depth + 1, block, low, high);
+                }
+                continue;
+            }
+            let at = LEAF_FIRST + frame.at * 4;
+            let word = |n| self.map.word(frame.block, at + n);
+            let vma = Vma::from_words([word(0), word(1), word(2), word(3)]);
+            let page_mask = (1 << PAGE_BITS) - 1;
+            let sound = vma.start >= frame.low.max(self.reached)
+                && vma.start < vma.end
+                && vma.end <= frame.high
+                && (vma.start | vma.end) & page_mask == 0
+                && !vma.attributes().is_hole();
+            if sound {
+                self.reached = vma.end;
+                return Some(vma);
+            }
+            self.damaged += 1;
+        }
+        None
+    }
+}
+
+impl Iterator for Entries<'_> {
+    type Item = Vma;
+
+    fn next(&mut self) -> Option<Vma> {
+        let mut whole = match self.pending.take() {
+            Some(vma) => vma,
+            None => self.next_entry()?,
+        };
+        while let Some(next) = self.next_entry() {
+            if next.start != whole.end || !next.attributes().alike(whole.attributes()) {
+                self.pending = Some(next);
+                break;
+            }
+            whole = Vma::new(whole.start, next.end, whole.attributes().oldest(next.attributes()));
+        }
+        Some(whole)
+    }
+}
+
+/// Copies of a live map until one is of a single moment, at most `tries` times. `copy` fills the buffer from the region's
+/// beginning and says how much it got. Returns the bytes to read and whether they are of one moment; if not, the walk
+/// still ends and its sums are still of disjoint ranges, but ranges that changed meanwhile can be missing.
+pub fn copy_consistent(
+    buffer: &mut [u8],
+    tries: u32,
+    mut copy: impl FnMut(&mut [u8]) -> usize,
+) -> Result<(VmaMap<'_>, bool), Unreadable> {
+    let mut head = [0; BLOCK];
+    let mut got = 0;
+    let mut settled = false;
+    for _ in 0..tries.max(1) {
+        let n = copy(&mut head).min(BLOCK);
+        let before = VmaMap::new(&head[..n])?;
+        let (seq, wanted) = (before.seq(), before.used().min(buffer.len() as u64) as usize);
+        got = copy(&mut buffer[..wanted]).min(wanted);
+        let n = copy(&mut head).min(BLOCK);
+        settled = seq & 1 == 0 && got == wanted && VmaMap::new(&head[..n])?.seq() == seq;
+        if settled {
+            break;
+        }
+    }
+    VmaMap::new(&buffer[..got]).map(|map| (map, settled))
+}

@@ -1,0 +1,442 @@
+//! The virtual memory map's writer: mmap, munmap, mprotect and mremap, booked range by range.
+//!
+//! Every operation goes through its range from left to right. A step takes the longest run that lies in one leaf and ends
+//! up with the same attributes, replaces it by one entry (joined with a neighbour that is alike) and posts what that
+//! changed: O(log n) to find, one leaf to rewrite. What is posted is always what the map then says, also when room ran
+//! out: a lost step changes neither.
+
+mod region;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Kind, LEAF_ENTRIES, Operation, PAGE_BITS, Vma, header};
+use tree::Tree;
+
+/// How the address came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The kernel chose a free range: what the map still has there is stale, and replaced.
+    Chosen,
+    /// MAP_FIXED: commits, re-commits or uncommits where there is a reservation ([`Attributes::overlay`]).
+    Fixed,
+}
+
+/// A change of one caller's books in one category, in bytes of address space. Reserved includes committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delta {
+    pub category: u16,
+    pub caller: u32,
+    pub kind: Kind,
+    pub reserved: i64,
+    pub committed: i64,
+}
+
+/// What an operation changed in all. Equal to the sum of its deltas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Diff {
+    pub reserved: i64,
+    pub committed: i64,
+    /// Bytes of the range whose state could not be booked; they are in the header's `lost_bytes`, too.
+    pub lost: u64,
+}
+
+/// The range and destination of an mremap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remap {
+    pub old: u64,
+    pub old_bytes: u64,
+    pub new: u64,
+    pub new_bytes: u64,
+    /// MREMAP_DONTUNMAP
+    pub keeps_old: bool,
+}
+
+/// The map in the region it was made in. Calls must not overlap: a lock outside is held across each.
+pub struct VmaBook<G> {
+    tree: Tree<G>,
+}
+
+const PAGE: u64 = 1 << PAGE_BITS;
+
+/// Whole pages, inside the user half. An empty range stays empty.
+#[inline(always)]
+fn pages(start: u64, bytes: u64) -> (u64, u64) {
+    let first = start.min(ADDRESS_END) & !(PAGE - 1);
+    let end = start.saturating_add(bytes).min(ADDRESS_END).next_multiple_of(PAGE);
+    (first, if bytes == 0 { first } else { end })
+}
+
+impl<G: FnMut(usize) -> bool> VmaBook<G> {
+    /// An empty map. `grow(upto)` makes the first `upto` bytes safe to store to, or returns false; it is called with
+    /// ascending values, before the first store to what is new. `None` if the region is too small or can't be grown at all.
+    ///
+    /// # Safety
+    /// `base` is aligned to 8 bytes, addressable for `capacity` bytes as long as the book lives, safe to store to as far
+    /// as `grow` said so, and no one else in this process stores there.
+    pub unsafe fn create(base: *mut u8, capacity: usize, grow: G) -> Option<Self> {
+        // SAFETY: the same promise.
+        unsafe { Tree::create(base, capacity, grow) }.map(|tree| Self { tree })
+    }
+
+    /// The map that is in the region already, e.g. copied from a fork's parent (up to its `used` bytes), of which
+    /// `populated` bytes are safe to store to. `None` if there is none.
+    ///
+    /// # Safety
+    /// As for [`VmaBook::create`].
+    pub unsafe fn resume(base: *mut u8, capacity: usize, populated: usize, grow: G) -> Option<Self> {
+        // SAFETY: the same promise.
+        unsafe { Tree::resume(base, capacity, populated, grow) }.map(|tree| Self { tree })
+    }
+
+    /// Bytes of the region in use from its beginning: what a fork's child must copy, and the map's own cost.
+    pub fn used(&self) -> u64 {
+        self.tree.region.get(0, header::USED)
+    }
+
+    pub fn lost_ops(&self) -> u64 {
+        self.tree.region.get(0, header::LOST_OPS)
+    }
+
+    pub fn lost_bytes(&self) -> u64 {
+        self.tree.region.get(0, header::LOST_BYTES)
+    }
+
+    /// The entry that holds `address`. A mapping can be several entries.
+    pub fn lookup(&self, address: u64) -> Option<Vma> {
+        let path = self.tree.descend(address);
+        let at = self.tree.region.search_leaf(path.leaf, path.count, address);
+        let vma = self.tree.region.entry(path.leaf, at);
+        (at < path.count && vma.start <= address).then_some(vma)
+    }
+
+    /// A mapping was made.
+    pub fn map(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        new: Attributes,
+        placement: Placement,
+        mut post: impl FnMut(Delta),
+    ) -> Diff {
+        self.begin(Operation::Map, (start, bytes), (0, 0));
+        let diff = match placement {
+            Placement::Chosen => self.apply(start, bytes, |_| new, &mut post, &mut |_| ()),
+            Placement::Fixed => self.apply(start, bytes, |old| old.overlay(new), &mut post, &mut |_| ()),
+        };
+        self.end(diff)
+    }
+
+    /// A range is about to be unmapped. `removed` gets the pieces, so that a munmap that then fails can be booked back by
+    /// [`VmaBook::restore`].
+    pub fn unmap(&mut self, start: u64, bytes: u64, mut post: impl FnMut(Delta), mut removed: impl FnMut(Vma)) -> Diff {
+        self.begin(Operation::Unmap, (start, bytes), (0, 0));
+        let diff = self.apply(start, bytes, |_| Attributes::HOLE, &mut post, &mut removed);
+        self.end(diff)
+    }
+
+    /// A piece that [`VmaBook::unmap`] removed is still there.
+    pub fn restore(&mut self, piece: &Vma, mut post: impl FnMut(Delta)) -> Diff {
+        let bytes = piece.end.saturating_sub(piece.start);
+        self.begin(Operation::Restore, (piece.start, bytes), (0, 0));
+        let diff = self.apply(piece.start, bytes, |_| piece.attributes(), &mut post, &mut |_| ());
+        self.end(diff)
+    }
+
+    /// A range's protection was set: from none to some commits to `caller`'s account, from some to none uncommits.
+    pub fn protect(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        prot: u16,
+        caller: u32,
+        time: u32,
+        mut post: impl FnMut(Delta),
+    ) -> Diff {
+        self.begin(Operation::Protect, (start, bytes), (0, 0));
+        let change = |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
+        let diff = self.apply(start, bytes, change, &mut post, &mut |_| ());
+        self.end(diff)
+    }
+
+    /// A range was grown or shrunk in place, moved, or (of shared mappings, `old_bytes` 0) mapped once more. Attributes go
+    /// with it; what is added gets those of its last page. Where the old range isn't in the map, the new one isn't either.
+    pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Diff {
+        let Remap { old, old_bytes, new, new_bytes, keeps_old } = remap;
+        self.begin(Operation::Remap, (old, old_bytes), (new, new_bytes));
+        let ((old, old_end), (new, new_end)) = (pages(old, old_bytes), pages(new, new_bytes));
+        if old != new && old < new_end && new < old_end {
+            // The kernel refuses ranges that overlap.
+            return self.end(Diff { lost: new_end - new, ..Diff::default() });
+        }
+        let diff = self.carry(remap, &mut post);
+        // In place, and the old range moved away, differ only in where the rest begins.
+        let (rest, rest_end) = if old == new { (new_end.min(old_end), old_end) } else { (old, old_end) };
+        let gone = if keeps_old || rest == rest_end {
+            Diff::default()
+        } else {
+            self.apply(rest, rest_end - rest, |_| Attributes::HOLE, &mut post, &mut |_| ())
+        };
+        self.end(diff + gone)
+    }
+
+    /// The first part of a remap: what the new range becomes.
+    fn carry(&mut self, remap: Remap, post: &mut impl FnMut(Delta)) -> Diff {
+        let (old, old_end) = pages(remap.old, remap.old_bytes);
+        let (new, new_end) = pages(remap.new, remap.new_bytes);
+        let moves = (old_end - old).min(new_end - new);
+        let last = if old_end > old { old_end - PAGE } else { old };
+        let added = self.lookup(last).map_or(Attributes::HOLE, |vma| vma.attributes());
+        let mut diff = Diff::default();
+        if old != new {
+            let mut at = 0;
+            while at < moves {
+                let (attributes, run) = self.run_at(old + at, old + moves);
+                diff = diff + self.apply(new + at, run, |_| attributes, post, &mut |_| ());
+                at += run;
+            }
+        }
+        if new_end - new > moves {
+            diff = diff + self.apply(new + moves, new_end - new - moves, |_| added, post, &mut |_| ());
+        }
+        diff
+    }
+
+    /// What is at `from`, a hole or not, and for how many bytes (not past `end`, nor past a leaf's share).
+    fn run_at(&self, from: u64, end: u64) -> (Attributes, u64) {
+        let path = self.tree.descend(from);
+        let at = self.tree.region.search_leaf(path.leaf, path.count, from);
+        let next = self.tree.region.entry(path.leaf, at);
+        let (attributes, upto) = match at < path.count {
+            true if next.start <= from => (next.attributes(), next.end),
+            true => (Attributes::HOLE, next.start),
+            false => (Attributes::HOLE, path.high),
+        };
+        (attributes, upto.min(end).saturating_sub(from).max(PAGE))
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, operation: Operation, (start, bytes): (u64, u64), (new_start, new_bytes): (u64, u64)) {
+        let region = &mut self.tree.region;
+        region.put(0, header::OP_KIND, operation as u64);
+        region.put(0, header::OP_START, start);
+        region.put(0, header::OP_BYTES, bytes);
+        region.put(0, header::OP_NEW_START, new_start);
+        region.put(0, header::OP_NEW_BYTES, new_bytes);
+        let seq = region.get(0, header::SEQ);
+        region.publish(0, header::SEQ, seq.wrapping_add(1));
+    }
+
+    #[inline(always)]
+    fn end(&mut self, diff: Diff) -> Diff {
+        let region = &mut self.tree.region;
+        if diff.lost != 0 {
+            let (ops, bytes) = (region.get(0, header::LOST_OPS), region.get(0, header::LOST_BYTES));
+            region.put(0, header::LOST_OPS, ops.wrapping_add(1));
+            region.put(0, header::LOST_BYTES, bytes.wrapping_add(diff.lost));
+        }
+        let seq = region.get(0, header::SEQ);
+        region.publish(0, header::SEQ, seq.wrapping_add(1));
+        diff
+    }
+
+    /// Gives each piece of the range the attributes that `change` makes of its present ones.
+    #[inline(always)]
+    fn apply(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        change: impl Fn(Attributes) -> Attributes,
+        post: &mut impl FnMut(Delta),
+        removed: &mut impl FnMut(Vma),
+    ) -> Diff {
+        let (mut from, end) = pages(start, bytes);
+        let mut diff = Diff::default();
+        while from < end {
+            from = self.step(from, end, &change, post, removed, &mut diff);
+        }
+        diff
+    }
+
+    /// One run, from `from` on; returns where it ends.
+    #[inline(always)]
+    fn step(
+        &mut self,
+        from: u64,
+        end: u64,
+        change: &impl Fn(Attributes) -> Attributes,
+        post: &mut impl FnMut(Delta),
+        removed: &mut impl FnMut(Vma),
+        diff: &mut Diff,
+    ) -> u64 {
+        let path = self.tree.descend(from);
+        let (leaf, count) = (path.leaf, path.count);
+        let limit = end.min(path.high);
+        let first = self.tree.region.search_leaf(leaf, count, from);
+        let run = self.run(leaf, count, first, from, limit, change);
+        let Run { new, upto, next, changed } = run;
+        if upto <= from {
+            // Only in a map that the tracked program scribbled over.
+            diff.lost += end - from;
+            return end;
+        }
+        if !changed {
+            return upto;
+        }
+
+        // Neighbours that are alike join; what the run cuts off of others stays.
+        let region = &self.tree.region;
+        let (mut begin, mut to) = (first, next);
+        let mut whole = Vma::new(from, upto, new);
+        let mut parts = [whole; 3];
+        let mut n = 0;
+        if first < count && region.entry(leaf, first).start < from {
+            let cut = region.entry(leaf, first);
+            if cut.attributes().alike(new) {
+                whole = Vma::new(cut.start, upto, new.oldest(cut.attributes()));
+            } else {
+                parts[0] = Vma::new(cut.start, from, cut.attributes());
+                n = 1;
+            }
+        } else if first > 0 {
+            let before = region.entry(leaf, first - 1);
+            if before.end == from && before.attributes().alike(new) {
+                whole = Vma::new(before.start, upto, new.oldest(before.attributes()));
+                begin = first - 1;
+            }
+        }
+        let mut after = None;
+        if next < count {
+            let vma = region.entry(leaf, next);
+            if vma.start <= upto {
+                if vma.attributes().alike(new) {
+                    whole = Vma::new(whole.start, vma.end, whole.attributes().oldest(vma.attributes()));
+                    to = next + 1;
+                } else if vma.start < upto {
+                    after = Some(Vma::new(upto, vma.end, vma.attributes()));
+                    to = next + 1;
+                }
+            }
+        }
+        if !new.is_hole() {
+            parts[n] = whole;
+            n += 1;
+        }
+        if let Some(vma) = after {
+            parts[n] = vma;
+            n += 1;
+        }
+
+        if !self.tree.has_room(&path, begin, to, n) {
+            diff.lost += upto - from;
+            return upto;
+        }
+        let mut at = from;
+        for old in first..count {
+            let vma = self.tree.region.entry(leaf, old);
+            if vma.start >= upto {
+                break;
+            }
+            if vma.start > at {
+                exchange(Attributes::HOLE, change(Attributes::HOLE), vma.start - at, post, diff);
+            }
+            let piece = Vma::new(vma.start.max(from), vma.end.min(upto), vma.attributes());
+            removed(piece);
+            exchange(vma.attributes(), change(vma.attributes()), piece.bytes(), post, diff);
+            at = piece.end;
+        }
+        if at < upto {
+            exchange(Attributes::HOLE, change(Attributes::HOLE), upto - at, post, diff);
+        }
+        self.tree.splice(&path, begin, to, &parts[..n]);
+        upto
+    }
+
+    /// The longest run from `from` on, not past `limit`, that gets attributes which are alike.
+    #[inline(always)]
+    fn run(
+        &self,
+        leaf: u32,
+        count: usize,
+        first: usize,
+        from: u64,
+        limit: u64,
+        change: &impl Fn(Attributes) -> Attributes,
+    ) -> Run {
+        let mut run = Run { new: Attributes::HOLE, upto: from, next: first, changed: false };
+        // A leaf has at most a hole before each entry and one behind the last.
+        for _ in 0..=2 * LEAF_ENTRIES {
+            if run.upto >= limit {
+                break;
+            }
+            let vma = self.tree.region.entry(leaf, run.next);
+            let (old, upto, passes) = match run.next < count {
+                true if vma.start <= run.upto => (vma.attributes(), vma.end, vma.end <= limit),
+                true => (Attributes::HOLE, vma.start, false),
+                false => (Attributes::HOLE, limit, false),
+            };
+            let new = change(old);
+            if run.upto == from {
+                run.new = new;
+            } else if new.alike(run.new) {
+                run.new = run.new.oldest(new);
+            } else {
+                break;
+            }
+            run.changed |= new != old;
+            run.upto = upto.min(limit);
+            run.next += passes as usize;
+        }
+        run
+    }
+}
+
+struct Run {
+    new: Attributes,
+    upto: u64,
+    /// The first entry that the run doesn't cover to its end.
+    next: usize,
+    changed: bool,
+}
+
+/// Posts what `bytes` that were `old` and become `new` change.
+#[inline(always)]
+fn exchange(old: Attributes, new: Attributes, bytes: u64, post: &mut impl FnMut(Delta), diff: &mut Diff) {
+    let account = |of: Attributes| (of.category(), of.kind());
+    let same = !old.is_hole() && !new.is_hole() && account(old) == account(new);
+    let reserve_stays = same && old.reserve_caller() == new.reserve_caller();
+    let commit_stays = same && old.committed() && new.committed() && old.commit_caller() == new.commit_caller();
+    for (of, bytes) in [(old, -(bytes as i64)), (new, bytes as i64)] {
+        if of.is_hole() {
+            continue;
+        }
+        let reserved = if reserve_stays { 0 } else { bytes };
+        let committed = if commit_stays || !of.committed() { 0 } else { bytes };
+        let mut entry = |caller, reserved, committed| {
+            if reserved != 0 || committed != 0 {
+                let (category, kind) = account(of);
+                post(Delta { category, caller, kind, reserved, committed });
+                diff.reserved += reserved;
+                diff.committed += committed;
+            }
+        };
+        if of.reserve_caller() == of.commit_caller() {
+            entry(of.reserve_caller(), reserved, committed);
+        } else {
+            entry(of.reserve_caller(), reserved, 0);
+            entry(of.commit_caller(), 0, committed);
+        }
+    }
+}
+
+impl core::ops::Add for Diff {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            reserved: self.reserved + other.reserved,
+            committed: self.committed + other.committed,
+            lost: self.lost.saturating_add(other.lost),
+        }
+    }
+}

@@ -164,7 +164,7 @@ fn compare(path: &str, module: &Module, random: &mut Random, most: usize) -> Cou
         for pc in pcs {
             let row = fde.unwind_info_for_address(&section, &bases, &mut context, pc).expect("a row");
             let state = State { sp: 0x7ffd_1234_5000 + random.below(512) * 8, fp: random.next() >> 17 << 3, pc };
-            let rule = rule_for(&memory, module.eh_frame_hdr, pc);
+            let rule = rule_for(memory, module.eh_frame_hdr, pc);
             count.pcs += 1;
             if fde.is_signal_trampoline() {
                 assert_eq!(rule, Rule::SIGNAL, "{path} {pc:#x}");
@@ -205,7 +205,7 @@ fn compare(path: &str, module: &Module, random: &mut Random, most: usize) -> Cou
         .filter(|_| {
             let pc = module.base + random.below(module.bytes.len() as u64);
             let covered = ranges.iter().any(|fde| fde.contains(pc));
-            assert_eq!(!covered, rule_for(&memory, module.eh_frame_hdr, pc) == Rule::FRAME_POINTER, "{path} {pc:#x}");
+            assert_eq!(!covered, rule_for(memory, module.eh_frame_hdr, pc) == Rule::FRAME_POINTER, "{path} {pc:#x}");
             !covered
         })
         .count() as u64;
@@ -258,11 +258,11 @@ fn a_missing_table_is_searched_for_linearly() {
     let (path, mut module) = subjects().into_iter().find(|(path, _)| path.ends_with("bash")).expect("bash");
     let text = module.base..module.eh_frame_hdr;
     let pcs: Vec<u64> = (0..400).map(|_| text.start + random.below(text.end - text.start)).collect();
-    let with: Vec<Rule> = pcs.iter().map(|&pc| rule_for(&module.memory(), module.eh_frame_hdr, pc)).collect();
+    let with: Vec<Rule> = pcs.iter().map(|&pc| rule_for(module.memory(), module.eh_frame_hdr, pc)).collect();
     let count_encoding = (module.eh_frame_hdr - module.base) as usize + 2;
     module.bytes[count_encoding] = 0xff;
     for (pc, with) in pcs.into_iter().zip(with) {
-        assert_eq!(with, rule_for(&module.memory(), module.eh_frame_hdr, pc), "{path} {pc:#x}");
+        assert_eq!(with, rule_for(module.memory(), module.eh_frame_hdr, pc), "{path} {pc:#x}");
         compared += usize::from(with != Rule::FRAME_POINTER);
     }
     assert!(compared > 50, "only {compared} covered");
@@ -284,7 +284,7 @@ fn damaged_tables_end_in_some_rule() {
     for _ in 0..100_000 {
         // A pc, the place of its record, and damage in it, in its CIE, in the header or anywhere.
         let pc = module.base + random.below(text);
-        let before = rule_for(&Image { base: from, bytes: &bytes }, hdr, pc);
+        let before = rule_for(Image { base: from, bytes: &bytes }, hdr, pc);
         let span = match random.below(4) {
             0 => ((hdr - from) as usize, 12),
             1 => ((module.eh_frame.start - from) as usize, 64),
@@ -301,7 +301,7 @@ fn damaged_tables_end_in_some_rule() {
             };
         }
         let keep = if random.below(50) == 0 { random.below(bytes.len() as u64) as usize } else { bytes.len() };
-        let rule = rule_for(&Image { base: from, bytes: &bytes[..keep] }, hdr, pc);
+        let rule = rule_for(Image { base: from, bytes: &bytes[..keep] }, hdr, pc);
         asked += 1;
         changed += u64::from(rule != before);
         unknown += u64::from(rule == Rule::UNKNOWN);
@@ -319,6 +319,6 @@ fn damaged_tables_end_in_some_rule() {
         let mut noise = noise;
         noise[..4].copy_from_slice(&[1, 0x1b, 0x03, if random.below(2) == 0 { 0x3b } else { 0xff }]);
         noise[4..8].copy_from_slice(&8_i32.to_le_bytes());
-        rule_for(&Image { base: 0x1000, bytes: &noise }, 0x1000, 0x1000 + random.below(1 << 20));
+        rule_for(Image { base: 0x1000, bytes: &noise }, 0x1000, 0x1000 + random.below(1 << 20));
     }
 }

@@ -13,7 +13,7 @@
 use super::Rule;
 use super::arch::x86_64::RA;
 use super::program;
-use super::read::Memory;
+use super::read::Image;
 
 /// The linear search of a section without a table gives up after this many records.
 const SCAN_LIMIT: u32 = 1 << 20;
@@ -29,8 +29,8 @@ mod encoding {
 }
 
 /// The rule for `pc`. No record covers it: `FRAME_POINTER`. Damaged, or beyond a rule's means: `UNKNOWN`.
-pub fn rule<M: Memory>(memory: &M, eh_frame_hdr: u64, pc: u64) -> Rule {
-    match locate(memory, eh_frame_hdr, pc) {
+pub fn rule(tables: Image<'_>, eh_frame_hdr: u64, pc: u64) -> Rule {
+    match locate(tables, eh_frame_hdr, pc) {
         None => Rule::UNKNOWN,
         Some(None) => Rule::FRAME_POINTER,
         Some(Some(fde)) if fde.cie.signal => Rule::SIGNAL,
@@ -38,70 +38,63 @@ pub fn rule<M: Memory>(memory: &M, eh_frame_hdr: u64, pc: u64) -> Rule {
     }
 }
 
-pub(super) struct Cie<'m, M> {
+pub(super) struct Cie<'a> {
     pub code_factor: u64,
     pub data_factor: i64,
     /// Encoding of the code addresses in its FDEs.
     pub pointer: u8,
-    pub program: Cursor<'m, M>,
+    pub program: Cursor<'a>,
     augmented: bool,
     signal: bool,
 }
 
-pub(super) struct Fde<'m, M> {
-    pub cie: Cie<'m, M>,
+pub(super) struct Fde<'a> {
+    pub cie: Cie<'a>,
     pub first: u64,
-    pub program: Cursor<'m, M>,
+    pub program: Cursor<'a>,
     length: u64,
 }
 
-impl<M> Fde<'_, M> {
+impl Fde<'_> {
     fn covers(&self, pc: u64) -> bool {
         pc.wrapping_sub(self.first) < self.length
     }
 }
 
 /// `None`: damaged. `Some(None)`: intact, but nothing covers `pc`.
-fn locate<'m, M: Memory>(memory: &'m M, hdr: u64, pc: u64) -> Option<Option<Fde<'m, M>>> {
-    let [version, of_frame, of_count, of_table] = memory.bytes(hdr)?;
+fn locate(tables: Image<'_>, hdr: u64, pc: u64) -> Option<Option<Fde<'_>>> {
+    let mut cursor = Cursor::at(tables, hdr)?;
+    let [version, of_frame, of_count, of_table] = cursor.take()?;
     if version != 1 {
         return None;
     }
-    let mut cursor = Cursor { memory, at: hdr.checked_add(4)?, end: u64::MAX };
     let eh_frame = cursor.pointer(of_frame, hdr)?;
     if of_count == encoding::OMIT || of_table != encoding::DATA_RELATIVE | encoding::SDATA4 {
-        return scan(memory, eh_frame, pc);
+        return scan(tables, eh_frame, pc);
     }
-    let count = cursor.pointer(of_count, hdr)?;
-    let table = cursor.at;
+    let count = usize::try_from(cursor.pointer(of_count, hdr)?).ok()?;
+    let table = cursor.left.get(..count.checked_mul(8)?)?.as_chunks::<8>().0;
 
     let target = pc.wrapping_sub(hdr) as i64;
-    let (mut low, mut left) = (0, count);
-    let first = |row: u64| Some(i64::from(memory.u32(row.checked_mul(8)?.checked_add(table)?)? as i32));
-    if count == 0 || first(0)? > target {
+    let half = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| i64::from(i32::from_le_bytes(*bytes)));
+    let after = table.partition_point(|row| half(row) <= target);
+    let Some(row) = after.checked_sub(1).and_then(|last| table.get(last)) else {
         return Some(None);
-    }
-    while left > 1 {
-        let half = left / 2;
-        if first(low + half)? <= target {
-            low += half;
-        }
-        left -= half;
-    }
-    let offset = memory.u32(table.checked_add(low * 8 + 4)?)? as i32;
-    let fde = fde(memory, hdr.checked_add_signed(i64::from(offset))?)?;
+    };
+    let fde = fde(tables, hdr.wrapping_add_signed(half(&row[4..])))?;
     Some(fde.covers(pc).then_some(fde))
 }
 
-fn scan<'m, M: Memory>(memory: &'m M, eh_frame: u64, pc: u64) -> Option<Option<Fde<'m, M>>> {
+fn scan(tables: Image<'_>, eh_frame: u64, pc: u64) -> Option<Option<Fde<'_>>> {
     let mut at = eh_frame;
     for _ in 0..SCAN_LIMIT {
-        let length = memory.u32(at)?;
+        let mut cursor = Cursor::at(tables, at)?;
+        let length = cursor.u32()?;
         if length == 0 {
             return Some(None);
         }
-        if memory.u32(at.checked_add(4)?)? != 0 {
-            let fde = fde(memory, at)?;
+        if cursor.u32()? != 0 {
+            let fde = fde(tables, at)?;
             if fde.covers(pc) {
                 return Some(Some(fde));
             }
@@ -111,105 +104,129 @@ fn scan<'m, M: Memory>(memory: &'m M, eh_frame: u64, pc: u64) -> Option<Option<F
     None
 }
 
-/// The body of the record at `at`, behind its length, with its bounds. No compiler writes the 64-bit form
-/// (length 0xffff_ffff), and libgcc doesn't read it.
+/// The body of the record at `at`, behind its length. No compiler writes the 64-bit form (length 0xffff_ffff), and
+/// libgcc doesn't read it.
 #[inline(always)]
-fn record<M: Memory>(memory: &M, at: u64) -> Option<Cursor<'_, M>> {
-    let length = memory.u32(at)?;
-    let body = at.checked_add(4)?;
-    (length != 0 && length != u32::MAX).then_some(())?;
-    Some(Cursor { memory, at: body, end: body.checked_add(u64::from(length))? })
+fn record(tables: Image<'_>, at: u64) -> Option<Cursor<'_>> {
+    let mut cursor = Cursor::at(tables, at)?;
+    let length = cursor.u32()?;
+    cursor.block(u64::from(length))
 }
 
-fn fde<M: Memory>(memory: &M, at: u64) -> Option<Fde<'_, M>> {
-    let mut cursor = record(memory, at)?;
-    let id_at = cursor.at;
+#[inline(always)]
+fn fde(tables: Image<'_>, at: u64) -> Option<Fde<'_>> {
+    let mut cursor = record(tables, at)?;
+    let id_at = cursor.address();
     let id = cursor.u32()?;
-    (id != 0).then_some(())?;
-    let cie = cie(memory, id_at.checked_sub(u64::from(id))?)?;
+    if id == 0 {
+        return None;
+    }
+    let cie = cie(tables, id_at.checked_sub(u64::from(id))?)?;
     let first = cursor.pointer(cie.pointer, 0)?;
     let length = cursor.pointer(cie.pointer & 0x0f, 0)?;
     if cie.augmented {
         let n = cursor.uleb()?;
-        cursor.skip(n)?;
+        cursor.block(n)?;
     }
     Some(Fde { cie, first, length, program: cursor })
 }
 
-fn cie<M: Memory>(memory: &M, at: u64) -> Option<Cie<'_, M>> {
-    let mut cursor = record(memory, at)?;
-    (cursor.u32()? == 0).then_some(())?;
-    let version = cursor.u8()?;
-    matches!(version, 1 | 3 | 4).then_some(())?;
-    let mut letters = cursor;
-    let mut n = 0;
-    while cursor.u8()? != 0 {
-        n += 1;
+#[inline(always)]
+fn cie(tables: Image<'_>, at: u64) -> Option<Cie<'_>> {
+    let mut cursor = record(tables, at)?;
+    if cursor.u32()? != 0 {
+        return None;
     }
+    let version = cursor.u8()?;
+    if !matches!(version, 1 | 3 | 4) {
+        return None;
+    }
+    let mut letters = cursor;
+    while cursor.u8()? != 0 {}
     if version == 4 {
-        cursor.skip(2)?; // address and segment selector sizes
+        cursor.block(2)?; // address and segment selector sizes
     }
     let code_factor = cursor.uleb()?;
     let data_factor = cursor.sleb()?;
     let column = if version == 1 { u64::from(cursor.u8()?) } else { cursor.uleb()? };
-    (column == RA).then_some(())?;
-
-    let mut cie =
-        Cie { code_factor, data_factor, pointer: encoding::ABSOLUTE, program: cursor, augmented: false, signal: false };
-    if n == 0 {
-        return Some(cie);
+    if column != RA {
+        return None;
     }
-    // Without 'z' the length of the augmentation is unknown, and with it what follows.
-    (letters.u8()? == b'z').then_some(())?;
+
+    let mut cie = Cie {
+        code_factor,
+        data_factor,
+        pointer: encoding::ABSOLUTE,
+        program: cursor,
+        augmented: false,
+        signal: false,
+    };
+    match letters.u8()? {
+        0 => return Some(cie),
+        b'z' => {}
+        // Without 'z' the length of the augmentation is unknown, and with it what follows.
+        _ => return None,
+    }
     cie.augmented = true;
     let size = cursor.uleb()?;
-    let mut data = cursor;
-    cursor.skip(size)?;
+    let mut data = cursor.block(size)?;
     cie.program = cursor;
-    for _ in 1..n {
+    loop {
         match letters.u8()? {
+            0 => return Some(cie),
             b'R' => cie.pointer = data.u8()?,
             b'P' => {
                 let personality = data.u8()?;
                 data.pass(personality)?;
             }
-            b'L' => data.skip(1)?,
+            b'L' => {
+                data.u8()?;
+            }
             b'S' => cie.signal = true,
             b'B' | b'G' => {} // AArch64: return addresses are signed with the B key; tagged memory
             _ => return None,
         }
     }
-    Some(cie)
 }
 
 /// A bounded, advancing read position.
-pub(super) struct Cursor<'m, M> {
-    memory: &'m M,
-    at: u64,
+#[derive(Clone, Copy)]
+pub(super) struct Cursor<'a> {
+    left: &'a [u8],
+    /// The address just behind `left`.
     end: u64,
 }
 
-impl<M> Clone for Cursor<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<M> Copy for Cursor<'_, M> {}
-
-impl<'m, M: Memory> Cursor<'m, M> {
+impl<'a> Cursor<'a> {
     #[inline(always)]
-    pub fn is_empty(&self) -> bool {
-        self.at >= self.end
+    fn at(tables: Image<'a>, at: u64) -> Option<Self> {
+        let left = tables.tail(at)?;
+        Some(Self { left, end: at.wrapping_add(left.len() as u64) })
+    }
+
+    #[inline(always)]
+    fn address(&self) -> u64 {
+        self.end.wrapping_sub(self.left.len() as u64)
+    }
+
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.left.len()
     }
 
     #[inline(always)]
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        if self.at > self.end || self.end - self.at < N as u64 {
-            return None;
-        }
-        let bytes = self.memory.bytes(self.at)?;
-        self.at += N as u64;
-        Some(bytes)
+        let (bytes, left) = self.left.split_first_chunk()?;
+        self.left = left;
+        Some(*bytes)
+    }
+
+    /// The next `n` bytes as a cursor of their own.
+    #[inline(always)]
+    pub fn block(&mut self, n: u64) -> Option<Self> {
+        let (block, left) = self.left.split_at_checked(usize::try_from(n).ok()?)?;
+        self.left = left;
+        Some(Self { left: block, end: self.address() })
     }
 
     #[inline(always)]
@@ -230,19 +247,6 @@ impl<'m, M: Memory> Cursor<'m, M> {
     }
 
     #[inline(always)]
-    pub fn skip(&mut self, n: u64) -> Option<()> {
-        let at = self.at.checked_add(n)?;
-        (at <= self.end).then(|| self.at = at)
-    }
-
-    /// The next `n` bytes as a cursor of their own.
-    pub fn block(&mut self, n: u64) -> Option<Cursor<'m, M>> {
-        let at = self.at;
-        self.skip(n)?;
-        Some(Cursor { memory: self.memory, at, end: self.at })
-    }
-
-    #[inline(always)]
     pub fn uleb(&mut self) -> Option<u64> {
         let byte = self.u8()?;
         if byte < 0x80 {
@@ -260,6 +264,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     }
 
     /// At most ten bytes: more can't add to 64 bits.
+    #[cold]
     fn leb_tail(&mut self, first: u8) -> Option<(u64, u32, u8)> {
         let mut value = u64::from(first & 0x7f);
         let mut shift = 7;
@@ -278,7 +283,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// base. Indirect ones name a slot, and no code address is written so.
     #[inline(always)]
     pub fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
-        let at = self.at;
+        let at = self.address();
         let value = match encoding & 0x0f {
             0x0b => i64::from(self.u32()? as i32) as u64,
             0x03 => u64::from(self.u32()?),
@@ -311,7 +316,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
             return Some(());
         }
         if encoding & !encoding::INDIRECT == encoding::ALIGNED {
-            self.skip(self.at.wrapping_neg() & 7)?;
+            self.block(self.address().wrapping_neg() & 7)?;
         }
         self.rare_pointer(encoding).map(|_| ())
     }

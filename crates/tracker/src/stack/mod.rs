@@ -8,29 +8,31 @@
 
 pub mod arch;
 pub mod cfi;
+mod expression;
 mod program;
 pub mod read;
 pub mod rule;
 pub mod walk;
 
-pub use read::{Image, Mapped, Memory};
+pub use read::{Image, Memory, Stack};
 pub use rule::Rule;
 pub use walk::{End, Entry, Read, Walk, Walker};
 
-/// The rule for `pc`, from the in-memory `.eh_frame_hdr` at `eh_frame_hdr` of the module that holds it.
+/// The rule for `pc`, from the `.eh_frame_hdr` at that address of the module that holds it; `tables` is the segment that
+/// holds this header and the `.eh_frame`.
 ///
 /// For a return address pass `ra - 1`: the call may be the last instruction of its function, and the rule of the
 /// instruction after it another one (DWARF 5, 6.4.4).
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub fn rule_for<M: Memory>(memory: &M, eh_frame_hdr: u64, pc: u64) -> Rule {
-    cfi::rule(memory, eh_frame_hdr, pc)
+pub fn rule_for(tables: Image<'_>, eh_frame_hdr: u64, pc: u64) -> Rule {
+    cfi::rule(tables, eh_frame_hdr, pc)
 }
 
 /// The AArch64 procedure call standard and every distribution's build flags keep a frame record, so the chain of
 /// frame pointers is the rule; the kernel links its signal frames into that chain too.
 #[cfg(target_arch = "aarch64")]
 #[inline]
-pub fn rule_for<M: Memory>(_memory: &M, _eh_frame_hdr: u64, _pc: u64) -> Rule {
+pub fn rule_for(_tables: Image<'_>, _eh_frame_hdr: u64, _pc: u64) -> Rule {
     Rule::FRAME_POINTER
 }

@@ -3,15 +3,13 @@
 
 use super::arch::x86_64::{FP, RA, SP};
 use super::cfi::{Cursor, Fde};
-use super::read::Memory;
+use super::expression::{Operand, Value, evaluate};
 use super::rule::{Base, Cfa, Rule, SavedFp};
 
-/// A damaged length could make a program of 4 GiB.
-const STEP_LIMIT: u32 = 1 << 14;
+/// A damaged length could make a program of the whole mapping.
+const LONGEST: usize = 1 << 16;
 /// Compilers nest `remember_state` once or twice.
 const REMEMBERED: usize = 6;
-/// Expressions of PLT stubs need three.
-const OPERANDS: usize = 8;
 
 #[derive(Clone, Copy)]
 struct Row {
@@ -22,11 +20,17 @@ struct Row {
     sp_is_cfa: bool,
 }
 
+/// `register + offset`, or `*(register + offset) + deref`.
 #[derive(Clone, Copy)]
-enum CfaRule {
-    Register(u64, i64),
-    Expression(Value),
-    Other,
+struct CfaRule {
+    /// `None`: one that a walk doesn't follow, or more than an expression may be.
+    base: Option<Base>,
+    offset: i32,
+    deref: Option<i8>,
+}
+
+impl CfaRule {
+    const NONE: Self = Self { base: None, offset: 0, deref: None };
 }
 
 /// Where a register of the caller was saved.
@@ -34,13 +38,23 @@ enum CfaRule {
 enum Saved {
     Same,
     Undefined,
-    Cfa(i64),
-    Fp(i64),
+    Cfa(i32),
+    Fp(i32),
     Other,
 }
 
-pub(super) fn run<M: Memory>(fde: &Fde<'_, M>, pc: u64) -> Option<Rule> {
-    let start = Row { cfa: CfaRule::Other, fp: Saved::Same, ra: Saved::Same, sp_is_cfa: true };
+/// An offset that no frame has stands for all that don't fit.
+const FAR: i32 = i32::MIN;
+
+fn offset(n: i64) -> i32 {
+    i32::try_from(n).unwrap_or(FAR)
+}
+
+pub(super) fn run(fde: &Fde<'_>, pc: u64) -> Option<Rule> {
+    if fde.cie.program.len().max(fde.program.len()) > LONGEST {
+        return None;
+    }
+    let start = Row { cfa: CfaRule::NONE, fp: Saved::Same, ra: Saved::Same, sp_is_cfa: true };
     let mut machine =
         Machine { fde, pc, location: fde.first, row: start, initial: start, remembered: [start; REMEMBERED], depth: 0 };
     machine.execute(fde.cie.program)?;
@@ -49,8 +63,8 @@ pub(super) fn run<M: Memory>(fde: &Fde<'_, M>, pc: u64) -> Option<Rule> {
     machine.row.rule()
 }
 
-struct Machine<'a, 'm, M> {
-    fde: &'a Fde<'m, M>,
+struct Machine<'a> {
+    fde: &'a Fde<'a>,
     pc: u64,
     location: u64,
     row: Row,
@@ -59,15 +73,12 @@ struct Machine<'a, 'm, M> {
     depth: usize,
 }
 
-impl<M: Memory> Machine<'_, '_, M> {
-    fn execute(&mut self, mut code: Cursor<'_, M>) -> Option<()> {
+impl Machine<'_> {
+    /// Each instruction is at least a byte long, so the program's length bounds its steps.
+    fn execute(&mut self, mut code: Cursor<'_>) -> Option<()> {
         let data_factor = self.fde.cie.data_factor;
-        let factored = |n: u64| (n as i64).wrapping_mul(data_factor);
-        for _ in 0..STEP_LIMIT {
-            if code.is_empty() {
-                return Some(());
-            }
-            let op = code.u8()?;
+        let factored = |n: u64| offset((n as i64).wrapping_mul(data_factor));
+        while let Some(op) = code.u8() {
             let operand = u64::from(op & 0x3f);
             let advance = match op >> 6 {
                 1 => operand,
@@ -104,23 +115,28 @@ impl<M: Memory> Machine<'_, '_, M> {
                 return Some(());
             }
         }
-        None
+        Some(())
     }
 
     #[inline(always)]
-    fn rule_instruction(&mut self, op: u8, code: &mut Cursor<'_, M>, factored: impl Fn(u64) -> i64) -> Option<()> {
+    fn rule_instruction(&mut self, op: u8, code: &mut Cursor<'_>, factored: impl Fn(u64) -> i32) -> Option<()> {
         let minus = |n: u64| (n as i64).wrapping_neg();
         match op {
             // The CFA.
-            0x0c => self.row.cfa = CfaRule::Register(code.uleb()?, code.uleb()? as i64),
-            0x12 => self.row.cfa = CfaRule::Register(code.uleb()?, factored(code.sleb()? as u64)),
+            0x0c => {
+                self.cfa_register(code.uleb()?);
+                self.row.cfa.offset = offset(code.uleb()? as i64);
+            }
+            0x12 => {
+                self.cfa_register(code.uleb()?);
+                self.row.cfa.offset = factored(code.sleb()? as u64);
+            }
             0x0d => self.cfa_register(code.uleb()?),
-            0x0e => self.cfa_offset(code.uleb()? as i64),
-            0x13 => self.cfa_offset(factored(code.sleb()? as u64)),
+            0x0e => self.row.cfa.offset = offset(code.uleb()? as i64),
+            0x13 => self.row.cfa.offset = factored(code.sleb()? as u64),
             0x0f => {
                 let n = code.uleb()?;
-                let value = evaluate(code.block(n)?, None, self.pc);
-                self.row.cfa = value.map_or(CfaRule::Other, CfaRule::Expression);
+                self.row.cfa = cfa_expression(code.block(n)?, self.pc).unwrap_or(CfaRule::NONE);
             }
             // Rows put aside.
             0x0a => {
@@ -173,7 +189,7 @@ impl<M: Memory> Machine<'_, '_, M> {
             0x16 => {
                 let register = code.uleb()?;
                 let n = code.uleb()?;
-                code.skip(n)?;
+                code.block(n)?;
                 self.set(register, Saved::Other);
             }
             0x10 => {
@@ -181,9 +197,9 @@ impl<M: Memory> Machine<'_, '_, M> {
                 let n = code.uleb()?;
                 let block = code.block(n)?;
                 if matches!(register, FP | RA | SP) {
-                    let saved = match evaluate(block, Some(Value::register(Register::Cfa, 0)), self.pc) {
-                        Some(Value { register: Some(Register::Cfa), offset, deref: None }) => Saved::Cfa(offset),
-                        Some(Value { register: Some(Register::Fp), offset, deref: None }) => Saved::Fp(offset),
+                    let saved = match evaluate(block, Some(Value::of(Operand::Cfa, 0)), self.pc) {
+                        Some(Value { base: Some(Operand::Cfa), offset: at, deref: None }) => Saved::Cfa(offset(at)),
+                        Some(Value { base: Some(Operand::Fp), offset: at, deref: None }) => Saved::Fp(offset(at)),
                         _ => Saved::Other,
                     };
                     self.set(register, saved);
@@ -218,18 +234,12 @@ impl<M: Memory> Machine<'_, '_, M> {
     }
 
     fn cfa_register(&mut self, to: u64) {
-        self.row.cfa = match self.row.cfa {
-            CfaRule::Register(_, offset) => CfaRule::Register(to, offset),
-            _ => CfaRule::Other,
-        }
-    }
-
-    #[inline(always)]
-    fn cfa_offset(&mut self, to: i64) {
-        self.row.cfa = match self.row.cfa {
-            CfaRule::Register(register, _) => CfaRule::Register(register, to),
-            _ => CfaRule::Other,
-        }
+        self.row.cfa.base = match to {
+            SP => Some(Base::Sp),
+            FP => Some(Base::Fp),
+            _ => None,
+        };
+        self.row.cfa.deref = None;
     }
 }
 
@@ -240,135 +250,34 @@ impl Row {
             Saved::Cfa(-8) if self.sp_is_cfa => {}
             _ => return None,
         }
-        let value = match self.cfa {
-            CfaRule::Register(SP, offset) => Value::register(Register::Sp, offset),
-            CfaRule::Register(FP, offset) => Value::register(Register::Fp, offset),
-            CfaRule::Expression(value) => value,
-            _ => return None,
+        let CfaRule { base: Some(base), offset, deref } = self.cfa else {
+            return None;
         };
-        let base = match value.register? {
-            Register::Sp => Base::Sp,
-            Register::Fp => Base::Fp,
-            Register::Cfa => return None,
-        };
-        let deref = match value.deref {
-            Some(add) => Some(i8::try_from(add).ok()?),
-            None => None,
-        };
-        let near = |offset: i64, place: fn(i16) -> SavedFp| i16::try_from(offset).map_or(SavedFp::Lost, place);
+        if offset == FAR {
+            return None;
+        }
+        let near = |offset: i32, place: fn(i16) -> SavedFp| i16::try_from(offset).map_or(SavedFp::Lost, place);
         let fp = match self.fp {
             Saved::Same => SavedFp::Same,
             Saved::Undefined | Saved::Other => SavedFp::Lost,
             Saved::Cfa(offset) => near(offset, SavedFp::Cfa),
             Saved::Fp(offset) => near(offset, SavedFp::Fp),
         };
-        Some(Rule::frame(Cfa { base, offset: i32::try_from(value.offset).ok()?, deref }, fp))
+        Some(Rule::frame(Cfa { base, offset, deref }, fp))
     }
 }
 
-/// What an expression can come to without the registers' values: a constant, `register + offset`, or
-/// `*(register + offset) + add`.
-#[derive(Clone, Copy)]
-struct Value {
-    register: Option<Register>,
-    offset: i64,
-    deref: Option<i64>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Register {
-    Sp,
-    Fp,
-    Cfa,
-}
-
-impl Value {
-    const fn register(register: Register, offset: i64) -> Self {
-        Self { register: Some(register), offset, deref: None }
-    }
-    const fn constant(offset: i64) -> Self {
-        Self { register: None, offset, deref: None }
-    }
-    fn as_constant(self) -> Option<i64> {
-        (self.register.is_none() && self.deref.is_none()).then_some(self.offset)
-    }
-    fn plus(mut self, n: i64) -> Self {
-        match &mut self.deref {
-            Some(add) => *add = add.wrapping_add(n),
-            None => self.offset = self.offset.wrapping_add(n),
-        }
-        self
-    }
-}
-
-/// A DWARF expression (DWARF 5, 2.5), evaluated as far as a rule can hold its value. The pc is known, which settles
-/// those of PLT stubs: `rsp + 8 + ((rip & 15) >= 11) * 8`.
-fn evaluate<M: Memory>(mut code: Cursor<'_, M>, pushed: Option<Value>, pc: u64) -> Option<Value> {
-    let mut stack = [Value::constant(0); OPERANDS];
-    let mut depth = 0_usize;
-    if let Some(value) = pushed {
-        stack[0] = value;
-        depth = 1;
-    }
-    for _ in 0..STEP_LIMIT {
-        if code.is_empty() {
-            return stack.get(depth.checked_sub(1)?).copied();
-        }
-        let op = code.u8()?;
-        // How many operands it takes: they stand at depth, depth + 1.
-        let takes = match op {
-            0x06 | 0x23 => 1,
-            0x1a | 0x1c | 0x22 | 0x24 | 0x2a => 2,
-            _ => 0,
-        };
-        let top = depth.checked_sub(1).and_then(|top| stack.get(top)).copied();
-        depth = depth.checked_sub(takes)?;
-        let left = stack.get(depth).copied();
-        let result = match op {
-            0x96 => continue,
-            0x08 => Value::constant(i64::from(code.u8()?)),
-            0x09 => Value::constant(i64::from(code.u8()? as i8)),
-            0x0a => Value::constant(i64::from(code.u16()?)),
-            0x0b => Value::constant(i64::from(code.u16()? as i16)),
-            0x0c => Value::constant(i64::from(code.u32()?)),
-            0x0d => Value::constant(i64::from(code.u32()? as i32)),
-            0x0e | 0x0f => Value::constant(code.u64()? as i64),
-            0x10 => Value::constant(code.uleb()? as i64),
-            0x11 => Value::constant(code.sleb()?),
-            0x12 => top?,
-            0x30..=0x4f => Value::constant(i64::from(op - 0x30)),
-            0x70..=0x8f => {
-                let offset = code.sleb()?;
-                match u64::from(op - 0x70) {
-                    SP => Value::register(Register::Sp, offset),
-                    FP => Value::register(Register::Fp, offset),
-                    RA => Value::constant((pc as i64).wrapping_add(offset)),
-                    _ => return None,
-                }
-            }
-            0x06 => match left? {
-                Value { register: Some(register), offset, deref: None } => {
-                    Value { register: Some(register), offset, deref: Some(0) }
-                }
-                _ => return None,
-            },
-            0x23 => left?.plus(code.uleb()? as i64),
-            0x22 => match (left?, top?) {
-                (value, n) if n.as_constant().is_some() => value.plus(n.offset),
-                (n, value) if n.as_constant().is_some() => value.plus(n.offset),
-                _ => return None,
-            },
-            0x1c => left?.plus(top?.as_constant()?.wrapping_neg()),
-            0x1a => Value::constant(left?.as_constant()? & top?.as_constant()?),
-            0x24 => {
-                let bits = u32::try_from(top?.as_constant()?).ok()?;
-                Value::constant(left?.as_constant()?.checked_shl(bits).unwrap_or(0))
-            }
-            0x2a => Value::constant(i64::from(left?.as_constant()? >= top?.as_constant()?)),
-            _ => return None,
-        };
-        *stack.get_mut(depth)? = result;
-        depth += 1;
-    }
-    None
+#[cold]
+fn cfa_expression(code: Cursor<'_>, pc: u64) -> Option<CfaRule> {
+    let value = evaluate(code, None, pc)?;
+    let base = match value.base? {
+        Operand::Sp => Base::Sp,
+        Operand::Fp => Base::Fp,
+        Operand::Cfa => return None,
+    };
+    let deref = match value.deref {
+        Some(add) => Some(i8::try_from(add).ok()?),
+        None => None,
+    };
+    Some(CfaRule { base: Some(base), offset: offset(value.offset), deref })
 }

@@ -1,66 +1,66 @@
 //! Checked reads over addresses. The only place under `stack/` that dereferences one.
 
-/// Memory by address; `None` where it may not be read.
-pub trait Memory {
-    fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]>;
-
-    #[inline(always)]
-    fn u8(&self, at: u64) -> Option<u8> {
-        self.bytes(at).map(u8::from_le_bytes)
-    }
-    #[inline(always)]
-    fn u16(&self, at: u64) -> Option<u16> {
-        self.bytes(at).map(u16::from_le_bytes)
-    }
-    #[inline(always)]
-    fn u32(&self, at: u64) -> Option<u32> {
-        self.bytes(at).map(u32::from_le_bytes)
-    }
-    #[inline(always)]
-    fn u64(&self, at: u64) -> Option<u64> {
-        self.bytes(at).map(u64::from_le_bytes)
-    }
-}
-
-/// Bytes that stand, or stood, at `base`: a file's section, a copied stack.
+/// Bytes that stand, or stood, at `base`: a module's unwind tables, a file's section, a copied stack.
 #[derive(Clone, Copy)]
 pub struct Image<'a> {
     pub base: u64,
     pub bytes: &'a [u8],
 }
 
-impl Memory for Image<'_> {
-    #[inline(always)]
-    fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
-        let from = usize::try_from(at.checked_sub(self.base)?).ok()?;
-        self.bytes.get(from..)?.first_chunk().copied()
+impl Image<'static> {
+    /// A range of this process's own address space: the segment that holds a module's unwind tables.
+    ///
+    /// # Safety
+    /// `start..end` must be mapped readable and unchanging for as long as the value and its copies are used.
+    pub const unsafe fn mapped(start: u64, end: u64) -> Self {
+        // SAFETY: as the caller vouches.
+        let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, end.saturating_sub(start) as usize) };
+        Self { base: start, bytes }
     }
 }
 
-/// A range of this process's own address space.
+impl<'a> Image<'a> {
+    /// What there is from `at` on.
+    #[inline(always)]
+    pub(super) fn tail(&self, at: u64) -> Option<&'a [u8]> {
+        self.bytes.get(usize::try_from(at.checked_sub(self.base)?).ok()?..)
+    }
+}
+
+/// Words by address; `None` where there is none to be read.
+pub trait Memory {
+    fn word(&self, at: u64) -> Option<u64>;
+}
+
+impl Memory for Image<'_> {
+    fn word(&self, at: u64) -> Option<u64> {
+        self.tail(at)?.first_chunk().copied().map(u64::from_le_bytes)
+    }
+}
+
+/// A thread's own stack, while it walks it.
 #[derive(Clone, Copy, Debug)]
-pub struct Mapped {
+pub struct Stack {
     start: u64,
     end: u64,
 }
 
-impl Mapped {
+impl Stack {
     /// # Safety
-    /// Every byte of `start..end` must stay mapped readable for as long as the value and its copies are used.
-    /// Its contents may change meanwhile.
+    /// `start..end` must stay mapped readable for as long as the value and its copies are used. It may be written to.
     pub const unsafe fn new(start: u64, end: u64) -> Self {
         Self { start, end }
     }
 }
 
-impl Memory for Mapped {
+impl Memory for Stack {
     #[inline(always)]
-    fn bytes<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
-        if at < self.start || at >= self.end || self.end - at < N as u64 {
+    fn word(&self, at: u64) -> Option<u64> {
+        if at < self.start || at >= self.end || self.end - at < 8 || !at.is_multiple_of(8) {
             return None;
         }
-        // SAFETY: at..at + N lies within start..end, which `new`'s caller vouched for; a byte array has no alignment,
-        // and volatile because the words belong to the program and may be written by others meanwhile.
-        Some(unsafe { (at as *const [u8; N]).read_volatile() })
+        // SAFETY: an aligned word within start..end, which `new`'s caller vouched for; volatile because other threads
+        // may write to objects on this stack.
+        Some(unsafe { (at as *const u64).read_volatile() })
     }
 }

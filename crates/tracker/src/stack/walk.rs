@@ -227,7 +227,7 @@ impl<M: Memory> State<'_, M> {
         }
         self.reach(offset, End::Truncated)?;
         let slot = self.log.get_mut(self.walk.reads).ok_or(End::Limit)?;
-        let word = self.memory.u64(self.origin.wrapping_add(offset as u64)).ok_or(End::Broken)?;
+        let word = self.memory.word(self.origin.wrapping_add(offset as u64)).ok_or(End::Broken)?;
         let value = if relative { word.wrapping_sub(self.origin) } else { word };
         *slot = Read { value, offset: offset as u32, relative };
         self.walk.reads += 1;

@@ -1,4 +1,5 @@
-//! An ELF file laid out as the loader would, for tests.
+//! An ELF file laid out as the loader would, for tests and examples that each need a part of this.
+#![allow(dead_code)]
 
 use std::ops::Range;
 

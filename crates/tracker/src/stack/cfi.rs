@@ -153,14 +153,8 @@ fn cie(tables: Image<'_>, at: u64) -> Option<Cie<'_>> {
         return None;
     }
 
-    let mut cie = Cie {
-        code_factor,
-        data_factor,
-        pointer: encoding::ABSOLUTE,
-        program: cursor,
-        augmented: false,
-        signal: false,
-    };
+    let mut cie =
+        Cie { code_factor, data_factor, pointer: encoding::ABSOLUTE, program: cursor, augmented: false, signal: false };
     match letters.u8()? {
         0 => return Some(cie),
         b'z' => {}
@@ -252,20 +246,29 @@ impl<'a> Cursor<'a> {
         if byte < 0x80 {
             return Some(u64::from(byte));
         }
-        self.leb_tail(byte).map(|(value, _, _)| value)
+        let (value, ..) = self.leb(byte)?;
+        Some(value)
     }
 
     #[inline(always)]
     pub fn sleb(&mut self) -> Option<i64> {
         let byte = self.u8()?;
-        let (value, shift, last) = if byte < 0x80 { (u64::from(byte), 7, byte) } else { self.leb_tail(byte)? };
+        let (value, shift, last) = if byte < 0x80 { (u64::from(byte), 7, byte) } else { self.leb(byte)? };
         let sign = if last & 0x40 != 0 && shift < 64 { !0 << shift } else { 0 };
         Some((value | sign) as i64)
     }
 
+    /// By value and back, so that a cursor whose address nobody takes stays in registers.
+    #[inline(always)]
+    fn leb(&mut self, first: u8) -> Option<(u64, u32, u8)> {
+        let (value, shift, last, after) = self.leb_tail(first)?;
+        *self = after;
+        Some((value, shift, last))
+    }
+
     /// At most ten bytes: more can't add to 64 bits.
     #[cold]
-    fn leb_tail(&mut self, first: u8) -> Option<(u64, u32, u8)> {
+    fn leb_tail(mut self, first: u8) -> Option<(u64, u32, u8, Self)> {
         let mut value = u64::from(first & 0x7f);
         let mut shift = 7;
         while shift < 70 {
@@ -273,7 +276,7 @@ impl<'a> Cursor<'a> {
             value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
             shift += 7;
             if byte < 0x80 {
-                return Some((value, shift, byte));
+                return Some((value, shift, byte, self));
             }
         }
         None
@@ -287,7 +290,11 @@ impl<'a> Cursor<'a> {
         let value = match encoding & 0x0f {
             0x0b => i64::from(self.u32()? as i32) as u64,
             0x03 => u64::from(self.u32()?),
-            _ => self.rare_pointer(encoding)?,
+            _ => {
+                let (value, after) = self.rare_pointer(encoding)?;
+                *self = after;
+                value
+            }
         };
         match encoding & 0xf0 {
             encoding::ABSOLUTE => Some(value),
@@ -297,8 +304,9 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    fn rare_pointer(&mut self, encoding: u8) -> Option<u64> {
-        Some(match encoding & 0x0f {
+    #[cold]
+    fn rare_pointer(mut self, encoding: u8) -> Option<(u64, Self)> {
+        let value = match encoding & 0x0f {
             0x00 | 0x04 | 0x0c => self.u64()?,
             0x01 => self.uleb()?,
             0x09 => self.sleb()? as u64,
@@ -307,7 +315,8 @@ impl<'a> Cursor<'a> {
             0x03 => u64::from(self.u32()?),
             0x0b => i64::from(self.u32()? as i32) as u64,
             _ => return None,
-        })
+        };
+        Some((value, self))
     }
 
     /// Steps over a pointer whose value isn't needed.
@@ -318,6 +327,8 @@ impl<'a> Cursor<'a> {
         if encoding & !encoding::INDIRECT == encoding::ALIGNED {
             self.block(self.address().wrapping_neg() & 7)?;
         }
-        self.rare_pointer(encoding).map(|_| ())
+        let (_, after) = self.rare_pointer(encoding)?;
+        *self = after;
+        Some(())
     }
 }

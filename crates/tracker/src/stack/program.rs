@@ -57,9 +57,9 @@ pub(super) fn run(fde: &Fde<'_>, pc: u64) -> Option<Rule> {
     let start = Row { cfa: CfaRule::NONE, fp: Saved::Same, ra: Saved::Same, sp_is_cfa: true };
     let mut machine =
         Machine { fde, pc, location: fde.first, row: start, initial: start, remembered: [start; REMEMBERED], depth: 0 };
-    machine.execute(fde.cie.program)?;
+    machine.execute(&fde.cie.program)?;
     machine.initial = machine.row;
-    machine.execute(fde.program)?;
+    machine.execute(&fde.program)?;
     machine.row.rule()
 }
 
@@ -75,16 +75,19 @@ struct Machine<'a> {
 
 impl Machine<'_> {
     /// Each instruction is at least a byte long, so the program's length bounds its steps.
-    fn execute(&mut self, mut code: Cursor<'_>) -> Option<()> {
-        let data_factor = self.fde.cie.data_factor;
+    fn execute(&mut self, code: &Cursor<'_>) -> Option<()> {
+        let mut code = *code;
+        let (code_factor, data_factor) = (self.fde.cie.code_factor, self.fde.cie.data_factor);
         let factored = |n: u64| offset((n as i64).wrapping_mul(data_factor));
         while let Some(op) = code.u8() {
             let operand = u64::from(op & 0x3f);
             let advance = match op >> 6 {
                 1 => operand,
                 2 => {
-                    let offset = code.uleb()?;
-                    self.set(operand, Saved::Cfa(factored(offset)));
+                    let n = code.uleb()?;
+                    if matches!(operand, FP | RA | SP) {
+                        self.set(operand, Saved::Cfa(factored(n)));
+                    }
                     continue;
                 }
                 3 => {
@@ -110,7 +113,7 @@ impl Machine<'_> {
                     }
                 },
             };
-            self.location = self.location.wrapping_add(advance.wrapping_mul(self.fde.cie.code_factor));
+            self.location = self.location.wrapping_add(advance.wrapping_mul(code_factor));
             if self.location > self.pc {
                 return Some(());
             }

@@ -1,7 +1,7 @@
 //! Libraries, constructors, and other ways to malloc than a call through the PLT.
 
 use crate::build::{Program, compiled, library_dir};
-use crate::harness::situation;
+use crate::harness::{Situation, situation};
 use crate::situations;
 
 situations! {
@@ -19,6 +19,18 @@ situations! {
             .env("LD_PRELOAD", library.to_str().expect("path")).moments(2)
     };
     dlsym_callers => situation("dlsym_callers").moments(3);
+    dlsym_next => situation("dlsym_next").links(&["libnext"]).moments(4);
+    wrapper_preloaded => wrapped("mix", 6);
+    wrapper_preloaded_new_delete => wrapped("new_delete", 4);
+    wrapper_preloaded_dlsym => wrapped("dlsym_callers", 3);
     odd_callers => situation("odd_callers").moments(2);
     pointer_table => situation("pointer_table").moments(3);
+}
+
+/// With another interposer below the tracker.
+fn wrapped(source: &str, moments: usize) -> Situation {
+    compiled(&Program::library("libwrapper"));
+    let library = library_dir().join("libwrapper.so");
+    let row = situation(source).named(&format!("{source}_wrapped")).moments(moments);
+    row.env("LD_PRELOAD", library.to_str().expect("path"))
 }

@@ -9,7 +9,7 @@ situations! {
     map_remap => situation("map_remap").moments(8);
     map_partial => situation("map_partial").moments(7);
     map_errors => situation("map_errors").moments(2);
-    map_protect => situation("map_protect").moments(3);
+    map_protect => situation("map_protect").moments(6);
     map_advice => situation("map_advice");
     map_brk => situation("map_brk").moments(5);
     map_shm => situation("map_shm").moments(4);

@@ -91,8 +91,8 @@ counters! {
     own_private_bytes "bytes",
     /// Own memory in the segment: populated pages.
     own_segment_bytes "bytes",
-    /// Bytes added to live blocks for their trailers (difference of usable sizes is not in it).
-    trailer_blocks "count",
+    /// Address space reserved for the side table, directories and hash tables; resident only where touched.
+    own_reserved_bytes "bytes",
     /// Blocks kept in the side table since the segment was made (inserted).
     table_inserts "count",
     /// Blocks removed from the side table.

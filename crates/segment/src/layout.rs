@@ -371,8 +371,8 @@ record! {
 }
 
 /// Fixed categories, in the order in which every tracker registers them.
-pub const FIXED_CATEGORIES: [&str; 6] =
-    ["other", "before start", "Plimsoll", "Thread Stack", "Loaded Libraries", "glibc malloc"];
+pub const FIXED_CATEGORIES: [&str; 7] =
+    ["other", "before start", "Plimsoll", "Thread Stack", "Loaded Libraries", "glibc malloc", "code in no file"];
 
 /// Fixed callers: 0 is never used, 1 is everything booked before the tracker knew stacks, 2 the shared overflow.
 pub const CALLER_EARLY: u32 = 1;

@@ -1,3 +1,18 @@
-#![no_std]
+//! The tracker: what runs in the target process. It only counts, and writes raw facts into the segment.
+//!
+//! ```text
+//! hook → guard → stack → account → ║ segment ║
+//! ```
+//!
+//! It never allocates from the allocator it tracks (`no_std`, no `alloc`: the compiler says no), takes no lock that a fork
+//! or a signal handler could find held, opens nothing after boot, and never aborts the program.
+#![cfg_attr(not(test), no_std)]
 
+pub mod account;
+pub mod boot;
+pub mod guard;
+pub mod hook;
+pub mod options;
 pub mod stack;
+pub mod stacks;
+pub mod sys;

@@ -9,6 +9,8 @@
 pub mod arch;
 pub mod cfi;
 mod expression;
+pub mod memo;
+pub mod module;
 mod program;
 pub mod read;
 pub mod rule;

@@ -1,0 +1,17 @@
+//! The books. Everything that lasts lies in the segment ([`segment`]); what only speeds up the way to it is private
+//! ([`thread`]).
+//!
+//! ```text
+//! block → key (caller, requested) → row of (this thread, caller) → six monotone counters       exact, lock-free
+//!                                            └ drift → caller, category, total: live and peak    under one try-lock
+//! ```
+
+pub mod blocks;
+pub mod callers;
+pub mod categories;
+pub mod peaks;
+pub mod rows;
+pub mod segment;
+pub mod table;
+pub mod thread;
+pub mod vmas;

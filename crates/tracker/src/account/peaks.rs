@@ -1,0 +1,131 @@
+//! Central figures: live by caller, category and total, and their peaks.
+//!
+//! The exact books are the rows; a peak can't be had from them afterwards, so each row tells the central figures when its
+//! live bytes have moved by more than the bound D since it last did:
+//!
+//! ```text
+//! |central − exact| ≤ rows · D        D = max(4 KiB, peak / (128 · rows)), so that the error is at most
+//!                                     max(rows · 4 KiB, 0.8 % of the peak)
+//! ```
+//!
+//! One try-lock guards them: (bytes, count) of a peak are of one moment, and the composition of the total at its peak is
+//! too. Who doesn't get the lock goes on; his row stays over its bound and he tries again at his next block.
+
+use super::rows::IndexEntry;
+use super::segment::Segment;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
+use plimsoll_segment::{Counter, Section};
+
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// Drift of shared rows that found the lock taken.
+static WAITING: AtomicI64 = AtomicI64::new(0);
+
+const SMALLEST_BOUND: u64 = 4096;
+const LARGEST_BOUND: u64 = 1 << 20;
+
+/// Twice the drift bound for new rows.
+pub fn room_span(segment: Segment) -> i64 {
+    let rows = segment.used(Section::Rows).max(1) as u64;
+    let bound = (segment.header().peak_bytes.load(Relaxed) / (128 * rows)).clamp(SMALLEST_BOUND, LARGEST_BOUND);
+    segment.header().values[Counter::drift_bound as usize].fetch_max(bound, Relaxed);
+    2 * bound as i64
+}
+
+fn add(cell: &AtomicI64, n: i64) -> i64 {
+    let v = cell.load(Relaxed).wrapping_add(n);
+    cell.store(v, Relaxed);
+    v
+}
+
+fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) -> bool {
+    if bytes <= 0 || bytes as u64 <= peak.load(Relaxed) {
+        return false;
+    }
+    peak.store(bytes as u64, Relaxed);
+    count_at_peak.store(count.max(0) as u64, Relaxed);
+    true
+}
+
+/// Tells the central figures what a row of the calling thread gained or lost since it last did.
+#[cold]
+#[inline(never)]
+pub fn flush(segment: Segment, e: &mut IndexEntry, span: i64) {
+    if BUSY.swap(true, Acquire) {
+        return;
+    }
+    let row = segment.row(e.row);
+    let bytes = span / 2 - row.room.load(Relaxed);
+    let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
+    let count = net.wrapping_sub(e.flushed) as i32 as i64;
+    central(segment, row.caller.load(Relaxed), bytes, count);
+    row.room.store(span / 2, Relaxed);
+    e.flushed = net;
+    BUSY.store(false, Release);
+}
+
+/// The same for a shared row, block by block.
+pub fn shared(segment: Segment, caller: u32, bytes: i64, count: i64) {
+    for _ in 0..1000 {
+        if !BUSY.swap(true, Acquire) {
+            central(segment, caller, bytes, count);
+            BUSY.store(false, Release);
+            return;
+        }
+        core::hint::spin_loop();
+    }
+    // A signal handler on top of `flush` of the same thread: never wait for it.
+    WAITING.fetch_add(bytes, Relaxed);
+}
+
+fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
+    let h = segment.header();
+    let now = crate::boot::now_ns();
+    segment.count(Counter::drift_flushes, 1);
+    let c = segment.caller(caller);
+    raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
+    let k = segment.category(c.category.load(Relaxed));
+    if raise(&k.peak_bytes, &k.count_at_peak, add(&k.live_bytes, bytes), add(&k.live_count, count)) {
+        k.peak_ns.store(now, Relaxed);
+    }
+    let late = WAITING.swap(0, Relaxed);
+    let total = add(&h.live_bytes, bytes.wrapping_add(late));
+    let blocks = add(&h.live_count, count);
+    if raise(&h.peak_bytes, &h.count_at_peak, total, blocks) {
+        h.peak_ns.store(now, Relaxed);
+        let valid = h.composition.load(Relaxed);
+        let kept = match valid {
+            0 | 1 => h.compositions[valid as usize].total_bytes.load(Relaxed),
+            _ => 0,
+        };
+        if total as u64 > kept + kept / 100 {
+            keep_composition(segment, if valid == 0 { 1 } else { 0 }, total, blocks, now);
+        }
+    }
+}
+
+/// Writes what the total consists of into the half that isn't valid, then makes it the valid one.
+fn keep_composition(segment: Segment, half: u32, total: i64, blocks: i64, now: u64) {
+    let h = segment.header();
+    let i = half as usize;
+    for k in 0..segment.used(Section::Categories) as u16 {
+        let k = segment.category(k);
+        k.at_peak_bytes[i].store(k.live_bytes.load(Relaxed).max(0) as u64, Relaxed);
+        k.at_peak_count[i].store(k.live_count.load(Relaxed).max(0) as u64, Relaxed);
+    }
+    let c = &h.compositions[i];
+    c.total_bytes.store(total.max(0) as u64, Relaxed);
+    c.total_count.store(blocks.max(0) as u64, Relaxed);
+    c.time_ns.store(now, Relaxed);
+    h.composition.store(half, Release);
+}
+
+/// In a fork child: whoever held the lock in the parent isn't here.
+pub fn reset_after_fork() {
+    BUSY.store(false, Relaxed);
+    WAITING.store(0, Relaxed);
+}
+
+/// Sets the central figures of a fork child's segment from its seeded rows.
+pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
+    central(segment, caller, bytes, count);
+}

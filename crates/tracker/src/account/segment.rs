@@ -1,0 +1,208 @@
+//! The mapped segment as the writer sees it: where the records lie, and growth.
+//!
+//! `BASE` lies in a page of its own that the kernel hands zeroed to every child of fork, whatever call made it
+//! (MADV_WIPEONFORK): a child that nobody prepared finds no segment and books nothing, instead of writing into its
+//! parent's file.
+
+use crate::sys::os;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::{Caller, Category, Counter, Header, Module, Row, Section, SectionEntry, Thread};
+
+#[repr(C, align(4096))]
+struct WipedOnFork {
+    base: AtomicUsize,
+    _page: [u8; 4096 - 8],
+}
+
+static WIPED: WipedOnFork = WipedOnFork { base: AtomicUsize::new(0), _page: [0; 4096 - 8] };
+
+/// Bytes by which a section of entries grows.
+const GROWTH: usize = 16 << 10;
+
+/// How far each section has been populated, bytes.
+static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
+    [const { AtomicUsize::new(0) }; plimsoll_segment::SECTIONS];
+
+/// A mapped segment. Copy of one address; valid for the life of the process once published.
+#[derive(Clone, Copy)]
+pub struct Segment(usize);
+
+impl Segment {
+    /// The segment of this process; `None` before boot, in an unprepared child of fork, or when none could be made.
+    #[inline(always)]
+    pub fn current() -> Option<Segment> {
+        let base = WIPED.base.load(Relaxed);
+        if base == 0 { None } else { Some(Segment(base)) }
+    }
+
+    /// Address of the mapping.
+    #[inline(always)]
+    pub fn base(self) -> usize {
+        self.0
+    }
+
+    /// A segment over a fresh mapping of at least [`plimsoll_segment::FILE_BYTES`].
+    ///
+    /// # Safety
+    /// `base` is such a mapping, writable, never unmapped while published.
+    pub unsafe fn at(base: usize) -> Segment {
+        Segment(base)
+    }
+
+    /// Makes this the segment of the process. False: the kernel can't wipe the page on fork; then nothing is published.
+    pub fn publish(self) -> bool {
+        if !os::wipe_on_fork(&raw const WIPED as usize, 4096) {
+            return false;
+        }
+        WIPED.base.store(self.0, Release);
+        true
+    }
+
+    /// Takes the segment of the process away (a fork child that goes on untracked).
+    pub fn withdraw() {
+        WIPED.base.store(0, Release);
+    }
+
+    fn record<T>(self, section: Section, i: usize) -> &'static T {
+        debug_assert!(i < section.capacity() && size_of::<T>() == section.entry_bytes());
+        // SAFETY: sections lie inside the mapping by construction (layout asserts), i is below the capacity, and the
+        // records consist of atomics only, so shared references to memory that others write are sound.
+        unsafe { &*((self.0 + section.offset() + i * section.entry_bytes()) as *const T) }
+    }
+
+    /// The header.
+    #[inline(always)]
+    pub fn header(self) -> &'static Header {
+        // SAFETY: as in `record`.
+        unsafe { &*(self.0 as *const Header) }
+    }
+
+    /// A row.
+    #[inline(always)]
+    pub fn row(self, i: u32) -> &'static Row {
+        // SAFETY: as in `record`; row indexes come from `append`, which bounds them.
+        unsafe { &*((self.0 + Section::Rows.offset() + i as usize * Row::BYTES) as *const Row) }
+    }
+
+    /// A caller.
+    pub fn caller(self, i: u32) -> &'static Caller {
+        self.record(Section::Callers, i as usize)
+    }
+
+    /// A category.
+    pub fn category(self, i: u16) -> &'static Category {
+        self.record(Section::Categories, i as usize)
+    }
+
+    /// A thread slot.
+    pub fn thread(self, i: u32) -> &'static Thread {
+        self.record(Section::Threads, i as usize)
+    }
+
+    /// A module.
+    pub fn module(self, i: u32) -> &'static Module {
+        self.record(Section::Modules, i as usize)
+    }
+
+    /// Line of the section table.
+    pub fn section(self, s: Section) -> &'static SectionEntry {
+        &self.header().sections[s as usize]
+    }
+
+    /// Entries in use.
+    pub fn used(self, s: Section) -> usize {
+        (self.section(s).used.load(Acquire) as usize).min(s.capacity())
+    }
+
+    /// Claims one more entry, populated and zero. `None`: the section or the file system is full.
+    pub fn append(self, s: Section) -> Option<u32> {
+        let used = &self.section(s).used;
+        let i = used.fetch_add(1, AcqRel) as usize;
+        if i >= s.capacity() {
+            used.store(s.capacity() as u64, Relaxed);
+            return None;
+        }
+        if !self.grow(s, (i + 1) * s.entry_bytes()) {
+            // The entry stays zero: it holds nothing. Give the index back if nobody came after.
+            let _ = used.compare_exchange(i as u64 + 1, i as u64, AcqRel, Relaxed);
+            return None;
+        }
+        Some(i as u32)
+    }
+
+    /// Makes the first `bytes` of a section safe to write. False: it can't be had; counted.
+    pub fn grow(self, s: Section, bytes: usize) -> bool {
+        let done = &POPULATED[s as usize];
+        let have = done.load(Acquire);
+        if bytes <= have {
+            return true;
+        }
+        let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
+        let upto = bytes.next_multiple_of(GROWTH).min(limit);
+        if !os::populate(self.0 + s.offset() + have, upto - have) {
+            // Perhaps a page is still there to be had.
+            let upto = bytes.next_multiple_of(plimsoll_segment::PAGE).min(limit);
+            if !os::populate(self.0 + s.offset() + have, upto - have) {
+                self.count(Counter::grow_failures, 1);
+                return false;
+            }
+            done.fetch_max(upto, AcqRel);
+        } else {
+            done.fetch_max(upto, AcqRel);
+        }
+        self.set(Counter::own_segment_bytes, Self::populated_bytes() as u64);
+        true
+    }
+
+    /// Populates the pages that exist from the start; false if the file system has no room for them.
+    pub fn populate_start(self) -> bool {
+        os::populate(self.0, Section::Categories.offset())
+    }
+
+    /// In a fork child: this much of each section was populated in the parent.
+    pub fn populated(self, sections: &[(Section, usize)]) {
+        for p in &POPULATED {
+            p.store(0, Relaxed);
+        }
+        for (s, bytes) in sections {
+            POPULATED[*s as usize].store(bytes.next_multiple_of(plimsoll_segment::PAGE), Relaxed);
+        }
+    }
+
+    /// How much of a section is safe to write.
+    pub fn populated_of(self, s: Section) -> usize {
+        POPULATED[s as usize].load(Relaxed).max(if s.offset() < Section::Categories.offset() {
+            s.capacity()
+        } else {
+            0
+        })
+    }
+
+    /// Bytes of the file that were populated.
+    pub fn populated_bytes() -> usize {
+        Section::Categories.offset() + POPULATED.iter().map(|p| p.load(Relaxed)).sum::<usize>()
+    }
+
+    /// Adds to a counter.
+    pub fn count(self, c: Counter, n: u64) {
+        self.header().values[c as usize].fetch_add(n, Relaxed);
+    }
+
+    /// Sets a counter.
+    pub fn set(self, c: Counter, n: u64) {
+        self.header().values[c as usize].store(n, Relaxed);
+    }
+}
+
+/// Adds to a counter that one writer owns: a load, an add and a release store, no locked instruction.
+#[inline(always)]
+pub fn bump(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Release);
+}
+
+/// Copies text into a NUL-padded field, cut at its end.
+pub fn set_text(field: &[core::sync::atomic::AtomicU8], text: &[u8]) {
+    for (i, cell) in field.iter().enumerate() {
+        cell.store(if i + 1 < field.len() { text.get(i).copied().unwrap_or(0) } else { 0 }, Relaxed);
+    }
+}

@@ -1,0 +1,116 @@
+//! The side table: keys of blocks that have no room for a trailer.
+//!
+//! ```text
+//! level 0      2^15 entries of 16 B     512 KiB
+//! level 1      2^18                       4 MiB
+//! …  × 8       level 4: 2^27              2 GiB        reserved when first needed, touched where used
+//!
+//! entry        address (0 = free) │ caller 20 bits << 44 | requested 44 bits
+//! bucket       8 entries, two cache lines; an address has one bucket in each level
+//! ```
+//!
+//! A block goes to the first level whose bucket has a free entry, so a look-up reads at most one bucket a level. Inserting
+//! claims an entry by compare-and-swap; removing is a store: only the thread that holds the block may ask for it, and the
+//! program's own hand-over of the pointer orders both. No tombstones, no locks, nothing ever moves.
+
+use super::blocks::Key;
+use super::segment::Segment;
+use crate::sys::os;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::Counter;
+
+#[repr(C)]
+struct Entry {
+    address: AtomicU64,
+    key: AtomicU64,
+}
+
+const BUCKET: usize = 8;
+const LEVELS: usize = 5;
+const fn entries(level: usize) -> usize {
+    1 << (15 + 3 * level)
+}
+
+static LEVEL: [AtomicUsize; LEVELS] = [const { AtomicUsize::new(0) }; LEVELS];
+
+fn bucket(level: usize, address: u64) -> Option<&'static [Entry; BUCKET]> {
+    let base = LEVEL[level].load(Acquire);
+    if base == 0 {
+        return None;
+    }
+    let hash = (address >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let i = (hash >> (64 - 12 - 3 * level)) as usize;
+    // SAFETY: the level has 2^(12 + 3·level) buckets, i is below that; reserved memory, never unmapped, atomics only.
+    Some(unsafe { &*((base + i * size_of::<[Entry; BUCKET]>()) as *const [Entry; BUCKET]) })
+}
+
+fn reserve(level: usize) -> bool {
+    let bytes = entries(level) * size_of::<Entry>();
+    let Some(p) = os::private(bytes) else { return false };
+    if LEVEL[level].compare_exchange(0, p as usize, AcqRel, Relaxed).is_err() {
+        // SAFETY: another thread was first; ours was never published.
+        unsafe { os::unmap(p, bytes) };
+    }
+    true
+}
+
+/// Enters a block. False: no memory, or all its buckets are full.
+pub fn insert(p: *mut u8, key: Key) -> bool {
+    let address = p as u64;
+    let word = (key.caller as u64) << 44 | key.requested.min((1 << 44) - 1);
+    for level in 0..LEVELS {
+        if LEVEL[level].load(Acquire) == 0 && !reserve(level) {
+            return false;
+        }
+        let Some(b) = bucket(level, address) else { continue };
+        for e in b {
+            if e.address.load(Relaxed) == 0 && e.address.compare_exchange(0, address, AcqRel, Relaxed).is_ok() {
+                e.key.store(word, Release);
+                count(Counter::table_inserts, &EARLY_INSERTS);
+                return true;
+            }
+        }
+    }
+    false
+}
+
+fn find(p: *mut u8) -> Option<&'static Entry> {
+    (0..LEVELS).find_map(|level| bucket(level, p as u64)?.iter().find(|e| e.address.load(Relaxed) == p as u64))
+}
+
+fn key_of(e: &Entry) -> Key {
+    let word = e.key.load(Acquire);
+    Key { caller: (word >> 44) as u32, requested: word & ((1 << 44) - 1) }
+}
+
+/// Takes a block out.
+pub fn remove(p: *mut u8) -> Option<Key> {
+    let e = find(p)?;
+    let key = key_of(e);
+    e.address.store(0, Release);
+    count(Counter::table_removes, &EARLY_REMOVES);
+    Some(key)
+}
+
+/// Looks a block up.
+pub fn get(p: *mut u8) -> Option<Key> {
+    find(p).map(key_of)
+}
+
+static EARLY_INSERTS: AtomicU64 = AtomicU64::new(0);
+static EARLY_REMOVES: AtomicU64 = AtomicU64::new(0);
+
+fn count(c: Counter, early: &AtomicU64) {
+    match Segment::current() {
+        Some(s) => s.count(c, 1),
+        None => {
+            early.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Hands what was counted before boot to the segment.
+pub fn settle(segment: Segment) {
+    segment.count(Counter::table_inserts, EARLY_INSERTS.swap(0, Relaxed));
+    segment.count(Counter::table_removes, EARLY_REMOVES.swap(0, Relaxed));
+}

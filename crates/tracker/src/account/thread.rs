@@ -1,0 +1,320 @@
+//! The private state of a thread: what makes the way from a block to its row short. Its memory is ours, anonymous, and
+//! goes on to the next thread that adopts the slot.
+//!
+//! ```text
+//! ThreadState 128 B │ memo 16 … 1024 entries of 192 B │ index 128 … 64 Ki entries of 8 B
+//! ```
+//!
+//! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
+//! It is complete: a caller not in it has no row of this slot. It doubles at half full.
+
+use super::rows::IndexEntry;
+use super::segment::Segment;
+use crate::stack::memo::Memo;
+use crate::sys::{cpu, os};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::{Counter, Section};
+
+/// Depth of the program's category stack.
+pub const CATEGORY_DEPTH: usize = 14;
+
+/// See the module comment. Only its own thread touches it.
+#[repr(C, align(64))]
+pub struct ThreadState {
+    /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
+    pub trailer_below: usize,
+    /// High end of the stack, exclusive.
+    pub stack_high: usize,
+    /// `stack_high` − low end.
+    pub stack_bytes: usize,
+    /// The memo and its index mask.
+    pub memo: *mut Memo,
+    /// Entries of the memo − 1.
+    pub memo_mask: usize,
+    /// Caller → row.
+    pub index: *mut IndexEntry,
+    /// Entries of the index − 1.
+    pub index_mask: u32,
+    /// Entries in use in the index.
+    pub index_used: u32,
+    /// Category the program pushed last + 1; 0 none.
+    pub category: u32,
+    /// Generation of the code map that the memo belongs to.
+    pub generation: u32,
+    /// Slot in the segment.
+    pub slot: u32,
+    /// Misses of the memo since it last grew.
+    pub misses: u32,
+    /// Twice the drift bound of this thread's rows.
+    pub room_span: i64,
+    /// Rounds of key destructors left before the end is booked.
+    pub end_rounds: u32,
+    /// Pushed categories.
+    pub pushed: u32,
+    /// The categories below the top.
+    pub categories: [u32; CATEGORY_DEPTH],
+    /// Block whose VM header may be read at the next entry (native images): address.
+    pub pending: AtomicUsize,
+}
+
+const FIRST_MEMO: usize = 16;
+const LAST_MEMO: usize = 1024;
+const FIRST_INDEX: usize = 128;
+const LAST_INDEX: usize = 1 << 17;
+
+/// Generation of the code map: dlopen and dlclose start a new one.
+pub static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+/// Slots whose threads have ended, newest first: a stack through `NEXT_FREE`, with a tag against ABA.
+static FREE: AtomicU64 = AtomicU64::new(0);
+/// State and link of each slot, private to this process; reserved once, touched where used.
+static DIRECTORY: AtomicUsize = AtomicUsize::new(0);
+
+#[repr(C)]
+struct Directory {
+    state: AtomicUsize,
+    next_free: AtomicU64,
+}
+
+fn directory() -> Option<&'static [Directory; Section::Threads.capacity()]> {
+    let p = DIRECTORY.load(Acquire);
+    // SAFETY: `init` reserved this many zeroed entries, never unmapped.
+    (p != 0).then(|| unsafe { &*(p as *const [Directory; Section::Threads.capacity()]) })
+}
+
+/// Reserves the directory. False: no address space.
+pub fn init() -> bool {
+    if DIRECTORY.load(Acquire) != 0 {
+        return true;
+    }
+    match os::private(size_of::<[Directory; Section::Threads.capacity()]>()) {
+        Some(p) => {
+            DIRECTORY.store(p as usize, Release);
+            true
+        }
+        None => false,
+    }
+}
+
+/// Memory for small private state comes in pieces from chunks of this size.
+const CHUNK: usize = 64 << 10;
+static CHUNK_AT: AtomicUsize = AtomicUsize::new(0);
+
+fn private(bytes: usize, segment: Segment) -> Option<*mut u8> {
+    let bytes = bytes.next_multiple_of(64);
+    if bytes >= CHUNK / 4 {
+        let p = os::private(bytes)?;
+        segment.count(Counter::own_private_bytes, bytes as u64);
+        return Some(p);
+    }
+    // Bump allocation in the current chunk; the low 16 bits of an address in it tell how much is taken, so one word
+    // is all the state. Chunks are aligned to their size.
+    loop {
+        let at = CHUNK_AT.load(Acquire);
+        if at != 0 && (at & (CHUNK - 1)) + bytes <= CHUNK && at & (CHUNK - 1) != 0 {
+            let next = at + bytes;
+            if CHUNK_AT.compare_exchange(at, next, AcqRel, Relaxed).is_ok() {
+                segment.count(Counter::own_private_bytes, bytes as u64);
+                return Some(at as *mut u8);
+            }
+            continue;
+        }
+        let raw = os::private(2 * CHUNK)? as usize;
+        let chunk = raw.next_multiple_of(CHUNK);
+        // SAFETY: both ends of our own fresh mapping, used by nobody.
+        unsafe {
+            if chunk > raw {
+                os::unmap(raw as *mut u8, chunk - raw);
+            }
+            if chunk + CHUNK < raw + 2 * CHUNK {
+                os::unmap((chunk + CHUNK) as *mut u8, raw + CHUNK - chunk);
+            }
+        }
+        // The first 64 bytes stay unused, so that a full or fresh chunk never has zero low bits.
+        if CHUNK_AT.compare_exchange(at, chunk + 64, AcqRel, Relaxed).is_err() {
+            // SAFETY: another thread was first; ours was never handed out.
+            unsafe { os::unmap(chunk as *mut u8, CHUNK) };
+        }
+    }
+}
+
+/// Gives the calling thread a state: a dead thread's slot, or a new one. `None`: no slot or no memory; the thread books
+/// in the shared slot.
+pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut ThreadState> {
+    let directory = directory()?;
+    segment.count(Counter::threads_started, 1);
+    let slot = loop {
+        let head = FREE.load(Acquire);
+        let top = (head & 0xffff_ffff) as u32;
+        if top == 0 {
+            break match segment.append(Section::Threads) {
+                Some(i) => i,
+                None => {
+                    segment.count(Counter::threads_shared, 1);
+                    return None;
+                }
+            };
+        }
+        let next = directory[top as usize].next_free.load(Acquire);
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        if FREE.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {
+            break top;
+        }
+    };
+    let d = &directory[slot as usize];
+    let known = d.state.load(Acquire);
+    let t = if known != 0 {
+        known as *mut ThreadState
+    } else {
+        let t = private(size_of::<ThreadState>(), segment)? as *mut ThreadState;
+        let memo = private(FIRST_MEMO * size_of::<Memo>(), segment)? as *mut Memo;
+        let index = private(FIRST_INDEX * size_of::<IndexEntry>(), segment)? as *mut IndexEntry;
+        // SAFETY: fresh zeroed memory of the right size and alignment; zero is a valid value of every field.
+        unsafe {
+            (*t).memo = memo;
+            (*t).memo_mask = FIRST_MEMO - 1;
+            (*t).index = index;
+            (*t).index_mask = FIRST_INDEX as u32 - 1;
+            (*t).slot = slot;
+        }
+        d.state.store(t as usize, Release);
+        t
+    };
+    // SAFETY: the slot was claimed by this thread alone.
+    let t = unsafe { &mut *t };
+    t.trailer_below = super::blocks::trailer_below();
+    t.category = 0;
+    t.pushed = 0;
+    t.end_rounds = 3;
+    t.generation = 0;
+    t.room_span = super::peaks::room_span(segment);
+    let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
+    t.stack_high = stack.high;
+    t.stack_bytes = stack.high - stack.low;
+    let r = segment.thread(slot);
+    r.stack_low.store(stack.low as u64, Relaxed);
+    r.stack_high.store(stack.high as u64, Relaxed);
+    r.guard_bytes.store(stack.guard as u64, Relaxed);
+    r.stack_kind.store(stack.kind, Relaxed);
+    r.start_ns.store(crate::boot::now_ns(), Relaxed);
+    r.end_ns.store(0, Relaxed);
+    r.generation.fetch_add(1, Relaxed);
+    r.own_bytes.store(own_bytes(t), Relaxed);
+    r.tid.store(os::gettid(), Relaxed);
+    r.state.store(1, Release);
+    cpu::tls_set::<{ cpu::OWN }>(t as *mut ThreadState as usize);
+    Some(t)
+}
+
+fn own_bytes(t: &ThreadState) -> u64 {
+    (size_of::<ThreadState>()
+        + (t.memo_mask + 1) * size_of::<Memo>()
+        + (t.index_mask as usize + 1) * size_of::<IndexEntry>()) as u64
+}
+
+/// Books the end of a thread; its slot and rows wait for the next.
+pub fn detach(segment: Segment, t: &ThreadState) {
+    let r = segment.thread(t.slot);
+    r.end_ns.store(crate::boot::now_ns(), Relaxed);
+    r.state.store(2, Release);
+    cpu::tls_set::<{ cpu::CURRENT }>(0);
+    cpu::tls_set::<{ cpu::OWN }>(cpu::GONE);
+    let Some(directory) = directory() else { return };
+    loop {
+        let head = FREE.load(Acquire);
+        directory[t.slot as usize].next_free.store(head & 0xffff_ffff, Release);
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        if FREE.compare_exchange(head, tag | t.slot as u64, AcqRel, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// In a fork child: all slots but the caller's are gone, and no row of the parent is a row of ours.
+pub fn reset_after_fork(segment: Segment, own: Option<&mut ThreadState>) {
+    FREE.store(0, Relaxed);
+    let keep = own.as_ref().map(|t| t.slot);
+    if let Some(directory) = directory() {
+        for i in 1..segment.used(Section::Threads).max(1) {
+            if Some(i as u32) != keep && i as u32 != plimsoll_segment::SLOT_SHARED {
+                forget(directory[i].state.load(Relaxed) as *mut ThreadState);
+                let head = FREE.load(Relaxed);
+                directory[i].next_free.store(head & 0xffff_ffff, Relaxed);
+                FREE.store(i as u64, Relaxed);
+            }
+        }
+    }
+    if let Some(t) = own {
+        forget(t);
+    }
+}
+
+/// Empties memo and index.
+fn forget(t: *mut ThreadState) {
+    // SAFETY: in a fork child no other thread exists; the state's memory is ours (copied on write).
+    unsafe {
+        if let Some(t) = t.as_mut() {
+            core::ptr::write_bytes(t.memo, 0, t.memo_mask + 1);
+            core::ptr::write_bytes(t.index, 0, t.index_mask as usize + 1);
+            t.index_used = 0;
+        }
+    }
+}
+
+/// A stack as far as it is known.
+#[derive(Clone, Copy)]
+pub struct Stack {
+    /// Low end.
+    pub low: usize,
+    /// High end.
+    pub high: usize,
+    /// Bytes of the guard.
+    pub guard: usize,
+    /// As in the segment's thread record.
+    pub kind: u64,
+}
+
+impl ThreadState {
+    /// Makes the memo larger when it misses often: a program with many callers pays for them, an idle thread doesn't.
+    pub fn grow_memo(&mut self, segment: Segment) {
+        self.misses = 0;
+        let entries = (self.memo_mask + 1) * 4;
+        if entries > LAST_MEMO {
+            return;
+        }
+        if let Some(p) = private(entries * size_of::<Memo>(), segment) {
+            // The old one is left to the slot's account: 3 KiB + 12 KiB at most.
+            self.memo = p as *mut Memo;
+            self.memo_mask = entries - 1;
+            segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
+        }
+    }
+
+    /// Doubles the index; false if that can't be.
+    pub fn grow_index(&mut self, segment: Segment) -> bool {
+        let old = self.index_mask as usize + 1;
+        if old * 2 > LAST_INDEX {
+            return false;
+        }
+        let Some(p) = private(old * 2 * size_of::<IndexEntry>(), segment) else { return false };
+        let new = p as *mut IndexEntry;
+        let mask = old * 2 - 1;
+        for i in 0..old {
+            // SAFETY: both tables have the sizes their masks say and belong to this thread.
+            unsafe {
+                let e = *self.index.add(i);
+                if e.row != 0 {
+                    let mut at = segment.row(e.row).caller.load(Relaxed) as usize & mask;
+                    while (*new.add(at)).row != 0 {
+                        at = (at + 1) & mask;
+                    }
+                    *new.add(at) = e;
+                }
+            }
+        }
+        self.index = new;
+        self.index_mask = mask as u32;
+        segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
+        true
+    }
+}

@@ -1,0 +1,549 @@
+//! Boot: what to do before options are known.
+//!
+//! The loader binds malloc to our hook before any of our code has run: its own first blocks, then those of constructors
+//! that run before ours, come when no option is read, no file made, no thread state there. The cases:
+//!
+//! ```text
+//! loader relocates      other constructors      our constructor            main …
+//! ──────────────────────┬───────────────────────┬──────────────────────────┬──────────────────
+//! no hook is called     │ first block: RESOLVED │ options, file, tables    │ ON
+//!                       │ 'before start' caller │ early counts → row 2     │ every block has its caller
+//! ```
+//!
+//! - The first call of any hook finds the real functions by reading the loader's list (no dlsym, no allocation).
+//! - From that very call on, blocks carry keys, under the fixed caller [`CALLER_EARLY`]; their sums are static counters
+//!   that the constructor moves into the segment. So there is no block of an unknown kind, and free needs no look-up for
+//!   pre-start blocks (HotSpot: an 8,191-bucket hash, asked at every free).
+//! - If anything is missing (no directory, file system full, kernel before 5.14 that can't populate), the state becomes OFF
+//!   and every hook passes through; the program is never told.
+//!
+//! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
+
+use crate::account::rows::{Amount, ROW_EARLY};
+use crate::account::segment::Segment;
+use crate::account::thread::ThreadState;
+use crate::account::{blocks, callers, categories, rows, table, thread};
+use crate::hook;
+use crate::hook::malloc::{set_key, take_key};
+use crate::options::{Options, Path, number};
+use crate::stack::module;
+use crate::stacks;
+use crate::sys::cpu::{CURRENT, tls_set};
+use crate::sys::os::{self, Clock};
+use crate::sys::{elf, libc};
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::{
+    Allocator, CALLER_EARLY, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS, SUFFIX, Section, State,
+    VERSION, counters,
+};
+
+const NEW: u32 = 0;
+const RESOLVED: u32 = 1;
+const ON: u32 = 2;
+const OFF: u32 = 3;
+
+static STATE: AtomicU32 = AtomicU32::new(NEW);
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+/// CLOCK_BOOTTIME − CLOCK_MONOTONIC at boot.
+static CLOCK_OFFSET: AtomicU64 = AtomicU64::new(0);
+static EXPORTS: AtomicUsize = AtomicUsize::new(0);
+/// Six sums of a row: what was booked before the segment was there.
+static EARLY: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+/// Directory of the segments, for fork. Written at boot, when there is one thread.
+static mut DIRECTORY: Path<256> = Path::new();
+
+/// Whether the real functions are known.
+#[inline(always)]
+pub fn resolved() -> bool {
+    STATE.load(Relaxed) != NEW
+}
+
+/// Whether blocks are booked at all.
+pub fn booking() -> bool {
+    Segment::current().is_some() || STATE.load(Relaxed) == RESOLVED
+}
+
+/// Finds the real functions and looks whose malloc they are.
+#[cold]
+pub fn resolve() {
+    libc::resolve();
+    let below = elf::objects().skip_while(|o| !o.is_self()).skip(1).find(|o| o.symbol(c"malloc").is_some());
+    let allocator = match below {
+        Some(o) if o.symbol(c"mallctl").or(o.symbol(c"je_mallctl")).is_some() => Allocator::Jemalloc,
+        Some(o) if o.symbol(c"tc_malloc").is_some() => Allocator::Tcmalloc,
+        Some(o) if o.symbol(c"mi_malloc").is_some() => Allocator::Mimalloc,
+        Some(o) if o.symbol(c"gnu_get_libc_version").is_some() && chunks_are_glibc() => Allocator::Glibc,
+        _ => Allocator::Other,
+    };
+    blocks::init(allocator);
+    let _ = STATE.compare_exchange(NEW, RESOLVED, AcqRel, Relaxed);
+}
+
+/// Whether the size in front of a block says what malloc_usable_size says.
+fn chunks_are_glibc() -> bool {
+    [1usize, 24, 25, 1000, 70_001, 400_000].iter().all(|&n| {
+        // SAFETY: resolved; the block is freed again. A libc that is not glibc has no gnu_get_libc_version.
+        unsafe {
+            let p = libc::calls::malloc(n);
+            if p.is_null() {
+                return false;
+            }
+            let same = blocks::usable_glibc(p) == libc::calls::malloc_usable_size(p);
+            libc::calls::free(p);
+            same
+        }
+    })
+}
+
+/// Books a block before the segment is there.
+///
+/// # Safety
+/// `p` is a live block of at least `n` usable bytes.
+pub unsafe fn early_alloc(p: *mut u8, n: usize) {
+    if STATE.load(Relaxed) == RESOLVED {
+        // SAFETY: the caller's contract.
+        if let Some(a) = unsafe { set_key(p, n, CALLER_EARLY) } {
+            early(0, a);
+        }
+    }
+}
+
+/// Books a release before the segment is there.
+///
+/// # Safety
+/// `p` is a live block.
+pub unsafe fn early_free(p: *mut u8) {
+    if STATE.load(Relaxed) == RESOLVED {
+        // SAFETY: the caller's contract.
+        early_release(unsafe { take_key(p) }.map(|(_, a)| a));
+    }
+}
+
+/// The same for a block whose key was taken already.
+pub fn early_release(a: Option<Amount>) {
+    if let (Some(a), RESOLVED) = (a, STATE.load(Relaxed)) {
+        early(3, a);
+    }
+}
+
+fn early(at: usize, a: Amount) {
+    for (i, n) in [1, a.usable, a.requested].into_iter().enumerate() {
+        EARLY[at + i].fetch_add(n, Relaxed);
+    }
+}
+
+/// CLOCK_BOOTTIME, to a few milliseconds, without a system call.
+pub fn now_ns() -> u64 {
+    libc::clock_ns(Clock::MonotonicCoarse).wrapping_add(CLOCK_OFFSET.load(Relaxed))
+}
+
+/// The exported hook with this number (of the hook table).
+pub fn export(i: usize) -> usize {
+    let p = EXPORTS.load(Relaxed) as *const usize;
+    // SAFETY: `start` set it to the shim's table, which has an entry for each hook.
+    if p.is_null() { 0 } else { unsafe { *p.add(i) } }
+}
+
+/// Has the end of this thread noticed.
+pub fn watch_end(t: &ThreadState) {
+    let key = KEY.load(Relaxed);
+    if key != u32::MAX {
+        libc::set_specific(key, t as *const ThreadState as *mut c_void);
+    }
+}
+
+/// The constructor.
+///
+/// # Safety
+/// Called once, by the loader, with main's arguments; `exports` is the shim's table of hooks, in the table's order.
+pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static [usize]) {
+    if !resolved() {
+        resolve();
+    }
+    // SAFETY: the loader's arguments.
+    let (options, top) = unsafe { (Options::parse(environment), outermost(argv, environment)) };
+    stacks::init(top);
+    EXPORTS.store(exports.as_ptr() as usize, Relaxed);
+    CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
+    if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
+        // SAFETY: the environment block is this process's own, and nobody else reads it yet.
+        unsafe { leave_environment(environment) };
+    }
+    // SAFETY: one thread.
+    let made = unsafe { make(&options) };
+    let Some((segment, directory)) = made else {
+        STATE.store(OFF, Release);
+        return;
+    };
+    // SAFETY: argv and argc are the loader's.
+    unsafe { command(segment, argc, argv) };
+    let rules = options.rules.and_then(map_rules);
+    let ready = thread::init()
+        && hook::thread::init()
+        && module::init(rules)
+        && categories::init(segment)
+        && callers::init(segment)
+        && rows::init(segment)
+        && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
+        && hook::mapping::init(segment);
+    if !ready {
+        remove(segment, &directory);
+        STATE.store(OFF, Release);
+        return;
+    }
+    // SAFETY: one thread; fork reads it later.
+    unsafe { (&raw mut DIRECTORY).write(directory) };
+    let early = segment.row(ROW_EARLY);
+    for (to, from) in [
+        &early.alloc_count,
+        &early.alloc_bytes,
+        &early.alloc_requested,
+        &early.free_count,
+        &early.free_bytes,
+        &early.free_requested,
+    ]
+    .into_iter()
+    .zip(&EARLY)
+    {
+        to.store(from.load(Relaxed), Relaxed);
+    }
+    table::settle(segment);
+    let live = |i: usize| EARLY[i].load(Relaxed).wrapping_sub(EARLY[i + 3].load(Relaxed)) as i64;
+    crate::account::peaks::seed(segment, CALLER_EARLY, live(1), live(0));
+    if let Some(key) = libc::key_create(hook::thread::end) {
+        KEY.store(key, Relaxed);
+    }
+    libc::at_fork(hook::fork::prepare, hook::fork::parent, hook::fork::child);
+    segment.header().state.store(State::Running as u32, Release);
+    if !segment.publish() {
+        remove(segment, self::directory());
+        STATE.store(OFF, Release);
+        return;
+    }
+    STATE.store(ON, Release);
+    if let Some(t) = thread::attach(segment, Some(stacks::main())) {
+        watch_end(t);
+        tls_set::<CURRENT>(t as *mut ThreadState as usize);
+    }
+}
+
+/// The destructor: the process ends in order.
+pub fn finish() {
+    if let Some(s) = Segment::current() {
+        s.header().end_boottime_ns.store(os::clock_ns(Clock::Boottime), Relaxed);
+        s.header().state.store(State::Exited as u32, Release);
+    }
+}
+
+/// The highest address that the kernel's start block gives away: its last string.
+unsafe fn outermost(argv: *const *const c_char, environment: *mut *const c_char) -> usize {
+    // SAFETY: NULL-terminated arrays of C strings.
+    unsafe {
+        let mut top = environment as usize;
+        for array in [argv, environment as *const *const c_char] {
+            let mut at = array;
+            while !(*at).is_null() {
+                let s = *at as usize;
+                // Strings that setenv or a wrapper put on a heap lie elsewhere: take those near the array.
+                if s > environment as usize && s - (environment as usize) < 8 << 20 {
+                    top = top.max(s);
+                }
+                at = at.add(1);
+            }
+        }
+        top
+    }
+}
+
+/// Takes this object out of LD_PRELOAD, so that programs started from here are as they would be without us.
+unsafe fn leave_environment(environment: *mut *const c_char) {
+    const NAME: &[u8] = b"LD_PRELOAD=";
+    let Some(own) = elf::objects().find(|o| o.is_self()).map(|o| o.name()) else { return };
+    // SAFETY: a NULL-terminated array of writable strings of this process.
+    unsafe {
+        let mut at = environment;
+        while !(*at).is_null() {
+            let entry = CStr::from_ptr(*at).to_bytes();
+            if entry.starts_with(NAME) {
+                let value = (*at as *mut u8).add(NAME.len());
+                let n = entry.len() - NAME.len();
+                let text = core::slice::from_raw_parts_mut(value, n);
+                let separator = |b: &u8| *b == b':' || *b == b' ';
+                let mut i = 0;
+                while i < n {
+                    let end = i + text[i..].iter().position(separator).unwrap_or(n - i);
+                    if &text[i..end] == own {
+                        let from = (end + 1).min(n);
+                        text.copy_within(from..n, i);
+                        let kept = i + (n - from);
+                        // An entry that was the last leaves the separator in front of it, which the loader skips.
+                        *value.add(kept) = 0;
+                        if kept == 0 {
+                            // Nothing is left: the variable goes too.
+                            let mut hole = at;
+                            while !(*hole).is_null() {
+                                *hole = *hole.add(1);
+                                hole = hole.add(1);
+                            }
+                        }
+                        return;
+                    }
+                    i = end + 1;
+                }
+            }
+            at = at.add(1);
+        }
+    }
+}
+
+/// Makes and maps the file.
+unsafe fn make(options: &Options) -> Option<(Segment, Path<256>)> {
+    let mut directory = Path::<256>::new();
+    let uid = os::geteuid();
+    let fd = match options.directory {
+        Some(d) => {
+            directory.push(d.to_bytes());
+            own_directory(&directory, uid)?
+        }
+        None => [c"/dev/shm/plimsoll-", c"/tmp/plimsoll-"].iter().find_map(|base| {
+            directory.clear().push(base.to_bytes()).push_number(uid as u64);
+            own_directory(&directory, uid)
+        })?,
+    };
+    prune(fd, number(options.retain).unwrap_or(RETAINED));
+    let r = create(fd, os::getpid());
+    os::close(fd);
+    let segment = r?;
+    let h = segment.header();
+    h.mode.store(
+        match options.sites.map(CStr::to_bytes) {
+            Some(b"off") => 0,
+            Some(b"exact") => 2,
+            _ => 1,
+        },
+        Relaxed,
+    );
+    Some((segment, directory))
+}
+
+/// Opens the directory, made if it isn't there; only one that is ours alone.
+fn own_directory(path: &Path<256>, uid: u32) -> Option<os::Fd> {
+    let fd = os::open_dir(path.as_c()).or_else(|| {
+        os::make_dir(path.as_c());
+        os::open_dir(path.as_c())
+    })?;
+    match os::file_facts(fd) {
+        Some(f) if f.uid == uid && f.mode & 0o077 == 0 => Some(fd),
+        _ => {
+            os::close(fd);
+            None
+        }
+    }
+}
+
+/// Creates, sizes, maps and populates a segment for a process id. The descriptor is closed again: the program's own
+/// descriptors keep their numbers.
+pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
+    if os::file_size_limit() < FILE_BYTES as u64 {
+        return None;
+    }
+    let now = os::clock_ns(Clock::Boottime);
+    let mut name = Path::<64>::new();
+    name.push_number(pid as u64).push(b"-").push_number(now).push(SUFFIX.as_bytes());
+    let fd = os::create(directory, name.as_c()).ok()?;
+    let base = os::truncate(fd, FILE_BYTES).then(|| os::map_shared(fd, FILE_BYTES)).flatten();
+    os::close(fd);
+    let made = base.and_then(|base| {
+        // SAFETY: a fresh mapping of FILE_BYTES.
+        let segment = unsafe { Segment::at(base as usize) };
+        if segment.populate_start() {
+            return Some(segment);
+        }
+        // SAFETY: nobody knows of it yet.
+        unsafe { os::unmap(base, FILE_BYTES) };
+        None
+    });
+    let Some(segment) = made else {
+        os::unlink(directory, name.as_c());
+        return None;
+    };
+    let h = segment.header();
+    h.version.store(VERSION, Relaxed);
+    h.header_bytes.store(HEADER_BYTES as u32, Relaxed);
+    h.file_bytes.store(FILE_BYTES as u64, Relaxed);
+    h.pid.store(pid, Relaxed);
+    h.ppid.store(os::getppid(), Relaxed);
+    h.start_boottime_ns.store(now, Relaxed);
+    h.start_realtime_ns.store(os::clock_ns(Clock::Realtime), Relaxed);
+    h.allocator.store(blocks::allocator(), Relaxed);
+    h.runtime.store(runtime() as u32, Relaxed);
+    h.counters.store(counters::COUNTERS.len() as u32, Relaxed);
+    h.composition.store(2, Relaxed);
+    for (i, e) in h.sections.iter().take(SECTIONS).enumerate() {
+        let s = SECTION[i];
+        e.kind.store(s as u32, Relaxed);
+        e.entry_bytes.store(s.entry_bytes() as u32, Relaxed);
+        e.offset.store(s.offset() as u64, Relaxed);
+        e.capacity.store(s.capacity() as u64, Relaxed);
+    }
+    // SAFETY: the schema section, populated, written by nobody else.
+    let schema = unsafe {
+        core::slice::from_raw_parts_mut(
+            (segment.base() + Section::Schema.offset()) as *mut u8,
+            Section::Schema.capacity(),
+        )
+    };
+    let n = counters::SCHEMA.len().min(schema.len());
+    schema[..n].copy_from_slice(&counters::SCHEMA.as_bytes()[..n]);
+    segment.section(Section::Schema).used.store(n as u64, Relaxed);
+    h.magic.store(MAGIC, Release);
+    Some(segment)
+}
+
+/// Creates the segment of a fork child: named after the parent until the child knows its own id.
+pub fn create_beside(directory: os::Fd, parent: Segment) -> Option<Segment> {
+    let child = create(directory, os::getpid())?;
+    let enough = hook::fork::wanted(parent)
+        .iter()
+        .all(|&(s, bytes)| bytes == 0 || os::populate(child.base() + s.offset(), bytes.next_multiple_of(4096)));
+    if enough {
+        return Some(child);
+    }
+    remove(child, self::directory());
+    // SAFETY: nobody knows of it.
+    unsafe { os::unmap(child.base() as *mut u8, FILE_BYTES) };
+    None
+}
+
+const SECTION: [Section; SECTIONS] = [
+    Section::Schema,
+    Section::Command,
+    Section::Categories,
+    Section::Modules,
+    Section::Threads,
+    Section::Callers,
+    Section::Rows,
+    Section::Vmap,
+];
+
+fn runtime() -> Runtime {
+    if elf::objects().next().is_some_and(|exe| exe.symbol(c"__svm_version_info").is_some()) {
+        Runtime::NativeImage
+    } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
+        Runtime::Hotspot
+    } else {
+        Runtime::Native
+    }
+}
+
+/// Writes executable and arguments into the command section.
+unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
+    // SAFETY: the command section, populated, written by nobody else.
+    let out = unsafe {
+        core::slice::from_raw_parts_mut(
+            (segment.base() + Section::Command.offset()) as *mut u8,
+            Section::Command.capacity(),
+        )
+    };
+    let mut n = os::read_link(c"/proc/self/exe", &mut out[..1024]).len() + 1;
+    for i in 0..argc.max(0) as usize {
+        // SAFETY: argv has argc strings.
+        let a = unsafe { CStr::from_ptr(*argv.add(i)) }.to_bytes_with_nul();
+        if n + a.len() > out.len() {
+            break;
+        }
+        out[n..n + a.len()].copy_from_slice(a);
+        n += a.len();
+    }
+    segment.section(Section::Command).used.store(n as u64, Relaxed);
+}
+
+fn map_rules(path: &CStr) -> Option<&'static [u8]> {
+    let fd = os::open_file(path)?;
+    let facts = os::file_facts(fd);
+    let bytes = facts.filter(|f| f.uid == os::geteuid() || f.uid == 0).map_or(0, |f| f.size as usize);
+    let p = if bytes > 0 { os::map_readonly(fd, bytes) } else { None };
+    os::close(fd);
+    // SAFETY: a private read-only mapping of that many bytes, never unmapped. A file that shrinks later would fault:
+    // `run` writes rules under a temporary name and renames, and never changes them.
+    p.map(|p| unsafe { core::slice::from_raw_parts(p, bytes) })
+}
+
+/// Withdraws a file that can't be used.
+fn remove(segment: Segment, directory: &Path<256>) {
+    let h = segment.header();
+    h.magic.store(0, Release);
+    if let Some(fd) = os::open_dir(directory.as_c()) {
+        let mut name = Path::<64>::new();
+        name.push_number(h.pid.load(Relaxed) as u64)
+            .push(b"-")
+            .push_number(h.start_boottime_ns.load(Relaxed))
+            .push(SUFFIX.as_bytes());
+        os::unlink(fd, name.as_c());
+        os::close(fd);
+    }
+}
+
+/// The directory, for fork.
+pub fn directory() -> &'static Path<256> {
+    // SAFETY: written once, before the segment is published.
+    unsafe { &*(&raw const DIRECTORY) }
+}
+
+/// Removes the oldest segments of dead processes beyond `retain`. A bounded look: 64 names at most are removed at once,
+/// and at most 512 processes asked for.
+pub fn prune(directory: os::Fd, retain: usize) {
+    const REMOVED: usize = 64;
+    let mut dead = [(0u64, 0u32); REMOVED];
+    let (mut n, mut total, mut asked) = (0usize, 0usize, 0);
+    let mut buffer = [0u8; 4096];
+    loop {
+        let got = os::directory_entries(directory, &mut buffer);
+        if got == 0 {
+            break;
+        }
+        let mut at = 0;
+        while at + 19 < got {
+            // struct linux_dirent64: inode 8, offset 8, length 2, type 1, name
+            let length = u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]) as usize;
+            if length < 20 || at + length > got {
+                break;
+            }
+            if let Some((pid, start)) = parse_name(&buffer[at + 19..at + length])
+                && asked < 512
+            {
+                asked += 1;
+                if !os::process_exists(pid) {
+                    total += 1;
+                    // Keep the oldest ones, in order of start.
+                    let i = dead[..n].iter().position(|d| d.0 > start).unwrap_or(n);
+                    if i < REMOVED {
+                        n = (n + 1).min(REMOVED);
+                        dead.copy_within(i..n - 1, i + 1);
+                        dead[i] = (start, pid);
+                    }
+                }
+            }
+            at += length;
+        }
+    }
+    // One more is about to be made: room for it too.
+    for (start, pid) in dead[..n].iter().take((total + 1).saturating_sub(retain.max(1))) {
+        let mut name = Path::<64>::new();
+        name.push_number(*pid as u64).push(b"-").push_number(*start).push(SUFFIX.as_bytes());
+        os::unlink(directory, name.as_c());
+    }
+}
+
+/// PID and start of a segment's name.
+fn parse_name(entry: &[u8]) -> Option<(u32, u64)> {
+    let name = &entry[..entry.iter().position(|&b| b == 0)?];
+    let stem = name.strip_suffix(SUFFIX.as_bytes())?;
+    let dash = stem.iter().position(|&b| b == b'-')?;
+    let decimal = |d: &[u8]| {
+        let fits = !d.is_empty() && d.len() < 20 && d.iter().all(u8::is_ascii_digit);
+        fits.then(|| d.iter().fold(0u64, |n, c| n.wrapping_mul(10).wrapping_add((c - b'0') as u64)))
+    };
+    Some((decimal(&stem[..dash])? as u32, decimal(&stem[dash + 1..])?))
+}

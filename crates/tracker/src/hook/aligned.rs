@@ -1,0 +1,58 @@
+//! The aligned forms. None asks for more than the program did: pvalloc would round a page up to two, and an alignment
+//! of a page would cost one. Their keys go into the allocator's own slack, else into the side table.
+
+use super::malloc::book_slow;
+use crate::boot;
+use crate::sys::libc::calls;
+use core::ffi::c_int;
+
+macro_rules! aligned {
+    ($($(#[doc = $d:literal])* $name:ident($($a:ident),*) requested $n:expr;)*) => {$(
+        $(#[doc = $d])*
+        ///
+        /// # Safety
+        /// Called by the entry stub.
+        pub unsafe extern "C" fn $name($($a: usize,)* sp: usize, fp: usize) -> *mut u8 {
+            if !boot::resolved() {
+                boot::resolve();
+            }
+            // SAFETY: the arguments are the program's.
+            unsafe {
+                let p = calls::$name($($a),*);
+                if !p.is_null() {
+                    book_slow(p, $n, sp, fp);
+                }
+                p
+            }
+        }
+    )*};
+}
+
+aligned! {
+    /// aligned_alloc(3).
+    aligned_alloc(align, n) requested n;
+    /// memalign(3).
+    memalign(align, n) requested n;
+    /// valloc(3).
+    valloc(n) requested n;
+    /// pvalloc(3): asks for whole pages.
+    pvalloc(n) requested n;
+}
+
+/// posix_memalign(3).
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, n: usize, sp: usize, fp: usize) -> c_int {
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    // SAFETY: the arguments are the program's; on success `out` holds the block.
+    unsafe {
+        let r = calls::posix_memalign(out, align, n);
+        if r == 0 && !(*out).is_null() {
+            book_slow(*out, n, sp, fp);
+        }
+        r
+    }
+}

@@ -1,0 +1,13 @@
+//! What each intercepted call does, and in what order. The table is in [`table`].
+//!
+//! Order of booking: an allocation after the real call has answered and before the program learns the address; a release
+//! before the real call, since from then on another thread may hold the address. `realloc` takes the key out before the
+//! real call and un-books only after it has succeeded; a failed one puts the key back.
+
+pub mod aligned;
+pub mod fork;
+pub mod loader;
+pub mod malloc;
+pub mod mapping;
+pub mod table;
+pub mod thread;

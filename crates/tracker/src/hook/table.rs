@@ -1,0 +1,43 @@
+//! The one table that names every hooked call: the exported entries, the pointers to the real functions, `doctor` and
+//! docs/hooks.md come from it.
+
+/// Calls `$m! { (name, kind, arguments, entry) … }`. Kinds:
+/// `caller` (the entry adds stack and frame pointer), `plain`, `stacked` (six arguments, pointers on the stack),
+/// `before` (a tail jump after a look at the arguments).
+#[macro_export]
+macro_rules! hooked_calls {
+    ($m:ident) => {
+        $m! {
+            (malloc, caller, 1, $crate::hook::malloc::malloc)
+            (calloc, caller, 2, $crate::hook::malloc::calloc)
+            (realloc, caller, 2, $crate::hook::malloc::realloc)
+            (reallocarray, caller, 3, $crate::hook::malloc::reallocarray)
+            (free, plain, 1, $crate::hook::malloc::free)
+            (cfree, plain, 1, $crate::hook::malloc::free)
+            (free_sized, plain, 2, $crate::hook::malloc::free_sized)
+            (free_aligned_sized, plain, 3, $crate::hook::malloc::free_aligned_sized)
+            (posix_memalign, caller, 3, $crate::hook::aligned::posix_memalign)
+            (aligned_alloc, caller, 2, $crate::hook::aligned::aligned_alloc)
+            (memalign, caller, 2, $crate::hook::aligned::memalign)
+            (valloc, caller, 1, $crate::hook::aligned::valloc)
+            (pvalloc, caller, 1, $crate::hook::aligned::pvalloc)
+            (malloc_usable_size, plain, 1, $crate::hook::malloc::malloc_usable_size)
+            (mmap, stacked, 6, $crate::hook::mapping::mmap)
+            (mmap64, stacked, 6, $crate::hook::mapping::mmap)
+            (munmap, stacked, 2, $crate::hook::mapping::munmap)
+            (mremap, stacked, 5, $crate::hook::mapping::mremap)
+            (mprotect, stacked, 3, $crate::hook::mapping::mprotect)
+            (madvise, stacked, 3, $crate::hook::mapping::madvise)
+            (brk, stacked, 1, $crate::hook::mapping::brk)
+            (sbrk, stacked, 1, $crate::hook::mapping::sbrk)
+            (shmat, stacked, 3, $crate::hook::mapping::shmat)
+            (shmdt, stacked, 1, $crate::hook::mapping::shmdt)
+            (pthread_create, stacked, 4, $crate::hook::thread::pthread_create)
+            (dlopen, before, 2, $crate::hook::loader::before_dlopen)
+            (dlmopen, before, 3, $crate::hook::loader::before_dlmopen)
+            (dlclose, before, 1, $crate::hook::loader::before_dlclose)
+            (dlsym, before, 2, $crate::hook::loader::before_dlsym)
+            (dlvsym, before, 3, $crate::hook::loader::before_dlvsym)
+        }
+    };
+}

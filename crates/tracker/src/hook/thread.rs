@@ -1,0 +1,174 @@
+//! pthread_create, and the end of a thread.
+//!
+//! The new thread starts in a trampoline that gets its slot and then jumps to the program's routine, so that no frame of
+//! ours is on its stack. Its end is noticed by the destructor of a thread-specific key, in the last of the rounds that
+//! POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes even later (libc's
+//! own clean-up) is booked in shared rows.
+
+use super::malloc::caller_of;
+use crate::account::segment::Segment;
+use crate::account::thread::{self, ThreadState};
+use crate::boot;
+use crate::guard::{Entered, enter};
+use crate::stacks;
+use crate::sys::cpu::{CURRENT, DEPTH, tls_get, tls_set};
+use crate::sys::libc::{self, calls};
+use crate::sys::{cpu, os};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+
+/// What a new thread needs to know. One of a pool: handed over by pthread_create, given back by the new thread.
+#[repr(C)]
+struct Start {
+    next: AtomicU64,
+    routine: usize,
+    argument: usize,
+    own_low: usize,
+    bytes: usize,
+    guard: usize,
+    creator: u32,
+}
+
+const POOL: usize = 32_768;
+static RECORDS: AtomicUsize = AtomicUsize::new(0);
+static FREE: AtomicU64 = AtomicU64::new(0);
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
+/// Reserves the pool.
+pub fn init() -> bool {
+    if RECORDS.load(Relaxed) == 0 {
+        match os::private(POOL * size_of::<Start>()) {
+            Some(p) => RECORDS.store(p as usize, Release),
+            None => return false,
+        }
+    }
+    true
+}
+
+fn record(i: u64) -> *mut Start {
+    (RECORDS.load(Acquire) + i as usize * size_of::<Start>()) as *mut Start
+}
+
+fn take() -> Option<(u64, *mut Start)> {
+    loop {
+        let head = FREE.load(Acquire);
+        let top = head & 0xffff_ffff;
+        if top == 0 {
+            let i = MADE.fetch_add(1, AcqRel) + 1;
+            if i >= POOL || RECORDS.load(Acquire) == 0 {
+                MADE.fetch_sub(1, AcqRel);
+                return None;
+            }
+            return Some((i as u64, record(i as u64)));
+        }
+        // SAFETY: records below MADE are reserved memory; `next` is atomic, a stale value fails the exchange by its tag.
+        let next = unsafe { (*record(top)).next.load(Acquire) };
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        if FREE.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {
+            return Some((top, record(top)));
+        }
+    }
+}
+
+fn give_back(i: u64) {
+    loop {
+        let head = FREE.load(Acquire);
+        // SAFETY: the record is this thread's until the exchange.
+        unsafe { (*record(i)).next.store(head & 0xffff_ffff, Release) };
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        if FREE.compare_exchange(head, tag | i, AcqRel, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// pthread_create(3).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn pthread_create(
+    out: *mut c_void,
+    attr: *const c_void,
+    routine: *const c_void,
+    argument: *mut c_void,
+    _4: usize,
+    _5: usize,
+    sp: usize,
+    fp: usize,
+) -> c_int {
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    // SAFETY: the arguments are the program's.
+    unsafe {
+        if !boot::booking() {
+            return calls::pthread_create(out, attr, routine, argument);
+        }
+        let creator = match enter() {
+            Entered::Thread(mut inside) => caller_of(&mut inside, sp, fp),
+            _ => 0,
+        };
+        let Some((i, start)) = take() else { return calls::pthread_create(out, attr, routine, argument) };
+        let (own_low, bytes, guard) =
+            if attr.is_null() { (None, 0, 4096) } else { libc::attr_stack(attr).unwrap_or((None, 0, 4096)) };
+        (*start).routine = routine as usize;
+        (*start).argument = argument as usize;
+        (*start).own_low = own_low.unwrap_or(0);
+        (*start).bytes = bytes;
+        (*start).guard = guard;
+        (*start).creator = creator;
+        let r = calls::pthread_create(out, attr, cpu::thread_trampoline as *const c_void, i as *mut c_void);
+        if r != 0 {
+            give_back(i);
+        }
+        r
+    }
+}
+
+/// Two words in registers (rax, rdx).
+#[repr(C)]
+pub struct Routine {
+    routine: usize,
+    argument: usize,
+}
+
+/// First thing in a new thread.
+///
+/// # Safety
+/// Called by the trampoline with what `pthread_create` above gave.
+pub unsafe extern "C" fn begin(i: u64) -> Routine {
+    // SAFETY: the record is ours since pthread_create handed it over.
+    let (go, low, bytes, guard, creator) = unsafe {
+        let s = &*record(i);
+        (Routine { routine: s.routine, argument: s.argument }, s.own_low, s.bytes, s.guard, s.creator)
+    };
+    give_back(i);
+    if let Some(segment) = Segment::current() {
+        tls_set::<DEPTH>(1);
+        if let Some(t) = thread::attach(segment, Some(stacks::of_new(low, bytes, guard))) {
+            segment.thread(t.slot).creator.store(creator as u64, Relaxed);
+            boot::watch_end(t);
+            tls_set::<CURRENT>(t as *mut ThreadState as usize);
+        }
+        tls_set::<DEPTH>(0);
+    }
+    go
+}
+
+/// Destructor of the key.
+pub extern "C" fn end(value: *mut c_void) {
+    let Some(segment) = Segment::current() else { return };
+    let own = tls_get::<{ cpu::OWN }>();
+    if value.is_null() || own != value as usize {
+        return;
+    }
+    // SAFETY: the value is this thread's state.
+    let t = unsafe { &mut *(value as *mut ThreadState) };
+    if t.end_rounds > 0 {
+        t.end_rounds -= 1;
+        boot::watch_end(t);
+        return;
+    }
+    thread::detach(segment, t);
+}

@@ -1,0 +1,124 @@
+//! The options: one table of environment variables. `plimsoll run` sets them; containers without it set them by hand.
+
+use core::ffi::{CStr, c_char};
+
+macro_rules! options {
+    ($($(#[doc = $doc:literal])* $name:ident $variable:literal;)*) => {
+        /// Values as found in the environment; `None` = not set.
+        #[derive(Clone, Copy, Default)]
+        pub struct Options { $($(#[doc = $doc])* pub $name: Option<&'static CStr>,)* }
+
+        /// The table: variable, meaning.
+        pub const TABLE: &[(&str, &str)] = &[$(($variable, concat!($($doc,)*)),)*];
+
+        impl Options {
+            /// Reads them from an environment block.
+            ///
+            /// # Safety
+            /// `environment` is a NULL-terminated array of C strings that lives as long as the process.
+            pub unsafe fn parse(environment: *const *const c_char) -> Options {
+                let mut o = Options::default();
+                let mut at = environment;
+                // SAFETY: the caller's contract.
+                unsafe {
+                    while !at.is_null() && !(*at).is_null() {
+                        let e = CStr::from_ptr(*at);
+                        $(
+                            let name = concat!($variable, "=").as_bytes();
+                            if e.to_bytes().starts_with(name) {
+                                o.$name = Some(CStr::from_ptr((*at).add(name.len())));
+                            }
+                        )*
+                        at = at.add(1);
+                    }
+                }
+                o
+            }
+        }
+    };
+}
+
+options! {
+    /// Directory of the segments. Default: /dev/shm/plimsoll-UID, else /tmp/plimsoll-UID.
+    directory "PLIMSOLL_DIR";
+    /// Deep stacks: off, sampled or exact. Default: sampled.
+    sites "PLIMSOLL_SITES";
+    /// 1: programs started by exec are tracked too. Default: the tracker takes itself out of LD_PRELOAD.
+    follow "PLIMSOLL_FOLLOW";
+    /// Compiled category rules, as `plimsoll run` makes them.
+    rules "PLIMSOLL_RULES";
+    /// Signal (name or number) on which the tracker writes the summary.
+    signal "PLIMSOLL_SIGNAL";
+    /// File for that summary; %p is the process id. Default: plimsoll-PID.txt in the directory.
+    summary "PLIMSOLL_SUMMARY";
+    /// How many segments of dead processes stay in the directory. Default: 16.
+    retain "PLIMSOLL_RETAIN";
+}
+
+/// A decimal number.
+pub fn number(text: Option<&CStr>) -> Option<usize> {
+    let b = text?.to_bytes();
+    if b.is_empty() || b.len() > 9 || !b.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    Some(b.iter().fold(0, |n, d| n * 10 + (d - b'0') as usize))
+}
+
+/// A path made of pieces, in a buffer, NUL-terminated.
+pub struct Path<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Path<N> {
+    /// Empty.
+    pub const fn new() -> Self {
+        Path { bytes: [0; N], len: 0 }
+    }
+
+    /// Appends; what doesn't fit is cut, and the path then names nothing that exists.
+    pub fn push(&mut self, piece: &[u8]) -> &mut Self {
+        let n = piece.len().min(N - 1 - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&piece[..n]);
+        self.len += n;
+        self
+    }
+
+    /// Appends a decimal number.
+    pub fn push_number(&mut self, mut n: u64) -> &mut Self {
+        let mut digits = [0u8; 20];
+        let mut i = digits.len();
+        loop {
+            i -= 1;
+            digits[i] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                break;
+            }
+        }
+        self.push(&digits[i..])
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) -> &mut Self {
+        self.bytes = [0; N];
+        self.len = 0;
+        self
+    }
+
+    /// What was pushed.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// As a C string.
+    pub fn as_c(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.bytes).unwrap_or(c"")
+    }
+}
+
+impl<const N: usize> Default for Path<N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

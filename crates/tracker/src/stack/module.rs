@@ -1,0 +1,223 @@
+//! Loaded objects by address: who holds a pc, where its unwind table lies, which rules concern it.
+//!
+//! glibc 2.35 and newer answer without a lock (`_dl_find_object`). Elsewhere the loader's list is read at boot and again
+//! when a pc is unknown and dlopen was called since, each node after asking the kernel whether it is readable: nothing
+//! here ever takes the loader's lock, since a thread in dlopen may hold it for as long as a constructor runs.
+//!
+//! Known objects are kept by first address. dlopen and dlclose start a new generation; an object found again in a later
+//! generation is compared by name and build id, and if another has taken its place, it gets an entry of its own.
+
+use crate::account::segment::{Segment, set_text};
+use crate::account::{categories, thread::GENERATION};
+use crate::sys::{elf, libc, os};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::rules::{self, ModuleRules, Rules};
+use plimsoll_segment::{Counter, Section};
+
+/// What is known of an object. Written once, then read by all threads.
+#[derive(Clone, Copy)]
+pub struct Module {
+    /// First address.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// Avma = Svma + bias.
+    pub bias: usize,
+    /// .eh_frame_hdr, and the loaded segment that it lies in; 0 = none.
+    pub eh_frame_hdr: usize,
+    /// Low end of that segment.
+    pub unwind_low: usize,
+    /// High end of that segment.
+    pub unwind_high: usize,
+    /// Index in the segment's module section.
+    pub id: u32,
+    /// Frames worth keeping of a caller whose innermost frame is here.
+    pub depth: usize,
+    /// Rules for the object.
+    pub rules: ModuleRules<'static>,
+    generation: u32,
+}
+
+const KNOWN: usize = Section::Modules.capacity();
+/// The list of known modules: reserved at init, append-only.
+static LIST: AtomicUsize = AtomicUsize::new(0);
+/// first address → index in LIST + 1.
+static BY_START: [AtomicU16; 2 * KNOWN] = [const { AtomicU16::new(0) }; 2 * KNOWN];
+static LISTED: AtomicU32 = AtomicU32::new(0);
+static RULES: AtomicUsize = AtomicUsize::new(0);
+static RULES_BYTES: AtomicUsize = AtomicUsize::new(0);
+static SCANNED: AtomicU32 = AtomicU32::new(0);
+static MEMO_LAST: AtomicU64 = AtomicU64::new(0);
+
+/// Reserves the list; takes the compiled rules of this run.
+pub fn init(compiled: Option<&'static [u8]>) -> bool {
+    if LIST.load(Relaxed) == 0 {
+        match os::private(KNOWN * size_of::<Module>()) {
+            Some(p) => LIST.store(p as usize, Release),
+            None => return false,
+        }
+    }
+    let bytes = compiled.filter(|b| Rules::parse(b).is_some()).unwrap_or(rules::DEFAULT);
+    RULES_BYTES.store(bytes.len(), Relaxed);
+    RULES.store(bytes.as_ptr() as usize, Release);
+    true
+}
+
+/// The rules in force.
+pub fn rules() -> Option<Rules<'static>> {
+    let p = RULES.load(Acquire);
+    if p == 0 {
+        return None;
+    }
+    // SAFETY: set by `init` from a slice that lives as long as the process.
+    Rules::parse(unsafe { core::slice::from_raw_parts(p as *const u8, RULES_BYTES.load(Relaxed)) })
+}
+
+fn entry(i: u32) -> *mut Module {
+    // SAFETY: i < KNOWN entries reserved by `init`.
+    unsafe { (LIST.load(Acquire) as *mut Module).add(i as usize) }
+}
+
+/// The object that holds `pc`.
+pub fn find(segment: Segment, pc: usize) -> Option<Module> {
+    let last = MEMO_LAST.load(Relaxed) as u32;
+    if last != 0 && LIST.load(Relaxed) != 0 {
+        // SAFETY: `last` was an index of a complete entry.
+        let m = unsafe { *entry(last - 1) };
+        if (m.start..m.end).contains(&pc) && m.generation == GENERATION.load(Relaxed) {
+            return Some(m);
+        }
+    }
+    if let Some(o) = libc::find_object(pc) {
+        // SAFETY: the loader's node lives as long as the object, which holds the code that called us.
+        let map = unsafe { &*o.map };
+        return learn(segment, o.start, o.end, map.bias, o.eh_frame_hdr, elf::name_of(map));
+    }
+    if libc::other(libc::Other::FindObject) == 0 {
+        return scan(segment, pc);
+    }
+    None
+}
+
+/// Without `_dl_find_object`: the list itself.
+fn scan(segment: Segment, pc: usize) -> Option<Module> {
+    let n = LISTED.load(Acquire);
+    for i in 0..n {
+        // SAFETY: entries below LISTED are complete.
+        let m = unsafe { *entry(i) };
+        if (m.start..m.end).contains(&pc) {
+            return Some(m);
+        }
+    }
+    let generation = GENERATION.load(Relaxed);
+    if SCANNED.swap(generation, Relaxed) == generation {
+        return None;
+    }
+    let mut found = None;
+    for o in elf::objects_checked(os::readable) {
+        if let Some((start, end, hdr)) = o.extent(os::readable) {
+            let m = learn(segment, start, end, o.bias(), hdr, o.name());
+            if (start..end).contains(&pc) {
+                found = m;
+            }
+        }
+    }
+    found
+}
+
+fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) -> Option<Module> {
+    let generation = GENERATION.load(Relaxed);
+    let mut at = (start >> 12).wrapping_mul(0x9e37_79b1) % BY_START.len();
+    for _ in 0..BY_START.len() {
+        let cell = &BY_START[at];
+        let i = cell.load(Acquire);
+        if i == 0 {
+            break;
+        }
+        let p = entry(i as u32 - 1);
+        // SAFETY: indexes are published after their entry is complete.
+        let m = unsafe { *p };
+        if m.start == start {
+            if m.generation == generation || same(segment, &m, end, bias, name) {
+                if m.generation != generation {
+                    // SAFETY: a word that any thread may renew to the same value.
+                    unsafe { (&raw mut (*p).generation).write_volatile(generation) };
+                }
+                MEMO_LAST.store(i as u64, Relaxed);
+                return Some(Module { generation, ..m });
+            }
+            segment.module(m.id).unloaded_ns.store(crate::boot::now_ns(), Relaxed);
+            return append(segment, cell, i, start, end, bias, hdr, name);
+        }
+        at = (at + 1) % BY_START.len();
+    }
+    append(segment, &BY_START[at], 0, start, end, bias, hdr, name)
+}
+
+fn same(segment: Segment, m: &Module, end: usize, bias: usize, name: &[u8]) -> bool {
+    let r = segment.module(m.id);
+    let tail = &name[name.len().saturating_sub(r.path.len() - 1)..];
+    let name_is = tail.iter().enumerate().all(|(i, b)| r.path[i].load(Relaxed) == *b);
+    let id = elf::build_id(m.start, end, bias);
+    m.end == end
+        && m.bias == bias
+        && (name_is || name.is_empty())
+        && id.iter().enumerate().all(|(i, b)| r.build_id.get(i).is_none_or(|c| c.load(Relaxed) == *b))
+}
+
+#[allow(clippy::too_many_arguments)]
+fn append(
+    segment: Segment,
+    cell: &AtomicU16,
+    known: u16,
+    start: usize,
+    end: usize,
+    bias: usize,
+    hdr: usize,
+    name: &[u8],
+) -> Option<Module> {
+    let Some(id) = segment.append(Section::Modules) else {
+        segment.count(Counter::modules_lost, 1);
+        return None;
+    };
+    let mut exe = [0u8; 512];
+    let path = if name.is_empty() { os::read_link(c"/proc/self/exe", &mut exe) } else { name };
+    let build_id = elf::build_id(start, end, bias);
+    let rules = rules()?.module(path, build_id);
+    let (unwind_low, unwind_high) = elf::segment_of(start, bias, hdr).unwrap_or((0, 0));
+    let file = rules::file_name(path);
+    let depth = if file == b"libjvm.so" { 8 } else { if file.starts_with(b"libstdc++") { 5 } else { 4 } };
+    let m = Module {
+        start,
+        end,
+        bias,
+        eh_frame_hdr: if unwind_high == 0 { 0 } else { hdr },
+        unwind_low,
+        unwind_high,
+        id,
+        depth,
+        rules,
+        generation: GENERATION.load(Relaxed),
+    };
+    let r = segment.module(id);
+    r.start.store(start as u64, Relaxed);
+    r.end.store(end as u64, Relaxed);
+    r.bias.store(bias as u64, Relaxed);
+    r.loaded_ns.store(crate::boot::now_ns(), Relaxed);
+    set_text(&r.path, &path[path.len().saturating_sub(r.path.len() - 1)..]);
+    for (c, b) in r.build_id.iter().zip(build_id) {
+        c.store(*b, Relaxed);
+    }
+    r.build_id_bytes.store(build_id.len().min(20) as u16, Relaxed);
+    r.category.store(categories::of_module(segment, path, &rules), Relaxed);
+    let i = LISTED.fetch_add(1, AcqRel);
+    if i as usize >= KNOWN {
+        LISTED.store(KNOWN as u32, Relaxed);
+        return Some(m);
+    }
+    // SAFETY: index i belongs to this thread until it is published.
+    unsafe { entry(i).write(m) };
+    // If another thread was first with this address, its entry wins the index and ours is a duplicate: harmless.
+    let _ = cell.compare_exchange(known, i as u16 + 1, AcqRel, Relaxed);
+    Some(m)
+}

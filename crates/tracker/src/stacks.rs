@@ -1,0 +1,52 @@
+//! Where a thread's stack lies. The walker must know what it may read.
+
+use crate::account::thread::Stack;
+use crate::sys::{cpu, libc, os};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+
+/// High end of the main thread's stack, and the thread pointer of the main thread.
+static MAIN_HIGH: AtomicUsize = AtomicUsize::new(0);
+static MAIN_POINTER: AtomicUsize = AtomicUsize::new(0);
+/// Stack bytes of threads without attributes.
+static DEFAULT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+const UNLIMITED_MAIN: usize = 8 << 20;
+/// glibc's ARCH_STACK_DEFAULT_SIZE for an unlimited RLIMIT_STACK.
+const UNLIMITED_THREAD: usize = 2 << 20;
+
+/// Notes the main thread. `top` is an address in its outermost frame or above: the environment's strings.
+pub fn init(top: usize) {
+    MAIN_HIGH.store((top & !4095) + 4096, Relaxed);
+    MAIN_POINTER.store(cpu::thread_pointer(), Relaxed);
+    let limit = os::stack_limit();
+    let bytes = if limit > 1 << 40 { UNLIMITED_THREAD } else { (limit as usize).max(16 << 10) & !4095 };
+    DEFAULT_BYTES.store(bytes, Relaxed);
+}
+
+/// The main thread's stack: it may grow down to its limit; everything from the stack pointer to its high end is mapped.
+pub fn main() -> Stack {
+    let limit = os::stack_limit();
+    let bytes = if limit > 1 << 40 { UNLIMITED_MAIN } else { (limit as usize).max(64 << 10) };
+    let high = MAIN_HIGH.load(Relaxed);
+    Stack { low: high.saturating_sub(bytes) & !4095, high, guard: 0, kind: 2 }
+}
+
+/// The stack of a thread made by pthread_create: glibc puts its descriptor, which the thread pointer points at, at the
+/// high end; a program's own stack is given whole.
+pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> Stack {
+    let bytes = if bytes == 0 { DEFAULT_BYTES.load(Relaxed) } else { bytes };
+    if own_low != 0 {
+        return Stack { low: own_low, high: own_low + bytes, guard: 0, kind: 1 };
+    }
+    let high = (cpu::thread_pointer() + 4095) & !4095;
+    Stack { low: (high - bytes) & !4095, high, guard, kind: 0 }
+}
+
+/// The stack of a thread whose start we did not see, asked of libc.
+pub fn unseen() -> Option<Stack> {
+    if cpu::thread_pointer() == MAIN_POINTER.load(Relaxed) {
+        return Some(main());
+    }
+    let (low, bytes, guard) = libc::own_stack()?;
+    Some(Stack { low, high: low + bytes, guard, kind: 0 })
+}

@@ -1,0 +1,205 @@
+//! aarch64: the same surface as `x86_64.rs`. It compiles; no machine here runs it.
+//!
+//! Thread-local words lie behind `tpidr_el0` by initial-exec offsets, as drawn in `x86_64.rs`.
+
+use core::arch::{asm, global_asm};
+
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".p2align 4",
+    ".globl plimsoll_tls",
+    ".hidden plimsoll_tls",
+    ".type plimsoll_tls,@object",
+    ".size plimsoll_tls,64",
+    "plimsoll_tls:",
+    ".zero 64",
+    ".text",
+);
+
+/// `*ThreadState` while the thread is outside the tracker.
+pub const CURRENT: usize = 0;
+/// `*ThreadState` of this thread, [`GONE`], or 0.
+pub const OWN: usize = 8;
+/// How deep slow paths are nested.
+pub const DEPTH: usize = 16;
+/// Between the handlers around a fork: the child's segment, mapped.
+pub const PREPARED: usize = 24;
+/// And the parent's.
+pub const PARENT: usize = 32;
+/// [`OWN`] of a thread past its end.
+pub const GONE: usize = 1;
+
+#[inline(always)]
+fn tls_base() -> usize {
+    let (base, off): (usize, usize);
+    // SAFETY: reads the thread pointer and one GOT word that the loader filled; no memory is written.
+    unsafe {
+        asm!("mrs {b}, tpidr_el0", "adrp {o}, :gottprel:plimsoll_tls",
+             "ldr {o}, [{o}, :gottprel_lo12:plimsoll_tls]", b = out(reg) base, o = out(reg) off,
+             options(pure, nomem, nostack, preserves_flags));
+    }
+    base + off
+}
+
+/// Reads a thread-local word.
+#[inline(always)]
+pub fn tls_get<const WORD: usize>() -> usize {
+    // SAFETY: inside this thread's static TLS block for the thread's whole life; volatile because a signal handler of
+    // this thread may have changed it.
+    unsafe { ((tls_base() + WORD) as *const usize).read_volatile() }
+}
+
+/// Writes a thread-local word.
+#[inline(always)]
+pub fn tls_set<const WORD: usize>(v: usize) {
+    // SAFETY: as in tls_get; the words belong to this thread alone.
+    unsafe { ((tls_base() + WORD) as *mut usize).write_volatile(v) }
+}
+
+/// The thread pointer. glibc's `struct pthread` ends there, at the high end of the thread's stack.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let v: usize;
+    // SAFETY: reads a register.
+    unsafe { asm!("mrs {v}, tpidr_el0", v = out(reg) v, options(pure, nomem, nostack, preserves_flags)) };
+    v
+}
+
+/// A raw system call.
+///
+/// # Safety
+/// The arguments must be what the call wants; memory it writes must be ours.
+#[inline]
+pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
+    let r: isize;
+    // SAFETY: the kernel keeps all registers but x0; the rest is the caller's contract.
+    unsafe {
+        asm!("svc 0", in("x8") n, inlateout("x0") a[0] as isize => r, in("x1") a[1], in("x2") a[2], in("x3") a[3],
+             in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    if (-4095..0).contains(&r) { Err(-r as i32) } else { Ok(r as usize) }
+}
+
+/// A counter: only to seed the key.
+#[inline]
+pub fn ticks() -> u64 {
+    let v: u64;
+    // SAFETY: reads the virtual counter.
+    unsafe { asm!("mrs {v}, cntvct_el0", v = out(reg) v, options(nomem, nostack, preserves_flags)) };
+    v
+}
+
+/// Numbers of the system calls used.
+pub mod nr {
+    #![allow(missing_docs)]
+    pub const WRITE: usize = 64;
+    pub const CLOSE: usize = 57;
+    pub const MMAP: usize = 222;
+    pub const MUNMAP: usize = 215;
+    pub const RT_SIGPROCMASK: usize = 135;
+    pub const MADVISE: usize = 233;
+    pub const GETPID: usize = 172;
+    pub const KILL: usize = 129;
+    pub const GETEUID: usize = 175;
+    pub const GETPPID: usize = 173;
+    pub const PRCTL: usize = 167;
+    pub const GETTID: usize = 178;
+    pub const FTRUNCATE: usize = 46;
+    pub const GETDENTS64: usize = 61;
+    pub const CLOCK_GETTIME: usize = 113;
+    pub const OPENAT: usize = 56;
+    pub const MKDIRAT: usize = 34;
+    pub const UNLINKAT: usize = 35;
+    pub const RENAMEAT: usize = 38;
+    pub const PRLIMIT64: usize = 261;
+    pub const READLINKAT: usize = 78;
+    pub const FSTAT: usize = 80;
+    pub const READ: usize = 63;
+    pub const PPOLL: usize = 73;
+}
+
+/// See `x86_64.rs`. The return address is in the link register: the stub stores it where the caller's stack pointer
+/// points, in a slot of its own, and so needs a frame.
+#[macro_export]
+macro_rules! entry_with_caller {
+    ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov x1, sp", "mov x2, x29", $target); };
+    ($name:ident, 2, $target:path) => { $crate::entry_with_caller!(@ $name, "mov x2, sp", "mov x3, x29", $target); };
+    ($name:ident, 3, $target:path) => { $crate::entry_with_caller!(@ $name, "mov x3, sp", "mov x4, x29", $target); };
+    ($name:ident, 4, $target:path) => { $crate::entry_with_caller!(@ $name, "mov x4, sp", "mov x5, x29", $target); };
+    (@ $name:ident, $sp:literal, $fp:literal, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "str x30, [sp, #-16]!", ".cfi_adjust_cfa_offset 16", ".cfi_rel_offset x30, 0",
+                $sp, $fp, "bl {t}",
+                "ldr x30, [sp], #16", ".cfi_adjust_cfa_offset -16", "ret", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_plain {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", "b {t}", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// See `x86_64.rs`: eight registers hold all arguments here.
+#[macro_export]
+macro_rules! entry_with_caller_on_stack {
+    ($name:ident, $target:path) => {
+        $crate::entry_with_caller!(@ $name, "mov x6, sp", "mov x7, x29", $target);
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_then_tail_jump {
+    ($name:ident, $before:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
+                "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
+                "bl {b}",
+                "mov x9, x0", "mov x10, x1",
+                "ldp x2, x30, [sp, #16]",
+                "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32",
+                "cbnz x10, 2f", "br x9",
+                "2:", "mov x0, x10", "ret",
+                ".cfi_endproc",
+                b = sym $before);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+///
+/// # Safety
+/// Only as a start routine, with the pointer that the pthread_create hook made.
+#[unsafe(naked)]
+pub unsafe extern "C" fn thread_trampoline(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "str x30, [sp, #-16]!",
+        "bl {begin}",
+        "ldr x30, [sp], #16",
+        "mov x9, x0",
+        "mov x0, x1",
+        "br x9",
+        ".cfi_endproc",
+        begin = sym crate::hook::thread::begin
+    );
+}

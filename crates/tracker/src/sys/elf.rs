@@ -1,0 +1,302 @@
+//! The loader's list of objects and their symbols, read in place: no lock, no allocation, no dlsym (which allocates its
+//! error state on some glibc versions and is itself hooked).
+//!
+//! `_r_debug` is the debugger's door into ld.so and is filled before any relocation of ours is done (elf/dl-debug.c).
+//! The list is walked only during boot, when the process has one thread, so nothing in it moves.
+
+use core::ffi::{CStr, c_char};
+
+/// The head of glibc's and musl's `struct link_map` (link.h); the rest is private to the loader.
+#[repr(C)]
+pub struct LinkMap {
+    /// Avma = Svma + bias.
+    pub bias: usize,
+    name: *const c_char,
+    dynamic: *const Dyn,
+    next: *const LinkMap,
+    prev: *const LinkMap,
+}
+
+#[repr(C)]
+struct Debug {
+    version: i32,
+    map: *const LinkMap,
+}
+
+#[repr(C)]
+struct Dyn {
+    tag: i64,
+    value: usize,
+}
+
+#[repr(C)]
+struct Sym {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: usize,
+    size: usize,
+}
+
+unsafe extern "C" {
+    static _r_debug: Debug;
+    #[link_name = "_DYNAMIC"]
+    static OWN_DYNAMIC: [Dyn; 0];
+}
+
+const DT_HASH: i64 = 4;
+const DT_STRTAB: i64 = 5;
+const DT_SYMTAB: i64 = 6;
+const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_VERSYM: i64 = 0x6fff_fff0;
+
+/// A loaded object.
+#[derive(Clone, Copy)]
+pub struct Object(&'static LinkMap);
+
+/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest.
+pub fn objects() -> impl Iterator<Item = Object> {
+    // SAFETY: ld.so defines _r_debug; it is set up before relocation.
+    let mut at = unsafe { (&raw const _r_debug.map).read() };
+    core::iter::from_fn(move || {
+        // SAFETY: nodes of the loader's list live as long as their object; see the module comment.
+        let o = unsafe { at.as_ref() }?;
+        at = o.next;
+        Some(Object(o))
+    })
+}
+
+impl Object {
+    /// Path as the loader has it; empty for the executable.
+    pub fn name(&self) -> &'static [u8] {
+        if self.0.name.is_null() {
+            return &[];
+        }
+        // SAFETY: a NUL-terminated string owned by the loader.
+        unsafe { CStr::from_ptr(self.0.name) }.to_bytes()
+    }
+
+    /// Whether this is the object that holds this code.
+    pub fn is_self(&self) -> bool {
+        core::ptr::eq(self.0.dynamic, (&raw const OWN_DYNAMIC).cast())
+    }
+
+    /// Avma = Svma + bias.
+    pub fn bias(&self) -> usize {
+        self.0.bias
+    }
+
+    /// First address, one past the last, and .eh_frame_hdr (0 = none), from the program headers, which lie in the first
+    /// page at the load bias of everything but non-PIE executables.
+    pub fn extent(&self, readable: fn(usize) -> bool) -> Option<(usize, usize, usize)> {
+        let start = if self.0.bias != 0 { self.0.bias } else { self.0.dynamic as usize & !0x3f_ffff };
+        if start == 0 || !readable(start) || !readable(start + 4088) {
+            return None;
+        }
+        let (mut end, mut hdr) = (0, 0);
+        for p in headers(start) {
+            let at = self.0.bias.wrapping_add(p.address);
+            match p.kind {
+                PT_LOAD => end = end.max(at.wrapping_add(p.memory_bytes)),
+                PT_GNU_EH_FRAME => hdr = at,
+                _ => {}
+            }
+        }
+        (end > start).then_some((start, end, hdr))
+    }
+
+    fn dynamic(&self, tag: i64) -> Option<usize> {
+        let mut d = self.0.dynamic;
+        if d.is_null() {
+            return None;
+        }
+        loop {
+            // SAFETY: the dynamic section ends with a DT_NULL entry.
+            let e = unsafe { &*d };
+            match e.tag {
+                0 => return None,
+                t if t == tag => {
+                    // glibc relocates these pointers in place, except in the vdso and on read-only dynamic sections.
+                    return Some(if e.value < self.0.bias { e.value + self.0.bias } else { e.value });
+                }
+                // SAFETY: not yet at DT_NULL.
+                _ => d = unsafe { d.add(1) },
+            }
+        }
+    }
+
+    /// Address of a defined, exported symbol of this object, by name; default versions win over hidden ones.
+    pub fn symbol(&self, name: &CStr) -> Option<usize> {
+        let symbols = self.dynamic(DT_SYMTAB)? as *const Sym;
+        let strings = self.dynamic(DT_STRTAB)? as *const c_char;
+        let versions = self.dynamic(DT_VERSYM).map(|v| v as *const u16);
+        let mut hidden = None;
+        let mut check = |i: u32| -> Option<usize> {
+            // SAFETY: i comes from the object's own hash table; symbol, string and version tables run parallel.
+            unsafe {
+                let s = &*symbols.add(i as usize);
+                if s.section == 0 || CStr::from_ptr(strings.add(s.name as usize)) != name {
+                    return None;
+                }
+                let mut at = self.0.bias + s.value;
+                if s.info & 15 == 10 {
+                    // STT_GNU_IFUNC: the symbol is a resolver.
+                    let resolver: extern "C" fn() -> usize = core::mem::transmute(at);
+                    at = resolver();
+                }
+                if versions.is_some_and(|v| *v.add(i as usize) & 0x8000 != 0) {
+                    hidden = Some(at);
+                    return None;
+                }
+                Some(at)
+            }
+        };
+        if let Some(t) = self.dynamic(DT_GNU_HASH) {
+            let t = t as *const u32;
+            // SAFETY: layout of the GNU hash section: nbuckets, symoffset, bloom words, shift, bloom (64-bit words),
+            // buckets, chain; a chain ends with an odd hash.
+            unsafe {
+                let (buckets, first, bloom) = (*t, *t.add(1), *t.add(2));
+                if buckets == 0 {
+                    return None;
+                }
+                let hash = name.to_bytes().iter().fold(5381u32, |h, &c| h.wrapping_mul(33).wrapping_add(c as u32));
+                let bucket = t.add(4 + 2 * bloom as usize);
+                let chain = bucket.add(buckets as usize);
+                let mut i = *bucket.add((hash % buckets) as usize);
+                if i >= first {
+                    loop {
+                        let h = *chain.add((i - first) as usize);
+                        if h | 1 == hash | 1
+                            && let Some(a) = check(i)
+                        {
+                            return Some(a);
+                        }
+                        if h & 1 == 1 {
+                            break;
+                        }
+                        i += 1;
+                    }
+                }
+            }
+        } else if let Some(t) = self.dynamic(DT_HASH) {
+            let t = t as *const u32;
+            // SAFETY: layout of the SysV hash section: nbucket, nchain, buckets, chains; the second word counts symbols.
+            let n = unsafe { *t.add(1) };
+            for i in 1..n {
+                if let Some(a) = check(i) {
+                    return Some(a);
+                }
+            }
+        }
+        hidden
+    }
+}
+
+/// Name of a node of the loader's list.
+pub fn name_of(map: &'static LinkMap) -> &'static [u8] {
+    Object(map).name()
+}
+
+/// The list again, while other threads may change it: each node is read only after `readable` has vouched for it.
+pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
+    // SAFETY: as in `objects`.
+    let mut at = unsafe { (&raw const _r_debug.map).read() };
+    let mut left = 10_000;
+    core::iter::from_fn(move || {
+        if at.is_null() || left == 0 || !readable(at as usize) || !readable(at as usize + size_of::<LinkMap>() - 8) {
+            return None;
+        }
+        left -= 1;
+        // SAFETY: just found readable; a node that is freed at this very moment leaves garbage, which `extent` checks.
+        let o: &'static LinkMap = unsafe { &*at };
+        at = o.next;
+        Some(Object(o))
+    })
+}
+
+/// One program header (elf.h).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Phdr {
+    kind: u32,
+    flags: u32,
+    offset: usize,
+    address: usize,
+    physical: usize,
+    file_bytes: usize,
+    memory_bytes: usize,
+    align: usize,
+}
+
+const PT_LOAD: u32 = 1;
+const PT_NOTE: u32 = 4;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+
+/// Program headers of an object whose ELF header is mapped at `start`; empty if it isn't one.
+fn headers(start: usize) -> &'static [Phdr] {
+    // SAFETY: `start` is the first mapped address of a loaded object: its ELF header and program headers lie in its
+    // first page (the loader itself reads them there).
+    unsafe {
+        let h = start as *const u8;
+        if core::slice::from_raw_parts(h, 4) != b"\x7fELF" {
+            return &[];
+        }
+        let (at, n) = ((h.add(32) as *const usize).read(), (h.add(56) as *const u16).read() as usize);
+        if at + n * size_of::<Phdr>() > 4096 || at % 8 != 0 {
+            return &[];
+        }
+        core::slice::from_raw_parts(h.add(at) as *const Phdr, n)
+    }
+}
+
+/// The loaded segment (Avma range) that holds `address`.
+pub fn segment_of(start: usize, bias: usize, address: usize) -> Option<(usize, usize)> {
+    headers(start).iter().filter(|p| p.kind == PT_LOAD).find_map(|p| {
+        let low = bias.wrapping_add(p.address);
+        let high = low.wrapping_add(p.file_bytes);
+        (low..high).contains(&address).then_some((low, high))
+    })
+}
+
+/// The GNU build id of an object, from its loaded notes; empty if it has none.
+pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
+    for p in headers(start).iter().filter(|p| p.kind == PT_NOTE) {
+        let mut at = bias.wrapping_add(p.address);
+        let stop = at.saturating_add(p.memory_bytes);
+        while at >= start && at + 12 <= stop && stop <= end {
+            // SAFETY: inside the note segment of a loaded object; a note is name size, descriptor size, type, name,
+            // descriptor, both padded to 4.
+            unsafe {
+                let n = core::slice::from_raw_parts(at as *const u32, 3);
+                let (name, descriptor) = ((n[0] as usize).next_multiple_of(4), n[1] as usize);
+                if at + 12 + name + descriptor > stop {
+                    break;
+                }
+                if n[2] == 3 && n[0] == 4 && core::slice::from_raw_parts((at + 12) as *const u8, 4) == b"GNU\0" {
+                    return core::slice::from_raw_parts((at + 12 + name) as *const u8, descriptor.min(20));
+                }
+                at += 12 + name + descriptor.next_multiple_of(4);
+            }
+        }
+    }
+    &[]
+}
+
+/// What the loader would have bound `name` to, were this object not there: the first definition behind it in the list.
+pub fn next_symbol(name: &CStr) -> Option<usize> {
+    let mut behind = false;
+    objects().find_map(|o| {
+        if o.is_self() {
+            behind = true;
+            return None;
+        }
+        if behind { o.symbol(name) } else { None }
+    })
+}
+
+/// The first definition of `name` in the whole list; what the program's own references are bound to.
+pub fn first_symbol(name: &CStr) -> Option<(Object, usize)> {
+    objects().find_map(|o| o.symbol(name).map(|a| (o, a)))
+}

@@ -1,0 +1,259 @@
+//! The real functions below the hooks, and the few others of libc that are called. All are found by [`super::elf`] at
+//! run time: a strong import of a symbol that is new in glibc 2.34 would keep the tracker from loading on older systems.
+
+use super::elf;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+macro_rules! reals {
+    ($(($name:ident, $kind:ident, $n:literal, $target:path))*) => {
+        /// Index of a hooked call.
+        #[allow(non_camel_case_types, missing_docs)]
+        #[derive(Clone, Copy, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Call { $($name,)* }
+        const NAMES: &[&CStr] = &[$(
+            // SAFETY: the literal ends with its one NUL.
+            unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+        )*];
+    };
+}
+crate::hooked_calls!(reals);
+
+static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+/// Other functions of libc.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+#[allow(missing_docs)]
+pub enum Other {
+    KeyCreate,
+    SetSpecific,
+    RegisterAtfork,
+    ClockGettime,
+    GetattrNp,
+    AttrGetstack,
+    AttrGetstacksize,
+    AttrGetguardsize,
+    AttrDestroy,
+    FindObject,
+    Sigaction,
+}
+const OTHERS: &[&CStr] = &[
+    c"pthread_key_create",
+    c"pthread_setspecific",
+    c"__register_atfork",
+    c"clock_gettime",
+    c"pthread_getattr_np",
+    c"pthread_attr_getstack",
+    c"pthread_attr_getstacksize",
+    c"pthread_attr_getguardsize",
+    c"pthread_attr_destroy",
+    c"_dl_find_object",
+    c"sigaction",
+];
+static OTHER: [AtomicUsize; OTHERS.len()] = [const { AtomicUsize::new(0) }; OTHERS.len()];
+
+/// Finds everything. Called when the process has one thread; again is harmless.
+pub fn resolve() {
+    for (slot, name) in REAL.iter().zip(NAMES) {
+        slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
+    }
+    for (slot, name) in OTHER.iter().zip(OTHERS) {
+        slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
+    }
+}
+
+/// Address of the real function; 0 if the system has none.
+#[inline(always)]
+pub fn real(call: Call) -> usize {
+    REAL[call as usize].load(Relaxed)
+}
+
+/// Address of another function; 0 if the system has none.
+pub fn other(f: Other) -> usize {
+    OTHER[f as usize].load(Relaxed)
+}
+
+/// The hooked call with this name.
+pub fn hooked(name: &CStr) -> Option<usize> {
+    NAMES.iter().position(|n| *n == name)
+}
+
+/// Address of the real function by number.
+pub fn real_by_number(n: usize) -> usize {
+    REAL[n].load(Relaxed)
+}
+
+macro_rules! call {
+    ($addr:expr, ($($t:ty),*) -> $r:ty, $($a:expr),*) => {{
+        let f: unsafe extern "C" fn($($t),*) -> $r = core::mem::transmute::<usize, _>($addr);
+        f($($a),*)
+    }};
+}
+
+/// Calls of the real functions. All are unsafe as C is: the arguments are the program's own.
+#[allow(missing_docs, clippy::missing_safety_doc)]
+pub mod calls {
+    use super::*;
+    macro_rules! wrappers {
+        ($($name:ident($($a:ident: $t:ty),*) -> $r:ty;)*) => {$(
+            #[inline(always)]
+            pub unsafe fn $name($($a: $t),*) -> $r {
+                // SAFETY: resolved before any hook runs its real part (boot::ready); the signature is libc's.
+                unsafe { call!(real(Call::$name), ($($t),*) -> $r, $($a),*) }
+            }
+        )*};
+    }
+    type P = *mut u8;
+    wrappers! {
+        malloc(n: usize) -> P;
+        calloc(n: usize, size: usize) -> P;
+        realloc(p: P, n: usize) -> P;
+        free(p: P) -> ();
+        posix_memalign(out: *mut P, align: usize, n: usize) -> c_int;
+        aligned_alloc(align: usize, n: usize) -> P;
+        memalign(align: usize, n: usize) -> P;
+        valloc(n: usize) -> P;
+        pvalloc(n: usize) -> P;
+        malloc_usable_size(p: P) -> usize;
+        mmap(a: usize, n: usize, prot: c_int, flags: c_int, fd: c_int, off: i64) -> usize;
+        munmap(a: usize, n: usize) -> c_int;
+        mremap(a: usize, old: usize, new: usize, flags: c_int, to: usize) -> usize;
+        mprotect(a: usize, n: usize, prot: c_int) -> c_int;
+        madvise(a: usize, n: usize, advice: c_int) -> c_int;
+        brk(a: usize) -> c_int;
+        sbrk(n: isize) -> usize;
+        shmat(id: c_int, a: usize, flags: c_int) -> usize;
+        shmdt(a: usize) -> c_int;
+        pthread_create(t: *mut c_void, attr: *const c_void, f: *const c_void, arg: *mut c_void) -> c_int;
+        dlsym(h: *mut c_void, name: *const c_char) -> *mut c_void;
+        dlvsym(h: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+    }
+}
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut c_int;
+}
+
+/// errno of this thread.
+pub fn errno() -> c_int {
+    // SAFETY: libc answers a valid pointer for every thread.
+    unsafe { *__errno_location() }
+}
+
+/// Sets errno of this thread.
+pub fn set_errno(e: c_int) {
+    // SAFETY: as above.
+    unsafe { *__errno_location() = e }
+}
+
+/// Nanoseconds on a clock through the vdso, if libc is there yet.
+pub fn clock_ns(clock: super::os::Clock) -> u64 {
+    let f = other(Other::ClockGettime);
+    if f == 0 {
+        return super::os::clock_ns(clock);
+    }
+    let mut t = [0i64; 2];
+    // SAFETY: clock_gettime writes one timespec; it touches errno only on a bad clock id.
+    unsafe { call!(f, (usize, *mut i64) -> c_int, clock as usize, t.as_mut_ptr()) };
+    t[0] as u64 * 1_000_000_000 + t[1] as u64
+}
+
+/// Creates a thread-specific key whose destructor runs at thread exit; `None` if there is none to be had.
+pub fn key_create(destructor: extern "C" fn(*mut c_void)) -> Option<u32> {
+    let f = other(Other::KeyCreate);
+    let mut key = 0u32;
+    // SAFETY: pthread_key_create writes the key.
+    (f != 0 && unsafe { call!(f, (*mut u32, extern "C" fn(*mut c_void)) -> c_int, &mut key, destructor) } == 0)
+        .then_some(key)
+}
+
+/// Sets this thread's value of a key. Keys below 32 need no memory (nptl/pthread_setspecific.c).
+pub fn set_specific(key: u32, value: *mut c_void) {
+    let f = other(Other::SetSpecific);
+    if f != 0 {
+        // SAFETY: a key that key_create made.
+        unsafe { call!(f, (u32, *mut c_void) -> c_int, key, value) };
+    }
+}
+
+/// Registers handlers around every fork() of libc, those inside libc (daemon, forkpty) too.
+pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
+    type H = extern "C" fn();
+    let f = other(Other::RegisterAtfork);
+    // SAFETY: handlers live as long as this object, which is never unloaded; a null dso handle means just that.
+    f != 0 && unsafe { call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) } == 0
+}
+
+/// Stack of the calling thread, asked of libc: low end, bytes, guard. Allocates through the hooks.
+pub fn own_stack() -> Option<(usize, usize, usize)> {
+    let (get, stack) = (other(Other::GetattrNp), other(Other::AttrGetstack));
+    if get == 0 || stack == 0 {
+        return None;
+    }
+    let mut attr = [0usize; 8];
+    // SAFETY: fs:0 is the pthread_t; pthread_attr_t has 56 bytes on x86-64, 64 on aarch64.
+    unsafe {
+        let me = super::cpu::thread_pointer();
+        if call!(get, (usize, *mut usize) -> c_int, me, attr.as_mut_ptr()) != 0 {
+            return None;
+        }
+        let r = attr_stack(attr.as_ptr().cast());
+        let destroy = other(Other::AttrDestroy);
+        if destroy != 0 {
+            call!(destroy, (*mut usize) -> c_int, attr.as_mut_ptr());
+        }
+        r.map(|(low, bytes, guard)| (low.unwrap_or(0), bytes, guard))
+    }
+}
+
+/// What a pthread_attr_t says: low end of a stack of the program's own, bytes (0 = default), guard.
+///
+/// # Safety
+/// `attr` is an initialised pthread_attr_t.
+pub unsafe fn attr_stack(attr: *const c_void) -> Option<(Option<usize>, usize, usize)> {
+    let (stack, guard) = (other(Other::AttrGetstack), other(Other::AttrGetguardsize));
+    if stack == 0 {
+        return None;
+    }
+    let (mut low, mut bytes, mut g) = (0usize, 0usize, 0usize);
+    // SAFETY: the caller's attr; the out pointers are locals.
+    unsafe {
+        call!(stack, (*const c_void, *mut usize, *mut usize) -> c_int, attr, &mut low, &mut bytes);
+        if guard != 0 {
+            call!(guard, (*const c_void, *mut usize) -> c_int, attr, &mut g);
+        }
+    }
+    // Without pthread_attr_setstack glibc answers stackaddr - stacksize of zeros: a wrapped or null address.
+    let own = low != 0 && (low as isize) > 0;
+    Some((own.then_some(low), bytes, g))
+}
+
+/// `struct dl_find_object` of glibc 2.35 (dlfcn.h).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FoundObject {
+    flags: u64,
+    /// First mapped address.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+    /// The loader's node.
+    pub map: *const elf::LinkMap,
+    /// .eh_frame_hdr.
+    pub eh_frame_hdr: usize,
+    reserved: [u64; 8],
+}
+
+/// The object that holds `pc`, from the loader's lock-free index (`_dl_find_object`, glibc 2.35). `None`: none does, or
+/// an older glibc.
+pub fn find_object(pc: usize) -> Option<FoundObject> {
+    let f = other(Other::FindObject);
+    if f == 0 {
+        return None;
+    }
+    let mut r = FoundObject { flags: 0, start: 0, end: 0, map: core::ptr::null(), eh_frame_hdr: 0, reserved: [0; 8] };
+    // SAFETY: async-signal-safe by its manual; writes the struct.
+    (unsafe { call!(f, (usize, *mut FoundObject) -> c_int, pc, &mut r) } == 0).then_some(r)
+}

@@ -1,0 +1,20 @@
+//! The fence: all system calls, assembly and thread-local words of the tracker. Nothing above this folder issues a
+//! system call or knows a register.
+//!
+//! # Contract
+//!
+//! - Nothing here allocates, takes a lock or touches errno: system calls are made directly and answer `Result<usize, i32>`.
+//! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
+//! - After [`crate::boot`] has finished, only `os::grow`, `os::private`, clocks and `os::readable` are called, and none
+//!   opens a file. The exceptions are the ones DESIGN names: a fork child's segment and the summary on a signal.
+
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64.rs"]
+pub mod cpu;
+#[cfg(target_arch = "aarch64")]
+#[path = "aarch64.rs"]
+pub mod cpu;
+
+pub mod elf;
+pub mod libc;
+pub mod os;

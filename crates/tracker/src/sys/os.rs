@@ -1,0 +1,317 @@
+//! System calls by purpose.
+
+use super::cpu::{nr, syscall};
+
+/// errno values told apart.
+pub mod errno {
+    #![allow(missing_docs)]
+    pub const EPERM: i32 = 1;
+    pub const ENOENT: i32 = 2;
+    pub const EINVAL: i32 = 22;
+    pub const EEXIST: i32 = 17;
+    pub const EFAULT: i32 = 14;
+    pub const ENOMEM: i32 = 12;
+}
+
+const PROT_RW: usize = 3;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
+const MAP_ANON_NORESERVE: usize = 0x20 | 0x4000;
+const MADV_WIPEONFORK: usize = 18;
+const MADV_POPULATE_WRITE: usize = 23;
+const O_RDWR: usize = 2;
+const O_CREAT: usize = 0o100;
+const O_EXCL: usize = 0o200;
+#[cfg(target_arch = "x86_64")]
+const O_NOFOLLOW: usize = 0o400000;
+#[cfg(target_arch = "x86_64")]
+const O_DIRECTORY: usize = 0o200000;
+#[cfg(target_arch = "aarch64")]
+const O_NOFOLLOW: usize = 0o100000;
+#[cfg(target_arch = "aarch64")]
+const O_DIRECTORY: usize = 0o40000;
+const O_CLOEXEC: usize = 0o2000000;
+const O_PATHLESS: usize = O_NOFOLLOW | O_CLOEXEC;
+const PR_SET_VMA: usize = 0x53564d41;
+const PR_GET_SECCOMP: usize = 21;
+const RLIMIT_FSIZE: usize = 1;
+const RLIMIT_STACK: usize = 3;
+
+/// A descriptor that lives only during boot or fork.
+#[derive(Clone, Copy)]
+pub struct Fd(usize);
+
+/// Anonymous private zeroed memory of our own, labelled so that an observer recognises it. `None`: no memory.
+pub fn private(bytes: usize) -> Option<*mut u8> {
+    // SAFETY: a new anonymous mapping at an address the kernel chooses; touches no memory of the program.
+    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
+    label(p, bytes, c"plimsoll");
+    Some(p as *mut u8)
+}
+
+/// Names an anonymous mapping (`[anon:plimsoll]`, Linux 5.17 with CONFIG_ANON_VMA_NAME); refused elsewhere, without harm.
+fn label(p: usize, bytes: usize, name: &core::ffi::CStr) {
+    // SAFETY: sets a label on our own mapping; the string is static.
+    let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, name.as_ptr() as usize, 0]) };
+}
+
+/// Maps a file shared, `bytes` long.
+pub fn map_shared(fd: Fd, bytes: usize) -> Option<*mut u8> {
+    // SAFETY: a new mapping of our own file at an address the kernel chooses.
+    unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_SHARED, fd.0, 0]) }.ok().map(|p| p as *mut u8)
+}
+
+/// Maps a file private and read-only.
+pub fn map_readonly(fd: Fd, bytes: usize) -> Option<*const u8> {
+    // SAFETY: a new mapping at an address the kernel chooses.
+    unsafe { syscall(nr::MMAP, [0, bytes, 1, MAP_PRIVATE, fd.0, 0]) }.ok().map(|p| p as *const u8)
+}
+
+/// Unmaps memory of our own.
+///
+/// # Safety
+/// The range is ours and nobody uses it any more.
+pub unsafe fn unmap(p: *mut u8, bytes: usize) {
+    // SAFETY: the caller's contract.
+    let _ = unsafe { syscall(nr::MUNMAP, [p as usize, bytes, 0, 0, 0, 0]) };
+}
+
+/// Makes pages of a shared file mapping writable without a fault: blocks are allocated now, a full file system is an
+/// answer instead of a SIGBUS later (`MADV_POPULATE_WRITE`, Linux 5.14).
+pub fn populate(p: usize, bytes: usize) -> bool {
+    // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
+    unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) }.is_ok()
+}
+
+/// Has the kernel hand a child of fork (by whatever call) this page zeroed.
+pub fn wipe_on_fork(p: usize, bytes: usize) -> bool {
+    // SAFETY: the page is ours; the parent's copy is unchanged.
+    unsafe { syscall(nr::MADVISE, [p, bytes, MADV_WIPEONFORK, 0, 0, 0]) }.is_ok()
+}
+
+/// Whether eight bytes at `p` can be read, asked of the kernel: rt_sigprocmask copies the new mask in before it looks
+/// at `how`, so an invalid `how` answers EINVAL for readable memory and EFAULT otherwise, and changes nothing.
+pub fn readable(p: usize) -> bool {
+    // SAFETY: `how` is invalid on purpose: the mask stays as it is.
+    let r = unsafe { syscall(nr::RT_SIGPROCMASK, [usize::MAX, p, 0, 8, 0, 0]) };
+    r == Err(errno::EINVAL)
+}
+
+/// Blocks all signals of this thread; answers the mask before.
+pub fn block_signals() -> u64 {
+    let all = !0u64;
+    let mut old = 0u64;
+    // SAFETY: both masks are locals of eight bytes.
+    let _ = unsafe {
+        syscall(nr::RT_SIGPROCMASK, [0, &all as *const u64 as usize, &mut old as *mut u64 as usize, 8, 0, 0])
+    };
+    old
+}
+
+/// Sets this thread's signal mask.
+pub fn set_signals(mask: u64) {
+    // SAFETY: the mask is a local of eight bytes; how = SIG_SETMASK.
+    let _ = unsafe { syscall(nr::RT_SIGPROCMASK, [2, &mask as *const u64 as usize, 0, 8, 0, 0]) };
+}
+
+/// Clocks.
+#[derive(Clone, Copy)]
+#[repr(usize)]
+pub enum Clock {
+    /// Wall clock.
+    Realtime = 0,
+    /// Monotonic, coarse (a few ms).
+    MonotonicCoarse = 6,
+    /// Since boot, with suspended time: /proc/PID/stat's start time counts in it.
+    Boottime = 7,
+}
+
+/// Nanoseconds on a clock, by system call.
+pub fn clock_ns(clock: Clock) -> u64 {
+    let mut t = [0i64; 2];
+    // SAFETY: the kernel writes one timespec into the local.
+    let _ = unsafe { syscall(nr::CLOCK_GETTIME, [clock as usize, t.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    t[0] as u64 * 1_000_000_000 + t[1] as u64
+}
+
+macro_rules! simple {
+    ($($(#[doc = $d:literal])* $name:ident = $nr:ident;)*) => {$(
+        $(#[doc = $d])*
+        pub fn $name() -> u32 {
+            // SAFETY: takes no arguments and always succeeds.
+            unsafe { syscall(nr::$nr, [0; 6]) }.unwrap_or(0) as u32
+        }
+    )*};
+}
+simple! {
+    /// Process id in the own namespace.
+    getpid = GETPID;
+    /// Parent's process id.
+    getppid = GETPPID;
+    /// Kernel thread id.
+    gettid = GETTID;
+    /// Effective user id.
+    geteuid = GETEUID;
+}
+
+/// Whether a process with this id exists.
+pub fn process_exists(pid: u32) -> bool {
+    // SAFETY: signal 0 only asks.
+    let r = unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) };
+    r != Err(3)
+}
+
+/// Mode of seccomp: 0 none, 2 filter.
+pub fn seccomp_mode() -> usize {
+    // SAFETY: reads one number.
+    unsafe { syscall(nr::PRCTL, [PR_GET_SECCOMP, 0, 0, 0, 0, 0]) }.unwrap_or(0)
+}
+
+fn rlimit(which: usize) -> u64 {
+    let mut r = [u64::MAX; 2];
+    // SAFETY: the kernel writes one rlimit64 into the local.
+    let _ = unsafe { syscall(nr::PRLIMIT64, [0, which, 0, r.as_mut_ptr() as usize, 0, 0]) };
+    r[0]
+}
+
+/// Soft limit of the stack, bytes; `u64::MAX` = unlimited.
+pub fn stack_limit() -> u64 {
+    rlimit(RLIMIT_STACK)
+}
+
+/// Soft limit of file sizes, bytes. A larger ftruncate would raise SIGXFSZ.
+pub fn file_size_limit() -> u64 {
+    rlimit(RLIMIT_FSIZE)
+}
+
+/// Makes a directory for its owner alone; one that exists is fine.
+pub fn make_dir(path: &core::ffi::CStr) {
+    // SAFETY: a C string.
+    let _ = unsafe { syscall(nr::MKDIRAT, [AT_CWD, path.as_ptr() as usize, 0o700, 0, 0, 0]) };
+}
+
+const AT_CWD: usize = -100isize as usize;
+
+/// Opens a directory, never through a link at its last component.
+pub fn open_dir(path: &core::ffi::CStr) -> Option<Fd> {
+    // SAFETY: a C string.
+    unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_DIRECTORY | O_PATHLESS, 0, 0, 0]) }.ok().map(Fd)
+}
+
+/// Opens an existing file for reading, never through a link at its last component.
+pub fn open_file(path: &core::ffi::CStr) -> Option<Fd> {
+    // SAFETY: a C string.
+    unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_PATHLESS, 0, 0, 0]) }.ok().map(Fd)
+}
+
+/// Creates a file that did not exist, readable and writable by its owner alone.
+pub fn create(dir: Fd, name: &core::ffi::CStr) -> Result<Fd, i32> {
+    let flags = O_RDWR | O_CREAT | O_EXCL | O_PATHLESS;
+    // SAFETY: a C string.
+    unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, flags, 0o600, 0, 0]) }.map(Fd)
+}
+
+/// Creates or truncates a file by path for writing (the summary on a signal).
+pub fn create_path(path: &core::ffi::CStr) -> Option<Fd> {
+    const O_TRUNC: usize = 0o1000;
+    let flags = 1 | O_CREAT | O_TRUNC | O_PATHLESS;
+    // SAFETY: a C string.
+    unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, flags, 0o600, 0, 0]) }.ok().map(Fd)
+}
+
+/// Removes a name.
+pub fn unlink(dir: Fd, name: &core::ffi::CStr) {
+    // SAFETY: a C string.
+    let _ = unsafe { syscall(nr::UNLINKAT, [dir.0, name.as_ptr() as usize, 0, 0, 0, 0]) };
+}
+
+/// Renames by full paths.
+pub fn rename(from: &core::ffi::CStr, to: &core::ffi::CStr) -> bool {
+    // SAFETY: C strings.
+    unsafe { syscall(nr::RENAMEAT, [AT_CWD, from.as_ptr() as usize, AT_CWD, to.as_ptr() as usize, 0, 0]) }.is_ok()
+}
+
+/// Sets the size of a file.
+pub fn truncate(fd: Fd, bytes: usize) -> bool {
+    // SAFETY: our own descriptor.
+    unsafe { syscall(nr::FTRUNCATE, [fd.0, bytes, 0, 0, 0, 0]) }.is_ok()
+}
+
+/// Closes a descriptor of our own.
+pub fn close(fd: Fd) {
+    // SAFETY: our own descriptor, used by nobody else.
+    let _ = unsafe { syscall(nr::CLOSE, [fd.0, 0, 0, 0, 0, 0]) };
+}
+
+/// Directory entries (`struct linux_dirent64`); 0 at the end.
+pub fn directory_entries(dir: Fd, buffer: &mut [u8]) -> usize {
+    // SAFETY: the kernel writes at most the buffer's length.
+    unsafe { syscall(nr::GETDENTS64, [dir.0, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0]) }.unwrap_or(0)
+}
+
+/// Owner and mode of an open file, and its size.
+pub struct FileFacts {
+    /// Owner.
+    pub uid: u32,
+    /// st_mode.
+    pub mode: u32,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// fstat.
+pub fn file_facts(fd: Fd) -> Option<FileFacts> {
+    let mut st = [0u64; 18];
+    // SAFETY: struct stat has 144 bytes on x86-64 and 128 on aarch64.
+    unsafe { syscall(nr::FSTAT, [fd.0, st.as_mut_ptr() as usize, 0, 0, 0, 0]) }.ok()?;
+    #[cfg(target_arch = "x86_64")]
+    return Some(FileFacts { mode: st[3] as u32, uid: (st[3] >> 32) as u32, size: st[6] });
+    #[cfg(target_arch = "aarch64")]
+    return Some(FileFacts { mode: st[2] as u32, uid: st[3] as u32, size: st[6] });
+}
+
+/// Reads a link's target into the buffer.
+pub fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    // SAFETY: the kernel writes at most the buffer's length.
+    let n = unsafe {
+        syscall(nr::READLINKAT, [AT_CWD, path.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0])
+    };
+    &buffer[..n.unwrap_or(0)]
+}
+
+/// Reads a small file into the buffer; answers the bytes read.
+pub fn read_file<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    // SAFETY: a C string; then at most the buffer's length is written.
+    let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
+        return &[];
+    };
+    let mut n = 0;
+    while n < buffer.len() {
+        // SAFETY: the free tail of the buffer.
+        match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
+            Ok(k) if k > 0 => n += k,
+            _ => break,
+        }
+    }
+    close(Fd(fd));
+    &buffer[..n]
+}
+
+/// Writes all bytes, or as many as the file takes.
+pub fn write_all(fd: Fd, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        // SAFETY: reads the slice.
+        match unsafe { syscall(nr::WRITE, [fd.0, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) } {
+            Ok(n) if n > 0 => bytes = &bytes[n..],
+            Err(4) => continue,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Waits for ever.
+pub fn pause() {
+    // SAFETY: no descriptors, no timeout, no mask.
+    let _ = unsafe { syscall(nr::PPOLL, [0; 6]) };
+}

@@ -1,0 +1,254 @@
+//! x86-64: the raw system call, the thread-local words, the entry stubs, the thread trampoline.
+//!
+//! Thread-local words: 64 bytes of initial-exec TLS. glibc keeps a small surplus for objects that are loaded late with
+//! static TLS; 1,024 bytes load into a running JVM, 1,600 don't (experiments/ag.c), so 64 is safe.
+//!
+//! ```text
+//! fs:[tls + 0]   current   *ThreadState while the thread is outside the tracker; 0 while inside, or without a state
+//! fs:[tls + 8]   own       *ThreadState of this thread; 0 none yet; 1 the thread is past its end
+//! fs:[tls + 16]  depth     how deep slow paths are nested
+//! fs:[tls + 24]  prepared  between the handlers around fork(): the child's segment
+//! fs:[tls + 32]  parent    and the parent's
+//! ```
+
+use core::arch::{asm, global_asm};
+
+global_asm!(
+    ".section .tbss,\"awT\",@nobits",
+    ".p2align 4",
+    ".globl plimsoll_tls",
+    ".hidden plimsoll_tls",
+    ".type plimsoll_tls,@object",
+    ".size plimsoll_tls,64",
+    "plimsoll_tls:",
+    ".zero 64",
+    ".text",
+);
+
+/// `*ThreadState` while the thread is outside the tracker.
+pub const CURRENT: usize = 0;
+/// `*ThreadState` of this thread, [`GONE`], or 0.
+pub const OWN: usize = 8;
+/// How deep slow paths are nested.
+pub const DEPTH: usize = 16;
+/// Between the handlers around a fork: the child's segment, mapped.
+pub const PREPARED: usize = 24;
+/// And the parent's.
+pub const PARENT: usize = 32;
+/// [`OWN`] of a thread past its end.
+pub const GONE: usize = 1;
+
+#[inline(always)]
+fn tls_offset() -> usize {
+    let off: usize;
+    // SAFETY: reads one GOT word that the loader filled before any code of ours ran; no memory is written.
+    unsafe {
+        asm!("mov {o}, qword ptr [rip + plimsoll_tls@GOTTPOFF]", o = out(reg) off,
+             options(pure, nomem, nostack, preserves_flags));
+    }
+    off
+}
+
+/// Reads a thread-local word.
+#[inline(always)]
+pub fn tls_get<const WORD: usize>() -> usize {
+    let v: usize;
+    // SAFETY: fs:[offset + WORD] is inside this thread's static TLS block for the thread's whole life.
+    unsafe {
+        asm!("mov {v}, qword ptr fs:[{o} + {w}]", v = out(reg) v, o = in(reg) tls_offset(), w = const WORD,
+             options(nostack, preserves_flags, readonly));
+    }
+    v
+}
+
+/// Writes a thread-local word.
+#[inline(always)]
+pub fn tls_set<const WORD: usize>(v: usize) {
+    // SAFETY: as in tls_get; the words belong to this thread alone.
+    unsafe {
+        asm!("mov qword ptr fs:[{o} + {w}], {v}", v = in(reg) v, o = in(reg) tls_offset(), w = const WORD,
+             options(nostack, preserves_flags));
+    }
+}
+
+/// The thread pointer: the address of glibc's `struct pthread`, which lies at the high end of the thread's stack.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let v: usize;
+    // SAFETY: fs:[0] holds its own address on x86-64 (ELF TLS ABI).
+    unsafe {
+        asm!("mov {v}, qword ptr fs:[0]", v = out(reg) v, options(pure, nomem, nostack, preserves_flags));
+    }
+    v
+}
+
+/// A raw system call.
+///
+/// # Safety
+/// The arguments must be what the call wants; memory it writes must be ours.
+#[inline]
+pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
+    let r: isize;
+    // SAFETY: the kernel clobbers rcx and r11 only; the rest is the caller's contract.
+    unsafe {
+        asm!("syscall", inlateout("rax") n as isize => r, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+             in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    if (-4095..0).contains(&r) { Err(-r as i32) } else { Ok(r as usize) }
+}
+
+/// Time stamp counter: only to seed the key.
+#[inline]
+pub fn ticks() -> u64 {
+    // SAFETY: rdtsc has no memory effects.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Numbers of the system calls used.
+pub mod nr {
+    #![allow(missing_docs)]
+    pub const WRITE: usize = 1;
+    pub const CLOSE: usize = 3;
+    pub const MMAP: usize = 9;
+    pub const MUNMAP: usize = 11;
+    pub const RT_SIGPROCMASK: usize = 14;
+    pub const MADVISE: usize = 28;
+    pub const GETPID: usize = 39;
+    pub const KILL: usize = 62;
+    pub const GETUID: usize = 102;
+    pub const GETEUID: usize = 107;
+    pub const GETPPID: usize = 110;
+    pub const PRCTL: usize = 157;
+    pub const GETTID: usize = 186;
+    pub const FTRUNCATE: usize = 77;
+    pub const GETDENTS64: usize = 217;
+    pub const CLOCK_GETTIME: usize = 228;
+    pub const OPENAT: usize = 257;
+    pub const MKDIRAT: usize = 258;
+    pub const UNLINKAT: usize = 263;
+    pub const RENAMEAT: usize = 264;
+    pub const FALLOCATE: usize = 285;
+    pub const PRLIMIT64: usize = 302;
+    pub const READLINKAT: usize = 267;
+    pub const NEWFSTATAT: usize = 262;
+    pub const FSTAT: usize = 5;
+    pub const READ: usize = 0;
+    pub const PPOLL: usize = 271;
+}
+
+/// Defines an exported entry that adds two arguments behind the `$args` (0 to 4) integer ones: the stack pointer at
+/// entry (where the return address lies) and the caller's frame pointer. It is a tail jump: no frame is added, so that
+/// exceptions, pthread_exit and backtraces pass as if the hook weren't there.
+#[macro_export]
+macro_rules! entry_with_caller {
+    ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rsi, rsp", "mov rdx, rbp", $target); };
+    ($name:ident, 2, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rdx, rsp", "mov rcx, rbp", $target); };
+    ($name:ident, 3, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rcx, rsp", "mov r8, rbp", $target); };
+    ($name:ident, 4, $target:path) => { $crate::entry_with_caller!(@ $name, "mov r8, rsp", "mov r9, rbp", $target); };
+    (@ $name:ident, $sp:literal, $fp:literal, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $sp, $fp, "jmp {t}", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// Defines an exported entry that jumps to `$target` with the arguments as they are.
+#[macro_export]
+macro_rules! entry_plain {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", "jmp {t}", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// Defines an exported entry for calls with up to six integer arguments: all six registers are kept, stack pointer at
+/// entry and frame pointer follow on the stack as seventh and eighth.
+#[macro_export]
+macro_rules! entry_with_caller_on_stack {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "lea rax, [rsp]",
+                "sub rsp, 8",
+                ".cfi_adjust_cfa_offset 8",
+                "push rbp",
+                ".cfi_adjust_cfa_offset 8",
+                "push rax",
+                ".cfi_adjust_cfa_offset 8",
+                "call {t}",
+                "add rsp, 24",
+                ".cfi_adjust_cfa_offset -24",
+                "ret",
+                ".cfi_endproc",
+                t = sym $target
+            );
+        }
+    };
+}
+
+/// Defines an exported entry that calls `$before` with the arguments kept and then jumps to what it answers:
+/// the program's call runs as if it had called the real function itself (dlopen and dlsym look at their caller).
+#[macro_export]
+macro_rules! entry_then_tail_jump {
+    ($name:ident, $before:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "call {b}",
+                "mov rcx, rdx",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rcx, rcx",
+                "jnz 2f",
+                "jmp rax",
+                "2: mov rax, rcx",
+                "ret",
+                ".cfi_endproc",
+                b = sym $before
+            );
+        }
+    };
+}
+
+/// Start of a thread made by pthread_create: `begin` answers the program's routine and its argument (rax, rdx), then a
+/// tail jump, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to libc's).
+///
+/// # Safety
+/// Only as a start routine, with the pointer that the pthread_create hook made.
+#[unsafe(naked)]
+pub unsafe extern "C" fn thread_trampoline(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "sub rsp, 8",
+        "call {begin}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        ".cfi_endproc",
+        begin = sym crate::hook::thread::begin
+    );
+}

@@ -6,6 +6,7 @@
 
 pub mod cgroup;
 pub mod glibc;
+pub mod hotspot;
 pub mod memory;
 pub mod proc;
 pub mod segment;

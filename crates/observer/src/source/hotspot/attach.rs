@@ -1,0 +1,74 @@
+//! The bytes of HotSpot's attach protocol (src/hotspot/share/services/attachListener.cpp, posixAttachOperation.hpp).
+//!
+//! ```text
+//! version 1   "1" 0  command 0  argument 0  argument 0  argument 0          always three arguments
+//! version 2   "2" 0  length of what follows, in decimal 0  command 0  argument 0 …     (JDK 24 on)
+//! reply       result code in decimal \n  text …  end of stream
+//! ```
+//!
+//! One connection carries one command. Every VM that speaks version 2 still answers version 1, unless it says
+//! `ATTACH_ERROR_BADVERSION`.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    One,
+    Two,
+}
+
+/// ATTACH_ERROR_BADVERSION
+pub const BAD_VERSION: i32 = 101;
+
+/// The request for one diagnostic command (`jcmd`'s own words).
+pub fn request(version: Version, diagnostic: &str) -> Vec<u8> {
+    // A zero byte would end the argument early: nothing of ours has one.
+    let arguments: &[&str] = match version {
+        Version::One => &["jcmd", diagnostic, "", ""],
+        Version::Two => &["jcmd", diagnostic],
+    };
+    let body: Vec<u8> = arguments.iter().flat_map(|argument| argument.bytes().filter(|b| *b != 0).chain([0])).collect();
+    match version {
+        Version::One => [b"1\0".as_slice(), &body].concat(),
+        Version::Two => [format!("2\0{}\0", body.len()).as_bytes(), &body].concat(),
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    Text(String),
+    Failed {
+        code: i32,
+        text: String,
+    },
+    /// The VM hung up without a code: it doesn't take this user's commands.
+    Refused,
+}
+
+pub fn reply(bytes: &[u8]) -> Reply {
+    let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let code = std::str::from_utf8(&bytes[..end]).ok().and_then(|code| code.trim().parse().ok());
+    let text = String::from_utf8_lossy(bytes.get(end + 1..).unwrap_or(&[])).into_owned();
+    match code {
+        Some(0) => Reply::Text(text),
+        Some(code) => Reply::Failed { code, text },
+        None => Reply::Refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_both_versions() {
+        assert_eq!(request(Version::One, "VM.version"), b"1\0jcmd\0VM.version\0\0\0");
+        assert_eq!(request(Version::Two, "VM.version"), b"2\x0016\0jcmd\0VM.version\0");
+    }
+
+    #[test]
+    fn replies_are_told_apart() {
+        assert_eq!(reply(b"0\nJDK 25\n"), Reply::Text("JDK 25\n".into()));
+        assert_eq!(reply(b"101\nbad"), Reply::Failed { code: 101, text: "bad".into() });
+        assert_eq!(reply(b""), Reply::Refused);
+        assert_eq!(reply(b"\xff\xff"), Reply::Refused);
+    }
+}

@@ -1,0 +1,327 @@
+//! What other diagnostic commands print about where things lie: GC.heap_info, VM.metaspace, Compiler.codecache, VM.info,
+//! VM.flags, VM.version. The same lines appear in VM.info, so one parser reads them wherever they stand.
+//!
+//! ```text
+//!  garbage-first heap   total 397312K, used 4675K [0x0000000687400000, 0x0000000800000000)              17, G1
+//! garbage-first heap   total reserved 6172672K, committed 393216K, used 2477K [0x…, 0x…)                25, G1
+//!  ZHeap           used 2M, capacity 64M, max capacity 64M
+//!  65536K max, 65536K soft max, 65536K committed, 1536K used           Shenandoah, then: Reserved region:\n - [0x…, 0x…)
+//!  def new generation   total 9792K, used 1047K [0x…, 0x…, 0x…)            Serial and Parallel: start, committed end, end
+//!  Metaspace       used 84K, committed 320K, reserved 1114112K
+//!   class space    used 4K, committed 128K, reserved 1048576K
+//! - node #0: base 0x00007ff594000000: reserved=65536.00 KB, committed=192.00 KB ( <1%), …              VM.metaspace vslist
+//! CodeHeap 'profiled nmethods': size=120032Kb used=5Kb max_used=5Kb free=120026Kb
+//!  bounds [0x00007f353d400000, 0x00007f353d670000, 0x00007f3544938000]                        start, committed end, end
+//! CDS archive(s) mapped at: [0x…-0x…-0x…), size 12349440, …
+//! Compressed class space mapped at: 0x…-0x…, reserved size: 1073741824
+//! Card table byte_map: [0x…,0x…] _byte_map_base: …
+//!  Prev Bits: [0x…, 0x…)      Bits: [0x…, 0x…)
+//! ```
+
+use super::nmt::{bracketed_range, hex};
+use crate::snapshot::{CodeCacheSegment, JavaHeap, Metaspace, RegionSource, VmRegion, VmTag};
+use crate::units::{AddressRange, Avma, Bytes};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Printed {
+    pub heap: Option<JavaHeap>,
+    pub metaspace: Option<Metaspace>,
+    pub code_cache: Vec<CodeCacheSegment>,
+    /// Sorted by start, disjoint.
+    pub regions: Vec<VmRegion>,
+    pub collector: Option<String>,
+}
+
+pub fn parse_printed(text: &str) -> Printed {
+    let mut printed = Printed::default();
+    let mut code_heap: Option<CodeCacheSegment> = None;
+    // The heap of Serial and Parallel is printed generation by generation.
+    let mut generations: Vec<(AddressRange, Bytes, Bytes)> = Vec::new();
+    for line in text.lines() {
+        let line = line.trim_start();
+        if let Some(bounds) = line.strip_prefix("bounds ") {
+            if let (Some(segment), Some((start, committed, end))) = (code_heap.take(), three(bounds)) {
+                push_code(&mut printed, segment, start, committed, end);
+            }
+        } else if let Some(rest) = line.strip_prefix("CodeHeap '").or_else(|| line.strip_prefix("CodeCache: ")) {
+            code_heap = (!line.starts_with("CodeCache: ") || printed.code_cache.is_empty()).then(|| CodeCacheSegment {
+                name: rest.split_once('\'').map_or("CodeCache", |(name, _)| name).to_string(),
+                range: AddressRange::default(),
+                committed: Bytes(0),
+                occupied: figure(line, "used=").unwrap_or_default(),
+                reserved: figure(line, "size=").unwrap_or_default(),
+            });
+        } else if line.starts_with("Metaspace ") && line.contains("used ") {
+            let metaspace = printed.metaspace.get_or_insert_default();
+            metaspace.occupied = figure(line, "used ").unwrap_or_default();
+            metaspace.committed = figure(line, "committed ").unwrap_or_default();
+            metaspace.reserved = figure(line, "reserved ").unwrap_or_default();
+        } else if line.starts_with("class space ") {
+            let metaspace = printed.metaspace.get_or_insert_default();
+            metaspace.class_space_committed = figure(line, "committed ").unwrap_or_default();
+        } else if line.starts_with("- node #") {
+            if let Some((base, figures)) = line.split_once("base ").and_then(|(_, rest)| rest.split_once(": "))
+                && let (Some(base), Some(reserved)) = (hex(base), figure(figures, "reserved="))
+            {
+                push(&mut printed.regions, VmTag::Class, AddressRange::sized(base, reserved), None);
+            }
+        } else if let Some(rest) = line.strip_prefix("Compressed class space mapped at: ") {
+            if let Some(range) = dashed(rest.split(',').next().unwrap_or("")) {
+                push(&mut printed.regions, VmTag::Class, range, None);
+            }
+        } else if let Some(rest) = line.strip_prefix("CDS archive(s) mapped at: [") {
+            let addresses: Vec<Avma> = rest.split(')').next().unwrap_or("").split('-').filter_map(hex).collect();
+            if let (Some(first), Some(last)) = (addresses.first(), addresses.last()) {
+                push(&mut printed.regions, VmTag::SharedClassSpace, AddressRange::new(*first, *last), None);
+            }
+        } else if let Some(range) = line.strip_prefix("Card table byte_map: ").and_then(bracketed_range) {
+            push(&mut printed.regions, VmTag::Gc, range.0, None);
+        } else if line.starts_with("Prev Bits: ") || line.starts_with("Next Bits: ") || line.starts_with("Bits: ") {
+            // Parallel's own "Begin Bits:" are not aligned ranges of a mapping; G1's are.
+            if let Some((range, _)) = line.split_once(": ").and_then(|(_, range)| bracketed_range(range)) {
+                push(&mut printed.regions, VmTag::Gc, range, None);
+            }
+        } else if line.ends_with("K used") && line.contains("K soft max, ") {
+            shenandoah_line(&mut printed, line);
+        } else if let Some(range) = line.strip_prefix("- ").and_then(bracketed_range) {
+            // Shenandoah's "Reserved region:"
+            if printed.collector.as_deref() == Some("Shenandoah") {
+                printed.heap.get_or_insert_default().reserved = range.0.length();
+                push(&mut printed.regions, VmTag::JavaHeap, range.0, None);
+            }
+        } else if let Some(name) = collector(line) {
+            printed.collector.get_or_insert_with(|| name.to_string());
+            heap_line(&mut printed, &mut generations, line);
+        } else if line.starts_with("Heap address: ") {
+            whole_heap(&mut printed, line);
+        }
+    }
+    join_generations(&mut printed, &generations);
+    printed.regions.sort_by_key(|region| region.range.start);
+    printed
+}
+
+/// The collector, by the first words of its heap's line.
+fn collector(line: &str) -> Option<&'static str> {
+    const NAMES: [(&str, &str); 9] = [
+        ("garbage-first heap", "G1"),
+        ("PSYoungGen", "Parallel"),
+        ("ParOldGen", "Parallel"),
+        ("def new generation", "Serial"),
+        ("DefNew", "Serial"),
+        ("tenured generation", "Serial"),
+        ("Tenured", "Serial"),
+        ("ZHeap", "Z"),
+        ("Shenandoah Heap", "Shenandoah"),
+    ];
+    NAMES.iter().find(|(start, _)| line.starts_with(start)).map(|(_, name)| *name)
+}
+
+fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, Bytes)>, line: &str) {
+    let occupied = figure(line, "used ").unwrap_or_default();
+    // "total 397312K" is the committed size where no "committed" stands (17); ZGC says "capacity".
+    let committed = figure(line, "committed ")
+        .or_else(|| figure(line, "capacity "))
+        .or_else(|| figure(line, "total "))
+        .unwrap_or_default();
+    let bracket = line.find('[').map(|at| &line[at..]);
+    if let Some((start, committed_end, end)) = bracket.and_then(three) {
+        let sized = Bytes(committed_end.0.saturating_sub(start.0));
+        generations.push((AddressRange::new(start, end), sized, occupied));
+        return;
+    }
+    let heap = printed.heap.get_or_insert_default();
+    heap.occupied = occupied;
+    heap.committed = committed;
+    if let Some(max) = figure(line, "max capacity ") {
+        heap.max = Some(max);
+    }
+    if let Some((range, _)) = bracket.and_then(bracketed_range) {
+        heap.reserved = range.length();
+        push(&mut printed.regions, VmTag::JavaHeap, range, None);
+    }
+}
+
+/// `65536K max, 65536K soft max, 65536K committed, 1536K used`
+fn shenandoah_line(printed: &mut Printed, line: &str) {
+    let before = |key: &str| line.split(", ").find_map(|part| part.strip_suffix(key)).and_then(|part| figure(part, ""));
+    let heap = printed.heap.get_or_insert_default();
+    heap.committed = before(" committed").unwrap_or_default();
+    heap.occupied = before(" used").unwrap_or_default();
+    heap.max = before(" max");
+}
+
+/// `Heap address: 0x0000000687400000, size: 6028 MB, …` of VM.info: all that ZGC and Epsilon may say of a place.
+fn whole_heap(printed: &mut Printed, line: &str) {
+    let start = line.split_once(": ").and_then(|(_, rest)| hex(rest.split(',').next().unwrap_or("")));
+    if let (Some(start), Some(size)) = (start, figure(line, "size: ")) {
+        push(&mut printed.regions, VmTag::JavaHeap, AddressRange::sized(start, size), None);
+        printed.heap.get_or_insert_default().reserved = size;
+    }
+}
+
+fn join_generations(printed: &mut Printed, generations: &[(AddressRange, Bytes, Bytes)]) {
+    if generations.is_empty() {
+        return;
+    }
+    let heap = printed.heap.get_or_insert_default();
+    heap.committed = generations.iter().map(|(_, committed, _)| *committed).sum();
+    heap.occupied = generations.iter().map(|(.., occupied)| *occupied).sum();
+    heap.reserved = generations.iter().map(|(range, ..)| range.length()).sum();
+    for (range, committed, _) in generations {
+        push(&mut printed.regions, VmTag::JavaHeap, *range, Some(AddressRange::sized(range.start, *committed)));
+    }
+}
+
+fn push_code(printed: &mut Printed, mut segment: CodeCacheSegment, start: Avma, committed: Avma, end: Avma) {
+    segment.range = AddressRange::new(start, end);
+    if segment.range.is_empty() || printed.code_cache.iter().any(|known| known.range.overlaps(segment.range)) {
+        return;
+    }
+    let committed = AddressRange::new(start, committed.min(end));
+    segment.committed = committed.length();
+    push(&mut printed.regions, VmTag::Code, segment.range, Some(committed));
+    printed.code_cache.push(segment);
+}
+
+/// Adds a region unless one known overlaps it: what was said first, and most exactly, stays.
+fn push(regions: &mut Vec<VmRegion>, tag: VmTag, range: AddressRange, committed: Option<AddressRange>) {
+    if range.is_empty() || regions.iter().any(|known| known.range.overlaps(range)) {
+        return;
+    }
+    regions.push(VmRegion { range, tag, committed: committed.into_iter().collect(), source: RegionSource::Printed });
+}
+
+/// `[a, b, c]` or `[a, b, c)`
+fn three(text: &str) -> Option<(Avma, Avma, Avma)> {
+    let inner = text.strip_prefix('[')?;
+    let mut addresses = inner[..inner.find([']', ')'])?].split(',').map(hex);
+    let three = (addresses.next()??, addresses.next()??, addresses.next()??);
+    (addresses.next().is_none() && three.0 <= three.1).then_some(three)
+}
+
+fn dashed(text: &str) -> Option<AddressRange> {
+    let (start, end) = text.split_once('-')?;
+    Some(AddressRange::new(hex(start)?, hex(end)?))
+}
+
+/// The size after `key`: `4675K`, `120036Kb`, `65536.00 KB`, `6028 MB`, `1.06 GB`, or bytes.
+pub fn figure(text: &str, key: &str) -> Option<Bytes> {
+    let rest = &text[text.find(key)? + key.len()..];
+    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+    let (number, unit) = (&rest[..end], rest[end..].trim_start());
+    let scale: u64 = match unit.as_bytes().first() {
+        Some(b'K' | b'k') => 1 << 10,
+        Some(b'M' | b'm') => 1 << 20,
+        Some(b'G' | b'g') => 1 << 30,
+        _ => 1,
+    };
+    match number.parse::<u64>() {
+        Ok(number) => Some(Bytes(number.saturating_mul(scale))),
+        Err(_) => number.parse::<f64>().ok().filter(|n| n.is_finite()).map(|n| Bytes((n * scale as f64) as u64)),
+    }
+}
+
+/// `25.0.3+9-LTS` of VM.version's `OpenJDK 64-Bit Server VM version 25.0.3+9-LTS`.
+pub fn parse_version(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.contains(" version "))?;
+    line.split_once(" version ").map(|(_, version)| version.trim().to_string())
+}
+
+/// The wanted ones among VM.flags' `-XX:MaxHeapSize=6320816128 -XX:+UseG1GC …` (set, or chosen by ergonomics).
+pub fn parse_flags(text: &str, wanted: &[&str]) -> Vec<(String, String)> {
+    let flags = text.split_whitespace().filter_map(|word| {
+        let flag = word.strip_prefix("-XX:")?;
+        Some(match (flag.split_once('='), flag.strip_prefix('+'), flag.strip_prefix('-')) {
+            (Some((name, value)), ..) => (name, value),
+            (None, Some(name), _) => (name, "true"),
+            (None, None, Some(name)) => (name, "false"),
+            _ => return None,
+        })
+    });
+    flags.filter(|(name, _)| wanted.contains(name)).map(|(name, value)| (name.to_string(), value.to_string())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::mutated;
+
+    const INFO_17: &str = include_str!("../../../goldens/vm-info-17.txt");
+    const INFO_25: &str = include_str!("../../../goldens/vm-info-25.txt");
+
+    fn reserved(printed: &Printed, tag: VmTag) -> Bytes {
+        printed.regions.iter().filter(|region| region.tag == tag).map(|region| region.range.length()).sum()
+    }
+
+    #[test]
+    fn vm_info_of_both_ages_gives_every_region() {
+        for info in [INFO_17, INFO_25] {
+            let printed = parse_printed(info);
+            assert_eq!(printed.collector.as_deref(), Some("G1"));
+            assert_eq!(reserved(&printed, VmTag::JavaHeap), Bytes::mib(6028));
+            assert_eq!(reserved(&printed, VmTag::Class), Bytes::mib(1024));
+            assert_eq!(
+                reserved(&printed, VmTag::Code),
+                printed.code_cache.iter().map(|code| code.range.length()).sum()
+            );
+            assert!(reserved(&printed, VmTag::Code) >= Bytes::kib(245_760));
+            assert_eq!(printed.code_cache.len(), 3);
+            assert!(printed.metaspace.is_some());
+        }
+        assert_eq!(reserved(&parse_printed(INFO_17), VmTag::SharedClassSpace), Bytes(0xbc_7000));
+    }
+
+    #[test]
+    fn heaps_of_every_collector() {
+        let heap = |text: &str| {
+            let printed = parse_printed(text);
+            let heap = printed.heap.clone().expect("a heap");
+            (
+                printed.collector.clone().expect("a collector"),
+                heap.committed,
+                heap.occupied,
+                reserved(&printed, VmTag::JavaHeap),
+            )
+        };
+        let serial = " def new generation   total 19648K, used 1755K [0x00000000fc000000, 0x00000000fd550000, 0x00000000fd550000)\n\
+             \x20 eden space 17472K,  10% used [0x00000000fc000000, 0x00000000fc1b6ef0, 0x00000000fd110000)\n\
+             \x20tenured generation   total 43712K, used 0K [0x00000000fd550000, 0x0000000100000000, 0x0000000100000000)\n";
+        assert_eq!(heap(serial), ("Serial".into(), Bytes::mib(64), Bytes::kib(1755), Bytes::mib(64)));
+        let parallel = "PSYoungGen      total 18944K, used 1310K [0x00000000feb00000, 0x0000000100000000, 0x0000000100000000)\n\
+             ParOldGen       total 44032K, used 1166K [0x00000000fc000000, 0x00000000feb00000, 0x00000000feb00000)\n";
+        assert_eq!(heap(parallel), ("Parallel".into(), Bytes::mib(64), Bytes::kib(2476), Bytes::mib(64)));
+        let z = "Heap address: 0x0000040000000000, size: 1024 MB\nZHeap            used 2M, capacity 64M, max capacity 64M\n";
+        assert_eq!(heap(z), ("Z".into(), Bytes::mib(64), Bytes::mib(2), Bytes::mib(1024)));
+        let shenandoah = "Shenandoah Heap\n 65536K max, 65536K soft max, 65536K committed, 1536K used\nReserved region:\n\
+             \x20- [0x00000000fc000000, 0x0000000100000000) \n";
+        assert_eq!(heap(shenandoah), ("Shenandoah".into(), Bytes::mib(64), Bytes::kib(1536), Bytes::mib(64)));
+    }
+
+    #[test]
+    fn nodes_of_metaspace_and_flags() {
+        let text = "- node #0: base 0x00007ff594000000: reserved=65536.00 KB, committed=192.00 KB ( <1%), used=1.00 KB";
+        assert_eq!(reserved(&parse_printed(text), VmTag::Class), Bytes::mib(64));
+        let flags = parse_flags(
+            "1234:\n-XX:MaxHeapSize=100 -XX:+UseG1GC -XX:-AlwaysPreTouch -XX:Secret=x\n",
+            &["MaxHeapSize", "UseG1GC", "AlwaysPreTouch"],
+        );
+        let words: Vec<String> = flags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(words, ["MaxHeapSize=100", "UseG1GC=true", "AlwaysPreTouch=false"]);
+    }
+
+    #[test]
+    fn mutated_text_neither_panics_nor_overlaps() {
+        let mut regions = 0;
+        for text in [INFO_17, INFO_25] {
+            for bytes in mutated(text.as_bytes(), 3000) {
+                let printed = parse_printed(&String::from_utf8_lossy(&bytes));
+                regions += printed.regions.len();
+                for pair in printed.regions.windows(2) {
+                    assert!(pair[0].range.end <= pair[1].range.start);
+                }
+            }
+        }
+        assert!(regions > 10_000, "most mutations leave most regions readable: {regions}");
+    }
+}

@@ -1,0 +1,273 @@
+//! Speaks to a VM: finds its hsperfdata, wakes its attach listener, asks diagnostic commands.
+//!
+//! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in the target's directory or its
+//! /tmp, then SIGQUIT; the VM's signal dispatcher sees the file, starts its listener and makes /tmp/.java_pidN. N is the
+//! PID in the target's own namespace; both paths are reached through /proc/PID, whatever its mounts are. SIGQUIT kills a
+//! process that doesn't catch it, so it is sent only to one that has libjvm.so mapped and SIGQUIT caught, and that has not
+//! been told to ignore such requests; and through a pidfd, so that it can't reach a reused PID.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, Signal};
+
+use super::attach::{self, BAD_VERSION, Reply, Version};
+use super::perfdata::PerfData;
+use crate::snapshot::Vma;
+use crate::source::proc::Target;
+
+/// How long the VM may take to open its socket, and to answer one command. A safepoint may be seconds away in a VM that
+/// thrashes; then a gap is the better answer.
+const HANDSHAKE: Duration = Duration::from_millis(1500);
+const COMMAND: Duration = Duration::from_secs(5);
+/// No answer of a sane VM is longer: NMT detail has 0.6 MB.
+const LONGEST_ANSWER: u64 = 256 << 20;
+const LARGEST_PERFDATA: u64 = 16 << 20;
+
+/// Why the VM can't be asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mute {
+    /// SIGSTOP or a tracer: it would answer only once it runs on.
+    Stopped,
+    /// -XX:+DisableAttachMechanism
+    Disabled,
+    /// It doesn't catch SIGQUIT (-Xrs, or it is just starting): sending one would end it.
+    SignalNotCaught,
+    Silent(Duration),
+    Failed(String),
+}
+
+pub fn perfdata(target: &Target, vmas: &[Vma]) -> Option<PerfData> {
+    let path = vmas.iter().map(|vma| vma.name.as_str()).find(|name| name.contains("/hsperfdata_"))?;
+    let mut bytes = Vec::new();
+    File::open(target.path(path)).ok()?.take(LARGEST_PERFDATA).read_to_end(&mut bytes).ok()?;
+    PerfData::parse(&bytes)
+}
+
+/// What of /proc/PID/status the handshake depends on.
+struct Status {
+    namespaced_pid: u32,
+    stopped: bool,
+    quit_caught: bool,
+    effective_uid: u32,
+    effective_gid: u32,
+}
+
+fn status(target: &Target) -> io::Result<Status> {
+    let text = String::from_utf8_lossy(&target.read("status")?).into_owned();
+    let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim().to_string();
+    let nth = |key: &str, n: usize| field(key).split_whitespace().nth(n).and_then(|word| word.parse::<u32>().ok());
+    let caught = u64::from_str_radix(&field("SigCgt:"), 16).unwrap_or(0);
+    Ok(Status {
+        namespaced_pid: field("NSpid:")
+            .split_whitespace()
+            .last()
+            .and_then(|pid| pid.parse().ok())
+            .unwrap_or(target.pid()),
+        stopped: field("State:").starts_with(['T', 't']),
+        quit_caught: caught & (1 << (Signal::QUIT.as_raw() - 1)) != 0,
+        effective_uid: nth("Uid:", 1).unwrap_or(0),
+        effective_gid: nth("Gid:", 1).unwrap_or(0),
+    })
+}
+
+/// A VM whose attach listener is up.
+pub struct Vm {
+    socket: PathBuf,
+    version: Version,
+    /// Set once the VM hung up on this process's own user: the target's, to be taken on for the connection.
+    identity: Option<(u32, u32)>,
+    owner: (u32, u32),
+}
+
+impl Vm {
+    pub fn open(target: &Target, perfdata: Option<&PerfData>) -> Result<Vm, Mute> {
+        let status = status(target).map_err(|error| Mute::Failed(error.to_string()))?;
+        if status.stopped {
+            return Err(Mute::Stopped);
+        }
+        let socket = target.path(&format!("/tmp/.java_pid{}", status.namespaced_pid));
+        let owner = (status.effective_uid, status.effective_gid);
+        let vm = Vm { socket, version: Version::One, identity: None, owner };
+        if !vm.listens() {
+            vm.wake(target, &status, perfdata)?;
+        }
+        Ok(vm)
+    }
+
+    fn listens(&self) -> bool {
+        fs::metadata(&self.socket).is_ok_and(|file| file.file_type().is_socket()) && connect(&self.socket).is_ok()
+    }
+
+    fn wake(&self, target: &Target, status: &Status, perfdata: Option<&PerfData>) -> Result<(), Mute> {
+        let told_not_to =
+            perfdata.and_then(PerfData::attachable).map_or_else(|| disabled_by_arguments(target), |yes| !yes);
+        if told_not_to {
+            return Err(Mute::Disabled);
+        }
+        let failed = |what: &'static str| move |error: io::Error| Mute::Failed(format!("{what}: {error}"));
+        let pidfd = Pid::from_raw(target.pid() as i32)
+            .ok_or(io::Error::from(io::ErrorKind::InvalidInput))
+            .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
+            .map_err(failed("pidfd_open"))?;
+        // Read through the handle on the process once more, after the pidfd was opened: both mean the same process.
+        if !self::status(target).is_ok_and(|now| now.quit_caught && !now.stopped) {
+            return Err(Mute::SignalNotCaught);
+        }
+        let request = Request::make(target, status).map_err(failed("the attach request file can't be made"))?;
+        rustix::process::pidfd_send_signal(&pidfd, Signal::QUIT).map_err(|e| failed("SIGQUIT")(e.into()))?;
+        let began = Instant::now();
+        let mut pause = Duration::from_micros(500);
+        while !self.listens() {
+            if began.elapsed() > HANDSHAKE {
+                return Err(Mute::Silent(HANDSHAKE));
+            }
+            thread::sleep(pause);
+            pause = (pause * 3 / 2).min(Duration::from_millis(20));
+        }
+        drop(request);
+        Ok(())
+    }
+
+    /// One diagnostic command. The answer's text, or why there is none.
+    pub fn ask(&mut self, command: &str) -> Result<String, String> {
+        let began = Instant::now();
+        loop {
+            let bytes = self.exchange(&attach::request(self.version, command), began)?;
+            match attach::reply(&bytes) {
+                Reply::Text(text) => return Ok(text),
+                Reply::Failed { code: BAD_VERSION, .. } if self.version == Version::One => self.version = Version::Two,
+                Reply::Failed { code, text } => {
+                    return Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")));
+                }
+                Reply::Refused if self.identity.is_none() && self.owner != own_identity() => {
+                    self.identity = Some(self.owner)
+                }
+                Reply::Refused => return Err(format!("the VM hung up on {command}")),
+            }
+        }
+    }
+
+    fn exchange(&self, request: &[u8], began: Instant) -> Result<Vec<u8>, String> {
+        let socket = self.socket.clone();
+        let stream = match self.identity {
+            None => connect(&socket),
+            Some(identity) => connect_as(&socket, identity),
+        };
+        let mut stream = stream.map_err(|error| format!("the attach socket can't be reached: {error}"))?;
+        let mut bytes = Vec::new();
+        let spoken = (|| {
+            stream.set_write_timeout(Some(COMMAND))?;
+            stream.write_all(request)?;
+            let mut buffer = vec![0; 64 << 10];
+            loop {
+                let left = COMMAND.saturating_sub(began.elapsed());
+                if left.is_zero() || bytes.len() as u64 > LONGEST_ANSWER {
+                    return Err(io::Error::from(io::ErrorKind::TimedOut));
+                }
+                stream.set_read_timeout(Some(left))?;
+                match stream.read(&mut buffer) {
+                    Ok(0) => return Ok(()),
+                    Ok(count) => bytes.extend_from_slice(&buffer[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        })();
+        match spoken {
+            Ok(()) => Ok(bytes),
+            // A VM that refuses a user closes at once, and the write or the read meets a reset.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                Ok(bytes)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                Err(format!("no answer within {} s", COMMAND.as_secs()))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+fn own_identity() -> (u32, u32) {
+    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
+}
+
+/// Without waiting: a stopped VM's listener accepts nobody, and a full backlog would block a plain connect.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// As another user, which only root can: a VM in a user namespace sees our root as nobody (SO_PEERCRED is translated).
+/// The system calls change the calling thread only, so it happens on one that ends right after.
+fn connect_as(path: &Path, (uid, gid): (u32, u32)) -> io::Result<UnixStream> {
+    let directory = File::open(path.parent().unwrap_or(path))?;
+    let name = path.file_name().unwrap_or_default().to_os_string();
+    let connected = thread::spawn(move || {
+        let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
+        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+        rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+        // /proc/PID/root is closed to the new user; the open directory isn't, through this thread's own descriptors.
+        let directory = directory.as_fd();
+        let inside =
+            PathBuf::from(format!("/proc/thread-self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&directory))).join(name);
+        connect(&inside)
+    });
+    connected.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+}
+
+/// The request file, removed again when the handshake is over.
+struct Request {
+    path: Option<PathBuf>,
+}
+
+impl Request {
+    fn make(target: &Target, status: &Status) -> io::Result<Request> {
+        let name = format!(".attach_pid{}", status.namespaced_pid);
+        let directory = PathBuf::from(format!("/proc/{}/cwd", target.pid())).join(&name);
+        let mut refused = None;
+        for path in [directory, target.path(&format!("/tmp/{name}"))] {
+            match OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(NOFOLLOW).open(&path) {
+                Ok(file) => {
+                    // The VM takes the file only from its own user or root; root in another namespace is neither.
+                    let _ = std::os::unix::fs::fchown(&file, Some(status.effective_uid), Some(status.effective_gid));
+                    return Ok(Request { path: Some(path) });
+                }
+                // Somebody else attaches at this moment: their file serves as well, and is theirs to remove.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(Request { path: None }),
+                Err(error) => refused = Some(error),
+            }
+        }
+        Err(refused.unwrap_or(io::ErrorKind::PermissionDenied.into()))
+    }
+}
+
+const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// For a VM without hsperfdata: what its arguments say. An argument file or JAVA_TOOL_OPTIONS may say it as well.
+fn disabled_by_arguments(target: &Target) -> bool {
+    const FLAG: &[u8] = b"+DisableAttachMechanism";
+    ["cmdline", "environ"]
+        .iter()
+        .filter_map(|name| target.read(name).ok())
+        .any(|text| text.windows(FLAG.len()).any(|window| window == FLAG))
+}

@@ -1,0 +1,217 @@
+//! One VM's facts, put together from what it answers.
+
+use super::nmt::parse_nmt;
+use super::perfdata::PerfData;
+use super::printed::{Printed, parse_flags, parse_printed, parse_version};
+use super::read::{self, Mute, Vm};
+use super::system_map::parse_system_map;
+use super::threads::parse_threads;
+use crate::gap::{Gap, Source};
+use crate::snapshot::{HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, Vma, VmRegion, VmTag};
+use crate::source::proc::Target;
+use crate::units::Bytes;
+
+/// Flags the verdicts look at. Only those that were set or that ergonomics chose are asked for: JDK 25 writes all of them
+/// line by line, which took 26 ms.
+const FLAGS: [&str; 18] = [
+    "AlwaysPreTouch",
+    "CompressedClassSpaceSize",
+    "InitialHeapSize",
+    "MaxDirectMemorySize",
+    "MaxHeapFreeRatio",
+    "MaxHeapSize",
+    "MaxMetaspaceSize",
+    "MaxRAMPercentage",
+    "MinHeapSize",
+    "ReservedCodeCacheSize",
+    "ThreadStackSize",
+    "TrimNativeHeapInterval",
+    "UseG1GC",
+    "UseParallelGC",
+    "UseSerialGC",
+    "UseShenandoahGC",
+    "UseTransparentHugePages",
+    "UseZGC",
+];
+
+pub fn is_hotspot(vmas: &[Vma]) -> bool {
+    vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so"))
+}
+
+/// None without a gap: it is no HotSpot VM.
+pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
+    if !is_hotspot(vmas) {
+        return (None, Vec::new());
+    }
+    let perfdata = read::perfdata(target, vmas);
+    let mut hotspot = HotSpot::default();
+    let mut gaps = Vec::new();
+    if let Some(perfdata) = &perfdata {
+        from_perfdata(&mut hotspot, perfdata);
+    }
+    match Vm::open(target, perfdata.as_ref()) {
+        Ok(mut vm) => ask(&mut hotspot, &mut vm, &mut gaps),
+        Err(mute) => gaps.push(gap_of(mute, target.pid())),
+    }
+    join_regions(&mut hotspot.regions, by_name(vmas));
+    hotspot.regions.sort_by_key(|region| region.range.start);
+    (Some(hotspot), gaps)
+}
+
+fn from_perfdata(hotspot: &mut HotSpot, perfdata: &PerfData) {
+    hotspot.version = perfdata.text("java.property.java.vm.version").unwrap_or_default().to_string();
+    if let Some(committed) = perfdata.heap_sum("capacity") {
+        let occupied = perfdata.heap_sum("used").unwrap_or_default();
+        let max = (0..2).filter_map(|n| perfdata.bytes(&format!("sun.gc.generation.{n}.maxCapacity"))).max();
+        hotspot.java_heap = Some(JavaHeap {
+            committed,
+            occupied,
+            live_after_gc: (perfdata.collections() > 0).then_some(occupied),
+            max,
+            ..JavaHeap::default()
+        });
+    }
+    if let Some(committed) = perfdata.bytes("sun.gc.metaspace.capacity") {
+        hotspot.metaspace = Some(Metaspace {
+            committed,
+            occupied: perfdata.bytes("sun.gc.metaspace.used").unwrap_or_default(),
+            reserved: perfdata.bytes("sun.gc.metaspace.maxCapacity").unwrap_or_default(),
+            class_space_committed: perfdata.bytes("sun.gc.compressedclassspace.capacity").unwrap_or_default(),
+            classes: perfdata
+                .number("java.cls.loadedClasses")
+                .map(|loaded| loaded.saturating_sub(perfdata.number("java.cls.unloadedClasses").unwrap_or(0))),
+            ..Metaspace::default()
+        });
+    }
+}
+
+fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
+    let mut answer = |command: &str, effect: &str| match vm.ask(command) {
+        Ok(text) => text,
+        Err(reason) => {
+            gaps.push(Gap::new(Source::HotSpot, reason, effect));
+            String::new()
+        }
+    };
+    if let Some(version) = parse_version(&answer("VM.version", "the VM's version is unknown")) {
+        hotspot.version = version;
+    }
+    hotspot.flags = parse_flags(&answer("VM.flags", "the VM's flags are unknown"), &FLAGS);
+    hotspot.threads = parse_threads(&answer("Thread.print", "threads have the kernel's names, cut at 15 bytes"));
+
+    let nmt_effect = "the VM's categories are unknown: its malloc is part of glibc-live";
+    let mut nmt = parse_nmt(&answer("VM.native_memory summary scale=1", nmt_effect));
+    if nmt.mode != NmtMode::Unknown {
+        hotspot.nmt = nmt.mode;
+    }
+    let mut printed = Printed::default();
+    let mut regions = Vec::new();
+    if nmt.mode == NmtMode::Summary {
+        if major(&hotspot.version) >= 24 {
+            regions = parse_system_map(&answer("System.map", "the VM's regions are recognised by shape only"));
+        } else {
+            let detail = parse_nmt(&answer("VM.native_memory detail scale=1", "the VM's regions come from VM.info"));
+            if detail.mode == NmtMode::Detail {
+                regions.clone_from(&detail.regions);
+                hotspot.nmt = NmtMode::Detail;
+                nmt = detail;
+            }
+        }
+    }
+    if regions.is_empty() {
+        let text = answer("VM.info", "the VM's regions are recognised by shape only")
+            + &answer("VM.metaspace vslist", "class metadata is recognised by shape only");
+        printed = parse_printed(&text);
+    } else {
+        let text = answer("GC.heap_info", "the Java heap's occupation is that of the last collection")
+            + &answer("Compiler.codecache", "the code cache's segments are unknown");
+        printed.clone_from(&parse_printed(&text));
+    }
+    join_regions(&mut hotspot.regions, regions);
+    join_regions(&mut hotspot.regions, std::mem::take(&mut printed.regions));
+    hotspot.categories = nmt.categories;
+    hotspot.nmt_total = nmt.total;
+    hotspot.code_cache = printed.code_cache;
+    hotspot.collector = printed.collector.or_else(|| collector_by_flags(&hotspot.flags));
+    take_sizes(hotspot, printed.heap, printed.metaspace, nmt.classes);
+}
+
+/// Mappings whose file says what they are: ZGC's heap, however often it is mapped, and CDS archives.
+fn by_name(vmas: &[Vma]) -> Vec<VmRegion> {
+    let tag = |name: &str| match name {
+        name if name.starts_with("/memfd:java_heap") => Some(VmTag::JavaHeap),
+        name if name.ends_with(".jsa") => Some(VmTag::SharedClassSpace),
+        _ => None,
+    };
+    vmas.iter()
+        .filter_map(|vma| {
+            let tag = tag(&vma.name)?;
+            Some(VmRegion { range: vma.range, tag, committed: vec![vma.range], source: RegionSource::Shape })
+        })
+        .collect()
+}
+
+/// Regions of a second witness where the first said nothing. They stay disjoint.
+fn join_regions(regions: &mut Vec<VmRegion>, more: Vec<VmRegion>) {
+    let known = regions.len();
+    for region in more {
+        if !regions[..known].iter().any(|other| other.range.overlaps(region.range)) {
+            regions.push(region);
+        }
+    }
+}
+
+fn take_sizes(hotspot: &mut HotSpot, heap: Option<JavaHeap>, metaspace: Option<Metaspace>, classes: Option<u64>) {
+    let max =
+        hotspot.flags.iter().find(|(name, _)| name == "MaxHeapSize").and_then(|(_, size)| size.parse().ok()).map(Bytes);
+    if let Some(heap) = heap {
+        // hsperfdata alone knows what was left after the last collection.
+        let live_after_gc = hotspot.java_heap.as_ref().and_then(|known| known.live_after_gc);
+        hotspot.java_heap = Some(JavaHeap { live_after_gc, max: max.or(heap.max), ..heap });
+    }
+    if let Some(metaspace) = metaspace {
+        let known = hotspot.metaspace.take().unwrap_or_default();
+        hotspot.metaspace = Some(Metaspace { classes: known.classes, loaders: known.loaders, ..metaspace });
+    }
+    if let (Some(metaspace), Some(classes)) = (&mut hotspot.metaspace, classes) {
+        metaspace.classes = Some(classes);
+    }
+}
+
+fn collector_by_flags(flags: &[(String, String)]) -> Option<String> {
+    const COLLECTORS: [(&str, &str); 5] = [
+        ("UseG1GC", "G1"),
+        ("UseParallelGC", "Parallel"),
+        ("UseSerialGC", "Serial"),
+        ("UseZGC", "Z"),
+        ("UseShenandoahGC", "Shenandoah"),
+    ];
+    let on = |flag: &str| flags.iter().any(|(name, value)| name == flag && value == "true");
+    COLLECTORS.iter().find(|(flag, _)| on(flag)).map(|(_, name)| (*name).to_string())
+}
+
+/// `25` of `25.0.3+9-LTS`.
+fn major(version: &str) -> u32 {
+    let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    version[..digits].parse().unwrap_or(0)
+}
+
+fn gap_of(mute: Mute, pid: u32) -> Gap {
+    const EFFECT: &str = "the VM's regions are recognised by shape only, its malloc is part of glibc-live";
+    let gap = |reason: String| Gap::new(Source::HotSpot, reason, EFFECT);
+    match mute {
+        Mute::Stopped => gap("the VM is stopped and can't answer".to_string())
+            .remedy(format!("kill -CONT {pid}, then explain again")),
+        Mute::Disabled => {
+            gap("the VM was started with -XX:+DisableAttachMechanism".to_string()).remedy("start it without that flag")
+        }
+        Mute::SignalNotCaught => {
+            gap("the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be asked".to_string())
+        }
+        Mute::Silent(waited) => {
+            gap(format!("the VM did not open its attach socket within {} ms: it hangs or is busy", waited.as_millis()))
+        }
+        Mute::Failed(reason) => gap(format!("the VM can't be asked: {reason}"))
+            .remedy(format!("run as the VM's user: sudo -u '#UID' plimsoll explain {pid}")),
+    }
+}

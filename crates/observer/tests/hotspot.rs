@@ -1,0 +1,174 @@
+//! Real VMs, asked what they hold. The answers are what Quiet.java was told to hold and what its flags say.
+
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use plimsoll_observer::gap::Gap;
+use plimsoll_observer::snapshot::{HotSpot, NmtMode, VmTag};
+use plimsoll_observer::source::hotspot::read;
+use plimsoll_observer::source::proc::Target;
+use plimsoll_observer::units::Bytes;
+use support::{Jdk, Subject, jdks, vmas};
+
+fn ask(pid: u32) -> (HotSpot, Vec<Gap>) {
+    let target = Target::open(pid).expect("runs");
+    let (hotspot, gaps) = read(&target, &vmas(pid));
+    (hotspot.expect("a HotSpot VM"), gaps)
+}
+
+const FLAGS: [&str; 5] = ["-Xmx96m", "-Xms96m", "-XX:+UseG1GC", "-XX:ReservedCodeCacheSize=64m", "-Xlog:disable"];
+
+fn quiet(jdk: &Jdk, more: &[&str]) -> Subject {
+    Subject::start(&mut jdk.program("Quiet", &[&FLAGS, more].concat(), &["32", "1048576", "7"]))
+}
+
+fn check_what_every_vm_says(jdk: &Jdk, hotspot: &HotSpot) {
+    assert!(hotspot.version.starts_with(&jdk.major.to_string()), "{}", hotspot.version);
+    assert_eq!(hotspot.collector.as_deref(), Some("G1"));
+    let heap = hotspot.java_heap.as_ref().expect("a heap");
+    assert_eq!((heap.reserved, heap.committed, heap.max), (Bytes::mib(96), Bytes::mib(96), Some(Bytes::mib(96))));
+    assert!(heap.occupied > Bytes(0) && heap.occupied < Bytes::mib(96));
+    let reserved = |tag: VmTag| -> Bytes {
+        hotspot.regions.iter().filter(|region| region.tag == tag).map(|region| region.range.length()).sum()
+    };
+    assert_eq!(reserved(VmTag::JavaHeap), Bytes::mib(96));
+    // NMT counts the segment maps beside the segments, 1 byte for each 128.
+    let code = reserved(VmTag::Code);
+    assert!(code >= Bytes::mib(64) && code <= Bytes::mib(65), "{code}");
+    assert!(reserved(VmTag::Class) >= Bytes::mib(8));
+    assert!(reserved(VmTag::Gc) >= Bytes::kib(96 * 2), "a card table has a byte for each 512");
+    assert_eq!(hotspot.code_cache.iter().map(|segment| segment.range.length()).sum::<Bytes>(), Bytes::mib(64));
+    for pair in hotspot.regions.windows(2) {
+        assert!(pair[0].range.end <= pair[1].range.start, "{pair:?} overlap");
+    }
+    let workers =
+        hotspot.threads.iter().filter(|thread| thread.name.starts_with("quiet-\"quoted\"-worker-with-a-long-name-"));
+    assert_eq!(workers.filter(|thread| thread.daemon && thread.tid > 0).count(), 7);
+    assert!(hotspot.flags.contains(&("MaxHeapSize".into(), Bytes::mib(96).0.to_string())));
+}
+
+#[test]
+fn nmt_off_still_says_where_the_regions_lie() {
+    for jdk in jdks() {
+        let subject = quiet(&jdk, &["-XX:NativeMemoryTracking=off"]);
+        let (hotspot, gaps) = ask(subject.pid());
+        assert_eq!(gaps, []);
+        assert_eq!(hotspot.nmt, NmtMode::Off);
+        assert_eq!(hotspot.categories, []);
+        check_what_every_vm_says(&jdk, &hotspot);
+    }
+}
+
+#[test]
+fn nmt_summary_and_detail_say_how_much_and_where() {
+    for jdk in jdks() {
+        for level in ["summary", "detail"] {
+            let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
+            let (hotspot, gaps) = ask(subject.pid());
+            assert_eq!(gaps, [], "{jdk:?} {level}");
+            assert!(matches!(hotspot.nmt, NmtMode::Summary | NmtMode::Detail));
+            check_what_every_vm_says(&jdk, &hotspot);
+            let other = hotspot.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
+            assert!(other.malloc >= Bytes::mib(32) && other.malloc < Bytes::mib(33), "{other:?}");
+            // The VM's own sum, but for what it rounds or counts apart (its total leaves out blocks of tags it omits).
+            let total = hotspot.nmt_total.as_ref().expect("a total");
+            let sum: Bytes = hotspot.categories.iter().map(|category| category.committed).sum();
+            assert!(sum.abs_diff(total.committed) <= Bytes::kib(4), "{jdk:?} {level}: {sum:?} {:?}", total.committed);
+            for category in &hotspot.categories {
+                let parts = category.malloc + category.arena + category.mmap_committed;
+                let exact = !matches!(&*category.name, "Native Memory Tracking");
+                assert!(!exact || parts == category.committed, "{jdk:?} {category:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stopped_vm_is_a_gap_and_gets_no_signal() {
+    let jdk = &jdks()[0];
+    let subject = quiet(jdk, &[]);
+    let signal = |name: &str| {
+        assert!(Command::new("kill").args([name, &subject.pid().to_string()]).status().expect("kill").success());
+    };
+    signal("-STOP");
+    let status = || std::fs::read_to_string(format!("/proc/{}/status", subject.pid())).expect("status");
+    while !status().contains("State:\tT") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let began = Instant::now();
+    let (hotspot, gaps) = ask(subject.pid());
+    assert!(began.elapsed() < Duration::from_secs(10), "a hang, not a speed");
+    assert!(gaps.len() == 1 && gaps[0].reason.contains("stopped"), "{gaps:?}");
+    assert!(
+        hotspot.java_heap.is_some_and(|heap| heap.committed.abs_diff(Bytes::mib(96)) < Bytes(64)),
+        "hsperfdata is read all the same"
+    );
+    let pending = status();
+    assert!(pending.lines().any(|line| line.replace('\t', "") == "ShdPnd:0000000000000000"), "{pending}");
+    signal("-CONT");
+}
+
+#[test]
+fn a_vm_that_must_not_be_signalled_lives_on() {
+    for jdk in jdks() {
+        for (flag, reason) in [("-XX:+DisableAttachMechanism", "DisableAttachMechanism"), ("-Xrs", "")] {
+            for perfdata in ["-XX:+UsePerfData", "-XX:-UsePerfData"] {
+                let mut subject = quiet(&jdk, &[flag, perfdata]);
+                let (_, gaps) = ask(subject.pid());
+                // Under -Xrs the listener is up from the start, so that the VM can be asked without a signal.
+                assert!(gaps.iter().all(|gap| !reason.is_empty() && gap.reason.contains(reason)), "{gaps:?}");
+                assert_eq!(gaps.is_empty(), reason.is_empty(), "{jdk:?} {flag}");
+                std::thread::sleep(Duration::from_millis(50));
+                assert!(subject.child.try_wait().expect("a child").is_none(), "{flag} {perfdata}: it died");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_vm_in_other_pid_and_mount_namespaces_is_asked_through_proc() {
+    for jdk in jdks() {
+        let program = jdk.program(
+            "Quiet",
+            &[&FLAGS[..], &["-XX:NativeMemoryTracking=summary"]].concat(),
+            &["32", "1048576", "7"],
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "sh", "-c"]);
+        unshare
+            .arg("mount -t tmpfs none /tmp && cd / && \"$@\"")
+            .arg("sh")
+            .arg(program.get_program())
+            .args(program.get_args());
+        let subject = Subject::start(&mut unshare);
+        let java = descendant_named(subject.pid(), "java");
+        let (hotspot, gaps) = ask(java);
+        assert_eq!(gaps, []);
+        check_what_every_vm_says(&jdk, &hotspot);
+        assert!(hotspot.threads.iter().all(|thread| thread.tid < 1000), "of its own namespace");
+    }
+}
+
+fn descendant_named(pid: u32, name: &str) -> u32 {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if comm.trim() == name {
+        return pid;
+    }
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children
+        .split_whitespace()
+        .map(|child| descendant_named(child.parse().expect("a pid"), name))
+        .find(|pid| *pid != 0)
+        .unwrap_or(0)
+}
+
+#[test]
+fn what_is_no_hotspot_vm_is_left_alone() {
+    let mut subject = Subject::start(Command::new("sh").args(["-c", "echo READY; exec sleep 1000"]));
+    let target = Target::open(subject.pid()).expect("runs");
+    let (hotspot, gaps) = read(&target, &vmas(subject.pid()));
+    assert!(hotspot.is_none() && gaps.is_empty());
+    assert!(subject.child.try_wait().expect("a child").is_none());
+}

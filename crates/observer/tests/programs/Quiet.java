@@ -1,0 +1,24 @@
+import java.nio.ByteBuffer;
+
+/** Holds what its arguments say, then stands still: Quiet DIRECT_BUFFERS BYTES_EACH THREADS. */
+public class Quiet {
+    static Object kept;
+
+    public static void main(String[] args) throws Exception {
+        ByteBuffer[] buffers = new ByteBuffer[Integer.parseInt(args[0])];
+        for (int i = 0; i < buffers.length; i++) buffers[i] = ByteBuffer.allocateDirect(Integer.parseInt(args[1]));
+        kept = buffers;
+        for (int i = 0; i < Integer.parseInt(args[2]); i++) {
+            Thread thread = new Thread(Quiet::sleep, "quiet-\"quoted\"-worker-with-a-long-name-" + i);
+            thread.setDaemon(true);
+            thread.start();
+        }
+        System.out.println("READY");
+        System.out.flush();
+        sleep();
+    }
+
+    static void sleep() {
+        try { Thread.sleep(Long.MAX_VALUE); } catch (InterruptedException e) { throw new AssertionError(e); }
+    }
+}

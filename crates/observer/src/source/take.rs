@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::memory::Live;
 use super::proc::{self, Target, timed};
-use super::{cgroup, glibc};
+use super::{cgroup, glibc, hotspot};
 use crate::gap::{Gap, Source};
 use crate::ledger;
 use crate::snapshot::{Snapshot, Vma};
@@ -30,6 +30,13 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
     let mut gaps = Vec::new();
     let mut readings = Vec::new();
 
+    // A VM that is asked allocates: first it answers, then its pages are counted.
+    let (vm, vm_gaps) = timed(since, Source::HotSpot, &mut readings, || {
+        let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
+        hotspot::read(&target, &maps)
+    });
+    snapshot.hotspot = vm;
+    gaps.extend(vm_gaps);
     snapshot.threads = proc::read_threads(&target, snapshot.process.contained, &mut gaps);
     let mappings = timed(since, Source::Proc, &mut readings, || proc::read_mappings(&target, &mut gaps));
     snapshot.time = proc::seconds_since_epoch();

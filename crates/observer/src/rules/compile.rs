@@ -2,10 +2,14 @@
 //! The layout of the bytes is drawn in the segment crate's `rules.rs`.
 
 use super::{RuleSet, names};
+use memchr::memmem;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, SymbolKind};
 use plimsoll_segment::rules as format;
-use plimsoll_segment::rules::{Rules, Target, glob_matches};
+use plimsoll_segment::rules::{Target, glob_matches};
+
+/// Largest usual alignment of functions, bytes.
+const ALIGNMENT: u32 = 64;
 
 /// The symbols of one object as ranges of rules' targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,12 +29,6 @@ pub struct Span {
     pub end: u32,
     /// What the rules say.
     pub target: Target,
-}
-
-/// The build id of an ELF file, if it has one.
-pub fn build_id(elf: &[u8]) -> Option<Vec<u8>> {
-    let file: ElfFile64 = ElfFile64::parse(elf).ok()?;
-    file.build_id().ok().flatten().filter(|id| !id.is_empty()).map(<[u8]>::to_vec)
 }
 
 /// Compiles the rules for one object. `debug` is its separate debug file, where there is one: the symbols are taken from
@@ -63,8 +61,10 @@ pub fn table(rules: &RuleSet, file_name: &str, elf: &[u8], debug: Option<&[u8]>)
         let next = symbols.get(i + same).map_or(start, |s| s.0);
         let size = symbols[i..i + same].iter().map(|s| s.1).max().unwrap_or(0);
         let best = symbols[i..i + same].iter().filter_map(|s| matcher.first(s.2)).min();
-        // Assembly may leave the size out: it then reaches to the next symbol.
-        let end = if size == 0 { next } else { start.saturating_add(size) };
+        // Assembly may leave the size out: it then reaches to the next symbol. So does what ends less than an alignment
+        // before the next: no call returns into padding, and without it neighbours with one target become one range.
+        let end = start.saturating_add(size);
+        let end = if size == 0 || (end < next && next - end < ALIGNMENT) { next } else { end };
         let target = best.map_or(Target::None, |rule| rules.rules[rule].target);
         spans.push(Span { start, end, target });
         i += same;
@@ -111,7 +111,42 @@ pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
 
 /// The rules that can say something about functions of one object, by the first byte of their patterns.
 struct Matcher<'r> {
-    buckets: Vec<Vec<(usize, &'r [u8])>>,
+    buckets: Vec<Vec<(usize, Pattern<'r>)>>,
+}
+
+/// A glob, by its shape: nearly all are of the first four, and a VM has 60,000 functions to ask them about.
+#[derive(Clone)]
+enum Pattern<'r> {
+    Exact(&'r [u8]),
+    Prefix(&'r [u8]),
+    Suffix(&'r [u8]),
+    Inside(memmem::Finder<'r>),
+    /// With the literal bytes that it begins with.
+    Other(&'r [u8], &'r [u8]),
+}
+
+impl<'r> Pattern<'r> {
+    fn new(glob: &'r [u8]) -> Pattern<'r> {
+        let special = |bytes: &[u8]| bytes.iter().any(|b| b"*?[".contains(b));
+        let literal = glob.iter().position(|b| b"*?[".contains(b)).unwrap_or(glob.len());
+        match glob {
+            [rest @ .., b'*'] if !special(rest) => Pattern::Prefix(rest),
+            [b'*', rest @ .., b'*'] if !special(rest) => Pattern::Inside(memmem::Finder::new(rest)),
+            [b'*', rest @ ..] if !special(rest) => Pattern::Suffix(rest),
+            rest if !special(rest) => Pattern::Exact(rest),
+            _ => Pattern::Other(&glob[..literal], glob),
+        }
+    }
+
+    fn matches(&self, name: &[u8]) -> bool {
+        match self {
+            Pattern::Exact(text) => name == *text,
+            Pattern::Prefix(text) => name.starts_with(text),
+            Pattern::Suffix(text) => name.ends_with(text),
+            Pattern::Inside(finder) => finder.find(name).is_some(),
+            Pattern::Other(prefix, glob) => name.starts_with(prefix) && glob_matches(glob, name),
+        }
+    }
 }
 
 impl<'r> Matcher<'r> {
@@ -122,9 +157,10 @@ impl<'r> Matcher<'r> {
                 continue;
             }
             for glob in rule.symbols.iter().map(|s| s.as_bytes()) {
+                let pattern = Pattern::new(glob);
                 match glob.first() {
-                    Some(b'*' | b'?') | None => buckets.iter_mut().for_each(|bucket| bucket.push((i, glob))),
-                    Some(&byte) => buckets[byte as usize].push((i, glob)),
+                    Some(b'*' | b'?' | b'[') | None => buckets.iter_mut().for_each(|b| b.push((i, pattern.clone()))),
+                    Some(&byte) => buckets[byte as usize].push((i, pattern)),
                 }
             }
         }
@@ -138,7 +174,7 @@ impl<'r> Matcher<'r> {
     fn first(&self, symbol: &str) -> Option<usize> {
         let name = names::qualified(symbol);
         let bucket = self.buckets.get(*name.as_bytes().first()? as usize)?;
-        bucket.iter().find(|(_, glob)| glob_matches(glob, name.as_bytes())).map(|(i, _)| *i)
+        bucket.iter().find(|(_, pattern)| pattern.matches(name.as_bytes())).map(|(i, _)| *i)
     }
 }
 
@@ -213,10 +249,4 @@ pub fn blob(rules: &RuleSet, tables: &[Table]) -> Vec<u8> {
     word(&mut out, 12, bytes);
     out[16..24].copy_from_slice(&rules.hash.to_le_bytes());
     out
-}
-
-/// A table back out of such bytes; `None` if it isn't in them.
-pub fn extract(rules: &Rules, build_id: [u8; format::BUILD_ID_BYTES]) -> Option<Table> {
-    let ranges = rules.ranges(&build_id)?.collect();
-    Some(Table { build_id, ranges })
 }

@@ -3,8 +3,10 @@
 //! `parse` and `compile` are pure. `read` finds the objects a command will load and keeps the cache.
 
 pub mod compile;
+pub mod modules;
 pub mod names;
 pub mod parse;
+pub mod read;
 
 use plimsoll_segment::rules::{Decision, FrameRule, Target, decide, file_name, glob_matches};
 

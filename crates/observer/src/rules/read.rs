@@ -1,0 +1,233 @@
+//! The objects a command will load, found as ld.so(8) would, and the compiled tables kept from run to run.
+
+use super::compile::{self, Table};
+use super::modules::{self, Needs};
+use super::{RuleSet, parse};
+use object::ReadCache;
+use plimsoll_segment::rules::{Rules, glob_matches, padded};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Most objects looked at for one command.
+const MODULES: usize = 1024;
+
+/// The rules of these files and the built-in ones.
+pub fn rules(files: &[PathBuf]) -> Result<RuleSet, String> {
+    let mut texts = Vec::new();
+    for path in files {
+        let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        texts.push((path.display().to_string(), text));
+    }
+    let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    parse::parse(&texts).map_err(|e| e.to_string())
+}
+
+/// The objects a command is going to load: program, interpreter, libraries; for a launcher of a JDK the VM and its
+/// libraries. What a program opens by itself later can't be known here.
+pub fn modules_for_command(command: &Path) -> Vec<PathBuf> {
+    let mut search = Search::new();
+    search.program(command, 0);
+    search.found
+}
+
+struct Search {
+    found: Vec<PathBuf>,
+    seen: BTreeSet<PathBuf>,
+    preset: Vec<PathBuf>,
+    system: Vec<PathBuf>,
+}
+
+impl Search {
+    fn new() -> Search {
+        let preset =
+            std::env::var_os("LD_LIBRARY_PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
+        let mut system = configured(Path::new("/etc/ld.so.conf"), 0);
+        for default in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
+            system.push(default.into());
+        }
+        Search { found: Vec::new(), seen: BTreeSet::new(), preset, system }
+    }
+
+    fn program(&mut self, command: &Path, depth: usize) {
+        let Some(path) = look_up(command) else { return };
+        let mut head = Vec::new();
+        let opened = File::open(&path).and_then(|file| file.take(256).read_to_end(&mut head));
+        if opened.is_err() || depth > 4 {
+            return;
+        }
+        if let Some((program, looked_up)) = modules::interpreter(&head) {
+            // What a script starts is not known, but if it starts a JVM it is one of these.
+            let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
+            let others = [Some(PathBuf::from(program)), looked_up.map(PathBuf::from), home, Some("java".into())];
+            for other in others.into_iter().flatten() {
+                self.program(&other, depth + 1);
+            }
+            return;
+        }
+        let real = fs::canonicalize(&path).unwrap_or(path);
+        self.object(real.clone(), &[]);
+        let Some(home) = real.parent().and_then(Path::parent) else { return };
+        if home.join("lib/server/libjvm.so").exists() {
+            self.object(home.join("lib/server/libjvm.so"), &[]);
+            let mut libraries: Vec<PathBuf> = entries(&home.join("lib"));
+            libraries.retain(|p| p.extension().is_some_and(|e| e == "so"));
+            for library in libraries {
+                self.object(library, &[]);
+            }
+        }
+    }
+
+    /// Adds an object and what it needs. `inherited`: run paths of the objects that asked for it.
+    fn object(&mut self, path: PathBuf, inherited: &[PathBuf]) {
+        let mut queue = vec![(path, inherited.to_vec())];
+        while let Some((path, inherited)) = queue.pop() {
+            let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+            if self.found.len() >= MODULES || !self.seen.insert(real.clone()) {
+                continue;
+            }
+            let Some(needs) = needs(&real) else { continue };
+            self.found.push(path);
+            let origin = real.parent().unwrap_or(Path::new("/")).display().to_string();
+            let expand = |p: &String| PathBuf::from(p.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
+            let own: Vec<PathBuf> = needs.path.iter().map(expand).collect();
+            // ld.so(8): RPATH, LD_LIBRARY_PATH, RUNPATH, then what the system's configuration says.
+            let (before, after) = if needs.inherited { (&own[..], &[][..]) } else { (&[][..], &own[..]) };
+            let order = before.iter().chain(&inherited).chain(&self.preset).chain(after).chain(&self.system);
+            let order: Vec<&PathBuf> = order.collect();
+            let hand_down: Vec<PathBuf> = before.iter().chain(&inherited).cloned().collect();
+            for name in &needs.needed {
+                let place = match name.contains('/') {
+                    true => Some(PathBuf::from(name)),
+                    false => order.iter().map(|d| d.join(name)).find(|p| machine(p) == Some(needs.machine)),
+                };
+                queue.extend(place.map(|place| (place, hand_down.clone())));
+            }
+        }
+    }
+}
+
+fn needs(path: &Path) -> Option<Needs> {
+    modules::needs(&ReadCache::new(File::open(path).ok()?))
+}
+
+fn machine(path: &Path) -> Option<u16> {
+    let mut head = [0; 20];
+    File::open(path).ok()?.read_exact(&mut head).ok()?;
+    (head[..5] == *b"\x7fELF\x02").then(|| u16::from_ne_bytes([head[18], head[19]]))
+}
+
+/// A command's file: with a slash as it is, without one along PATH.
+fn look_up(command: &Path) -> Option<PathBuf> {
+    if command.as_os_str().as_encoded_bytes().contains(&b'/') {
+        return command.is_file().then(|| command.to_path_buf());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(command)).find(|p| p.is_file())
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let mut out: Vec<PathBuf> = fs::read_dir(directory).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    out.sort();
+    out
+}
+
+/// Directories named by ld.so.conf and the files it includes.
+fn configured(path: &Path, depth: usize) -> Vec<PathBuf> {
+    let Ok(text) = fs::read_to_string(path) else { return Vec::new() };
+    let (directories, includes) = modules::loader_directories(&text);
+    let mut out: Vec<PathBuf> = directories.into_iter().map(PathBuf::from).collect();
+    for pattern in includes.iter().filter(|_| depth < 4) {
+        let pattern = path.parent().unwrap_or(Path::new("/")).join(pattern);
+        let (Some(directory), Some(name)) = (pattern.parent(), pattern.file_name()) else { continue };
+        let (directory, name) = (directory.to_path_buf(), name.as_encoded_bytes().to_vec());
+        for file in entries(&directory) {
+            if file.file_name().is_some_and(|f| glob_matches(&name, f.as_encoded_bytes())) {
+                out.extend(configured(&file, depth + 1));
+            }
+        }
+    }
+    out
+}
+
+/// The bytes for a run, and how they came about.
+#[derive(Debug, Default)]
+pub struct Compiled {
+    /// For the tracker.
+    pub blob: Vec<u8>,
+    /// Objects whose table was in the cache.
+    pub cached: usize,
+    /// Objects compiled now.
+    pub compiled: usize,
+    /// Objects without a table, and why. They are named by their files alone.
+    pub without: Vec<(PathBuf, String)>,
+}
+
+/// Compiles the rules for these objects; tables go to and come from `cache`, where there is one.
+pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>) -> Compiled {
+    let mut out = Compiled::default();
+    let mut tables = Vec::new();
+    for path in modules {
+        match table(rules, path, cache) {
+            Ok((table, true)) => {
+                out.cached += 1;
+                tables.push(table);
+            }
+            Ok((table, false)) => {
+                out.compiled += 1;
+                tables.push(table);
+            }
+            Err(why) => out.without.push((path.clone(), why)),
+        }
+    }
+    out.blob = compile::blob(rules, &tables);
+    out
+}
+
+fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>) -> Result<(Table, bool), String> {
+    let file = File::open(path).map_err(|e| e.to_string())?;
+    let id = modules::build_id(&ReadCache::new(&file)).ok_or("no build id to know the object by")?;
+    let key = padded(&id).ok_or("no build id to know the object by")?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    // Rules name objects by their files, so the table depends on the name as well.
+    let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
+    let kept = cache.map(|dir| dir.join(format!("{hex}-{:016x}-{}.rules", rules.hash, name.replace('%', "%25"))));
+    if let Some(bytes) = kept.as_ref().and_then(|kept| fs::read(kept).ok())
+        && let Some(parsed) = Rules::parse(&bytes).filter(|parsed| parsed.hash() == rules.hash)
+    {
+        let ranges = parsed.ranges(&key).map(Iterator::collect).unwrap_or_default();
+        return Ok((Table { build_id: key, ranges }, true));
+    }
+    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    let debug = (hex.len() > 2)
+        .then(|| format!("/usr/lib/debug/.build-id/{}/{}.debug", &hex[..2], &hex[2..]))
+        .and_then(|path| fs::read(path).ok());
+    let table = compile::table(rules, &name, &bytes, debug.as_deref())?;
+    if let Some(kept) = kept {
+        // A cache that can't be written costs time, nothing else.
+        let _ = store(&kept, &compile::blob(rules, std::slice::from_ref(&table)));
+    }
+    Ok((table, false))
+}
+
+/// Writes beside and renames, so that nobody reads half a file.
+fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let beside =
+        directory.join(format!(".{}.{}", std::process::id(), path.file_name().unwrap_or_default().to_string_lossy()));
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = file.write_all(bytes).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// `$XDG_CACHE_HOME/plimsoll`, else `~/.cache/plimsoll`. Only an absolute path counts (XDG Base Directory Specification).
+pub fn cache_dir() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache"))).map(|p| p.join("plimsoll"))
+}

@@ -1,19 +1,22 @@
-//! Cold rule lookups over a file's unwind tables, to be counted in instructions:
+//! Cold rule lookups over a file's unwind tables, and walks whose rules are at hand, to be counted in instructions:
 //!
 //! ```sh
 //! cargo build --release -p plimsoll-tracker --example cfi_bench
-//! valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect='*lookups*' \
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null --toggle-collect=cfi_bench::lookups \
 //!     target/release/examples/cfi_bench /lib/x86_64-linux-gnu/libc.so.6 10000
 //! ```
-//! The total divided by the number of lookups is the figure. The pcs are spread evenly over the code that the tables
-//! cover.
+//! The total divided by the number of lookups is the figure; with `--toggle-collect=cfi_bench::walks`, by the number of frames.
+//! The pcs are spread evenly over the code that the tables cover, so long functions weigh more than short ones.
 
 #[path = "../tests/stack/image.rs"]
 mod image;
 #[path = "../tests/stack/random.rs"]
 mod random;
 
-use plimsoll_tracker::stack::{Image, Rule, rule_for};
+use std::hint::black_box;
+
+use plimsoll_tracker::stack::rule::{Base, Cfa, SavedFp};
+use plimsoll_tracker::stack::{Entry, Image, Read, Rule, Stack, Walker, rule_for};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -36,6 +39,27 @@ fn main() {
     }
     let unknown = lookups(memory, hdr, &pcs);
     println!("{path}: {n} lookups, {unknown} unknown");
+
+    // Frames of 64 bytes that save rbp as data, a thousand stacks of sixteen.
+    let words: Vec<u64> = (0..16 * 8).map(|i| if i % 8 == 0 { 0x1000 + i } else { 0 }).collect();
+    println!("{} frames walked", walks(&words, 1000));
+}
+
+#[inline(never)]
+fn walks(words: &[u64], n: usize) -> usize {
+    let start = words.as_ptr() as u64;
+    let stack = start..start + 8 * words.len() as u64;
+    // SAFETY: the vector outlives the walks.
+    let memory = unsafe { Stack::new(stack.start, stack.end) };
+    let walker = Walker { stack, through_jit: false };
+    let frame = Rule::frame(Cfa { base: Base::Sp, offset: 64, deref: None }, SavedFp::Cfa(-16));
+    let (mut frames, mut reads) = ([0; 16], [Read::default(); 48]);
+    let mut walked = 0;
+    for _ in 0..n {
+        let entry = Entry { ra: words[0], sp: start, fp: 0 };
+        walked += walker.walk(&memory, |_| black_box(Some(frame)), entry, &mut frames, &mut reads).frames;
+    }
+    walked
 }
 
 #[inline(never)]

@@ -174,7 +174,11 @@ impl Thread {
         match &self.outer {
             None => {
                 let from = truth.iter().position(|&ip| ip == entry.ra).expect("the probe's caller");
-                let truth = &truth[from..];
+                let truth = match walk.end {
+                    // libgcc goes on where the signal came from.
+                    End::OtherStack => &truth[from..(from + frames.len()).min(truth.len() - 1)],
+                    _ => &truth[from..],
+                };
                 assert_eq!(frames, &truth[..truth.len().min(self.limit)], "{walk:?}");
                 assert_eq!(walk.end, if truth.len() >= self.limit { End::Limit } else { self.last });
             }
@@ -237,9 +241,10 @@ fn backtrace() -> Vec<u64> {
 }
 
 type Run = extern "C-unwind" fn(unsafe extern "C" fn(), u32, c_int);
-type Coroutine = extern "C-unwind" fn(*mut u8, usize, c_int);
+/// What runs on a stack that it is given.
+type Switched = extern "C-unwind" fn(*mut u8, usize, c_int);
 
-fn library(name: &str, flags: &[&str]) -> (Run, Coroutine) {
+fn library(name: &str, flags: &[&str]) -> (Run, [Switched; 2]) {
     let directory = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let to = directory.join(format!("{name}-{}.so", std::process::id()));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/stack/paths.c");
@@ -254,10 +259,10 @@ fn library(name: &str, flags: &[&str]) -> (Run, Coroutine) {
     let found = unsafe {
         let handle = dlopen(path.as_ptr(), 2);
         assert!(!handle.is_null(), "dlopen {}", to.display());
-        let run = dlsym(handle, c"run".as_ptr());
-        let coroutine = dlsym(handle, c"coroutine".as_ptr());
-        assert!(!run.is_null() && !coroutine.is_null());
-        (std::mem::transmute::<*mut c_void, Run>(run), std::mem::transmute::<*mut c_void, Coroutine>(coroutine))
+        let symbols = [c"run", c"coroutine", c"alternate"].map(|name| dlsym(handle, name.as_ptr()));
+        assert!(symbols.iter().all(|symbol| !symbol.is_null()));
+        let switched = |symbol| std::mem::transmute::<*mut c_void, Switched>(symbol);
+        (std::mem::transmute::<*mut c_void, Run>(symbols[0]), [switched(symbols[1]), switched(symbols[2])])
     };
     std::fs::remove_file(&to).expect("the library just loaded");
     found
@@ -313,7 +318,7 @@ fn live_walks_equal_libgccs() {
 
 #[test]
 fn coroutines_end_where_their_stack_does() {
-    let (run, coroutine) = library("co", &["-O2", "-fomit-frame-pointer"]);
+    let (run, [coroutine, _]) = library("co", &["-O2", "-fomit-frame-pointer"]);
     let (_, seen) = on_thread(Vec::new(), move || {
         run(probe_entry, 1, 1);
         let mut space = vec![0_u8; 1 << 20];
@@ -332,6 +337,24 @@ fn coroutines_end_where_their_stack_does() {
     });
     println!("{seen:?}");
     assert!(seen.probes == 201 && seen.outermost == 1 && seen.memo_hits > 100 && seen.memo_refused > 100);
+}
+
+#[test]
+fn a_handler_on_its_own_stack_is_walked_to_the_switch() {
+    let (run, [_, alternate]) = library("alt", &["-O2", "-fomit-frame-pointer"]);
+    let (_, seen) = on_thread(Vec::new(), move || {
+        run(probe_entry, 1, 1);
+        let mut space = vec![0_u8; 1 << 19];
+        let base = space.as_mut_ptr() as u64;
+        for n in 0..50 {
+            let before = with_thread(|thread| std::mem::replace(&mut thread.stack, base..base + (1 << 19)));
+            with_thread(|thread| thread.last = End::OtherStack);
+            alternate(space.as_mut_ptr(), space.len(), n);
+            with_thread(|thread| thread.stack = before);
+        }
+    });
+    println!("{seen:?}");
+    assert!(seen.probes == 51 && seen.outermost == 1 && seen.memo_hits == 49 && seen.frames >= 50 * 3);
 }
 
 #[test]

@@ -79,142 +79,128 @@ impl Machine<'_> {
         let mut code = *code;
         let (code_factor, data_factor) = (self.fde.cie.code_factor, self.fde.cie.data_factor);
         let factored = |n: u64| offset((n as i64).wrapping_mul(data_factor));
+        // One match, so that each instruction costs one jump. Those that set the location come to its end, where the
+        // row may turn out to be the one that was asked for; all others go on.
         while let Some(op) = code.u8() {
             let operand = u64::from(op & 0x3f);
-            let advance = match op >> 6 {
-                1 => operand,
-                2 => {
+            let location = match op {
+                // Padding.
+                0x00 => continue,
+                // The location.
+                0x40..=0x7f => self.location.wrapping_add(operand.wrapping_mul(code_factor)),
+                0x02 => self.location.wrapping_add(u64::from(code.u8()?).wrapping_mul(code_factor)),
+                0x03 => self.location.wrapping_add(u64::from(code.u16()?).wrapping_mul(code_factor)),
+                0x04 => self.location.wrapping_add(u64::from(code.u32()?).wrapping_mul(code_factor)),
+                0x01 => code.pointer(self.fde.cie.pointer, 0)?,
+                // The CFA.
+                0x0e => {
+                    self.row.cfa.offset = offset(code.uleb()? as i64);
+                    continue;
+                }
+                0x0c => {
+                    self.cfa_register(code.uleb()?);
+                    self.row.cfa.offset = offset(code.uleb()? as i64);
+                    continue;
+                }
+                0x0d => {
+                    self.cfa_register(code.uleb()?);
+                    continue;
+                }
+                0x12 => {
+                    self.cfa_register(code.uleb()?);
+                    self.row.cfa.offset = factored(code.sleb()? as u64);
+                    continue;
+                }
+                0x13 => {
+                    self.row.cfa.offset = factored(code.sleb()? as u64);
+                    continue;
+                }
+                0x0f => {
+                    let n = code.uleb()?;
+                    self.row.cfa = cfa_expression(code.block(n)?, self.pc).unwrap_or(CfaRule::NONE);
+                    continue;
+                }
+                // Rows put aside.
+                0x0a => {
+                    *self.remembered.get_mut(self.depth)? = self.row;
+                    self.depth += 1;
+                    continue;
+                }
+                0x0b => {
+                    self.depth = self.depth.checked_sub(1)?;
+                    self.row = *self.remembered.get(self.depth)?;
+                    continue;
+                }
+                // Registers.
+                0x80..=0xbf => {
                     let n = code.uleb()?;
                     if matches!(operand, FP | RA | SP) {
                         self.set(operand, Saved::Cfa(factored(n)));
                     }
                     continue;
                 }
-                3 => {
+                0xc0..=0xff => {
                     self.restore(operand);
                     continue;
                 }
-                _ => match op {
-                    0x00 => continue,
-                    0x01 => {
-                        let to = code.pointer(self.fde.cie.pointer, 0)?;
-                        if to > self.pc {
-                            return Some(());
-                        }
-                        self.location = to;
-                        continue;
-                    }
-                    0x02 => u64::from(code.u8()?),
-                    0x03 => u64::from(code.u16()?),
-                    0x04 => u64::from(code.u32()?),
-                    _ => {
-                        self.rule_instruction(op, &mut code, factored)?;
-                        continue;
-                    }
-                },
+                0x2e => {
+                    code.uleb()?; // the size of pushed arguments: only landing pads need it
+                    continue;
+                }
+                _ => {
+                    code = self.rare(op, code, data_factor)?;
+                    continue;
+                }
             };
-            self.location = self.location.wrapping_add(advance.wrapping_mul(code_factor));
-            if self.location > self.pc {
+            if location > self.pc {
                 return Some(());
             }
+            self.location = location;
         }
         Some(())
     }
 
-    #[inline(always)]
-    fn rule_instruction(&mut self, op: u8, code: &mut Cursor<'_>, factored: impl Fn(u64) -> i32) -> Option<()> {
-        let minus = |n: u64| (n as i64).wrapping_neg();
-        match op {
-            // The CFA.
-            0x0c => {
-                self.cfa_register(code.uleb()?);
-                self.row.cfa.offset = offset(code.uleb()? as i64);
-            }
-            0x12 => {
-                self.cfa_register(code.uleb()?);
-                self.row.cfa.offset = factored(code.sleb()? as u64);
-            }
-            0x0d => self.cfa_register(code.uleb()?),
-            0x0e => self.row.cfa.offset = offset(code.uleb()? as i64),
-            0x13 => self.row.cfa.offset = factored(code.sleb()? as u64),
-            0x0f => {
-                let n = code.uleb()?;
-                self.row.cfa = cfa_expression(code.block(n)?, self.pc).unwrap_or(CfaRule::NONE);
-            }
-            // Rows put aside.
-            0x0a => {
-                *self.remembered.get_mut(self.depth)? = self.row;
-                self.depth += 1;
-            }
-            0x0b => {
-                self.depth = self.depth.checked_sub(1)?;
-                self.row = *self.remembered.get(self.depth)?;
-            }
-            // Registers.
-            0x05 => {
-                let register = code.uleb()?;
-                let offset = code.uleb()?;
-                self.set(register, Saved::Cfa(factored(offset)));
-            }
-            0x11 => {
-                let register = code.uleb()?;
-                let offset = code.sleb()? as u64;
-                self.set(register, Saved::Cfa(factored(offset)));
-            }
-            0x2f => {
-                let register = code.uleb()?;
-                let offset = code.uleb()?;
-                self.set(register, Saved::Cfa(factored(minus(offset) as u64)));
-            }
+    /// The register rules that compilers hardly ever write. By value and back: see `Cursor::leb`.
+    #[cold]
+    fn rare<'c>(&mut self, op: u8, mut code: Cursor<'c>, data_factor: i64) -> Option<Cursor<'c>> {
+        let factored = |n: i64| offset(n.wrapping_mul(data_factor));
+        let register = code.uleb()?;
+        let saved = match op {
+            0x05 => Saved::Cfa(factored(code.uleb()? as i64)),
+            0x11 => Saved::Cfa(factored(code.sleb()?)),
+            0x2f => Saved::Cfa(factored((code.uleb()? as i64).wrapping_neg())),
             0x06 => {
-                let register = code.uleb()?;
                 self.restore(register);
+                return Some(code);
             }
-            0x07 => {
-                let register = code.uleb()?;
-                self.set(register, Saved::Undefined);
-            }
-            0x08 => {
-                let register = code.uleb()?;
-                self.set(register, Saved::Same);
-            }
+            0x07 => Saved::Undefined,
+            0x08 => Saved::Same,
             // In another register, or a value instead of an address.
             0x09 | 0x14 => {
-                let register = code.uleb()?;
                 code.uleb()?;
-                self.set(register, Saved::Other);
+                Saved::Other
             }
             0x15 => {
-                let register = code.uleb()?;
                 code.sleb()?;
-                self.set(register, Saved::Other);
+                Saved::Other
             }
             0x16 => {
-                let register = code.uleb()?;
                 let n = code.uleb()?;
                 code.block(n)?;
-                self.set(register, Saved::Other);
+                Saved::Other
             }
             0x10 => {
-                let register = code.uleb()?;
                 let n = code.uleb()?;
-                let block = code.block(n)?;
-                if matches!(register, FP | RA | SP) {
-                    let saved = match evaluate(block, Some(Value::of(Operand::Cfa, 0)), self.pc) {
-                        Some(Value { base: Some(Operand::Cfa), offset: at, deref: None }) => Saved::Cfa(offset(at)),
-                        Some(Value { base: Some(Operand::Fp), offset: at, deref: None }) => Saved::Fp(offset(at)),
-                        _ => Saved::Other,
-                    };
-                    self.set(register, saved);
+                match evaluate(code.block(n)?, Some(Value::of(Operand::Cfa, 0)), self.pc) {
+                    Some(Value { base: Some(Operand::Cfa), offset: at, deref: None }) => Saved::Cfa(offset(at)),
+                    Some(Value { base: Some(Operand::Fp), offset: at, deref: None }) => Saved::Fp(offset(at)),
+                    _ => Saved::Other,
                 }
             }
-            // The size of pushed arguments: only landing pads need it.
-            0x2e => {
-                code.uleb()?;
-            }
             _ => return None,
-        }
-        Some(())
+        };
+        self.set(register, saved);
+        Some(code)
     }
 
     #[inline(always)]

@@ -162,33 +162,40 @@ impl Walker {
             let here = known.take().unwrap_or_else(|| rule(if exact { pc } else { pc - 1 }));
             exact = false;
             let next = match here.map(Rule::step) {
+                Some(Step::Frame { cfa, fp }) => state.frame(cfa, fp),
                 Some(Step::End) => break End::Outermost,
                 Some(Step::Signal) => {
                     exact = true;
                     state.signal()
                 }
-                Some(Step::Frame { cfa, fp }) => state.frame(cfa, fp),
-                Some(Step::FramePointer | Step::Unknown) => state.frame_record(End::NoRule),
-                None if self.through_jit => state.frame_record(End::Jit),
+                // Without a rule the frame pointer may have been anything: believe it only if it leads back into code.
+                Some(Step::FramePointer | Step::Unknown) => state.frame_record(End::NoRule).and_then(|ra| {
+                    known = caller(ra, &mut rule);
+                    if known == Some(None) {
+                        return Err(End::NoRule);
+                    }
+                    state.walk.guessed += u8::from(known.is_some());
+                    Ok(ra)
+                }),
+                None if self.through_jit => {
+                    state.frame_record(End::Jit).inspect(|&ra| state.walk.guessed += u8::from(ra != 0))
+                }
                 None => break End::Jit,
             };
             pc = match next {
                 Ok(pc) => pc & arch::CODE_BITS,
                 Err(end) => break end,
             };
-            // Without a rule the frame pointer may have been anything: believe it only if it led back into code.
-            if pc != 0 && matches!(here.map(Rule::step), None | Some(Step::FramePointer | Step::Unknown)) {
-                let caller = rule(pc - 1);
-                if caller.is_none() && here.is_some() {
-                    break End::NoRule;
-                }
-                known = Some(caller);
-                state.walk.guessed += 1;
-            }
         };
         state.walk.end = end;
         state.walk
     }
+}
+
+/// What `rule` says of a return address; `None` if it is the null that ends a chain.
+fn caller(ra: u64, rule: &mut impl FnMut(u64) -> Option<Rule>) -> Option<Option<Rule>> {
+    let pc = ra & arch::CODE_BITS;
+    (pc != 0).then(|| rule(pc - 1))
 }
 
 fn distance(address: u64, origin: u64) -> i64 {

@@ -64,6 +64,15 @@ void coroutine(char *stack, size_t size, int n) {
   makecontext(&there, body, 0); swapcontext(&here, &there);
 }
 
+/* A handler on a stack of its own. */
+void alternate(char *stack, size_t size, int n) {
+  stack_t s = {.ss_sp = stack, .ss_size = size}, off = {.ss_flags = SS_DISABLE};
+  struct sigaction u = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+  sigaltstack(&s, 0); sigaction(SIGUSR2, &u, 0);
+  raise(SIGUSR2);
+  sigaltstack(&off, 0); KEEP(&u);
+}
+
 void run(void (*p)(void), unsigned path, int n) {
   probe = p;
   struct sigaction u = {.sa_handler = on_signal}, t = {.sa_sigaction = on_trap, .sa_flags = SA_SIGINFO};

@@ -10,8 +10,10 @@
 //!               8 lost_ops     9 lost_bytes       10 operation in flight: kind          11 start   12 bytes
 //!              13 new start   14 new bytes (of a remap)
 //!
-//! node     word 0 tag: level << 32 | count         1..=63 slots, ascending: first page number << 19 | block
-//! leaf     word 0 tag: 0     << 32 | count         1..=3 zero     4..=63 fifteen entries, ascending, disjoint
+//! node     word 0 tag: level << 32 | count    1..=62 slots, ascending: first page number << 19 | block; unused: all ones
+//! leaf     word 0 order: 16 × 4 bits, lowest first: the count, then a permutation of 1..=15: the numbers of the entries
+//!               in ascending order of address, behind them the free ones
+//!               1 all ones (as no node has it)   2, 3 free   4n… entry n; a free one starts at 2⁶⁴ − 1
 //!
 //! entry    ┌ start (bytes) ┬ end (bytes) ┬ commit caller << 32 | reserve caller ┬ time << 32 | category << 16 | flags ┐
 //! flags    bits 0–2 prot r w x (all clear: reserved, else committed)   3 was reserved first   4–5 kind
@@ -21,10 +23,13 @@
 //! in a node's first slot means nothing: that share begins where the node's own does. No entry crosses a share's end, so
 //! one mapping can be several entries; the reader joins what adjoins and is alike.
 //!
-//! Torn updates: the writer never changes a reachable block but by one store of one word that leaves it valid (a slot, a
-//! count, the end of an entry). Whatever needs more is built in unreachable blocks, and one store links them in. So a
-//! process killed between any two instructions leaves a valid tree, in which each page has either its old or its new
-//! state; the record of the operation in flight says which range that concerns. A live map is read again while `seq` moves.
+//! Torn updates: an entry is written where none is, and the store of the leaf's order word makes it one and what it
+//! replaces none (the permutation is Masstree's: Mao, Kohler, Morris, EuroSys 2012). Likewise a slot's store replaces a
+//! block, a root's the tree; what is new is built in blocks that nothing links to yet. Else only an entry's start or end
+//! is stored over; where two entries' common bound moves, the one that grows is first, and of two that overlap the reader
+//! believes the lower. So a process killed between any two instructions leaves a valid tree, in which each page has its
+//! old or its new state; the record of the operation in flight says which range that concerns. A live map is read again
+//! while `seq` moves.
 
 /// Bytes of a block, the unit of the region.
 pub const BLOCK: usize = 512;
@@ -32,18 +37,24 @@ pub const BLOCK: usize = 512;
 pub const BLOCK_WORDS: usize = BLOCK / 8;
 /// Entries of a full leaf.
 pub const LEAF_ENTRIES: usize = 15;
-/// The word of a leaf at which its entries begin.
-pub const LEAF_FIRST: usize = 4;
-/// Slots of a full node.
-pub const NODE_SLOTS: usize = 63;
+/// Slots of a full node; one word more stays unused, so that a search needs no end.
+pub const NODE_SLOTS: usize = 62;
+/// A slot in which there is none.
+pub const NO_SLOT: u64 = u64::MAX;
+/// Word 1 of a leaf.
+pub const LEAF_TAG: u64 = u64::MAX;
+/// The order word of a leaf without entries.
+pub const EMPTY_ORDER: u64 = 0xFEDC_BA98_7654_3210;
+/// Where a free entry starts.
+pub const NOWHERE: u64 = u64::MAX;
 /// Low bits of a slot that hold the block number; the page number is above.
 pub const SLOT_BLOCK_BITS: u32 = 19;
 /// Levels of nodes above the leaves, at most.
 pub const MAX_HEIGHT: usize = 7;
 /// Addresses are counted in 4 KiB steps, whatever the machine's page size.
 pub const PAGE_BITS: u32 = 12;
-/// First address past the user half, with five-level page tables.
-pub const ADDRESS_END: u64 = 1 << 57;
+/// No mapping ends above: the user half with five-level page tables is half of it. (Its page number is [`NO_SLOT`]'s.)
+pub const ADDRESS_END: u64 = (1 << 57) - (1 << PAGE_BITS);
 /// The largest region that slots can number.
 pub const MAX_CAPACITY: usize = BLOCK << SLOT_BLOCK_BITS;
 
@@ -72,12 +83,19 @@ pub mod header {
 const _: () = {
     assert!(cfg!(target_endian = "little"));
     assert!(size_of::<Vma>() == 32 && align_of::<Vma>() == 8);
-    assert!(LEAF_FIRST * 8 + LEAF_ENTRIES * size_of::<Vma>() == BLOCK);
-    assert!(8 + NODE_SLOTS * 8 == BLOCK);
-    // A slot holds every page number below ADDRESS_END.
-    assert!(ADDRESS_END >> PAGE_BITS == 1 << (64 - SLOT_BLOCK_BITS));
+    // Entry numbers begin with 1, since the leaf's own words take the place of an entry 0.
+    assert!((1 + LEAF_ENTRIES) * size_of::<Vma>() == BLOCK && LEAF_ENTRIES == 15);
+    assert!((1 + NODE_SLOTS + 1) * 8 == BLOCK);
+    // A slot holds every page number up to ADDRESS_END.
+    assert!(ADDRESS_END >> PAGE_BITS == NO_SLOT >> SLOT_BLOCK_BITS);
     assert!(header::OP_NEW_BYTES < BLOCK_WORDS);
 };
+
+/// The number of the entry at place `at` of a leaf.
+#[inline(always)]
+pub const fn entry_number(order: u64, at: usize) -> usize {
+    (order.wrapping_shr(4 * at as u32 + 4) & 15) as usize
+}
 
 /// What backs a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -171,11 +189,8 @@ impl Attributes {
 
     /// These attributes with the older of both times.
     pub const fn oldest(self, other: Self) -> Self {
-        if other.time() < self.time() { other.with_rest_of(self) } else { self }
-    }
-
-    const fn with_rest_of(self, other: Self) -> Self {
-        Self { callers: other.callers, rest: self.rest >> 32 << 32 | other.rest as u32 as u64 }
+        let time = if other.time() < self.time() { other.rest } else { self.rest } >> 32;
+        Self { callers: self.callers, rest: time << 32 | self.rest as u32 as u64 }
     }
 
     /// `prot` set, as by mprotect: from none to some it is `caller` who commits, at `time`.
@@ -407,10 +422,14 @@ impl<'a> Entries<'a> {
 
     fn enter(&mut self, depth: usize, block: u64, low: u64, high: u64) -> bool {
         let tag = self.map.word(block, 0);
-        let (level, count) = ((tag >> 32) as usize, tag as u32 as usize);
-        let most = if depth == self.height { LEAF_ENTRIES } else { NODE_SLOTS };
+        let level = self.height - depth;
+        let (right, count) = if level == 0 {
+            (self.map.word(block, 1) == LEAF_TAG, (tag & 15) as usize)
+        } else {
+            ((tag >> 32) as usize == level, tag as u32 as usize)
+        };
         let inside = block != 0 && (block as usize) < self.map.bytes.len() / BLOCK;
-        if !inside || level != self.height - depth || count > most || self.blocks_left == 0 {
+        if !inside || !right || count > NODE_SLOTS || self.blocks_left == 0 {
             self.damaged += 1;
             return false;
         }
@@ -446,18 +465,20 @@ impl<'a> Entries<'a> {
                 }
                 continue;
             }
-            let at = LEAF_FIRST + frame.at * 4;
+            let at = 4 * entry_number(self.map.word(frame.block, 0), frame.at);
             let word = |n| self.map.word(frame.block, at + n);
             let vma = Vma::from_words([word(0), word(1), word(2), word(3)]);
             let page_mask = (1 << PAGE_BITS) - 1;
-            let sound = vma.start >= frame.low.max(self.reached)
-                && vma.start < vma.end
+            let sound = at != 0
+                && vma.start >= frame.low
+                && vma.end > vma.start.max(self.reached)
                 && vma.end <= frame.high
                 && (vma.start | vma.end) & page_mask == 0
                 && !vma.attributes().is_hole();
             if sound {
+                let start = vma.start.max(self.reached);
                 self.reached = vma.end;
-                return Some(vma);
+                return Some(Vma { start, ..vma });
             }
             self.damaged += 1;
         }

@@ -11,7 +11,7 @@ mod tests;
 mod tree;
 
 use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Kind, LEAF_ENTRIES, Operation, PAGE_BITS, Vma, header};
-use tree::Tree;
+use tree::{Leaf, Tree};
 
 /// How the address came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,23 +91,22 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
     /// Bytes of the region in use from its beginning: what a fork's child must copy, and the map's own cost.
     pub fn used(&self) -> u64 {
-        self.tree.region.get(0, header::USED)
+        self.tree.region.header().get(header::USED)
     }
 
     pub fn lost_ops(&self) -> u64 {
-        self.tree.region.get(0, header::LOST_OPS)
+        self.tree.region.header().get(header::LOST_OPS)
     }
 
     pub fn lost_bytes(&self) -> u64 {
-        self.tree.region.get(0, header::LOST_BYTES)
+        self.tree.region.header().get(header::LOST_BYTES)
     }
 
     /// The entry that holds `address`. A mapping can be several entries.
     pub fn lookup(&self, address: u64) -> Option<Vma> {
-        let path = self.tree.descend(address);
-        let at = self.tree.region.search_leaf(path.leaf, path.count, address);
-        let vma = self.tree.region.entry(path.leaf, at);
-        (at < path.count && vma.start <= address).then_some(vma)
+        let leaf = self.tree.peek(address);
+        let vma = leaf.entry(leaf.at.checked_sub(1)?);
+        (vma.end > address).then_some(vma)
     }
 
     /// A mapping was made.
@@ -119,7 +118,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         placement: Placement,
         mut post: impl FnMut(Delta),
     ) -> Diff {
-        self.begin(Operation::Map, (start, bytes), (0, 0));
+        self.begin(Operation::Map, start, bytes);
         let diff = match placement {
             Placement::Chosen => self.apply(start, bytes, |_| new, &mut post, &mut |_| ()),
             Placement::Fixed => self.apply(start, bytes, |old| old.overlay(new), &mut post, &mut |_| ()),
@@ -130,7 +129,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     /// A range is about to be unmapped. `removed` gets the pieces, so that a munmap that then fails can be booked back by
     /// [`VmaBook::restore`].
     pub fn unmap(&mut self, start: u64, bytes: u64, mut post: impl FnMut(Delta), mut removed: impl FnMut(Vma)) -> Diff {
-        self.begin(Operation::Unmap, (start, bytes), (0, 0));
+        self.begin(Operation::Unmap, start, bytes);
         let diff = self.apply(start, bytes, |_| Attributes::HOLE, &mut post, &mut removed);
         self.end(diff)
     }
@@ -138,7 +137,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     /// A piece that [`VmaBook::unmap`] removed is still there.
     pub fn restore(&mut self, piece: &Vma, mut post: impl FnMut(Delta)) -> Diff {
         let bytes = piece.end.saturating_sub(piece.start);
-        self.begin(Operation::Restore, (piece.start, bytes), (0, 0));
+        self.begin(Operation::Restore, piece.start, bytes);
         let diff = self.apply(piece.start, bytes, |_| piece.attributes(), &mut post, &mut |_| ());
         self.end(diff)
     }
@@ -153,7 +152,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         time: u32,
         mut post: impl FnMut(Delta),
     ) -> Diff {
-        self.begin(Operation::Protect, (start, bytes), (0, 0));
+        self.begin(Operation::Protect, start, bytes);
         let change = |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
         let diff = self.apply(start, bytes, change, &mut post, &mut |_| ());
         self.end(diff)
@@ -163,7 +162,10 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     /// with it; what is added gets those of its last page. Where the old range isn't in the map, the new one isn't either.
     pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Diff {
         let Remap { old, old_bytes, new, new_bytes, keeps_old } = remap;
-        self.begin(Operation::Remap, (old, old_bytes), (new, new_bytes));
+        let head = self.tree.region.header();
+        self.tree.region.put(head, header::OP_NEW_START, new);
+        self.tree.region.put(head, header::OP_NEW_BYTES, new_bytes);
+        self.begin(Operation::Remap, old, old_bytes);
         let ((old, old_end), (new, new_end)) = (pages(old, old_bytes), pages(new, new_bytes));
         if old != new && old < new_end && new < old_end {
             // The kernel refuses ranges that overlap.
@@ -204,39 +206,33 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
     /// What is at `from`, a hole or not, and for how many bytes (not past `end`, nor past a leaf's share).
     fn run_at(&self, from: u64, end: u64) -> (Attributes, u64) {
-        let path = self.tree.descend(from);
-        let at = self.tree.region.search_leaf(path.leaf, path.count, from);
-        let next = self.tree.region.entry(path.leaf, at);
-        let (attributes, upto) = match at < path.count {
-            true if next.start <= from => (next.attributes(), next.end),
-            true => (Attributes::HOLE, next.start),
-            false => (Attributes::HOLE, path.high),
+        let leaf = self.tree.peek(from);
+        let (attributes, upto) = match leaf.at.checked_sub(1).map(|at| leaf.entry(at)) {
+            Some(vma) if vma.end > from => (vma.attributes(), vma.end),
+            _ if leaf.at < leaf.count => (Attributes::HOLE, leaf.start(leaf.at)),
+            _ => (Attributes::HOLE, leaf.high),
         };
         (attributes, upto.min(end).saturating_sub(from).max(PAGE))
     }
 
     #[inline(always)]
-    fn begin(&mut self, operation: Operation, (start, bytes): (u64, u64), (new_start, new_bytes): (u64, u64)) {
-        let region = &mut self.tree.region;
-        region.put(0, header::OP_KIND, operation as u64);
-        region.put(0, header::OP_START, start);
-        region.put(0, header::OP_BYTES, bytes);
-        region.put(0, header::OP_NEW_START, new_start);
-        region.put(0, header::OP_NEW_BYTES, new_bytes);
-        let seq = region.get(0, header::SEQ);
-        region.publish(0, header::SEQ, seq.wrapping_add(1));
+    fn begin(&mut self, operation: Operation, start: u64, bytes: u64) {
+        let head = self.tree.region.header();
+        self.tree.region.put(head, header::OP_KIND, operation as u64);
+        self.tree.region.put(head, header::OP_START, start);
+        self.tree.region.put(head, header::OP_BYTES, bytes);
+        self.tree.region.publish(head, header::SEQ, head.get(header::SEQ).wrapping_add(1));
     }
 
     #[inline(always)]
     fn end(&mut self, diff: Diff) -> Diff {
-        let region = &mut self.tree.region;
+        let head = self.tree.region.header();
         if diff.lost != 0 {
-            let (ops, bytes) = (region.get(0, header::LOST_OPS), region.get(0, header::LOST_BYTES));
-            region.put(0, header::LOST_OPS, ops.wrapping_add(1));
-            region.put(0, header::LOST_BYTES, bytes.wrapping_add(diff.lost));
+            let (ops, bytes) = (head.get(header::LOST_OPS), head.get(header::LOST_BYTES));
+            self.tree.region.put(head, header::LOST_OPS, ops.wrapping_add(1));
+            self.tree.region.put(head, header::LOST_BYTES, bytes.wrapping_add(diff.lost));
         }
-        let seq = region.get(0, header::SEQ);
-        region.publish(0, header::SEQ, seq.wrapping_add(1));
+        self.tree.region.publish(head, header::SEQ, head.get(header::SEQ).wrapping_add(1));
         diff
     }
 
@@ -258,7 +254,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         diff
     }
 
-    /// One run, from `from` on; returns where it ends.
+    /// One run, from `from` on; returns where it ends. Here what is usual: the range lies in a hole or in one entry.
     #[inline(always)]
     fn step(
         &mut self,
@@ -269,11 +265,131 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         removed: &mut impl FnMut(Vma),
         diff: &mut Diff,
     ) -> u64 {
-        let path = self.tree.descend(from);
-        let (leaf, count) = (path.leaf, path.count);
-        let limit = end.min(path.high);
-        let first = self.tree.region.search_leaf(leaf, count, from);
-        let run = self.run(leaf, count, first, from, limit, change);
+        let leaf = self.tree.find(from);
+        let limit = end.min(leaf.high);
+        let next_start = if leaf.at < leaf.count { leaf.start(leaf.at) } else { u64::MAX };
+        let before_end = if leaf.at > 0 { leaf.end(leaf.at - 1) } else { 0 };
+        let done = if limit <= from || next_start < limit {
+            false
+        } else if before_end <= from {
+            let new = change(Attributes::HOLE);
+            new.is_hole() || self.fill(&leaf, from, limit, new, post, diff)
+        } else if before_end >= limit {
+            self.alter(&leaf, from, limit, change, post, removed, diff)
+        } else {
+            false
+        };
+        if done { limit } else { self.step_any(&leaf, from, end, change, post, removed, diff) }
+    }
+
+    /// A range in a hole becomes an entry or part of a neighbour. False if that isn't simple.
+    #[inline(always)]
+    fn fill(
+        &mut self,
+        leaf: &Leaf,
+        from: u64,
+        limit: u64,
+        new: Attributes,
+        post: &mut impl FnMut(Delta),
+        diff: &mut Diff,
+    ) -> bool {
+        let at = leaf.at;
+        let before = at > 0 && leaf.end(at - 1) == from && leaf.attributes(at - 1).alike(new);
+        let after = at < leaf.count && leaf.start(at) == limit && leaf.attributes(at).alike(new);
+        let older = |at: usize| leaf.attributes(at).time() <= new.time();
+        match (before, after) {
+            (false, false) if leaf.count < LEAF_ENTRIES => {
+                self.tree.splice(from, leaf, at, at, &[Vma::new(from, limit, new)]);
+            }
+            (true, false) if older(at - 1) => self.tree.set_end(leaf, at - 1, limit),
+            (false, true) if older(at) => self.tree.set_start(leaf, at, from),
+            _ => return false,
+        }
+        book(new, (limit - from) as i64, post, diff);
+        true
+    }
+
+    /// A part of an entry changes, or all of it. False if that isn't simple.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn alter(
+        &mut self,
+        leaf: &Leaf,
+        from: u64,
+        limit: u64,
+        change: &impl Fn(Attributes) -> Attributes,
+        post: &mut impl FnMut(Delta),
+        removed: &mut impl FnMut(Vma),
+        diff: &mut Diff,
+    ) -> bool {
+        let at = leaf.at - 1;
+        let vma = leaf.entry(at);
+        let old = vma.attributes();
+        let new = change(old);
+        let (low, high) = (Vma::new(vma.start, from, old), Vma::new(limit, vma.end, old));
+        let cut = (vma.start < from, vma.end > limit);
+        if new == old {
+            return true;
+        } else if new.is_hole() {
+            match cut {
+                (false, false) => self.tree.splice(from, leaf, at, at + 1, &[]),
+                (true, false) => self.tree.set_end(leaf, at, from),
+                (false, true) => self.tree.set_start(leaf, at, limit),
+                (true, true) if leaf.count + 2 <= LEAF_ENTRIES => {
+                    self.tree.splice(from, leaf, at, at + 1, &[low, high]);
+                }
+                _ => return false,
+            }
+        } else {
+            let whole = Vma::new(from, limit, new);
+            let alike = |at: usize| leaf.attributes(at).alike(new) && leaf.attributes(at).time() <= new.time();
+            let before = !cut.0 && at > 0 && leaf.end(at - 1) == from && leaf.attributes(at - 1).alike(new);
+            let after =
+                !cut.1 && leaf.at < leaf.count && leaf.start(leaf.at) == limit && leaf.attributes(leaf.at).alike(new);
+            let (all, added) = (cut == (false, false), 1 + cut.0 as usize + cut.1 as usize);
+            if new.alike(old) || (!all && leaf.count + added > LEAF_ENTRIES) {
+                return false;
+            }
+            match (before, after, cut) {
+                // The neighbour grows into this entry: first it, since the reader believes the lower of two.
+                (true, false, (_, true)) if alike(at - 1) => {
+                    self.tree.set_end(leaf, at - 1, limit);
+                    self.tree.set_start(leaf, at, limit);
+                }
+                (false, true, (true, _)) if alike(leaf.at) => {
+                    self.tree.set_start(leaf, leaf.at, from);
+                    self.tree.set_end(leaf, at, from);
+                }
+                (true, _, _) | (_, true, _) => return false,
+                (_, _, (false, false)) if self.tree.set_attributes(leaf, at, old, new) => {}
+                (_, _, (false, false)) if leaf.count == LEAF_ENTRIES => return false,
+                (_, _, (false, false)) => self.tree.splice(from, leaf, at, at + 1, &[whole]),
+                (_, _, (true, false)) => self.tree.splice(from, leaf, at, at + 1, &[low, whole]),
+                (_, _, (false, true)) => self.tree.splice(from, leaf, at, at + 1, &[whole, high]),
+                (_, _, (true, true)) => self.tree.splice(from, leaf, at, at + 1, &[low, whole, high]),
+            }
+        }
+        removed(Vma::new(from, limit, old));
+        exchange(old, new, limit - from, post, diff);
+        true
+    }
+
+    /// A step of any kind.
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn step_any(
+        &mut self,
+        leaf: &Leaf,
+        from: u64,
+        end: u64,
+        change: &impl Fn(Attributes) -> Attributes,
+        post: &mut impl FnMut(Delta),
+        removed: &mut impl FnMut(Vma),
+        diff: &mut Diff,
+    ) -> u64 {
+        let (count, limit) = (leaf.count, end.min(leaf.high));
+        let first = leaf.at - (leaf.at > 0 && leaf.end(leaf.at - 1) > from) as usize;
+        let run = Run::new(leaf, first, from, limit, change);
         let Run { new, upto, next, changed } = run;
         if upto <= from {
             // Only in a map that the tracked program scribbled over.
@@ -285,13 +401,12 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         }
 
         // Neighbours that are alike join; what the run cuts off of others stays.
-        let region = &self.tree.region;
         let (mut begin, mut to) = (first, next);
         let mut whole = Vma::new(from, upto, new);
         let mut parts = [whole; 3];
         let mut n = 0;
-        if first < count && region.entry(leaf, first).start < from {
-            let cut = region.entry(leaf, first);
+        if first < count && leaf.start(first) < from {
+            let cut = leaf.entry(first);
             if cut.attributes().alike(new) {
                 whole = Vma::new(cut.start, upto, new.oldest(cut.attributes()));
             } else {
@@ -299,7 +414,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
                 n = 1;
             }
         } else if first > 0 {
-            let before = region.entry(leaf, first - 1);
+            let before = leaf.entry(first - 1);
             if before.end == from && before.attributes().alike(new) {
                 whole = Vma::new(before.start, upto, new.oldest(before.attributes()));
                 begin = first - 1;
@@ -307,7 +422,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         }
         let mut after = None;
         if next < count {
-            let vma = region.entry(leaf, next);
+            let vma = leaf.entry(next);
             if vma.start <= upto {
                 if vma.attributes().alike(new) {
                     whole = Vma::new(whole.start, vma.end, whole.attributes().oldest(vma.attributes()));
@@ -327,13 +442,13 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             n += 1;
         }
 
-        if !self.tree.has_room(&path, begin, to, n) {
+        if !self.tree.has_room(leaf, n) {
             diff.lost += upto - from;
             return upto;
         }
         let mut at = from;
         for old in first..count {
-            let vma = self.tree.region.entry(leaf, old);
+            let vma = leaf.entry(old);
             if vma.start >= upto {
                 break;
             }
@@ -348,29 +463,30 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         if at < upto {
             exchange(Attributes::HOLE, change(Attributes::HOLE), upto - at, post, diff);
         }
-        self.tree.splice(&path, begin, to, &parts[..n]);
+        self.tree.splice(from, leaf, begin, to, &parts[..n]);
         upto
     }
+}
 
+struct Run {
+    new: Attributes,
+    upto: u64,
+    /// The first entry that the run doesn't cover to its end.
+    next: usize,
+    changed: bool,
+}
+
+impl Run {
     /// The longest run from `from` on, not past `limit`, that gets attributes which are alike.
-    #[inline(always)]
-    fn run(
-        &self,
-        leaf: u32,
-        count: usize,
-        first: usize,
-        from: u64,
-        limit: u64,
-        change: &impl Fn(Attributes) -> Attributes,
-    ) -> Run {
-        let mut run = Run { new: Attributes::HOLE, upto: from, next: first, changed: false };
+    fn new(leaf: &Leaf, first: usize, from: u64, limit: u64, change: &impl Fn(Attributes) -> Attributes) -> Self {
+        let mut run = Self { new: Attributes::HOLE, upto: from, next: first, changed: false };
         // A leaf has at most a hole before each entry and one behind the last.
         for _ in 0..=2 * LEAF_ENTRIES {
             if run.upto >= limit {
                 break;
             }
-            let vma = self.tree.region.entry(leaf, run.next);
-            let (old, upto, passes) = match run.next < count {
+            let vma = leaf.entry(run.next);
+            let (old, upto, passes) = match run.next < leaf.count {
                 true if vma.start <= run.upto => (vma.attributes(), vma.end, vma.end <= limit),
                 true => (Attributes::HOLE, vma.start, false),
                 false => (Attributes::HOLE, limit, false),
@@ -391,40 +507,43 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 }
 
-struct Run {
-    new: Attributes,
-    upto: u64,
-    /// The first entry that the run doesn't cover to its end.
-    next: usize,
-    changed: bool,
+/// Posts `bytes`, which can be negative, of these attributes.
+#[inline(always)]
+fn book(of: Attributes, bytes: i64, post: &mut impl FnMut(Delta), diff: &mut Diff) {
+    let (category, kind, caller) = (of.category(), of.kind(), of.reserve_caller());
+    let committed = if of.committed() { bytes } else { 0 };
+    let both = of.commit_caller() == caller;
+    post(Delta { category, caller, kind, reserved: bytes, committed: if both { committed } else { 0 } });
+    if !both && of.committed() {
+        post(Delta { category, caller: of.commit_caller(), kind, reserved: 0, committed });
+    }
+    diff.reserved += bytes;
+    diff.committed += committed;
 }
 
 /// Posts what `bytes` that were `old` and become `new` change.
 #[inline(always)]
 fn exchange(old: Attributes, new: Attributes, bytes: u64, post: &mut impl FnMut(Delta), diff: &mut Diff) {
-    let account = |of: Attributes| (of.category(), of.kind());
-    let same = !old.is_hole() && !new.is_hole() && account(old) == account(new);
-    let reserve_stays = same && old.reserve_caller() == new.reserve_caller();
-    let commit_stays = same && old.committed() && new.committed() && old.commit_caller() == new.commit_caller();
-    for (of, bytes) in [(old, -(bytes as i64)), (new, bytes as i64)] {
-        if of.is_hole() {
-            continue;
+    let bytes = bytes as i64;
+    let account = |of: Attributes| (of.category(), of.kind(), of.reserve_caller());
+    if old.is_hole() || new.is_hole() || account(old) != account(new) {
+        if !old.is_hole() {
+            book(old, -bytes, post, diff);
         }
-        let reserved = if reserve_stays { 0 } else { bytes };
-        let committed = if commit_stays || !of.committed() { 0 } else { bytes };
-        let mut entry = |caller, reserved, committed| {
-            if reserved != 0 || committed != 0 {
-                let (category, kind) = account(of);
-                post(Delta { category, caller, kind, reserved, committed });
-                diff.reserved += reserved;
-                diff.committed += committed;
-            }
-        };
-        if of.reserve_caller() == of.commit_caller() {
-            entry(of.reserve_caller(), reserved, committed);
-        } else {
-            entry(of.reserve_caller(), reserved, 0);
-            entry(of.commit_caller(), 0, committed);
+        if !new.is_hole() {
+            book(new, bytes, post, diff);
+        }
+        return;
+    }
+    // The reservation stays where it is.
+    if old.committed() && new.committed() && old.commit_caller() == new.commit_caller() {
+        return;
+    }
+    for (of, committed) in [(old, -bytes), (new, bytes)] {
+        if of.committed() {
+            let (category, kind, caller) = (of.category(), of.kind(), of.commit_caller());
+            post(Delta { category, caller, kind, reserved: 0, committed });
+            diff.committed += committed;
         }
     }
 }

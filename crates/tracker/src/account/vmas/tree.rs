@@ -1,9 +1,9 @@
-//! The B+tree under the map: blocks, shares, splits and merges. Format and the rule of the one store: `segment::vmap`.
+//! The B+tree under the map: blocks, shares, splits and joins. Format and the order of stores: `segment::vmap`.
 
-use super::region::Region;
+use super::region::{Block, Region};
 use plimsoll_segment::vmap::{
-    ADDRESS_END, BLOCK, LEAF_ENTRIES, LEAF_FIRST, MAGIC, MAX_CAPACITY, MAX_HEIGHT, NODE_SLOTS, PAGE_BITS,
-    SLOT_BLOCK_BITS, Vma, header,
+    Attributes, BLOCK, EMPTY_ORDER, LEAF_ENTRIES, LEAF_TAG, MAGIC, MAX_CAPACITY, MAX_HEIGHT, NO_SLOT, NODE_SLOTS,
+    NOWHERE, PAGE_BITS, SLOT_BLOCK_BITS, Vma, entry_number, header,
 };
 
 /// A leaf that falls below this is joined with a sibling if both fit into `LEAF_JOINED`.
@@ -17,16 +17,47 @@ const SPARE: usize = MAX_HEIGHT + 2;
 /// Bytes that are asked for at a time.
 const GROW_STEP: usize = 16 << 10;
 
-/// The way from the root to a leaf.
+/// The leaf whose share holds an address.
 #[derive(Clone, Copy)]
-pub(super) struct Path {
-    node: [u32; MAX_HEIGHT],
-    slot: [u32; MAX_HEIGHT],
-    height: usize,
-    pub(super) leaf: u32,
+pub(super) struct Leaf {
+    pub(super) block: Block,
+    order: u64,
     pub(super) count: usize,
-    /// Where the leaf's share of the addresses ends.
+    /// How many of its entries start at the address or below.
+    pub(super) at: usize,
+    /// Where its share ends.
     pub(super) high: u64,
+}
+
+impl Leaf {
+    #[inline(always)]
+    pub(super) fn entry(&self, at: usize) -> Vma {
+        self.block.entry(self.order, at)
+    }
+
+    #[inline(always)]
+    pub(super) fn start(&self, at: usize) -> u64 {
+        self.block.get(4 * entry_number(self.order, at))
+    }
+
+    #[inline(always)]
+    pub(super) fn end(&self, at: usize) -> u64 {
+        self.block.get(4 * entry_number(self.order, at) + 1)
+    }
+
+    #[inline(always)]
+    pub(super) fn attributes(&self, at: usize) -> Attributes {
+        self.entry(at).attributes()
+    }
+}
+
+/// The way from the root to a leaf: the nodes' numbers, the slot in each, and the leaf's number.
+#[derive(Clone, Copy)]
+struct Path {
+    node: [u64; MAX_HEIGHT],
+    slot: [usize; MAX_HEIGHT],
+    height: usize,
+    leaf: u64,
 }
 
 /// What a run of slots or entries becomes, at most a split in two.
@@ -37,21 +68,28 @@ pub(super) struct Tree<G> {
     grow: G,
     /// Start of the entry that was inserted last: tells ascending and descending mappings at a split.
     last_start: u64,
+    /// The leaf that was found last, and addresses that are in its share: operations come in clusters.
+    hint: Hint,
+}
+
+#[derive(Clone, Copy)]
+struct Hint {
+    low: u64,
+    high: u64,
+    block: Block,
 }
 
 #[inline(always)]
-fn slot(start: u64, block: u32) -> u64 {
-    start >> PAGE_BITS << SLOT_BLOCK_BITS | block as u64
+fn slot(start: u64, block: u64) -> u64 {
+    start >> PAGE_BITS << SLOT_BLOCK_BITS | block
 }
 
-#[inline(always)]
-fn slot_block(slot: u64) -> u32 {
-    slot as u32 & ((1 << SLOT_BLOCK_BITS) - 1)
-}
+const SLOT_BLOCK: u64 = (1 << SLOT_BLOCK_BITS) - 1;
 
+/// The lowest `n` places of an order, its count shifted out.
 #[inline(always)]
-fn slot_start(slot: u64) -> u64 {
-    slot >> SLOT_BLOCK_BITS << PAGE_BITS
+fn places(n: usize) -> u64 {
+    (1 << (4 * n)) - 1
 }
 
 impl<G: FnMut(usize) -> bool> Tree<G> {
@@ -65,16 +103,19 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
         // SAFETY: the caller's promise; `capacity` is not above what was promised.
         let mut region = unsafe { Region::new(base, capacity) };
+        let head = region.header();
         for at in 0..=header::OP_NEW_BYTES {
-            region.put(0, at, 0);
+            region.put(head, at, 0);
         }
-        region.put(1, 0, 0);
-        region.put(0, header::CAPACITY, capacity as u64);
-        region.put(0, header::ROOT, 1);
-        region.put(0, header::USED, 2 * BLOCK as u64);
-        region.put(0, header::POPULATED, populated as u64);
-        region.publish(0, header::MAGIC, MAGIC);
-        Some(Self { region, grow, last_start: 0 })
+        region.put(head, header::CAPACITY, capacity as u64);
+        region.put(head, header::USED, BLOCK as u64);
+        region.put(head, header::POPULATED, populated as u64);
+        let hint = Hint { low: 0, high: 0, block: head };
+        let mut tree = Self { region, grow, last_start: 0, hint };
+        let leaf = tree.fill_leaf(&[]);
+        tree.set_root(0, leaf);
+        tree.region.publish(head, header::MAGIC, MAGIC);
+        Some(tree)
     }
 
     /// # Safety
@@ -86,164 +127,245 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
         // SAFETY: the caller's promise.
         let mut region = unsafe { Region::new(base, capacity) };
-        let used = region.get(0, header::USED) as usize;
-        if region.get(0, header::MAGIC) != MAGIC || used > populated.min(capacity) {
+        let head = region.header();
+        let used = head.get(header::USED) as usize;
+        if head.get(header::MAGIC) != MAGIC || used > populated.min(capacity) {
             return None;
         }
-        region.put(0, header::CAPACITY, capacity as u64);
-        region.put(0, header::POPULATED, populated.min(capacity) as u64);
-        let seq = region.get(0, header::SEQ);
-        region.put(0, header::SEQ, (seq + 1) & !1);
-        Some(Self { region, grow, last_start: 0 })
+        region.put(head, header::CAPACITY, capacity as u64);
+        region.put(head, header::POPULATED, populated.min(capacity) as u64);
+        region.put(head, header::SEQ, head.get(header::SEQ).wrapping_add(1) & !1);
+        let hint = Hint { low: 0, high: 0, block: head };
+        Some(Self { region, grow, last_start: 0, hint })
     }
 
     #[inline(always)]
-    pub(super) fn descend(&self, address: u64) -> Path {
-        let root = self.region.get(0, header::ROOT);
-        let height = ((root >> 32) as usize).min(MAX_HEIGHT);
-        let mut path =
-            Path { node: [0; MAX_HEIGHT], slot: [0; MAX_HEIGHT], height, leaf: 0, count: 0, high: ADDRESS_END };
-        let mut block = root as u32;
-        let key = slot(address, 0) | ((1 << SLOT_BLOCK_BITS) - 1);
-        for level in 0..height {
-            let count = self.region.node_count(block);
-            let at = self.region.search_node(block, count, key);
-            if at + 1 < count {
-                path.high = slot_start(self.region.get(block, at + 2));
-            }
-            path.node[level] = block;
-            path.slot[level] = at as u32;
-            block = slot_block(self.region.get(block, at + 1));
+    pub(super) fn find(&mut self, address: u64) -> Leaf {
+        if address < self.hint.low || address >= self.hint.high {
+            self.hint = self.search(address);
         }
-        path.leaf = block;
-        path.count = self.region.leaf_count(block);
+        self.leaf(self.hint, address)
+    }
+
+    #[inline(always)]
+    fn leaf(&self, Hint { block, high, .. }: Hint, address: u64) -> Leaf {
+        let order = block.get(0);
+        let count = (order & 15) as usize;
+        let at = block.entries_from(order, address).min(count);
+        Leaf { block, order, count, at, high }
+    }
+
+    /// [`Tree::find`] that leaves the hint alone.
+    pub(super) fn peek(&self, address: u64) -> Leaf {
+        self.leaf(self.search(address), address)
+    }
+
+    #[inline(always)]
+    fn search(&self, address: u64) -> Hint {
+        let root = self.region.header().get(header::ROOT);
+        let key = slot(address, SLOT_BLOCK);
+        let mut block = self.region.block(root as u32 as u64);
+        let (mut low, mut high) = (0, NO_SLOT);
+        for _ in 0..(root >> 32).min(MAX_HEIGHT as u64) {
+            let word = block.slot_word(key);
+            // A first slot's number means nothing; the address itself is a bound as good.
+            low = if word > 1 { block.get(word) } else { key };
+            high = high.min(block.get(word + 1));
+            block = self.region.block(block.get(word) & SLOT_BLOCK);
+        }
+        let start = |slot: u64| slot >> SLOT_BLOCK_BITS << PAGE_BITS;
+        Hint { low: start(low), high: start(high), block }
+    }
+
+    fn path(&self, address: u64) -> Path {
+        let root = self.region.header().get(header::ROOT);
+        let height = ((root >> 32) as usize).min(MAX_HEIGHT);
+        let mut path = Path { node: [0; MAX_HEIGHT], slot: [0; MAX_HEIGHT], height, leaf: root as u32 as u64 };
+        for level in 0..height {
+            let node = self.region.block(path.leaf);
+            let word = node.slot_word(slot(address, SLOT_BLOCK)).min(node.slots());
+            path.node[level] = path.leaf;
+            path.slot[level] = word - 1;
+            path.leaf = node.get(word) & SLOT_BLOCK;
+        }
         path
     }
 
-    /// Whether entries `from..to` of the path's leaf can become `n`: always, unless that takes a split for which there is
-    /// no room. To be asked before [`Tree::splice`].
+    /// Whether `added` entries find room in the leaf: always, unless that takes another block and there is none. To be
+    /// asked before [`Tree::splice`].
     #[inline(always)]
-    pub(super) fn has_room(&mut self, path: &Path, from: usize, to: usize, n: usize) -> bool {
-        path.count + n <= LEAF_ENTRIES + (to - from) || self.has_room_to_split(path.height)
+    pub(super) fn has_room(&mut self, leaf: &Leaf, added: usize) -> bool {
+        leaf.count + added <= LEAF_ENTRIES || self.has_room_to_split()
     }
 
     #[cold]
-    fn has_room_to_split(&mut self, height: usize) -> bool {
+    #[inline(never)]
+    fn has_room_to_split(&mut self) -> bool {
+        let head = self.region.header();
+        let height = (head.get(header::ROOT) >> 32) as usize;
         let need = SPARE + 2 * (height + 1) + 1;
-        let free = self.region.get(0, header::FREE_COUNT) as usize;
-        let used = self.region.get(0, header::USED) as usize;
-        let populated = self.region.get(0, header::POPULATED) as usize;
-        let wanted = used + need.saturating_sub(free) * BLOCK;
-        if wanted <= populated {
-            return height < MAX_HEIGHT;
-        }
-        let capacity = self.region.blocks() * BLOCK;
-        let upto = wanted.next_multiple_of(GROW_STEP).min(capacity);
-        if wanted > capacity || height >= MAX_HEIGHT || !(self.grow)(upto) {
+        let (free, used) = (head.get(header::FREE_COUNT) as usize, head.get(header::USED) as usize);
+        let populated = head.get(header::POPULATED) as usize;
+        let capacity = self.region.capacity();
+        let wanted = used.saturating_add(need.saturating_sub(free) * BLOCK);
+        if height >= MAX_HEIGHT || wanted > capacity {
             return false;
         }
-        self.region.put(0, header::POPULATED, upto as u64);
+        if wanted > populated {
+            let upto = wanted.next_multiple_of(GROW_STEP).min(capacity);
+            if !(self.grow)(upto) {
+                return false;
+            }
+            self.region.put(head, header::POPULATED, upto as u64);
+        }
         true
     }
 
-    /// A block that nothing links to. There is always one (`SPARE`), unless the tracked program scribbled over the header.
-    #[inline(always)]
-    fn take(&mut self) -> u32 {
-        let free = self.region.get(0, header::FREE_COUNT);
+    /// A block that nothing links to. There is always one (`SPARE`), unless the tracked program scribbled over the header:
+    /// then it is the header, and the map is lost.
+    fn take(&mut self) -> u64 {
+        let head = self.region.header();
+        let free = head.get(header::FREE_COUNT);
         if free != 0 {
-            let block = self.region.get(0, header::FREE_HEAD) as u32;
-            let next = self.region.get(block, 1);
-            self.region.put(0, header::FREE_HEAD, next);
-            self.region.put(0, header::FREE_COUNT, free - 1);
-            return block;
+            let number = head.get(header::FREE_HEAD);
+            self.region.put(head, header::FREE_HEAD, self.region.block(number).get(2));
+            self.region.put(head, header::FREE_COUNT, free - 1);
+            return number;
         }
-        let used = self.region.get(0, header::USED);
-        if used + BLOCK as u64 > self.region.get(0, header::POPULATED) {
+        let used = head.get(header::USED);
+        if used.saturating_add(BLOCK as u64) > head.get(header::POPULATED) {
             return 0;
         }
-        self.region.put(0, header::USED, used + BLOCK as u64);
-        (used / BLOCK as u64) as u32
+        self.region.put(head, header::USED, used + BLOCK as u64);
+        used / BLOCK as u64
+    }
+
+    fn give_back(&mut self, number: u64) {
+        let head = self.region.header();
+        let (first, free) = (head.get(header::FREE_HEAD), head.get(header::FREE_COUNT));
+        self.region.put(self.region.block(number), 2, first);
+        self.region.put(head, header::FREE_HEAD, number);
+        self.region.put(head, header::FREE_COUNT, free.wrapping_add(1));
+    }
+
+    /// The bound of one entry moves: by one store.
+    #[inline(always)]
+    pub(super) fn set_start(&mut self, leaf: &Leaf, at: usize, start: u64) {
+        self.region.publish(leaf.block, 4 * entry_number(leaf.order, at), start);
     }
 
     #[inline(always)]
-    fn give_back(&mut self, block: u32) {
-        let (head, free) = (self.region.get(0, header::FREE_HEAD), self.region.get(0, header::FREE_COUNT));
-        self.region.put(block, 1, head);
-        self.region.put(0, header::FREE_HEAD, block as u64);
-        self.region.put(0, header::FREE_COUNT, free + 1);
+    pub(super) fn set_end(&mut self, leaf: &Leaf, at: usize, end: u64) {
+        self.region.publish(leaf.block, 4 * entry_number(leaf.order, at) + 1, end);
     }
 
-    /// Entries `from..to` of the path's leaf become `new`. Goes by one store whatever it takes.
+    /// An entry's attributes change in place, if stores of one word each can do it: who committed says nothing of what is
+    /// reserved only, so that word goes before the commit and after the uncommit.
     #[inline(always)]
-    pub(super) fn splice(&mut self, path: &Path, from: usize, to: usize, new: &[Vma]) {
-        let (leaf, count) = (path.leaf, path.count);
-        let left = count + new.len() - (to - from);
-        if from == count && left <= LEAF_ENTRIES {
-            for (n, vma) in new.iter().enumerate() {
-                self.region.put_entry(leaf, count + n, vma);
-            }
-            self.region.publish(leaf, 0, left as u64);
-        } else if left > LEAF_ENTRIES {
-            self.split_leaf(path, from, to, new);
-        } else if left < LEAF_LOW && left < count && path.height > 0 && self.join_leaf(path, from, to, new) {
-        } else if to == count && new.is_empty() {
-            self.region.publish(leaf, 0, left as u64);
-        } else {
-            let fresh = self.take();
-            self.region.copy(leaf, LEAF_FIRST, fresh, LEAF_FIRST, from * 4);
-            for (n, vma) in new.iter().enumerate() {
-                self.region.put_entry(fresh, from + n, vma);
-            }
-            let rest = LEAF_FIRST + (from + new.len()) * 4;
-            self.region.copy(leaf, LEAF_FIRST + to * 4, fresh, rest, (count - to) * 4);
-            self.region.put(fresh, 0, left as u64);
-            if path.height == 0 {
-                self.set_root(0, fresh);
-            } else {
-                self.relink(path, path.height - 1, fresh);
-            }
-            self.give_back(leaf);
+    pub(super) fn set_attributes(&mut self, leaf: &Leaf, at: usize, old: Attributes, new: Attributes) -> bool {
+        let word = 4 * entry_number(leaf.order, at);
+        let callers_first = !old.committed();
+        let one = old.callers == new.callers || old.rest == new.rest;
+        let two = old.reserve_caller() == new.reserve_caller() && (callers_first || !new.committed());
+        if !one && !two {
+            return false;
         }
-        if let [.., vma] = new {
+        if callers_first {
+            self.region.publish(leaf.block, word + 2, new.callers);
+            self.region.publish(leaf.block, word + 3, new.rest);
+        } else {
+            self.region.publish(leaf.block, word + 3, new.rest);
+            self.region.publish(leaf.block, word + 2, new.callers);
+        }
+        true
+    }
+
+    /// Entries `from..to` of the leaf that holds `address` become `new`. Whatever it takes, one store does it.
+    #[inline(always)]
+    pub(super) fn splice(&mut self, address: u64, leaf: &Leaf, from: usize, to: usize, new: &[Vma]) {
+        let Leaf { block, order, count, .. } = *leaf;
+        let left = (count + new.len()).saturating_sub(to - from);
+        if count + new.len() > LEAF_ENTRIES || (left < LEAF_LOW && left < count) {
+            return self.rebuild(address, leaf, from, to, new);
+        }
+        let order = order >> 4;
+        let fresh = order >> (4 * count) & places(new.len());
+        let removed = order >> (4 * from) & places(to - from);
+        let tail = order >> (4 * to) & places(count - to);
+        let behind = order & !places(count + new.len());
+        let order = order & places(from)
+            | fresh << (4 * from)
+            | tail << (4 * (from + new.len()))
+            | removed << (4 * left)
+            | behind;
+        for (n, vma) in new.iter().enumerate() {
+            self.region.put_entry(block, (fresh >> (4 * n) & 15) as usize, vma);
+        }
+        self.region.publish(block, 0, order << 4 | left as u64);
+        for n in 0..to - from {
+            self.region.put(block, 4 * (removed >> (4 * n) & 15) as usize, NOWHERE);
+        }
+        if let Some(vma) = new.last() {
             self.last_start = vma.start;
         }
     }
 
-    /// The block under the path at `level` is replaced by another of the same share.
-    #[inline(always)]
-    fn relink(&mut self, path: &Path, level: usize, block: u32) {
-        let (node, at) = (path.node[level], 1 + path.slot[level] as usize);
-        let old = self.region.get(node, at);
-        self.region.publish(node, at, old >> SLOT_BLOCK_BITS << SLOT_BLOCK_BITS | block as u64);
+    /// [`Tree::splice`] where the leaf has no free entries for the new ones, or hardly any entries.
+    #[cold]
+    #[inline(never)]
+    fn rebuild(&mut self, address: u64, leaf: &Leaf, from: usize, to: usize, new: &[Vma]) {
+        self.hint.high = 0;
+        let path = self.path(address);
+        let (mut all, mut n) = ([EMPTY; LEAF_ENTRIES + 3], 0);
+        gather((0..from).map(|at| leaf.entry(at)), &mut all, &mut n);
+        let cut_at = n;
+        gather(new.iter().copied(), &mut all, &mut n);
+        gather((to..leaf.count).map(|at| leaf.entry(at)), &mut all, &mut n);
+        if n > LEAF_ENTRIES {
+            self.split_leaf(&path, &all[..n], cut_at);
+        } else if n >= LEAF_LOW || path.height == 0 || !self.join_leaf(&path, &all[..n]) {
+            let fresh = self.fill_leaf(&all[..n]);
+            self.relink(&path, path.height, fresh);
+        }
+        self.give_back(path.leaf);
+        if let Some(vma) = new.last() {
+            self.last_start = vma.start;
+        }
     }
 
-    /// Where the share of a node's slot begins, as the upper bits of a slot.
-    fn key(&self, node: u32, at: usize) -> u64 {
-        slot_key(self.region.get(node, 1 + at))
-    }
-
-    fn set_root(&mut self, height: usize, block: u32) {
-        self.region.publish(0, header::ROOT, (height as u64) << 32 | block as u64);
-    }
-
-    /// Entries of `leaf` with `from..to` replaced, into `all` from `n` on.
-    fn gather(&self, leaf: u32, (from, to, count): (usize, usize, usize), new: &[Vma], all: &mut [Vma], n: &mut usize) {
-        let kept = |at| self.region.entry(leaf, at);
-        for vma in (0..from).map(kept).chain(new.iter().copied()).chain((to..count).map(kept)) {
-            if let Some(place) = all.get_mut(*n) {
-                *place = vma;
-                *n += 1;
+    /// The block under the path at `depth` is replaced by another of the same share.
+    fn relink(&mut self, path: &Path, depth: usize, block: u64) {
+        match depth.checked_sub(1) {
+            None => self.set_root(path.height, block),
+            Some(level) => {
+                let node = self.region.block(path.node[level]);
+                let share = self.key(path.node[level], path.slot[level]);
+                self.region.publish(node, 1 + path.slot[level], share | block);
             }
         }
     }
 
-    fn fill_leaf(&mut self, entries: &[Vma]) -> u32 {
-        let leaf = self.take();
-        for (at, vma) in entries.iter().enumerate() {
-            self.region.put_entry(leaf, at, vma);
+    /// Where the share of a node's slot begins, as the upper bits of a slot.
+    fn key(&self, node: u64, at: usize) -> u64 {
+        self.region.block(node).get(1 + at) & !SLOT_BLOCK
+    }
+
+    fn set_root(&mut self, height: usize, block: u64) {
+        self.region.publish(self.region.header(), header::ROOT, (height as u64) << 32 | block);
+    }
+
+    fn fill_leaf(&mut self, entries: &[Vma]) -> u64 {
+        let number = self.take();
+        let leaf = self.region.block(number);
+        self.region.put(leaf, 1, LEAF_TAG);
+        for at in 0..LEAF_ENTRIES {
+            match entries.get(at) {
+                Some(vma) => self.region.put_entry(leaf, 1 + at, vma),
+                None => self.region.put(leaf, 4 * (1 + at), NOWHERE),
+            }
         }
-        self.region.put(leaf, 0, entries.len() as u64);
-        leaf
+        self.region.put(leaf, 0, EMPTY_ORDER | entries.len() as u64);
+        number
     }
 
     /// Where to cut `all`: in the middle, but beside the new entry where mappings come in sequence, so that the leaf that
@@ -261,57 +383,45 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         at.clamp(all.len() - LEAF_ENTRIES, LEAF_ENTRIES)
     }
 
-    #[cold]
-    fn split_leaf(&mut self, path: &Path, from: usize, to: usize, new: &[Vma]) {
+    fn split_leaf(&mut self, path: &Path, all: &[Vma], new_at: usize) {
         happened(Event::LeafSplit);
-        let mut all = [EMPTY; LEAF_ENTRIES + 3];
-        let mut n = 0;
-        self.gather(path.leaf, (from, to, path.count), new, &mut all, &mut n);
-        let (low, high) = all[..n].split_at(self.cut(&all[..n], from));
-        let (low_leaf, high_leaf) = (self.fill_leaf(low), self.fill_leaf(high));
-        let share = match path.height {
-            0 => 0,
-            height => self.key(path.node[height - 1], path.slot[height - 1] as usize),
+        let (low, high) = all.split_at(self.cut(all, new_at));
+        let share = match path.height.checked_sub(1) {
+            None => 0,
+            Some(level) => self.key(path.node[level], path.slot[level]),
         };
-        let slots = [share | low_leaf as u64, slot(high[0].start, high_leaf)];
+        let slots = [share | self.fill_leaf(low), slot(high[0].start, self.fill_leaf(high))];
         self.link(path, path.height, 1, (slots, 2));
-        self.give_back(path.leaf);
     }
 
-    /// A leaf that became small goes into a sibling's, or away if it is empty. False if no sibling has room.
-    #[cold]
-    fn join_leaf(&mut self, path: &Path, from: usize, to: usize, new: &[Vma]) -> bool {
-        let left = path.count + new.len() - (to - from);
-        if left == 0 {
+    /// `left`, the entries that remain of the path's leaf, go into a sibling's, or the leaf goes if there are none. False if
+    /// no sibling has room.
+    fn join_leaf(&mut self, path: &Path, left: &[Vma]) -> bool {
+        if left.is_empty() {
             happened(Event::LeafRemoved);
             self.link(path, path.height, 1, ([0; 2], 0));
-            self.give_back(path.leaf);
             return true;
         }
-        let (parent, at) = (path.node[path.height - 1], path.slot[path.height - 1] as usize);
-        let sibling = |at| slot_block(self.region.get(parent, 1 + at));
-        let fits = |at| left + self.region.leaf_count(sibling(at)) <= LEAF_JOINED;
-        let below = if at + 1 < self.region.node_count(parent) && fits(at + 1) {
-            false
-        } else if at > 0 && fits(at - 1) {
-            true
-        } else {
+        let level = path.height - 1;
+        let fits = |block: Block| left.len() + (block.get(0) & 15) as usize <= LEAF_JOINED;
+        let Some((first, other)) = self.sibling(path, level, fits) else {
             return false;
         };
-        let other = sibling(if below { at - 1 } else { at + 1 });
-        let whole = (0, 0, self.region.leaf_count(other));
+        let block = self.region.block(other);
+        let order = block.get(0);
+        let others = (0..(order & 15) as usize).map(|at| block.entry(order, at));
         let (mut all, mut n) = ([EMPTY; LEAF_JOINED], 0);
-        if below {
-            self.gather(other, whole, &[], &mut all, &mut n);
-        }
-        let mut seam = n;
-        self.gather(path.leaf, (from, to, path.count), new, &mut all, &mut n);
-        if !below {
-            seam = n;
-            self.gather(other, whole, &[], &mut all, &mut n);
-        }
+        let seam = if first < path.slot[level] {
+            gather(others, &mut all, &mut n);
+            gather(left.iter().copied(), &mut all, &mut n);
+            n - left.len()
+        } else {
+            gather(left.iter().copied(), &mut all, &mut n);
+            gather(others, &mut all, &mut n);
+            left.len()
+        };
         // The share's end had cut one mapping in two.
-        if let Some([a, b]) = all[..n].get(seam.wrapping_sub(1)..seam + 1)
+        if let Some(&[a, b]) = all[..n].get(seam.wrapping_sub(1)..seam + 1)
             && a.end == b.start
             && a.attributes().alike(b.attributes())
         {
@@ -321,14 +431,26 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
             n -= 1;
         }
         happened(Event::LeafJoined);
-        let joined = self.fill_leaf(&all[..n]);
-        let first = at - below as usize;
+        let joined = self.key(path.node[level], first) | self.fill_leaf(&all[..n]);
         let mut path = *path;
-        path.slot[path.height - 1] = first as u32;
-        self.link(&path, path.height, 2, ([self.key(parent, first) | joined as u64, 0], 1));
-        self.give_back(path.leaf);
+        path.slot[level] = first;
+        self.link(&path, path.height, 2, ([joined, 0], 1));
         self.give_back(other);
         true
+    }
+
+    /// A block beside the path's in the node at `level` that `fits`: the lower slot of both, and its number.
+    fn sibling(&self, path: &Path, level: usize, fits: impl Fn(Block) -> bool) -> Option<(usize, u64)> {
+        let (parent, at) = (self.region.block(path.node[level]), path.slot[level]);
+        let number = |at: usize| parent.get(1 + at) & SLOT_BLOCK;
+        let fits = |at| fits(self.region.block(number(at)));
+        if at + 1 < parent.slots() && fits(at + 1) {
+            Some((at, number(at + 1)))
+        } else if at > 0 && fits(at - 1) {
+            Some((at - 1, number(at - 1)))
+        } else {
+            None
+        }
     }
 
     /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`; on upwards as far as it takes,
@@ -337,39 +459,39 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let Some(level) = depth.checked_sub(1) else {
             return self.link_root(path, (new, n));
         };
-        let (node, at) = (path.node[level], path.slot[level] as usize);
-        let count = self.region.node_count(node);
+        let (number, at) = (path.node[level], path.slot[level]);
+        let node = self.region.block(number);
+        let count = node.slots();
         let (mut all, mut total) = ([0; 2 * NODE_SLOTS], 0);
-        let kept = |at| self.region.get(node, 1 + at);
+        let kept = |at| node.get(1 + at);
         let changed = (0..at).map(kept).chain(new.into_iter().take(n)).chain((at + old..count).map(kept));
         for slot in changed {
             all[total] = slot;
             total += 1;
         }
         let tag = ((path.height - level) as u64) << 32;
-        let share = if level == 0 { 0 } else { self.key(path.node[level - 1], path.slot[level - 1] as usize) };
+        let share = match level.checked_sub(1) {
+            None => 0,
+            Some(above) => self.key(path.node[above], path.slot[above]),
+        };
         if total == 0 {
             happened(Event::NodeRemoved);
             self.link(path, level, 1, ([0; 2], 0));
         } else if total == 1 && level == 0 {
             happened(Event::RootLowered);
             // The root of one slot gives way to what is under it.
-            self.set_root(path.height - 1, slot_block(all[0]));
+            self.set_root(path.height - 1, all[0] & SLOT_BLOCK);
         } else if total > NODE_SLOTS {
             happened(Event::NodeSplit);
             let (low, high) = all[..total].split_at(if at + 1 >= count { NODE_SLOTS - 7 } else { total / 2 });
-            let slots = [share | self.fill_node(tag, low) as u64, slot_key(high[0]) | self.fill_node(tag, high) as u64];
+            let slots = [share | self.fill_node(tag, low), high[0] & !SLOT_BLOCK | self.fill_node(tag, high)];
             self.link(path, level, 1, (slots, 2));
         } else if total < NODE_LOW && total < count && level > 0 && self.join_node(path, level, &mut all, total) {
         } else {
             let fresh = self.fill_node(tag, &all[..total]);
-            if level == 0 {
-                self.set_root(path.height, fresh);
-            } else {
-                self.relink(path, level - 1, fresh);
-            }
+            self.relink(path, level, fresh);
         }
-        self.give_back(node);
+        self.give_back(number);
     }
 
     fn link_root(&mut self, path: &Path, (new, n): Slots) {
@@ -380,7 +502,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
                 let root = self.fill_node(tag, &new);
                 self.set_root(path.height + 1, root);
             }
-            1 => self.set_root(path.height, slot_block(new[0])),
+            1 => self.set_root(path.height, new[0] & SLOT_BLOCK),
             _ => {
                 let leaf = self.fill_leaf(&[]);
                 self.set_root(0, leaf);
@@ -388,51 +510,52 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         }
     }
 
-    fn fill_node(&mut self, tag: u64, slots: &[u64]) -> u32 {
-        let node = self.take();
-        for (at, &slot) in slots.iter().enumerate() {
-            self.region.put(node, 1 + at, slot);
+    fn fill_node(&mut self, tag: u64, slots: &[u64]) -> u64 {
+        let number = self.take();
+        let node = self.region.block(number);
+        for at in 0..=NODE_SLOTS {
+            self.region.put(node, 1 + at, slots.get(at).copied().unwrap_or(NO_SLOT));
         }
         self.region.put(node, 0, tag | slots.len() as u64);
-        node
+        number
     }
 
     /// `all[..n]`, the slots that remain of the path's node at `level`, go into one node with a sibling's, if they fit.
     fn join_node(&mut self, path: &Path, level: usize, all: &mut [u64; 2 * NODE_SLOTS], n: usize) -> bool {
-        let (parent, at) = (path.node[level - 1], path.slot[level - 1] as usize);
-        let sibling = |at| slot_block(self.region.get(parent, 1 + at));
-        let fits = |at| n + self.region.node_count(sibling(at)) <= NODE_JOINED;
-        let below = if at + 1 < self.region.node_count(parent) && fits(at + 1) {
-            false
-        } else if at > 0 && fits(at - 1) {
-            true
-        } else {
+        let fits = |block: Block| n + block.slots() <= NODE_JOINED;
+        let Some((first, other)) = self.sibling(path, level - 1, fits) else {
             return false;
         };
-        let other = sibling(if below { at - 1 } else { at + 1 });
-        let count = self.region.node_count(other);
-        let place = if below {
+        let parent = path.node[level - 1];
+        let block = self.region.block(other);
+        let count = block.slots();
+        let below = first < path.slot[level - 1];
+        if below {
             all.copy_within(0..n, count);
-            0
-        } else {
-            n
-        };
+        }
+        let place = if below { 0 } else { n };
         for at in 0..count {
-            all[place + at] = self.region.get(other, 1 + at);
+            all[place + at] = block.get(1 + at);
         }
         // The first slot's number means nothing in its own node; in the middle of one it is where the node's share began.
-        let (seam, begins) = if below { (count, at) } else { (n, at + 1) };
-        all[seam] = self.key(parent, begins) | slot_block(all[seam]) as u64;
-        let tag = ((path.height - level) as u64) << 32;
+        let seam = if below { count } else { n };
+        all[seam] = self.key(parent, first + 1) | all[seam] & SLOT_BLOCK;
         happened(Event::NodeJoined);
-        let joined = self.fill_node(tag, &all[..n + count]);
-        let first = at - below as usize;
+        let tag = ((path.height - level) as u64) << 32;
+        let joined = self.key(parent, first) | self.fill_node(tag, &all[..n + count]);
         let mut path = *path;
-        path.slot[level - 1] = first as u32;
-        let slot = self.key(parent, first) | joined as u64;
-        self.link(&path, level, 2, ([slot, 0], 1));
+        path.slot[level - 1] = first;
+        self.link(&path, level, 2, ([joined, 0], 1));
         self.give_back(other);
         true
+    }
+}
+
+/// Appends as many as fit.
+fn gather(entries: impl Iterator<Item = Vma>, all: &mut [Vma], n: &mut usize) {
+    for (place, vma) in all.iter_mut().skip(*n).zip(entries) {
+        *place = vma;
+        *n += 1;
     }
 }
 
@@ -456,9 +579,4 @@ fn happened(_event: Event) {
     super::tests::happened(_event);
 }
 
-/// A slot without its block.
-fn slot_key(slot: u64) -> u64 {
-    slot >> SLOT_BLOCK_BITS << SLOT_BLOCK_BITS
-}
-
-const EMPTY: Vma = Vma::new(0, 0, plimsoll_segment::vmap::Attributes::HOLE);
+const EMPTY: Vma = Vma::new(0, 0, Attributes::HOLE);

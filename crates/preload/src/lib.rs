@@ -15,6 +15,7 @@ pub mod entry {
         (@ $name:ident, caller, $n:tt, $target:path) => { entry_with_caller!($name, $n, $target); };
         (@ $name:ident, stacked, $n:tt, $target:path) => { entry_with_caller_on_stack!($name, $target); };
         (@ $name:ident, before, $n:tt, $target:path) => { entry_then_tail_jump!($name, $target); };
+        (@ $name:ident, through, $n:tt, $target:path) => { plimsoll_tracker::entry_through!($name, $target); };
         (@ $name:ident, plain, $n:tt, $target:path) => { plimsoll_tracker::entry_plain!($name, $target); };
     }
     hooked_calls!(entries);

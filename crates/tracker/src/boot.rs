@@ -77,6 +77,9 @@ pub fn resolve() {
         _ => Allocator::Other,
     };
     blocks::init(allocator);
+    let free =
+        if allocator == Allocator::Glibc { hook::malloc::free_glibc as *mut () } else { hook::malloc::free as *mut () };
+    hook::malloc::FREE.store(free, Relaxed);
     let _ = STATE.compare_exchange(NEW, RESOLVED, AcqRel, Relaxed);
 }
 
@@ -103,7 +106,7 @@ fn chunks_are_glibc() -> bool {
 pub unsafe fn early_alloc(p: *mut u8, n: usize) {
     if STATE.load(Relaxed) == RESOLVED {
         // SAFETY: the caller's contract.
-        if let Some(a) = unsafe { set_key(p, n, CALLER_EARLY) } {
+        if let Some(a) = unsafe { set_key(p, n, ROW_EARLY) } {
             early(0, a);
         }
     }

@@ -7,10 +7,12 @@
 //! ```text
 //! block      requested bytes … slack … │ trailer 8 B │      usable = malloc_usable_size, the trailer included
 //!
-//! trailer    63            36 35        16 15         0
-//!            │   check 28   │  caller 20  │ requested 16│
-//! check = high 28 bits of ((low 36 bits) ^ (address · odd) ^ secret) · odd
+//! trailer    63     46 45         30 29         0
+//!            │ row 18 │ requested 16 │  0 … 0  30 │   ^ address ^ secret
 //! ```
+//!
+//! The thirty zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
+//! first. The row (of the thread that allocated) names the caller.
 //!
 //! On glibc a request below 64 KiB asks for eight bytes more (8 B on average: sizes go by 16). Everywhere else, and for
 //! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the rest
@@ -19,7 +21,7 @@
 
 use crate::sys::{cpu, libc};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use plimsoll_segment::Allocator;
+use plimsoll_segment::{Allocator, Section};
 
 /// Blocks with at least this many usable bytes are kept in the side table.
 pub const TABLE_FROM: usize = 64 << 10;
@@ -32,13 +34,30 @@ static SECRET: AtomicU64 = AtomicU64::new(0);
 static ALLOCATOR: AtomicU32 = AtomicU32::new(Allocator::Other as u32);
 static TRAILER_BELOW_NOW: AtomicUsize = AtomicUsize::new(0);
 
-/// The key of a block: who, and how much was asked for.
+/// The key of a block: the row it was booked in, and how much was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
-    /// Caller.
-    pub caller: u32,
+    /// Row; below the section's capacity whatever the word held.
+    pub row: u32,
     /// Requested bytes.
     pub requested: u64,
+}
+
+const ROW_SHIFT: u32 = 46;
+const REQUESTED_SHIFT: u32 = 30;
+const CHECK: u64 = (1 << REQUESTED_SHIFT) - 1;
+const _: () = assert!(Section::Rows.capacity() == 1 << (64 - ROW_SHIFT));
+
+/// The upper part of a trailer: what all blocks of a row share.
+#[inline(always)]
+pub const fn row_key(row: u32) -> u64 {
+    (row as u64) << ROW_SHIFT
+}
+
+/// The row of a key.
+#[inline(always)]
+pub const fn row_of_key(key: u64) -> u32 {
+    (key >> ROW_SHIFT) as u32
 }
 
 /// Requests below this get a trailer by asking for more; 0: never ask for more.
@@ -79,6 +98,17 @@ pub unsafe fn usable_glibc(p: *mut u8) -> usize {
     (size & !7) - 8 - ((size & 2) << 2)
 }
 
+/// Usable bytes of a small, unmapped block of glibc's; at least [`TABLE_FROM`] for any other, a damaged header included.
+///
+/// # Safety
+/// `p` is a live block of glibc's malloc.
+#[inline(always)]
+pub unsafe fn usable_small(p: *mut u8) -> usize {
+    // SAFETY: as in `usable_glibc`.
+    let size = unsafe { *(p as *const usize).sub(1) };
+    if size & 2 != 0 { usize::MAX } else { (size & !7).wrapping_sub(8) }
+}
+
 /// Usable bytes of any live block of the allocator below.
 ///
 /// # Safety
@@ -90,26 +120,21 @@ pub unsafe fn usable(p: *mut u8) -> usize {
 }
 
 #[inline(always)]
-fn check(payload: u64, p: *mut u8) -> u64 {
-    let x = payload ^ (p as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ SECRET.load(Relaxed);
-    x.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 36
-}
-
-#[inline(always)]
 unsafe fn trailer_of(p: *mut u8, usable: usize) -> *mut u64 {
     // SAFETY: the last eight usable bytes of the caller's block; usable sizes of all allocators here are ≥ 8.
     unsafe { p.add(usable - TRAILER) as *mut u64 }
 }
 
-/// Writes a trailer.
+/// Writes a trailer; `row_key` as [`row_key`] makes it.
 ///
 /// # Safety
 /// `p` is a live block with this many usable bytes, and at least eight of them weren't asked for.
 #[inline(always)]
-pub unsafe fn write_trailer(p: *mut u8, usable: usize, caller: u32, requested: usize) {
-    let payload = (caller as u64) << 16 | (requested as u64 & 0xffff);
+pub unsafe fn write_trailer(p: *mut u8, usable: usize, row_key: u64, requested: usize) {
+    debug_assert!(requested < TABLE_FROM);
+    let v = row_key | (requested as u64) << REQUESTED_SHIFT;
     // SAFETY: the caller's contract.
-    unsafe { trailer_of(p, usable).write_unaligned(check(payload, p) << 36 | payload) }
+    unsafe { trailer_of(p, usable).write_unaligned(v ^ p as u64 ^ SECRET.load(Relaxed)) }
 }
 
 /// Reads a block's trailer. `None`: it has none, or it was overwritten.
@@ -123,16 +148,11 @@ pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
         return None;
     }
     // SAFETY: the caller's contract.
-    let v = unsafe { trailer_of(p, usable).read_unaligned() };
-    let payload = v & 0xf_ffff_ffff;
-    if v >> 36 != check(payload, p) {
+    let v = unsafe { trailer_of(p, usable).read_unaligned() } ^ p as u64 ^ SECRET.load(Relaxed);
+    if v & CHECK != 0 {
         return None;
     }
-    let requested = payload & 0xffff;
-    if requested as usize + TRAILER > usable {
-        return None;
-    }
-    Some(Key { caller: (payload >> 16) as u32, requested })
+    Some(Key { row: (v >> ROW_SHIFT) as u32, requested: v >> REQUESTED_SHIFT & 0xffff })
 }
 
 /// Clears a trailer.

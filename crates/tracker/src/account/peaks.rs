@@ -119,13 +119,33 @@ fn keep_composition(segment: Segment, half: u32, total: i64, blocks: i64, now: u
     h.composition.store(half, Release);
 }
 
-/// In a fork child: whoever held the lock in the parent isn't here.
-pub fn reset_after_fork() {
+/// In a fork child: whoever held the lock in the parent isn't here, and peaks begin anew.
+pub fn reset_after_fork(parent: Segment, child: Segment) {
     BUSY.store(false, Relaxed);
     WAITING.store(0, Relaxed);
+    let now = crate::boot::now_ns();
+    let (h, p) = (child.header(), parent.header());
+    let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
+        peak.store(live.load(Relaxed).max(0) as u64, Relaxed);
+        at.store(count.load(Relaxed).max(0) as u64, Relaxed);
+    };
+    h.live_bytes.store(p.live_bytes.load(Relaxed), Relaxed);
+    h.live_count.store(p.live_count.load(Relaxed), Relaxed);
+    begin(&h.live_bytes, &h.live_count, &h.peak_bytes, &h.count_at_peak);
+    h.peak_ns.store(now, Relaxed);
+    for i in 0..child.used(Section::Callers) as u32 {
+        let c = child.caller(i);
+        begin(&c.live_bytes, &c.live_count, &c.peak_bytes, &c.count_at_peak);
+    }
+    for i in 0..child.used(Section::Categories) as u16 {
+        let k = child.category(i);
+        begin(&k.live_bytes, &k.live_count, &k.peak_bytes, &k.count_at_peak);
+        k.peak_ns.store(now, Relaxed);
+    }
+    keep_composition(child, 0, h.live_bytes.load(Relaxed), h.live_count.load(Relaxed), now);
 }
 
-/// Sets the central figures of a fork child's segment from its seeded rows.
+/// Tells the central figures of blocks that were booked before they were there.
 pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
     central(segment, caller, bytes, count);
 }

@@ -60,17 +60,6 @@ pub fn init(segment: Segment) -> bool {
     true
 }
 
-/// Forgets the shared rows of the parent.
-pub fn reset_after_fork() {
-    for caller in 0..Section::Callers.capacity() as u32 {
-        match shared_cell(caller) {
-            // Untouched pages of the table read as zero: only what is set is written, so nothing is copied for it.
-            Some(c) if c.load(Relaxed) != 0 => c.store(0, Relaxed),
-            _ => {}
-        }
-    }
-}
-
 fn identify(row: &Row, caller: u32, slot: u32) {
     row.caller.store(caller, Relaxed);
     row.slot.store(slot + 1, Release);
@@ -138,26 +127,34 @@ pub fn find<'t>(segment: Segment, t: &'t mut ThreadState, caller: u32) -> Option
     Some(e)
 }
 
+#[inline(always)]
+fn drift(row: &Row, n: i64) -> i64 {
+    // SAFETY: a live word.
+    unsafe { crate::sys::cpu::add_own(row.room.as_ptr() as *const u64, n as u64) };
+    row.room.load(Relaxed)
+}
+
 /// Books an allocation in a row of the calling thread. True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_alloc(row: &Row, a: Amount) -> bool {
-    bump(&row.alloc_count, 1);
     bump(&row.alloc_bytes, a.usable);
     bump(&row.alloc_requested, a.requested);
-    let room = row.room.load(Relaxed) - a.usable as i64;
-    row.room.store(room, Relaxed);
-    room < 0
+    bump(&row.alloc_count, 1);
+    drift(row, -(a.usable as i64)) < 0
 }
 
 /// Books a release in a row of the calling thread. True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_free(row: &Row, a: Amount, room_span: i64) -> bool {
-    bump(&row.free_count, 1);
     bump(&row.free_bytes, a.usable);
     bump(&row.free_requested, a.requested);
-    let room = row.room.load(Relaxed) + a.usable as i64;
-    row.room.store(room, Relaxed);
-    room > room_span
+    bump(&row.free_count, 1);
+    drift(row, a.usable as i64) > room_span
+}
+
+/// The row in which this thread books a caller's blocks: its own, or the shared one.
+pub fn row_for(segment: Segment, t: Option<&mut ThreadState>, caller: u32) -> u32 {
+    t.and_then(|t| find(segment, t, caller)).map_or_else(|| shared_row(segment, caller), |e| e.row)
 }
 
 /// Books an allocation of this thread by caller number.

@@ -84,6 +84,16 @@ impl Segment {
         unsafe { &*((self.0 + Section::Rows.offset() + i as usize * Row::BYTES) as *const Row) }
     }
 
+    /// A row by its offset in the segment.
+    ///
+    /// # Safety
+    /// `offset` comes from [`crate::stack::memo::row_offset`] of a row in use.
+    #[inline(always)]
+    pub unsafe fn row_at(self, offset: u32) -> &'static Row {
+        // SAFETY: the caller's contract.
+        unsafe { &*((self.0 + offset as usize) as *const Row) }
+    }
+
     /// A caller.
     pub fn caller(self, i: u32) -> &'static Caller {
         self.record(Section::Callers, i as usize)
@@ -194,10 +204,11 @@ impl Segment {
     }
 }
 
-/// Adds to a counter that one writer owns: a load, an add and a release store, no locked instruction.
+/// Adds to a counter that one thread owns: no locked instruction, and nothing lost to a signal handler on top.
 #[inline(always)]
 pub fn bump(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(n), Release);
+    // SAFETY: a live word.
+    unsafe { crate::sys::cpu::add_own(counter.as_ptr(), n) }
 }
 
 /// Copies text into a NUL-padded field, cut at its end.

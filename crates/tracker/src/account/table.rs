@@ -5,7 +5,7 @@
 //! level 1      2^18                       4 MiB
 //! …  × 8       level 4: 2^27              2 GiB        reserved when first needed, touched where used
 //!
-//! entry        address (0 = free) │ caller 20 bits << 44 | requested 44 bits
+//! entry        address (0 = free) │ row 20 bits << 44 | requested 44 bits
 //! bucket       8 entries, two cache lines; an address has one bucket in each level
 //! ```
 //!
@@ -17,7 +17,7 @@ use super::blocks::Key;
 use super::segment::Segment;
 use crate::sys::os;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use plimsoll_segment::Counter;
+use plimsoll_segment::{Counter, Section};
 
 #[repr(C)]
 struct Entry {
@@ -57,7 +57,7 @@ fn reserve(level: usize) -> bool {
 /// Enters a block. False: no memory, or all its buckets are full.
 pub fn insert(p: *mut u8, key: Key) -> bool {
     let address = p as u64;
-    let word = (key.caller as u64) << 44 | key.requested.min((1 << 44) - 1);
+    let word = (key.row as u64) << 44 | key.requested.min((1 << 44) - 1);
     for level in 0..LEVELS {
         if LEVEL[level].load(Acquire) == 0 && !reserve(level) {
             return false;
@@ -80,7 +80,7 @@ fn find(p: *mut u8) -> Option<&'static Entry> {
 
 fn key_of(e: &Entry) -> Key {
     let word = e.key.load(Acquire);
-    Key { caller: (word >> 44) as u32, requested: word & ((1 << 44) - 1) }
+    Key { row: (word >> 44) as u32 & (Section::Rows.capacity() as u32 - 1), requested: word & ((1 << 44) - 1) }
 }
 
 /// Takes a block out.

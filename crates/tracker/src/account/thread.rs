@@ -12,7 +12,7 @@ use super::rows::IndexEntry;
 use super::segment::Segment;
 use crate::stack::memo::Memo;
 use crate::sys::{cpu, os};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, Section};
 
 /// Depth of the program's category stack.
@@ -27,20 +27,22 @@ pub struct ThreadState {
     pub stack_high: usize,
     /// `stack_high` − low end.
     pub stack_bytes: usize,
-    /// The memo and its index mask.
-    pub memo: *mut Memo,
+    /// The memo in force: this thread's own, or the empty one after the code map has changed.
+    pub memo: AtomicPtr<Memo>,
     /// Entries of the memo − 1.
     pub memo_mask: usize,
+    /// The thread's own memo.
+    pub own_memo: *mut Memo,
     /// Caller → row.
     pub index: *mut IndexEntry,
     /// Entries of the index − 1.
     pub index_mask: u32,
     /// Entries in use in the index.
     pub index_used: u32,
-    /// Category the program pushed last + 1; 0 none.
-    pub category: u32,
-    /// Generation of the code map that the memo belongs to.
-    pub generation: u32,
+    /// Category the program pushed last + 1, shifted by 48; 0 none.
+    pub category_tag: u64,
+    /// Slot in the segment + 1, as rows have it.
+    pub slot_mark: u32,
     /// Slot in the segment.
     pub slot: u32,
     /// Misses of the memo since it last grew.
@@ -82,10 +84,35 @@ fn directory() -> Option<&'static [Directory; Section::Threads.capacity()]> {
     (p != 0).then(|| unsafe { &*(p as *const [Directory; Section::Threads.capacity()]) })
 }
 
+/// A memo of the largest size that nobody writes: what every thread is given when the code map changes.
+static EMPTY: AtomicUsize = AtomicUsize::new(0);
+
+fn empty() -> *mut Memo {
+    EMPTY.load(Relaxed) as *mut Memo
+}
+
+/// The code map changes: from now on no thread recalls what it remembered before. Each notices at its next miss and
+/// empties its own memo.
+pub fn forget_stacks(segment: Segment) {
+    GENERATION.fetch_add(1, AcqRel);
+    let Some(directory) = directory() else { return };
+    for d in &directory[1..segment.used(Section::Threads).max(1)] {
+        let t = d.state.load(Acquire) as *mut ThreadState;
+        if !t.is_null() {
+            // SAFETY: states are never freed; the field is atomic.
+            unsafe { (*(&raw const (*t).memo)).store(empty(), Release) };
+        }
+    }
+}
+
 /// Reserves the directory. False: no address space.
 pub fn init() -> bool {
     if DIRECTORY.load(Acquire) != 0 {
         return true;
+    }
+    match os::private(LAST_MEMO * size_of::<Memo>()) {
+        Some(p) => EMPTY.store(p as usize, Release),
+        None => return false,
     }
     match os::private(size_of::<[Directory; Section::Threads.capacity()]>()) {
         Some(p) => {
@@ -171,11 +198,12 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         let index = private(FIRST_INDEX * size_of::<IndexEntry>(), segment)? as *mut IndexEntry;
         // SAFETY: fresh zeroed memory of the right size and alignment; zero is a valid value of every field.
         unsafe {
-            (*t).memo = memo;
+            (*t).own_memo = memo;
             (*t).memo_mask = FIRST_MEMO - 1;
             (*t).index = index;
             (*t).index_mask = FIRST_INDEX as u32 - 1;
             (*t).slot = slot;
+            (*t).slot_mark = slot + 1;
         }
         d.state.store(t as usize, Release);
         t
@@ -183,10 +211,11 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     // SAFETY: the slot was claimed by this thread alone.
     let t = unsafe { &mut *t };
     t.trailer_below = super::blocks::trailer_below();
-    t.category = 0;
+    t.category_tag = 0;
     t.pushed = 0;
     t.end_rounds = 3;
-    t.generation = 0;
+    // Another stack: nothing remembered of the last thread's holds.
+    t.memo.store(empty(), Relaxed);
     t.room_span = super::peaks::room_span(segment);
     let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
     t.stack_high = stack.high;
@@ -230,33 +259,22 @@ pub fn detach(segment: Segment, t: &ThreadState) {
     }
 }
 
-/// In a fork child: all slots but the caller's are gone, and no row of the parent is a row of ours.
-pub fn reset_after_fork(segment: Segment, own: Option<&mut ThreadState>) {
+/// In a fork child: all slots but the caller's wait for new threads. Rows, memos and indexes stay as they are: the
+/// child's segment numbers its rows as the parent's does.
+pub fn reset_after_fork(segment: Segment, keep: u32) {
     FREE.store(0, Relaxed);
-    let keep = own.as_ref().map(|t| t.slot);
-    if let Some(directory) = directory() {
-        for i in 1..segment.used(Section::Threads).max(1) {
-            if Some(i as u32) != keep && i as u32 != plimsoll_segment::SLOT_SHARED {
-                forget(directory[i].state.load(Relaxed) as *mut ThreadState);
-                let head = FREE.load(Relaxed);
-                directory[i].next_free.store(head & 0xffff_ffff, Relaxed);
-                FREE.store(i as u64, Relaxed);
+    let Some(directory) = directory() else { return };
+    for i in 1..segment.used(Section::Threads) as u32 {
+        let r = segment.thread(i);
+        if i == keep {
+            r.tid.store(os::gettid(), Relaxed);
+        } else {
+            if r.state.load(Relaxed) == 1 {
+                r.state.store(2, Relaxed);
             }
-        }
-    }
-    if let Some(t) = own {
-        forget(t);
-    }
-}
-
-/// Empties memo and index.
-fn forget(t: *mut ThreadState) {
-    // SAFETY: in a fork child no other thread exists; the state's memory is ours (copied on write).
-    unsafe {
-        if let Some(t) = t.as_mut() {
-            core::ptr::write_bytes(t.memo, 0, t.memo_mask + 1);
-            core::ptr::write_bytes(t.index, 0, t.index_mask as usize + 1);
-            t.index_used = 0;
+            let head = FREE.load(Relaxed);
+            directory[i as usize].next_free.store(head & 0xffff_ffff, Relaxed);
+            FREE.store(i as u64, Relaxed);
         }
     }
 }
@@ -275,6 +293,11 @@ pub struct Stack {
 }
 
 impl ThreadState {
+    /// Category the program pushed last + 1; 0 none.
+    pub fn category(&self) -> u32 {
+        (self.category_tag >> 48) as u32
+    }
+
     /// Makes the memo larger when it misses often: a program with many callers pays for them, an idle thread doesn't.
     pub fn grow_memo(&mut self, segment: Segment) {
         self.misses = 0;
@@ -283,8 +306,9 @@ impl ThreadState {
             return;
         }
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
-            // The old one is left to the slot's account: 3 KiB + 12 KiB at most.
-            self.memo = p as *mut Memo;
+            // The smaller ones are left behind: 63 KiB in all at most.
+            self.own_memo = p as *mut Memo;
+            self.memo.store(self.own_memo, Relaxed);
             self.memo_mask = entries - 1;
             segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
         }

@@ -4,7 +4,7 @@
 //! RTLD_NEXT counts from.
 
 use crate::account::segment::Segment;
-use crate::account::thread::GENERATION;
+use crate::account::thread::{self, GENERATION};
 use crate::boot;
 use crate::sys::libc::{self, Call};
 use core::ffi::{CStr, c_char, c_void};
@@ -25,9 +25,14 @@ impl Next {
 }
 
 fn next_generation() {
-    GENERATION.fetch_add(1, AcqRel);
-    if let Some(s) = Segment::current() {
-        s.count(Counter::code_generations, 1);
+    match Segment::current() {
+        Some(s) => {
+            thread::forget_stacks(s);
+            s.count(Counter::code_generations, 1);
+        }
+        None => {
+            GENERATION.fetch_add(1, AcqRel);
+        }
     }
 }
 

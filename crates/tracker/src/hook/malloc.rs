@@ -23,9 +23,13 @@ use crate::guard::{Entered, Inside, enter};
 use crate::stack::memo;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc::calls;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use plimsoll_segment::{CALLER_EARLY, Counter};
 
 /// malloc(3).
+///
+/// The state is taken before the stack is recalled and given back when the block is booked. Nothing that glibc's malloc
+/// does in between comes back to a hook; a signal handler that allocates meanwhile books in the shared rows.
 ///
 /// # Safety
 /// Called by the entry stub: `sp` and `fp` are the caller's.
@@ -36,54 +40,106 @@ pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
         if t.is_null() || n >= (*t).trailer_below {
             return malloc_slow(n, sp, fp);
         }
+        tls_set::<CURRENT>(0);
+        let Some(m) = memo::recall(&*t, sp, fp) else { return malloc_walk(n, sp, fp, t) };
         let p = calls::malloc(n + TRAILER);
-        if !p.is_null() {
-            book(t, p, n, sp, fp);
+        finish(t, p, n, m.row_key, m.row)
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
+    // SAFETY: as in `malloc`, which has taken the state.
+    unsafe {
+        let row = walk(t, sp, fp);
+        finish_any(t, calls::malloc(n + TRAILER), n, row)
+    }
+}
+
+/// The row for this call, remembered or walked for. `None`: an unprepared fork child.
+unsafe fn row_of(t: *mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
+    // SAFETY: the caller has taken the state.
+    match unsafe { memo::recall(&*t, sp, fp) } {
+        Some(m) => Some(blocks::row_of_key(m.row_key)),
+        // SAFETY: as above.
+        None => unsafe { walk(t, sp, fp) },
+    }
+}
+
+unsafe fn walk(t: *mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
+    // SAFETY: the caller has taken the state.
+    Segment::current().map(|segment| unsafe { memo::walk(segment, &mut *t, sp, fp).1 })
+}
+
+/// Books a fresh block of glibc's that was asked for with room for a trailer, and gives the state back.
+///
+/// # Safety
+/// `t` is this thread's state, taken; `p` is null or a live block of at least `n + TRAILER` usable bytes; `row` is the
+/// offset of a row of this thread, `row_key` its key.
+#[inline(always)]
+unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 {
+    // SAFETY: the caller's contract; the chunk header lies in front of the block; row offsets lie in the segment.
+    unsafe {
+        if p.is_null() {
+            tls_set::<CURRENT>(t as usize);
+            return p;
         }
+        let Some(segment) = Segment::current() else { return p };
+        let usable = blocks::usable_small(p);
+        if usable >= TABLE_FROM {
+            return finish_any(t, p, n, Some(blocks::row_of_key(row_key)));
+        }
+        let amount = Amount { usable: (usable - TRAILER) as u64, requested: n as u64 };
+        blocks::write_trailer(p, usable, row_key, n);
+        let row = segment.row_at(row);
+        if rows::add_alloc(row, amount) {
+            return flush(segment, t, p, row.caller.load(Relaxed));
+        }
+        tls_set::<CURRENT>(t as usize);
         p
     }
 }
 
-/// Books a fresh block of glibc's that was asked for with room for a trailer.
-///
-/// # Safety
-/// `t` is this thread's state taken from `current`; `p` is a live block of at least `n + TRAILER` usable bytes.
-#[inline(always)]
-unsafe fn book(t: *mut ThreadState, p: *mut u8, n: usize, sp: usize, fp: usize) {
-    let Some(segment) = Segment::current() else { return };
-    // SAFETY: the caller's contract; the chunk header lies in front of the block.
+/// The same for any block and any row.
+#[cold]
+#[inline(never)]
+unsafe fn finish_any(t: *mut ThreadState, p: *mut u8, n: usize, row: Option<u32>) -> *mut u8 {
+    // SAFETY: the caller holds the state; p is null or a live block of at least n bytes.
     unsafe {
-        let usable = blocks::usable_glibc(p);
-        if usable >= TABLE_FROM {
-            return book_slow(p, n, sp, fp);
+        if let (false, Some(segment), Some(row)) = (p.is_null(), Segment::current(), row) {
+            book_in(segment, Some(&mut *t), p, n, row);
         }
-        tls_set::<CURRENT>(0);
-        let (caller, row) = match memo::recall(&*t, sp, fp) {
-            Some(m) => (m.caller, m.row),
-            None => memo::walk(segment, &mut *t, sp, fp),
-        };
-        let amount = Amount { usable: (usable - TRAILER) as u64, requested: n as u64 };
-        blocks::write_trailer(p, usable, caller, n);
-        if row == 0 || rows::add_alloc(segment.row(row), amount) {
-            after(segment, t, caller, row == 0, amount);
+    }
+    tls_set::<CURRENT>(t as usize);
+    p
+}
+
+/// Writes a block's key and books it in a row.
+unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: usize, row: u32) {
+    // SAFETY: p is a live block of at least n bytes.
+    match unsafe { set_key(p, n, row) } {
+        Some(amount) => rows::alloc(segment, t, segment.row(row).caller.load(Relaxed), amount),
+        None => {
+            segment.count(Counter::unbooked_blocks, 1);
+            // SAFETY: a live block.
+            segment.count(Counter::unbooked_bytes, unsafe { blocks::usable(p) } as u64);
         }
-        tls_set::<CURRENT>(t as usize);
     }
 }
 
-/// No row of its own for the caller, or a drift beyond its bound.
+/// The drift of a row is beyond its bound.
 #[cold]
 #[inline(never)]
-unsafe fn after(segment: Segment, t: *mut ThreadState, caller: u32, unbooked: bool, amount: Amount) {
+unsafe fn flush(segment: Segment, t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 {
     // SAFETY: the caller holds the state.
-    let t = unsafe { &mut *t };
-    if unbooked {
-        return rows::alloc(segment, Some(t), caller, amount);
-    }
-    let span = t.room_span;
-    if let Some(e) = rows::find(segment, t, caller) {
+    let state = unsafe { &mut *t };
+    let span = state.room_span;
+    if let Some(e) = rows::find(segment, state, caller) {
         peaks::flush(segment, e, span);
     }
+    tls_set::<CURRENT>(t as usize);
+    p
 }
 
 #[cold]
@@ -120,19 +176,14 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
         match enter() {
             Entered::Thread(mut inside) => {
                 let segment = inside.segment;
-                let caller = caller_of(&mut inside, sp, fp);
-                match set_key(p, n, caller) {
-                    Some(amount) => rows::alloc(segment, Some(inside.state()), caller, amount),
-                    None => unbooked(segment, p),
+                if let Some(row) = row_of(inside.state(), sp, fp) {
+                    book_in(segment, Some(inside.state()), p, n, row);
                 }
             }
             Entered::Shared(segment) => {
                 let ra = *(sp as *const u64);
                 let caller = callers::number(segment, &[ra], callers::TRUNCATED, 0);
-                match set_key(p, n, caller) {
-                    Some(amount) => rows::alloc(segment, None, caller, amount),
-                    None => unbooked(segment, p),
-                }
+                book_in(segment, None, p, n, rows::shared_row(segment, caller));
             }
             Entered::Outside => boot::early_alloc(p, n),
         }
@@ -145,33 +196,22 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
 /// `sp`, `fp` are the hooked call's.
 pub unsafe fn caller_of(inside: &mut Inside, sp: usize, fp: usize) -> u32 {
     let segment = inside.segment;
-    let t = inside.state();
     // SAFETY: the caller's contract.
-    unsafe {
-        match memo::recall(t, sp, fp) {
-            Some(m) => m.caller,
-            None => memo::walk(segment, t, sp, fp).0,
-        }
-    }
-}
-
-fn unbooked(segment: Segment, p: *mut u8) {
-    segment.count(Counter::unbooked_blocks, 1);
-    // SAFETY: a live block.
-    segment.count(Counter::unbooked_bytes, unsafe { blocks::usable(p) } as u64);
+    let row = unsafe { row_of(inside.state(), sp, fp) };
+    row.map_or(0, |row| segment.row(row).caller.load(Relaxed))
 }
 
 /// Writes down whose block this is: in a trailer if there is room, else in the side table. Answers what to book.
 ///
 /// # Safety
 /// `p` is a live block of at least `n` usable bytes, held by this thread.
-pub unsafe fn set_key(p: *mut u8, n: usize, caller: u32) -> Option<Amount> {
+pub unsafe fn set_key(p: *mut u8, n: usize, row: u32) -> Option<Amount> {
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
         if usable < TABLE_FROM {
             if usable >= n + TRAILER {
-                blocks::write_trailer(p, usable, caller, n);
+                blocks::write_trailer(p, usable, blocks::row_key(row), n);
                 return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
             }
             // No room: what an earlier block left here must not pass for this one's trailer. The bytes were never
@@ -180,7 +220,7 @@ pub unsafe fn set_key(p: *mut u8, n: usize, caller: u32) -> Option<Amount> {
                 blocks::clear_trailer(p, usable);
             }
         }
-        let key = Key { caller, requested: n as u64 };
+        let key = Key { row, requested: n as u64 };
         table::insert(p, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
     }
 }
@@ -202,37 +242,61 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
     }
 }
 
-/// free(3).
+/// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
+pub static FREE: AtomicPtr<()> = AtomicPtr::new(free as *mut ());
+
+/// free(3) over glibc's malloc.
+///
+/// The state isn't taken: each counter is one instruction, so a signal handler on top can add to the same row.
 ///
 /// # Safety
 /// As free(3).
-pub unsafe extern "C" fn free(p: *mut u8) {
-    if p.is_null() {
-        return;
-    }
-    let t = tls_get::<CURRENT>() as *mut ThreadState;
+pub unsafe extern "C" fn free_glibc(p: *mut u8) {
+    let t = tls_get::<CURRENT>() as *const ThreadState;
     // SAFETY: a non-null `current` is this thread's state; p is a live block by free's own contract.
     unsafe {
-        if !t.is_null() && (*t).trailer_below != 0 {
-            let usable = blocks::usable_glibc(p);
-            if let Some(key) = blocks::read_trailer(p, usable)
-                && let Some(segment) = Segment::current()
-            {
-                blocks::clear_trailer(p, usable);
-                tls_set::<CURRENT>(0);
-                let amount = Amount { usable: (usable - TRAILER) as u64, requested: key.requested };
-                let e = &*(*t).index.add((key.caller & (*t).index_mask) as usize);
-                let row = segment.row(e.row);
-                if row.caller.load(core::sync::atomic::Ordering::Relaxed) != key.caller || e.row == 0 {
-                    rows::free(segment, Some(&mut *t), key.caller, amount);
-                } else if rows::add_free(row, amount, (*t).room_span) {
-                    after(segment, t, key.caller, false, amount);
-                }
-                tls_set::<CURRENT>(t as usize);
-                return calls::free(p);
-            }
+        if p.is_null() || t.is_null() {
+            return free(p);
         }
-        free_slow(p)
+        let usable = blocks::usable_small(p);
+        let Some(key) = blocks::read_trailer(p, usable) else { return free(p) };
+        let Some(segment) = Segment::current() else { return free(p) };
+        let row = segment.row(key.row);
+        if row.slot.load(Relaxed) != (*t).slot_mark {
+            return free(p);
+        }
+        blocks::clear_trailer(p, usable);
+        let amount = Amount { usable: (usable - TRAILER) as u64, requested: key.requested };
+        if rows::add_free(row, amount, (*t).room_span) {
+            return free_flush(segment, p, row.caller.load(Relaxed));
+        }
+        calls::free(p)
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn free_flush(segment: Segment, p: *mut u8, caller: u32) {
+    if let Entered::Thread(mut inside) = enter() {
+        let span = inside.state().room_span;
+        if let Some(e) = rows::find(segment, inside.state(), caller) {
+            peaks::flush(segment, e, span);
+        }
+    }
+    // SAFETY: the program's block, booked as free.
+    unsafe { calls::free(p) }
+}
+
+/// free(3), any allocator, any thread.
+///
+/// # Safety
+/// As free(3).
+#[cold]
+#[inline(never)]
+pub unsafe extern "C" fn free(p: *mut u8) {
+    if !p.is_null() {
+        // SAFETY: the caller's contract.
+        unsafe { free_slow(p) }
     }
 }
 
@@ -248,12 +312,14 @@ unsafe fn free_slow(p: *mut u8) {
             Entered::Thread(mut inside) => {
                 let segment = inside.segment;
                 match take_key(p) {
-                    Some((key, amount)) => rows::free(segment, Some(inside.state()), bounded(key.caller), amount),
+                    Some((key, amount)) => {
+                        rows::free(segment, Some(inside.state()), caller_of_key(segment, key), amount)
+                    }
                     None => unknown(segment, p),
                 }
             }
             Entered::Shared(segment) => match take_key(p) {
-                Some((key, amount)) => rows::free(segment, None, bounded(key.caller), amount),
+                Some((key, amount)) => rows::free(segment, None, caller_of_key(segment, key), amount),
                 None => unknown(segment, p),
             },
             Entered::Outside => boot::early_free(p),
@@ -262,8 +328,8 @@ unsafe fn free_slow(p: *mut u8) {
     }
 }
 
-/// A caller number from a key: a forged one must not lead outside the section.
-fn bounded(caller: u32) -> u32 {
+fn caller_of_key(segment: Segment, key: Key) -> u32 {
+    let caller = segment.row(key.row).caller.load(Relaxed);
     if (caller as usize) < plimsoll_segment::Section::Callers.capacity() { caller } else { CALLER_EARLY }
 }
 
@@ -283,11 +349,10 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
     unsafe {
         match n.checked_mul(size) {
             Some(bytes) if !t.is_null() && bytes < (*t).trailer_below => {
+                tls_set::<CURRENT>(0);
+                let row = row_of(t, sp, fp);
                 let p = calls::calloc(1, bytes + TRAILER);
-                if !p.is_null() {
-                    book(t, p, bytes, sp, fp);
-                }
-                p
+                finish_any(t, p, bytes, row)
             }
             bytes => {
                 if !boot::resolved() {
@@ -333,18 +398,19 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         let q = calls::realloc(p, asked(n));
         if q.is_null() {
             if let Some((key, _)) = old {
-                set_key(p, key.requested as usize, key.caller);
+                set_key(p, key.requested as usize, key.row);
             }
             return q;
         }
         release(old, old_usable);
         let t = tls_get::<CURRENT>() as *mut ThreadState;
-        if !t.is_null() && n < (*t).trailer_below {
-            book(t, q, n, sp, fp);
-        } else {
+        if t.is_null() || n >= (*t).trailer_below {
             book_slow(q, n, sp, fp);
+            return q;
         }
-        q
+        tls_set::<CURRENT>(0);
+        let row = row_of(t, sp, fp);
+        finish_any(t, q, n, row)
     }
 }
 
@@ -353,9 +419,11 @@ fn release(old: Option<(Key, Amount)>, usable: usize) {
     match (enter(), old) {
         (Entered::Thread(mut inside), Some((key, amount))) => {
             let segment = inside.segment;
-            rows::free(segment, Some(inside.state()), bounded(key.caller), amount);
+            rows::free(segment, Some(inside.state()), caller_of_key(segment, key), amount);
         }
-        (Entered::Shared(segment), Some((key, amount))) => rows::free(segment, None, bounded(key.caller), amount),
+        (Entered::Shared(segment), Some((key, amount))) => {
+            rows::free(segment, None, caller_of_key(segment, key), amount)
+        }
         (Entered::Thread(Inside { segment, .. }) | Entered::Shared(segment), None) => {
             segment.count(Counter::unknown_frees, 1);
             segment.count(Counter::unknown_free_bytes, usable as u64);

@@ -11,7 +11,6 @@ pub fn init(_: Segment) -> bool {
 pub fn lock_for_fork() {}
 pub fn unlock_after_fork() {}
 pub fn reset_after_fork() {}
-pub fn inherit(_: Segment, _: Segment) {}
 
 macro_rules! pass {
     ($($name:ident($($a:ident: $t:ty),*; $($rest:ident),*) -> $r:ty;)*) => {$(

@@ -3,7 +3,7 @@
 
 /// Calls `$m! { (name, kind, arguments, entry) … }`. Kinds:
 /// `caller` (the entry adds stack and frame pointer), `plain`, `stacked` (six arguments, pointers on the stack),
-/// `before` (a tail jump after a look at the arguments).
+/// `before` (a tail jump after a look at the arguments), `through` (a jump through a pointer that boot sets).
 #[macro_export]
 macro_rules! hooked_calls {
     ($m:ident) => {
@@ -12,8 +12,8 @@ macro_rules! hooked_calls {
             (calloc, caller, 2, $crate::hook::malloc::calloc)
             (realloc, caller, 2, $crate::hook::malloc::realloc)
             (reallocarray, caller, 3, $crate::hook::malloc::reallocarray)
-            (free, plain, 1, $crate::hook::malloc::free)
-            (cfree, plain, 1, $crate::hook::malloc::free)
+            (free, through, 1, $crate::hook::malloc::FREE)
+            (cfree, through, 1, $crate::hook::malloc::FREE)
             (free_sized, plain, 2, $crate::hook::malloc::free_sized)
             (free_aligned_sized, plain, 3, $crate::hook::malloc::free_aligned_sized)
             (posix_memalign, caller, 3, $crate::hook::aligned::posix_memalign)

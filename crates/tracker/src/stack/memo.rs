@@ -1,102 +1,96 @@
 //! The memo: who called, without walking again.
 //!
-//! A walk is a function of the return address, the words it read, the distance of the frame pointer if it was used, and
-//! the code map ([`super::walk`] states and keeps that). So an entry keeps all of these, and a remembered stack is taken
-//! only if every one compares equal. What is on the stack is kept as a distance from the stack pointer: the same path at
-//! another depth or on another thread compares equal.
+//! A walk is a function of the stack's words that it read, of the registers at entry and of the code map
+//! ([`super::walk`] states and keeps that). So an entry keeps every word, with its place, and a remembered stack is taken
+//! only if each of them is still what it was.
 //!
 //! ```text
-//! Memo 192 B    ra 8 │ fp distance 8 │ row 4 │ caller 4 │ pushed 2 │ extent 2 │ plain 1 │ relative 1 │ uses fp 1 │ 1
-//!               16 offsets of 2 B, in words from the stack pointer, plain ones first
-//!               16 words of 8 B
+//! Memo 192 B    tag 8: return address | pushed category << 48 │ sp 8 │ fp 8 │ row key 8 │ row offset 4 │ words 1 │ uses fp 1
+//!               13 offsets of 2 B from sp, in bytes
+//!               13 words of 8 B; those not used are the return address at offset 0, so that several compare at a time
 //! ```
 //!
-//! Two traps (experiments/mis.c, co.c): return addresses alone aren't enough (an alloca in a shared callee moves the frames;
-//! the saved frame pointers tell), and the words may lie beyond a smaller stack that the thread has switched to: before
-//! anything is read, `extent` must fit between the stack pointer and the end of the stack it is on. On a stack that isn't
-//! known (coroutines, sigaltstack) that end is the end of the page: the page that the stack pointer is in is mapped.
-//! Walks that stopped at such a bound aren't remembered.
+//! Two traps (experiments/mis.c, co.c): return addresses alone aren't enough (an alloca in a shared callee moves the
+//! frames; the saved frame pointers tell), and the words may lie beyond a smaller stack that the thread has switched to.
+//! Entries are made only on the thread's own stack and taken only for the very stack pointer they were made for: what was
+//! inside that stack then is inside it now. A new thread in the slot and a change of the code map (dlopen, dlclose) put
+//! an empty memo in force. On any other stack (coroutines, sigaltstack) each call walks, bounded by the
+//! end of the page that the stack pointer is in, which is mapped.
 
 use super::module::{self, Module};
 use super::{Entry, Image, Read, Rule, Stack, Walker, rule_for};
+use crate::account::blocks::row_key;
 use crate::account::callers::{self, FRAMES};
 use crate::account::rows;
 use crate::account::segment::Segment;
 use crate::account::thread::{GENERATION, ThreadState};
 use core::sync::atomic::{AtomicU64, Ordering::*};
-use plimsoll_segment::Counter;
+use plimsoll_segment::{Counter, Row, Section};
 
 /// Words of an entry.
-const WORDS: usize = 16;
+const WORDS: usize = 13;
 
 /// See the module comment.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub struct Memo {
-    ra: u64,
-    fp_distance: u64,
-    /// Row of this thread for the caller; 0: the entry is empty or has no row of its own.
+    tag: u64,
+    sp: usize,
+    fp: usize,
+    /// The upper part of the trailers of this row's blocks.
+    pub row_key: u64,
+    /// Offset in the segment of this thread's row for the caller.
     pub row: u32,
-    /// The caller.
-    pub caller: u32,
-    pushed: u16,
-    extent: u16,
-    plain: u8,
-    relative: u8,
+    words_used: u8,
     uses_fp: u8,
-    _pad: u8,
     offsets: [u16; WORDS],
     words: [u64; WORDS],
 }
 const _: () = assert!(size_of::<Memo>() == 192);
 
+/// Offset in the segment of a row.
+pub const fn row_offset(row: u32) -> u32 {
+    (Section::Rows.offset() + row as usize * Row::BYTES) as u32
+}
+const _: () = assert!(Section::Rows.offset() + Section::Rows.capacity() * Row::BYTES < u32::MAX as usize);
+
 #[inline(always)]
 fn place(t: &ThreadState, ra: u64, sp: usize) -> *mut Memo {
-    let h = (ra ^ (sp as u64).wrapping_mul(0x9e37_79b9)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let h = ra as usize ^ (sp >> 4);
     // SAFETY: the mask keeps the index inside this thread's memo.
-    unsafe { t.memo.add((h >> 40) as usize & t.memo_mask) }
+    unsafe { t.memo.load(Relaxed).add(h & t.memo_mask) }
 }
 
 /// The remembered entry for this call, if every word it was concluded from is still what it was.
 ///
 /// # Safety
-/// `sp` is the stack pointer at the entry of a hooked call of this thread.
+/// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
     // SAFETY: `place` answers an entry of this thread's memo.
     let m = unsafe { &*place(t, ra, sp) };
-    let room = t.stack_high.wrapping_sub(sp);
-    if m.ra != ra
-        || m.pushed as u32 != t.category
-        || room > t.stack_bytes
-        || room < (m.extent as usize) * 8
-        || t.generation != GENERATION.load(Relaxed)
-    {
+    if m.tag != ra | t.category_tag || m.sp != sp {
         return None;
     }
-    let at = sp as *const u64;
-    let mut different = 0;
-    let (plain, all) = (m.plain as usize, m.plain as usize + m.relative as usize);
-    if all > WORDS {
-        return None;
-    }
-    for i in 0..plain {
-        // SAFETY: offset < extent ≤ room: inside the stack that sp is on.
-        different |= unsafe { *at.add(m.offsets[i] as usize) } ^ m.words[i];
-    }
-    for i in plain..all {
-        // SAFETY: as above.
-        different |= unsafe { *at.add(m.offsets[i] as usize) }.wrapping_sub(sp as u64) ^ m.words[i];
-    }
-    if m.uses_fp != 0 {
-        different |= (fp as u64).wrapping_sub(sp as u64) ^ m.fp_distance;
+    // SAFETY: the entry was made for this stack pointer on this thread's stack: each offset is inside it. Unused
+    // offsets are 0.
+    let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) ^ m.words[i] };
+    let mut different = word(0) | word(1) | word(2);
+    if m.words_used > 3 {
+        different |= word(3) | word(4) | word(5) | word(6);
+        if m.words_used > 7 {
+            different |= word(7) | word(8) | word(9) | word(10) | word(11) | word(12);
+        }
+        if m.uses_fp != 0 {
+            different |= (fp ^ m.fp) as u64;
+        }
     }
     (different == 0).then_some(m)
 }
 
-/// Walks, numbers the caller, remembers. Answers the caller and this thread's row for it (0 = none).
+/// Walks, numbers the caller, remembers. Answers the caller and the row to book in: this thread's, or the shared one.
 ///
 /// # Safety
 /// As `recall`.
@@ -106,11 +100,11 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
     segment.count(Counter::stack_walks, 1);
-    let generation = GENERATION.load(Acquire);
-    if t.generation != generation {
+    if t.memo.load(Acquire) != t.own_memo {
+        // In force again first: a change of the code map that comes now must not be undone by this store afterwards.
+        t.memo.store(t.own_memo, Release);
         // SAFETY: this thread's memo.
-        unsafe { core::ptr::write_bytes(t.memo, 0, t.memo_mask + 1) };
-        t.generation = generation;
+        unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
     }
     t.misses += 1;
     if t.misses as usize > 8 * (t.memo_mask + 1) {
@@ -140,47 +134,34 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     }
     // What a truncated walk saw depends on where the page ended: as a caller it is what its innermost frame is.
     let n = if w.wall.is_some() && !known { 1 } else { n };
-    let caller = callers::number(segment, &frames[..n], flags, t.category);
-    let row = rows::find(segment, t, caller).map_or(0, |e| e.row);
-    if w.wall.is_none() && known && w.frames > 0 {
-        remember(t, entry, &w, &reads[..w.reads], caller, row);
+    let caller = callers::number(segment, &frames[..n], flags, t.category());
+    let row = rows::row_for(segment, Some(&mut *t), caller);
+    if known && w.frames > 0 && w.extent <= u16::MAX as u32 && segment.row(row).slot.load(Relaxed) == t.slot_mark {
+        remember(t, entry, &w, &reads[..w.reads], row);
     }
     (caller, row)
 }
 
-fn remember(t: &mut ThreadState, entry: Entry, w: &super::Walk, reads: &[Read], caller: u32, row: u32) {
-    if w.extent as usize / 8 > u16::MAX as usize || row == 0 {
-        return;
-    }
+fn remember(t: &mut ThreadState, entry: Entry, w: &super::Walk, reads: &[Read], row: u32) {
     let mut m = Memo {
-        ra: entry.ra,
-        fp_distance: entry.fp.wrapping_sub(entry.sp),
-        row,
-        caller,
-        pushed: t.category as u16,
-        extent: w.extent.div_ceil(8) as u16,
-        plain: 0,
-        relative: 0,
+        tag: entry.ra | t.category_tag,
+        sp: entry.sp as usize,
+        fp: entry.fp as usize,
+        row_key: row_key(row),
+        row: row_offset(row),
+        // A frame pointer that counts is compared with the second group.
+        words_used: if w.depends_on_entry_fp { reads.len().max(4) } else { reads.len() } as u8,
         uses_fp: w.depends_on_entry_fp as u8,
-        _pad: 0,
         offsets: [0; WORDS],
-        words: [0; WORDS],
+        words: [entry.ra; WORDS],
     };
-    let mut i = 0;
-    for relative in [false, true] {
-        for r in reads.iter().filter(|r| r.relative == relative) {
-            m.offsets[i] = (r.offset / 8) as u16;
-            m.words[i] = r.value;
-            i += 1;
-        }
-        if relative {
-            m.relative = i as u8 - m.plain;
-        } else {
-            m.plain = i as u8;
-        }
+    for (i, r) in reads.iter().enumerate() {
+        m.offsets[i] = r.offset as u16;
+        m.words[i] = if r.relative { r.value.wrapping_add(entry.sp) } else { r.value };
     }
-    // SAFETY: an entry of this thread's memo.
-    unsafe { *place(t, entry.ra, entry.sp as usize) = m };
+    let at = (entry.ra as usize ^ (entry.sp as usize >> 4)) & t.memo_mask;
+    // SAFETY: an entry of this thread's own memo, whichever is in force.
+    unsafe { *t.own_memo.add(at) = m };
 }
 
 /// Rules by pc, remembered for all threads. A cell is (pc ^ rule ^ generation, rule): a torn pair matches no pc.

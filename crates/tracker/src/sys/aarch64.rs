@@ -56,6 +56,17 @@ pub fn tls_set<const WORD: usize>(v: usize) {
     unsafe { ((tls_base() + WORD) as *mut usize).write_volatile(v) }
 }
 
+/// Adds to a word that this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair does what one instruction
+/// does there.
+///
+/// # Safety
+/// `p` is a live, aligned word.
+#[inline(always)]
+pub unsafe fn add_own(p: *const u64, n: u64) {
+    // SAFETY: the caller's contract.
+    unsafe { (*(p as *const core::sync::atomic::AtomicU64)).fetch_add(n, core::sync::atomic::Ordering::Release) };
+}
+
 /// The thread pointer. glibc's `struct pthread` ends there, at the high end of the thread's stack.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
@@ -149,6 +160,20 @@ macro_rules! entry_plain {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(".cfi_startproc", "b {t}", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_through {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", "adrp x9, {t}", "ldr x9, [x9, :lo12:{t}]", "br x9", ".cfi_endproc",
+                                   t = sym $target);
         }
     };
 }

@@ -71,6 +71,17 @@ pub fn tls_set<const WORD: usize>(v: usize) {
     }
 }
 
+/// Adds to a word that this thread alone writes, in one instruction: a signal handler of the same thread that adds to it
+/// too loses nothing. No lock prefix: other threads only read.
+///
+/// # Safety
+/// `p` is a live, aligned word.
+#[inline(always)]
+pub unsafe fn add_own(p: *const u64, n: u64) {
+    // SAFETY: the caller's contract; x86 stores are releases.
+    unsafe { asm!("add qword ptr [{p}], {n}", p = in(reg) p, n = in(reg) n, options(nostack)) }
+}
+
 /// The thread pointer: the address of glibc's `struct pthread`, which lies at the high end of the thread's stack.
 #[inline(always)]
 pub fn thread_pointer() -> usize {
@@ -164,6 +175,19 @@ macro_rules! entry_plain {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(".cfi_startproc", "jmp {t}", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// Defines an exported entry that jumps through the pointer `$target`, which must not be null.
+#[macro_export]
+macro_rules! entry_through {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", "jmp qword ptr [rip + {t}]", ".cfi_endproc", t = sym $target);
         }
     };
 }

@@ -7,7 +7,7 @@ use super::read::{self, Mute, Vm};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::gap::{Gap, Source};
-use crate::snapshot::{HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, Vma, VmRegion, VmTag};
+use crate::snapshot::{HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, VmRegion, VmTag, Vma};
 use crate::source::proc::Target;
 use crate::units::Bytes;
 

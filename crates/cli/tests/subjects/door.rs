@@ -1,0 +1,273 @@
+//! How a subject is started: as it is, or under the tracker. And the comparison of the two.
+
+use crate::books::Books;
+use crate::stage::{Scratch, say};
+use std::ffi::OsStr;
+use std::fs;
+use std::ops::{Deref, DerefMut};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program under test. Copied to where any user may read it: it needs nothing else.
+pub fn plimsoll() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_plimsoll"))
+}
+
+/// A user that a subject runs as.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct User {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+impl User {
+    /// From /etc/passwd (`name:x:uid:gid:…`).
+    pub fn named(name: &str) -> Option<User> {
+        let users = fs::read_to_string("/etc/passwd").ok()?;
+        let line = users.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let mut fields = line.split(':').skip(1);
+        Some(User { uid: fields.next()?.parse().ok()?, gid: fields.next()?.parse().ok()? })
+    }
+}
+
+/// Plain, or tracked with segments in a folder.
+pub struct Door {
+    pub segments: Option<PathBuf>,
+    sites: &'static str,
+    user: Option<User>,
+    program: PathBuf,
+}
+
+impl Door {
+    pub fn plain() -> Door {
+        Door { segments: None, sites: "off", user: None, program: plimsoll().to_path_buf() }
+    }
+
+    /// `folder` is where segments, the unpacked tracker and a copy of the program go.
+    pub fn tracked(folder: &Path, sites: &'static str) -> Door {
+        let segments = folder.join("segments");
+        fs::create_dir_all(&segments).expect("a folder for segments");
+        fs::set_permissions(&segments, fs::Permissions::from_mode(0o700)).expect("the owner may");
+        Door { segments: Some(segments), sites, user: None, program: plimsoll().to_path_buf() }
+    }
+
+    /// The same door for another user, who owns the folder of segments.
+    pub fn as_user(mut self, user: Option<User>, folder: &Path) -> Door {
+        let Some(user) = user else { return self };
+        self.user = Some(user);
+        if let Some(segments) = &self.segments {
+            chown(segments, Some(user.uid), Some(user.gid)).expect("root may");
+            // The build folder is often closed to others.
+            self.program = folder.join("plimsoll");
+            fs::copy(plimsoll(), &self.program).expect("the program can be copied");
+        }
+        self
+    }
+
+    /// The command line of a subject through this door.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = match &self.segments {
+            None => Command::new(program),
+            Some(segments) => {
+                let mut command = Command::new(&self.program);
+                command.args(["run", "--sites", self.sites, "--follow", "--report", "none", "--dir"]).arg(segments);
+                command.arg("--").arg(program);
+                command
+            }
+        };
+        if let Some(user) = self.user {
+            command.uid(user.uid).gid(user.gid);
+        }
+        if let Some(segments) = &self.segments {
+            command.env("XDG_CACHE_HOME", segments.join("cache"));
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// The segments there are.
+    pub fn segment_files(&self) -> Vec<PathBuf> {
+        let Some(segments) = &self.segments else { return Vec::new() };
+        let entries = fs::read_dir(segments).expect("the folder of segments").flatten().map(|entry| entry.path());
+        let mut files: Vec<PathBuf> = entries.filter(|path| path.extension() == Some(OsStr::new("seg"))).collect();
+        files.sort();
+        files
+    }
+
+    /// Books of every process that left a segment, each checked.
+    pub fn balanced_books(&self, whose: &str) -> Vec<Books> {
+        let read = |file: &PathBuf| {
+            let books = Books::read(plimsoll(), file.to_str().expect("a UTF-8 path"));
+            books.assert_balanced(&format!("{whose}, {}", file.display()));
+            books
+        };
+        self.segment_files().iter().map(read).collect()
+    }
+
+    /// Books of a running subject, through the segment's folder or by PID alone.
+    pub fn live_books(&self, child: &Child, whose: &str) -> Option<Books> {
+        let segments = self.segments.as_ref()?;
+        let prefix = format!("{}-", child.id());
+        let is_its = |file: &&PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
+        let files = self.segment_files();
+        let file = files.iter().find(is_its);
+        let file = file.unwrap_or_else(|| panic!("{whose}: no segment of {prefix}… in {}", segments.display()));
+        let books = Books::read(plimsoll(), file.to_str().expect("a UTF-8 path"));
+        books.assert_balanced(whose);
+        Some(books)
+    }
+}
+
+/// A subject that runs. Killed when the test lets go of it: a failed test leaves no server behind.
+pub struct Running(Child);
+
+impl Running {
+    /// Nothing of the test's own output is inherited, which a forgotten server would keep open.
+    pub fn start(command: &mut Command, output: Stdio) -> Running {
+        command.stdout(output).stderr(Stdio::null());
+        Running::start_with_errors(command)
+    }
+
+    /// As above, with the output and the errors where the command has them already.
+    pub fn start_with_errors(command: &mut Command) -> Running {
+        Running(command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)")))
+    }
+}
+
+impl Deref for Running {
+    type Target = Child;
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Running {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a run of a subject leaves to compare.
+pub struct Evidence {
+    pub output: Vec<u8>,
+    pub status: ExitStatus,
+    pub wall: Duration,
+}
+
+/// Runs a command to its end. Standard output and error are the evidence, in this order.
+pub fn evidence(command: &mut Command) -> Evidence {
+    let start = Instant::now();
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)"));
+    let mut all = output.stdout;
+    all.extend_from_slice(b"\n--- stderr ---\n");
+    all.extend_from_slice(&output.stderr);
+    Evidence { output: all, status: output.status, wall: start.elapsed() }
+}
+
+/// Waits for something that a subject does soon after its start.
+pub fn wait_for(what: &str, child: &mut Child, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            panic!("{what}: the subject ended before, {status}");
+        }
+        assert!(start.elapsed() < Duration::from_secs(120), "{what}: not within two minutes");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits for the end of a child, with a limit.
+pub fn wait_end(what: &str, child: &mut Child) -> ExitStatus {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return status;
+        }
+        if start.elapsed() > Duration::from_secs(120) {
+            let _ = child.kill();
+            panic!("{what}: did not end within two minutes");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs the subject through both doors and holds the two beside each other. Gives back the checked books.
+pub fn compare(name: &str, user: Option<User>, sites: &'static str, subject: impl Fn(&Door, &Path) -> Evidence) -> Vec<Books> {
+    let scratch = Scratch::new(name);
+    let folder = |which: &str| {
+        let path = scratch.path().join(which);
+        fs::create_dir(&path).expect("a new folder");
+        if let Some(user) = user {
+            chown(&path, Some(user.uid), Some(user.gid)).expect("root may");
+        }
+        path
+    };
+    let plain = subject(&Door::plain().as_user(user, scratch.path()), &folder("plain"));
+    let door = Door::tracked(scratch.path(), sites).as_user(user, scratch.path());
+    let tracked = subject(&door, &folder("tracked"));
+
+    let ended = |status: ExitStatus| (status.code(), status.signal());
+    assert_eq!(ended(plain.status), ended(tracked.status), "{name}: how it ended, plain and tracked\n{}", tail(&tracked.output));
+    // The two ran in folders of different names; nothing else may differ.
+    let plain_output = neutral(&plain.output, scratch.path(), "plain");
+    let tracked_output = neutral(&tracked.output, scratch.path(), "tracked");
+    if plain_output != tracked_output {
+        fs::write(scratch.path().join("plain.txt"), &plain_output).expect("scratch can be written");
+        fs::write(scratch.path().join("tracked.txt"), &tracked_output).expect("scratch can be written");
+        panic!("{name}: the output differs\n- plain:\n{}\n- tracked:\n{}", tail(&plain_output), tail(&tracked_output));
+    }
+    let books = door.balanced_books(name);
+    assert!(!books.is_empty(), "{name}: no segment was left");
+    say(&line(name, &plain, &tracked, &books));
+    if let Some(segments) = &door.segments {
+        let files = door.segment_files();
+        let blocks: u64 = files.iter().filter_map(|file| fs::metadata(file).ok()).map(|m| m.blocks() * 512).sum();
+        let mode = fs::metadata(segments).expect("it is there").permissions().mode() & 0o777;
+        assert_eq!(mode, 0o700, "the folder of segments stays private");
+        assert!(blocks <= files.len() as u64 * (64 << 20), "{name}: segments use {blocks} bytes");
+    }
+    books
+}
+
+/// One line with the key figures of all processes of a subject.
+fn line(name: &str, plain: &Evidence, tracked: &Evidence, books: &[Books]) -> String {
+    let sum = |figure: &str| -> i128 { books.iter().map(|b| b.total.get(figure)).sum() };
+    let mut categories: Vec<&str> = books.iter().flat_map(|b| b.categories.keys().map(String::as_str)).collect();
+    categories.sort_unstable();
+    categories.dedup();
+    let operations: u64 = books.iter().filter_map(|b| b.counter("vmap_operations")).sum();
+    let seconds = tracked.wall.as_secs_f64();
+    format!(
+        "subject {name}: {} process(es), {:.2} s plain, {seconds:.2} s tracked, {} blocks allocated, {} mapping operations \
+         ({:.0}/s), {} B live at the end, {} categories: {}",
+        books.len(),
+        plain.wall.as_secs_f64(),
+        sum("cumulative_count"),
+        operations,
+        operations as f64 / seconds,
+        sum("live_bytes"),
+        categories.len(),
+        categories.iter().take(12).copied().collect::<Vec<_>>().join(", "),
+    )
+}
+
+fn neutral(output: &[u8], scratch: &Path, which: &str) -> Vec<u8> {
+    let folder = scratch.join(which);
+    let text = String::from_utf8_lossy(output);
+    text.replace(folder.to_str().expect("a UTF-8 path"), "FOLDER").into_bytes()
+}
+
+fn tail(output: &[u8]) -> String {
+    let from = output.len().saturating_sub(4000);
+    String::from_utf8_lossy(&output[from..]).into_owned()
+}

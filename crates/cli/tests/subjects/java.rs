@@ -1,0 +1,150 @@
+//! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, asked for its books while it works.
+
+use crate::books::Books;
+use crate::door::{Door, Evidence, Running, compare, wait_end, wait_for};
+use crate::http::Connection;
+use crate::nmt;
+use crate::stage::{Scratch, jdk, must, say, shop};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const CONNECTIONS: u64 = 4;
+const REQUESTS: u64 = 600;
+
+struct Server {
+    child: Running,
+    port: u16,
+}
+
+fn start(door: &Door, jdk: &Path, folder: &Path, flags: &[&str]) -> Server {
+    let port_file = folder.join("port");
+    let mut command = door.command(jdk.join("bin/java"));
+    command.args(["-Xmx160m", "-Xms160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]).args(flags);
+    command.arg("-cp").arg(shop(&jdk.join("bin/javac"))).arg("shop.Shop").arg(&port_file);
+    let output = fs::File::create(folder.join("stdout")).expect("a file for the output");
+    let errors = fs::File::create(folder.join("stderr")).expect("a file for the errors");
+    let mut child = Running::start_with_errors(command.stdout(output).stderr(errors));
+    wait_for("the server listens", &mut child, || port_file.exists());
+    let port = fs::read_to_string(port_file).expect("a port").trim().parse().expect("a number");
+    Server { child, port }
+}
+
+/// The answers to a fixed set of requests, in the order of the requests, whatever order they were served in.
+fn load(port: u16) -> Vec<u8> {
+    let one = |connection: u64| {
+        let mut http = Connection::open(port).expect("a connection");
+        let mut answers = Vec::new();
+        for i in 0..REQUESTS {
+            let (status, body) = http.get(&format!("/orders/{}", connection * 1_000_003 + i)).expect("an answer");
+            assert_eq!(status, 200);
+            answers.extend(body);
+            answers.push(b'\n');
+        }
+        answers
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CONNECTIONS).map(|connection| scope.spawn(move || one(connection))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
+    })
+}
+
+fn stop(mut server: Server, folder: &Path, start: Instant, answers: Vec<u8>) -> Evidence {
+    let _ = Connection::open(server.port).and_then(|mut http| http.get("/stop"));
+    let status = wait_end("the server", &mut server.child);
+    let mut output = answers;
+    output.extend(fs::read(folder.join("stdout")).expect("the output"));
+    output.extend(fs::read(folder.join("stderr")).expect("the errors"));
+    Evidence { output, status, wall: start.elapsed() }
+}
+
+fn server(major: u32) {
+    let Some(jdk) = jdk(major) else {
+        say(&format!("subject jdk{major}: skipped, no JDK {major} in JAVA_HOME or /usr/lib/jvm"));
+        return;
+    };
+    let subject = |door: &Door, folder: &Path| {
+        let begin = Instant::now();
+        let server = start(door, &jdk, folder, &[]);
+        let mut answers = load(server.port);
+        let before = door.live_books(&server.child, "after some load");
+        let mut http = Connection::open(server.port).expect("a connection");
+        answers.extend(http.get("/basket/4194304").expect("an answer").1);
+        let after = door.live_books(&server.child, "after a direct buffer of 4 MiB");
+        if let (Some(before), Some(after)) = (before, after) {
+            assert_eq!((before.state.as_str(), after.state.as_str()), ("live", "live"));
+            grew_by_a_buffer(&before, &after, 4 << 20);
+        }
+        // Reports while the load goes on: balanced at any moment.
+        std::thread::scope(|scope| {
+            let busy = scope.spawn(|| load(server.port));
+            let mut reports = 0;
+            while !busy.is_finished() || reports < 3 {
+                door.live_books(&server.child, "under load");
+                reports += 1;
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
+            answers.extend(busy.join().expect("no panic"));
+        });
+        drop(http);
+        stop(server, folder, begin, answers)
+    };
+    compare(&format!("jdk{major}-spring-boot"), None, "off", subject);
+}
+
+/// A direct buffer is one malloc of the VM: nothing else of that size happens between the two reports.
+fn grew_by_a_buffer(before: &Books, after: &Books, bytes: i128) {
+    let grown = after.total.get("requested_bytes") - before.total.get("requested_bytes");
+    assert!((bytes..bytes + (1 << 20)).contains(&grown), "a direct buffer of {bytes}: grew by {grown}\n{before}{after}");
+}
+
+#[test]
+fn jdk_17_serves_spring_boot() {
+    server(17);
+}
+
+#[test]
+fn jdk_25_serves_spring_boot() {
+    server(25);
+}
+
+/// HotSpot's own books and ours of one process at one moment, side by side.
+fn beside_nmt(major: u32) {
+    let Some(jdk) = jdk(major) else { return };
+    let scratch = Scratch::new(&format!("nmt{major}"));
+    let door = Door::tracked(scratch.path(), "sampled");
+    let server = start(&door, &jdk, scratch.path(), &["-XX:NativeMemoryTracking=summary"]);
+    load(server.port);
+    let ours = door.live_books(&server.child, "before NMT").expect("the door is tracked");
+    let mut jcmd = Command::new(jdk.join("bin/jcmd"));
+    let text = must(jcmd.arg(server.child.id().to_string()).args(["VM.native_memory", "summary"]).stderr(Stdio::null()));
+    let theirs = nmt::hotspot(&String::from_utf8_lossy(&text));
+    stop(server, scratch.path(), Instant::now(), Vec::new());
+    assert!(theirs.len() > 10, "a report of NMT\n{}", String::from_utf8_lossy(&text));
+
+    let mut table = format!("JDK {major}, KiB{:>28} {:>12} {:>12} {:>12}\n", "NMT malloc", "ours", "NMT mapped", "ours");
+    let mut names: Vec<&str> = theirs.keys().map(String::as_str).collect();
+    names.extend(ours.categories.keys().map(String::as_str).filter(|name| !theirs.contains_key(*name)));
+    for name in names {
+        let their = theirs.get(name).copied().unwrap_or_default();
+        let our = if name == "Total" { Some(&ours.total) } else { ours.categories.get(name) };
+        let figure = |figure: &str| our.map_or(0, |figures| figures.get(figure) >> 10);
+        let (malloc, mapped) = (figure("requested_bytes"), figure("committed_bytes"));
+        table += &format!("  {name:26} {:>12} {malloc:>12} {:>12} {mapped:>12}\n", their.malloc >> 10, their.mapped >> 10);
+    }
+    say(&table);
+    // Every byte that it sees we see, and more: libraries' own blocks, its headers, what lies outside the VM.
+    let (sum, total) = (theirs["Total"].malloc as i128, ours.total.get("requested_bytes"));
+    assert!(total >= sum * 98 / 100, "NMT counts {sum} B of blocks, we {total} B (2 % for what came between the reports)");
+}
+
+#[test]
+fn jdk_17_beside_nmt() {
+    beside_nmt(17);
+}
+
+#[test]
+fn jdk_25_beside_nmt() {
+    beside_nmt(25);
+}

@@ -1,0 +1,148 @@
+//! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or are
+//! built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
+
+use crate::door::{Door, Evidence, Running, compare, evidence, plimsoll, wait_end, wait_for};
+use crate::nmt;
+use crate::stage::{cached, jdk, must, npm, repository, say};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// An image with nmt, jfr and jcmd, unpacked; or None where neither the kit's images nor the built ones are.
+fn image(name: &str) -> Option<PathBuf> {
+    let built = repository().join("target/native-images").join(name);
+    if built.exists() {
+        return Some(built);
+    }
+    // In a worktree the folder may lie a level higher.
+    let kit = |up: &str| repository().join(up).join(format!("shared/subjects/native-image/{name}.xz"));
+    let packed = ["..", "../.."].map(kit).into_iter().find(|path| path.exists());
+    let Some(packed) = packed else {
+        say(&format!("subject native-image {name}: skipped, neither ../shared/subjects/native-image nor `make native-images`"));
+        return None;
+    };
+    let folder = cached(&format!("native-image-{name}"), |part| {
+        let image = part.join(name);
+        let file = fs::File::create(&image).expect("the cache can be written");
+        let unpacked = Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz starts");
+        assert!(unpacked.success());
+        must(Command::new("chmod").arg("755").arg(&image));
+    });
+    Some(folder.join(name))
+}
+
+/// Its own PID is the one thing that an image prints which differs from run to run.
+fn without_pid(output: Vec<u8>) -> Vec<u8> {
+    let text = String::from_utf8_lossy(&output).into_owned();
+    let Some((before, after)) = text.split_once("pid=") else { return output };
+    format!("{before}pid=N{}", after.trim_start_matches(|c: char| c.is_ascii_digit())).into_bytes()
+}
+
+#[test]
+fn a_stripped_image_says_hello() {
+    let Some(image) = image("hello") else { return };
+    compare("native-image-hello", None, "off", |door, _| {
+        let mut seen = evidence(door.command(&image).args(["16", "0"]));
+        seen.output = without_pid(seen.output);
+        seen
+    });
+}
+
+#[test]
+fn an_image_with_nmt_is_held_beside_its_own_report() {
+    let Some(image) = image("gap") else { return };
+    compare("native-image-gap", None, "sampled", |door, folder| gap(door, &image, folder));
+}
+
+/// 200 deflaters, 16 MiB of direct buffers, 16 MiB by Unsafe, 16 MiB of mapped file, 20 threads, 6 seconds of life.
+fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
+    let begin = Instant::now();
+    let output = folder.join("stdout");
+    let mut command = door.command(image);
+    command.args(["-XX:+PrintNMTStatistics", "200", "16", "16", "16", "20", "6"]);
+    let mut child = Running::start(&mut command, fs::File::create(&output).expect("a file").into());
+    let text = || fs::read_to_string(&output).unwrap_or_default();
+    wait_for("the image is ready", &mut child, || text().contains("ready"));
+
+    // While it sleeps: its own report through jcmd, and ours on both sides of it.
+    let before = door.live_books(&child, "native image, idle");
+    if let (Some(ours), Some(jdk)) = (before, jdk(25).or_else(|| jdk(17))) {
+        let mut jcmd = Command::new(jdk.join("bin/jcmd"));
+        jcmd.arg(child.id().to_string()).arg("VM.native_memory").stderr(Stdio::null());
+        let theirs = nmt::native_image(&String::from_utf8_lossy(&must(&mut jcmd)));
+        let mut table = format!("native image gap, KiB{:>20} {:>8} {:>12} {:>8}\n", "NMT malloc", "count", "ours", "count");
+        let mut names: Vec<&String> = theirs.keys().collect();
+        names.extend(ours.categories.keys().filter(|name| !theirs.contains_key(*name)));
+        for name in names {
+            let their = theirs.get(name).copied().unwrap_or_default();
+            let our = if name == "Total" { Some(&ours.total) } else { ours.categories.get(name) };
+            let (bytes, count) = our.map_or((0, 0), |our| (our.get("requested_bytes") >> 10, our.get("live_count")));
+            table += &format!("  {name:30} {:>8} {:>8} {bytes:>12} {count:>8}\n", their.malloc >> 10, their.count);
+        }
+        say(&table);
+        let total = theirs.get("Total").expect("a total");
+        assert!(total.malloc > 30 << 20, "32 MiB of direct buffers and Unsafe are in its books");
+        // Printed in KiB, rounded down, so `>=` holds exactly for what both see.
+        assert!(ours.total.get("requested_bytes") >= i128::from(total.malloc), "every byte it sees we see");
+        assert!(ours.total.get("live_count") >= i128::from(total.count), "every block it sees we see");
+        assert!(ours.total.get("committed_bytes") >= i128::from(total.mapped), "every mapping it sees we see");
+        // 200 deflaters at level 9 take some 260 KiB each from zlib, which it does not see at all.
+        let more = ours.total.get("requested_bytes") - i128::from(total.malloc);
+        assert!(more > 40 << 20, "zlib's {more} B are in our books alone");
+    }
+    let status = wait_end("the image", &mut child);
+    // The report at its end is evidence that the image works; its figures move with timing and are not compared.
+    let text = text();
+    let (said, statistics) = text.split_once("Native memory tracking").expect("-XX:+PrintNMTStatistics prints");
+    assert!(nmt::native_image(statistics).contains_key("Total"), "{statistics}");
+    Evidence { output: without_pid(said.as_bytes().to_vec()), status, wall: begin.elapsed() }
+}
+
+/// A script of some hundred kilobytes, the same at each run.
+fn script(functions: u32) -> String {
+    let function = |i: u32| {
+        format!("function f{i}(a, b) {{ var unused = {i}; var r = []; for (var k = 0; k < a; k++) {{ if (k % {} == 0) r.push(b + k * {i}); }} return r.length ? f{}(r.length, b) : b; }}\n", i % 7 + 2, i / 2)
+    };
+    (0..functions).map(function).collect::<String>() + "console.log(f1(10, 20));\n"
+}
+
+fn closure(version: &str, name: &str, functions: u32) {
+    let compiler = npm("google-closure-compiler-linux", version, "package/compiler");
+    compare(name, None, "off", |door, folder| {
+        let (input, output) = (folder.join("in.js"), folder.join("out.js"));
+        fs::write(&input, script(functions)).expect("scratch can be written");
+        let mut seen = evidence(door.command(&compiler).arg("--js").arg(input).arg("--js_output_file").arg(&output));
+        seen.output.extend(fs::read(output).expect("compiled"));
+        seen
+    });
+}
+
+#[test]
+fn closure_compiler_dynamic() {
+    closure("20210406.0.0", "closure-compiler-20210406-glibc", 3000);
+}
+
+#[test]
+fn closure_compiler_packed_by_upx() {
+    closure("20250407.0.0", "closure-compiler-20250407-upx", 1500);
+}
+
+/// Nothing can be interposed in a static program: it is said in one sentence, and the program runs.
+#[test]
+fn closure_compiler_static() {
+    let compiler = npm("google-closure-compiler-linux", "20261015.0.0", "package/compiler");
+    let scratch = crate::stage::Scratch::new("static");
+    let input = scratch.path().join("in.js");
+    fs::write(&input, script(200)).expect("scratch can be written");
+    let run = |command: &mut Command| command.arg("--js").arg(&input).output().expect("the compiler starts");
+    let plain = run(&mut Command::new(&compiler));
+    let tracked = run(&mut Door::tracked(scratch.path(), "off").command(&compiler));
+    assert_eq!((plain.status, &plain.stdout), (tracked.status, &tracked.stdout));
+    let said = String::from_utf8_lossy(&tracked.stderr).into_owned();
+    let own = said.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
+    assert_eq!(own.trim_end().lines().count(), 1, "one sentence: {own}");
+    assert!(own.contains("static"), "which says why: {own}");
+    assert!(plimsoll().exists());
+    say(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
+}

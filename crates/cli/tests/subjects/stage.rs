@@ -1,0 +1,135 @@
+//! Where subjects come from and where they run: the cache of fetched programs, scratch folders, the JDKs of the machine.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The top of the repository.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/cli lies two levels deep").to_path_buf()
+}
+
+/// Programs fetched once and kept between runs: `target/subjects`.
+pub fn cache() -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("the target folder").join("subjects");
+    fs::create_dir_all(&path).expect("the cache can be made");
+    path
+}
+
+/// What the tests say about the subjects that ran. Straight to the descriptor: libtest keeps `println!` of passed tests.
+pub fn say(line: &str) {
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// A folder of one test, gone at its end unless the test failed.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}-{number}", std::process::id()));
+        fs::create_dir_all(&path).expect("a scratch folder can be made");
+        // Open to others: PostgreSQL runs as another user, and the caller's umask may be 077.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the owner may");
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            say(&format!("kept for a look: {}", self.0.display()));
+        } else {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+/// Makes `target` in the cache by `make`, once: built beside and moved into place, so that a killed test leaves no half.
+pub fn cached(target: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let path = cache().join(target);
+    if !path.exists() {
+        let part = cache().join(format!("{target}.part-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&part);
+        fs::create_dir_all(&part).expect("the cache can be written");
+        make(&part);
+        // Another test process may have won the race; its copy is as good.
+        if fs::rename(&part, &path).is_err() {
+            let _ = fs::remove_dir_all(&part);
+        }
+        assert!(path.exists(), "{target} was made");
+    }
+    path
+}
+
+/// Runs a command that has to succeed and gives back its standard output.
+pub fn must(command: &mut Command) -> Vec<u8> {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
+    output.stdout
+}
+
+/// A program out of an npm package, at exactly this version.
+pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
+    let folder = cached(&format!("{package}-{version}"), |part| {
+        let spec = format!("{package}@{version}");
+        must(Command::new("npm").args(["pack", "--silent", "--pack-destination"]).arg(part).arg(spec).current_dir(part));
+        let archive = part.join(format!("{package}-{version}.tgz"));
+        must(Command::new("tar").arg("xzf").arg(&archive).arg("-C").arg(part));
+        fs::remove_file(archive).expect("the archive was there");
+    });
+    folder.join(member)
+}
+
+/// Jars and classes of the Spring Boot server in fixtures/java/shop: a class path.
+pub fn shop(javac: &Path) -> String {
+    let source = repository().join("fixtures/java/shop");
+    let folder = cached("shop-1", |part| {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
+        maven.arg(format!("-DoutputDirectory={}", part.join("jars").display()));
+        maven.arg(format!("-Dmaven.repo.local={}", cache().join("m2").display()));
+        must(&mut maven);
+        let mut compiler = Command::new(javac);
+        compiler.args(["-parameters", "--release", "17", "-cp"]).arg(part.join("jars/*"));
+        compiler.arg("-d").arg(part.join("classes")).arg(source.join("shop/Shop.java"));
+        must(&mut compiler);
+    });
+    format!("{0}/classes:{0}/jars/*", folder.display())
+}
+
+/// The JDK of this major version: JAVA_HOME, or what lies where Debian and Adoptium put theirs.
+pub fn jdk(major: u32) -> Option<PathBuf> {
+    let mut homes: Vec<PathBuf> = std::env::var_os("JAVA_HOME").map(PathBuf::from).into_iter().collect();
+    if let Ok(entries) = fs::read_dir("/usr/lib/jvm") {
+        homes.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    let wanted = format!("JAVA_VERSION=\"{major}");
+    let is_it = |home: &PathBuf| {
+        let release = fs::read_to_string(home.join("release")).unwrap_or_default();
+        // `JAVA_VERSION="17.0.15"` and `"25"`, but not `"1.7"` or `"250"`.
+        let version = release.lines().find_map(|line| line.strip_prefix(&wanted));
+        version.is_some_and(|rest| rest.starts_with(['.', '"'])) && home.join("bin/javac").exists()
+    };
+    homes.into_iter().find(is_it)
+}
+
+/// Compiles one of the C programs in fixtures/c.
+pub fn c_program(name: &str, folder: &Path) -> PathBuf {
+    let program = folder.join(name);
+    let source = repository().join("fixtures/c").join(format!("{name}.c"));
+    must(Command::new("gcc").args(["-O2", "-Wall", "-Werror", "-pthread", "-o"]).arg(&program).arg(source));
+    program
+}

@@ -98,7 +98,10 @@ impl Books {
             at_most("committed_bytes", "reserved_bytes");
         }
         let peaks: i128 = self.categories.values().map(|figures| figures.get("peak_bytes")).sum();
-        assert!(self.total.get("peak_bytes") <= peaks, "{whose}: the peak of the total above the sum of all peaks\n{self}");
+        assert!(
+            self.total.get("peak_bytes") <= peaks,
+            "{whose}: the peak of the total above the sum of all peaks\n{self}"
+        );
     }
 
     /// A counter of the segment's header, wherever the report has it.

@@ -6,7 +6,9 @@ use std::path::Path;
 
 /// Templates and the large headers: about a second of cc1plus.
 fn source() -> String {
-    let mut text = String::from("#include <map>\n#include <string>\n#include <vector>\n#include <algorithm>\n#include <iostream>\n");
+    let mut text = String::from(
+        "#include <map>\n#include <string>\n#include <vector>\n#include <algorithm>\n#include <iostream>\n",
+    );
     for i in 0..40 {
         text += &format!(
             "struct T{i} {{ std::map<std::string, std::vector<int>> m; int f(int x) {{ auto &v = m[std::to_string(x)]; \

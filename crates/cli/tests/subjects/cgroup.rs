@@ -18,7 +18,8 @@ impl Cgroup {
             (Path::new("/sys/fs/cgroup/memory"), 1)
         } else {
             let base = Path::new("/sys/fs/cgroup");
-            let controllers = fs::read_to_string(base.join("cgroup.controllers")).map_err(|e| format!("no cgroups: {e}"))?;
+            let controllers =
+                fs::read_to_string(base.join("cgroup.controllers")).map_err(|e| format!("no cgroups: {e}"))?;
             if !controllers.split_whitespace().any(|controller| controller == "memory") {
                 return Err(format!("the memory controller is not among '{}'", controllers.trim()));
             }
@@ -35,7 +36,11 @@ impl Cgroup {
         let name = if self.version == 1 { "memory.limit_in_bytes" } else { "memory.max" };
         fs::write(self.path.join(name), bytes.to_string()).expect("a limit can be set");
         // Swap would only delay the kill; without swap the file may be missing.
-        let swap = if self.version == 1 { ("memory.memsw.limit_in_bytes", bytes.to_string()) } else { ("memory.swap.max", "0".into()) };
+        let swap = if self.version == 1 {
+            ("memory.memsw.limit_in_bytes", bytes.to_string())
+        } else {
+            ("memory.swap.max", "0".into())
+        };
         let _ = fs::write(self.path.join(swap.0), swap.1);
     }
 
@@ -71,7 +76,8 @@ impl Cgroup {
 
     fn read(&self, name: &str) -> BTreeMap<String, u64> {
         let text = fs::read_to_string(self.path.join(name)).expect("a cgroup has its files");
-        let pair = |line: &str| line.split_once(' ').and_then(|(key, value)| Some((key.to_string(), value.parse().ok()?)));
+        let pair =
+            |line: &str| line.split_once(' ').and_then(|(key, value)| Some((key.to_string(), value.parse().ok()?)));
         text.lines().filter_map(pair).collect()
     }
 }

@@ -63,7 +63,10 @@ fn hold_beside(whose: &str, before: &Books, dead: &Books, logged: &Logged, threa
         ("live_count", grown("live_count") - logged.blocks, 1),
     ];
     for (figure, difference, bound) in differences {
-        assert!((0..=threads * bound).contains(&difference), "{whose}: {figure} is {difference} above the program's own log\n{dead}");
+        assert!(
+            (0..=threads * bound).contains(&difference),
+            "{whose}: {figure} is {difference} above the program's own log\n{dead}"
+        );
     }
     say(&format!(
         "subject {whose}: after {} operations of {threads} thread(s) {} B in {} blocks by its own log; the dead segment says {:+} B, {:+} blocks",
@@ -110,7 +113,8 @@ fn the_books_survive_an_oom_kill() {
     let program = c_program("logged", scratch.path());
     let log = scratch.path().join("log");
     let door = Door::tracked(scratch.path(), "off");
-    let mut child = Running::start(&mut group.wrap(door.command(&program).arg(&log).args(["2", "grow"])), Stdio::null());
+    let mut child =
+        Running::start(&mut group.wrap(door.command(&program).arg(&log).args(["2", "grow"])), Stdio::null());
     let file = at_the_gate(&log, 2, &mut child);
     let before = door.live_books(&child, "at the gate").expect("the door is tracked");
     file.go();
@@ -134,7 +138,10 @@ fn the_next_start_finds_its_predecessors_books() {
     let volume = Door::tracked(scratch.path(), "off");
     let container = |command: &Command| {
         let mut inside = Command::new("unshare");
-        inside.args(["--pid", "--fork", "--mount-proc", "--kill-child"]).arg(command.get_program()).args(command.get_args());
+        inside
+            .args(["--pid", "--fork", "--mount-proc", "--kill-child"])
+            .arg(command.get_program())
+            .args(command.get_args());
         for (name, value) in command.get_envs() {
             inside.env(name, value.expect("only set"));
         }
@@ -189,7 +196,11 @@ fn what_a_segment_charges_to_the_cgroup() {
         let (shmem, file) = (stat.get("shmem").copied().unwrap_or(0), stat["file"]);
         lines += &format!(
             "subject segment-charge, {place}: the file is {} KiB long with {} KiB of blocks; charged: {} KiB shmem, {} KiB page cache, {} KiB anonymous\n",
-            segment.len() >> 10, blocks >> 10, shmem >> 10, file >> 10, stat["anon"] >> 10
+            segment.len() >> 10,
+            blocks >> 10,
+            shmem >> 10,
+            file >> 10,
+            stat["anon"] >> 10
         );
         if place == "tmpfs" && is_tmpfs(base) {
             assert!(shmem >= blocks * 9 / 10, "a tmpfs charges its blocks as shared memory\n{lines}");

@@ -73,7 +73,9 @@ impl Door {
             None => Command::new(program),
             Some(segments) => {
                 let mut command = Command::new(&self.program);
-                command.args(["run", "--sites", self.sites, "--follow", "--report", "none", "--dir"]).arg(segments);
+                command
+                    .args(["run", "--sites", self.sites, "--follow", "--report", "none", "--retain", "400", "--dir"])
+                    .arg(segments);
                 command.arg("--").arg(program);
                 command
             }
@@ -202,7 +204,12 @@ pub fn wait_end(what: &str, child: &mut Child) -> ExitStatus {
 }
 
 /// Runs the subject through both doors and holds the two beside each other. Gives back the checked books.
-pub fn compare(name: &str, user: Option<User>, sites: &'static str, subject: impl Fn(&Door, &Path) -> Evidence) -> Vec<Books> {
+pub fn compare(
+    name: &str,
+    user: Option<User>,
+    sites: &'static str,
+    subject: impl Fn(&Door, &Path) -> Evidence,
+) -> Vec<Books> {
     let scratch = Scratch::new(name);
     let folder = |which: &str| {
         let path = scratch.path().join(which);
@@ -217,7 +224,12 @@ pub fn compare(name: &str, user: Option<User>, sites: &'static str, subject: imp
     let tracked = subject(&door, &folder("tracked"));
 
     let ended = |status: ExitStatus| (status.code(), status.signal());
-    assert_eq!(ended(plain.status), ended(tracked.status), "{name}: how it ended, plain and tracked\n{}", tail(&tracked.output));
+    assert_eq!(
+        ended(plain.status),
+        ended(tracked.status),
+        "{name}: how it ended, plain and tracked\n{}",
+        tail(&tracked.output)
+    );
     // The two ran in folders of different names; nothing else may differ.
     let plain_output = neutral(&plain.output, scratch.path(), "plain");
     let tracked_output = neutral(&tracked.output, scratch.path(), "tracked");

@@ -96,7 +96,10 @@ fn server(major: u32) {
 /// A direct buffer is one malloc of the VM: nothing else of that size happens between the two reports.
 fn grew_by_a_buffer(before: &Books, after: &Books, bytes: i128) {
     let grown = after.total.get("requested_bytes") - before.total.get("requested_bytes");
-    assert!((bytes..bytes + (1 << 20)).contains(&grown), "a direct buffer of {bytes}: grew by {grown}\n{before}{after}");
+    assert!(
+        (bytes..bytes + (1 << 20)).contains(&grown),
+        "a direct buffer of {bytes}: grew by {grown}\n{before}{after}"
+    );
 }
 
 #[test]
@@ -118,12 +121,14 @@ fn beside_nmt(major: u32) {
     load(server.port);
     let ours = door.live_books(&server.child, "before NMT").expect("the door is tracked");
     let mut jcmd = Command::new(jdk.join("bin/jcmd"));
-    let text = must(jcmd.arg(server.child.id().to_string()).args(["VM.native_memory", "summary"]).stderr(Stdio::null()));
+    let text =
+        must(jcmd.arg(server.child.id().to_string()).args(["VM.native_memory", "summary"]).stderr(Stdio::null()));
     let theirs = nmt::hotspot(&String::from_utf8_lossy(&text));
     stop(server, scratch.path(), Instant::now(), Vec::new());
     assert!(theirs.len() > 10, "a report of NMT\n{}", String::from_utf8_lossy(&text));
 
-    let mut table = format!("JDK {major}, KiB{:>28} {:>12} {:>12} {:>12}\n", "NMT malloc", "ours", "NMT mapped", "ours");
+    let mut table =
+        format!("JDK {major}, KiB{:>28} {:>12} {:>12} {:>12}\n", "NMT malloc", "ours", "NMT mapped", "ours");
     let mut names: Vec<&str> = theirs.keys().map(String::as_str).collect();
     names.extend(ours.categories.keys().map(String::as_str).filter(|name| !theirs.contains_key(*name)));
     for name in names {
@@ -131,12 +136,16 @@ fn beside_nmt(major: u32) {
         let our = if name == "Total" { Some(&ours.total) } else { ours.categories.get(name) };
         let figure = |figure: &str| our.map_or(0, |figures| figures.get(figure) >> 10);
         let (malloc, mapped) = (figure("requested_bytes"), figure("committed_bytes"));
-        table += &format!("  {name:26} {:>12} {malloc:>12} {:>12} {mapped:>12}\n", their.malloc >> 10, their.mapped >> 10);
+        table +=
+            &format!("  {name:26} {:>12} {malloc:>12} {:>12} {mapped:>12}\n", their.malloc >> 10, their.mapped >> 10);
     }
     say(&table);
     // Every byte that it sees we see, and more: libraries' own blocks, its headers, what lies outside the VM.
     let (sum, total) = (theirs["Total"].malloc as i128, ours.total.get("requested_bytes"));
-    assert!(total >= sum * 98 / 100, "NMT counts {sum} B of blocks, we {total} B (2 % for what came between the reports)");
+    assert!(
+        total >= sum * 98 / 100,
+        "NMT counts {sum} B of blocks, we {total} B (2 % for what came between the reports)"
+    );
 }
 
 #[test]

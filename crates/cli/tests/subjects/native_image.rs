@@ -19,7 +19,9 @@ fn image(name: &str) -> Option<PathBuf> {
     let kit = |up: &str| repository().join(up).join(format!("shared/subjects/native-image/{name}.xz"));
     let packed = ["..", "../.."].map(kit).into_iter().find(|path| path.exists());
     let Some(packed) = packed else {
-        say(&format!("subject native-image {name}: skipped, neither ../shared/subjects/native-image nor `make native-images`"));
+        say(&format!(
+            "subject native-image {name}: skipped, neither ../shared/subjects/native-image nor `make native-images`"
+        ));
         return None;
     };
     let folder = cached(&format!("native-image-{name}"), |part| {
@@ -71,7 +73,8 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
         let mut jcmd = Command::new(jdk.join("bin/jcmd"));
         jcmd.arg(child.id().to_string()).arg("VM.native_memory").stderr(Stdio::null());
         let theirs = nmt::native_image(&String::from_utf8_lossy(&must(&mut jcmd)));
-        let mut table = format!("native image gap, KiB{:>20} {:>8} {:>12} {:>8}\n", "NMT malloc", "count", "ours", "count");
+        let mut table =
+            format!("native image gap, KiB{:>20} {:>8} {:>12} {:>8}\n", "NMT malloc", "count", "ours", "count");
         let mut names: Vec<&String> = theirs.keys().collect();
         names.extend(ours.categories.keys().filter(|name| !theirs.contains_key(*name)));
         for name in names {
@@ -102,7 +105,11 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
 /// A script of some hundred kilobytes, the same at each run.
 fn script(functions: u32) -> String {
     let function = |i: u32| {
-        format!("function f{i}(a, b) {{ var unused = {i}; var r = []; for (var k = 0; k < a; k++) {{ if (k % {} == 0) r.push(b + k * {i}); }} return r.length ? f{}(r.length, b) : b; }}\n", i % 7 + 2, i / 2)
+        format!(
+            "function f{i}(a, b) {{ var unused = {i}; var r = []; for (var k = 0; k < a; k++) {{ if (k % {} == 0) r.push(b + k * {i}); }} return r.length ? f{}(r.length, b) : b; }}\n",
+            i % 7 + 2,
+            i / 2
+        )
     };
     (0..functions).map(function).collect::<String>() + "console.log(f1(10, 20));\n"
 }
@@ -140,7 +147,8 @@ fn closure_compiler_static() {
     let tracked = run(&mut Door::tracked(scratch.path(), "off").command(&compiler));
     assert_eq!((plain.status, &plain.stdout), (tracked.status, &tracked.stdout));
     let said = String::from_utf8_lossy(&tracked.stderr).into_owned();
-    let own = said.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
+    let own =
+        said.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
     assert_eq!(own.trim_end().lines().count(), 1, "one sentence: {own}");
     assert!(own.contains("static"), "which says why: {own}");
     assert!(plimsoll().exists());

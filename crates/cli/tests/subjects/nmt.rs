@@ -89,14 +89,23 @@ fn both_reports_are_read() {
         -                 Java Heap (reserved=1024KB, committed=200KB)\n                            (mmap: reserved=1024KB, committed=200KB, at peak)\n\
         -                      Code (reserved=60KB, committed=40KB)\n                            (malloc=7KB #3) (peak=8KB #4)\n                            (mmap: reserved=53KB, committed=33KB)\n";
     let report = hotspot(text);
-    assert_eq!(report["Java Heap"], Category { reserved: 1024 << 10, committed: 200 << 10, malloc: 0, count: 0, mapped: 200 << 10 });
-    assert_eq!(report["Code"], Category { reserved: 60 << 10, committed: 40 << 10, malloc: 7 << 10, count: 3, mapped: 33 << 10 });
+    assert_eq!(
+        report["Java Heap"],
+        Category { reserved: 1024 << 10, committed: 200 << 10, malloc: 0, count: 0, mapped: 200 << 10 }
+    );
+    assert_eq!(
+        report["Code"],
+        Category { reserved: 60 << 10, committed: 40 << 10, malloc: 7 << 10, count: 3, mapped: 33 << 10 }
+    );
     assert_eq!((report["Total"].malloc, report["Total"].count), (40 << 10, 7));
 
     let text = "Native memory tracking\n\nTotal\n    (reserved=900KB, committed=90KB)\n    (malloc=12KB, count=5)\n    (peak malloc=13KB, count at peak=6)\n    \
         (mmap: reserved=888KB, committed=78KB)\n    (mmap: peak reserved=888KB, peak committed=79KB)\nUnsafe\n    (reserved=12KB, committed=12KB)\n    (malloc=12KB, count=5)\n";
     let report = native_image(text);
-    assert_eq!(report["Total"], Category { reserved: 900 << 10, committed: 90 << 10, malloc: 12 << 10, count: 5, mapped: 78 << 10 });
+    assert_eq!(
+        report["Total"],
+        Category { reserved: 900 << 10, committed: 90 << 10, malloc: 12 << 10, count: 5, mapped: 78 << 10 }
+    );
     assert_eq!(report["Unsafe"].count, 5);
     assert_eq!(report.len(), 2);
 }

@@ -43,7 +43,10 @@ fn held_beside_its_own_count(door: &Door, child: &Child, info: &[u8]) {
     let used = info.lines().find_map(|line| line.trim_end().strip_prefix("used_memory:")).expect("used_memory");
     let (used, ours): (i128, _) = (used.parse().expect("a number"), books.total.get("live_bytes"));
     // Ours is more: Lua, the C library and what was allocated for the clients that asked; 1 MiB is room for these.
-    assert!((used - (64 << 10)..used + (1 << 20)).contains(&ours), "redis counts {used} B in use, we {ours} B\n{books}");
+    assert!(
+        (used - (64 << 10)..used + (1 << 20)).contains(&ours),
+        "redis counts {used} B in use, we {ours} B\n{books}"
+    );
 }
 
 #[test]
@@ -59,11 +62,19 @@ fn redis_survives_kill_9() {
     let door = Door::tracked(scratch.path(), "off");
     let socket = scratch.path().join("redis.sock");
     let mut command = door.command("redis-server");
-    command.args(["--port", "0", "--save", "", "--unixsocket"]).arg(&socket).arg("--logfile").arg(scratch.path().join("log"));
+    command
+        .args(["--port", "0", "--save", "", "--unixsocket"])
+        .arg(&socket)
+        .arg("--logfile")
+        .arg(scratch.path().join("log"));
     let mut child = Running::start(&mut command, Stdio::null());
     wait_for("redis listens", &mut child, || fs::exists(&socket).unwrap_or(false));
     let mut client = Command::new("redis-cli");
-    client.arg("-s").arg(&socket).args(["eval", "for i=1,5000 do redis.call('set', 'k'..i, string.rep('v', 997)) end", "0"]);
+    client.arg("-s").arg(&socket).args([
+        "eval",
+        "for i=1,5000 do redis.call('set', 'k'..i, string.rep('v', 997)) end",
+        "0",
+    ]);
     must(&mut client);
     let before = door.live_books(&child, "before kill -9").expect("the door is tracked");
     child.kill().expect("a child can be killed");

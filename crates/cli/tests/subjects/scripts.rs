@@ -30,11 +30,14 @@ fn history() -> String {
     let mut text = String::new();
     for commit in 1..=300u64 {
         let time = 1_600_000_000 + commit * 60;
-        text += &format!("commit refs/heads/main\nauthor A <a@example.org> {time} +0000\ncommitter A <a@example.org> {time} +0000\n");
+        text += &format!(
+            "commit refs/heads/main\nauthor A <a@example.org> {time} +0000\ncommitter A <a@example.org> {time} +0000\n"
+        );
         text += "data 2\nc\n";
         for file in 0..5u64 {
             let name = (commit * 7 + file * 13) % 60;
-            let lines: Vec<String> = (0..80).map(|line| format!("{} {}", line, (commit * line * 2_654_435_761) % 1_000_003)).collect();
+            let lines: Vec<String> =
+                (0..80).map(|line| format!("{} {}", line, (commit * line * 2_654_435_761) % 1_000_003)).collect();
             let body = lines.join("\n");
             text += &format!("M 100644 inline d{}/f{name}\ndata {}\n{body}\n", name % 6, body.len());
         }
@@ -50,7 +53,12 @@ fn git_clones_and_packs() {
         must(Command::new("git").args(["init", "-q", "-b", "main"]).arg(&origin));
         fs::write(folder.join("history"), history()).expect("scratch can be written");
         let history = fs::File::open(folder.join("history")).expect("just written");
-        let import = Command::new("git").arg("-C").arg(&origin).args(["fast-import", "--quiet", "--done"]).stdin(history).status();
+        let import = Command::new("git")
+            .arg("-C")
+            .arg(&origin)
+            .args(["fast-import", "--quiet", "--done"])
+            .stdin(history)
+            .status();
         assert!(import.expect("git starts").success());
         // One thread: which deltas the packer finds would depend on timing.
         let git = |arguments: &[&str]| {
@@ -69,7 +77,8 @@ fn git_clones_and_packs() {
         ];
         let wall = steps.iter().map(|step| step.wall).sum();
         let status = steps.last().expect("six steps").status;
-        let mut output: Vec<u8> = steps.iter().flat_map(|step| format!("{:?}\n", step.status.code()).into_bytes()).collect();
+        let mut output: Vec<u8> =
+            steps.iter().flat_map(|step| format!("{:?}\n", step.status.code()).into_bytes()).collect();
         output.extend(steps.into_iter().flat_map(|step| step.output));
         Evidence { output, status, wall }
     };

@@ -85,7 +85,9 @@ pub fn must(command: &mut Command) -> Vec<u8> {
 pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
     let folder = cached(&format!("{package}-{version}"), |part| {
         let spec = format!("{package}@{version}");
-        must(Command::new("npm").args(["pack", "--silent", "--pack-destination"]).arg(part).arg(spec).current_dir(part));
+        must(
+            Command::new("npm").args(["pack", "--silent", "--pack-destination"]).arg(part).arg(spec).current_dir(part),
+        );
         let archive = part.join(format!("{package}-{version}.tgz"));
         must(Command::new("tar").arg("xzf").arg(&archive).arg("-C").arg(part));
         fs::remove_file(archive).expect("the archive was there");

@@ -1,0 +1,34 @@
+# Plimsoll. `make` lists what there is; each target installs what it needs on a Debian 12 machine (.ci/setup).
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+CARGO ?= cargo
+
+.PHONY: help setup build demo test lint bench native-images clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
+
+setup: # the Debian packages that tests, demo and bench need; quick when they are there
+	@.ci/setup
+
+build: ## the release program: target/release/plimsoll
+	$(CARGO) build --release -p plimsoll
+
+demo: setup build ## a JVM with a native leak, found: the main job in a minute
+	$(CARGO) run -q --release -p xtask -- demo
+
+test: setup ## every test; real programs come from Debian, Maven Central and npm
+	$(CARGO) test --workspace --exclude plimsoll-preload $(CARGO_TEST_FLAGS)
+
+lint: ## formatting and clippy, as reviews expect them
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --exclude plimsoll-preload --all-targets -- -D warnings
+
+bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about half an hour; wants a quiet machine)
+	$(CARGO) run -q --release -p xtask -- bench
+
+native-images: setup ## opt-in: builds native images with NMT, JFR and jcmd into target/native-images
+	$(CARGO) run -q -p xtask -- native-images
+
+clean: ## everything that was built or fetched
+	$(CARGO) clean

@@ -55,7 +55,7 @@ impl Door {
     }
 
     /// The same door for another user, who owns the folder of segments.
-    pub fn as_user(mut self, user: Option<User>, folder: &Path) -> Door {
+    pub fn for_user(mut self, user: Option<User>, folder: &Path) -> Door {
         let Some(user) = user else { return self };
         self.user = Some(user);
         if let Some(segments) = &self.segments {
@@ -219,8 +219,8 @@ pub fn compare(
         }
         path
     };
-    let plain = subject(&Door::plain().as_user(user, scratch.path()), &folder("plain"));
-    let door = Door::tracked(scratch.path(), sites).as_user(user, scratch.path());
+    let plain = subject(&Door::plain().for_user(user, scratch.path()), &folder("plain"));
+    let door = Door::tracked(scratch.path(), sites).for_user(user, scratch.path());
     let tracked = subject(&door, &folder("tracked"));
 
     let ended = |status: ExitStatus| (status.code(), status.signal());

@@ -1,7 +1,7 @@
 //! Subject 2: GraalVM native images. The images with their own NMT lie beside the checkout (`../shared/subjects`), or are
 //! built by `make native-images`; Google's Closure Compiler comes from npm in three linkages.
 
-use crate::door::{Door, Evidence, Running, compare, evidence, plimsoll, wait_end, wait_for};
+use crate::door::{Door, Evidence, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;
 use crate::stage::{cached, jdk, must, npm, repository, say};
 use std::fs;
@@ -133,24 +133,4 @@ fn closure_compiler_dynamic() {
 #[test]
 fn closure_compiler_packed_by_upx() {
     closure("20250407.0.0", "closure-compiler-20250407-upx", 1500);
-}
-
-/// Nothing can be interposed in a static program: it is said in one sentence, and the program runs.
-#[test]
-fn closure_compiler_static() {
-    let compiler = npm("google-closure-compiler-linux", "20261015.0.0", "package/compiler");
-    let scratch = crate::stage::Scratch::new("static");
-    let input = scratch.path().join("in.js");
-    fs::write(&input, script(200)).expect("scratch can be written");
-    let run = |command: &mut Command| command.arg("--js").arg(&input).output().expect("the compiler starts");
-    let plain = run(&mut Command::new(&compiler));
-    let tracked = run(&mut Door::tracked(scratch.path(), "off").command(&compiler));
-    assert_eq!((plain.status, &plain.stdout), (tracked.status, &tracked.stdout));
-    let said = String::from_utf8_lossy(&tracked.stderr).into_owned();
-    let own =
-        said.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
-    assert_eq!(own.trim_end().lines().count(), 1, "one sentence: {own}");
-    assert!(own.contains("static"), "which says why: {own}");
-    assert!(plimsoll().exists());
-    say(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
 }

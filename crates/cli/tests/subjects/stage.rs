@@ -1,6 +1,7 @@
 //! Where subjects come from and where they run: the cache of fetched programs, scratch folders, the JDKs of the machine.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -98,7 +99,12 @@ pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
 /// Jars and classes of the Spring Boot server in fixtures/java/shop: a class path.
 pub fn shop(javac: &Path) -> String {
     let source = repository().join("fixtures/java/shop");
-    let folder = cached("shop-1", |part| {
+    // Made anew when its sources change.
+    let mut hash = DefaultHasher::new();
+    for name in ["pom.xml", "shop/Shop.java"] {
+        fs::read(source.join(name)).expect("a fixture").hash(&mut hash);
+    }
+    let folder = cached(&format!("shop-{:016x}", hash.finish()), |part| {
         let mut maven = Command::new("mvn");
         maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
         maven.arg(format!("-DoutputDirectory={}", part.join("jars").display()));

@@ -98,15 +98,18 @@ pub unsafe fn usable_glibc(p: *mut u8) -> usize {
     (size & !7) - 8 - ((size & 2) << 2)
 }
 
-/// Usable bytes of a small, unmapped block of glibc's; at least [`TABLE_FROM`] for any other, a damaged header included.
+/// Usable bytes of a small block of glibc's that malloc didn't map by itself. `None`: any other, or a damaged header.
+///
+/// The flag IS_MMAPPED is rotated to the top, so that one comparison finds it and large sizes.
 ///
 /// # Safety
 /// `p` is a live block of glibc's malloc.
 #[inline(always)]
-pub unsafe fn usable_small(p: *mut u8) -> usize {
+pub unsafe fn usable_small(p: *mut u8) -> Option<usize> {
     // SAFETY: as in `usable_glibc`.
     let size = unsafe { *(p as *const usize).sub(1) };
-    if size & 2 != 0 { usize::MAX } else { (size & !7).wrapping_sub(8) }
+    let quarter = (size & !5).rotate_right(2);
+    if quarter >= TABLE_FROM / 4 { None } else { Some((quarter * 4).wrapping_sub(8)) }
 }
 
 /// Usable bytes of any live block of the allocator below.
@@ -120,9 +123,8 @@ pub unsafe fn usable(p: *mut u8) -> usize {
 }
 
 #[inline(always)]
-unsafe fn trailer_of(p: *mut u8, usable: usize) -> *mut u64 {
-    // SAFETY: the last eight usable bytes of the caller's block; usable sizes of all allocators here are ≥ 8.
-    unsafe { p.add(usable - TRAILER) as *mut u64 }
+fn trailer_of(p: *mut u8, usable: usize) -> *mut u64 {
+    p.wrapping_add(usable.wrapping_sub(TRAILER)) as *mut u64
 }
 
 /// Writes a trailer; `row_key` as [`row_key`] makes it.
@@ -148,6 +150,16 @@ pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
         return None;
     }
     // SAFETY: the caller's contract.
+    unsafe { read_trailer_small(p, usable) }
+}
+
+/// The same where `usable` is known to be small.
+///
+/// # Safety
+/// `p` is a live block with this many usable bytes, less than [`TABLE_FROM`].
+#[inline(always)]
+pub unsafe fn read_trailer_small(p: *mut u8, usable: usize) -> Option<Key> {
+    // SAFETY: the caller's contract. A chunk of size 0 (damaged) reads the word in front of the chunk header.
     let v = unsafe { trailer_of(p, usable).read_unaligned() } ^ p as u64 ^ SECRET.load(Relaxed);
     if v & CHECK != 0 {
         return None;

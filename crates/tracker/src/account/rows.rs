@@ -5,9 +5,11 @@
 //! Both kinds are rows like any other to a reader.
 
 use super::peaks;
-use super::segment::{Segment, bump};
+use super::segment::Segment;
 use super::thread::ThreadState;
+use crate::sys::cpu::{add_own, count_own};
 use crate::sys::os;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::{CALLER_EARLY, CALLER_OVERFLOW, Counter, Row, SLOT_SHARED, Section};
 
@@ -127,29 +129,32 @@ pub fn find<'t>(segment: Segment, t: &'t mut ThreadState, caller: u32) -> Option
     Some(e)
 }
 
-#[inline(always)]
-fn drift(row: &Row, n: i64) -> i64 {
-    // SAFETY: a live word.
-    unsafe { crate::sys::cpu::add_own(row.room.as_ptr() as *const u64, n as u64) };
-    row.room.load(Relaxed)
-}
-
 /// Books an allocation in a row of the calling thread. True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_alloc(row: &Row, a: Amount) -> bool {
-    bump(&row.alloc_bytes, a.usable);
-    bump(&row.alloc_requested, a.requested);
-    bump(&row.alloc_count, 1);
-    drift(row, -(a.usable as i64)) < 0
+    let p = row as *const Row as *const u8;
+    // SAFETY: fields of a live row that this thread owns.
+    unsafe {
+        add_own::<{ offset_of!(Row, alloc_bytes) }>(p, a.usable);
+        add_own::<{ offset_of!(Row, alloc_requested) }>(p, a.requested);
+        count_own::<{ offset_of!(Row, alloc_count) }>(p);
+        add_own::<{ offset_of!(Row, room) }>(p, a.usable.wrapping_neg());
+    }
+    row.room.load(Relaxed) < 0
 }
 
 /// Books a release in a row of the calling thread. True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_free(row: &Row, a: Amount, room_span: i64) -> bool {
-    bump(&row.free_bytes, a.usable);
-    bump(&row.free_requested, a.requested);
-    bump(&row.free_count, 1);
-    drift(row, a.usable as i64) > room_span
+    let p = row as *const Row as *const u8;
+    // SAFETY: fields of a live row that this thread owns.
+    unsafe {
+        add_own::<{ offset_of!(Row, free_bytes) }>(p, a.usable);
+        add_own::<{ offset_of!(Row, free_requested) }>(p, a.requested);
+        count_own::<{ offset_of!(Row, free_count) }>(p);
+        add_own::<{ offset_of!(Row, room) }>(p, a.usable);
+    }
+    row.room.load(Relaxed) > room_span
 }
 
 /// The row in which this thread books a caller's blocks: its own, or the shared one.

@@ -5,7 +5,7 @@
 //! parent's file.
 
 use crate::sys::os;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{Caller, Category, Counter, Header, Module, Row, Section, SectionEntry, Thread};
 
 #[repr(C, align(4096))]
@@ -202,13 +202,6 @@ impl Segment {
     pub fn set(self, c: Counter, n: u64) {
         self.header().values[c as usize].store(n, Relaxed);
     }
-}
-
-/// Adds to a counter that one thread owns: no locked instruction, and nothing lost to a signal handler on top.
-#[inline(always)]
-pub fn bump(counter: &AtomicU64, n: u64) {
-    // SAFETY: a live word.
-    unsafe { crate::sys::cpu::add_own(counter.as_ptr(), n) }
 }
 
 /// Copies text into a NUL-padded field, cut at its end.

@@ -86,10 +86,9 @@ unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u
             return p;
         }
         let Some(segment) = Segment::current() else { return p };
-        let usable = blocks::usable_small(p);
-        if usable >= TABLE_FROM {
+        let Some(usable) = blocks::usable_small(p) else {
             return finish_any(t, p, n, Some(blocks::row_of_key(row_key)));
-        }
+        };
         let amount = Amount { usable: (usable - TRAILER) as u64, requested: n as u64 };
         blocks::write_trailer(p, usable, row_key, n);
         let row = segment.row_at(row);
@@ -258,8 +257,8 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
         if p.is_null() || t.is_null() {
             return free(p);
         }
-        let usable = blocks::usable_small(p);
-        let Some(key) = blocks::read_trailer(p, usable) else { return free(p) };
+        let Some(usable) = blocks::usable_small(p) else { return free(p) };
+        let Some(key) = blocks::read_trailer_small(p, usable) else { return free(p) };
         let Some(segment) = Segment::current() else { return free(p) };
         let row = segment.row(key.row);
         if row.slot.load(Relaxed) != (*t).slot_mark {

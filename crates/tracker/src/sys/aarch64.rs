@@ -56,15 +56,26 @@ pub fn tls_set<const WORD: usize>(v: usize) {
     unsafe { ((tls_base() + WORD) as *mut usize).write_volatile(v) }
 }
 
-/// Adds to a word that this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair does what one instruction
-/// does there.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair does
+/// what one instruction does there.
 ///
 /// # Safety
-/// `p` is a live, aligned word.
+/// A live, aligned word.
 #[inline(always)]
-pub unsafe fn add_own(p: *const u64, n: u64) {
+pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
+    use core::sync::atomic::{AtomicU64, Ordering::Release};
     // SAFETY: the caller's contract.
-    unsafe { (*(p as *const core::sync::atomic::AtomicU64)).fetch_add(n, core::sync::atomic::Ordering::Release) };
+    unsafe { (*(base.add(OFFSET) as *const AtomicU64)).fetch_add(n, Release) };
+}
+
+/// Adds one, likewise.
+///
+/// # Safety
+/// A live, aligned word.
+#[inline(always)]
+pub unsafe fn count_own<const OFFSET: usize>(base: *const u8) {
+    // SAFETY: the caller's contract.
+    unsafe { add_own::<OFFSET>(base, 1) }
 }
 
 /// The thread pointer. glibc's `struct pthread` ends there, at the high end of the thread's stack.

@@ -71,15 +71,27 @@ pub fn tls_set<const WORD: usize>(v: usize) {
     }
 }
 
-/// Adds to a word that this thread alone writes, in one instruction: a signal handler of the same thread that adds to it
-/// too loses nothing. No lock prefix: other threads only read.
+/// Adds to the word at `base + OFFSET`, which this thread alone writes, in one instruction: a signal handler of the same
+/// thread that adds to it too loses nothing. No lock prefix: other threads only read, and x86 stores are releases.
 ///
 /// # Safety
-/// `p` is a live, aligned word.
+/// A live, aligned word.
 #[inline(always)]
-pub unsafe fn add_own(p: *const u64, n: u64) {
-    // SAFETY: the caller's contract; x86 stores are releases.
-    unsafe { asm!("add qword ptr [{p}], {n}", p = in(reg) p, n = in(reg) n, options(nostack)) }
+pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        asm!("add qword ptr [{p} + {o}], {n}", p = in(reg) base, o = const OFFSET, n = in(reg) n, options(nostack))
+    }
+}
+
+/// Adds one, likewise.
+///
+/// # Safety
+/// A live, aligned word.
+#[inline(always)]
+pub unsafe fn count_own<const OFFSET: usize>(base: *const u8) {
+    // SAFETY: the caller's contract.
+    unsafe { asm!("inc qword ptr [{p} + {o}]", p = in(reg) base, o = const OFFSET, options(nostack)) }
 }
 
 /// The thread pointer: the address of glibc's `struct pthread`, which lies at the high end of the thread's stack.

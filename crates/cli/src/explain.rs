@@ -9,7 +9,7 @@ use plimsoll_observer::source::take;
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_text::{Explanation, Style};
-use plimsoll_report::{ledger_json, ledger_text};
+use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
 
 use crate::Failure;
 
@@ -47,6 +47,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut out = io::BufWriter::new(stdout.lock());
     let written = match args.format {
         Format::Json => ledger_json::write(&mut out, &explanation),
+        Format::Text if args.maps || args.arenas => tables(&mut out, &explanation, &args, style.width),
         Format::Text => ledger_text::write(&mut out, &explanation, style),
     };
     match written.and_then(|()| out.flush()) {
@@ -55,6 +56,17 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The tables alone: they are long, and are read by other programs.
+fn tables(out: &mut impl Write, explanation: &Explanation, args: &Args, width: usize) -> io::Result<()> {
+    if args.maps {
+        ledger_tables::maps(out, explanation, width)?;
+    }
+    if args.arenas {
+        ledger_tables::arenas(out, explanation)?;
+    }
+    Ok(())
 }
 
 /// Columns of the terminal; 120 where there is none.

@@ -2,6 +2,7 @@
 
 pub mod json;
 pub mod ledger_json;
+pub mod ledger_tables;
 pub mod ledger_text;
 pub mod text;
 pub mod words;

@@ -1,6 +1,25 @@
 //! Rules over a ledger: each says what it found in numbers, what to do about it in order of effort, and what that would
 //! save. A rule is right when it speaks and silent otherwise. Pure.
 
+mod allocator_retention;
+mod arena_retention;
+mod case;
+mod classes;
+mod code_cache;
+mod compiler_arena;
+mod direct_buffers;
+mod healthy;
+mod heap_unused;
+mod huge_pages;
+mod limit_near;
+mod map_count;
+mod mapped_files;
+mod native_leak;
+mod remedies;
+mod thread_stacks;
+
+pub use case::Case;
+
 use crate::ledger::Ledger;
 use crate::snapshot::Snapshot;
 use crate::units::Bytes;
@@ -32,6 +51,7 @@ verdicts! {
     LimitNear "limit-near"
     AllocatorRetention "allocator-retention"
     MapCount "map-count"
+    CompilerArena "compiler-arena"
     Healthy "healthy"
 }
 
@@ -102,13 +122,37 @@ pub struct Verdict {
     pub remedies: Vec<Remedy>,
 }
 
-type Rule = fn(&Snapshot, &Ledger) -> Option<Verdict>;
+type Rule = fn(Case<'_>) -> Option<Verdict>;
 
-const RULES: &[Rule] = &[];
+const RULES: &[Rule] = &[
+    arena_retention::rule,
+    allocator_retention::rule,
+    thread_stacks::rule,
+    direct_buffers::rule,
+    classes::rule,
+    code_cache::rule,
+    compiler_arena::rule,
+    native_leak::rule,
+    mapped_files::rule,
+    huge_pages::rule,
+    heap_unused::rule,
+    limit_near::rule,
+    map_count::rule,
+];
 
-/// Gravest first, then biggest.
+/// Gravest first, then biggest. `healthy` where no rule warns and enough could be read to say so.
 pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
-    let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(snapshot, ledger)).collect();
+    let case = Case { snapshot, ledger };
+    let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(case)).collect();
+    for verdict in &mut verdicts {
+        verdict.remedies.sort_by_key(|remedy| remedy.effort);
+    }
+    if !snapshot.smaps_refused && verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
+        verdicts.push(healthy::verdict(case));
+    }
     verdicts.sort_by(|one, other| other.severity.cmp(&one.severity).then(other.bytes.cmp(&one.bytes)));
     verdicts
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! Many arenas, each keeping what its threads once freed. An arena cap helps here, and only here: where one arena (or the
+//! main one) holds the free pages, that is `allocator-retention`.
+
+use super::case::Case;
+use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
+use super::{Severity, Verdict, VerdictId};
+use crate::snapshot::{Arena, ArenaKind};
+use crate::units::Bytes;
+
+const FLOOR: Bytes = Bytes::mib(16);
+const PERCENT: f64 = 10.0;
+/// Fewer arenas than this with free pages: capping their number changes little.
+const MANY: usize = 4;
+const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let retained = case.retained(ArenaKind::Thread);
+    if !case.matters(retained, PERCENT, FLOOR) || !spread(case) {
+        return None;
+    }
+    let glibc = case.glibc()?;
+    let arenas: Vec<&Arena> = case.arenas(ArenaKind::Thread).collect();
+    let live: Bytes = arenas.iter().map(|arena| arena.live).sum();
+    let holding = arenas.iter().filter(|arena| arena.free_resident >= WORTH_AN_ARENA).count();
+    let idle: Bytes = arenas.iter().filter(|arena| arena.attached_threads == 0).map(|arena| arena.free_resident).sum();
+    let cpus = case.snapshot.host.cpus_online;
+    let mut evidence = vec![format!(
+        "{} of thread arenas: {retained} resident and free, {live} live, in {holding} arenas that keep more than {WORTH_AN_ARENA}",
+        arenas.len()
+    )];
+    if let Some(cap) = glibc.arena_cap {
+        let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {cpus} CPUs") };
+        let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
+        let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
+        evidence.push(format!("the arena cap in force is {cap} ({how}){quota}"));
+    }
+    if idle > Bytes(0) {
+        evidence.push(format!("{idle} of it in arenas that no thread is attached to"));
+    }
+    // What a trim gives back of a thread arena is what lies in bins; its top shrinks only when a free reaches it
+    // (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
+    let in_top: Bytes = arenas.iter().map(|arena| arena.top.min(arena.free_resident)).sum();
+    let mut remedies = vec![trim(case)];
+    if case.is_jvm() {
+        remedies.push(periodic_trim());
+    }
+    let cap_already = glibc.arena_cap_set && glibc.arena_cap.is_some_and(|cap| cap <= 4);
+    if !cap_already {
+        let cap = if glibc.arena_cap.is_some_and(|cap| cap > 4) { 4 } else { 2 };
+        let mut capped = arena_cap(cap);
+        let kept = retained.scaled(cap.saturating_sub(1), arenas.len() as u64);
+        capped.trade_off = format!("expected to save up to {}; {}", retained - kept, capped.trade_off);
+        remedies.push(capped);
+    }
+    remedies.extend(fewer_instrumentations(case));
+    remedies.push(other_allocator(""));
+    remedies.extend(fewer_threads(case));
+    Some(Verdict {
+        id: VerdictId::ArenaRetention,
+        severity: Severity::Warning,
+        bytes: retained,
+        summary: format!(
+            "{retained} is free inside glibc's thread arenas but still resident: {:.0} % of RSS",
+            retained.percent_of(case.rss())
+        ),
+        evidence,
+        saving: Some((retained - in_top, retained)),
+        remedies,
+    })
+}
+
+/// Many arenas share the free pages: no single one has most of them.
+pub fn spread(case: Case<'_>) -> bool {
+    let free: Vec<Bytes> = case.arenas(ArenaKind::Thread).map(|arena| arena.free_resident).collect();
+    let holding = free.iter().filter(|free| **free >= WORTH_AN_ARENA).count();
+    let largest = free.iter().copied().max().unwrap_or_default();
+    holding >= MANY && largest.percent_of(free.iter().copied().sum()) < 60.0
+}

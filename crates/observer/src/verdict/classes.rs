@@ -1,0 +1,56 @@
+//! Class metadata: many class loaders, or simply many classes.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::LineId;
+use crate::units::Bytes;
+
+const FLOOR: Bytes = Bytes::mib(64);
+const PERCENT: f64 = 20.0;
+/// A server has tens to a few hundred loaders; a leak has one for each redeployment, proxy or script.
+const MANY_LOADERS: u64 = 1000;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let metaspace = case.vm()?.metaspace.as_ref()?;
+    let resident = case.resident(LineId::Class);
+    let many_loaders = metaspace.loaders.is_some_and(|loaders| loaders >= MANY_LOADERS) && resident >= Bytes::mib(32);
+    if !case.matters(resident, PERCENT, FLOOR) && !many_loaders {
+        return None;
+    }
+    let mut evidence = vec![format!("metaspace: {} occupied of {} committed", metaspace.occupied, metaspace.committed)];
+    if let (Some(loaders), Some(classes)) = (metaspace.loaders, metaspace.classes) {
+        evidence.push(format!("{classes} classes of {loaders} class loaders"));
+    }
+    let pid = case.pid();
+    Some(Verdict {
+        id: VerdictId::ClassGrowth,
+        severity: if many_loaders { Severity::Warning } else { Severity::Note },
+        bytes: resident,
+        summary: format!("class metadata holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
+        evidence,
+        saving: None,
+        remedies: vec![
+            remedy(
+                Effort::Now,
+                "see which loaders, and what keeps them",
+                format!(
+                    "jcmd {pid} VM.classloaders show-classes=false fold=true\njcmd {pid} VM.metaspace show-loaders by-chunktype"
+                ),
+                "",
+            ),
+            remedy(
+                Effort::Restart,
+                "limit it, so that a leak fails by name and early",
+                format!("-XX:MaxMetaspaceSize={}m", (metaspace.committed.0 >> 20).next_power_of_two() * 2),
+                "a program that needs more dies with OutOfMemoryError: Metaspace",
+            ),
+            remedy(
+                Effort::Code,
+                "reuse what generates classes: proxies, scripts, serializers",
+                "keep one instance of each generator (ObjectMapper, JAXBContext, ScriptEngine, ByteBuddy type cache) for the whole program",
+                "",
+            ),
+        ],
+    })
+}

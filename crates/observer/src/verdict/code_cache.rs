@@ -1,0 +1,56 @@
+//! The code cache near its limit: the JIT then stops compiling, and the program becomes slow rather than large.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::LineId;
+use crate::units::Bytes;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let vm = case.vm()?;
+    let resident = case.resident(LineId::CodeCache);
+    let full = vm
+        .code_cache
+        .iter()
+        .filter(|segment| segment.reserved >= Bytes::mib(8) && segment.occupied.percent_of(segment.reserved) >= 90.0)
+        .max_by_key(|segment| segment.occupied);
+    if full.is_none() && !case.matters(resident, 25.0, Bytes::mib(96)) {
+        return None;
+    }
+    let mut evidence: Vec<String> = vm
+        .code_cache
+        .iter()
+        .map(|segment| format!("{}: {} occupied of {} reserved", segment.name, segment.occupied, segment.reserved))
+        .collect();
+    evidence.truncate(4);
+    let reserved: Bytes = vm.code_cache.iter().map(|segment| segment.reserved).sum();
+    Some(Verdict {
+        id: VerdictId::CodeCacheGrowth,
+        severity: if full.is_some() { Severity::Warning } else { Severity::Note },
+        bytes: resident,
+        summary: match full {
+            Some(segment) => format!(
+                "the code cache's {} is {:.0} % full: compilation stops at its limit",
+                segment.name,
+                segment.occupied.percent_of(segment.reserved)
+            ),
+            None => format!("compiled code holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
+        },
+        evidence,
+        saving: None,
+        remedies: match full {
+            Some(_) => vec![remedy(
+                Effort::Restart,
+                "give it more room",
+                format!("-XX:ReservedCodeCacheSize={}m", (reserved.0 >> 20).max(48) * 2),
+                "up to that much more RSS, once the code is compiled",
+            )],
+            None => vec![remedy(
+                Effort::Restart,
+                "compile less: the first tier only",
+                "-XX:TieredStopAtLevel=1",
+                "peak speed falls, often to a half: for small tools, not for servers",
+            )],
+        },
+    })
+}

@@ -1,0 +1,32 @@
+//! Nothing to do. Also says what people take for a problem and is none: address space.
+
+use super::case::Case;
+use super::{Severity, Verdict, VerdictId};
+
+pub fn verdict(case: Case<'_>) -> Verdict {
+    let mut evidence = Vec::new();
+    let space = case.address_space();
+    if space.0 / 4 > case.rss().0 && !case.snapshot.smaps_refused {
+        evidence.push(format!(
+            "address space is {space}, RSS {}: a reservation that nobody touches costs nothing",
+            case.rss()
+        ));
+    }
+    if let Some(line) = case.ledger.lines.first() {
+        evidence.push(format!(
+            "the largest line is {}: {}, {:.0} % of RSS",
+            line.name,
+            line.resident,
+            line.resident.percent_of(case.rss())
+        ));
+    }
+    Verdict {
+        id: VerdictId::Healthy,
+        severity: Severity::Note,
+        bytes: case.rss(),
+        summary: "nothing stands out".to_owned(),
+        evidence,
+        saving: None,
+        remedies: Vec::new(),
+    }
+}

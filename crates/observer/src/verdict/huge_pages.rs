@@ -1,0 +1,72 @@
+//! Transparent huge pages: a touched byte costs 2 MiB. In thread stacks that is waste for certain (JDK-8303215,
+//! JDK-8312182); elsewhere it may be what makes the program fast, and is only noted.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::LineId;
+use crate::snapshot::Thp;
+use crate::units::Bytes;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    // A mapping's huge pages count as its piece's only where the piece is the whole mapping or nearly so.
+    let in_stacks: Bytes = case
+        .pieces_of(LineId::ThreadStacks)
+        .map(|piece| case.snapshot.vmas[piece.vma].anon_huge.min(piece.resident))
+        .sum();
+    let in_all: Bytes = case.snapshot.vmas.iter().map(|vma| vma.anon_huge).sum();
+    let heap_asked = case.flag("UseTransparentHugePages") == Some("true");
+    let stacks = in_stacks >= Bytes::mib(8);
+    if !stacks && (heap_asked || !case.matters(in_all, 25.0, Bytes::mib(64))) {
+        return None;
+    }
+    let mode = match case.snapshot.host.thp {
+        Thp::Always => "always",
+        Thp::Madvise => "madvise: the program asked for them",
+        Thp::Never => "never (since then)",
+        Thp::Unknown => "unknown",
+    };
+    let advised: Bytes = case.snapshot.vmas.iter().filter(|vma| vma.flags.huge_advised).map(|vma| vma.anon_huge).sum();
+    let mut evidence = vec![format!("the host's transparent huge pages: {mode}")];
+    if advised > Bytes(0) {
+        evidence.push(format!("{advised} of it in mappings that the program advised (MADV_HUGEPAGE)"));
+    }
+    let (severity, bytes, summary) = match stacks {
+        true => (
+            Severity::Warning,
+            in_stacks,
+            format!("{in_stacks} of thread stacks is in huge pages: a stack that needs 20 KiB takes 2 MiB"),
+        ),
+        false => (
+            Severity::Note,
+            in_all,
+            format!(
+                "{in_all} of RSS ({:.0} %) is in huge pages: fast, but each touched byte costs 2 MiB",
+                in_all.percent_of(case.rss())
+            ),
+        ),
+    };
+    let mut remedies = vec![remedy(
+        Effort::Now,
+        "let programs ask for huge pages instead of giving them to all (on the host; for new pages)",
+        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+        "programs that gained by them and don't ask lose some speed",
+    )];
+    if case.is_jvm() && stacks {
+        remedies.push(remedy(
+            Effort::Restart,
+            "keep stack sizes off multiples of 2 MiB",
+            "-XX:ThreadStackSize=1020",
+            "JDK 21 and later do that by themselves (THPStackMitigation)",
+        ));
+    }
+    Some(Verdict {
+        id: VerdictId::HugePages,
+        severity,
+        bytes,
+        summary,
+        evidence,
+        saving: stacks.then_some((Bytes(0), in_stacks)),
+        remedies,
+    })
+}

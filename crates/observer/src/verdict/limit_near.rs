@@ -1,0 +1,82 @@
+//! The limit is near, or will be: a Java heap that may grow to its maximum beside native memory that doesn't shrink. Then
+//! nothing leaks; the limit is too low for the flags.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::LineId;
+use crate::units::Bytes;
+
+const NEAR: f64 = 90.0;
+const CRITICAL: f64 = 96.0;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let (limit, counted) = case.limit()?;
+    let near = counted.percent_of(limit);
+    let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
+    let native = case.rss() - case.resident(LineId::JavaHeap) - case.resident(LineId::MappedFiles);
+    let will_need = max_heap.map(|max| max + native);
+    let too_low = will_need.filter(|needed| *needed > limit);
+    if near < NEAR && too_low.is_none() {
+        return None;
+    }
+    let mut evidence = vec![format!("{counted} of {limit} counted ({near:.0} %)")];
+    if let (Some(max), Some(needed)) = (max_heap, too_low) {
+        evidence.push(format!(
+            "maximum Java heap {max} + native memory {native} = {needed}: {} more than the limit, without any leak",
+            needed - limit
+        ));
+    }
+    if let Some(cgroup) = &case.snapshot.cgroup {
+        if cgroup.oom.oom_kill > 0 {
+            evidence.push(format!("the group has had {} OOM kills", cgroup.oom.oom_kill));
+        }
+        let others: Bytes = cgroup.others.iter().map(|(_, rss)| *rss).sum();
+        if others > Bytes(0) && case.snapshot.limit_asked.is_none() {
+            evidence.push(format!("{} other processes of the group hold {others}", cgroup.others.len()));
+        }
+    }
+    let wanted = will_need.unwrap_or(counted).max(counted);
+    let with_room = Bytes(wanted.0 / 100 * 110);
+    let mib = with_room.0.div_ceil(1 << 20);
+    let mut remedies = vec![];
+    if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
+        let fits = (Bytes(limit.0 / 100 * 95) - native).0 >> 20;
+        if fits >= 32 {
+            remedies.push(remedy(
+                Effort::Restart,
+                format!("cap the Java heap at what is left (now {max})"),
+                format!("-Xmx{fits}m"),
+                "more frequent collections, and OutOfMemoryError where the program needs more",
+            ));
+        }
+    }
+    remedies.push(remedy(
+        Effort::Deploy,
+        "raise the limit to what flags and native memory need, with a tenth to spare",
+        format!(
+            "resources: {{requests: {{memory: {mib}Mi}}, limits: {{memory: {mib}Mi}}}}\ndocker run --memory {mib}m …"
+        ),
+        "",
+    ));
+    let severity = match near {
+        near if near >= CRITICAL => Severity::Critical,
+        _ => Severity::Warning,
+    };
+    Some(Verdict {
+        id: VerdictId::LimitNear,
+        severity,
+        bytes: counted,
+        summary: match too_low {
+            Some(needed) if near < NEAR => {
+                format!(
+                    "the limit is too low for the flags: the heap may grow until {needed} are needed, and {limit} is the limit"
+                )
+            }
+            _ => format!("{near:.0} % of the limit is in use: {} are left", limit - counted),
+        },
+        evidence,
+        saving: None,
+        remedies,
+    })
+}

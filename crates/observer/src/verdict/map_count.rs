@@ -1,0 +1,55 @@
+//! mmap fails with ENOMEM when the process has vm.max_map_count mappings, with plenty of memory free.
+
+use std::collections::BTreeMap;
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::Owner;
+use crate::units::Bytes;
+
+const NEAR: f64 = 70.0;
+const CRITICAL: f64 = 90.0;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let limit = case.snapshot.host.max_map_count?;
+    let mappings = case.snapshot.vmas.len() as u64;
+    let near = Bytes(mappings).percent_of(Bytes(limit));
+    if near < NEAR {
+        return None;
+    }
+    let deleted = case.snapshot.vmas.iter().filter(|vma| vma.deleted).count();
+    let mut by_owner = BTreeMap::<&str, usize>::new();
+    for piece in &case.ledger.pieces {
+        let name = match &piece.owner {
+            Owner::Line(line, _) => line.name(),
+            Owner::Arena(_) => "glibc arenas",
+        };
+        *by_owner.entry(name).or_default() += 1;
+    }
+    let most = by_owner.into_iter().max_by_key(|(_, count)| *count)?;
+    let mut evidence = vec![format!("{} of them: {}", most.1, most.0)];
+    if deleted > 0 {
+        evidence.push(format!("{deleted} are of deleted files: something keeps maps of files that it has replaced"));
+    }
+    let higher = limit.saturating_mul(4).max(262_144);
+    Some(Verdict {
+        id: VerdictId::MapCount,
+        severity: if near >= CRITICAL { Severity::Critical } else { Severity::Warning },
+        bytes: Bytes(0),
+        summary: format!(
+            "{mappings} of at most {limit} mappings ({near:.0} %): mmap and thread creation fail at the limit, whatever memory is free"
+        ),
+        evidence,
+        saving: None,
+        remedies: vec![
+            remedy(
+                Effort::Now,
+                "raise the limit (on the host)",
+                format!("sudo sysctl -w vm.max_map_count={higher}"),
+                "some kernel memory for each mapping, about 200 B",
+            ),
+            remedy(Effort::Code, "unmap what is no longer read", "munmap, or close the reader that holds the file", ""),
+        ],
+    })
+}

@@ -1,0 +1,51 @@
+//! Mapped files count in RSS and are page cache: the kernel takes clean pages back when it needs them. People take them
+//! for a leak. Deleted files that are still mapped keep their disk space.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::LineId;
+use crate::units::Bytes;
+
+const FLOOR: Bytes = Bytes::mib(32);
+const PERCENT: f64 = 25.0;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let resident = case.resident(LineId::MappedFiles);
+    let vmas = || case.pieces_of(LineId::MappedFiles).map(|piece| &case.snapshot.vmas[piece.vma]);
+    let deleted = vmas().filter(|vma| vma.deleted);
+    let (deleted_count, deleted_space) =
+        deleted.fold((0usize, Bytes(0)), |(count, space), vma| (count + 1, space + vma.range.length()));
+    if !case.matters(resident, PERCENT, FLOOR) || case.snapshot.smaps_refused {
+        return None;
+    }
+    let written: Bytes = vmas().map(|vma| vma.private_dirty + vma.shared_dirty).sum();
+    let clean: Bytes = vmas().map(|vma| vma.private_clean + vma.shared_clean).sum();
+    let mut evidence =
+        vec![format!("{clean} of it is clean and can be taken back at once; {written} must be written out first")];
+    if let Some(child) = case.ledger.line(LineId::MappedFiles).and_then(|line| line.children.first()) {
+        evidence.push(format!("the largest is {}: {}", child.name, child.resident));
+    }
+    if deleted_count > 0 {
+        evidence.push(format!(
+            "{deleted_count} mappings ({deleted_space} of address space) are of deleted files: their disk space is not free until they are unmapped"
+        ));
+    }
+    Some(Verdict {
+        id: VerdictId::MappedFileGrowth,
+        severity: Severity::Note,
+        bytes: resident,
+        summary: format!(
+            "{resident} of RSS ({:.0} %) is page cache of mapped files: reclaimable, not a leak",
+            resident.percent_of(case.rss())
+        ),
+        evidence,
+        saving: None,
+        remedies: vec![remedy(
+            Effort::Now,
+            "judge the process by its anonymous memory, and a container by its working set",
+            format!("grep -E 'RssAnon|RssFile|RssShmem' /proc/{}/status", case.pid()),
+            "",
+        )],
+    })
+}

@@ -1,0 +1,68 @@
+//! Threads: what their stacks hold, and which pool multiplies. The reservation of a stack costs nothing; its touched pages do.
+
+use super::case::Case;
+use super::remedies::{fewer_threads, remedy};
+use super::{Effort, Severity, Verdict, VerdictId};
+use crate::ledger::LineId;
+use crate::units::Bytes;
+
+const PERCENT: f64 = 10.0;
+/// Fewer threads than this are nobody's leak.
+const MANY: usize = 64;
+/// The kernel's own stack of each thread (THREAD_SIZE on x86-64), charged to the cgroup and not in RSS.
+const KERNEL_STACK: Bytes = Bytes::kib(16);
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let stacks = case.ledger.line(LineId::ThreadStacks)?;
+    let threads = case.snapshot.threads.len();
+    let (pool, number) = case.thread_groups().into_iter().next()?;
+    if threads < MANY || !case.matters(stacks.resident, PERCENT, Bytes::mib(1)) {
+        return None;
+    }
+    let each = Bytes(stacks.resident.0 / threads as u64);
+    let heavy = stacks.resident >= Bytes::mib(32) || threads >= 1000;
+    let mut evidence = vec![
+        format!(
+            "{threads} threads, {each} of stack resident in each; {} of address space is reserved for them and costs nothing",
+            stacks.reserved
+        ),
+        format!("the largest pool is {number} × {pool}"),
+        format!(
+            "besides RSS, the kernel holds about {} for them ({KERNEL_STACK} each)",
+            KERNEL_STACK.scaled(threads as u64, 1)
+        ),
+    ];
+    if each > Bytes::mib(1) {
+        evidence.push("more than 1 MiB each: deep recursion, large locals, or huge pages".to_owned());
+    }
+    let mut remedies = Vec::new();
+    if case.is_jvm() {
+        let how = format!("jcmd {} Thread.print | grep -c '{}'", case.pid(), pool.replace('\'', "."));
+        remedies.push(remedy(Effort::Now, "see who starts them", how, ""));
+    } else {
+        let how = format!("ps -T -p {} -o comm= | sort | uniq -c | sort -rn | head", case.pid());
+        remedies.push(remedy(Effort::Now, "see who they are", how, ""));
+    }
+    remedies.push(fewer_threads(case).unwrap_or_else(|| {
+        let what = format!("bound the pool that makes {pool}, and shut it down where it is made per task");
+        let how = if case.is_jvm() {
+            "try (var executor = Executors.newFixedThreadPool(8)) { … }   // one for all, closed at the end"
+        } else {
+            "pthread_detach or pthread_join every thread that ends; reuse workers"
+        };
+        remedy(Effort::Code, what, how, "")
+    }));
+    Some(Verdict {
+        id: VerdictId::ThreadStacks,
+        severity: if heavy { Severity::Warning } else { Severity::Note },
+        bytes: stacks.resident,
+        summary: format!(
+            "{threads} threads hold {} of stack: {:.0} % of RSS",
+            stacks.resident,
+            stacks.resident.percent_of(case.rss())
+        ),
+        evidence,
+        saving: Some((Bytes(0), each.scaled(number as u64, 1))),
+        remedies,
+    })
+}

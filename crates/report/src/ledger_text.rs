@@ -147,17 +147,10 @@ impl<W: Write> Page<'_, W> {
             if lines.is_empty() {
                 continue;
             }
-            if group != Group::Other {
-                let sum = self.ledger.group(group);
-                let head = format!(
-                    "  {:<w$}{:>10}  {:>4.0} %",
-                    group.name(),
-                    sum.to_string(),
-                    sum.percent_of(rss),
-                    w = NAME + 2
-                );
-                writeln!(self.out, "{}", self.ink(Ink::Bold, head.trim_end()))?;
-            }
+            let sum: Bytes = lines.iter().map(|line| line.resident).sum();
+            let head =
+                format!("  {:<w$}{:>10}  {:>4.0} %", group.name(), sum.to_string(), sum.percent_of(rss), w = NAME + 2);
+            writeln!(self.out, "{}", self.ink(Ink::Bold, &head))?;
             for line in lines {
                 self.line(line, widest)?;
             }

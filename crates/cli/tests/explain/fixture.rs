@@ -1,0 +1,170 @@
+//! Builds, starts and stops the programs of fixtures/explain, and reads what plimsoll says of them.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+pub fn scratch() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR"))
+}
+
+/// A fixture that has done what it says and now waits. Killed when dropped.
+pub struct Fixture {
+    child: Child,
+    truths: HashMap<String, u64>,
+}
+
+impl Fixture {
+    pub fn c(name: &str, arguments: &[&str]) -> Fixture {
+        Fixture::run(Command::new(compiled(name, &[])).args(arguments))
+    }
+
+    /// Starts a program that tells its truths and then `ready`.
+    pub fn run(command: &mut Command) -> Fixture {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the fixture starts");
+        let mut truths = HashMap::new();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut is_ready = false;
+        for line in output.lines().map_while(Result::ok) {
+            if line == "ready" {
+                is_ready = true;
+                break;
+            }
+            if let Some((word, number)) = line.split_once(' ')
+                && let Ok(number) = number.parse()
+            {
+                truths.insert(word.to_owned(), number);
+            }
+        }
+        assert!(is_ready, "the fixture ended before it was ready");
+        Fixture { child, truths }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn truth(&self, word: &str) -> u64 {
+        self.truths[word]
+    }
+
+    pub fn explained(&self) -> Explained {
+        explain(self.pid(), &[])
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Path of the compiled fixture; a flag list makes a variant of its own.
+pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
+    let source = root().join("fixtures/explain").join(format!("{name}.c"));
+    let binary = scratch().join(format!("{name}{}", flags.concat()));
+    // Tests run side by side: each compiles to a file of its own and moves it into place.
+    let own = scratch().join(format!("{name}-{:?}", std::thread::current().id()));
+    let built = Command::new("cc")
+        .args(["-O1", "-g", "-Wall", "-pthread", "-o"])
+        .arg(&own)
+        .arg(source)
+        .args(flags)
+        .status()
+        .expect("a C compiler named cc");
+    assert!(built.success(), "{name} does not compile");
+    std::fs::rename(&own, &binary).expect("same directory");
+    binary
+}
+
+pub struct Explained(pub Value);
+
+pub fn run(pid: u32, arguments: &[&str]) -> Output {
+    Command::new(PLIMSOLL).arg("explain").arg(pid.to_string()).args(arguments).output().expect("plimsoll runs")
+}
+
+pub fn explain(pid: u32, arguments: &[&str]) -> Explained {
+    let output = run(pid, &[&["--format", "json"], arguments].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let explained = Explained(serde_json::from_slice(&output.stdout).expect("JSON"));
+    explained.adds_up();
+    explained
+}
+
+impl Explained {
+    /// Invariant 4: Σ lines + remainder = RSS; children add up; the groups too.
+    pub fn adds_up(&self) {
+        let rss = self.0["rss_bytes"].as_u64().unwrap();
+        let remainder = self.0["remainder_bytes"].as_u64().unwrap();
+        let lines = self.0["lines"].as_array().unwrap();
+        let sum: u64 = lines.iter().map(resident).sum();
+        assert_eq!(sum + remainder, rss);
+        let groups: u64 = self.0["groups"].as_array().unwrap().iter().map(resident).sum();
+        assert_eq!(groups, rss);
+        for line in lines {
+            let children = line["children"].as_array().unwrap();
+            if !children.is_empty() {
+                assert_eq!(children.iter().map(resident).sum::<u64>(), resident(line), "{}", line["id"]);
+            }
+        }
+    }
+
+    pub fn line(&self, id: &str) -> u64 {
+        self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id).map(resident).sum()
+    }
+
+    #[track_caller]
+    pub fn line_is(&self, id: &str, truth: u64) {
+        let found = self.line(id);
+        assert!(found.abs_diff(truth) * 100 <= truth * 3, "{id}: found {found}, truth {truth}\n{:#}", self.0["lines"]);
+    }
+
+    pub fn verdicts(&self) -> Vec<&str> {
+        self.0["verdicts"].as_array().unwrap().iter().map(|verdict| verdict["id"].as_str().unwrap()).collect()
+    }
+
+    pub fn verdict(&self, id: &str) -> &Value {
+        self.0["verdicts"].as_array().unwrap().iter().find(|verdict| verdict["id"] == id).expect(id)
+    }
+
+    /// Exactly these, in any order.
+    #[track_caller]
+    pub fn verdicts_are(&self, ids: &[&str]) {
+        let (mut found, mut expected) = (self.verdicts(), ids.to_vec());
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected, "{:#}", self.0["verdicts"]);
+    }
+
+    pub fn gaps(&self) -> Vec<&str> {
+        self.0["gaps"].as_array().unwrap().iter().map(|gap| gap["source"].as_str().unwrap()).collect()
+    }
+}
+
+pub fn resident(line: &Value) -> u64 {
+    line["resident_bytes"].as_u64().unwrap()
+}
+
+/// A case that this machine can't run says so, loudly, where the gate counts it.
+pub fn skip(test: &str, reason: &str) {
+    eprintln!("SKIPPED {test}: {reason}");
+}
+
+pub fn is_root() -> bool {
+    effective_user() == Some(0)
+}
+
+fn effective_user() -> Option<u32> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Uid:")?.split_whitespace().nth(1)?.parse().ok())
+}

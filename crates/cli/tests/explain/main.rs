@@ -1,0 +1,7 @@
+//! Cases with known answers: each fixture states what it did, and `plimsoll explain` must find that line within 3 %, with
+//! the right verdict and no wrong one. The answer is the fixture's, never the tool's.
+
+mod fixture;
+mod native;
+mod refused;
+mod untrusted;

@@ -1,0 +1,149 @@
+//! Native programs, one situation each.
+
+use std::process::Command;
+
+use crate::fixture::{Explained, Fixture, compiled, explain, is_root, scratch, skip};
+
+const MIB: u64 = 1 << 20;
+
+/// A cgroup of the machine may be near its limit while tests run; that is not the fixture's doing.
+fn own_verdicts(explained: &Explained, expected: &[&str]) {
+    let found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
+    let mut expected = expected.to_vec();
+    let mut sorted = found.clone();
+    sorted.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(sorted, expected, "{:#}", explained.0["verdicts"]);
+}
+
+#[test]
+fn many_arenas_keep_what_their_threads_freed() {
+    let fixture = Fixture::c("arena_threads", &[]);
+    let explained = fixture.explained();
+    explained.line_is("glibc-retained", fixture.truth("retained"));
+    own_verdicts(&explained, &["arena-retention"]);
+    let remedies = explained.verdict("arena-retention")["remedies"].to_string();
+    assert!(remedies.contains("MALLOC_ARENA_MAX="), "{remedies}");
+}
+
+#[test]
+fn a_fragmented_main_arena_is_not_told_to_cap_its_arenas() {
+    let fixture = Fixture::c("main_fragmentation", &[]);
+    let explained = fixture.explained();
+    explained.line_is("glibc-retained", fixture.truth("retained"));
+    own_verdicts(&explained, &["allocator-retention"]);
+    let verdict = explained.verdict("allocator-retention");
+    assert!(!verdict["remedies"].to_string().contains("MALLOC_ARENA_MAX"), "{verdict:#}");
+    assert!(verdict["evidence"].to_string().contains("MALLOC_ARENA_MAX would change nothing"), "{verdict:#}");
+    let truth = fixture.truth("retained");
+    let saving = verdict["saving_bytes"].as_u64().unwrap();
+    assert!(saving.abs_diff(truth) * 100 <= truth * 3, "{saving} {truth}");
+}
+
+#[test]
+fn a_pool_that_was_never_shut_down_is_named() {
+    let fixture = Fixture::c("threads_many", &[]);
+    let explained = fixture.explained();
+    explained.line_is("thread-stacks", fixture.truth("stacks"));
+    assert!(explained.verdicts().contains(&"thread-stacks"));
+    let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
+    assert!(evidence.contains("300 × leaky-pool"), "{evidence}");
+}
+
+#[test]
+fn mapped_files_are_reclaimable_and_no_leak() {
+    let file = scratch().join("mapped.data");
+    let fixture = Fixture::c("mapped_file", &[file.to_str().unwrap()]);
+    let explained = fixture.explained();
+    explained.line_is("mapped-files", fixture.truth("mapped"));
+    own_verdicts(&explained, &["mapped-file-growth", "healthy"]);
+}
+
+#[test]
+fn a_deleted_file_that_is_still_mapped_is_said_to_be_deleted() {
+    let file = scratch().join("deleted.data");
+    let fixture = Fixture::c("mapped_file", &[file.to_str().unwrap(), "delete"]);
+    let explained = fixture.explained();
+    explained.line_is("mapped-files", fixture.truth("mapped"));
+    let evidence = explained.verdict("mapped-file-growth")["evidence"].to_string();
+    assert!(evidence.contains("1 mappings") && evidence.contains("deleted files"), "{evidence}");
+}
+
+#[test]
+fn shared_memory_is_a_line_of_its_own() {
+    let fixture = Fixture::c("shared", &[]);
+    let explained = fixture.explained();
+    explained.line_is("shared-memory", fixture.truth("shared"));
+    own_verdicts(&explained, &["healthy"]);
+}
+
+#[test]
+fn a_reservation_costs_nothing() {
+    let fixture = Fixture::c("reserved", &[]);
+    let explained = fixture.explained();
+    explained.line_is("other-anonymous", fixture.truth("touched"));
+    own_verdicts(&explained, &["healthy"]);
+    assert!(explained.verdict("healthy")["evidence"].to_string().contains("costs nothing"));
+}
+
+#[test]
+fn touched_bytes_in_huge_pages_are_counted_as_the_kernel_counts_them() {
+    let fixture = Fixture::c("huge", &[]);
+    if fixture.truth("resident") < 120 * MIB {
+        return skip("huge pages", "the machine gives none");
+    }
+    let explained = fixture.explained();
+    explained.line_is("other-anonymous", fixture.truth("resident"));
+    own_verdicts(&explained, &["huge-pages", "healthy"]);
+}
+
+#[test]
+fn live_blocks_are_live_and_healthy() {
+    let fixture = Fixture::c("healthy", &[]);
+    let explained = fixture.explained();
+    explained.line_is("glibc-live", fixture.truth("live"));
+    own_verdicts(&explained, &["healthy"]);
+}
+
+#[test]
+fn what_no_line_explains_is_at_most_two_percent() {
+    for name in ["healthy", "arena_threads", "main_fragmentation"] {
+        let explained = Fixture::c(name, &[]).explained();
+        let rss = explained.0["rss_bytes"].as_u64().unwrap();
+        let unexplained = explained.0["remainder_bytes"].as_u64().unwrap()
+            + explained.line("other-anonymous")
+            + explained.line("glibc-unknown");
+        assert!(unexplained * 50 <= rss, "{name}: {unexplained} of {rss}\n{:#}", explained.0["lines"]);
+    }
+}
+
+#[test]
+fn many_mappings_are_counted_against_the_kernel_s_limit() {
+    let limit: u64 = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse().unwrap();
+    if limit > 300_000 {
+        return skip("map count", "vm.max_map_count is raised so far that the fixture would take minutes");
+    }
+    let fixture = Fixture::c("map_count", &[&(limit * 8 / 10).to_string()]);
+    own_verdicts(&fixture.explained(), &["map-count"]);
+}
+
+#[test]
+fn the_target_of_a_chroot_in_other_namespaces_is_explained() {
+    if !is_root() {
+        return skip("namespaces", "needs root");
+    }
+    let place = scratch().join("chroot");
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::copy(compiled("healthy", &["-static"]), place.join("healthy")).unwrap();
+    let fixture = Fixture::run(
+        Command::new("unshare")
+            .args(["--pid", "--mount", "--kill-child", "--fork", "chroot"])
+            .arg(&place)
+            .args(["/healthy", "32"]),
+    );
+    // unshare forks: the target is its child.
+    let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", fixture.pid())).unwrap();
+    let explained = explain(children.trim().parse().unwrap(), &[]);
+    explained.line_is("glibc-live", fixture.truth("live"));
+    own_verdicts(&explained, &["healthy"]);
+}

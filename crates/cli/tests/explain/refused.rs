@@ -1,0 +1,98 @@
+//! What can't be explained, or not wholly: one clear line and exit code 2, or gaps; never a wrong sum.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::fixture::{Explained, Fixture, PLIMSOLL, is_root, run, skip};
+
+#[track_caller]
+fn one_clear_line(pid: u32, words: &str) {
+    let output = run(pid, &[]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(output.stdout.is_empty());
+    assert!(error.contains(words) && error.trim_end().lines().count() == 1, "{error}");
+}
+
+#[test]
+fn no_such_process() {
+    // Above the largest pid_max.
+    one_clear_line(4_194_305, "no process");
+}
+
+#[test]
+fn a_process_that_has_ended_meanwhile() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = child.id();
+    child.wait().unwrap();
+    one_clear_line(pid, "no process");
+}
+
+#[test]
+fn a_zombie() {
+    let fixture = Fixture::c("zombie", &[]);
+    one_clear_line(fixture.truth("child") as u32, "zombie");
+}
+
+#[test]
+fn a_kernel_thread() {
+    let is_kthreadd = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
+    if !is_kthreadd {
+        return skip("kernel thread", "none can be seen from this PID namespace");
+    }
+    one_clear_line(2, "kernel thread");
+}
+
+#[test]
+fn a_thread_that_vanishes_at_any_moment_is_never_a_wrong_sum() {
+    let (mut explained, mut refused) = (0, 0);
+    for delay in 0..40 {
+        let mut child = Command::new("sleep").arg(format!("0.00{}", delay % 10)).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(delay * 200));
+        let output = run(child.id(), &["--format", "json"]);
+        match output.status.code() {
+            Some(0) => {
+                Explained(serde_json::from_slice(&output.stdout).unwrap()).adds_up();
+                explained += 1;
+            }
+            Some(2) => refused += 1,
+            other => panic!("{other:?}"),
+        }
+        let _ = child.wait();
+    }
+    assert!(explained + refused == 40 && refused > 0, "{explained} {refused}");
+}
+
+#[test]
+fn another_user_s_process_has_gaps_and_a_sum() {
+    if !is_root() {
+        return skip("another user", "needs root to become nobody");
+    }
+    let fixture = Fixture::c("healthy", &[]);
+    // The program may lie where nobody may go: it is run from a copy.
+    let copy = std::env::temp_dir().join(format!("plimsoll-{}", std::process::id()));
+    std::fs::copy(PLIMSOLL, &copy).unwrap();
+    let output = Command::new(&copy)
+        .args(["explain", &fixture.pid().to_string(), "--format", "json"])
+        .uid(65534)
+        .gid(65534)
+        .output();
+    std::fs::remove_file(&copy).unwrap();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let explained = Explained(serde_json::from_slice(&output.stdout).unwrap());
+    explained.adds_up();
+    assert!(explained.gaps().contains(&"proc"), "{:?}", explained.gaps());
+    assert!(explained.0["rss_bytes"].as_u64().unwrap() >= fixture.truth("live"));
+    assert!(!explained.verdicts().contains(&"healthy"), "too little is known to say so");
+}
+
+#[test]
+fn bad_arguments_are_refused_in_one_line() {
+    for arguments in [&["explain"][..], &["explain", "shop"], &["explain", "1", "--format", "xml"], &["explain", "-1"]]
+    {
+        let output = Command::new(PLIMSOLL).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty());
+    }
+}

@@ -82,6 +82,7 @@ struct Arena {
     live_count: u64,
     retained_bytes: u64,
     retained_resident_bytes: u64,
+    trimmable_bytes: u64,
     attached_threads: u64,
     whole: bool,
 }
@@ -239,6 +240,7 @@ fn arenas(snapshot: &Snapshot) -> Vec<Arena> {
             live_count: arena.live_count,
             retained_bytes: arena.free().0,
             retained_resident_bytes: arena.free_resident.0,
+            trimmable_bytes: arena.trimmable.0,
             attached_threads: arena.attached_threads,
             whole: arena.whole,
         })

@@ -76,14 +76,14 @@ fn permissions(vma: &Vma) -> String {
         .collect()
 }
 
-/// Sizes in KiB. `kept` is free and resident: what a trim would give back.
+/// Sizes in KiB. `kept` is free and resident, `trim` the whole pages of it: what a trim would give back.
 pub fn arenas(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> {
     let Some(glibc) = &explanation.snapshot.glibc else {
         return writeln!(out, "no arenas: glibc's malloc was not walked");
     };
     writeln!(
         out,
-        "{:>5} {:<6} {:<16} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>7} notes",
+        "{:>5} {:<6} {:<16} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>7} notes",
         "arena",
         "kind",
         "address",
@@ -94,6 +94,7 @@ pub fn arenas(out: &mut impl Write, explanation: &Explanation) -> io::Result<()>
         "cached-KiB",
         "top-KiB",
         "kept-KiB",
+        "trim-KiB",
         "blocks",
         "threads"
     )?;
@@ -104,7 +105,7 @@ pub fn arenas(out: &mut impl Write, explanation: &Explanation) -> io::Result<()>
         let heaps: Bytes = arena.heaps.iter().map(|heap| heap.length()).sum();
         writeln!(
             out,
-            "{index:>5} {:<6} {:016x} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>7} {}",
+            "{index:>5} {:<6} {:016x} {:>12} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>7} {}",
             if arena.kind == ArenaKind::Main { "main" } else { "thread" },
             arena.address,
             arena.reserved.0 / 1024,
@@ -114,6 +115,7 @@ pub fn arenas(out: &mut impl Write, explanation: &Explanation) -> io::Result<()>
             (arena.fast + arena.tcache).0 / 1024,
             arena.top.0 / 1024,
             arena.free_resident.0 / 1024,
+            arena.trimmable.0 / 1024,
             arena.live_count,
             arena.attached_threads,
             if arena.whole { "-" } else { "not walked to its end" },

@@ -220,10 +220,9 @@ impl<W: Write> Page<'_, W> {
             LineId::GlibcRetained => {
                 if let Some(glibc) = &self.snapshot.glibc {
                     let arenas = glibc.arenas.len();
-                    notes.push(format!(
-                        "{arenas} arena{}; a trim would give it back",
-                        if arenas == 1 { "" } else { "s" }
-                    ));
+                    let trimmable: Bytes = glibc.arenas.iter().map(|arena| arena.trimmable).sum();
+                    let plural = if arenas == 1 { "" } else { "s" };
+                    notes.push(format!("{arenas} arena{plural}; a trim would give back {trimmable}"));
                 }
             }
             LineId::GlibcLive => {

@@ -35,7 +35,7 @@ fn a_fragmented_main_arena_is_not_told_to_cap_its_arenas() {
     let verdict = explained.verdict("allocator-retention");
     assert!(!verdict["remedies"].to_string().contains("MALLOC_ARENA_MAX"), "{verdict:#}");
     assert!(verdict["evidence"].to_string().contains("MALLOC_ARENA_MAX would change nothing"), "{verdict:#}");
-    let truth = fixture.truth("retained");
+    let truth = fixture.truth("trimmable");
     let saving = verdict["saving_bytes"].as_u64().unwrap();
     assert!(saving.abs_diff(truth) * 100 <= truth * 3, "{saving} {truth}");
 }

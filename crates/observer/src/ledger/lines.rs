@@ -80,9 +80,9 @@ lines! {
     ImageHeap "image-heap" "image and isolate heap" Vm
         "A native image's image heap and the chunks of its isolates' Java heaps."
     GlibcLive "glibc-live" "glibc, live" Allocator
-        "Resident pages that hold blocks which the program has allocated and not freed, less what the VM counts as its own."
+        "Blocks that the program has allocated and not freed, with malloc's own records, less what the VM counts as its own."
     GlibcRetained "glibc-retained" "glibc, free but kept" Allocator
-        "Whole resident pages that lie in free chunks: what malloc_trim would give back."
+        "Free chunks on resident pages. The whole pages among them are what malloc_trim would give back."
     GlibcUnknown "glibc-unknown" "glibc, not told apart" Allocator
         "Resident pages of glibc's heaps that could not be walked."
     OtherAllocator "other-allocator" "other allocator" Allocator

@@ -7,7 +7,7 @@ use super::proc::{self, Target, timed};
 use super::{cgroup, glibc, hotspot};
 use crate::gap::{Gap, Source};
 use crate::ledger;
-use crate::snapshot::{Snapshot, Vma};
+use crate::snapshot::{Reading, Snapshot, Vma};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.
@@ -38,7 +38,9 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
     snapshot.hotspot = vm;
     gaps.extend(vm_gaps);
     snapshot.threads = proc::read_threads(&target, snapshot.process.contained, &mut gaps);
-    let mappings = timed(since, Source::Proc, &mut readings, || proc::read_mappings(&target, &mut gaps));
+    let began = since.elapsed();
+    let mappings = proc::read_mappings(&target, &mut gaps);
+    readings.push(Reading { source: Source::Proc, began, took: mappings.took });
     snapshot.time = proc::seconds_since_epoch();
     snapshot.vmas = mappings.vmas;
     snapshot.rollup = mappings.rollup;

@@ -21,12 +21,20 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         true => ("the main arena", live_of(case, ArenaKind::Main), top_of(case, ArenaKind::Main)),
         false => ("one thread arena", live_of(case, ArenaKind::Thread), top_of(case, ArenaKind::Thread)),
     };
+    let trimmable: Bytes = case
+        .glibc()?
+        .arenas
+        .iter()
+        .filter(|arena| arena.kind == ArenaKind::Main || threads > Bytes(0))
+        .map(|arena| arena.trimmable)
+        .sum();
     let scattered = retained - top.min(retained);
-    let mut evidence = vec![format!("{where_it_is} holds {live} live among {retained} of resident free pages")];
+    let mut evidence = vec![format!("{where_it_is} holds {live} live among {retained} free and resident")];
     evidence.push(format!(
         "{scattered} of it lies between live blocks (fragmentation), {} at the end of the heap",
         retained - scattered
     ));
+    evidence.push(format!("{trimmable} of it is whole pages, which a trim gives back"));
     evidence
         .push("MALLOC_ARENA_MAX would change nothing here: it limits the number of arenas, and this is one".to_owned());
     let mut remedies = vec![trim(case)];
@@ -50,8 +58,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             retained.percent_of(case.rss())
         ),
         evidence,
-        // Whole pages only are counted as retained, and malloc_trim returns whole pages of bins; the main arena's end by brk.
-        saving: Some((if main >= threads { retained } else { scattered }, retained)),
+        // malloc_trim returns the whole pages of bins everywhere, and the end of the main arena's heap only (mtrim, systrim).
+        saving: Some((if main >= threads { trimmable } else { trimmable - top.min(trimmable) }, trimmable)),
         remedies,
     })
 }

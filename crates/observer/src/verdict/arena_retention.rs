@@ -39,7 +39,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     // What a trim gives back of a thread arena is what lies in bins; its top shrinks only when a free reaches it
     // (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
-    let in_top: Bytes = arenas.iter().map(|arena| arena.top.min(arena.free_resident)).sum();
+    let trimmable: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
+    let in_top: Bytes = arenas.iter().map(|arena| arena.top.min(arena.trimmable)).sum();
     let mut remedies = vec![trim(case)];
     if case.is_jvm() {
         remedies.push(periodic_trim());
@@ -64,7 +65,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             retained.percent_of(case.rss())
         ),
         evidence,
-        saving: Some((retained - in_top, retained)),
+        saving: Some((trimmable - in_top, trimmable)),
         remedies,
     })
 }

@@ -36,7 +36,7 @@ impl<'c> Case<'c> {
         self.glibc().into_iter().flat_map(|glibc| &glibc.arenas).filter(move |arena| arena.kind == kind)
     }
 
-    /// Resident free pages inside arenas of that kind.
+    /// Free bytes on resident pages inside arenas of that kind.
     pub fn retained(self, kind: ArenaKind) -> Bytes {
         self.arenas(kind).map(|arena| arena.free_resident).sum()
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::smaps::{parse_maps, parse_rollup, parse_smaps};
 use super::status::{
@@ -52,7 +52,10 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
     let mut refused = false;
-    let smaps = match target.read("smaps") {
+    let began = Instant::now();
+    let text = target.read("smaps");
+    let took = began.elapsed();
+    let smaps = match text {
         Ok(text) => parse_smaps(&text, &tmpfs),
         Err(error) => {
             gaps.push(
@@ -74,7 +77,7 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
             "their pages are missing from the lines and from the sum",
         ));
     }
-    Mappings { vmas: smaps.vmas, rollup, refused }
+    Mappings { vmas: smaps.vmas, rollup, refused, took }
 }
 
 #[derive(Default)]
@@ -82,6 +85,8 @@ pub struct Mappings {
     pub vmas: Vec<Vma>,
     pub rollup: Option<Rollup>,
     pub refused: bool,
+    /// Time that the reading of smaps itself took: an upper bound of the time under the target's mmap lock.
+    pub took: Duration,
 }
 
 /// Threads with their names, and where their stack pointers were. A thread that runs on a CPU has none to read.

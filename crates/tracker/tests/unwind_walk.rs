@@ -7,7 +7,7 @@ mod random;
 use std::collections::HashMap;
 
 use plimsoll_tracker::stack::rule::{Base, Cfa, SavedFp};
-use plimsoll_tracker::stack::{End, Entry, Image, Read, Rule, Walk, Walker, arch::native as arch};
+use plimsoll_tracker::stack::{End, Entry, Memory, Read, Rule, Walk, Walker, arch::native as arch};
 use random::Random;
 
 const WORDS: usize = 4096;
@@ -167,12 +167,23 @@ impl Machine {
     }
 
     fn walk(&self, walker: &Walker, stack: &[u64], base: u64, entry: Entry, limit: usize) -> Outcome {
-        let bytes: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
         let (mut frames, mut reads) = ([0; 64], [Read::default(); 160]);
         let rules = |pc| self.rules.get(&pc).copied().flatten();
-        let memory = Image { base, bytes: &bytes };
+        let memory = Words { base, words: stack };
         let walk = walker.walk(&memory, rules, entry, &mut frames[..limit], &mut reads);
         Outcome { walk, frames: frames[..walk.frames].to_vec(), reads: reads[..walk.reads].to_vec() }
+    }
+}
+
+struct Words<'a> {
+    base: u64,
+    words: &'a [u64],
+}
+
+impl Memory for Words<'_> {
+    fn word(&self, at: u64) -> Option<u64> {
+        assert!(at % 8 == 0);
+        self.words.get(usize::try_from(at.checked_sub(self.base)? / 8).ok()?).copied()
     }
 }
 
@@ -332,7 +343,7 @@ fn no_frame_pointer_is_logged_that_no_cfa_needs() {
 #[test]
 fn nothing_outside_the_stack_is_read() {
     struct Fence(std::cell::Cell<u64>);
-    impl plimsoll_tracker::stack::Memory for Fence {
+    impl Memory for Fence {
         fn word(&self, at: u64) -> Option<u64> {
             assert!(at >= BASE + 64 && at + 8 <= BASE + 8192, "{at:#x}");
             self.0.set(self.0.get() + 1);

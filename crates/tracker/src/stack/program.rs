@@ -16,21 +16,28 @@ struct Row {
     cfa: CfaRule,
     fp: Saved,
     ra: Saved,
-    /// The caller's stack pointer is the CFA, as everywhere but in code that switches stacks.
-    sp_is_cfa: bool,
+    /// The caller's stack pointer isn't the CFA: code that switches stacks.
+    sp_elsewhere: bool,
 }
 
 /// `register + offset`, or `*(register + offset) + deref`.
 #[derive(Clone, Copy)]
 struct CfaRule {
-    /// `None`: one that a walk doesn't follow, or more than an expression may be.
-    base: Option<Base>,
+    base: Register,
     offset: i32,
     deref: Option<i8>,
 }
 
 impl CfaRule {
-    const NONE: Self = Self { base: None, offset: 0, deref: None };
+    const NONE: Self = Self { base: Register::Other, offset: 0, deref: None };
+}
+
+#[derive(Clone, Copy)]
+enum Register {
+    /// One that a walk doesn't follow, or an expression beyond it.
+    Other,
+    Sp,
+    Fp,
 }
 
 /// Where a register of the caller was saved.
@@ -54,9 +61,15 @@ pub(super) fn run(fde: &Fde<'_>, pc: u64) -> Option<Rule> {
     if fde.cie.program.len().max(fde.program.len()) > LONGEST {
         return None;
     }
-    let start = Row { cfa: CfaRule::NONE, fp: Saved::Same, ra: Saved::Same, sp_is_cfa: true };
-    let mut machine =
-        Machine { fde, pc, location: fde.first, row: start, initial: start, remembered: [start; REMEMBERED], depth: 0 };
+    let mut machine = Machine {
+        fde,
+        pc,
+        location: fde.first,
+        row: Row::START,
+        initial: Row::START,
+        remembered: [Row::START; REMEMBERED],
+        depth: 0,
+    };
     machine.execute(&fde.cie.program)?;
     machine.initial = machine.row;
     machine.execute(&fde.program)?;
@@ -208,7 +221,7 @@ impl Machine<'_> {
         match register {
             FP => self.row.fp = saved,
             RA => self.row.ra = saved,
-            SP => self.row.sp_is_cfa = saved == Saved::Same,
+            SP => self.row.sp_elsewhere = saved != Saved::Same,
             _ => {}
         }
     }
@@ -217,30 +230,36 @@ impl Machine<'_> {
         match register {
             FP => self.row.fp = self.initial.fp,
             RA => self.row.ra = self.initial.ra,
-            SP => self.row.sp_is_cfa = self.initial.sp_is_cfa,
+            SP => self.row.sp_elsewhere = self.initial.sp_elsewhere,
             _ => {}
         }
     }
 
     fn cfa_register(&mut self, to: u64) {
         self.row.cfa.base = match to {
-            SP => Some(Base::Sp),
-            FP => Some(Base::Fp),
-            _ => None,
+            SP => Register::Sp,
+            FP => Register::Fp,
+            _ => Register::Other,
         };
         self.row.cfa.deref = None;
     }
 }
 
 impl Row {
+    /// Nothing known: all zero, which makes a machine cheap to set up.
+    const START: Self = Self { cfa: CfaRule::NONE, fp: Saved::Same, ra: Saved::Same, sp_elsewhere: false };
+
     fn rule(self) -> Option<Rule> {
         match self.ra {
             Saved::Undefined => return Some(Rule::END),
-            Saved::Cfa(-8) if self.sp_is_cfa => {}
+            Saved::Cfa(-8) if !self.sp_elsewhere => {}
             _ => return None,
         }
-        let CfaRule { base: Some(base), offset, deref } = self.cfa else {
-            return None;
+        let CfaRule { base, offset, deref } = self.cfa;
+        let base = match base {
+            Register::Sp => Base::Sp,
+            Register::Fp => Base::Fp,
+            Register::Other => return None,
         };
         if offset == FAR {
             return None;
@@ -260,13 +279,13 @@ impl Row {
 fn cfa_expression(code: Cursor<'_>, pc: u64) -> Option<CfaRule> {
     let value = evaluate(code, None, pc)?;
     let base = match value.base? {
-        Operand::Sp => Base::Sp,
-        Operand::Fp => Base::Fp,
+        Operand::Sp => Register::Sp,
+        Operand::Fp => Register::Fp,
         Operand::Cfa => return None,
     };
     let deref = match value.deref {
         Some(add) => Some(i8::try_from(add).ok()?),
         None => None,
     };
-    Some(CfaRule { base: Some(base), offset: offset(value.offset), deref })
+    Some(CfaRule { base, offset: offset(value.offset), deref })
 }

@@ -69,6 +69,8 @@ counters! {
     vmap_deferred "count",
     /// Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin.
     vmap_operations "count",
+    /// Bytes given back to the kernel by madvise (DONTNEED, FREE): resident then, not mapped less.
+    advised_bytes "bytes",
     /// Stacks walked because no remembered one matched.
     stack_walks "count",
     /// Unwind rules worked out from .eh_frame because none was remembered.

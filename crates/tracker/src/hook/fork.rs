@@ -26,7 +26,7 @@ pub extern "C" fn prepare() {
     tls_set::<PARENT>(0);
     let Some(parent) = Segment::current() else { return };
     parent.count(Counter::forks, 1);
-    super::mapping::lock_for_fork();
+    super::mapping::lock_for_fork(parent);
     tls_set::<PARENT>(parent.base());
     let made = os::open_dir(boot::directory().as_c()).and_then(|fd| {
         boot::prune(fd, usize::MAX / 2);
@@ -51,8 +51,8 @@ pub fn wanted(parent: Segment) -> [(Section, usize); 6] {
 
 /// After the fork, in the parent.
 pub extern "C" fn parent() {
-    if tls_get::<PARENT>() != 0 {
-        super::mapping::unlock_after_fork();
+    if let (true, Some(segment)) = (tls_get::<PARENT>() != 0, Segment::current()) {
+        super::mapping::unlock_after_fork(segment);
     }
     let child = tls_get::<PREPARED>();
     if child != 0 {
@@ -71,10 +71,10 @@ pub extern "C" fn child() {
     if old == 0 {
         return;
     }
-    super::mapping::reset_after_fork();
     // SAFETY: the parent's mapping is still here, the prepared one too.
     let parent = unsafe { Segment::at(old) };
     if base == 0 {
+        super::mapping::abandon_after_fork();
         // SAFETY: nobody books there any more: the base was wiped.
         unsafe { os::unmap(old as *mut u8, FILE_BYTES) };
         return;
@@ -102,7 +102,16 @@ fn seed(parent: Segment, child: Segment) {
         }
         child.section(s).used.store((bytes / s.entry_bytes()) as u64, Relaxed);
     }
+    super::mapping::resume_after_fork(child, child.populated_of(Section::Vmap));
     let (h, p) = (child.header(), parent.header());
+    for (to, from) in [
+        (&h.reserved_bytes, &p.reserved_bytes),
+        (&h.committed_bytes, &p.committed_bytes),
+        (&h.peak_reserved_bytes, &p.reserved_bytes),
+        (&h.peak_committed_bytes, &p.committed_bytes),
+    ] {
+        to.store(from.load(Relaxed), Relaxed);
+    }
     h.mode.store(p.mode.load(Relaxed), Relaxed);
     h.ppid.store(os::getppid(), Relaxed);
     for (to, from) in h.values.iter().zip(&p.values) {

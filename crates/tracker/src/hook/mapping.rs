@@ -1,34 +1,525 @@
-//! mmap and its kin.
+//! mmap, munmap, mremap, mprotect, madvise, brk, sbrk, shmat, shmdt.
+//!
+//! | call | order |
+//! | --- | --- |
+//! | mmap where the kernel chooses | real call, then booked under the lock: nobody else knows the range yet |
+//! | mmap MAP_FIXED, mprotect, mremap, munmap, brk, shmat, shmdt | lock, real call, booked if it succeeded, unlock |
+//!
+//! So a range that munmap gave back and another thread's mmap got at once is booked in the order in which the kernel did
+//! it: the second booking waits for the lock. A call that failed is never booked.
+//!
+//! The lock is one word with its owner's thread pointer. A signal handler that maps memory on top of its own thread's
+//! lock is noted in a short list and booked when the lock is let go. A fork child starts with the lock free. A holder that
+//! never comes back (a handler that jumped out of the call) loses the lock after a second; the map is valid at every
+//! instant (segment/vmap.rs).
 
+use super::malloc::caller_of;
 use crate::account::segment::Segment;
+use crate::account::vmas::{Delta, Placement, Remap, VmaBook};
 use crate::boot;
+use crate::guard::{Entered, enter};
 use crate::sys::libc::calls;
+use crate::sys::{cpu, os};
+use core::cell::UnsafeCell;
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::vmap::{Attributes, Kind};
+use plimsoll_segment::{Counter, Section};
 
-pub fn init(_: Segment) -> bool {
-    true
+const MAP_FAILED: usize = usize::MAX;
+const MAP_TYPE: c_int = 0xf;
+const MAP_FIXED: c_int = 0x10;
+const MAP_ANONYMOUS: c_int = 0x20;
+const MREMAP_DONTUNMAP: c_int = 4;
+const MADV_DONTNEED: c_int = 4;
+const MADV_FREE: c_int = 8;
+
+type Book = VmaBook<fn(usize) -> bool>;
+
+struct Guarded(UnsafeCell<Option<Book>>);
+// SAFETY: only touched by the thread that holds LOCK, or at boot and in a fork child, when there is one thread.
+unsafe impl Sync for Guarded {}
+
+static BOOK: Guarded = Guarded(UnsafeCell::new(None));
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static LOCK: AtomicUsize = AtomicUsize::new(0);
+
+fn grow(upto: usize) -> bool {
+    // SAFETY: BASE is the mapping of this process's segment.
+    unsafe { Segment::at(BASE.load(Relaxed)) }.grow(Section::Vmap, upto)
 }
-pub fn lock_for_fork() {}
-pub fn unlock_after_fork() {}
-pub fn reset_after_fork() {}
 
-macro_rules! pass {
-    ($($name:ident($($a:ident: $t:ty),*; $($rest:ident),*) -> $r:ty;)*) => {$(
-        #[allow(clippy::too_many_arguments)]
-        pub unsafe extern "C" fn $name($($a: $t,)* $($rest: usize,)* _sp: usize, _fp: usize) -> $r {
-            if !boot::resolved() { boot::resolve(); }
-            unsafe { calls::$name($($a),*) }
+fn region(segment: Segment) -> *mut u8 {
+    BASE.store(segment.base(), Relaxed);
+    (segment.base() + Section::Vmap.offset()) as *mut u8
+}
+
+/// Makes the map of a fresh segment.
+pub fn init(segment: Segment) -> bool {
+    // SAFETY: the section of a fresh mapping; grow makes it safe to store to; one thread.
+    let book = unsafe { Book::create(region(segment), Section::Vmap.capacity(), grow) };
+    let made = book.is_some();
+    // SAFETY: one thread.
+    unsafe { *BOOK.0.get() = book };
+    settle(segment);
+    made
+}
+
+fn settle(segment: Segment) {
+    // SAFETY: called by the holder of the lock, or at boot.
+    if let Some(b) = unsafe { &*BOOK.0.get() } {
+        segment.section(Section::Vmap).used.store(b.used(), Release);
+        let lost = b.lost_ops();
+        if lost != 0 {
+            segment.set(Counter::vmap_lost, lost);
         }
-    )*};
+    }
 }
-pass! {
-    mmap(a: usize, n: usize, prot: c_int, flags: c_int, fd: c_int, off: i64;) -> usize;
-    munmap(a: usize, n: usize; _2, _3, _4, _5) -> c_int;
-    mremap(a: usize, old: usize, new: usize, flags: c_int, to: usize; _5) -> usize;
-    mprotect(a: usize, n: usize, prot: c_int; _3, _4, _5) -> c_int;
-    madvise(a: usize, n: usize, advice: c_int; _3, _4, _5) -> c_int;
-    brk(a: usize; _1, _2, _3, _4, _5) -> c_int;
-    sbrk(n: isize; _1, _2, _3, _4, _5) -> usize;
-    shmat(id: c_int, a: usize, flags: c_int; _3, _4, _5) -> usize;
-    shmdt(a: usize; _1, _2, _3, _4, _5) -> c_int;
+
+/// An operation that came while its own thread held the lock.
+#[derive(Clone, Copy)]
+enum Operation {
+    Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
+    Unmap { start: usize, bytes: usize },
+    Protect { start: usize, bytes: usize, prot: u16, caller: u32 },
+    Remap { remap: Remap },
+}
+
+const DEFERRED: usize = 64;
+struct Later(UnsafeCell<[Option<Operation>; DEFERRED]>);
+// SAFETY: written by signal handlers of the lock's holder, each at an index of its own, read by the holder.
+unsafe impl Sync for Later {}
+static LATER: Later = Later(UnsafeCell::new([None; DEFERRED]));
+static LATER_USED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether the lock was taken (false: this thread has it already).
+fn lock(segment: Segment) -> bool {
+    let me = cpu::thread_pointer();
+    let mut waited = 0u32;
+    loop {
+        match LOCK.compare_exchange(0, me, Acquire, Relaxed) {
+            Ok(_) => return true,
+            Err(owner) if owner == me => return false,
+            Err(owner) => {
+                waited += 1;
+                if waited < 100 {
+                    core::hint::spin_loop();
+                } else if waited < 100 + 1000 {
+                    os::sleep_ms(1);
+                } else {
+                    segment.count(Counter::faults, 1);
+                    let _ = LOCK.compare_exchange(owner, 0, AcqRel, Relaxed);
+                    waited = 0;
+                }
+            }
+        }
+    }
+}
+
+fn unlock(segment: Segment) {
+    // Handlers append only while the lock is ours; one that comes between the last look and the release is seen by
+    // the second look.
+    loop {
+        let n = LATER_USED.swap(0, AcqRel).min(DEFERRED);
+        for i in 0..n {
+            // SAFETY: entries below n are complete: their handlers have returned to this thread.
+            if let Some(op) = unsafe { (*LATER.0.get())[i].take() } {
+                book(segment, op);
+            }
+        }
+        settle(segment);
+        LOCK.store(0, Release);
+        if LATER_USED.load(Acquire) == 0 || !lock(segment) {
+            return;
+        }
+    }
+}
+
+fn defer(segment: Segment, op: Operation) {
+    let i = LATER_USED.fetch_add(1, AcqRel);
+    if i < DEFERRED {
+        segment.count(Counter::vmap_deferred, 1);
+        // SAFETY: index i is this handler's alone.
+        unsafe { (*LATER.0.get())[i] = Some(op) };
+    } else {
+        segment.count(Counter::vmap_lost, 1);
+    }
+}
+
+fn raise(cell: &AtomicU64, peak: &AtomicU64, by: i64) {
+    let v = cell.load(Relaxed).wrapping_add_signed(by);
+    cell.store(v, Relaxed);
+    if v as i64 > peak.load(Relaxed) as i64 {
+        peak.store(v, Relaxed);
+    }
+}
+
+/// Books an operation; the lock is held.
+fn book(segment: Segment, op: Operation) {
+    // SAFETY: the lock is held.
+    let Some(b) = (unsafe { &mut *BOOK.0.get() }) else { return };
+    let ms = time(segment);
+    let h = segment.header();
+    let post = |d: Delta| {
+        let k = segment.category(d.category);
+        if d.reserved != 0 {
+            raise(&k.reserved_bytes, &k.peak_reserved_bytes, d.reserved);
+        }
+        if d.committed != 0 {
+            raise(&k.committed_bytes, &k.peak_committed_bytes, d.committed);
+        }
+    };
+    let diff = match op {
+        Operation::Map { start, bytes, attributes, placement } => {
+            b.map(start as u64, bytes as u64, attributes, placement, post)
+        }
+        Operation::Unmap { start, bytes } => b.unmap(start as u64, bytes as u64, post, |_| ()),
+        Operation::Protect { start, bytes, prot, caller } => {
+            b.protect(start as u64, bytes as u64, prot, caller, ms, post)
+        }
+        Operation::Remap { remap } => b.remap(remap, post),
+    };
+    raise(&h.reserved_bytes, &h.peak_reserved_bytes, diff.reserved);
+    raise(&h.committed_bytes, &h.peak_committed_bytes, diff.committed);
+    let n = &h.values[Counter::vmap_operations as usize];
+    n.store(n.load(Relaxed) + 1, Relaxed);
+}
+
+/// Milliseconds since the start, as entries have them.
+fn time(segment: Segment) -> u32 {
+    (boot::now_ns().wrapping_sub(segment.header().start_boottime_ns.load(Relaxed)) / 1_000_000) as u32
+}
+
+/// Who maps: segment, caller and its category. `None`: not booked.
+unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    // SAFETY: the entry's stack and frame pointer.
+    let (segment, caller) = match enter() {
+        Entered::Thread(mut inside) => (inside.segment, unsafe { caller_of(&mut inside, sp, fp) }),
+        Entered::Shared(segment) => {
+            // SAFETY: the return address lies at the stack pointer.
+            let ra = unsafe { *(sp as *const u64) };
+            let flags = crate::account::callers::TRUNCATED;
+            (segment, crate::account::callers::number(segment, &[ra], flags, 0))
+        }
+        Entered::Outside => return None,
+    };
+    Some((segment, caller, segment.caller(caller).category.load(Relaxed)))
+}
+
+/// The real call under the lock, then the booking of what it did.
+fn locked<R>(segment: Segment, real: impl FnOnce() -> R, done: impl FnOnce(&R) -> Option<Operation>) -> R {
+    let held = lock(segment);
+    let r = real();
+    if let Some(op) = done(&r) {
+        if held {
+            book(segment, op);
+        } else {
+            defer(segment, op);
+        }
+    }
+    if held {
+        unlock(segment);
+    }
+    r
+}
+
+/// mmap(2).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn mmap(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    flags: c_int,
+    fd: c_int,
+    off: i64,
+    sp: usize,
+    fp: usize,
+) -> usize {
+    // SAFETY: the program's arguments.
+    let real = || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
+    // SAFETY: the entry's pointers.
+    let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
+    let kind = match flags {
+        _ if flags & MAP_TYPE != 2 => Kind::Shared,
+        _ if flags & MAP_ANONYMOUS != 0 => Kind::Anonymous,
+        _ => Kind::File,
+    };
+    let attributes = Attributes::new(caller, category, kind, prot as u16, time(segment));
+    let done = |placement| {
+        move |r: &usize| (*r != MAP_FAILED).then_some(Operation::Map { start: *r, bytes: n, attributes, placement })
+    };
+    if flags & MAP_FIXED != 0 {
+        locked(segment, real, done(Placement::Fixed))
+    } else {
+        let r = real();
+        locked(segment, || r, done(Placement::Chosen))
+    }
+}
+
+/// munmap(2).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn munmap(
+    a: usize,
+    n: usize,
+    _2: usize,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    _sp: usize,
+    _fp: usize,
+) -> c_int {
+    // SAFETY: the program's arguments.
+    let real = || unsafe { calls::munmap(a, n) };
+    let Some(segment) = booked() else { return real() };
+    locked(segment, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
+}
+
+fn booked() -> Option<Segment> {
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    Segment::current()
+}
+
+/// mremap(2).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn mremap(
+    a: usize,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: usize,
+    _5: usize,
+    _sp: usize,
+    _fp: usize,
+) -> usize {
+    // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
+    let real = || unsafe { calls::mremap(a, old, new, flags, to) };
+    let Some(segment) = booked() else { return real() };
+    locked(segment, real, |r| {
+        (*r != MAP_FAILED).then_some(Operation::Remap {
+            remap: Remap {
+                old: a as u64,
+                old_bytes: old as u64,
+                new: *r as u64,
+                new_bytes: new as u64,
+                keeps_old: flags & MREMAP_DONTUNMAP != 0,
+            },
+        })
+    })
+}
+
+/// mprotect(2).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn mprotect(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    sp: usize,
+    fp: usize,
+) -> c_int {
+    // SAFETY: the program's arguments.
+    let real = || unsafe { calls::mprotect(a, n, prot) };
+    // SAFETY: the entry's pointers.
+    let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
+    locked(segment, real, |r| (*r == 0).then_some(Operation::Protect { start: a, bytes: n, prot: prot as u16, caller }))
+}
+
+/// madvise(2): changes what is resident, not what is mapped; counted.
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn madvise(
+    a: usize,
+    n: usize,
+    advice: c_int,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    _sp: usize,
+    _fp: usize,
+) -> c_int {
+    let segment = booked();
+    // SAFETY: the program's arguments.
+    let r = unsafe { calls::madvise(a, n, advice) };
+    if let (0, MADV_DONTNEED | MADV_FREE, Some(s)) = (r, advice, segment) {
+        s.count(Counter::advised_bytes, n as u64);
+    }
+    r
+}
+
+/// brk(2). What lies below the first break that the program sets is not in the books: it is libc's or the kernel's.
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn brk(
+    to: usize,
+    _1: usize,
+    _2: usize,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    sp: usize,
+    fp: usize,
+) -> c_int {
+    // SAFETY: the entry's pointers; the program's argument.
+    unsafe {
+        let Some((segment, caller, category)) = who(sp, fp) else { return calls::brk(to) };
+        locked(
+            segment,
+            || (calls::sbrk(0), calls::brk(to)),
+            |&(before, r)| (r == 0).then(|| moved_break(segment, before, to, caller, category)).flatten(),
+        )
+        .1
+    }
+}
+
+/// sbrk(2).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn sbrk(
+    by: isize,
+    _1: usize,
+    _2: usize,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    sp: usize,
+    fp: usize,
+) -> usize {
+    // SAFETY: the entry's pointers; the program's argument.
+    unsafe {
+        if by == 0 {
+            booked();
+            return calls::sbrk(0);
+        }
+        let Some((segment, caller, category)) = who(sp, fp) else { return calls::sbrk(by) };
+        locked(
+            segment,
+            || calls::sbrk(by),
+            |r| {
+                let before = *r;
+                (before != MAP_FAILED)
+                    .then(|| moved_break(segment, before, before.wrapping_add_signed(by), caller, category))
+                    .flatten()
+            },
+        )
+    }
+}
+
+/// A break is a byte address; mappings are pages: the page that a break lies in belongs to what is below it.
+fn moved_break(segment: Segment, before: usize, after: usize, caller: u32, category: u16) -> Option<Operation> {
+    let (from, to) = (before.next_multiple_of(4096), after.next_multiple_of(4096));
+    let attributes = Attributes::new(caller, category, Kind::Anonymous, 3, time(segment));
+    match to.cmp(&from) {
+        core::cmp::Ordering::Greater => {
+            Some(Operation::Map { start: from, bytes: to - from, attributes, placement: Placement::Chosen })
+        }
+        core::cmp::Ordering::Less => Some(Operation::Unmap { start: to, bytes: from - to }),
+        core::cmp::Ordering::Equal => None,
+    }
+}
+
+/// shmat(2).
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn shmat(
+    id: c_int,
+    a: usize,
+    flags: c_int,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    sp: usize,
+    fp: usize,
+) -> usize {
+    const SHM_RDONLY: c_int = 0o10000;
+    // SAFETY: the entry's pointers; the program's arguments.
+    unsafe {
+        let Some((segment, caller, category)) = who(sp, fp) else { return calls::shmat(id, a, flags) };
+        let prot = if flags & SHM_RDONLY != 0 { 1 } else { 3 };
+        let attributes = Attributes::new(caller, category, Kind::Shared, prot, time(segment));
+        locked(
+            segment,
+            || calls::shmat(id, a, flags),
+            |r| {
+                let bytes = (*r != MAP_FAILED).then(|| os::shared_memory_bytes(id)).flatten()?;
+                Some(Operation::Map { start: *r, bytes, attributes, placement: Placement::Chosen })
+            },
+        )
+    }
+}
+
+/// shmdt(2): the mapping that begins there.
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn shmdt(
+    a: usize,
+    _1: usize,
+    _2: usize,
+    _3: usize,
+    _4: usize,
+    _5: usize,
+    _sp: usize,
+    _fp: usize,
+) -> c_int {
+    // SAFETY: the program's argument.
+    let real = || unsafe { calls::shmdt(a) };
+    let Some(segment) = booked() else { return real() };
+    locked(segment, real, |r| {
+        // SAFETY: `locked` holds the lock, or this thread does.
+        let vma = unsafe { (*BOOK.0.get()).as_ref() }?.lookup(a as u64)?;
+        (*r == 0).then_some(Operation::Unmap { start: a, bytes: (vma.end - a as u64) as usize })
+    })
+}
+
+/// Around a fork: the child's copy is taken while nobody writes.
+pub fn lock_for_fork(segment: Segment) {
+    lock(segment);
+}
+
+/// In the parent.
+pub fn unlock_after_fork(segment: Segment) {
+    unlock(segment);
+}
+
+/// In the child: the map goes on in the child's segment, `populated` bytes of which are there.
+pub fn resume_after_fork(child: Segment, populated: usize) {
+    LATER_USED.store(0, Relaxed);
+    // SAFETY: one thread; the copy of a whole map.
+    unsafe { *BOOK.0.get() = Book::resume(region(child), Section::Vmap.capacity(), populated, grow) };
+    LOCK.store(0, Release);
+}
+
+/// In a child that goes on untracked.
+pub fn abandon_after_fork() {
+    // SAFETY: one thread.
+    unsafe { *BOOK.0.get() = None };
+    LOCK.store(0, Release);
 }

@@ -137,6 +137,7 @@ pub mod nr {
     pub const READLINKAT: usize = 78;
     pub const FSTAT: usize = 80;
     pub const READ: usize = 63;
+    pub const SHMCTL: usize = 195;
     pub const PPOLL: usize = 73;
 }
 

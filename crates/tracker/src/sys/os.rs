@@ -315,3 +315,19 @@ pub fn pause() {
     // SAFETY: no descriptors, no timeout, no mask.
     let _ = unsafe { syscall(nr::PPOLL, [0; 6]) };
 }
+
+/// Waits a little.
+pub fn sleep_ms(ms: u64) {
+    let t = [0i64, ms as i64 * 1_000_000];
+    // SAFETY: reads a timespec; no descriptors.
+    let _ = unsafe { syscall(nr::PPOLL, [0, 0, t.as_ptr() as usize, 0, 0, 0]) };
+}
+
+/// Size of a System V shared memory segment.
+pub fn shared_memory_bytes(id: i32) -> Option<usize> {
+    const IPC_STAT: usize = 2;
+    let mut ds = [0u64; 16];
+    // SAFETY: struct shmid_ds has 112 bytes; shm_segsz follows the 48 bytes of ipc_perm.
+    unsafe { syscall(nr::SHMCTL, [id as usize, IPC_STAT, ds.as_mut_ptr() as usize, 0, 0, 0]) }.ok()?;
+    Some(ds[6] as usize)
+}

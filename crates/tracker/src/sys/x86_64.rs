@@ -156,6 +156,7 @@ pub mod nr {
     pub const NEWFSTATAT: usize = 262;
     pub const FSTAT: usize = 5;
     pub const READ: usize = 0;
+    pub const SHMCTL: usize = 31;
     pub const PPOLL: usize = 271;
 }
 

@@ -84,8 +84,10 @@ pub struct PageStates<'m, M: Memory + ?Sized> {
     pub readable: bool,
 }
 
-/// 16 Ki words: 128 KiB of ours for 64 MiB of the target.
-const WINDOW_PAGES: usize = 1 << 14;
+/// A lookup elsewhere reads few words, one that goes on reads twice as many as the last: 128 KiB at most, for 64 MiB of
+/// the target.
+const FIRST_WINDOW: usize = 64;
+const LAST_WINDOW: usize = 1 << 14;
 
 impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
     pub fn new(memory: &'m M) -> Self {
@@ -100,7 +102,10 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         let word = match self.words.get(index) {
             Some(word) => *word,
             None => {
-                self.words.resize(WINDOW_PAGES, 0);
+                let goes_on = page == self.first.wrapping_add(self.words.len() as u64);
+                let length =
+                    if goes_on { (self.words.len() * 2).clamp(FIRST_WINDOW, LAST_WINDOW) } else { FIRST_WINDOW };
+                self.words.resize(length, 0);
                 self.first = page;
                 if !self.memory.pagemap(page, &mut self.words) {
                     self.readable = false;

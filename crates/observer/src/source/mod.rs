@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod glibc;
 pub mod hotspot;
 pub mod memory;
+pub mod native_image;
 pub mod proc;
 pub mod segment;
 mod take;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::memory::Live;
 use super::proc::{self, Target, timed};
-use super::{cgroup, glibc, hotspot};
+use super::{cgroup, glibc, hotspot, native_image};
 use crate::gap::{Gap, Source};
 use crate::ledger;
 use crate::snapshot::{Reading, Snapshot, Vma};
@@ -54,6 +54,12 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
         return Err(vanished());
     }
     snapshot.allocators = proc::recognise_allocators(&target, &snapshot.vmas);
+    if snapshot.hotspot.is_none() {
+        let (image, image_gaps) =
+            timed(since, Source::NativeImage, &mut readings, || native_image::read(&target, &snapshot.vmas));
+        snapshot.native_image = image;
+        gaps.extend(image_gaps);
+    }
     let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || glibc::read(&target, &snapshot.vmas));
     snapshot.glibc = glibc;
     gaps.extend(glibc_gaps);

@@ -1,5 +1,8 @@
 //! Opens the target's memory, finds its libc among the mappings, and hands both to `survey`.
 
+use std::fs::File;
+use std::io::Read;
+
 use super::survey::{LibcData, survey};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Glibc, Sourced, Vma};
@@ -9,12 +12,13 @@ use crate::units::{AddressRange, Bytes};
 
 /// libc's writable data is 20 KiB; a static program's own data holds it too. More than this is no libc.
 const LARGEST_DATA: u64 = 64 << 20;
-/// The version string lies in libc's read-only data, 2 MiB from its start.
-const VERSION_WITHIN: usize = 8 << 20;
+/// The version string lies in libc's read-only data, 2 MiB from its start, or in a static program's.
+const VERSION_WITHIN: u64 = 64 << 20;
 
 /// The walk of a process with these mappings. None without a gap: it has no glibc malloc.
 pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<Glibc> {
-    let files = libc_files(vmas);
+    let files: Vec<(&str, String)> =
+        libc_files(vmas).into_iter().filter_map(|path| Some((path, version(target, path)?))).collect();
     if files.is_empty() {
         return (None, Vec::new());
     }
@@ -34,7 +38,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<Glibc> {
     };
     let libcs: Vec<LibcData> = files
         .iter()
-        .flat_map(|path| data_of(path, vmas))
+        .flat_map(|(path, _)| data_of(path, vmas))
         .filter(|range| range.length() <= Bytes(LARGEST_DATA))
         .filter_map(|range| {
             let mut bytes = vec![0; range.length().0 as usize];
@@ -43,7 +47,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<Glibc> {
         .collect();
     let (mut glibc, gaps) = survey(&memory, &libcs, vmas);
     if let Some(glibc) = &mut glibc {
-        glibc.version = files.iter().find_map(|path| version(target, path)).unwrap_or_default();
+        glibc.version = files.into_iter().map(|(_, version)| version).next().unwrap_or_default();
     }
     (glibc, gaps)
 }
@@ -84,13 +88,16 @@ fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
     ranges
 }
 
-/// `2.36`, from the banner that libc carries: `… stable release version 2.36.`
+/// `2.36`, from the banner that libc carries: `GNU C Library … stable release version 2.36.`
 fn version(target: &Target, path: &str) -> Option<String> {
+    const NAME: &[u8] = b"GNU C Library";
     const BANNER: &[u8] = b"release version ";
-    let mut bytes = std::fs::read(target.path(path)).ok()?;
-    bytes.truncate(VERSION_WITHIN);
-    let at = bytes.windows(BANNER.len()).position(|window| window == BANNER)? + BANNER.len();
-    let text: String = bytes[at..]
+    let mut bytes = Vec::new();
+    File::open(target.path(path)).ok()?.take(VERSION_WITHIN).read_to_end(&mut bytes).ok()?;
+    let name = memchr::memmem::find(&bytes, NAME)?;
+    let rest = &bytes[name..bytes.len().min(name + 256)];
+    let at = memchr::memmem::find(rest, BANNER)? + BANNER.len();
+    let text: String = rest[at..]
         .iter()
         .take(8)
         .map(|byte| char::from(*byte))

@@ -1,0 +1,7 @@
+//! GraalVM native images: an executable or shared library with its heap in a section of its own.
+
+mod parse;
+mod read;
+
+pub use parse::{ImageFile, find_image, parse_image_nmt};
+pub use read::read;

@@ -1,0 +1,173 @@
+//! Where a native image's heap lies, from the sections of its file and the list of mappings. Pure.
+//!
+//! ```text
+//! the file:     … .text … .data  .svm_heap                                offset o, length n
+//! in memory:    ELF segments, .svm_heap among them                         "as linked"
+//!               ┌ reservation of an isolate, 32 GiB by default ─────────────────────────────────┐
+//!               │ ---p │ o … o+n mapped again, parts of it private copies │ chunk │ ---p │ chunk │ ---p … │
+//!               └ heap base                    "view"                       └ rw, anonymous
+//! ```
+//!
+//! Chunks are committed and given back by MAP_FIXED mmaps over the reservation, and the kernel merges neighbours: what is
+//! writable and anonymous behind the view is chunks, one VMA for several.
+
+use crate::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, Vma};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// What of the image's file decides where its heap is mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageFile {
+    /// As the mappings name it.
+    pub path: String,
+    /// `.svm_heap`: file offset, length, stated address.
+    pub heap_offset: u64,
+    pub heap_length: u64,
+    pub heap_address: u64,
+    /// File offset and stated address of an executable segment.
+    pub text_offset: u64,
+    pub text_address: u64,
+    pub version: String,
+}
+
+/// The tail of a reservation is larger than anything that may lie next to it.
+const LARGE: u64 = 1 << 30;
+
+pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
+    let mut image = NativeImage { version: file.version.clone(), ..NativeImage::default() };
+    let own = |vma: &&Vma| vma.name == file.path && vma.backing == Backing::File;
+    let heap_end = file.heap_offset.saturating_add(file.heap_length);
+    let linked = vmas
+        .iter()
+        .filter(own)
+        .find(|vma| vma.executable && (vma.offset..vma.offset + vma.range.length().0).contains(&file.text_offset))
+        .map(|text| {
+            let bias = text
+                .range
+                .start
+                .0
+                .wrapping_sub(text.offset)
+                .wrapping_add(file.text_offset)
+                .wrapping_sub(file.text_address);
+            AddressRange::sized(Avma(bias.wrapping_add(file.heap_address)), Bytes(file.heap_length))
+        });
+    if let Some(range) = linked.filter(|range| vmas.iter().filter(own).any(|vma| vma.range.overlaps(*range))) {
+        image.image_heap.push(ImageHeapRange { range, view: false });
+    }
+    for vma in vmas.iter().filter(own) {
+        let in_heap = vma.offset >= file.heap_offset && vma.offset < heap_end;
+        let outside = linked.is_none_or(|linked| !linked.overlaps(vma.range));
+        let start = vma.range.start.0.checked_sub(vma.offset.saturating_sub(file.heap_offset));
+        let (true, true, Some(start)) = (in_heap, outside, start) else { continue };
+        let range = AddressRange::sized(Avma(start), Bytes(file.heap_length));
+        if !image.image_heap.iter().any(|known| known.range.overlaps(range)) {
+            image.image_heap.push(ImageHeapRange { range, view: true });
+            add_isolate(&mut image, range, vmas);
+        }
+    }
+    image.heap_chunks.sort_unstable();
+    image.isolates.sort_by_key(|isolate| isolate.heap_base);
+    image
+}
+
+/// The reservation around a view: the inaccessible mapping right before it, and what follows without a hole up to the large
+/// inaccessible tail.
+fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
+    let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
+    let before = vmas.iter().find(|vma| vma.range.end == view.start && inaccessible(vma));
+    let heap_base = before.map_or(view.start, |vma| vma.range.start);
+    let mut end = view.end;
+    for vma in vmas.iter().skip_while(|vma| vma.range.start < view.end) {
+        if vma.range.start != end || vma.shared || vma.backing != Backing::Anonymous {
+            break;
+        }
+        end = vma.range.end;
+        if vma.writable {
+            image.heap_chunks.push(vma.range);
+        } else if inaccessible(vma) && vma.range.length().0 >= LARGE {
+            break;
+        }
+    }
+    image.isolates.push(Isolate { heap_base, reservation: AddressRange::new(heap_base, end) });
+}
+
+/// `VM.native_memory` of an image built with NMT, as (category, malloc'ed bytes); its total is left out.
+///
+/// ```text
+/// JNI
+///     (reserved=0KB, committed=0KB)
+///     (malloc=12KB, count=1)
+/// ```
+pub fn parse_image_nmt(text: &str) -> Vec<(String, Bytes)> {
+    let mut categories = Vec::new();
+    let mut name = "";
+    for line in text.lines() {
+        if !line.starts_with([' ', '\t']) {
+            name = line.trim();
+        } else if let Some(figure) = line.trim_start().strip_prefix("(malloc=")
+            && let Some(size) = figure.split_once("KB").and_then(|(size, _)| size.parse().ok())
+            && !matches!(name, "" | "Total")
+        {
+            categories.push((name.to_string(), Bytes::kib(size)));
+        }
+    }
+    categories
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::mutated;
+    use crate::source::proc::parse_maps;
+
+    const MAPS: &str = include_str!("../../../goldens/native-image-maps.txt");
+
+    fn file() -> ImageFile {
+        ImageFile {
+            path: "/subjects/app".into(),
+            heap_offset: 0x950000,
+            heap_length: 0xc10000,
+            heap_address: 0x950000,
+            text_offset: 0xc0000,
+            text_address: 0xc0000,
+            version: "GraalVM".into(),
+        }
+    }
+
+    #[test]
+    fn heap_twice_reservation_and_chunks() {
+        let vmas = parse_maps(MAPS.as_bytes(), &[]).vmas;
+        let image = find_image(&file(), &vmas);
+        let range = |start, end| AddressRange::new(Avma(start), Avma(end));
+        assert_eq!(
+            image.image_heap,
+            [
+                ImageHeapRange { range: range(0x560c_4757_0000, 0x560c_4818_0000), view: false },
+                ImageHeapRange { range: range(0x7f0c_db58_0000, 0x7f0c_dc19_0000), view: true },
+            ]
+        );
+        let reservation = range(0x7f0c_db50_0000, 0x7f14_db50_0000);
+        assert_eq!(image.isolates, [Isolate { heap_base: Avma(0x7f0c_db50_0000), reservation }]);
+        assert_eq!(image.isolates[0].reservation.length(), Bytes(32 << 30));
+        assert_eq!(
+            image.heap_chunks,
+            [range(0x7f0c_dc20_0000, 0x7f0c_dd29_0000), range(0x7f0c_dd30_0000, 0x7f0c_dd40_0000)]
+        );
+    }
+
+    #[test]
+    fn mutated_mappings_never_panic() {
+        let mut found = 0;
+        for text in mutated(MAPS.as_bytes(), 2000) {
+            let image = find_image(&file(), &parse_maps(&text, &[]).vmas);
+            found += image.isolates.len();
+        }
+        assert!(found > 1000, "{found}");
+    }
+
+    #[test]
+    fn an_images_own_report() {
+        let text = "Native memory tracking\n\nTotal\n    (reserved=1KB, committed=2KB)\n    (malloc=12330KB, count=424)\n\
+                    JNI\n    (reserved=0KB, committed=0KB)\n    (malloc=12KB, count=1)\n    (peak malloc=99KB, count at peak=1)\n";
+        assert_eq!(parse_image_nmt(text), [("JNI".to_string(), Bytes::kib(12))]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Finds the file that is a native image among the mapped ones, and asks an image that answers diagnostic commands.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
+
+use super::parse::{ImageFile, find_image, parse_image_nmt};
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Backing, NativeImage, Sourced, Vma};
+use crate::source::hotspot::Vm;
+use crate::source::proc::Target;
+
+const HEAP: &str = ".svm_heap";
+const VERSION: &[u8] = b"com.oracle.svm.core.VM=";
+const LONGEST_VERSION: usize = 128;
+const EXECUTABLE: u32 = 1;
+
+/// None without a gap: no mapped file is a native image.
+pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<NativeImage> {
+    let mut seen = HashSet::new();
+    let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
+    let found = executables
+        .filter(|vma| seen.insert(vma.name.as_str()))
+        .find_map(|vma| image_file(File::open(target.path(&vma.name)).ok()?, &vma.name));
+    let Some((file, answers)) = found else { return (None, Vec::new()) };
+    let mut image = find_image(&file, vmas);
+    let mut gaps = Vec::new();
+    if image.image_heap.is_empty() {
+        gaps.push(Gap::new(
+            Source::NativeImage,
+            format!("{} is a native image, but no mapping of its heap was found", file.path),
+            "the image heap and the Java heap are in other-anonymous and libraries",
+        ));
+    }
+    if answers {
+        // Only an image that was built to answer has the name of the socket in it; any other would print or end at SIGQUIT.
+        let report =
+            Vm::open(target, None).map_err(|mute| format!("{mute:?}")).and_then(|mut vm| vm.ask("VM.native_memory"));
+        match report {
+            Ok(text) => image.nmt = parse_image_nmt(&text),
+            // Built without NMT: that is no gap, the command does not exist.
+            Err(reason) if reason.contains("Unknown") || reason.contains("failed with") => {}
+            Err(reason) => gaps.push(Gap::new(
+                Source::NativeImage,
+                format!("the image did not answer: {reason}"),
+                "its malloc is part of glibc-live",
+            )),
+        }
+    }
+    (Some(image), gaps)
+}
+
+/// The facts of an image's file, and whether it answers diagnostic commands. None for any other ELF file.
+fn image_file(file: File, path: &str) -> Option<(ImageFile, bool)> {
+    let cache = ReadCache::new(&file);
+    let elf = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
+    let heap = elf.section_by_name(HEAP)?;
+    let (heap_offset, heap_length) = heap.file_range()?;
+    let text = elf.segments().find(|segment| match segment.flags() {
+        SegmentFlags::Elf { p_flags } => p_flags & EXECUTABLE != 0,
+        _ => false,
+    })?;
+    let version = [".data", ".rodata"].iter().find_map(|name| {
+        let data = elf.section_by_name(name)?.data().ok()?;
+        let at = memchr::memmem::find(data, VERSION)? + VERSION.len();
+        let text: Vec<u8> = data[at..].iter().copied().take(LONGEST_VERSION).take_while(|byte| *byte != 0).collect();
+        Some(String::from_utf8_lossy(&text).into_owned())
+    });
+    let answers = contains(&file, heap_offset, heap_length, b".java_pid");
+    let image = ImageFile {
+        path: path.to_string(),
+        heap_offset,
+        heap_length,
+        heap_address: heap.address(),
+        text_offset: text.file_range().0,
+        text_address: text.address(),
+        version: version.unwrap_or_default(),
+    };
+    Some((image, answers))
+}
+
+/// Whether the bytes of a file from `offset` on contain `needle`. Read in pieces: an image's heap may have 200 MB.
+fn contains(file: &File, offset: u64, length: u64, needle: &[u8]) -> bool {
+    let mut piece = vec![0; 256 << 10];
+    let end = offset.saturating_add(length);
+    let mut at = offset;
+    while at < end {
+        let wanted = piece.len().min((end - at) as usize);
+        let Ok(count) = file.read_at(&mut piece[..wanted], at) else { return false };
+        if memchr::memmem::find(&piece[..count], needle).is_some() {
+            return true;
+        }
+        if count <= needle.len() {
+            return false;
+        }
+        // The pieces overlap, so that none is missed at a seam.
+        at += (count - needle.len()) as u64;
+    }
+    false
+}

@@ -1,0 +1,97 @@
+//! Real native images: `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` says what it holds. The images lie beside the
+//! checkout (../shared/subjects/native-image) or were built into target/native-images.
+
+mod support;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use plimsoll_observer::snapshot::NativeImage;
+use plimsoll_observer::source::native_image::read;
+use plimsoll_observer::source::proc::Target;
+use plimsoll_observer::units::Bytes;
+use support::vmas;
+
+fn image(name: &str) -> Option<PathBuf> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = repository.join("target/native-images").join(name);
+    if built.exists() {
+        return Some(built);
+    }
+    let packed = ["..", "../.."]
+        .map(|up| repository.join(up).join(format!("shared/subjects/native-image/{name}.xz")))
+        .into_iter()
+        .find(|path| path.exists());
+    let Some(packed) = packed else {
+        eprintln!("no native image {name}: neither ../shared/subjects/native-image nor target/native-images");
+        return None;
+    };
+    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let file = std::fs::File::create(&image).expect("the target directory can be written");
+    assert!(Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz").success());
+    assert!(Command::new("chmod").arg("755").arg(&image).status().expect("chmod").success());
+    Some(image)
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn running(image: &Path, arguments: &[&str]) -> Running {
+    let mut child =
+        Command::new(image).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    assert!(lines.any(|line| line.is_ok_and(|line| line.starts_with("ready"))), "it never was ready");
+    Running(child)
+}
+
+fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_observer::gap::Gap>) {
+    let target = Target::open(child.0.id()).expect("runs");
+    let (image, gaps) = read(&target, &vmas(child.0.id()));
+    (image.expect("a native image"), gaps)
+}
+
+#[test]
+fn heap_twice_one_reservation_and_the_chunks_of_the_program() {
+    let Some(path) = image("app") else { return };
+    let child = running(&path, &["48", "8", "4", "4", "1000"]);
+    let (image, gaps) = facts(&child);
+    assert_eq!(gaps, []);
+    assert!(image.version.contains("25.0"), "{}", image.version);
+    assert_eq!(image.image_heap.iter().map(|heap| heap.view).collect::<Vec<_>>(), [false, true]);
+    assert_eq!(image.isolates.len(), 1);
+    assert_eq!(image.isolates[0].reservation.length(), Bytes(32 << 30));
+    let chunks: Bytes = image.heap_chunks.iter().map(|chunk| chunk.length()).sum();
+    // 48 arrays of 1 MiB and as many times 64 of 1 KiB: 51 MiB of arrays; chunks have room, and little else lies in them.
+    assert!(chunks >= Bytes::mib(51) && chunks < Bytes::mib(57), "{chunks}");
+    let unsafe_or_direct: Bytes =
+        image.nmt.iter().filter(|(name, _)| name == "Unsafe" || name == "NIO").map(|(_, bytes)| *bytes).sum();
+    assert!(unsafe_or_direct >= Bytes::mib(12) && unsafe_or_direct < Bytes::mib(13), "{:?}", image.nmt);
+}
+
+#[test]
+fn an_image_without_diagnostic_commands_gets_no_signal() {
+    let Some(path) = image("hello") else { return };
+    let mut child = running_hello(&path);
+    let (image, gaps) = facts(&child);
+    assert_eq!(gaps, []);
+    assert_eq!(image.nmt, []);
+    assert_eq!(image.isolates.len(), 1);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(child.0.try_wait().expect("a child").is_none(), "it was signalled");
+}
+
+/// hello HEAP_MIB SECONDS
+fn running_hello(image: &Path) -> Running {
+    let mut child =
+        Command::new(image).args(["16", "1000"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says something");
+    Running(child)
+}

@@ -19,7 +19,7 @@ mod native_image;
 mod process;
 
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents};
-pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk};
+pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, RegionSource,
     VmRegion, VmTag,

@@ -12,7 +12,7 @@ use support::{Subject, compiled, vmas};
 
 fn walk(subject: &Subject) -> Glibc {
     let target = Target::open(subject.pid()).expect("runs");
-    let (glibc, gaps) = read(&target, &vmas(subject.pid()));
+    let (glibc, gaps) = read(&target, &vmas(subject.pid()), false);
     assert_eq!(gaps, []);
     glibc.expect("a glibc program")
 }

@@ -172,3 +172,23 @@ fn what_is_no_hotspot_vm_is_left_alone() {
     assert!(hotspot.is_none() && gaps.is_empty());
     assert!(subject.child.try_wait().expect("a child").is_none());
 }
+
+#[test]
+fn direct_buffers_are_found_by_their_own_headers() {
+    for jdk in jdks() {
+        for level in ["summary", "detail"] {
+            let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
+            let snapshot = plimsoll_observer::source::take(subject.pid()).expect("runs");
+            let vm = snapshot.hotspot.expect("a VM");
+            let other = vm.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
+            // 32 buffers of 1 MiB, zeroed by Java and so resident; page-aligned ends and the cleaner's rest are a page each.
+            let resident = other.malloc_resident.expect("found");
+            assert!(resident >= Bytes::mib(32) && resident <= Bytes::mib(32) + Bytes::kib(33 * 4), "{resident}");
+            let malloc = |found: bool| -> Bytes {
+                let categories = vm.categories.iter().filter(|category| !found || category.malloc_resident.is_some());
+                categories.map(|category| category.malloc + category.arena).sum()
+            };
+            assert!(malloc(true) >= malloc(false).scaled(95, 100), "{jdk:?} {level}: {} of {}", malloc(true), malloc(false));
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! What the VM malloc'ed lies in the allocator's pages. NMT says how much, by category; those bytes leave the allocator's
 //! line for the VM's, so that the VM's subtotal is what the VM says it is.
 //!
-//! Blocks of one category have no addresses here, so their residency is that of live memory as a whole:
+//! Where the walk found the category's blocks by their headers, their residency is known (`malloc_resident`). Otherwise it
+//! is taken to be that of live memory as a whole:
 //!
 //!   moved = malloc × resident live / live,   |error| ≤ what is not resident of live, or all of it
 
@@ -16,18 +17,18 @@ const DETAIL: &str = "malloc'ed";
 
 pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
     let Some(vm) = &snapshot.hotspot else { return };
-    let mut wanted: Vec<(LineId, Bytes)> = vm
+    let mut wanted: Vec<(LineId, Bytes, Option<Bytes>)> = vm
         .categories
         .iter()
-        .filter_map(|category| Some((line_of(category)?, category.malloc + category.arena)))
+        .filter_map(|category| Some((line_of(category)?, category.malloc + category.arena, category.malloc_resident)))
         .collect();
     if wanted.is_empty()
         && let Some(direct) = &vm.direct_buffers
     {
-        wanted.push((LineId::DirectBuffers, direct.capacity));
+        wanted.push((LineId::DirectBuffers, direct.capacity, None));
     }
-    wanted.retain(|(_, bytes)| *bytes > Bytes(0));
-    let asked: Bytes = wanted.iter().map(|(_, bytes)| *bytes).sum();
+    wanted.retain(|(_, bytes, _)| *bytes > Bytes(0));
+    let asked: Bytes = wanted.iter().map(|(_, bytes, _)| *bytes).sum();
     let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
         .into_iter()
         .find(|line| books.resident(*line) > Bytes(0))
@@ -45,9 +46,10 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
     };
     let untouched = live - resident;
     let mut moved_in_all = Bytes(0);
-    for (line, bytes) in wanted {
-        let moved = bytes.scaled(resident.0.min(live.0), live.0).min(resident - moved_in_all);
-        let (least, most) = (bytes - untouched, bytes.min(resident));
+    for (line, bytes, found) in wanted {
+        let scaled = bytes.scaled(resident.0.min(live.0), live.0);
+        let moved = found.unwrap_or(scaled).min(resident - moved_in_all);
+        let (least, most) = if found.is_some() { (moved, moved) } else { (bytes - untouched, bytes.min(resident)) };
         let error = (moved - least).max(most - moved);
         moved_in_all += moved;
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };

@@ -13,10 +13,22 @@ pub struct Glibc {
     /// `mp_.n_mmaps` and `mp_.mmapped_mem`: what glibc says of mmapped chunks, found or not.
     pub mmapped_count: u64,
     pub mmapped_bytes: Bytes,
+    /// Blocks with a header of HotSpot's NMT, by its tag. Empty unless they were looked for.
+    pub tagged: Vec<TaggedBlocks>,
     /// The arena cap in force: `mp_.arena_max`, or 8 × online CPUs where that is 0 (malloc/arena.c, `arena_get2`).
     pub arena_cap: Option<u64>,
     /// True where the cap was set by `MALLOC_ARENA_MAX`, a tunable or mallopt.
     pub arena_cap_set: bool,
+}
+
+/// Live blocks of one NMT tag, by its number in the VM's build.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TaggedBlocks {
+    pub tag: u8,
+    pub count: u64,
+    /// As asked for, headers not included.
+    pub bytes: Bytes,
+    pub resident: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

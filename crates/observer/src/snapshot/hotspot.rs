@@ -84,6 +84,8 @@ pub struct NmtCategory {
     pub arena: Bytes,
     pub mmap_reserved: Bytes,
     pub mmap_committed: Bytes,
+    /// Resident bytes of `malloc` + `arena`, where the walk of malloc's arenas found the category's blocks.
+    pub malloc_resident: Option<Bytes>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -60,7 +60,13 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
         snapshot.native_image = image;
         gaps.extend(image_gaps);
     }
-    let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || glibc::read(&target, &snapshot.vmas));
+    let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
+        let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
+        glibc::read(&target, &snapshot.vmas, tagged)
+    });
+    if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
+        hotspot::match_tags(&mut vm.categories, &glibc.tagged);
+    }
     snapshot.glibc = glibc;
     gaps.extend(glibc_gaps);
     if let Ok(memory) = Live::open(&target) {

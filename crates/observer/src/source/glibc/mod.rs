@@ -19,6 +19,7 @@ mod malloc_info;
 mod mmapped;
 mod read;
 mod survey;
+mod tagged;
 mod walk;
 
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};

@@ -16,7 +16,8 @@ const LARGEST_DATA: u64 = 64 << 20;
 const VERSION_WITHIN: u64 = 64 << 20;
 
 /// The walk of a process with these mappings. None without a gap: it has no glibc malloc.
-pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<Glibc> {
+/// `tagged`: the VM in it has NMT on, and its blocks are wanted by category.
+pub fn read(target: &Target, vmas: &[Vma], tagged: bool) -> Sourced<Glibc> {
     let files: Vec<(&str, String)> =
         libc_files(vmas).into_iter().filter_map(|path| Some((path, version(target, path)?))).collect();
     if files.is_empty() {
@@ -45,7 +46,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<Glibc> {
             memory.read(range.start, &mut bytes).then_some(LibcData { base: range.start, bytes })
         })
         .collect();
-    let (mut glibc, gaps) = survey(&memory, &libcs, vmas);
+    let (mut glibc, gaps) = survey(&memory, &libcs, vmas, tagged);
     if let Some(glibc) = &mut glibc {
         glibc.version = files.into_iter().map(|(_, version)| version).next().unwrap_or_default();
     }

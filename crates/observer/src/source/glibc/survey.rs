@@ -1,9 +1,10 @@
 //! All arenas of a process, from its memory and its list of mappings. Pure but for `Memory`.
 
 use super::heaps::{self, Heap};
-use super::layout::{ALIGN, Layout, MallocParameters, find_arenas, find_parameters};
+use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
 use super::lists::{Heaps, ListedChunk, could_be_tcache, fastbin_chunks, tcache_chunks};
 use super::mmapped;
+use super::tagged::Tagged;
 use super::walk::{ChunkSums, End, walk};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
@@ -23,6 +24,27 @@ pub struct LibcData {
     pub bytes: Vec<u8>,
 }
 
+/// What the walk collects about chunks in use.
+#[derive(Default)]
+struct Finds {
+    /// Chunks of the size of a thread's cache.
+    caches: Vec<(Avma, u64)>,
+    /// NMT's headers, where they are looked for.
+    tagged: Option<Tagged>,
+}
+
+impl Finds {
+    fn mark(&self) -> (usize, Option<Tagged>) {
+        (self.caches.len(), self.tagged.clone())
+    }
+
+    /// Forgets what a walk found that has to be done anew.
+    fn reset(&mut self, (caches, tagged): (usize, Option<Tagged>)) {
+        self.caches.truncate(caches);
+        self.tagged = tagged;
+    }
+}
+
 /// A stretch of an arena's heap with what the walk found in it.
 struct Piece {
     range: AddressRange,
@@ -31,12 +53,13 @@ struct Piece {
 }
 
 /// None where no libc's malloc was found in `libcs`.
-pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma]) -> (Option<Glibc>, Vec<Gap>) {
+/// With `tagged`, blocks with NMT's headers are told apart.
+pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma], tagged: bool) -> (Option<Glibc>, Vec<Gap>) {
     let brk = brk_range(vmas);
     let mut pages = PageStates::new(memory);
     let mut glibc = Glibc::default();
     let mut gaps = Vec::new();
-    let mut caches = Vec::new();
+    let mut finds = Finds { tagged: tagged.then(Tagged::default), ..Finds::default() };
     let mut layouts = Vec::new();
     let mut known = false;
     for libc in libcs {
@@ -60,7 +83,7 @@ pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma]) -> (Optio
         for (index, address) in arenas.addresses.iter().enumerate() {
             let main = index == 0;
             let arena =
-                survey_arena(memory, &mut pages, *address, arenas.layout, main, vmas, brk, parameters, &mut caches);
+                survey_arena(memory, &mut pages, *address, arenas.layout, main, vmas, brk, parameters, &mut finds);
             if !arena.whole {
                 gaps.push(Gap::new(
                     Source::Glibc,
@@ -75,12 +98,21 @@ pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma]) -> (Optio
     if !known {
         return (None, gaps);
     }
-    take_out_listed(memory, &mut pages, &mut glibc.arenas, &layouts, &caches);
+    take_out_listed(memory, &mut pages, &mut glibc.arenas, &layouts, &finds.caches);
 
     let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
     heaps.sort_unstable();
     glibc.mmapped = mmapped::find(memory, &mut pages, vmas, &heaps, glibc.mmapped_bytes);
     let found: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
+    if let Some(mut tagged) = finds.tagged {
+        for range in glibc.mmapped.iter().map(|chunk| chunk.range) {
+            let mut bytes = [0; 16];
+            if memory.read(range.start.offset(Bytes(CHUNK_HEADER)), &mut bytes) {
+                tagged.add(&bytes, range.start, range.length().0, true, &mut pages);
+            }
+        }
+        glibc.tagged = tagged.into_sums();
+    }
     if found != glibc.mmapped_bytes {
         gaps.push(Gap::new(
             Source::Glibc,
@@ -114,7 +146,7 @@ fn survey_arena<M: Memory>(
     vmas: &[Vma],
     brk: Option<AddressRange>,
     parameters: MallocParameters,
-    caches: &mut Vec<(Avma, u64)>,
+    finds: &mut Finds,
 ) -> Arena {
     let field = |offset: u64| memory.word(Avma(address.0 + offset)).unwrap_or(0);
     let mut arena = Arena {
@@ -125,18 +157,18 @@ fn survey_arena<M: Memory>(
         ..Arena::default()
     };
     for attempt in 1..=ATTEMPTS {
-        let candidates = caches.len();
+        let before = finds.mark();
         let top = Avma(field(layout.top()));
         let system = Bytes(field(layout.system_mem()));
         let (pieces, found_all) = if main {
-            main_pieces(memory, pages, top, system, vmas, brk, parameters, caches)
+            main_pieces(memory, pages, top, system, vmas, brk, parameters, finds)
         } else {
-            thread_pieces(memory, pages, address, top, layout, caches)
+            thread_pieces(memory, pages, address, top, layout, finds)
         };
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
         if !(whole && quiet) && attempt < ATTEMPTS {
-            caches.truncate(candidates);
+            finds.reset(before);
             continue;
         }
         arena.whole = whole;
@@ -188,13 +220,13 @@ fn thread_pieces<M: Memory>(
     address: Avma,
     top: Avma,
     layout: Layout,
-    caches: &mut Vec<(Avma, u64)>,
+    finds: &mut Finds,
 ) -> (Vec<Piece>, bool) {
     let (heaps, whole) = heaps::of_thread_arena(memory, address, top, layout);
     let pieces = heaps
         .iter()
         .map(|Heap { accessible, first_chunk, .. }| {
-            let mut piece = walk_piece(memory, pages, *accessible, *first_chunk, top, caches);
+            let mut piece = walk_piece(memory, pages, *accessible, *first_chunk, top, finds);
             // heap_info, malloc_state and what aligns the first chunk.
             piece.sums.overhead += Bytes(first_chunk.0 - accessible.start.0);
             piece
@@ -213,7 +245,7 @@ fn main_pieces<M: Memory>(
     vmas: &[Vma],
     brk: Option<AddressRange>,
     parameters: MallocParameters,
-    caches: &mut Vec<(Avma, u64)>,
+    finds: &mut Finds,
 ) -> (Vec<Piece>, bool) {
     let mut pieces: Vec<Piece> = Vec::new();
     if system.0 == 0 {
@@ -224,11 +256,11 @@ fn main_pieces<M: Memory>(
         let mut at = start;
         // A piece that ends at a fence may have a continuation behind what somebody else took from brk.
         while let Some(first) = continuation(memory, at, brk.end, pieces.is_empty()) {
-            let candidates = caches.len();
-            let mut piece = walk_piece(memory, pages, AddressRange::new(first, brk.end), first, top, caches);
+            let before = finds.mark();
+            let mut piece = walk_piece(memory, pages, AddressRange::new(first, brk.end), first, top, finds);
             let wrong_start = !piece.whole && !pieces.is_empty();
             if wrong_start {
-                caches.truncate(candidates);
+                finds.reset(before);
                 at = first.offset(Bytes(ALIGN));
                 continue;
             }
@@ -250,14 +282,14 @@ fn main_pieces<M: Memory>(
             let begin = pieces.last().filter(|piece| vma.range.contains(piece.range.end)).map(|piece| piece.range.end);
             let mut start = begin.unwrap_or(vma.range.start).0.next_multiple_of(PAGE);
             while start <= top.0 {
-                let candidates = caches.len();
+                let before = finds.mark();
                 let range = AddressRange::new(Avma(start), vma.range.end);
-                let piece = walk_piece(memory, pages, range, Avma(start), top, caches);
+                let piece = walk_piece(memory, pages, range, Avma(start), top, finds);
                 if piece.whole {
                     pieces.push(piece);
                     break;
                 }
-                caches.truncate(candidates);
+                finds.reset(before);
                 start += PAGE;
             }
         }
@@ -292,11 +324,24 @@ fn walk_piece<M: Memory>(
     accessible: AddressRange,
     first: Avma,
     top: Avma,
-    caches: &mut Vec<(Avma, u64)>,
+    finds: &mut Finds,
 ) -> Piece {
-    let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, size| {
-        if could_be_tcache(size) && caches.len() < MOST_CANDIDATES {
-            caches.push((chunk, size));
+    let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, pages| {
+        if could_be_tcache(chunk.size) && finds.caches.len() < MOST_CANDIDATES {
+            finds.caches.push((chunk.at, chunk.size));
+        }
+        if let Some(tagged) = &mut finds.tagged {
+            let mut bytes = [0; 16];
+            let read = match chunk.first_bytes {
+                Some(first) => {
+                    bytes = *first;
+                    true
+                }
+                None => memory.read(chunk.at.offset(Bytes(CHUNK_HEADER)), &mut bytes),
+            };
+            if read {
+                tagged.add(&bytes, chunk.at, chunk.size, false, pages);
+            }
         }
     });
     match end {

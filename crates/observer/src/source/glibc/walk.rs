@@ -79,6 +79,12 @@ struct Headers<'m, M: Memory> {
 }
 
 impl<M: Memory> Headers<'_, M> {
+    /// The first 16 of the program's bytes, where they lie in the window.
+    fn first_bytes(&self, chunk: u64) -> Option<&[u8; 16]> {
+        let from = (chunk + CHUNK_HEADER).checked_sub(self.start)? as usize;
+        self.bytes.get(..self.filled)?.get(from..from.checked_add(16)?)?.try_into().ok()
+    }
+
     fn size_field(&mut self, chunk: u64, pages: &mut PageStates<'_, M>) -> Option<u64> {
         let at = chunk.checked_add(8)?;
         if at.checked_add(8)? > self.limit {
@@ -108,20 +114,28 @@ impl<M: Memory> Headers<'_, M> {
     }
 }
 
-/// Walks from the first chunk to `limit`, the end of the heap's accessible part. `top` is the arena's. `seen` is told
-/// of every chunk that looks in use: its address and size.
+/// A chunk that looks in use.
+pub struct InUse<'w> {
+    pub at: Avma,
+    pub size: u64,
+    /// The first 16 bytes that malloc handed out, where they were at hand.
+    pub first_bytes: Option<&'w [u8; 16]>,
+}
+
+/// Walks from the first chunk to `limit`, the end of the heap's accessible part. `top` is the arena's.
 pub fn walk<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     first: Avma,
     limit: Avma,
     top: Avma,
-    mut seen: impl FnMut(Avma, u64),
+    mut seen: impl FnMut(InUse<'_>, &mut PageStates<'_, M>),
 ) -> (ChunkSums, End) {
     let mut sums = ChunkSums::default();
     let mut headers = Headers { memory, start: 0, bytes: vec![0; WINDOW], filled: 0, limit: limit.0 };
     let mut chunk = first.0;
     let Some(mut field) = headers.size_field(chunk, pages) else { return (sums, End::Broken(first)) };
+    let mut first_bytes = headers.first_bytes(chunk).copied();
     loop {
         let size = field & !FLAGS;
         let end = chunk.saturating_add(size);
@@ -149,7 +163,7 @@ pub fn walk<M: Memory>(
         if next & PREV_INUSE != 0 {
             sums.inuse += Bytes(size);
             sums.inuse_count += 1;
-            seen(Avma(chunk), size);
+            seen(InUse { at: Avma(chunk), size, first_bytes: first_bytes.as_ref() }, pages);
         } else {
             sums.binned += Bytes(size);
             sums.binned_count += 1;
@@ -157,6 +171,7 @@ pub fn walk<M: Memory>(
         }
         chunk = end;
         field = next;
+        first_bytes = headers.first_bytes(chunk).copied();
     }
 }
 

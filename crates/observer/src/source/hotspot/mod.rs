@@ -16,6 +16,7 @@ mod printed;
 mod read;
 mod survey;
 mod system_map;
+mod tags;
 mod threads;
 
 pub use nmt::{NmtReport, parse_nmt};
@@ -24,4 +25,5 @@ pub use printed::{Printed, parse_flags, parse_printed, parse_version};
 pub use read::{Mute, Vm};
 pub use survey::{is_hotspot, read};
 pub use system_map::parse_system_map;
+pub use tags::match_tags;
 pub use threads::parse_threads;

@@ -1,0 +1,75 @@
+//! Blocks that HotSpot's NMT has put its header in front of: which category a block belongs to, from the block itself.
+//!
+//! ```text
+//! JDK 18 on   0 size (8)   8 site (4)   12 tag (1)   13 unused   14 canary E99E              mallocHeader.hpp
+//! JDK 17      0 size (8)   8 tag (1)    9 position (2)   11 bucket (5), less than 511
+//! ```
+//!
+//! The size decides: malloc was asked for it and 16 bytes (18 with JDK 18's footer), and the chunk has just that size.
+
+use super::layout::{ALIGN, CHUNK_HEADER};
+use crate::snapshot::TaggedBlocks;
+use crate::source::memory::{Memory, PageStates, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+const CANARY: u64 = 0xe99e;
+const HEADER: u64 = 16;
+const FOOTER: u64 = 2;
+const SMALLEST_CHUNK: u64 = 32;
+/// Tags count up from 0; JDK 25 has 29 of them.
+const TAGS: usize = 64;
+const BUCKETS_17: u64 = 511;
+
+/// Size and tag of a block in a chunk of `chunk` bytes, if it has such a header.
+pub fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64, u8)> {
+    let size = word_at(first_bytes, 0)?;
+    let second = word_at(first_bytes, 8)?;
+    let canary = second >> 48 == CANARY;
+    let asked = size.checked_add(HEADER + if canary { FOOTER } else { 0 })?;
+    // A chunk's last word belongs to it while in use, but not one of its own mapping (malloc.c, `request2size`).
+    let fits = if mmapped {
+        asked + CHUNK_HEADER <= chunk && chunk - asked - CHUNK_HEADER < 4096
+    } else {
+        let needed = (asked.checked_add(8)?).next_multiple_of(ALIGN).max(SMALLEST_CHUNK);
+        // malloc hands out 16 bytes too many rather than split off a rest too small to be a chunk.
+        chunk == needed || chunk == needed + ALIGN
+    };
+    let tag = if canary { (second >> 32) as u8 } else { second as u8 };
+    let plausible = canary || second >> 24 < BUCKETS_17;
+    (fits && plausible && usize::from(tag) < TAGS && size > 0).then_some((size, tag))
+}
+
+/// Sums by tag.
+#[derive(Clone)]
+pub struct Tagged {
+    sums: Vec<TaggedBlocks>,
+}
+
+impl Default for Tagged {
+    fn default() -> Tagged {
+        Tagged { sums: (0..TAGS).map(|tag| TaggedBlocks { tag: tag as u8, ..TaggedBlocks::default() }).collect() }
+    }
+}
+
+impl Tagged {
+    pub fn add<M: Memory>(
+        &mut self,
+        first_bytes: &[u8; 16],
+        at: Avma,
+        chunk: u64,
+        mmapped: bool,
+        pages: &mut PageStates<'_, M>,
+    ) {
+        if let Some((size, tag)) = header(first_bytes, chunk, mmapped)
+            && let Some(sum) = self.sums.get_mut(usize::from(tag))
+        {
+            sum.count += 1;
+            sum.bytes += Bytes(size);
+            sum.resident += pages.resident(AddressRange::sized(at.offset(Bytes(CHUNK_HEADER + HEADER)), Bytes(size)));
+        }
+    }
+
+    pub fn into_sums(self) -> Vec<TaggedBlocks> {
+        self.sums.into_iter().filter(|sum| sum.count > 0).collect()
+    }
+}

@@ -1,0 +1,92 @@
+//! Which number in the headers of NMT's blocks is which category of its report. The numbers differ from one JDK to the next;
+//! the sums of the blocks found and those that the report states are the same, so they tell.
+
+use crate::snapshot::{NmtCategory, TaggedBlocks};
+use crate::units::Bytes;
+
+/// Blocks come and go between the report and the walk.
+const TOLERANCE_PERCENT: u64 = 5;
+const TOLERANCE: u64 = 4096;
+/// Chunks of the VM's arenas: the report shows most of them with the categories that use them (`arena=`).
+const CHUNKS: &str = "Arena Chunk";
+
+/// Sets `malloc_resident` of each category whose blocks were found, the largest first.
+pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
+    let in_arenas: Bytes = categories.iter().map(|category| category.arena).sum();
+    let stated = |category: &NmtCategory| match category.name.as_str() {
+        CHUNKS => category.malloc + in_arenas,
+        _ => category.malloc,
+    };
+    let mut order: Vec<usize> = (0..categories.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(stated(&categories[*index])));
+    let mut free: Vec<&TaggedBlocks> = tagged.iter().collect();
+    let mut chunks: Option<TaggedBlocks> = None;
+    let mut matched: Vec<Option<TaggedBlocks>> = vec![None; categories.len()];
+    let mut take = |index: usize, near: &dyn Fn(&TaggedBlocks) -> Option<u64>| {
+        let best = (0..free.len()).filter_map(|at| Some((near(free[at])?, at))).min();
+        if let Some((_, at)) = best {
+            let blocks = *free.swap_remove(at);
+            matched[index] = Some(blocks);
+            if categories[index].name == CHUNKS {
+                chunks = Some(blocks);
+            }
+        }
+        best.is_some()
+    };
+    let within = |difference: u64, of: u64, least: u64| difference <= (of / 100 * TOLERANCE_PERCENT).max(least);
+    order.retain(|index| {
+        let bytes = stated(&categories[*index]);
+        let near = |sum: &TaggedBlocks| {
+            let difference = sum.bytes.abs_diff(bytes).0;
+            within(difference, bytes.0, TOLERANCE).then_some(difference)
+        };
+        bytes > Bytes(0) && !take(*index, &near)
+    });
+    // What answering cost is in the report and gone since (the attach request's buffer of 1 MiB is Internal): the number of
+    // blocks tells then.
+    for index in order {
+        let count = categories[index].malloc_count;
+        take(index, &|sum: &TaggedBlocks| {
+            let difference = sum.count.abs_diff(count);
+            (sum.bytes <= stated(&categories[index]) && within(difference, count, 2)).then_some(difference)
+        });
+    }
+    for (category, blocks) in categories.iter_mut().zip(matched) {
+        let share = |part: Bytes, of: Option<TaggedBlocks>| match of {
+            Some(blocks) => Some(part.scaled(blocks.resident.0, blocks.bytes.0).min(blocks.resident)),
+            None if part == Bytes(0) => Some(Bytes(0)),
+            None => None,
+        };
+        let malloc = share(category.malloc, blocks);
+        let arena = share(category.arena, chunks);
+        category.malloc_resident = malloc.zip(arena).map(|(malloc, arena)| malloc + arena);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn category(name: &str, malloc: u64, arena: u64) -> NmtCategory {
+        NmtCategory { name: name.into(), malloc: Bytes(malloc), arena: Bytes(arena), ..NmtCategory::default() }
+    }
+
+    #[test]
+    fn sums_tell_which_tag_is_which() {
+        let mut categories = [
+            category("Other", 16_777_216, 0),
+            category("GC", 5_223_793, 0),
+            category("Compiler", 0, 100_000),
+            category("Arena Chunk", 20_000, 0),
+            category("Java Heap", 0, 0),
+            category("Module", 900_000, 0),
+        ];
+        let blocks =
+            |tag, bytes, resident| TaggedBlocks { tag, count: 1, bytes: Bytes(bytes), resident: Bytes(resident) };
+        let tagged = [blocks(9, 5_223_000, 1_000_000), blocks(7, 16_777_216, 16_777_216), blocks(3, 120_000, 60_000)];
+        match_tags(&mut categories, &tagged);
+        let resident: Vec<Option<u64>> =
+            categories.iter().map(|category| category.malloc_resident.map(|bytes| bytes.0)).collect();
+        assert_eq!(resident, [Some(16_777_216), Some(1_000_000), Some(50_000), Some(10_000), Some(0), None]);
+    }
+}

@@ -122,6 +122,8 @@ pub struct Attributes {
 
 const RESERVED_FIRST: u64 = 1 << 3;
 const KIND_SHIFT: u32 = 4;
+const KIND_MASK: u64 = 3 << KIND_SHIFT;
+const CATEGORY_MASK: u64 = 0xFFFF << 16;
 
 impl Attributes {
     /// No mapping at all. The kind is never 0 in a mapping.
@@ -138,7 +140,7 @@ impl Attributes {
     }
 
     pub const fn is_hole(self) -> bool {
-        self.rest >> KIND_SHIFT & 3 == 0
+        self.rest & KIND_MASK == 0
     }
 
     pub const fn prot(self) -> u16 {
@@ -187,6 +189,11 @@ impl Attributes {
         self.callers == other.callers && self.rest as u32 == other.rest as u32
     }
 
+    /// The same reserve caller, category and kind: what is reserved is booked in the same place.
+    pub const fn same_reserve(self, other: Self) -> bool {
+        self.callers as u32 == other.callers as u32 && (self.rest ^ other.rest) & (KIND_MASK | CATEGORY_MASK) == 0
+    }
+
     /// These attributes with the older of both times.
     pub const fn oldest(self, other: Self) -> Self {
         let time = if other.time() < self.time() { other.rest } else { self.rest } >> 32;
@@ -215,8 +222,7 @@ impl Attributes {
         if self.is_hole() || (over.committed() && self.committed() && !self.reserved_first()) {
             return over;
         }
-        let kind_mask = 3 << KIND_SHIFT;
-        let kept = Self { callers: self.callers, rest: self.rest & !kind_mask | over.rest & kind_mask };
+        let kept = Self { callers: self.callers, rest: self.rest & !KIND_MASK | over.rest & KIND_MASK };
         let mut new = kept.protect(over.prot(), over.reserve_caller(), over.time());
         if self.committed() && over.committed() {
             new.callers = (over.reserve_caller() as u64) << 32 | self.reserve_caller() as u64;

@@ -78,6 +78,7 @@ fn main() {
     let map = VmaMap::new(&copy).expect("a map");
     let (entries, total) = map.entries().fold((0, 0), |(n, sum), vma| (n + 1, sum + vma.bytes()));
     let read = start.elapsed();
+    assert_eq!((total as i64, book.lost_ops()), (live, 0), "the map says what was posted");
     println!(
         "{kind}: {count} mappings, {ops} operations in {took:?}; {entries} entries, {total} bytes (posted {live}), \
          read in {read:?}; {} KiB used, lost {}",

@@ -161,8 +161,14 @@ impl Twin {
                 if !keeps {
                     self.0[at..at + n].fill(None);
                 }
+                let known = source.iter().position(Option::is_some).unwrap_or(n);
                 for i in 0..to_n {
-                    self.0[to + i] = *source.get(i).unwrap_or(&last);
+                    match source.get(i) {
+                        // A gap between two moved mappings.
+                        Some(None) if i >= known => {}
+                        Some(page) => self.0[to + i] = *page,
+                        None => self.0[to + i] = last,
+                    }
                 }
             }
         }

@@ -302,7 +302,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
             self.region.put_entry(block, (fresh >> (4 * n) & 15) as usize, vma);
         }
         self.region.publish(block, 0, order << 4 | left as u64);
-        for n in 0..to - from {
+        for n in 0..to.saturating_sub(from) {
             self.region.put(block, 4 * (removed >> (4 * n) & 15) as usize, NOWHERE);
         }
         if let Some(vma) = new.last() {

@@ -55,6 +55,7 @@ fn killed_with(threads: usize) {
             if seen.state != "dead" {
                 let _ = writeln!(faults, "  {mode} {round}: state '{}'", seen.state);
             }
+            tidy(&dir);
             // The log is { count, requested, count before, requested before, steps } of each thread: the books must lie
             // between the two states of every thread.
             let bytes = fs::read(&log).expect("log");

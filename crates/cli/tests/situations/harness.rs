@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The program under test.
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 /// A situation that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(40);
 /// Both kinds of books: without stacks, and with those of sampled blocks.
 pub const MODES: [&str; 2] = ["off", "sampled"];
 
@@ -129,6 +129,7 @@ impl Situation {
             let tracked = Observed::watch(self.command(&program, Some(mode), &dir), Some(&dir));
             let _ = writeln!(faults, "{}", tracked.transparency(&plain, mode));
             let (n, differences) = tracked.books(&dir, || self.nothing(mode));
+            tidy(&dir);
             let _ = writeln!(faults, "{}", differences.iter().map(|d| format!("  {mode}: {d}\n")).collect::<String>());
             if n < self.moments {
                 let _ = writeln!(faults, "  {mode}: only {n} moments compared, expected {}", self.moments);
@@ -172,11 +173,14 @@ impl Situation {
         let mut row = self.clone();
         row.program.source = "nothing".into();
         row.name = format!("{}-nothing", self.name);
+        row.program.libraries.clear();
+        row.env.retain(|(key, _)| key != "LD_PRELOAD");
         row.args.clear();
         row.shell.clear();
         row.env.retain(|(key, _)| key != "BOOKS_LOG");
         let dir = fresh_dir(&format!("{}-{mode}", row.name));
         let seen = Observed::watch(row.command(&build::compiled(&row.program), Some(mode), &dir), Some(&dir));
+        tidy(&dir);
         seen.moments.first().and_then(|m| m.report.clone()).unwrap_or(Err("`nothing` showed no moment".into()))
     }
 }
@@ -195,8 +199,10 @@ pub fn verdict(name: &str, faults: &str, compared: usize) {
     if faults.is_empty() {
         return tell(&format!("{name}: ok, {compared} moments"));
     }
-    tell(&format!("{name}: FAILED"));
-    panic!("{name}\n{}", faults.join("\n"));
+    let first = faults[0].trim();
+    tell(&format!("{name}: FAILED, {} faults, first: {}", faults.len(), first.chars().take(160).collect::<String>()));
+    let shown = faults.iter().take(16).map(|f| f.chars().take(400).collect()).collect::<Vec<String>>();
+    panic!("{name}\n{}", shown.join("\n"));
 }
 
 /// A directory of this test run.
@@ -206,13 +212,26 @@ pub fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// The same, empty.
+/// An empty private directory for segments: in memory, where they lie by default too (on a disk a fork costs 25 ms), or
+/// among the other scratch files.
 pub fn fresh_dir(name: &str) -> PathBuf {
-    let dir = scratch("dirs").join(name);
+    let memory = Path::new("/dev/shm");
+    let all = if memory.is_dir() {
+        memory.join(format!("plimsoll-situations-{}", std::process::id()))
+    } else {
+        scratch("dirs")
+    };
+    let dir = all.join(name);
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).expect("scratch directory");
     fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("private directory");
     dir
+}
+
+/// Drops the segments of a row that passed.
+pub fn tidy(dir: &Path) {
+    let _ = fs::remove_dir_all(dir);
+    let _ = dir.parent().map(fs::remove_dir);
 }
 
 /// The figures of one report that fixtures know, by the fixtures' names for them.
@@ -333,9 +352,7 @@ impl Moment {
             let slack = if key == "live_count" { doubt("doubt_count") } else { doubt("doubt_bytes") };
             if (want - have).abs() > slack {
                 let by = if slack > 0 { format!(" (± {slack})") } else { String::new() };
-                let gaps = if seen.gaps == "[]" { String::new() } else { format!(" gaps {}", seen.gaps) };
-                found
-                    .push(format!("'{}' pid {}: {key} {have}, the program has {want}{by}{gaps}", self.label, self.pid));
+                found.push(format!("'{}' pid {}: {key} {have}, the program has {want}{by}", self.label, self.pid));
             }
         }
         found
@@ -462,7 +479,11 @@ impl Observed {
                 found.push(format!("'{}' pid {}: no base to compare with", moment.label, moment.pid));
                 continue;
             };
-            found.extend(moment.differences(&seen, (says, figures)));
+            let differences = moment.differences(&seen, (says, figures));
+            if !differences.is_empty() && seen.gaps != "[]" {
+                found.push(format!("  gaps: {}", seen.gaps));
+            }
+            found.extend(differences);
             compared += 1;
         }
         (compared, found)

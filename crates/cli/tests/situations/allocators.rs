@@ -94,3 +94,11 @@ fn mimalloc_preloaded() {
 fn mimalloc_linked() {
     over(MIMALLOC, false);
 }
+
+/// An allocator whose calls go through its own exported names, so that the hooks are passed twice.
+#[test]
+fn naive_allocator_linked() {
+    situation("mix").named("mix_naive").links(&["libnaive"]).moments(6).run();
+    situation("realloc_zero").named("realloc_zero_naive").links(&["libnaive"]).moments(4).run();
+    situation("reallocarray").named("reallocarray_naive").links(&["libnaive"]).moments(3).run();
+}

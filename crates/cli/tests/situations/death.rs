@@ -1,6 +1,7 @@
 //! After SIGKILL; signals, stop and continue under a `run` that reports at the end; overwritten keys.
 
 use crate::build::compiled;
+use crate::harness::tidy;
 use crate::harness::{
     End, Figures, MODES, PLIMSOLL, Situation, fresh_dir, read_all, scratch, situation, verdict, watchdog,
 };

@@ -82,10 +82,6 @@ fn five_descriptors() {
     limited("five_descriptors", "ulimit -n 5;");
 }
 #[test]
-fn no_more_processes() {
-    limited("no_more_processes", "ulimit -u 1;");
-}
-#[test]
 fn address_space_limit() {
     limited("address_space_limit", "ulimit -v 100000;");
 }

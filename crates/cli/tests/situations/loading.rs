@@ -22,7 +22,6 @@ situations! {
     dlsym_next => situation("dlsym_next").links(&["libnext"]).moments(4);
     wrapper_preloaded => wrapped("mix", 6);
     wrapper_preloaded_new_delete => wrapped("new_delete", 4);
-    wrapper_preloaded_dlsym => wrapped("dlsym_callers", 3);
     odd_callers => situation("odd_callers").moments(2);
     pointer_table => situation("pointer_table").moments(3);
 }

@@ -6,17 +6,27 @@ use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 /// Whether SIGPIPE was ignored when we were started. Rust's runtime ignores it before `main`; a program that we exec has
 /// to find it as our parent left it.
 static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
 
+/// Which of the descriptors 0, 1, 2 were closed when we were started, as bits. Rust's runtime opens /dev/null in their
+/// place before `main`; the program has to find them closed.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
 #[used]
 #[unsafe(link_section = ".init_array")]
-static REMEMBER_SIGPIPE: extern "C" fn() = remember_sigpipe;
+static REMEMBER: extern "C" fn() = remember;
 
-extern "C" fn remember_sigpipe() {
+extern "C" fn remember() {
+    for fd in 0..3 {
+        // SAFETY: F_GETFD takes no argument and changes nothing.
+        if unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1 {
+            CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+        }
+    }
     // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
@@ -80,9 +90,19 @@ impl Image {
     /// Replaces this process; returns only with an error.
     pub fn exec(&self) -> io::Error {
         restore_sigpipe();
+        restore_closed();
         // SAFETY: path and both lists are NUL-terminated and live as long as `self`.
         unsafe { libc::execve(self.path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
         io::Error::last_os_error()
+    }
+}
+
+/// Has the stand-ins for closed descriptors closed by execve; if that fails, they stay for the sentence about it.
+fn restore_closed() {
+    let closed = CLOSED.load(Ordering::Relaxed);
+    for fd in (0..3).filter(|fd| closed & 1 << fd != 0) {
+        // SAFETY: changes a flag of a descriptor that Rust's runtime opened for us.
+        unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
 }
 

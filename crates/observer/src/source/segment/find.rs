@@ -143,7 +143,9 @@ pub fn start_time_ns(pid: u32) -> Option<u64> {
     // The command in parentheses may hold anything, parentheses too: count from the last one.
     let rest = stat.get(stat.iter().rposition(|&b| b == b')')? + 2..)?;
     let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split(' ').collect();
-    if matches!(fields.first(), Some(&"Z" | &"X")) {
+    // A first thread that has left by pthread_exit shows as a zombie while the others run on.
+    let others = fields.get(17).and_then(|n| n.parse::<u64>().ok()).is_some_and(|threads| threads > 1);
+    if matches!(fields.first(), Some(&"Z" | &"X")) && !others {
         return None;
     }
     fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)

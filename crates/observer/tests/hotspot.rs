@@ -188,7 +188,12 @@ fn direct_buffers_are_found_by_their_own_headers() {
                 let categories = vm.categories.iter().filter(|category| !found || category.malloc_resident.is_some());
                 categories.map(|category| category.malloc + category.arena).sum()
             };
-            assert!(malloc(true) >= malloc(false).scaled(95, 100), "{jdk:?} {level}: {} of {}", malloc(true), malloc(false));
+            assert!(
+                malloc(true) >= malloc(false).scaled(95, 100),
+                "{jdk:?} {level}: {} of {}",
+                malloc(true),
+                malloc(false)
+            );
         }
     }
 }

@@ -19,6 +19,9 @@ pub mod entry {
         (@ $name:ident, plain, $n:tt, $target:path) => { plimsoll_tracker::entry_plain!($name, $target); };
     }
     hooked_calls!(entries);
+    plimsoll_tracker::entry_plain!(plimsoll_category, tracker::hook::program::category);
+    plimsoll_tracker::entry_plain!(plimsoll_category_push, tracker::hook::program::category_push);
+    plimsoll_tracker::entry_plain!(plimsoll_category_pop, tracker::hook::program::category_pop);
 }
 
 macro_rules! exports {

@@ -22,7 +22,7 @@
 use crate::account::rows::{Amount, ROW_EARLY};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{blocks, callers, categories, rows, table, thread};
+use crate::account::{blocks, callers, categories, image, rows, table, thread};
 use crate::hook;
 use crate::hook::malloc::{set_key, take_key};
 use crate::options::{Options, Path, number};
@@ -225,6 +225,9 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         return;
     }
     STATE.store(ON, Release);
+    if let Some(signal) = options.signal {
+        crate::summary::init(signal, options.summary);
+    }
     if let Some(t) = thread::attach(segment, Some(stacks::main())) {
         watch_end(t);
         tls_set::<CURRENT>(t as *mut ThreadState as usize);
@@ -431,7 +434,7 @@ const SECTION: [Section; SECTIONS] = [
 ];
 
 fn runtime() -> Runtime {
-    if elf::objects().next().is_some_and(|exe| exe.symbol(c"__svm_version_info").is_some()) {
+    if image::is_image() {
         Runtime::NativeImage
     } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
         Runtime::Hotspot

@@ -15,4 +15,5 @@ pub mod hook;
 pub mod options;
 pub mod stack;
 pub mod stacks;
+pub mod summary;
 pub mod sys;

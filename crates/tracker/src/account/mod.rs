@@ -9,6 +9,7 @@
 pub mod blocks;
 pub mod callers;
 pub mod categories;
+pub mod image;
 pub mod peaks;
 pub mod rows;
 pub mod segment;

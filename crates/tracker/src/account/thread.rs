@@ -210,7 +210,9 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     };
     // SAFETY: the slot was claimed by this thread alone.
     let t = unsafe { &mut *t };
-    t.trailer_below = super::blocks::trailer_below();
+    // In a native image every call takes the slow path, where headers are read.
+    t.trailer_below = if super::image::is_image() { 0 } else { super::blocks::trailer_below() };
+    t.pending.store(0, Relaxed);
     t.category_tag = 0;
     t.pushed = 0;
     t.end_rounds = 3;
@@ -277,6 +279,16 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
             FREE.store(i as u64, Relaxed);
         }
     }
+}
+
+/// The pending words of all slots.
+pub fn pending_words(segment: Segment) -> impl Iterator<Item = &'static AtomicUsize> {
+    let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
+    slots.iter().filter_map(|d| {
+        let t = d.state.load(Acquire) as *const ThreadState;
+        // SAFETY: states are never freed; the field is atomic.
+        (!t.is_null()).then(|| unsafe { &(*t).pending })
+    })
 }
 
 /// A stack as far as it is known.

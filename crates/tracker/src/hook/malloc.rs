@@ -17,7 +17,7 @@ use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use crate::account::rows::{self, Amount};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{callers, peaks, table};
+use crate::account::{callers, image, peaks, table};
 use crate::boot;
 use crate::guard::{Entered, Inside, enter};
 use crate::stack::memo;
@@ -175,8 +175,14 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
         match enter() {
             Entered::Thread(mut inside) => {
                 let segment = inside.segment;
+                if image::is_image() {
+                    image::settle(segment, inside.state());
+                }
                 if let Some(row) = row_of(inside.state(), sp, fp) {
                     book_in(segment, Some(inside.state()), p, n, row);
+                }
+                if image::is_image() {
+                    image::note(inside.state(), p);
                 }
             }
             Entered::Shared(segment) => {
@@ -310,6 +316,10 @@ unsafe fn free_slow(p: *mut u8) {
         match enter() {
             Entered::Thread(mut inside) => {
                 let segment = inside.segment;
+                if image::is_image() {
+                    image::settle(segment, inside.state());
+                    image::forget(segment, p);
+                }
                 match take_key(p) {
                     Some((key, amount)) => {
                         rows::free(segment, Some(inside.state()), caller_of_key(segment, key), amount)
@@ -382,6 +392,13 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         }
         if !boot::resolved() {
             boot::resolve();
+        }
+        if image::is_image()
+            && let Entered::Thread(mut inside) = enter()
+        {
+            let segment = inside.segment;
+            image::settle(segment, inside.state());
+            image::forget(segment, p);
         }
         let old_usable = blocks::usable(p);
         // Out before the real call: if it moves the block, another thread may own the old address before it returns.

@@ -9,5 +9,6 @@ pub mod fork;
 pub mod loader;
 pub mod malloc;
 pub mod mapping;
+pub mod program;
 pub mod table;
 pub mod thread;

@@ -77,7 +77,7 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the entry was made for this stack pointer on this thread's stack: each offset is inside it. Unused
     // offsets are 0.
     let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) ^ m.words[i] };
-    let mut different = word(0) | word(1) | word(2);
+    let mut different = if m.words_used > 0 { word(0) | word(1) | word(2) } else { 0 };
     if m.words_used > 3 {
         different |= word(3) | word(4) | word(5) | word(6);
         if m.words_used > 7 {
@@ -114,7 +114,8 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     let high = if known { t.stack_high } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
     let mut reads = [Read::default(); WORDS];
-    let depth = module::find(segment, ra as usize - 1).map_or(1, |m| m.depth);
+    let deep = segment.header().mode.load(Relaxed) != 0;
+    let depth = if deep { module::find(segment, ra as usize - 1).map_or(1, |m| m.depth) } else { 1 };
     let walker = Walker { stack: sp as u64 & !4095..high as u64, through_jit: false };
     // SAFETY: from the stack pointer to the end of its stack, or of its page, memory is mapped readable.
     let memory = unsafe { Stack::new(sp as u64, high as u64) };
@@ -164,22 +165,26 @@ fn remember(t: &mut ThreadState, entry: Entry, w: &super::Walk, reads: &[Read], 
     unsafe { *t.own_memo.add(at) = m };
 }
 
-/// Rules by pc, remembered for all threads. A cell is (pc ^ rule ^ generation, rule): a torn pair matches no pc.
+/// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a product,
+/// so that a torn pair (two threads filling one cell) matches no pc.
 static RULES: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2] }; 1024];
 
+fn mark(pc: u64, bits: u64) -> u64 {
+    pc ^ bits.wrapping_mul(0xd6e8_feb8_6659_fd93)
+        ^ (GENERATION.load(Relaxed) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
-    let generation = (GENERATION.load(Relaxed) as u64) << 48;
     let cell = &RULES[(pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
-    let (mark, bits) = (cell[0].load(Relaxed), cell[1].load(Relaxed));
-    if mark ^ bits ^ generation == pc {
+    let bits = cell[1].load(Relaxed);
+    if cell[0].load(Relaxed) == mark(pc, bits) {
         return Some(Rule::from_bits(bits));
     }
     let m = module::find(segment, pc as usize)?;
     segment.count(Counter::rule_walks, 1);
     let rule = rule_in(&m, pc);
-    cell[0].store(0, Relaxed);
     cell[1].store(rule.to_bits(), Relaxed);
-    cell[0].store(pc ^ rule.to_bits() ^ generation, Relaxed);
+    cell[0].store(mark(pc, rule.to_bits()), Relaxed);
     Some(rule)
 }
 

@@ -257,3 +257,22 @@ pub fn find_object(pc: usize) -> Option<FoundObject> {
     // SAFETY: async-signal-safe by its manual; writes the struct.
     (unsafe { call!(f, (usize, *mut FoundObject) -> c_int, pc, &mut r) } == 0).then_some(r)
 }
+
+/// Has a signal handled, restarting what it interrupts; the program may install its own handler over it.
+pub fn handle_signal(number: c_int, handler: extern "C" fn(c_int)) {
+    const SA_RESTART: c_int = 0x1000_0000;
+    /// struct sigaction of libc (x86-64, aarch64).
+    #[repr(C)]
+    struct Action {
+        handler: extern "C" fn(c_int),
+        mask: [u64; 16],
+        flags: c_int,
+        restorer: usize,
+    }
+    let f = other(Other::Sigaction);
+    if f != 0 {
+        let a = Action { handler, mask: [!0; 16], flags: SA_RESTART, restorer: 0 };
+        // SAFETY: reads the struct; the handler lives as long as the process.
+        unsafe { call!(f, (c_int, *const Action, *mut c_void) -> c_int, number, &a, core::ptr::null_mut()) };
+    }
+}

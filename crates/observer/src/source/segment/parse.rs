@@ -149,7 +149,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let command = raw.command.split(|&b| b == 0).filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
     let categories = entries(&raw.categories, Section::Categories, CategoryFacts::decode);
     let rows = rows(&raw.rows_first, &raw.rows_second);
-    if rows.len() < raw.rows_first.len() / Section::Rows.entry_bytes() {
+    if raw.rows_second.len() < raw.rows_first.len() {
         gaps.push(gap("the file ends inside the rows", "blocks of the missing rows are not counted"));
     }
     for (section, bytes) in [

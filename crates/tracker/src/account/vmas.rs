@@ -120,8 +120,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     ) -> Diff {
         self.begin(Operation::Map, start, bytes);
         let diff = match placement {
-            Placement::Chosen => self.apply(start, bytes, |_| new, &mut post, &mut |_| ()),
-            Placement::Fixed => self.apply(start, bytes, |old| old.overlay(new), &mut post, &mut |_| ()),
+            Placement::Chosen => self.apply(start, bytes, move |_| new, &mut post, &mut |_| ()),
+            Placement::Fixed => self.apply(start, bytes, move |old| old.overlay(new), &mut post, &mut |_| ()),
         };
         self.end(diff)
     }
@@ -138,7 +138,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     pub fn restore(&mut self, piece: &Vma, mut post: impl FnMut(Delta)) -> Diff {
         let bytes = piece.end.saturating_sub(piece.start);
         self.begin(Operation::Restore, piece.start, bytes);
-        let diff = self.apply(piece.start, bytes, |_| piece.attributes(), &mut post, &mut |_| ());
+        let kept = piece.attributes();
+        let diff = self.apply(piece.start, bytes, move |_| kept, &mut post, &mut |_| ());
         self.end(diff)
     }
 
@@ -153,7 +154,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         mut post: impl FnMut(Delta),
     ) -> Diff {
         self.begin(Operation::Protect, start, bytes);
-        let change = |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
+        let change = move |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
         let diff = self.apply(start, bytes, change, &mut post, &mut |_| ());
         self.end(diff)
     }
@@ -198,13 +199,13 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
                 // but it refuses a gap at the beginning: there the map lacks a mapping, of which only this is known.
                 known |= !attributes.is_hole();
                 if !known || !attributes.is_hole() {
-                    diff = diff + self.apply(new + at, run, |_| attributes, post, &mut |_| ());
+                    diff = diff + self.apply(new + at, run, move |_| attributes, post, &mut |_| ());
                 }
                 at += run;
             }
         }
         if new_end - new > moves {
-            diff = diff + self.apply(new + moves, new_end - new - moves, |_| added, post, &mut |_| ());
+            diff = diff + self.apply(new + moves, new_end - new - moves, move |_| added, post, &mut |_| ());
         }
         diff
     }
@@ -247,14 +248,14 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         &mut self,
         start: u64,
         bytes: u64,
-        change: impl Fn(Attributes) -> Attributes,
+        change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
     ) -> Diff {
         let (mut from, end) = pages(start, bytes);
         let mut diff = Diff::default();
         while from < end {
-            from = self.step(from, end, &change, post, removed, &mut diff);
+            from = self.step(from, end, change, post, removed, &mut diff);
         }
         diff
     }
@@ -265,26 +266,25 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         &mut self,
         from: u64,
         end: u64,
-        change: &impl Fn(Attributes) -> Attributes,
+        change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
         diff: &mut Diff,
     ) -> u64 {
         let leaf = self.tree.find(from);
         let limit = end.min(leaf.high);
-        let next_start = if leaf.at < leaf.count { leaf.start(leaf.at) } else { u64::MAX };
         let before_end = if leaf.at > 0 { leaf.end(leaf.at - 1) } else { 0 };
-        let done = if limit <= from || next_start < limit {
+        let done = if limit <= from {
             false
-        } else if before_end <= from {
-            let new = change(Attributes::HOLE);
-            new.is_hole() || self.fill(&leaf, from, limit, new, post, diff)
         } else if before_end >= limit {
             self.alter(&leaf, from, limit, change, post, removed, diff)
+        } else if before_end <= from && (leaf.at == leaf.count || leaf.start(leaf.at) >= limit) {
+            let new = change(Attributes::HOLE);
+            new.is_hole() || self.fill(&leaf, from, limit, new, post, diff)
         } else {
             false
         };
-        if done { limit } else { self.step_any(&leaf, from, end, change, post, removed, diff) }
+        if done { limit } else { self.step_any(from, end, change, post, removed, diff) }
     }
 
     /// A range in a hole becomes an entry or part of a neighbour. False if that isn't simple.
@@ -322,7 +322,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         leaf: &Leaf,
         from: u64,
         limit: u64,
-        change: &impl Fn(Attributes) -> Attributes,
+        change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
         diff: &mut Diff,
@@ -384,17 +384,16 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
     /// A step of any kind.
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
     fn step_any(
         &mut self,
-        leaf: &Leaf,
         from: u64,
         end: u64,
-        change: &impl Fn(Attributes) -> Attributes,
+        change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
         diff: &mut Diff,
     ) -> u64 {
+        let leaf = &self.tree.peek(from);
         let (count, limit) = (leaf.count, end.min(leaf.high));
         let first = leaf.at - (leaf.at > 0 && leaf.end(leaf.at - 1) > from) as usize;
         let run = Run::new(leaf, first, from, limit, change);
@@ -486,7 +485,7 @@ struct Run {
 
 impl Run {
     /// The longest run from `from` on, not past `limit`, that gets attributes which are alike.
-    fn new(leaf: &Leaf, first: usize, from: u64, limit: u64, change: &impl Fn(Attributes) -> Attributes) -> Self {
+    fn new(leaf: &Leaf, first: usize, from: u64, limit: u64, change: impl Fn(Attributes) -> Attributes) -> Self {
         let mut run = Self { new: Attributes::HOLE, upto: from, next: first, changed: false };
         // A leaf has at most a hole before each entry and one behind the last.
         for _ in 0..=2 * LEAF_ENTRIES {

@@ -1,6 +1,7 @@
 //! The words of the map's region: every load and store of the map goes through here, and none leaves the region, whatever
 //! the tracked program may have scribbled into it.
 
+use core::hint::select_unpredictable;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 use plimsoll_segment::vmap::{BLOCK, BLOCK_WORDS, NODE_SLOTS, Vma, entry_number};
 
@@ -87,7 +88,7 @@ impl Block {
         let mut at = 0;
         for step in [8, 4, 2, 1] {
             let start = self.get(4 * entry_number(order, at + step - 1));
-            at = if start <= address { at + step } else { at };
+            at = select_unpredictable(start <= address, at + step, at);
         }
         at
     }
@@ -98,7 +99,7 @@ impl Block {
     pub(super) fn slot_word(self, key: u64) -> usize {
         let mut at = 0;
         for step in [32, 16, 8, 4, 2, 1] {
-            at = if self.get(at + step) <= key { at + step } else { at };
+            at = select_unpredictable(self.get(at + step) <= key, at + step, at);
         }
         at.clamp(1, NODE_SLOTS)
     }

@@ -77,8 +77,12 @@ pub fn resolve() {
         _ => Allocator::Other,
     };
     blocks::init(allocator);
-    let free =
-        if allocator == Allocator::Glibc { hook::malloc::free_glibc as *mut () } else { hook::malloc::free as *mut () };
+    image::init();
+    let free = if allocator == Allocator::Glibc && !image::is_image() {
+        hook::malloc::free_glibc as *mut ()
+    } else {
+        hook::malloc::free as *mut ()
+    };
     hook::malloc::FREE.store(free, Relaxed);
     let _ = STATE.compare_exchange(NEW, RESOLVED, AcqRel, Relaxed);
 }

@@ -75,10 +75,15 @@ pub fn init() {
     if exe.symbol(c"__svm_version_info").is_none() {
         return;
     }
-    // SAFETY: the image exports the address of a C string such as "25.0.2+10-LTS".
+    // SAFETY: the image exports the C string `com.oracle.svm.core.VM.Java.Version=25.0.3`.
     let major = exe.symbol(c"__svm_vm_java_version").map_or(0, |p| unsafe {
         let text = CStr::from_ptr(p as *const c_char).to_bytes();
-        text.iter().take_while(|b| b.is_ascii_digit()).take(3).fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
+        text.iter()
+            .skip_while(|b| **b != b'=')
+            .skip(1)
+            .take_while(|b| b.is_ascii_digit())
+            .take(3)
+            .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
     VERSION.store(major.max(1), Relaxed);
 }

@@ -22,6 +22,7 @@ use crate::hook::malloc::{set_key, take_key};
 use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
+use plimsoll_segment::vmap::Kind;
 use plimsoll_segment::{CategoryKind, Counter};
 
 /// Categories by ordinal, core/nmt/NmtCategory.java. 23 and 24 have the first list, 25 the second.
@@ -62,6 +63,9 @@ const MAGIC: u32 = 0xF0F1_F2F3;
 const HEADER: usize = 16;
 
 static VERSION: AtomicU32 = AtomicU32::new(0);
+/// The executable's addresses.
+static START: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
 static KNOWN: [AtomicU16; 32] = [const { AtomicU16::new(0) }; 32];
 
 /// Whether this process is a native image.
@@ -86,6 +90,25 @@ pub fn init() {
             .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
     VERSION.store(major.max(1), Relaxed);
+    if let Some((start, end, _)) = exe.extent(|_| true) {
+        START.store(start, Relaxed);
+        END.store(end, Relaxed);
+    }
+}
+
+/// Category of a mapping that the image itself makes: anonymous memory is its Java heap (the reservation of an isolate, and
+/// the chunks committed in it), a file mapped over its reservation is the image heap. Files mapped elsewhere are the
+/// program's (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
+pub fn mapping_category(segment: Segment, innermost: u64, kind: Kind, fixed: bool) -> Option<u16> {
+    if !is_image() || !(START.load(Relaxed)..END.load(Relaxed)).contains(&(innermost as usize)) {
+        return None;
+    }
+    let name: &[u8] = match kind {
+        Kind::Anonymous => b"Java Heap",
+        Kind::File | Kind::Shared if fixed => b"Image Heap",
+        _ => return None,
+    };
+    Some(categories::register(segment, name, CategoryKind::Vm))
 }
 
 fn names() -> &'static [&'static str] {

@@ -148,7 +148,8 @@ impl Segment {
             return true;
         }
         let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
-        let upto = bytes.next_multiple_of(GROWTH).min(limit);
+        // By a quarter of what is there, so that large books don't grow in small steps.
+        let upto = (bytes + have / 4).next_multiple_of(GROWTH).min(limit);
         if !os::populate(self.0 + s.offset() + have, upto - have) {
             // Perhaps a page is still there to be had.
             let upto = bytes.next_multiple_of(plimsoll_segment::PAGE).min(limit);

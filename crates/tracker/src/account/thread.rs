@@ -124,17 +124,17 @@ pub fn init() -> bool {
 }
 
 /// Memory for small private state comes in pieces from chunks of this size.
-const CHUNK: usize = 64 << 10;
+const CHUNK: usize = 1 << 20;
 static CHUNK_AT: AtomicUsize = AtomicUsize::new(0);
 
 fn private(bytes: usize, segment: Segment) -> Option<*mut u8> {
     let bytes = bytes.next_multiple_of(64);
-    if bytes >= CHUNK / 4 {
+    if bytes > CHUNK / 2 {
         let p = os::private(bytes)?;
         segment.count(Counter::own_private_bytes, bytes as u64);
         return Some(p);
     }
-    // Bump allocation in the current chunk; the low 16 bits of an address in it tell how much is taken, so one word
+    // Bump allocation in the current chunk; the low 20 bits of an address in it tell how much is taken, so one word
     // is all the state. Chunks are aligned to their size.
     loop {
         let at = CHUNK_AT.load(Acquire);

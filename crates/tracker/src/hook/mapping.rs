@@ -14,6 +14,7 @@
 //! instant (segment/vmap.rs).
 
 use super::malloc::caller_of;
+use crate::account::image;
 use crate::account::segment::Segment;
 use crate::account::vmas::{Delta, Placement, Remap, VmaBook};
 use crate::boot;
@@ -250,12 +251,17 @@ pub unsafe extern "C" fn mmap(
         _ if flags & MAP_ANONYMOUS != 0 => Kind::Anonymous,
         _ => Kind::File,
     };
+    let innermost = segment.caller(caller).frames[0].load(Relaxed);
+    let of_image = image::mapping_category(segment, innermost, kind, flags & MAP_FIXED != 0);
+    let category = of_image.unwrap_or(category);
     let attributes = Attributes::new(caller, category, kind, prot as u16, time(segment));
     let done = |placement| {
         move |r: &usize| (*r != MAP_FAILED).then_some(Operation::Map { start: *r, bytes: n, attributes, placement })
     };
     if flags & MAP_FIXED != 0 {
-        locked(segment, real, done(Placement::Fixed))
+        // The image heap replaces its part of the reservation; it is no commit of it.
+        let replaces = of_image.is_some() && kind != Kind::Anonymous;
+        locked(segment, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
     } else {
         let r = real();
         locked(segment, || r, done(Placement::Chosen))

@@ -47,10 +47,8 @@ fn bucket(level: usize, address: u64) -> Option<&'static [Entry; BUCKET]> {
 fn reserve(level: usize) -> bool {
     let bytes = entries(level) * size_of::<Entry>();
     let Some(p) = os::private(bytes) else { return false };
-    if LEVEL[level].compare_exchange(0, p as usize, AcqRel, Relaxed).is_err() {
-        // SAFETY: another thread was first; ours was never published.
-        unsafe { os::unmap(p, bytes) };
-    }
+    // If another thread was first, ours stays reserved and untouched.
+    let _ = LEVEL[level].compare_exchange(0, p as usize, AcqRel, Relaxed);
     true
 }
 

@@ -123,46 +123,11 @@ pub fn init() -> bool {
     }
 }
 
-/// Memory for small private state comes in pieces from chunks of this size.
-const CHUNK: usize = 1 << 20;
-static CHUNK_AT: AtomicUsize = AtomicUsize::new(0);
-
 fn private(bytes: usize, segment: Segment) -> Option<*mut u8> {
-    let bytes = bytes.next_multiple_of(64);
-    if bytes > CHUNK / 2 {
-        let p = os::private(bytes)?;
-        segment.count(Counter::own_private_bytes, bytes as u64);
-        return Some(p);
-    }
-    // Bump allocation in the current chunk; the low 20 bits of an address in it tell how much is taken, so one word
-    // is all the state. Chunks are aligned to their size.
-    loop {
-        let at = CHUNK_AT.load(Acquire);
-        if at != 0 && (at & (CHUNK - 1)) + bytes <= CHUNK && at & (CHUNK - 1) != 0 {
-            let next = at + bytes;
-            if CHUNK_AT.compare_exchange(at, next, AcqRel, Relaxed).is_ok() {
-                segment.count(Counter::own_private_bytes, bytes as u64);
-                return Some(at as *mut u8);
-            }
-            continue;
-        }
-        let raw = os::private(2 * CHUNK)? as usize;
-        let chunk = raw.next_multiple_of(CHUNK);
-        // SAFETY: both ends of our own fresh mapping, used by nobody.
-        unsafe {
-            if chunk > raw {
-                os::unmap(raw as *mut u8, chunk - raw);
-            }
-            if chunk + CHUNK < raw + 2 * CHUNK {
-                os::unmap((chunk + CHUNK) as *mut u8, raw + CHUNK - chunk);
-            }
-        }
-        // The first 64 bytes stay unused, so that a full or fresh chunk never has zero low bits.
-        if CHUNK_AT.compare_exchange(at, chunk + 64, AcqRel, Relaxed).is_err() {
-            // SAFETY: another thread was first; ours was never handed out.
-            unsafe { os::unmap(chunk as *mut u8, CHUNK) };
-        }
-    }
+    let p = os::private(bytes)?;
+    segment.count(Counter::own_private_bytes, bytes.next_multiple_of(64) as u64);
+    segment.set(Counter::own_reserved_bytes, os::reserved_bytes() as u64);
+    Some(p)
 }
 
 /// Gives the calling thread a state: a dead thread's slot, or a new one. `None`: no slot or no memory; the thread books

@@ -1,6 +1,7 @@
 //! System calls by purpose.
 
 use super::cpu::{nr, syscall};
+use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// errno values told apart.
 pub mod errno {
@@ -41,18 +42,63 @@ const RLIMIT_STACK: usize = 3;
 #[derive(Clone, Copy)]
 pub struct Fd(usize);
 
-/// Anonymous private zeroed memory of our own, labelled so that an observer recognises it. `None`: no memory.
-pub fn private(bytes: usize) -> Option<*mut u8> {
-    // SAFETY: a new anonymous mapping at an address the kernel chooses; touches no memory of the program.
-    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
-    label(p, bytes, c"plimsoll");
-    Some(p as *mut u8)
+/// Small pieces of our own memory come out of pools of this size, aligned to it: one reservation at boot serves the
+/// tables and the first hundreds of threads. Untouched pages of it cost nothing.
+const POOL: usize = 8 << 20;
+/// Where the next piece begins; its low bits tell how much of the pool is taken, so one word is all the state.
+static POOL_AT: AtomicUsize = AtomicUsize::new(0);
+/// Address space reserved in all.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of address space that this process's tracker has reserved for itself, outside of the segment.
+pub fn reserved_bytes() -> usize {
+    RESERVED.load(Relaxed)
 }
 
-/// Names an anonymous mapping (`[anon:plimsoll]`, Linux 5.17 with CONFIG_ANON_VMA_NAME); refused elsewhere, without harm.
-fn label(p: usize, bytes: usize, name: &core::ffi::CStr) {
+/// Zeroed private memory of our own, aligned to a cache line. `None`: no memory. It is never given back.
+pub fn private(bytes: usize) -> Option<*mut u8> {
+    let bytes = bytes.next_multiple_of(64);
+    if bytes > POOL / 2 {
+        return reserve(bytes);
+    }
+    loop {
+        let at = POOL_AT.load(Acquire);
+        let taken = at & (POOL - 1);
+        if taken != 0 && taken + bytes < POOL {
+            if POOL_AT.compare_exchange(at, at + bytes, AcqRel, Relaxed).is_ok() {
+                return Some(at as *mut u8);
+            }
+            continue;
+        }
+        let raw = reserve(2 * POOL)? as usize;
+        let pool = raw.next_multiple_of(POOL);
+        // SAFETY: both ends of our own fresh mapping, used by nobody.
+        unsafe {
+            if pool > raw {
+                unmap(raw as *mut u8, pool - raw);
+            }
+            if pool + POOL < raw + 2 * POOL {
+                unmap((pool + POOL) as *mut u8, raw + POOL - pool);
+            }
+        }
+        RESERVED.fetch_sub(POOL, Relaxed);
+        // A cache line at the start and one at the end stay unused, so that the low bits are never 0 in use.
+        if POOL_AT.compare_exchange(at, pool + 64, AcqRel, Relaxed).is_err() {
+            // SAFETY: another thread was first; ours was never handed out.
+            unsafe { unmap(pool as *mut u8, POOL) };
+            RESERVED.fetch_sub(POOL, Relaxed);
+        }
+    }
+}
+
+fn reserve(bytes: usize) -> Option<*mut u8> {
+    // SAFETY: a new anonymous mapping at an address the kernel chooses; touches no memory of the program.
+    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
+    RESERVED.fetch_add(bytes, Relaxed);
+    // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows it.
     // SAFETY: sets a label on our own mapping; the string is static.
-    let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, name.as_ptr() as usize, 0]) };
+    let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
+    Some(p as *mut u8)
 }
 
 /// Maps a file shared, `bytes` long.

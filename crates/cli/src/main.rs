@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod explain;
+mod obstacle;
 mod report;
 mod run;
 mod sys;

@@ -74,7 +74,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         eprintln!("plimsoll: '{shown}' is no program that can be started");
         return Ok(ExitCode::from(127));
     };
-    let environment = environment(&args, &tracker::unpack()?)?;
+    let shut_out = obstacle(&args, &path, &shown);
+    let environment = if shut_out { std::env::vars_os().collect() } else { environment(&args, &tracker::unpack()?)? };
     let image =
         Image::new(&path, &args.command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
     if args.report == Report::None {
@@ -88,7 +89,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     let pid = child.pid;
     let end = child.wait().map_err(|e| format!("the program's end can't be waited for: {e}"))?;
-    if let Err(Failure(sentence)) = print(&mut *out, &args, pid) {
+    if !shut_out && let Err(Failure(sentence)) = print(&mut *out, &args, pid) {
         eprintln!("plimsoll: {sentence}");
     }
     drop(out);
@@ -99,6 +100,34 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             ExitCode::from(128u8.wrapping_add(signal as u8))
         }
     })
+}
+
+/// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
+fn obstacle(args: &Args, path: &Path, shown: &str) -> bool {
+    if let Some(obstacle) = crate::obstacle::of(path) {
+        eprintln!("plimsoll: '{shown}' {}", obstacle.sentence());
+        return obstacle.shuts_out();
+    }
+    let directories: Vec<PathBuf> = match &args.dir {
+        Some(dir) => vec![dir.clone()],
+        None => segment::search_directories(None),
+    };
+    let mut refused = Vec::new();
+    for directory in &directories {
+        let shown = plimsoll_report::words::printable(&directory.display().to_string());
+        let reason = match tracker::private_directory(directory) {
+            Ok(()) => crate::obstacle::no_room(directory, segment::FILE_BYTES as u64),
+            // A bad --dir is a bad option: `environment` refuses it.
+            Err(_) if args.dir.is_some() => None,
+            Err(reason) => Some(reason),
+        };
+        match reason {
+            None => return false,
+            Some(reason) => refused.push(format!("{shown}: {reason}")),
+        }
+    }
+    eprintln!("plimsoll: '{shown}' runs untracked, since no segment can be made in {}", refused.join(", nor in "));
+    true
 }
 
 fn failed(shown: &str, error: &io::Error) -> ExitCode {

@@ -41,6 +41,29 @@ pub fn uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
+pub fn gid() -> u32 {
+    // SAFETY: no preconditions, can't fail.
+    unsafe { libc::getgid() }
+}
+
+/// RLIMIT_FSIZE.
+pub fn file_size_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is valid for writing.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    limit.rlim_cur
+}
+
+/// Has the file system set aside the first bytes of a file.
+pub fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open for writing while `file` lives.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
+        0 => Ok(()),
+        code => Err(io::Error::from_raw_os_error(code)),
+    }
+}
+
 pub fn boottime_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a valid timespec; the clock exists since Linux 2.6.39.

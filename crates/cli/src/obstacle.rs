@@ -1,0 +1,223 @@
+//! What keeps the tracker out of a program, found before it starts, so that one sentence can say so. The program starts
+//! all the same.
+//!
+//! | obstacle | why |
+//! | --- | --- |
+//! | static executable (no PT_INTERP) | no loader reads LD_PRELOAD |
+//! | setuid, setgid, file capabilities | the loader drops LD_PRELOAD (ld.so(8), secure-execution mode) |
+//! | musl, 32 bit, another machine | the tracker is built for this machine's glibc |
+//! | an allocator of its own, exported or hidden | its calls never leave it; mappings and libraries are still seen |
+//! | no room for a segment | the tracker passes every call through |
+
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::sys;
+
+/// Why the tracker sees nothing, or less than all.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    Static,
+    Privileged(&'static str),
+    Musl,
+    OtherMachine,
+    /// The name of the allocator's function that the program has inside.
+    OwnAllocator(String),
+}
+
+impl Obstacle {
+    /// The rest of a sentence that begins with the program's name.
+    pub fn sentence(&self) -> String {
+        match self {
+            Obstacle::Static => "is a static executable: nothing can be loaded into it, so it runs untracked".into(),
+            Obstacle::Privileged(how) => {
+                format!("is {how}: the loader lets no library in, so it runs untracked")
+            }
+            Obstacle::Musl => "is linked with musl, the tracker with glibc: it runs untracked".into(),
+            Obstacle::OtherMachine => "is made for another machine than the tracker: it runs untracked".into(),
+            Obstacle::OwnAllocator(name) => format!(
+                "has an allocator of its own inside ({name}): what that hands out can't be seen, its mappings and its libraries' blocks can"
+            ),
+        }
+    }
+
+    /// Whether loading the tracker has any use.
+    pub fn shuts_out(&self) -> bool {
+        !matches!(self, Obstacle::OwnAllocator(_))
+    }
+}
+
+/// Scripts may name scripts (execve(2) allows five levels).
+const SCRIPT_DEPTH: usize = 5;
+
+/// Looks at the program that execve would load.
+pub fn of(path: &Path) -> Option<Obstacle> {
+    let mut path = path.to_path_buf();
+    for _ in 0..SCRIPT_DEPTH {
+        match interpreter(&sys::read_start(&path, 256)) {
+            Some(next) => path = next,
+            None => break,
+        }
+    }
+    if let Some(how) = privileged(&path) {
+        return Some(Obstacle::Privileged(how));
+    }
+    let file = File::open(&path).ok()?;
+    let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
+    of_elf(&Elf(&|at, n| {
+        // A header that claims more than the file has can't make us allocate it.
+        let end = at.checked_add(n).filter(|&end| end <= bytes)?;
+        let mut buffer = vec![0; end - at];
+        file.read_exact_at(&mut buffer, at as u64).ok()?;
+        Some(buffer)
+    }))
+}
+
+/// The program that a script names in its first line.
+fn interpreter(start: &[u8]) -> Option<PathBuf> {
+    let line = start.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
+    let word = line.split(u8::is_ascii_whitespace).find(|w| !w.is_empty())?;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(word)))
+}
+
+/// Secure execution: the ids after execve would not be the ones that we run with, or capabilities come with the file.
+fn privileged(path: &Path) -> Option<&'static str> {
+    let meta = fs::metadata(path).ok()?;
+    let (uid, gid) = (sys::uid(), sys::gid());
+    if meta.mode() & 0o4000 != 0 && meta.uid() != uid {
+        return Some("setuid");
+    }
+    // Set-group-id without group execution is a mark of mandatory locking, not a privilege.
+    if meta.mode() & 0o2010 == 0o2010 && meta.gid() != gid {
+        return Some("setgid");
+    }
+    (uid != 0 && sys::has_attribute(path, "security.capability")).then_some("privileged by file capabilities")
+}
+
+const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
+const PT_INTERP: u32 = 3;
+const SHT_SYMTAB: u32 = 2;
+const SHT_DYNSYM: u32 = 11;
+const STT_FUNC: u8 = 2;
+const STT_GNU_IFUNC: u8 = 10;
+/// The allocators' own names, plain and as their builders prefix them.
+const ALLOCATORS: [&[u8]; 5] = [b"malloc", b"je_malloc", b"tc_malloc", b"mi_malloc", b"jemalloc"];
+
+/// The same from the file's bytes, 64-bit little-endian ELF. What is broken is left to execve to refuse.
+fn of_elf(elf: &Elf<'_>) -> Option<Obstacle> {
+    let ident = elf.range(0, 6)?;
+    if ident[..4] != *b"\x7fELF" {
+        return None;
+    }
+    if ident[4..] != [2, 1] || elf.u16(18)? != MACHINE {
+        return Some(Obstacle::OtherMachine);
+    }
+    let (table, size, count) = (elf.u64(32)?, elf.u16(54)? as usize, elf.u16(56)? as usize);
+    let headers = (0..count).filter_map(|i| table.checked_add(i * size));
+    let Some(interp) = headers.into_iter().find(|&at| elf.u32(at) == Some(PT_INTERP)) else {
+        return Some(Obstacle::Static);
+    };
+    let loader = elf.range(elf.u64(interp + 8)?, elf.u64(interp + 32)?)?;
+    if loader.windows(7).any(|w| w == b"ld-musl") {
+        return Some(Obstacle::Musl);
+    }
+    own_allocator(elf).map(Obstacle::OwnAllocator)
+}
+
+/// A function of an allocator's name that is defined in the program itself. A stripped program with a hidden one shows
+/// nothing of it.
+fn own_allocator(elf: &Elf<'_>) -> Option<String> {
+    let (table, size, count) = (elf.u64(40)?, elf.u16(58)? as usize, elf.u16(60)? as usize);
+    let section = |i: usize| table.checked_add(i.checked_mul(size)?);
+    for at in (0..count).filter_map(section) {
+        if !matches!(elf.u32(at + 4), Some(SHT_SYMTAB | SHT_DYNSYM)) {
+            continue;
+        }
+        let symbols = elf.range(elf.u64(at + 24)?, elf.u64(at + 32)?)?;
+        let names = section(elf.u32(at + 40)? as usize)?;
+        let names = elf.range(elf.u64(names + 24)?, elf.u64(names + 32)?)?;
+        for symbol in symbols.chunks_exact(24) {
+            let (kind, defined) = (symbol[4] & 15, symbol[6..8] != [0, 0]);
+            if !defined || !matches!(kind, STT_FUNC | STT_GNU_IFUNC) {
+                continue;
+            }
+            let start = u32::from_le_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
+            let name = names.get(start..).and_then(|n| n.split(|&b| b == 0).next()).unwrap_or_default();
+            if ALLOCATORS.contains(&name) {
+                return Some(String::from_utf8_lossy(name).into_owned());
+            }
+        }
+    }
+    None
+}
+
+/// Little-endian fields of a file, read by (offset, bytes); `None` past its end.
+struct Elf<'a>(&'a dyn Fn(usize, usize) -> Option<Vec<u8>>);
+
+impl Elf<'_> {
+    fn range(&self, at: usize, bytes: usize) -> Option<Vec<u8>> {
+        (self.0)(at, bytes)
+    }
+    fn u16(&self, at: usize) -> Option<u16> {
+        Some(u16::from_le_bytes(self.range(at, 2)?.try_into().ok()?))
+    }
+    fn u32(&self, at: usize) -> Option<u32> {
+        Some(u32::from_le_bytes(self.range(at, 4)?.try_into().ok()?))
+    }
+    fn u64(&self, at: usize) -> Option<usize> {
+        usize::try_from(u64::from_le_bytes(self.range(at, 8)?.try_into().ok()?)).ok()
+    }
+}
+
+/// What a segment needs at its start: its populated pages (docs/segment.md).
+const START_BYTES: u64 = 128 << 10;
+
+/// Why no segment can be made in `directory`, if so: tried with a file of a segment's size that is removed again.
+pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
+    if sys::file_size_limit() < file_bytes {
+        return Some("the limit on file sizes (ulimit -f) is below a segment's".into());
+    }
+    let path = directory.join(format!(".probe-{}", std::process::id()));
+    let made = File::options().write(true).create_new(true).open(&path).and_then(|file| {
+        file.set_len(file_bytes)?;
+        sys::allocate(&file, START_BYTES)
+    });
+    let _ = fs::remove_file(&path);
+    made.err().map(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_program_has_no_obstacle() {
+        assert_eq!(of(&std::env::current_exe().expect("path")), None);
+    }
+
+    #[test]
+    fn a_script_is_judged_by_its_interpreter() {
+        assert_eq!(interpreter(b"#! /bin/sh -e\nexit"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#!\n"), None);
+        assert_eq!(interpreter(b"\x7fELF"), None);
+    }
+
+    /// Every cut and every flipped byte of a real program gives an answer.
+    #[test]
+    fn broken_files_are_survived() {
+        let bytes = fs::read(std::env::current_exe().expect("path")).expect("program");
+        let of_bytes = |bytes: &[u8]| of_elf(&Elf(&|at, n| Some(bytes.get(at..at.checked_add(n)?)?.to_vec())));
+        assert_eq!(of_bytes(&bytes), None);
+        for n in (0..bytes.len()).step_by(bytes.len() / 97) {
+            of_bytes(&bytes[..n]);
+        }
+        let mut head = bytes[..4096].to_vec();
+        for i in 0..head.len() {
+            head[i] ^= 0xff;
+            of_bytes(&head);
+            head[i] ^= 0xff;
+        }
+    }
+}

@@ -22,7 +22,7 @@ fn tables_of_the_vm_say_what_the_rules_say() {
     for jdk in JDKS {
         let path = PathBuf::from(jdk).join("lib/server/libjvm.so");
         assert!(path.exists(), "this test needs {}", path.display());
-        let compiled = read::compile(&rules, &[path.clone()], None);
+        let compiled = read::compile(&rules, std::slice::from_ref(&path), None);
         assert_eq!((compiled.compiled, compiled.cached), (1, 0), "{:?}", compiled.without);
         let bytes = std::fs::read(&path).unwrap();
         let blob = Rules::parse(&compiled.blob).unwrap();

@@ -120,7 +120,7 @@ enum Pattern<'r> {
     Exact(&'r [u8]),
     Prefix(&'r [u8]),
     Suffix(&'r [u8]),
-    Inside(memmem::Finder<'r>),
+    Inside(Box<memmem::Finder<'r>>),
     /// With the literal bytes that it begins with.
     Other(&'r [u8], &'r [u8]),
 }
@@ -131,7 +131,7 @@ impl<'r> Pattern<'r> {
         let literal = glob.iter().position(|b| b"*?[".contains(b)).unwrap_or(glob.len());
         match glob {
             [rest @ .., b'*'] if !special(rest) => Pattern::Prefix(rest),
-            [b'*', rest @ .., b'*'] if !special(rest) => Pattern::Inside(memmem::Finder::new(rest)),
+            [b'*', rest @ .., b'*'] if !special(rest) => Pattern::Inside(Box::new(memmem::Finder::new(rest))),
             [b'*', rest @ ..] if !special(rest) => Pattern::Suffix(rest),
             rest if !special(rest) => Pattern::Exact(rest),
             _ => Pattern::Other(&glob[..literal], glob),

@@ -79,6 +79,12 @@ struct Share {
 }
 
 impl Share {
+    fn add(&mut self, other: &Share) {
+        self.agree_bytes += other.agree_bytes;
+        self.bytes += other.bytes;
+        self.agree_sites += other.agree_sites;
+        self.sites += other.sites;
+    }
     fn bytes(&self) -> f64 {
         100.0 * self.agree_bytes as f64 / self.bytes as f64
     }
@@ -202,6 +208,7 @@ fn agrees(jdk: &str) {
     let rules = RuleSet::parse_built_in().unwrap();
     let compiled = read::compile(&rules, &[jdk.join("lib/server/libjvm.so")], None);
     let blob = Rules::parse(&compiled.blob).unwrap();
+    let (mut malloc, mut reserve) = (Share::default(), Share::default());
     for (main, flags) in [
         ("Load", &["-XX:+UseG1GC"][..]),
         ("Load", &["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]),
@@ -216,12 +223,24 @@ fn agrees(jdk: &str) {
         let (same, other) = by_address(&rules, &blob, &jdk, vm.bias, &sites);
         println!("{name} {main} {}\n  {}\n  by address: {same} as by name, {other} not", flags.join(" "), line(&found));
         assert!(found.malloc.sites > 500 && found.reserve.sites > 8, "NMT's report wasn't understood");
-        assert!(found.malloc.bytes() >= 97.0 && found.malloc.sites() >= 90.0, "{main} {flags:?}: {}", line(&found));
-        assert!(found.reserve.bytes() >= 97.0 && found.reserve.sites() >= 90.0, "{main} {flags:?}: {}", line(&found));
+        // Small VMs have the same few sites that can't be told, among fewer others.
+        assert!(found.malloc.bytes() >= 96.0 && found.malloc.sites() >= 88.0, "{main} {flags:?}: {}", line(&found));
+        assert!(found.reserve.sites - found.reserve.agree_sites <= 2, "{main} {flags:?}: {}", line(&found));
+        malloc.add(&found.malloc);
+        reserve.add(&found.reserve);
         // NMT names the function of the return address, we that of the call before it.
         assert!(same > 500 && other * 200 <= same, "{main} {flags:?}: {same} as by name, {other} not");
     }
     std::fs::remove_dir_all(&classes).unwrap();
+    println!(
+        "{name}: malloc {:.2} % {:.2} %, reserved {:.2} % {:.2} %",
+        malloc.bytes(),
+        malloc.sites(),
+        reserve.bytes(),
+        reserve.sites()
+    );
+    assert!(malloc.bytes() >= 97.0 && malloc.sites() >= 90.0, "{malloc:?}");
+    assert!(reserve.bytes() >= 97.0 && reserve.sites() >= 90.0, "{reserve:?}");
 }
 
 #[test]

@@ -1,0 +1,98 @@
+//! Categories of a Rust program's own, for Plimsoll's books.
+//!
+//! ```
+//! static CACHE: plimsoll_category::Category = plimsoll_category::Category::new(c"block cache");
+//! let blocks = {
+//!     let _of_the_cache = CACHE.enter();
+//!     vec![0u8; 4096]
+//! };
+//! # drop(blocks);
+//! ```
+//!
+//! Under `plimsoll run` what the thread allocates while the guard lives is booked under the category. Otherwise the guard
+//! does nothing: the tracker's functions are looked up once, and aren't there.
+//!
+//! Not for memory of other threads: a guard is of the thread that made it. The API in C is include/plimsoll.h.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A named category; make it a `static`.
+pub struct Category {
+    name: &'static CStr,
+    /// Number + 1, once asked for; 0 = not asked yet.
+    known: AtomicU32,
+}
+
+/// While it lives, this thread's allocations belong to its category.
+pub struct Entered {
+    pushed: bool,
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+struct Tracker {
+    category: unsafe extern "C" fn(*const c_char) -> u32,
+    push: unsafe extern "C" fn(u32),
+    pop: unsafe extern "C" fn(),
+}
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+fn tracker() -> Option<&'static Tracker> {
+    static FOUND: OnceLock<Option<Tracker>> = OnceLock::new();
+    FOUND
+        .get_or_init(|| {
+            // SAFETY: RTLD_DEFAULT is null on Linux; names are C strings.
+            let find = |name: &CStr| unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
+            let (category, push, pop) =
+                (find(c"plimsoll_category"), find(c"plimsoll_category_push"), find(c"plimsoll_category_pop"));
+            if category.is_null() || push.is_null() || pop.is_null() {
+                return None;
+            }
+            // SAFETY: the signatures of include/plimsoll.h.
+            unsafe {
+                Some(Tracker {
+                    category: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> u32>(category),
+                    push: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u32)>(push),
+                    pop: std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(pop),
+                })
+            }
+        })
+        .as_ref()
+}
+
+impl Category {
+    /// A category with this name. The same name is the same category.
+    pub const fn new(name: &'static CStr) -> Category {
+        Category { name, known: AtomicU32::new(0) }
+    }
+
+    /// From here on, until the guard is dropped, this thread allocates for the category.
+    pub fn enter(&self) -> Entered {
+        let pushed = tracker().is_some_and(|t| {
+            let mut number = self.known.load(Relaxed);
+            if number == 0 {
+                // SAFETY: a C string.
+                number = unsafe { (t.category)(self.name.as_ptr()) } + 1;
+                self.known.store(number, Relaxed);
+            }
+            // SAFETY: a number that the tracker gave.
+            unsafe { (t.push)(number - 1) };
+            true
+        });
+        Entered { pushed, _of_this_thread: PhantomData }
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        if let (true, Some(t)) = (self.pushed, tracker()) {
+            // SAFETY: pairs with the push; same thread, since the guard isn't Send.
+            unsafe { (t.pop)() }
+        }
+    }
+}

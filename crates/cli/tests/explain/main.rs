@@ -2,6 +2,7 @@
 //! the right verdict and no wrong one. The answer is the fixture's, never the tool's.
 
 mod fixture;
+mod java;
 mod native;
 mod refused;
 mod untrusted;

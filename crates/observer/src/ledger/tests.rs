@@ -1,1 +1,203 @@
+//! Conservation on random, contradictory facts: whatever the sources say, the sum is the kernel's.
 
+use super::*;
+use crate::snapshot::{
+    Arena, ArenaKind, Backing, Cgroup, Glibc, HotSpot, ImageHeapRange, MmappedChunk, NativeImage, NmtCategory,
+    RegionSource, Rss, Thread, VmRegion, VmTag, Vma,
+};
+use crate::source::proc::Residency;
+use crate::units::Avma;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % below.max(1)
+    }
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+    /// A range of whole pages inside `[0, end)`, seldom empty.
+    fn range(&mut self, end: u64) -> AddressRange {
+        let start = self.below(end);
+        let length = 1 + self.below((end - start).clamp(1, 64));
+        AddressRange::new(Avma(start * 4096), Avma((start + length).min(end) * 4096))
+    }
+    fn bytes(&mut self, below: u64) -> Bytes {
+        Bytes(self.below(below))
+    }
+}
+
+const SPACE: u64 = 2000;
+
+fn random_snapshot(random: &mut Random) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let mut at = 0;
+    while at < SPACE {
+        at += random.below(4);
+        let pages = 1 + random.below(60);
+        let range = AddressRange::sized(Avma(at * 4096), Bytes(pages * 4096));
+        let kinds =
+            [Backing::Anonymous, Backing::Anonymous, Backing::File, Backing::Shmem, Backing::Brk, Backing::Kernel];
+        let backing = kinds[random.below(6) as usize].clone();
+        let touched = random.chance(70);
+        snapshot.vmas.push(Vma {
+            range,
+            readable: touched || random.chance(50),
+            writable: random.chance(60),
+            executable: random.chance(10),
+            shared: random.chance(10),
+            inode: if backing == Backing::File { 1 + random.below(5) } else { 0 },
+            name: if backing == Backing::File { format!("/f{}", random.below(5)) } else { String::new() },
+            backing,
+            rss: if touched { Bytes(random.below(pages + 1) * 4096) } else { Bytes(0) },
+            ..Vma::default()
+        });
+        at += pages;
+    }
+    if random.chance(70) {
+        let runs = (0..random.below(80)).map(|_| random.range(SPACE)).collect();
+        let seen = if random.chance(80) { vec![AddressRange::new(Avma(0), Avma(SPACE * 8192))] } else { vec![] };
+        snapshot.residency = Some(Residency::new(seen, runs, Bytes(0)));
+    }
+    if random.chance(70) {
+        let arenas = (0..random.below(5)).map(|index| Arena {
+            kind: if index == 0 { ArenaKind::Main } else { ArenaKind::Thread },
+            heaps: (0..random.below(4)).map(|_| random.range(SPACE)).collect(),
+            reserved: random.bytes(1 << 24),
+            live: random.bytes(1 << 20),
+            top: random.bytes(1 << 18),
+            live_resident: random.bytes(1 << 19),
+            free_resident: random.bytes(1 << 19),
+            unknown_resident: random.bytes(1 << 12),
+            ..Arena::default()
+        });
+        let arenas = arenas.collect();
+        let mmapped = (0..random.below(4)).map(|_| MmappedChunk { range: random.range(SPACE) }).collect();
+        snapshot.glibc = Some(Glibc { arenas, mmapped, ..Glibc::default() });
+    }
+    if random.chance(60) {
+        let tags = [VmTag::JavaHeap, VmTag::Class, VmTag::Gc, VmTag::ThreadStack, VmTag::Other("Internal".into())];
+        let regions = (0..random.below(12)).map(|_| VmRegion {
+            range: random.range(SPACE),
+            tag: tags[random.below(5) as usize].clone(),
+            committed: Vec::new(),
+            source: if random.chance(80) { RegionSource::NmtDetail } else { RegionSource::Shape },
+        });
+        let regions = regions.collect();
+        let names = ["GC", "Compiler", "Other", "Symbol", "Internal", "Class", "Java Heap"];
+        let categories = names.map(|name| NmtCategory {
+            name: name.to_owned(),
+            malloc: random.bytes(1 << 19),
+            arena: random.bytes(1 << 12),
+            ..NmtCategory::default()
+        });
+        let categories = if random.chance(70) { categories.to_vec() } else { Vec::new() };
+        snapshot.hotspot = Some(HotSpot { regions, categories, ..HotSpot::default() });
+    }
+    if random.chance(20) {
+        let image_heap =
+            (0..3).map(|_| ImageHeapRange { range: random.range(SPACE), view: random.chance(50) }).collect();
+        snapshot.native_image = Some(NativeImage { image_heap, ..NativeImage::default() });
+    }
+    for tid in 0..random.below(6) as u32 {
+        let stack = random.chance(50).then(|| random.range(SPACE));
+        let stack_pointer = random.chance(50).then(|| Avma(random.below(SPACE) * 4096));
+        snapshot.threads.push(Thread { tid, namespaced_tid: tid, name: format!("t-{tid}"), stack_pointer, stack });
+    }
+    snapshot
+}
+
+#[test]
+fn invariant_4_conservation_of_lines_and_children() {
+    let mut random = Random(4);
+    let (mut shared, mut arenas, mut moved, mut estimated) = (0, 0, 0, 0);
+    for _ in 0..3000 {
+        let snapshot = random_snapshot(&mut random);
+        let ledger = Ledger::of(&snapshot);
+        let sum: Bytes = ledger.lines.iter().map(|line| line.resident).sum();
+        assert_eq!(sum + ledger.remainder, snapshot.rss());
+        assert_eq!(ledger.remainder, Bytes(0), "smaps was read: every byte has at least a kind");
+        let pieces: Bytes = ledger.pieces.iter().map(|piece| piece.resident).sum();
+        assert_eq!(pieces, snapshot.rss());
+        for line in &ledger.lines {
+            if !line.children.is_empty() {
+                assert_eq!(line.children.iter().map(|child| child.resident).sum::<Bytes>(), line.resident);
+                assert_eq!(line.children.iter().map(|child| child.reserved).sum::<Bytes>(), line.reserved);
+            }
+            estimated += usize::from(line.grade == Grade::Estimated);
+            moved += usize::from(line.children.iter().any(|child| child.name == "malloc'ed"));
+        }
+        for (index, vma) in snapshot.vmas.iter().enumerate() {
+            let own: Vec<&Piece> = ledger.pieces.iter().filter(|piece| piece.vma == index).collect();
+            assert_eq!(own.iter().map(|piece| piece.resident).sum::<Bytes>(), vma.rss);
+            assert_eq!(own.iter().map(|piece| piece.range.length()).sum::<Bytes>(), vma.range.length());
+            shared += usize::from(own.len() > 1);
+        }
+        arenas += ledger.pieces.iter().filter(|piece| matches!(piece.owner, Owner::Arena(_))).count();
+        assert_eq!(Group::ALL.map(|group| ledger.group(group)).into_iter().sum::<Bytes>(), snapshot.rss());
+    }
+    assert!(shared > 1000 && arenas > 1000 && moved > 300 && estimated > 300, "{shared} {arenas} {moved} {estimated}");
+}
+
+#[test]
+fn without_smaps_the_kernel_s_kinds_are_the_sum() {
+    let snapshot = Snapshot {
+        smaps_refused: true,
+        rss_by_kind: Rss { anonymous: Bytes(100), file: Bytes(20), shmem: Bytes(3) },
+        ..Snapshot::default()
+    };
+    let ledger = Ledger::of(&snapshot);
+    assert_eq!((ledger.rss, ledger.remainder), (Bytes(123), Bytes(0)));
+    assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(100));
+}
+
+#[test]
+fn where_the_page_map_agrees_a_shared_mapping_is_split_exactly() {
+    let page = |n: u64| Avma(n * 4096);
+    let mut snapshot = Snapshot::default();
+    snapshot.vmas.push(Vma {
+        range: AddressRange::new(page(0), page(10)),
+        readable: true,
+        writable: true,
+        rss: Bytes(5 * 4096),
+        ..Vma::default()
+    });
+    snapshot.hotspot = Some(HotSpot {
+        regions: vec![VmRegion {
+            range: AddressRange::new(page(2), page(6)),
+            tag: VmTag::JavaHeap,
+            committed: Vec::new(),
+            source: RegionSource::NmtDetail,
+        }],
+        ..HotSpot::default()
+    });
+    let runs = vec![AddressRange::new(page(1), page(5)), AddressRange::new(page(9), page(10))];
+    snapshot.residency = Some(Residency::new(vec![AddressRange::new(page(0), page(10))], runs, Bytes(0)));
+    let ledger = Ledger::of(&snapshot);
+    let heap = ledger.line(LineId::JavaHeap).expect("a Java heap");
+    assert_eq!((heap.resident, heap.grade, heap.error), (Bytes(3 * 4096), Grade::Exact, Bytes(0)));
+    assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(2 * 4096));
+    // The bound holds the truth when there is no page map to tell.
+    snapshot.residency = None;
+    let ledger = Ledger::of(&snapshot);
+    let heap = ledger.line(LineId::JavaHeap).expect("a Java heap");
+    assert_eq!(heap.grade, Grade::Estimated);
+    assert!(heap.resident.abs_diff(Bytes(3 * 4096)) <= heap.error);
+}
+
+#[test]
+fn invariant_4_conservation_of_the_cgroup_s_charge() {
+    let mut random = Random(9);
+    for _ in 0..200 {
+        let mut cgroup = Cgroup { charged: random.bytes(1 << 32), ..Cgroup::default() };
+        cgroup.stat.anon = random.bytes(1 << 31);
+        cgroup.stat.file = random.bytes(1 << 31);
+        cgroup.stat.shmem = random.bytes(1 << 31);
+        cgroup.stat.kernel = random.bytes(1 << 28);
+        let sum = cgroup::sum(&cgroup);
+        let lines: Bytes = sum.lines.iter().map(|(_, _, bytes)| *bytes).sum();
+        assert_eq!(i128::from(lines.0) + i128::from(sum.rest), i128::from(sum.charged.0));
+    }
+}

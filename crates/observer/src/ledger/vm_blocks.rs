@@ -5,6 +5,9 @@
 //! is taken to be that of live memory as a whole:
 //!
 //!   moved = malloc × resident live / live,   |error| ≤ what is not resident of live, or all of it
+//!
+//! but java.nio zeroes what it allocates (ByteBuffer.allocateDirect), so buffers are taken as resident while live memory
+//! lasts, and the other categories share the rest.
 
 use super::attribute::apportion;
 use super::lines::LineId;
@@ -45,10 +48,16 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         _ => resident.max(asked),
     };
     let untouched = live - resident;
-    let mut moved_in_all = Bytes(0);
+    wanted.sort_by_key(|(line, _, found)| (found.is_none(), *line != LineId::DirectBuffers));
+    let (mut moved_in_all, mut left) = (Bytes(0), live);
     for (line, bytes, found) in wanted {
-        let scaled = bytes.scaled(resident.0.min(live.0), live.0);
-        let moved = found.unwrap_or(scaled).min(resident - moved_in_all);
+        let still_resident = resident - moved_in_all;
+        let scaled = match line {
+            LineId::DirectBuffers => bytes,
+            _ => bytes.scaled(still_resident.0.min(left.0), left.0),
+        };
+        let moved = found.unwrap_or(scaled).min(still_resident);
+        left -= bytes;
         let (least, most) = if found.is_some() { (moved, moved) } else { (bytes - untouched, bytes.min(resident)) };
         let error = (moved - least).max(most - moved);
         moved_in_all += moved;

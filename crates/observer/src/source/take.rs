@@ -7,7 +7,7 @@ use super::proc::{self, Target, timed};
 use super::{cgroup, glibc, hotspot, native_image};
 use crate::gap::{Gap, Source};
 use crate::ledger;
-use crate::snapshot::{Reading, Snapshot, Vma};
+use crate::snapshot::{Reading, Snapshot, VmTag, Vma};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.
@@ -60,9 +60,11 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
         snapshot.native_image = image;
         gaps.extend(image_gaps);
     }
+    // The Java heap holds no block of malloc: the walk need not look for one there.
+    let searched = outside_the_java_heap(&snapshot);
     let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
         let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
-        glibc::read(&target, &snapshot.vmas, tagged)
+        glibc::read(&target, &searched, tagged)
     });
     if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
         hotspot::match_tags(&mut vm.categories, &glibc.tagged);
@@ -80,6 +82,14 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
     snapshot.gaps = gaps;
     snapshot.readings = readings;
     Ok(snapshot)
+}
+
+fn outside_the_java_heap(snapshot: &Snapshot) -> Vec<Vma> {
+    let regions = snapshot.hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
+    let heaps: Vec<AddressRange> =
+        regions.iter().filter(|region| region.tag == VmTag::JavaHeap).map(|region| region.range).collect();
+    let in_a_heap = |vma: &Vma| heaps.iter().any(|heap| heap.covers(vma.range));
+    snapshot.vmas.iter().filter(|vma| vma.inode != 0 || !in_a_heap(vma)).cloned().collect()
 }
 
 /// The page map of those mappings only that more than one owner claims a part of.

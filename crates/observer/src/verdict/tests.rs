@@ -1,1 +1,172 @@
+//! Rules on made-up facts that no test machine has. What fixtures can do is tested on processes (crates/cli/tests/explain).
 
+use super::*;
+use crate::snapshot::{
+    Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, RegionSource, Snapshot, Thread,
+    VmRegion, VmTag, Vma,
+};
+use crate::units::{AddressRange, Avma};
+
+/// Mappings one after the other, each with that much resident.
+fn with_anonymous(sizes: &[Bytes]) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let mut at = Avma(1 << 20);
+    for size in sizes {
+        let range = AddressRange::sized(at, *size);
+        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss: *size, ..Vma::default() });
+        at = Avma(range.end.0 + (1 << 20));
+    }
+    snapshot
+}
+
+fn ids(snapshot: &Snapshot) -> Vec<&'static str> {
+    judge(snapshot, &Ledger::of(snapshot)).iter().map(|verdict| verdict.id.id()).collect()
+}
+
+/// A glibc whose arenas, one for each mapping, hold that much free and resident. The first is the main arena.
+fn with_arenas(free: &[Bytes], live: Bytes) -> Snapshot {
+    let sizes: Vec<Bytes> = free.iter().map(|free| *free + live).collect();
+    let mut snapshot = with_anonymous(&sizes);
+    let arenas = free.iter().zip(&snapshot.vmas).enumerate().map(|(index, (free, vma))| Arena {
+        kind: if index == 0 { ArenaKind::Main } else { ArenaKind::Thread },
+        heaps: vec![vma.range],
+        live,
+        live_resident: live,
+        bins: *free,
+        free_resident: *free,
+        trimmable: *free,
+        ..Arena::default()
+    });
+    snapshot.glibc = Some(Glibc { arenas: arenas.collect(), arena_cap: Some(16), ..Glibc::default() });
+    snapshot
+}
+
+#[test]
+fn only_many_arenas_are_told_to_have_a_cap() {
+    let mib = Bytes::mib;
+    assert_eq!(ids(&with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1))), ["arena-retention"]);
+    assert_eq!(ids(&with_arenas(&[mib(100), mib(1), mib(1), mib(1), mib(1), mib(1)], mib(1))), ["allocator-retention"]);
+    // One thread arena has nearly all of it: fragmentation of one heap, whatever the number of arenas.
+    assert_eq!(ids(&with_arenas(&[mib(1), mib(100), mib(2), mib(2), mib(2), mib(2)], mib(1))), ["allocator-retention"]);
+    assert_eq!(ids(&with_arenas(&[mib(2), mib(2), mib(2), mib(2), mib(2), mib(2)], mib(100))), ["healthy"]);
+}
+
+#[test]
+fn both_kinds_of_retention_may_speak_and_each_of_its_own_bytes() {
+    let mib = Bytes::mib;
+    let snapshot = with_arenas(&[mib(100), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1));
+    let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+    let bytes: Vec<(&str, Bytes)> = verdicts.iter().map(|verdict| (verdict.id.id(), verdict.bytes)).collect();
+    assert!(bytes.contains(&("arena-retention", mib(100))) && bytes.contains(&("allocator-retention", mib(100))));
+}
+
+#[test]
+fn a_cap_in_force_is_not_proposed_again() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20)], mib(1));
+    if let Some(glibc) = &mut snapshot.glibc {
+        (glibc.arena_cap, glibc.arena_cap_set) = (Some(4), true);
+    }
+    let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+    assert_eq!(verdicts[0].id, VerdictId::ArenaRetention);
+    assert!(!verdicts[0].remedies.iter().any(|remedy| remedy.how.contains("MALLOC_ARENA_MAX")));
+}
+
+fn with_limit(limit: Bytes, charged: Bytes, inactive_file: Bytes) -> Snapshot {
+    let mut snapshot = with_anonymous(&[Bytes::mib(100)]);
+    let mut cgroup = Cgroup { limit: Some(limit), charged, ..Cgroup::default() };
+    cgroup.stat.inactive_file = inactive_file;
+    snapshot.cgroup = Some(cgroup);
+    snapshot
+}
+
+#[test]
+fn page_cache_that_can_be_dropped_is_not_near_a_limit() {
+    let mib = Bytes::mib;
+    assert_eq!(ids(&with_limit(mib(200), mib(198), mib(90))), ["healthy"]);
+    assert_eq!(ids(&with_limit(mib(200), mib(198), mib(10))), ["limit-near"]);
+    let verdicts = |snapshot: &Snapshot| judge(snapshot, &Ledger::of(snapshot));
+    assert_eq!(verdicts(&with_limit(mib(200), mib(198), mib(0)))[0].severity, Severity::Critical);
+}
+
+#[test]
+fn a_heap_that_may_outgrow_the_limit_is_told_before_it_does() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_limit(mib(1000), mib(400), mib(0));
+    let heap = JavaHeap { max: Some(mib(950)), occupied: mib(1), ..JavaHeap::default() };
+    snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+    let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+    let near = verdicts.iter().find(|verdict| verdict.id == VerdictId::LimitNear).expect("950 + 100 > 1000");
+    assert!(near.summary.contains("too low for the flags"), "{}", near.summary);
+    // 95 % of the limit, less 100 MiB of native memory.
+    assert!(
+        near.remedies.iter().any(|remedy| remedy.how == "-Xmx849m" || remedy.how == "-Xmx850m"),
+        "{:?}",
+        near.remedies
+    );
+}
+
+#[test]
+fn huge_pages_warn_in_stacks_and_only_note_elsewhere() {
+    let mut snapshot = with_anonymous(&[Bytes::mib(2); 40]);
+    for vma in &mut snapshot.vmas {
+        vma.anon_huge = Bytes::mib(2);
+    }
+    assert_eq!(ids(&snapshot), ["huge-pages", "healthy"]);
+    for (tid, vma) in (1..).zip(&snapshot.vmas) {
+        snapshot.threads.push(Thread { tid, namespaced_tid: tid, stack: Some(vma.range), ..Thread::default() });
+    }
+    let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+    assert_eq!((verdicts[0].id, verdicts[0].severity), (VerdictId::HugePages, Severity::Warning));
+}
+
+#[test]
+fn a_full_code_cache_is_named_and_a_large_one_is_not_full() {
+    let mut snapshot = with_anonymous(&[Bytes::mib(300)]);
+    let segment = |occupied| CodeCacheSegment {
+        name: "profiled nmethods".to_owned(),
+        range: AddressRange::default(),
+        committed: occupied,
+        occupied,
+        reserved: Bytes::mib(100),
+    };
+    snapshot.hotspot = Some(HotSpot { code_cache: vec![segment(Bytes::mib(95))], ..HotSpot::default() });
+    assert_eq!(ids(&snapshot), ["code-cache-growth"]);
+    snapshot.hotspot = Some(HotSpot { code_cache: vec![segment(Bytes::mib(50))], ..HotSpot::default() });
+    assert_eq!(ids(&snapshot), ["healthy"]);
+}
+
+#[test]
+fn a_compilation_s_spike_is_said_to_be_one() {
+    let mut snapshot = with_anonymous(&[Bytes::mib(300), Bytes::mib(200)]);
+    let range = snapshot.vmas[1].range;
+    let region = VmRegion { range, tag: VmTag::Compiler, committed: vec![range], source: RegionSource::NmtDetail };
+    snapshot.hotspot = Some(HotSpot { regions: vec![region], ..HotSpot::default() });
+    assert_eq!(ids(&snapshot), ["compiler-arena"]);
+}
+
+#[test]
+fn mappings_near_the_kernel_s_limit_count_deleted_files() {
+    let mut snapshot = with_anonymous(&vec![Bytes(4096); 800]);
+    snapshot.host.max_map_count = Some(1000);
+    for vma in snapshot.vmas.iter_mut().take(500) {
+        (vma.backing, vma.inode, vma.deleted) = (Backing::File, 7, true);
+    }
+    let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
+    assert_eq!(verdicts[0].id, VerdictId::MapCount);
+    assert!(verdicts[0].evidence.iter().any(|line| line.starts_with("500 are of deleted files")), "{verdicts:?}");
+}
+
+#[test]
+fn nothing_is_said_of_a_process_that_could_not_be_read() {
+    let snapshot = Snapshot { smaps_refused: true, ..with_anonymous(&[Bytes::mib(100)]) };
+    assert!(ids(&snapshot).is_empty());
+}
+
+#[test]
+fn every_rule_s_page_exists() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/verdicts");
+    for id in VerdictId::ALL {
+        assert!(docs.join(format!("{}.md", id.id())).exists(), "{}", id.id());
+    }
+}

@@ -1,0 +1,128 @@
+//! Java programs on every JDK of the machine. Where there is none, each says so.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::fixture::{Explained, Fixture, root, scratch, skip};
+
+const MIB: u64 = 1 << 20;
+
+/// `bin/java` of each installed JDK, links to the same one once.
+fn jdks() -> Vec<PathBuf> {
+    let homes = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
+    let named = std::env::var_os("JAVA_HOME").map(PathBuf::from);
+    let mut homes: Vec<PathBuf> = homes
+        .chain(named)
+        .filter_map(|home| home.canonicalize().ok())
+        .filter(|home| home.join("bin/java").exists() && home.join("bin/javac").exists())
+        .collect();
+    homes.sort();
+    homes.dedup();
+    homes
+}
+
+/// Classes of all fixtures, compiled once for the oldest supported release.
+fn classes() -> &'static PathBuf {
+    static CLASSES: OnceLock<PathBuf> = OnceLock::new();
+    CLASSES.get_or_init(|| {
+        let place = scratch().join("classes");
+        let sources = std::fs::read_dir(root().join("fixtures/explain")).expect("fixtures");
+        let sources =
+            sources.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "java"));
+        let javac = jdks().first().expect("a JDK").join("bin/javac");
+        let status =
+            Command::new(javac).args(["--release", "17", "-d"]).arg(&place).args(sources).status().expect("javac runs");
+        assert!(status.success());
+        place
+    })
+}
+
+fn java(home: &PathBuf, flags: &[&str], class: &str, arguments: &[&str]) -> Fixture {
+    let mut command = Command::new(home.join("bin/java"));
+    command.arg("-XX:-UsePerfData").args(flags).arg("-cp").arg(classes()).arg(class).args(arguments);
+    Fixture::run(&mut command)
+}
+
+fn for_each_jdk(test: &str, run: impl Fn(&PathBuf)) {
+    let jdks = jdks();
+    if jdks.is_empty() {
+        return skip(test, "no JDK in /usr/lib/jvm or JAVA_HOME");
+    }
+    for home in &jdks {
+        eprintln!("{test} on {}", home.display());
+        run(home);
+    }
+}
+
+fn unexplained(explained: &Explained) -> f64 {
+    let rss = explained.0["rss_bytes"].as_u64().unwrap() as f64;
+    let remainder = explained.0["remainder_bytes"].as_u64().unwrap();
+    (remainder + explained.line("other-anonymous") + explained.line("glibc-unknown")) as f64 * 100.0 / rss
+}
+
+/// Whether no verdict but these speaks (a note besides is none of the case's business, and the machine's own cgroup may be
+/// near its limit).
+#[track_caller]
+fn only_warns(explained: &Explained, expected: &[&str]) {
+    let verdicts = explained.0["verdicts"].as_array().unwrap();
+    let warned: Vec<&str> = verdicts
+        .iter()
+        .filter(|verdict| verdict["severity"] != "note" && verdict["id"] != "limit-near")
+        .map(|verdict| verdict["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(warned, expected, "{:#}", explained.0["verdicts"]);
+}
+
+#[test]
+fn a_healthy_vm_is_explained_whatever_its_nmt_says() {
+    for_each_jdk("healthy VM", |home| {
+        for (mode, bar) in [("off", 5.0), ("summary", 5.0), ("detail", 2.0)] {
+            let fixture = java(home, &["-Xmx256m", &format!("-XX:NativeMemoryTracking={mode}")], "HeapFull", &[]);
+            let explained = fixture.explained();
+            let left = unexplained(&explained);
+            assert!(left <= bar, "NMT {mode}: {left:.1} % unexplained\n{:#}", explained.0["lines"]);
+            assert!(explained.line("java-heap") >= fixture.truth("live"));
+            only_warns(&explained, &[]);
+        }
+    });
+}
+
+#[test]
+fn pools_that_multiply_are_named_with_their_full_names() {
+    for_each_jdk("pools", |home| {
+        let fixture = java(home, &["-Xmx64m"], "Pools", &[]);
+        let explained = fixture.explained();
+        let stacks =
+            explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "thread-stacks").unwrap();
+        let children = stacks["children"].to_string();
+        assert!(children.contains("lettuce-nioEventLoop\""), "{children}");
+    });
+}
+
+#[test]
+fn a_limit_below_flags_and_native_memory_is_no_leak() {
+    for_each_jdk("limit too low", |home| {
+        let fixture = java(home, &["-Xmx256m"], "HeapFull", &[]);
+        let explained = crate::fixture::explain(fixture.pid(), &["--limit", &(280 * MIB).to_string()]);
+        let verdict = explained.verdict("limit-near");
+        assert!(verdict["evidence"].to_string().contains("without any leak"), "{verdict:#}");
+        assert!(verdict["remedies"].to_string().contains("-Xmx"), "{verdict:#}");
+    });
+}
+
+#[test]
+fn a_stopped_vm_is_a_gap_and_no_hang() {
+    for_each_jdk("stopped VM", |home| {
+        let fixture = java(home, &["-Xmx256m"], "HeapFull", &[]);
+        let signal = |name: &str| {
+            assert!(Command::new("kill").arg(name).arg(fixture.pid().to_string()).status().unwrap().success())
+        };
+        signal("-STOP");
+        let began = std::time::Instant::now();
+        let explained = fixture.explained();
+        signal("-CONT");
+        assert!(explained.gaps().contains(&"hotspot"), "{:?}", explained.gaps());
+        assert!(began.elapsed().as_secs() < 60);
+    });
+}

@@ -89,6 +89,8 @@ mod self_check {
         let mut rows: Vec<Situation> = alone.map(situation).into();
         let maps = ["basic", "commit", "remap", "partial", "errors", "protect", "advice", "brk", "shm", "many"];
         rows.extend(maps.map(|m| situation(&format!("map_{m}")).env("BOOKS_TWIN", "maps")));
+        rows.push(situation("signal_maps").args(&["allocate"]).env("BOOKS_TWIN", "maps"));
+        rows.push(situation("signal_maps").args(&["jump"]).env("BOOKS_TWIN", "maps"));
         rows.push(situation("load_unload").args(&[&plugins]));
         rows.push(situation("new_root").args(&[&root]));
         rows

@@ -13,5 +13,7 @@ situations! {
     map_advice => situation("map_advice");
     map_brk => situation("map_brk").moments(5);
     map_shm => situation("map_shm").moments(4);
+    map_threads => situation("map_threads");
+    fork_maps => situation("fork_maps").moments(3);
     map_many => situation("map_many").moments(3);
 }

@@ -6,5 +6,7 @@ use crate::situations;
 situations! {
     signal_allocates => situation("signal_allocates").links(&["libbump"]).moments(4);
     signal_jumps_out => situation("signal_jumps_out").links(&["libbump"]).moments(2);
+    signal_maps => situation("signal_maps").args(&["allocate"]).moments(2);
+    signal_jumps_out_of_maps => situation("signal_maps").named("signal_jumps_out_of_maps").args(&["jump"]);
     longjmp_handler => situation("longjmp_handler").moments(2);
 }

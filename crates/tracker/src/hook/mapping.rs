@@ -121,11 +121,20 @@ fn unlock(segment: Segment) {
     // Handlers append only while the lock is ours; one that comes between the last look and the release is seen by
     // the second look.
     loop {
-        let n = LATER_USED.swap(0, AcqRel).min(DEFERRED);
-        for i in 0..n {
-            // SAFETY: entries below n are complete: their handlers have returned to this thread.
-            if let Some(op) = unsafe { (*LATER.0.get())[i].take() } {
-                book(segment, op);
+        let mut booked = 0;
+        loop {
+            let seen = LATER_USED.load(Acquire);
+            for i in booked..seen.min(DEFERRED) {
+                // SAFETY: entries below `seen` are complete: their handlers have returned to this thread.
+                if let Some(op) = unsafe { (*LATER.0.get())[i].take() } {
+                    book(segment, op);
+                }
+            }
+            booked = seen.min(DEFERRED);
+            // A handler that comes while we book appends behind `seen`; the list is emptied only if none did, or its
+            // entry would be written over one that still waits.
+            if LATER_USED.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok() {
+                break;
             }
         }
         settle(segment);

@@ -47,6 +47,7 @@ static STATE: AtomicU32 = AtomicU32::new(NEW);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 /// CLOCK_BOOTTIME − CLOCK_MONOTONIC at boot.
 static CLOCK_OFFSET: AtomicU64 = AtomicU64::new(0);
+static RETAIN: AtomicUsize = AtomicUsize::new(RETAINED);
 static EXPORTS: AtomicUsize = AtomicUsize::new(0);
 /// Six sums of a row: what was booked before the segment was there.
 static EARLY: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
@@ -266,45 +267,49 @@ unsafe fn outermost(argv: *const *const c_char, environment: *mut *const c_char)
     }
 }
 
-/// Takes this object out of LD_PRELOAD, so that programs started from here are as they would be without us.
+/// Takes this object out of LD_PRELOAD, and its options out of the environment, so that the program and what it starts
+/// see what they would see without us. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its segments.
 unsafe fn leave_environment(environment: *mut *const c_char) {
-    const NAME: &[u8] = b"LD_PRELOAD=";
-    let Some(own) = elf::objects().find(|o| o.is_self()).map(|o| o.name()) else { return };
+    let own = elf::objects().find(|o| o.is_self()).map_or(&[][..], |o| o.name());
     // SAFETY: a NULL-terminated array of writable strings of this process.
     unsafe {
         let mut at = environment;
         while !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
-            if entry.starts_with(NAME) {
-                let value = (*at as *mut u8).add(NAME.len());
-                let n = entry.len() - NAME.len();
-                let text = core::slice::from_raw_parts_mut(value, n);
-                let separator = |b: &u8| *b == b':' || *b == b' ';
-                let mut i = 0;
-                while i < n {
-                    let end = i + text[i..].iter().position(separator).unwrap_or(n - i);
-                    if &text[i..end] == own {
-                        let from = (end + 1).min(n);
-                        text.copy_within(from..n, i);
-                        let kept = i + (n - from);
-                        // An entry that was the last leaves the separator in front of it, which the loader skips.
-                        *value.add(kept) = 0;
-                        if kept == 0 {
-                            // Nothing is left: the variable goes too.
-                            let mut hole = at;
-                            while !(*hole).is_null() {
-                                *hole = *hole.add(1);
-                                hole = hole.add(1);
-                            }
-                        }
-                        return;
-                    }
-                    i = end + 1;
-                }
+            let gone = match entry.strip_prefix(b"LD_PRELOAD=") {
+                Some(list) => leave_list(entry.as_ptr().add(11) as *mut u8, list.len(), own),
+                None => entry.starts_with(b"PLIMSOLL_") && !entry.starts_with(b"PLIMSOLL_DIR="),
+            };
+            if !gone {
+                at = at.add(1);
+                continue;
             }
-            at = at.add(1);
+            let mut hole = at;
+            while !(*hole).is_null() {
+                *hole = *hole.add(1);
+                hole = hole.add(1);
+            }
         }
     }
+}
+
+/// Takes `own` out of a list separated by colons or blanks, in place. True: nothing is left in it.
+unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
+    // SAFETY: the caller's writable string of n bytes and a NUL.
+    let text = unsafe { core::slice::from_raw_parts_mut(list, n + 1) };
+    let mut i = 0;
+    while i < n {
+        let end = i + text[i..n].iter().position(|b| *b == b':' || *b == b' ').unwrap_or(n - i);
+        if &text[i..end] == own {
+            let from = (end + 1).min(n);
+            text.copy_within(from..n, i);
+            // What was the last leaves the separator in front of it, which the loader skips.
+            text[i + n - from] = 0;
+            return i + n - from == 0;
+        }
+        i = end + 1;
+    }
+    false
 }
 
 /// Makes and maps the file.
@@ -321,7 +326,8 @@ unsafe fn make(options: &Options) -> Option<(Segment, Path<256>)> {
             own_directory(&directory, uid)
         })?,
     };
-    prune(fd, number(options.retain).unwrap_or(RETAINED));
+    RETAIN.store(number(options.retain).unwrap_or(RETAINED), Relaxed);
+    prune(fd);
     let r = create(fd, os::getpid());
     os::close(fd);
     let segment = r?;
@@ -501,9 +507,10 @@ pub fn directory() -> &'static Path<256> {
     unsafe { &*(&raw const DIRECTORY) }
 }
 
-/// Removes the oldest segments of dead processes beyond `retain`. A bounded look: 64 names at most are removed at once,
+/// Removes the oldest segments of dead processes beyond what the options say. A bounded look: 64 names at most are removed at once,
 /// and at most 512 processes asked for.
-pub fn prune(directory: os::Fd, retain: usize) {
+pub fn prune(directory: os::Fd) {
+    let retain = RETAIN.load(Relaxed);
     const REMOVED: usize = 64;
     let mut dead = [(0u64, 0u32); REMOVED];
     let (mut n, mut total, mut asked) = (0usize, 0usize, 0);

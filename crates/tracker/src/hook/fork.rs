@@ -29,7 +29,7 @@ pub extern "C" fn prepare() {
     super::mapping::lock_for_fork(parent);
     tls_set::<PARENT>(parent.base());
     let made = os::open_dir(boot::directory().as_c()).and_then(|fd| {
-        boot::prune(fd, usize::MAX / 2);
+        boot::prune(fd);
         let child = boot::create_beside(fd, parent);
         os::close(fd);
         child

@@ -58,7 +58,7 @@ impl Figures {
     }
 
     /// Adds everything that can be added. Peaks can't: they are of different moments.
-    fn add(&mut self, other: &Figures) {
+    pub(crate) fn add(&mut self, other: &Figures) {
         self.live += other.live;
         self.live_count = self.live_count.saturating_add(other.live_count);
         self.requested += other.requested;

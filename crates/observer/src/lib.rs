@@ -1,10 +1,12 @@
 //! Outside the target: sources → snapshot → ledger → verdict; segment → books.
 
 pub mod books;
+pub mod diff;
 pub mod gap;
 pub mod ledger;
 pub mod rules;
 pub mod snapshot;
 pub mod source;
+pub mod symbols;
 pub mod units;
 pub mod verdict;

@@ -1,0 +1,90 @@
+//! Two books line by line. Lines are matched by what survives a restart: a category by its name, a module by its path, a
+//! caller by its category and its frames as module + offset (addresses move, offsets in the same file don't).
+
+use std::collections::BTreeMap;
+
+use crate::books::{Books, Caller, Figures};
+
+/// A line as it was and as it is; a side that didn't have it is all zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Change {
+    pub before: Figures,
+    pub after: Figures,
+}
+
+impl Change {
+    /// Growth of blocks and mappings together.
+    pub fn growth(&self) -> i128 {
+        i128::from(self.after.size().0) - i128::from(self.before.size().0)
+    }
+
+    pub fn is_none(&self) -> bool {
+        let same = |f: fn(&Figures) -> u64| f(&self.before) == f(&self.after);
+        same(|f| f.live.0) && same(|f| f.live_count) && same(|f| f.committed.0) && same(|f| f.reserved.0)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Diff {
+    pub total: Change,
+    /// In the order of `after`, then what only `before` had.
+    pub categories: Vec<(String, Change)>,
+    pub modules: Vec<(String, Change)>,
+    /// With the caller whose frames are to be printed.
+    pub callers: Vec<(Caller, Change)>,
+}
+
+pub fn diff(before: &Books, after: &Books) -> Diff {
+    let callers = pair(
+        before.callers.iter().map(|c| (key(before, c), c.clone(), c.figures)),
+        after.callers.iter().map(|c| (key(after, c), c.clone(), c.figures)),
+    );
+    let by_name = |books: &Books| -> Vec<(String, String, Figures)> {
+        books.categories.iter().map(|c| (c.name.clone(), c.name.clone(), c.figures)).collect()
+    };
+    let by_path = |books: &Books| -> Vec<(String, String, Figures)> {
+        books.modules.iter().map(|m| (m.path.clone(), m.path.clone(), m.figures)).collect()
+    };
+    Diff {
+        total: Change { before: before.total, after: after.total },
+        categories: pair(by_name(before).into_iter(), by_name(after).into_iter()),
+        modules: pair(by_path(before).into_iter(), by_path(after).into_iter()),
+        callers,
+    }
+}
+
+/// Category name, then module path and offset of each frame.
+type Key = (String, Vec<(String, u64)>);
+
+fn key(books: &Books, caller: &Caller) -> Key {
+    let category = books.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default();
+    let frame = |f: &crate::books::Frame| match f.module.and_then(|i| books.modules.get(i)) {
+        Some(module) => (module.path.clone(), f.offset),
+        None => (String::new(), f.address.0),
+    };
+    (category, caller.frames.iter().map(frame).collect())
+}
+
+/// Lines with the same key (a module loaded twice) are one line.
+fn pair<K: Ord + Clone, T>(
+    before: impl Iterator<Item = (K, T, Figures)>,
+    after: impl Iterator<Item = (K, T, Figures)>,
+) -> Vec<(T, Change)> {
+    let mut index: BTreeMap<K, usize> = BTreeMap::new();
+    let mut lines: Vec<(T, Change)> = Vec::new();
+    for (key, what, figures) in after {
+        let at = *index.entry(key).or_insert(lines.len());
+        match lines.get_mut(at) {
+            Some((_, change)) => change.after.add(&figures),
+            None => lines.push((what, Change { before: Figures::default(), after: figures })),
+        }
+    }
+    for (key, what, figures) in before {
+        let at = *index.entry(key).or_insert(lines.len());
+        match lines.get_mut(at) {
+            Some((_, change)) => change.before.add(&figures),
+            None => lines.push((what, Change { before: figures, after: Figures::default() })),
+        }
+    }
+    lines
+}

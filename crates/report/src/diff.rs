@@ -1,0 +1,263 @@
+//! What changed between two books: text for people, JSON, and HotSpot's `summary.diff`.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::books::{Books, Figures};
+use plimsoll_observer::diff::{Change, Diff};
+use plimsoll_observer::units::Bytes;
+use serde::Serialize;
+
+use crate::hotspot::{Entry, summarize};
+use crate::text::{By, frame_text};
+use crate::words::{count, cut, duration, moment, moment_text, printable};
+
+/// Schema of the JSON.
+pub const SCHEMA: &str = "plimsoll.diff/1";
+
+/// Biggest growth first.
+pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: By) -> io::Result<()> {
+    for (word, books) in [("before", before), ("after ", after)] {
+        let command = books.process.arguments.join(" ");
+        writeln!(out, "{word}  {}  pid {}  {}", moment_text(books.time_ns), books.process.pid, cut(&command, 80))?;
+    }
+    if let Some(between) = after.time_ns.checked_sub(before.time_ns).filter(|_| before.process.pid == after.process.pid)
+    {
+        writeln!(out, "between {}", duration(between))?;
+    }
+    writeln!(out)?;
+    writeln!(
+        out,
+        "{:>10} {:>10} {:>12} {:>10} {:>11} {:>11}  ",
+        "live", "change", "blocks", "change", "committed", "change"
+    )?;
+    match by {
+        By::Category | By::Thread => lines(out, diff.categories.iter().map(|(name, c)| (vec![name.clone()], c)))?,
+        By::Module => lines(out, diff.modules.iter().map(|(name, c)| (vec![name.clone()], c)))?,
+        By::Caller => lines(
+            out,
+            diff.callers.iter().map(|(caller, change)| {
+                // The caller's frames are of the books that it was taken from.
+                let of = if change.after == Figures::default() { before } else { after };
+                let category = of.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default();
+                let frames = caller.frames.iter().map(|f| "  ".to_string() + &frame_text(of, f));
+                (std::iter::once(category).chain(frames).collect(), change)
+            }),
+        )?,
+    }
+    line(out, &["total".into()], &diff.total)
+}
+
+/// Lines that are shown of callers and modules.
+const LINES: usize = 30;
+
+fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a Change)>) -> io::Result<()> {
+    let mut changed: Vec<_> = lines.filter(|(_, change)| !change.is_none()).collect();
+    changed.sort_by(|(a, x), (b, y)| y.growth().cmp(&x.growth()).then_with(|| a.cmp(b)));
+    // What shrank most is at the other end: both ends are shown.
+    let hidden = changed.len().saturating_sub(LINES);
+    for (i, (name, change)) in changed.iter().enumerate() {
+        if hidden > 0 && i == LINES / 2 {
+            writeln!(out, "{:>10} lines between with smaller changes", count(hidden as u64))?;
+        }
+        if hidden == 0 || i < LINES / 2 || i >= LINES / 2 + hidden {
+            line(out, name, change)?;
+        }
+    }
+    Ok(())
+}
+
+fn line(out: &mut dyn Write, name: &[String], c: &Change) -> io::Result<()> {
+    let (first, rest) = name.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+    writeln!(
+        out,
+        "{:>10} {:>10} {:>12} {:>10} {:>11} {:>11}  {}",
+        c.after.live,
+        signed(c.before.live, c.after.live),
+        count(c.after.live_count),
+        signed_count(c.before.live_count, c.after.live_count),
+        c.after.committed,
+        signed(c.before.committed, c.after.committed),
+        printable(first)
+    )?;
+    rest.iter().try_for_each(|frame| writeln!(out, "{:71}{}", "", printable(frame)))
+}
+
+fn signed(before: Bytes, after: Bytes) -> String {
+    match after.cmp(&before) {
+        std::cmp::Ordering::Equal => "=".into(),
+        std::cmp::Ordering::Greater => format!("+{}", after - before),
+        std::cmp::Ordering::Less => format!("-{}", before - after),
+    }
+}
+
+fn signed_count(before: u64, after: u64) -> String {
+    if after >= before { format!("+{}", count(after - before)) } else { format!("-{}", count(before - after)) }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    before: Moment,
+    after: Moment,
+    total: ChangeLine<'a>,
+    categories: Vec<ChangeLine<'a>>,
+    modules: Vec<ChangeLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct Moment {
+    time: String,
+    pid: u32,
+    command: String,
+}
+
+#[derive(Serialize)]
+struct ChangeLine<'a> {
+    name: &'a str,
+    live_bytes: u64,
+    live_bytes_change: i64,
+    live_count: u64,
+    live_count_change: i64,
+    requested_bytes: u64,
+    requested_bytes_change: i64,
+    reserved_bytes: u64,
+    reserved_bytes_change: i64,
+    committed_bytes: u64,
+    committed_bytes_change: i64,
+    cumulative_bytes: u64,
+    cumulative_bytes_change: i64,
+    cumulative_count: u64,
+    cumulative_count_change: i64,
+}
+
+pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> io::Result<()> {
+    let at = |b: &Books| Moment { time: moment(b.time_ns), pid: b.process.pid, command: b.process.arguments.join(" ") };
+    let document = Document {
+        schema: SCHEMA,
+        before: at(before),
+        after: at(after),
+        total: change_line("total", &diff.total),
+        categories: diff.categories.iter().map(|(name, c)| change_line(name, c)).collect(),
+        modules: diff.modules.iter().map(|(name, c)| change_line(name, c)).collect(),
+    };
+    serde_json::to_writer_pretty(&mut *out, &document).map_err(io::Error::from)?;
+    writeln!(out)
+}
+
+fn change_line<'a>(name: &'a str, c: &Change) -> ChangeLine<'a> {
+    let change = |f: fn(&Figures) -> u64| {
+        let change = i128::from(f(&c.after)) - i128::from(f(&c.before));
+        i64::try_from(change).unwrap_or(if change < 0 { i64::MIN } else { i64::MAX })
+    };
+    let f = &c.after;
+    ChangeLine {
+        name,
+        live_bytes: f.live.0,
+        live_bytes_change: change(|f| f.live.0),
+        live_count: f.live_count,
+        live_count_change: change(|f| f.live_count),
+        requested_bytes: f.requested.0,
+        requested_bytes_change: change(|f| f.requested.0),
+        reserved_bytes: f.reserved.0,
+        reserved_bytes_change: change(|f| f.reserved.0),
+        committed_bytes: f.committed.0,
+        committed_bytes_change: change(|f| f.committed.0),
+        cumulative_bytes: f.cumulative.0,
+        cumulative_bytes_change: change(|f| f.cumulative.0),
+        cumulative_count: f.cumulative_count,
+        cumulative_count_change: change(|f| f.cumulative_count),
+    }
+}
+
+/// `VM.native_memory summary.diff` of JDK 25. Changes are those of the printed figures, so they add up too.
+pub fn hotspot(out: &mut dyn Write, before: &Books, after: &Books) -> io::Result<()> {
+    let (old, new) = (summarize(before), summarize(after));
+    writeln!(out, "\nNative Memory Tracking:\n\n(Omitting categories weighting less than 1KB)\n")?;
+    let t = Pair { old: &old.total, new: &new.total };
+    writeln!(out, "Total: reserved={}, committed={}\n", t.kb(Entry::all_reserved), t.kb(Entry::all_committed))?;
+    writeln!(out, "malloc={}{}\n", t.kb(|e| e.malloc), t.count(|e| e.count))?;
+    writeln!(out, "mmap: reserved={}, committed={}\n", t.kb(|e| e.reserved), t.kb(|e| e.committed))?;
+    let none = Entry::default();
+    let vanished = old.entries.iter().filter(|e| !new.entries.iter().any(|n| n.name == e.name));
+    let now = new.entries.iter().map(|n| (old.entries.iter().find(|o| o.name == n.name).unwrap_or(&none), n, &n.name));
+    for (old, new, name) in now.chain(vanished.map(|o| (o, &none, &o.name))) {
+        if old.all_reserved() + new.all_reserved() > 0 {
+            hotspot_entry(out, &printable(name), &Pair { old, new })?;
+        }
+    }
+    Ok(())
+}
+
+fn hotspot_entry(out: &mut dyn Write, name: &str, p: &Pair<'_>) -> io::Result<()> {
+    let indent = "";
+    writeln!(out, "-{name:>26} (reserved={}, committed={})", p.kb(Entry::all_reserved), p.kb(Entry::all_committed))?;
+    if p.new.threads + p.old.threads > 0 {
+        writeln!(out, "{indent:28}(threads{})", p.count(|e| e.threads))?;
+        writeln!(
+            out,
+            "{indent:28}(stack: reserved={}, committed={})",
+            p.kb(Entry::stack_reserved),
+            p.kb(Entry::stack_committed)
+        )?;
+    }
+    if p.new.malloc + p.old.malloc > 0 {
+        writeln!(out, "{indent:28}(malloc={}{})", p.kb(|e| e.malloc), p.count(|e| e.count))?;
+    }
+    if p.new.overhead.or(p.old.overhead).is_some() {
+        writeln!(out, "{indent:28}(tracking overhead={})", p.kb(|e| e.overhead.unwrap_or(0)))?;
+    } else if p.new.mmap_reserved() + p.old.mmap_reserved() > 0 {
+        writeln!(
+            out,
+            "{indent:28}(mmap: reserved={}, committed={})",
+            p.kb(Entry::mmap_reserved),
+            p.kb(Entry::mmap_committed)
+        )?;
+    }
+    writeln!(out)
+}
+
+impl Entry {
+    fn all_reserved(&self) -> u64 {
+        self.malloc + self.reserved
+    }
+    fn all_committed(&self) -> u64 {
+        self.malloc + self.committed
+    }
+    fn stack_reserved(&self) -> u64 {
+        self.stack.map_or(0, |s| s.0)
+    }
+    fn stack_committed(&self) -> u64 {
+        self.stack.map_or(0, |s| s.1)
+    }
+    fn mmap_reserved(&self) -> u64 {
+        self.reserved.saturating_sub(self.stack_reserved())
+    }
+    fn mmap_committed(&self) -> u64 {
+        self.committed.saturating_sub(self.stack_committed())
+    }
+}
+
+struct Pair<'a> {
+    old: &'a Entry,
+    new: &'a Entry,
+}
+
+impl Pair<'_> {
+    /// `24613KB +4812KB`, without the second part if nothing changed.
+    fn kb(&self, figure: impl Fn(&Entry) -> u64) -> String {
+        let (old, new) = (figure(self.old), figure(self.new));
+        format!("{new}KB{}", Self::change(old, new, "KB"))
+    }
+    /// ` #8258 +1567`.
+    fn count(&self, figure: impl Fn(&Entry) -> u64) -> String {
+        let (old, new) = (figure(self.old), figure(self.new));
+        format!(" #{new}{}", Self::change(old, new, ""))
+    }
+    fn change(old: u64, new: u64, unit: &str) -> String {
+        match new.cmp(&old) {
+            std::cmp::Ordering::Equal => String::new(),
+            std::cmp::Ordering::Greater => format!(" +{}{unit}", new - old),
+            std::cmp::Ordering::Less => format!(" -{}{unit}", old - new),
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! As `VM.native_memory summary` and `detail` of JDK 25, for any program: existing parsers read it.
+//!
+//! Two lines that HotSpot has and our books keep apart are joined as it has them: category 'Thread' with the thread stacks,
+//! and 'Native Memory Tracking' is our own cost.
+//!
+//! HotSpot rounds each figure to the nearest KB by itself, so its lines needn't add up (1 KB short in three of three reports
+//! of 25.0.3). Here the KB of a column are apportioned (largest remainder), so that Σ categories = Total as printed,
+//! and in each line reserved = malloc + mmap.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::books::{Books, Caller, Figures};
+use plimsoll_observer::units::Bytes;
+
+use crate::words::printable;
+
+/// A category as HotSpot would print it, in KB.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub name: String,
+    pub malloc: u64,
+    pub count: u64,
+    pub peak: Option<(u64, u64)>,
+    pub reserved: u64,
+    pub committed: u64,
+    pub peak_committed: Option<u64>,
+    /// Of `reserved` and `committed`, what is thread stacks.
+    pub stack: Option<(u64, u64)>,
+    pub threads: u64,
+    pub overhead: Option<u64>,
+}
+
+/// Total and categories, rounded so that they add up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Summary {
+    pub total: Entry,
+    pub entries: Vec<Entry>,
+}
+
+const THREAD: &str = "Thread";
+const STACKS: &str = "Thread Stack";
+const OWN: &str = "Plimsoll";
+
+pub fn summary(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    let s = summarize(books);
+    writeln!(out, "\nNative Memory Tracking:\n\n(Omitting categories weighting less than 1KB)\n")?;
+    let t = &s.total;
+    writeln!(out, "Total: reserved={}KB, committed={}KB", t.malloc + t.reserved, t.malloc + t.committed)?;
+    writeln!(out, "       malloc: {}KB #{}{}", t.malloc, t.count, total_peak(t))?;
+    writeln!(out, "       mmap:   reserved={}KB, committed={}KB\n", t.reserved, t.committed)?;
+    for e in s.entries.iter().filter(|e| e.malloc + e.reserved > 0) {
+        entry(out, e)?;
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn total_peak(t: &Entry) -> String {
+    match t.peak {
+        Some((kb, count)) => format!(", peak={kb}KB #{count}"),
+        None => ", at peak".into(),
+    }
+}
+
+fn entry(out: &mut dyn Write, e: &Entry) -> io::Result<()> {
+    let (name, indent) = (printable(&e.name), "");
+    let (reserved, committed) = (e.malloc + e.reserved, e.malloc + e.committed);
+    writeln!(out, "-{name:>26} (reserved={reserved}KB, committed={committed}KB)")?;
+    if e.threads > 0 {
+        writeln!(out, "{indent:28}(threads #{})", e.threads)?;
+    }
+    let (mut mmap_reserved, mut mmap_committed) = (e.reserved, e.committed);
+    if let Some((reserved, committed)) = e.stack {
+        writeln!(out, "{indent:28}(stack: reserved={reserved}KB, committed={committed}KB, at peak)")?;
+        (mmap_reserved, mmap_committed) =
+            (mmap_reserved.saturating_sub(reserved), mmap_committed.saturating_sub(committed));
+    }
+    if e.malloc > 0 {
+        let peak = peak_text(e.peak);
+        writeln!(out, "{indent:28}(malloc={}KB tag={name} #{}) {peak}", e.malloc, e.count)?;
+    }
+    if let Some(overhead) = e.overhead {
+        writeln!(out, "{indent:28}(tracking overhead={overhead}KB)")?;
+    } else if mmap_reserved > 0 {
+        let peak = e.peak_committed.map_or("at peak".into(), |kb| format!("peak={kb}KB"));
+        writeln!(out, "{indent:28}(mmap: reserved={mmap_reserved}KB, committed={mmap_committed}KB, {peak})")?;
+    }
+    Ok(())
+}
+
+fn peak_text(peak: Option<(u64, u64)>) -> String {
+    peak.map_or("(at peak)".into(), |(kb, count)| format!("(peak={kb}KB #{count})"))
+}
+
+/// One mapping of the virtual memory map.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    pub start: u64,
+    pub end: u64,
+    pub category: String,
+    pub frames: Vec<plimsoll_observer::books::Frame>,
+    /// Committed parts in address order.
+    pub committed: Vec<(u64, u64)>,
+}
+
+/// Summary, map and callers. `regions` in address order; HotSpot 25 prints them from the top down.
+pub fn detail(out: &mut dyn Write, books: &Books, regions: &[Region]) -> io::Result<()> {
+    summary(out, books)?;
+    writeln!(out, "Virtual memory map:\n")?;
+    for region in regions.iter().rev() {
+        self::region(out, books, region)?;
+    }
+    writeln!(out, "Details:\n")?;
+    let mut callers: Vec<&Caller> = books.callers.iter().filter(|c| c.figures.live > Bytes::ZERO).collect();
+    callers.sort_by_key(|c| std::cmp::Reverse(c.figures.live));
+    let small = callers.iter().filter(|c| nearest(c.figures.live.0) == 0).count();
+    for caller in &callers[..callers.len() - small] {
+        frames(out, books, &caller.frames, 0)?;
+        let name = books.categories.get(caller.category).map_or("", |c| &c.name);
+        let f = &caller.figures;
+        let peak = peak_text(peak(f));
+        writeln!(
+            out,
+            "{:29}((malloc={}KB tag={} #{}) {peak})\n",
+            "",
+            nearest(f.live.0),
+            printable(name),
+            f.live_count
+        )?;
+    }
+    writeln!(out, "({small} call sites weighting less than 1KB each omitted.)\n")
+}
+
+fn region(out: &mut dyn Write, books: &Books, r: &Region) -> io::Result<()> {
+    let whole = r.committed == [(r.start, r.end)];
+    let what = if whole { "reserved and committed" } else { "reserved" };
+    let from = if r.frames.is_empty() { "" } else { " from" };
+    let (start, end, kb) = (r.start, r.end, nearest(r.end.saturating_sub(r.start)));
+    writeln!(out, "[{start:#018x} - {end:#018x}] {what} {kb}KB for {}{from}", printable(&r.category))?;
+    frames(out, books, &r.frames, 4)?;
+    writeln!(out)?;
+    for &(start, end) in r.committed.iter().rev().filter(|_| !whole) {
+        let kb = nearest(end.saturating_sub(start));
+        writeln!(out, "        [{start:#018x} - {end:#018x}] committed {kb}KB\n")?;
+    }
+    Ok(())
+}
+
+fn frames(
+    out: &mut dyn Write,
+    books: &Books,
+    frames: &[plimsoll_observer::books::Frame],
+    indent: usize,
+) -> io::Result<()> {
+    for frame in frames {
+        let module = frame.module.and_then(|i| books.modules.get(i)).map(|m| m.name());
+        let library = match module {
+            // HotSpot leaves its own library's name out.
+            None | Some("libjvm.so") => String::new(),
+            Some(name) => format!(" in {}", printable(name)),
+        };
+        let symbol = match (&frame.function, module) {
+            (Some(f), _) => format!("{}+{:#x}{library}", printable(f), frame.function_offset),
+            (None, Some(_)) => library,
+            (None, None) => String::new(),
+        };
+        writeln!(out, "{:indent$}[{:#018x}]{symbol}", "", frame.address.0)?;
+    }
+    Ok(())
+}
+
+fn nearest(bytes: u64) -> u64 {
+    bytes / 1024 + u64::from(bytes % 1024 >= 512)
+}
+
+fn peak(f: &Figures) -> Option<(u64, u64)> {
+    (f.peak > f.live).then(|| (nearest(f.peak.0), f.count_at_peak))
+}
+
+pub(crate) fn summarize(books: &Books) -> Summary {
+    let column = |figure: fn(&Figures) -> Bytes| {
+        let bytes: Vec<u64> = books.categories.iter().map(|c| figure(&c.figures).0).collect();
+        apportion(&bytes)
+    };
+    let (malloc, reserved, committed) = (column(|f| f.live), column(|f| f.reserved), column(|f| f.committed));
+    let mut entries: Vec<Entry> = Vec::new();
+    for (i, category) in books.categories.iter().enumerate() {
+        let f = &category.figures;
+        let name = match category.name.as_str() {
+            STACKS => THREAD,
+            OWN => "Native Memory Tracking",
+            other => other,
+        };
+        let at = entries.iter().position(|e| e.name == name).unwrap_or_else(|| {
+            entries.push(Entry { name: name.into(), ..Entry::default() });
+            entries.len() - 1
+        });
+        let e = &mut entries[at];
+        e.malloc += malloc[i];
+        e.count = e.count.saturating_add(f.live_count);
+        e.reserved += reserved[i];
+        e.committed += committed[i];
+        if category.name == STACKS {
+            e.stack = Some((reserved[i], committed[i]));
+            e.threads = books.process.threads;
+        } else {
+            // A peak printed below the present figure would be a lie of rounding.
+            e.peak = peak(f).map(|(kb, count)| (kb.max(malloc[i]), count));
+            e.peak_committed = (f.peak_committed > f.committed).then(|| nearest(f.peak_committed.0).max(committed[i]));
+        }
+        if category.name == OWN {
+            e.overhead = Some(committed[i]);
+        }
+    }
+    let sum = |figure: fn(&Entry) -> u64| entries.iter().fold(0u64, |sum, e| sum.saturating_add(figure(e)));
+    let malloc = sum(|e| e.malloc);
+    let total = Entry {
+        name: "Total".into(),
+        malloc,
+        count: books.total.live_count,
+        peak: peak(&books.total).map(|(kb, count)| (kb.max(malloc), count)),
+        reserved: sum(|e| e.reserved),
+        committed: sum(|e| e.committed),
+        ..Entry::default()
+    };
+    Summary { total, entries }
+}
+
+/// Rounds to KB so that the sum of the results is the rounded sum: all are rounded down, and the largest remainders are
+/// rounded up until the sum is right.
+fn apportion(bytes: &[u64]) -> Vec<u64> {
+    let sum = bytes.iter().fold(0u64, |sum, b| sum.saturating_add(*b));
+    let mut kb: Vec<u64> = bytes.iter().map(|b| b / 1024).collect();
+    let mut missing = nearest(sum).saturating_sub(kb.iter().fold(0u64, |sum, b| sum.saturating_add(*b)));
+    let mut order: Vec<usize> = (0..bytes.len()).collect();
+    order.sort_by_key(|&i| std::cmp::Reverse(bytes[i] % 1024));
+    for i in order {
+        if missing == 0 {
+            break;
+        }
+        kb[i] += 1;
+        missing -= 1;
+    }
+    kb
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn apportioned_figures_add_up() {
+        let mut state = 88_172_645_463_325_252u64;
+        for _ in 0..2000 {
+            let bytes: Vec<u64> = (0..17)
+                .map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    state % (1 << (state % 30))
+                })
+                .collect();
+            let kb = apportion(&bytes);
+            assert_eq!(kb.iter().sum::<u64>(), nearest(bytes.iter().sum()));
+            assert!(bytes.iter().zip(&kb).all(|(b, kb)| *kb == b / 1024 || *kb == b / 1024 + 1));
+        }
+    }
+}

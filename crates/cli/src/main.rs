@@ -4,8 +4,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod diff;
+mod doctor;
 mod explain;
 mod obstacle;
+mod output;
 mod report;
 mod run;
 mod sys;
@@ -28,6 +31,10 @@ enum Verb {
     Explain(explain::Args),
     /// What a tracked process holds, live or after its death
     Report(report::Args),
+    /// What changed between two reports, processes or segments
+    Diff(diff::Args),
+    /// What works here, where segments lie, what is tracked now
+    Doctor(doctor::Args),
 }
 
 /// One sentence for the user; the program exits with 2.
@@ -48,6 +55,8 @@ fn main() -> ExitCode {
         Verb::Run(args) => run::run(args),
         Verb::Explain(args) => explain::run(args),
         Verb::Report(args) => report::run(args),
+        Verb::Diff(args) => diff::run(args),
+        Verb::Doctor(args) => doctor::run(args),
     };
     done.unwrap_or_else(|Failure(sentence)| {
         eprintln!("plimsoll: {sentence}");

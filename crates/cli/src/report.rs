@@ -1,14 +1,11 @@
 //! `plimsoll report`: what a tracked process holds.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::ValueEnum;
-use plimsoll_observer::books::Books;
-use plimsoll_report::{json, text};
+use plimsoll_observer::symbols;
 
+use crate::output::{By, Choice, Format, Style, to_output};
 use crate::{Failure, target};
 
 #[derive(clap::Args)]
@@ -21,6 +18,9 @@ pub struct Args {
     /// In whose manner the text is
     #[arg(long, value_enum, default_value = "plimsoll")]
     style: Style,
+    /// Callers with their functions, and in HotSpot's style the mappings too
+    #[arg(long)]
+    detail: bool,
     /// Text for people, or JSON (docs/json.md)
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -29,60 +29,12 @@ pub struct Args {
     output: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum By {
-    Category,
-    Caller,
-    Module,
-    Thread,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Style {
-    Plimsoll,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    Text,
-    Json,
-}
-
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let target = target::open(&args.target)?;
-    to_output(args.output.as_deref(), |out| write(out, &target.books, &args))?;
+    let mut target = target::open(&args.target)?;
+    let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };
+    if choice.wants_symbols() {
+        symbols::resolve(&mut target.books, target.live_pid);
+    }
+    to_output(args.output.as_deref(), |out| choice.write(out, &target.books))?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn write(out: &mut dyn Write, books: &Books, args: &Args) -> io::Result<()> {
-    let by = match args.by {
-        By::Category => text::By::Category,
-        By::Caller => text::By::Caller,
-        By::Module => text::By::Module,
-        By::Thread => text::By::Thread,
-    };
-    match (args.format, args.style) {
-        (Format::Json, _) => json::write(out, books),
-        (Format::Text, Style::Plimsoll) => text::write(out, books, by),
-    }
-}
-
-/// Standard output or a file. A reader that went away (`| head`) is no failure.
-pub fn to_output(
-    file: Option<&std::path::Path>,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), Failure> {
-    let (name, sink): (String, Box<dyn Write>) = match file {
-        None => ("standard output".into(), Box::new(io::stdout().lock())),
-        Some(path) => {
-            let shown = plimsoll_report::words::printable(&path.display().to_string());
-            (shown.clone(), Box::new(File::create(path).map_err(|e| format!("{shown} can't be written: {e}"))?))
-        }
-    };
-    let mut out = BufWriter::new(sink);
-    match write(&mut out).and_then(|()| out.flush()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(format!("{name} can't be written: {e}").into()),
-        Ok(()) => Ok(()),
-    }
 }

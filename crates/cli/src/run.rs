@@ -11,11 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_observer::books::Books;
+use plimsoll_observer::program;
 use plimsoll_observer::source::segment;
-use plimsoll_report::text;
+use plimsoll_observer::symbols;
+use plimsoll_report::words;
 
-use crate::report::Style;
+use crate::output::{By, Choice, Format, Style};
 use crate::sys::{self, End, Image};
 use crate::{Failure, target, tracker};
 
@@ -69,7 +70,7 @@ enum Report {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let program = args.command[0].clone();
-    let shown = plimsoll_report::words::printable(&program.to_string_lossy());
+    let shown = words::printable(&program.to_string_lossy());
     let Some(path) = resolve(Path::new(&program)) else {
         eprintln!("plimsoll: '{shown}' is no program that can be started");
         return Ok(ExitCode::from(127));
@@ -140,11 +141,9 @@ fn output(report_to: &str) -> Result<Box<dyn Write>, Failure> {
     Ok(match report_to {
         "stderr" => Box::new(BufWriter::new(io::stderr())),
         "stdout" => Box::new(BufWriter::new(io::stdout())),
-        file => {
-            Box::new(BufWriter::new(File::create(file).map_err(|e| {
-                format!("--report-to {}: can't be written: {e}", plimsoll_report::words::printable(file))
-            })?))
-        }
+        file => Box::new(BufWriter::new(
+            File::create(file).map_err(|e| format!("--report-to {}: can't be written: {e}", words::printable(file)))?,
+        )),
     })
 }
 
@@ -153,16 +152,14 @@ fn print(out: &mut dyn Write, args: &Args, pid: u32) -> Result<(), Failure> {
     let found = directories.flat_map(|dir| segment::list(&dir)).filter(|(_, head)| head.pid == pid);
     let newest = found.max_by_key(|(_, head)| head.start_boottime_ns);
     let (path, head) = newest.ok_or("the program left no segment: the tracker was not in it")?;
-    let books = target::books(&path, segment::life_of(&head, &path))?;
-    write(out, args, &books)
-        .map_err(|e| format!("--report-to {}: {e}", plimsoll_report::words::printable(&args.report_to)).into())
-}
-
-fn write(out: &mut dyn Write, args: &Args, books: &Books) -> io::Result<()> {
-    match args.style {
-        Style::Plimsoll => text::write(out, books, text::By::Category)?,
+    let mut books = target::books(&path, segment::life_of(&head, &path))?;
+    let detail = args.report == Report::Detail;
+    let choice = Choice { style: args.style, format: Format::Text, by: By::Category, detail };
+    if choice.wants_symbols() {
+        symbols::resolve(&mut books, None);
     }
-    out.flush()
+    let written = choice.write(out, &books).and_then(|()| out.flush());
+    written.map_err(|e| format!("--report-to {}: {e}", words::printable(&args.report_to)).into())
 }
 
 /// execvp's search: a name with a slash is a path, any other is looked for in $PATH.

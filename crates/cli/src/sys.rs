@@ -299,11 +299,32 @@ pub fn is_executable(path: &Path) -> bool {
     path.is_file() && unsafe { libc::access(c.as_ptr(), libc::X_OK) == 0 }
 }
 
-/// The value of an extended attribute; `None` if there is none.
-pub fn has_attribute(path: &Path, name: &str) -> bool {
-    let (Ok(path), Ok(name)) = (CString::new(path.as_os_str().as_bytes()), CString::new(name)) else { return false };
-    // SAFETY: a null buffer of size 0 asks for the length only.
-    unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) > 0 }
+/// True if exec of the file gives capabilities (setcap).
+pub fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both are NUL-terminated; a null buffer of size 0 asks for the length only.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// glibc's version, from the C library that this program itself runs with; `None` if that is another one.
+pub fn glibc_version() -> Option<String> {
+    // SAFETY: the name is NUL-terminated; what dlsym finds under it is the function that glibc documents, which returns
+    // a static string (gnu_get_libc_version(3)).
+    unsafe {
+        let function = libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_version".as_ptr());
+        if function.is_null() {
+            return None;
+        }
+        let function: extern "C" fn() -> *const libc::c_char = std::mem::transmute(function);
+        Some(std::ffi::CStr::from_ptr(function()).to_string_lossy().into_owned())
+    }
+}
+
+/// `(major, minor)` of the kernel.
+pub fn kernel() -> Option<(u32, u32, String)> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
+    Some((numbers.next()?, numbers.next()?, release.trim().to_string()))
 }
 
 /// Joins with colons.

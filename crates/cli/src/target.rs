@@ -43,7 +43,7 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
     let found = segment::find_by_pid(pid);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     match found {
-        Some((path, _, Life::Live)) => Ok(Target { books: books(&path, Life::Live)?, live_pid: Some(pid) }),
+        Some((path, _, Life::Live)) => live(&path, pid),
         Some((path, _, _)) if exists && segment::start_time_ns(pid).is_some() => Err(format!(
             "process {pid} is not tracked; a segment of that PID is left in {}: report on that file, or start the program with 'plimsoll run'",
             words::printable(&path.display().to_string())
@@ -58,7 +58,13 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
 fn by_file(path: &Path) -> Result<Target, Failure> {
     let head = segment::head_of(path)?;
     let life = segment::life_of(&head, path);
-    Ok(Target { books: books(path, life)?, live_pid: (life == Life::Live).then_some(head.pid) })
+    if life == Life::Live { live(path, head.pid) } else { Ok(Target { books: books(path, life)?, live_pid: None }) }
+}
+
+fn live(path: &Path, pid: u32) -> Result<Target, Failure> {
+    let mut books = books(path, Life::Live)?;
+    books.read_resident(pid);
+    Ok(Target { books, live_pid: Some(pid) })
 }
 
 /// Books of a segment file.

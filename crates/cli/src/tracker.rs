@@ -32,11 +32,6 @@ pub fn unpack() -> Result<PathBuf, Failure> {
     Err(format!("the tracker can't be unpacked anywhere ({})", refused.join("; ")).into())
 }
 
-/// The cache directory in use: the first candidate that is, or can be made, private.
-pub fn cache_directory() -> Option<PathBuf> {
-    candidates().into_iter().find(|directory| private_directory(directory).is_ok())
-}
-
 fn candidates() -> Vec<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let mut found = Vec::new();
@@ -46,6 +41,11 @@ fn candidates() -> Vec<PathBuf> {
     // LD_PRELOAD separates its entries by colons and spaces and knows no escape.
     found.retain(|p| !p.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b' ' | b'\t' | b'\n')));
     found
+}
+
+/// True if files can be made there.
+pub fn writable_directory(directory: &Path) -> bool {
+    directory.is_dir() && rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
 }
 
 /// Makes the directory if need be; it must be ours, no link, and closed to others.

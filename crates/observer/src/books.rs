@@ -19,9 +19,12 @@ use crate::source::segment::parse::CounterFacts;
 use crate::source::segment::{Life, Segment};
 use crate::units::{Avma, Bytes};
 
+mod mappings;
 mod own;
 mod peak;
+mod resident;
 
+pub use mappings::Mapping;
 pub use own::Own;
 
 /// The figures of a line: blocks first, then mappings.
@@ -88,6 +91,8 @@ pub struct Books {
     pub callers: Vec<Caller>,
     pub threads: Vec<Thread>,
     pub modules: Vec<Module>,
+    /// In address order.
+    pub mappings: Vec<Mapping>,
     pub counters: Vec<CounterFacts>,
     pub own: Own,
     /// By how much a peak may be too low.
@@ -285,6 +290,7 @@ impl Books {
         books.threads = own::threads(segment);
         books.book_rows(segment);
         books.book_callers();
+        mappings::book(&mut books, segment);
         own::book(&mut books, segment);
         peak::book(&mut books, segment, &clock);
         books.process.threads = books.threads.iter().filter(|t| t.in_use && t.tid != 0).count() as u64;

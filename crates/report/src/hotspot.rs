@@ -92,23 +92,54 @@ fn peak_text(peak: Option<(u64, u64)>) -> String {
     peak.map_or("(at peak)".into(), |(kb, count)| format!("(peak={kb}KB #{count})"))
 }
 
-/// One mapping of the virtual memory map.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
-    pub start: u64,
-    pub end: u64,
-    pub category: String,
-    pub frames: Vec<plimsoll_observer::books::Frame>,
+/// A reservation and what of it is committed.
+struct Region<'a> {
+    start: u64,
+    end: u64,
+    category: &'a str,
+    caller: Option<usize>,
     /// Committed parts in address order.
-    pub committed: Vec<(u64, u64)>,
+    committed: Vec<(u64, u64)>,
 }
 
-/// Summary, map and callers. `regions` in address order; HotSpot 25 prints them from the top down.
-pub fn detail(out: &mut dyn Write, books: &Books, regions: &[Region]) -> io::Result<()> {
+/// Mappings that adjoin, of one category and one reserving caller, are one reservation. Thread stacks besides.
+fn regions(books: &Books) -> Vec<Region<'_>> {
+    let mut regions: Vec<Region<'_>> = Vec::new();
+    for m in &books.mappings {
+        let category = books.categories.get(m.category).map_or("", |c| &c.name);
+        let committed = m.committed.then_some((m.start.0, m.end.0));
+        match regions.last_mut() {
+            Some(r) if r.end == m.start.0 && r.category == category && r.caller == m.reserved_by => {
+                r.end = m.end.0;
+                match (r.committed.last_mut(), committed) {
+                    (Some(last), Some(more)) if last.1 == more.0 => last.1 = more.1,
+                    _ => r.committed.extend(committed),
+                }
+            }
+            _ => regions.push(Region {
+                start: m.start.0,
+                end: m.end.0,
+                category,
+                caller: m.reserved_by,
+                committed: committed.into_iter().collect(),
+            }),
+        }
+    }
+    for t in books.threads.iter().filter(|t| t.in_use && t.stack_kind != 1 && t.stack > Bytes::ZERO) {
+        let (low, high) = (t.stack_range.0.0, t.stack_range.1.0);
+        let (start, committed) = (low.saturating_sub(t.guard.0), vec![(low, high)]);
+        regions.push(Region { start, end: high, category: STACKS, caller: None, committed });
+    }
+    regions.sort_by_key(|r| (r.start, r.end));
+    regions
+}
+
+/// Summary, map and callers. HotSpot 25 prints the map from the top down.
+pub fn detail(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     summary(out, books)?;
     writeln!(out, "Virtual memory map:\n")?;
-    for region in regions.iter().rev() {
-        self::region(out, books, region)?;
+    for r in regions(books).iter().rev() {
+        region(out, books, r)?;
     }
     writeln!(out, "Details:\n")?;
     let mut callers: Vec<&Caller> = books.callers.iter().filter(|c| c.figures.live > Bytes::ZERO).collect();
@@ -131,13 +162,14 @@ pub fn detail(out: &mut dyn Write, books: &Books, regions: &[Region]) -> io::Res
     writeln!(out, "({small} call sites weighting less than 1KB each omitted.)\n")
 }
 
-fn region(out: &mut dyn Write, books: &Books, r: &Region) -> io::Result<()> {
+fn region(out: &mut dyn Write, books: &Books, r: &Region<'_>) -> io::Result<()> {
     let whole = r.committed == [(r.start, r.end)];
     let what = if whole { "reserved and committed" } else { "reserved" };
-    let from = if r.frames.is_empty() { "" } else { " from" };
+    let stack = r.caller.and_then(|i| books.callers.get(i)).map_or(&[][..], |c| &c.frames);
+    let from = if stack.is_empty() { "" } else { " from" };
     let (start, end, kb) = (r.start, r.end, nearest(r.end.saturating_sub(r.start)));
-    writeln!(out, "[{start:#018x} - {end:#018x}] {what} {kb}KB for {}{from}", printable(&r.category))?;
-    frames(out, books, &r.frames, 4)?;
+    writeln!(out, "[{start:#018x} - {end:#018x}] {what} {kb}KB for {}{from}", printable(r.category))?;
+    frames(out, books, stack, 4)?;
     writeln!(out)?;
     for &(start, end) in r.committed.iter().rev().filter(|_| !whole) {
         let kb = nearest(end.saturating_sub(start));

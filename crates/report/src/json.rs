@@ -136,6 +136,7 @@ struct OwnCost {
     trailer_blocks: u64,
     private_bytes: u64,
     segment_bytes: u64,
+    reserved_bytes: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -215,6 +216,7 @@ fn report(books: &Books) -> Report {
             trailer_blocks: books.own.trailers,
             private_bytes: books.own.private.0,
             segment_bytes: books.own.segment.0,
+            reserved_bytes: books.own.reserved.0,
         },
         counters: books
             .counters
@@ -354,10 +356,13 @@ fn books(r: Report) -> Result<Books, String> {
         callers,
         threads: r.threads.into_iter().enumerate().map(thread).collect(),
         modules,
+        // The map is not in the JSON: a saved report has no --style hotspot detail map.
+        mappings: Vec::new(),
         own: Own {
             trailers: r.own.trailer_blocks,
             private: Bytes(r.own.private_bytes),
             segment: Bytes(r.own.segment_bytes),
+            reserved: Bytes(r.own.reserved_bytes),
         },
         counters: r.counters.into_iter().map(|c| CounterFacts { name: c.name, unit: c.unit, value: c.value }).collect(),
         gaps: r.gaps.into_iter().map(|g| Gap::new(Source::Segment, g.reason, g.effect).remedy(g.remedy)).collect(),

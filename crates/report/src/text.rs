@@ -118,6 +118,12 @@ fn dash(bytes: Bytes) -> String {
     if bytes == Bytes::ZERO { "-".into() } else { bytes.to_string() }
 }
 
+/// The table of callers alone, under a report that is there already.
+pub fn callers_only(out: &mut dyn Write, books: &Books) -> io::Result<()> {
+    writeln!(out)?;
+    callers(out, books)
+}
+
 fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let mut order: Vec<&Caller> = books.callers.iter().filter(|c| !c.figures.is_empty()).collect();
     order.sort_by_key(|c| std::cmp::Reverse((c.figures.live, c.figures.cumulative)));
@@ -223,7 +229,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let own = &books.own;
     writeln!(
         out,
-        "Plimsoll's own cost: {} = {} blocks × 8 B + {} thread state and tables + {} segment",
+        "Plimsoll's own cost: {} = {} blocks × 8 B (in their live bytes) + {} thread state and tables + {} segment",
         own.bytes(),
         count(own.trailers),
         own.private,

@@ -16,7 +16,8 @@ pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
 /// A block's trailer: the last 8 usable bytes.
 pub const TRAILER_BYTES: u64 = 8;
 
-/// Own cost. Identity: `bytes = blocks × 8 + private + segment`, of live blocks that carry a trailer.
+/// Own cost. Identity: `bytes = blocks × 8 + private + segment`, of live blocks that carry a trailer. The trailers lie in
+/// the blocks (live bytes are usable bytes), so the category has only the rest: nothing is counted twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     /// Live blocks with a trailer.
@@ -25,6 +26,8 @@ pub struct Own {
     pub private: Bytes,
     /// Populated pages of the segment.
     pub segment: Bytes,
+    /// Address space kept for the side table and the segment's growth.
+    pub reserved: Bytes,
 }
 
 impl Own {
@@ -69,10 +72,12 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
         trailers: live.saturating_sub(tabled),
         private: Bytes(segment.counter("own_private_bytes")),
         segment: Bytes(segment.counter("own_segment_bytes")),
+        reserved: Bytes(segment.counter("own_reserved_bytes")),
     };
     let index = books.category_named(PLIMSOLL);
-    let bytes = books.own.bytes();
-    map(&mut books.categories[index].figures, bytes, bytes);
+    let committed = books.own.private + books.own.segment;
+    let reserved = committed.max(books.own.reserved + books.own.private + Bytes(segment.head.file_bytes));
+    map(&mut books.categories[index].figures, reserved, committed);
 }
 
 fn map(figures: &mut Figures, reserved: Bytes, committed: Bytes) {

@@ -26,11 +26,15 @@ pub struct Raw {
     pub modules: Vec<u8>,
     pub categories: Vec<u8>,
     pub vmap: Vec<u8>,
+    /// The map changed during each of the tries to copy it.
+    pub vmap_moved: bool,
 }
 
 /// The header's own fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
+    /// Size of the sparse file, which is also that of its mapping.
+    pub file_bytes: u64,
     pub pid: u32,
     pub ppid: u32,
     pub start_boottime_ns: u64,
@@ -116,6 +120,7 @@ pub fn head(header: &[u8]) -> Result<Head, BadHeader> {
     };
     let half = offset_of!(Header, compositions) + composition.unwrap_or(0) * size_of::<Composition>();
     Ok(Head {
+        file_bytes: h.u64(offset_of!(Header, file_bytes)),
         pid: h.u32(offset_of!(Header, pid)),
         ppid: h.u32(offset_of!(Header, ppid)),
         start_boottime_ns: h.u64(offset_of!(Header, start_boottime_ns)),
@@ -144,6 +149,12 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let mut gaps = Vec::new();
     if head.state == State::Booting as u32 {
         gaps.push(gap("the segment was still being made", "everything is incomplete"));
+    }
+    if raw.vmap_moved {
+        gaps.push(gap(
+            "the virtual memory map changed while it was copied",
+            "reserved and committed may be of two moments",
+        ));
     }
     let counters = counters(&facts, &raw.schema, &mut gaps);
     let command = raw.command.split(|&b| b == 0).filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use plimsoll_segment::vmap::{self, VmaMap};
 use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section};
 
 use rustix::fs::OFlags;
@@ -86,9 +87,9 @@ fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
         modules: section(file, path, &facts, Section::Modules)?,
         schema: section(file, path, &facts, Section::Schema)?,
         command: section(file, path, &facts, Section::Command)?,
-        vmap: section(file, path, &facts, Section::Vmap)?,
         ..Raw::default()
     };
+    (raw.vmap, raw.vmap_moved) = vmap(file, path, &facts)?;
     for _ in 0..COMPOSITION_TRIES {
         let before = parse::head(&header).map_err(bad)?;
         let facts = HeaderFacts::parse(&header).map_err(bad)?;
@@ -103,6 +104,33 @@ fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
     }
     raw.header = header;
     Ok(raw)
+}
+
+/// Copies of the map that are tried until one is of one moment.
+const VMAP_TRIES: usize = 8;
+
+/// The map's own header says how much of it is in use. Its `seq` must be even, and the same before and after the copy.
+/// Of a process that died in an update it stays odd: what is there then is whole all the same (see vmap.rs).
+fn vmap(file: &File, path: &Path, facts: &HeaderFacts<'_>) -> Result<(Vec<u8>, bool), ReadError> {
+    let s = facts.section(Section::Vmap);
+    let most = s.capacity.min(Section::Vmap.capacity() as u64);
+    let mut copy = Vec::new();
+    for attempt in 0..VMAP_TRIES {
+        let before = at(file, path, s.offset, most.min(vmap::BLOCK as u64))?;
+        let Ok(map) = VmaMap::new(&before) else { return Ok((before, false)) };
+        copy = at(file, path, s.offset, map.used().min(most))?;
+        let seq = |bytes: &[u8]| VmaMap::new(bytes).map(|map| map.seq()).ok();
+        let after = at(file, path, s.offset, most.min(vmap::BLOCK as u64))?;
+        if map.seq() & 1 == 0 && seq(&copy) == Some(map.seq()) && seq(&after) == Some(map.seq()) {
+            return Ok((copy, false));
+        }
+        // Nobody is writing any more: the same odd number each time.
+        if attempt > 0 && map.seq() & 1 == 1 && seq(&after) == Some(map.seq()) {
+            return Ok((copy, false));
+        }
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    }
+    Ok((copy, true))
 }
 
 fn open(path: &Path) -> Result<File, ReadError> {

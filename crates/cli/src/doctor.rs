@@ -1,0 +1,177 @@
+//! `plimsoll doctor`: what works here, where segments lie, what is tracked now, and what to type to get the rest.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use plimsoll_observer::source::segment::{self, Life};
+use plimsoll_observer::units::Bytes;
+use plimsoll_report::words::{cut, printable};
+
+use crate::output::to_output;
+use crate::{Failure, sys, target, tracker};
+
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// MADV_POPULATE_WRITE came with it (madvise(2)): the tracker grows its segment by it.
+const KERNEL: (u32, u32) = (5, 14);
+/// The oldest glibc whose symbols the tracker imports.
+const GLIBC: (u32, u32) = (2, 17);
+
+pub fn run(_: Args) -> Result<ExitCode, Failure> {
+    to_output(None, |out| {
+        kernel(out)?;
+        libc(out)?;
+        ptrace(out)?;
+        segments(out)?;
+        preload(out)?;
+        tracked(out)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn line(out: &mut dyn Write, what: &str, good: bool, text: &str) -> io::Result<()> {
+    writeln!(out, "{} {what:<10} {text}", if good { " " } else { "!" })
+}
+
+fn kernel(out: &mut dyn Write) -> io::Result<()> {
+    let Some((major, minor, release)) = sys::kernel() else {
+        return line(out, "kernel", false, "/proc/sys/kernel/osrelease can't be read: is /proc mounted?");
+    };
+    let good = (major, minor) >= KERNEL;
+    let (a, b) = KERNEL;
+    let text = if good {
+        format!("{release}: new enough ({a}.{b})")
+    } else {
+        format!(
+            "{release}: older than {a}.{b}, which has MADV_POPULATE_WRITE; a full file system may then end a tracked program"
+        )
+    };
+    line(out, "kernel", good, &printable(&text))
+}
+
+fn libc(out: &mut dyn Write) -> io::Result<()> {
+    let Some(version) = sys::glibc_version() else {
+        return line(out, "C library", false, "not glibc: programs of this system can't be tracked, only explained");
+    };
+    let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
+    let good = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= GLIBC;
+    line(out, "C library", good, &format!("glibc {version}{}", if good { "" } else { ": older than 2.17" }))
+}
+
+fn ptrace(out: &mut dyn Write) -> io::Result<()> {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let scope = scope.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
+    let (good, text) = match (scope, sys::uid()) {
+        (_, 0) if scope < 3 => (true, "root: every process can be asked for resident sizes".to_string()),
+        (0, _) => (true, "your own processes can be asked for resident sizes; others: sudo plimsoll …".to_string()),
+        (1, _) => (
+            false,
+            "yama allows ancestors only: reports work, but resident sizes of a running process need\n               sudo plimsoll report PID, or: sudo sysctl kernel.yama.ptrace_scope=0".to_string(),
+        ),
+        (n, _) => (false, format!("kernel.yama.ptrace_scope = {n}: resident sizes need root (sudo plimsoll report PID)")),
+    };
+    line(out, "ptrace", good, &text)
+}
+
+/// The directory that the tracker will take: the same rule as the tracker's own.
+fn default_directory() -> PathBuf {
+    if let Some(dir) = std::env::var_os(segment::DIRECTORY_VARIABLE) {
+        return dir.into();
+    }
+    let place = if tracker::writable_directory(Path::new("/dev/shm")) { "/dev/shm" } else { "/tmp" };
+    PathBuf::from(format!("{place}/plimsoll-{}", sys::uid()))
+}
+
+fn segments(out: &mut dyn Write) -> io::Result<()> {
+    let dir = default_directory();
+    let shown = printable(&dir.display().to_string());
+    let in_memory = mount_type(&dir).is_some_and(|t| t == "tmpfs");
+    let kind = match mount_type(&dir) {
+        Some(t) if in_memory => format!("{t}: in memory, charged to the cgroup of the tracked process"),
+        Some(t) => format!("{}: on disk, outlives the container if it is a volume", printable(&t)),
+        None => "unknown file system".into(),
+    };
+    let bound = Bytes(segment::FILE_BYTES as u64);
+    line(out, "segments", true, &format!("{shown} ({kind}); at most {bound} each, a few hundred KiB as a rule"))?;
+    match tracker::private_directory(&dir) {
+        Ok(()) => Ok(()),
+        Err(reason) => {
+            line(out, "", false, &format!("{shown} {reason}: choose another one with --dir or PLIMSOLL_DIR"))
+        }
+    }
+}
+
+/// File system type of the mount that holds `path` (the longest mount point above it, proc(5) mountinfo).
+fn mount_type(path: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let above = mounts.lines().filter_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let point = left.split(' ').nth(4)?;
+        path.starts_with(point).then(|| (point.len(), right.split(' ').next().unwrap_or("").to_string()))
+    });
+    // Of mounts on the same point the last one is on top; max_by_key takes the last of equals.
+    above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
+}
+
+fn preload(out: &mut dyn Write) -> io::Result<()> {
+    match try_preload() {
+        Ok(library) => {
+            line(out, "tracker", true, &format!("works; unpacked at {}", printable(&library.display().to_string())))
+        }
+        Err(reason) => line(out, "tracker", false, &printable(&reason)),
+    }
+}
+
+/// Runs true(1) with the tracker and looks for its segment.
+fn try_preload() -> Result<PathBuf, String> {
+    let library = tracker::unpack().map_err(|Failure(reason)| reason)?;
+    let dir = default_directory().join(format!("doctor-{}", std::process::id()));
+    tracker::private_directory(&dir).map_err(|e| format!("{} {e}", dir.display()))?;
+    let child = Command::new("true")
+        .env("LD_PRELOAD", &library)
+        .env(segment::DIRECTORY_VARIABLE, &dir)
+        .stdin(Stdio::null())
+        .output();
+    let found = segment::list(&dir);
+    let _ = fs::remove_dir_all(&dir);
+    let child = child.map_err(|e| format!("true(1) can't be started: {e}"))?;
+    if !child.status.success() {
+        return Err(format!("a program with the tracker ended with {}", child.status));
+    }
+    if found.is_empty() {
+        let said = String::from_utf8_lossy(&child.stderr);
+        return Err(format!("a program with the tracker left no segment; it said: '{}'", said.trim()));
+    }
+    Ok(library)
+}
+
+fn tracked(out: &mut dyn Write) -> io::Result<()> {
+    let found: Vec<_> = segment::search_directories(None).iter().flat_map(|dir| segment::list(dir)).collect();
+    if found.is_empty() {
+        return writeln!(out, "\nNothing is tracked. Start something:  plimsoll run -- COMMAND");
+    }
+    writeln!(out, "\n{:>9} {:<7} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
+    for (path, head) in found {
+        let life = segment::life_of(&head, &path);
+        let state = match life {
+            Life::Live => "live",
+            Life::Exited => "exited",
+            Life::Killed => "killed",
+        };
+        match target::books(&path, life) {
+            Ok(books) => {
+                let (live, committed) = (books.total.live.to_string(), books.total.committed.to_string());
+                let command = cut(&books.process.arguments.join(" "), 60);
+                writeln!(out, "{:>9} {state:<7} {live:>10} {committed:>10}  {command}", head.pid)?;
+                if life != Life::Live {
+                    writeln!(out, "{:>41}{}", "", printable(&path.display().to_string()))?;
+                }
+            }
+            Err(Failure(reason)) => writeln!(out, "{:>9} {state:<7} {reason}", head.pid)?,
+        }
+    }
+    writeln!(out, "\nplimsoll report PID │ SEGMENT")
+}

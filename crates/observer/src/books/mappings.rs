@@ -1,0 +1,99 @@
+//! The virtual memory map's books: reserved and committed by category, from the mappings themselves, so that they are of
+//! one moment. Where the map can't be read, the categories' own central figures stand in.
+
+use plimsoll_segment::vmap::{InFlight, Kind, Unreadable, VmaMap};
+
+use super::{Books, Figures};
+use crate::gap::{Gap, Source};
+use crate::source::segment::Segment;
+use crate::units::{Avma, Bytes};
+
+/// A mapping as the program made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub start: Avma,
+    pub end: Avma,
+    /// Accessible in some way; else reserved only.
+    pub committed: bool,
+    pub kind: Kind,
+    pub category: usize,
+    /// Callers, as indexes; `None` where unknown.
+    pub reserved_by: Option<usize>,
+    pub committed_by: Option<usize>,
+}
+
+impl Mapping {
+    pub fn bytes(&self) -> Bytes {
+        Bytes(self.end.0.saturating_sub(self.start.0))
+    }
+}
+
+pub(super) fn book(books: &mut Books, segment: &Segment) {
+    let map = match VmaMap::new(&segment.vmap) {
+        Ok(map) => map,
+        // No program gets to main without a mapping, but a tracker may run without the map: its figures are all 0 then.
+        Err(Unreadable::Short | Unreadable::Magic) => return,
+    };
+    for category in &mut books.categories {
+        (category.figures.reserved, category.figures.committed) = (Bytes(0), Bytes(0));
+    }
+    let (categories, callers) = (books.categories.len(), books.callers.len());
+    let caller = |index: u32| Some(index as usize).filter(|i| (1..callers).contains(i));
+    let mut strays = 0u64;
+    let mut entries = map.entries();
+    for vma in entries.by_ref() {
+        let attributes = vma.attributes();
+        let category = usize::from(attributes.category());
+        strays += u64::from(category >= categories);
+        let mapping = Mapping {
+            start: Avma(vma.start),
+            end: Avma(vma.end),
+            committed: attributes.committed(),
+            kind: attributes.kind(),
+            category: if category < categories { category } else { 0 },
+            reserved_by: caller(attributes.reserve_caller()),
+            committed_by: caller(attributes.commit_caller()),
+        };
+        let figures = &mut books.categories[mapping.category].figures;
+        add(figures, &mapping);
+        if let Some(caller) = mapping.committed_by.or(mapping.reserved_by) {
+            let caller = &mut books.callers[caller];
+            add(&mut caller.figures, &mapping);
+            if let Some(module) = caller.frames.first().and_then(|frame| frame.module) {
+                add(&mut books.modules[module].figures, &mapping);
+            }
+        }
+        books.mappings.push(mapping);
+    }
+    let damaged = entries.damaged();
+    let mut gap = |reason: String, effect: &str| books.gaps.push(Gap::new(Source::Segment, reason, effect));
+    if strays > 0 {
+        gap(
+            format!("{strays} mappings name a category that the segment doesn't have"),
+            "they are in the first category",
+        );
+    }
+    if damaged > 0 {
+        gap(format!("the virtual memory map is damaged at {damaged} places"), "reserved and committed are too low");
+    }
+    if map.lost_ops() > 0 {
+        let lost = Bytes(map.lost_bytes());
+        gap(
+            format!("{} mapping operations found no room in the map", map.lost_ops()),
+            &format!("{lost} may be in a wrong state"),
+        );
+    }
+    if let Some(InFlight { bytes, .. }) = map.in_flight() {
+        gap(
+            "a mapping operation was under way".into(),
+            &format!("{} may be in their old or their new state", Bytes(bytes)),
+        );
+    }
+}
+
+fn add(figures: &mut Figures, mapping: &Mapping) {
+    figures.reserved += mapping.bytes();
+    if mapping.committed {
+        figures.committed += mapping.bytes();
+    }
+}

@@ -1,0 +1,70 @@
+//! What of the mappings is resident, asked of the kernel page by page (/proc/PID/pagemap), for a live process that lets
+//! us. 'Committed' says what may be touched; this says what was.
+
+use super::own::{LOADED_LIBRARIES, THREAD_STACK};
+use super::{Books, Figures};
+use crate::gap::{Gap, Source};
+use crate::source::proc::{Residency, Target, read_residency};
+use crate::units::{AddressRange, Bytes};
+
+/// The page map has 8 bytes a page: of this much address space 8 MiB, a few milliseconds. Beyond it the report would be
+/// slow for a column that `explain` has anyway.
+const MOST: Bytes = Bytes::mib(4096);
+
+impl Books {
+    /// Fills in `resident` of the categories whose mappings are known; a gap where the kernel refuses.
+    pub fn read_resident(&mut self, pid: u32) {
+        let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
+        let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
+        let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
+        let libraries: Vec<AddressRange> = modules.map(|m| AddressRange::new(m.range.0, m.range.1)).collect();
+        let committed = self.mappings.iter().filter(|m| m.committed);
+        let mapped: Vec<AddressRange> = committed.clone().map(|m| AddressRange::new(m.start, m.end)).collect();
+
+        let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
+        if total(&all) > MOST {
+            all = [stacks.clone(), libraries.clone()].concat();
+            self.gap_of_residency(format!("more than {MOST} are committed"), format!("plimsoll explain {pid}"));
+        }
+        if total(&all) > MOST {
+            return;
+        }
+        let page = Bytes(rustix::param::page_size() as u64);
+        let file = Target::open(pid).map_err(|_| "the process is gone".to_string());
+        let file = file.and_then(|t| t.file("pagemap").map_err(|e| e.to_string()));
+        let residency = match file.and_then(|f| read_residency(&f, &all, page).map_err(|e| e.to_string())) {
+            Ok(residency) => residency,
+            Err(error) => {
+                let remedy = "run plimsoll as the process's user or as root".to_string();
+                return self.gap_of_residency(format!("the page map can't be read ({error})"), remedy);
+            }
+        };
+        self.book_resident(&residency, &stacks, &libraries);
+    }
+
+    fn book_resident(&mut self, residency: &Residency, stacks: &[AddressRange], libraries: &[AddressRange]) {
+        let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
+        for mapping in &self.mappings {
+            let range = AddressRange::new(mapping.start, mapping.end);
+            if mapping.committed && residency.covers(range) {
+                add(&mut self.categories[mapping.category].figures, residency.resident(range));
+            }
+        }
+        for (name, ranges) in [(THREAD_STACK, stacks), (LOADED_LIBRARIES, libraries)] {
+            let index = self.category_named(name);
+            add(&mut self.categories[index].figures, sum(ranges));
+        }
+    }
+
+    fn gap_of_residency(&mut self, reason: String, remedy: String) {
+        self.gaps.push(Gap::new(Source::Pagemap, reason, "resident sizes are missing").remedy(remedy));
+    }
+}
+
+fn add(figures: &mut Figures, bytes: Bytes) {
+    figures.resident = Some(figures.resident.unwrap_or_default() + bytes);
+}
+
+fn total(ranges: &[AddressRange]) -> Bytes {
+    ranges.iter().map(|r| r.length()).sum()
+}

@@ -91,7 +91,11 @@ fn signed(before: Bytes, after: Bytes) -> String {
 }
 
 fn signed_count(before: u64, after: u64) -> String {
-    if after >= before { format!("+{}", count(after - before)) } else { format!("-{}", count(before - after)) }
+    match after.cmp(&before) {
+        std::cmp::Ordering::Equal => "=".into(),
+        std::cmp::Ordering::Greater => format!("+{}", count(after - before)),
+        std::cmp::Ordering::Less => format!("-{}", count(before - after)),
+    }
 }
 
 #[derive(Serialize)]

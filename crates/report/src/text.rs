@@ -7,7 +7,7 @@ use plimsoll_observer::gap::Gap;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::units::Bytes;
 
-use crate::words::{count, cut, duration, moment_text, printable};
+use crate::words::{count, counted, cut, duration, moment_text, printable};
 
 /// What the lines of the table are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let state = match books.life {
         Life::Live => "live",
         Life::Exited => "exited",
-        Life::Killed => "killed",
+        Life::Killed => "killed, or replaced by exec",
     };
     let runtime = match (process.runtime, &process.runtime_version) {
         (Runtime::Native, _) => String::new(),
@@ -50,14 +50,19 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         (Runtime::HotSpot, Some(version)) => format!("HotSpot {} on ", printable(version)),
         (Runtime::NativeImage, _) => "native image on ".into(),
     };
-    let up =
-        process.up_ns.map(|up| format!("   {} {}", if books.life == Life::Live { "up" } else { "ran" }, duration(up)));
+    let how_long = match books.life {
+        Life::Live => "up",
+        Life::Exited => "ran",
+        // Nobody noted the moment of the kill.
+        Life::Killed => "ran at least",
+    };
+    let up = process.up_ns.map(|up| format!("   {how_long} {}", duration(up)));
     writeln!(out, "{}   pid {}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
     writeln!(
         out,
-        "{runtime}{} malloc   {} threads   {}",
+        "{runtime}{} malloc   {}   {}",
         process.allocator,
-        count(process.threads),
+        counted(process.threads, "thread"),
         moment_text(books.time_ns)
     )?;
     let total = &books.total;

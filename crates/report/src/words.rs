@@ -38,6 +38,11 @@ pub fn count(n: u64) -> String {
     out
 }
 
+/// `1 thread`, `2,000 threads`.
+pub fn counted(n: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
 /// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`: the two largest units.
 pub fn duration(ns: u64) -> String {
     let s = ns / 1_000_000_000;

@@ -3,20 +3,37 @@
 use std::path::PathBuf;
 
 use plimsoll_observer::books::Books;
+use plimsoll_observer::diff::diff;
 use plimsoll_observer::source::segment::{self, Life};
-use plimsoll_report::{json, text};
+use plimsoll_report::{diff as changes, hotspot, json, native_image, text};
 
 #[path = "../../observer/tests/synthetic/mod.rs"]
 mod synthetic;
 
 fn server() -> Books {
+    books(synthetic::server(4711), 1_010_000_000_000)
+}
+
+/// The same process a minute later: the worker has allocated, zlib has freed everything, a category is new.
+fn later() -> Books {
+    let mut s = synthetic::server(4711);
+    let fresh = s.category("sqlite", 1) as u16;
+    let caller = s.caller(fresh, &[0x40_5000]);
+    let request = 4;
+    s.row(synthetic::RowOf { caller: request, slot: 1, alloc: (31, 31 * 1_048_583, 31 * 1_048_573), free: (0, 0, 0) });
+    s.row(synthetic::RowOf { caller: request - 1, slot: 1, alloc: (0, 0, 0), free: (50, 500_000, 495_000) });
+    s.row(synthetic::RowOf { caller, slot: 2, alloc: (7, 7 * 8209, 7 * 8191), free: (0, 0, 0) });
+    books(s, 1_070_000_000_000)
+}
+
+fn books(segment: synthetic::Synthetic, now: u64) -> Books {
     static NAME: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let name = NAME.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("plimsoll-golden-{}-{name}.seg", std::process::id()));
-    std::fs::write(&path, synthetic::server(4711).trimmed()).unwrap();
+    std::fs::write(&path, segment.trimmed()).unwrap();
     let segment = segment::read(&path).unwrap();
     std::fs::remove_file(path).unwrap();
-    Books::new(&segment, Life::Killed, 1_010_000_000_000)
+    Books::new(&segment, Life::Killed, now)
 }
 
 fn golden(name: &str, text: &[u8]) {
@@ -55,6 +72,46 @@ fn json_and_back() {
     golden("report.json", &written);
     let again = bytes(|out| json::write(out, &json::parse(&written).unwrap()));
     assert!(written == again, "a saved report reads as what it was");
+}
+
+#[test]
+fn the_texts_of_others() {
+    let books = server();
+    golden("native-image.txt", &bytes(|out| native_image::write(out, &books)));
+    golden("native-image-23.txt", &bytes(|out| native_image::write_23(out, &books)));
+    golden("hotspot-summary.txt", &bytes(|out| hotspot::summary(out, &books)));
+    golden("hotspot-detail.txt", &bytes(|out| hotspot::detail(out, &books)));
+}
+
+/// GraalVM 25's own categories come first and in its order, whether they hold something or not.
+#[test]
+fn a_native_image_has_all_lines_of_its_own_report() {
+    let mut books = server();
+    books.process.runtime = plimsoll_observer::books::Runtime::NativeImage;
+    let text = String::from_utf8(bytes(|out| native_image::write(out, &books))).unwrap();
+    let names: Vec<&str> = text.lines().skip(2).filter(|l| !l.starts_with(' ')).collect();
+    assert_eq!(names[..4], ["Total", "Compiler", "Code", "GC"]);
+    assert_eq!(names.iter().filter(|n| **n == "Java Heap").count(), 1);
+    assert!(names.contains(&"zlib") && names.len() == 1 + 17 + books.categories.len() - 1);
+    assert_eq!(text.lines().count(), 2 + names.len() * 6);
+}
+
+#[test]
+fn differences() {
+    let (before, after) = (server(), later());
+    let d = diff(&before, &after);
+    let sum: i128 = d.categories.iter().map(|(_, c)| c.growth()).sum();
+    assert_eq!(sum, d.total.growth(), "Σ categories = total in a diff too");
+    for (by, name) in [
+        (text::By::Category, "diff.txt"),
+        (text::By::Caller, "diff-by-caller.txt"),
+        (text::By::Module, "diff-by-module.txt"),
+    ] {
+        golden(name, &bytes(|out| changes::text(out, &before, &after, &d, by)));
+    }
+    golden("diff.json", &bytes(|out| changes::json(out, &before, &after, &d)));
+    golden("hotspot-diff.txt", &bytes(|out| changes::hotspot(out, &before, &after)));
+    assert!(diff(&before, &before).categories.iter().all(|(_, c)| c.is_none()));
 }
 
 #[test]

@@ -13,6 +13,10 @@ pub const THREAD_STACK: &str = FIXED_CATEGORIES[3];
 /// Name of the category of loaded objects.
 pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
 
+/// Kinds of stacks, as in the segment's thread entries.
+pub const OWN_MEMORY: u64 = 1;
+pub const MAIN: u64 = 2;
+
 /// A block's trailer: the last 8 usable bytes.
 pub const TRAILER_BYTES: u64 = 8;
 
@@ -55,9 +59,13 @@ fn thread(slot: usize, facts: &ThreadFacts) -> Thread {
 }
 
 pub(super) fn book(books: &mut Books, segment: &Segment) {
-    // A stack in the program's own memory is booked where that memory is.
-    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
-    let (reserved, committed) = stacks.fold((Bytes(0), Bytes(0)), |(r, c), t| (r + t.stack + t.guard, c + t.stack));
+    // A stack in the program's own memory is booked where that memory is. The main thread's is mapped by the kernel as it
+    // grows: of its limit nothing is committed beforehand.
+    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind != OWN_MEMORY);
+    let (reserved, committed) = stacks.fold((Bytes(0), Bytes(0)), |(reserved, committed), t| {
+        let committed = if t.stack_kind == MAIN { committed } else { committed + t.stack };
+        (reserved + t.stack + t.guard, committed)
+    });
     let index = books.category_named(THREAD_STACK);
     map(&mut books.categories[index].figures, reserved, committed);
 

@@ -161,7 +161,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let categories = entries(&raw.categories, Section::Categories, CategoryFacts::decode);
     let rows = rows(&raw.rows_first, &raw.rows_second);
     if raw.rows_second.len() < raw.rows_first.len() {
-        gaps.push(gap("the file ends inside the rows", "blocks of the missing rows are not counted"));
+        gaps.push(gap("the file was cut while its rows were read", "blocks of the missing rows are not counted"));
     }
     for (section, bytes) in [
         (Section::Categories, &raw.categories),

@@ -49,6 +49,9 @@ pub struct Args {
     /// Segments of ended processes that are kept
     #[arg(long, value_name = "N", default_value_t = segment::RETAINED)]
     retain: usize,
+    /// Category rules of your own, asked before the built-in ones (docs/categories.md)
+    #[arg(long, value_name = "FILE")]
+    rules: Vec<PathBuf>,
     /// Program and arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -76,7 +79,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(127));
     };
     let shut_out = obstacle(&args, &path, &shown);
-    let environment = if shut_out { std::env::vars_os().collect() } else { environment(&args, &tracker::unpack()?)? };
+    let environment = if shut_out { std::env::vars_os().collect() } else { environment(&args, &tracker::unpack()?, &path)? };
     let image =
         Image::new(&path, &args.command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
     if args.report == Report::None {
@@ -172,7 +175,7 @@ fn resolve(program: &Path) -> Option<PathBuf> {
 }
 
 /// Our own environment with the tracker's options in it (docs/cli.md has the table).
-fn environment(args: &Args, library: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
+fn environment(args: &Args, library: &Path, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut set = |name: &str, value: OsString| {
         environment.retain(|(n, _)| n != name);
@@ -186,6 +189,8 @@ fn environment(args: &Args, library: &Path) -> Result<Vec<(OsString, OsString)>,
         let absolute = dir.canonicalize().map_err(|e| format!("--dir {}: {e}", dir.display()))?;
         set("PLIMSOLL_DIR", absolute.into());
     }
+    let cache = library.parent().unwrap_or(Path::new("/"));
+    set("PLIMSOLL_RULES", tracker::compiled_rules(cache, &args.rules, program)?.into());
     if args.follow {
         set("PLIMSOLL_FOLLOW", "1".into());
     }

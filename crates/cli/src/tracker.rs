@@ -12,6 +12,8 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use plimsoll_observer::rules::read as rules;
+use plimsoll_report::words;
 use sha2::{Digest, Sha256};
 
 use crate::Failure;
@@ -20,7 +22,7 @@ use crate::sys;
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so"));
 const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
 
-/// Path of the unpacked library.
+/// Path of the unpacked library. Its directory is the cache for everything else.
 pub fn unpack() -> Result<PathBuf, Failure> {
     let mut refused = Vec::new();
     for directory in candidates() {
@@ -30,6 +32,34 @@ pub fn unpack() -> Result<PathBuf, Failure> {
         }
     }
     Err(format!("the tracker can't be unpacked anywhere ({})", refused.join("; ")).into())
+}
+
+/// The category rules compiled for what `program` will load, as a file for the tracker. One file for each program, so
+/// that the cache is bounded by the number of programs; it is replaced whole, since another run may be reading it.
+pub fn compiled_rules(cache: &Path, files: &[PathBuf], program: &Path) -> Result<PathBuf, Failure> {
+    let rules = rules::rules(files).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
+    let compiled = rules::compile(&rules, &rules::modules_for_command(program), Some(cache));
+    let mut name = Sha256::new();
+    name.update(program.as_os_str().as_encoded_bytes());
+    for file in files {
+        name.update(b"\0");
+        name.update(file.as_os_str().as_encoded_bytes());
+    }
+    let path = cache.join(format!("run-{}.rules", hex(&name.finalize()[..16])));
+    if fs::read(&path).is_ok_and(|old| old == compiled.blob) {
+        return Ok(path);
+    }
+    let aside = cache.join(format!(".run-{}-{}", std::process::id(), sys::boottime_ns()));
+    let written = write_aside(&aside, &compiled.blob).and_then(|()| fs::rename(&aside, &path));
+    written.map_err(|e| {
+        let _ = fs::remove_file(&aside);
+        format!("the compiled rules can't be written into {}: {e}", cache.display())
+    })?;
+    Ok(path)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn candidates() -> Vec<PathBuf> {
@@ -76,7 +106,7 @@ fn unpack_into(directory: &Path) -> Result<PathBuf, String> {
         return Ok(path);
     }
     let aside = directory.join(format!(".libplimsoll-{}-{}", std::process::id(), sys::boottime_ns()));
-    let written = write_aside(&aside).and_then(|()| fs::rename(&aside, &path));
+    let written = write_aside(&aside, LIBRARY).and_then(|()| fs::rename(&aside, &path));
     if let Err(e) = written {
         let _ = fs::remove_file(&aside);
         return Err(format!("can't be written: {e}"));
@@ -84,10 +114,10 @@ fn unpack_into(directory: &Path) -> Result<PathBuf, String> {
     if has_our_bytes(&path) { Ok(path) } else { Err("doesn't keep what is written to it".into()) }
 }
 
-fn write_aside(path: &Path) -> std::io::Result<()> {
+fn write_aside(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o500).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    file.write_all(LIBRARY)
+    file.write_all(bytes)
 }
 
 fn has_our_bytes(path: &Path) -> bool {
@@ -103,6 +133,5 @@ fn has_our_bytes(path: &Path) -> bool {
         Ok(bytes)
     };
     let Ok(bytes) = open() else { return false };
-    let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
-    hash == SHA256
+    hex(&Sha256::digest(&bytes)) == SHA256
 }

@@ -10,7 +10,7 @@
 //! categories held when the *total* was at its kept peak is `at_peak`, and Σ at_peak = total.at_peak again.
 //!
 //! The central peak may lag behind the rows by the drift: peak ≥ live is restored by max, and `peak_error` bounds
-//! what it may be too low: drift bound × rows.
+//! what it may be too low: Σ rows min(drift bound, bytes that the row ever allocated).
 
 use plimsoll_segment::{CallerFacts, CategoryFacts, CategoryKind, FIXED_CATEGORIES, ModuleFacts, text};
 

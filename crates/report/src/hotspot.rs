@@ -232,16 +232,15 @@ pub(crate) fn summarize(books: &Books) -> Summary {
         e.count = e.count.saturating_add(f.live_count);
         e.reserved += reserved[i];
         e.committed += committed[i];
-        if category.name == STACKS {
-            e.stack = Some((reserved[i], committed[i]));
-            e.threads = books.process.threads;
-        } else {
-            // A peak printed below the present figure would be a lie of rounding.
-            e.peak = peak(f).map(|(kb, count)| (kb.max(malloc[i]), count));
-            e.peak_committed = (f.peak_committed > f.committed).then(|| nearest(f.peak_committed.0).max(committed[i]));
-        }
-        if category.name == OWN {
-            e.overhead = Some(committed[i]);
+        match category.name.as_str() {
+            STACKS => (e.stack, e.threads) = (Some((reserved[i], committed[i])), books.process.threads),
+            OWN => e.overhead = Some(committed[i]),
+            _ => {
+                // A peak printed below the present figure would be a lie of rounding.
+                e.peak = peak(f).map(|(kb, count)| (kb.max(malloc[i]), count));
+                let higher = f.peak_committed > f.committed;
+                e.peak_committed = higher.then(|| nearest(f.peak_committed.0).max(committed[i]));
+            }
         }
     }
     let sum = |figure: fn(&Entry) -> u64| entries.iter().fold(0u64, |sum, e| sum.saturating_add(figure(e)));

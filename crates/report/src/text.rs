@@ -93,7 +93,9 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         "reserved",
         if resident { "   resident" } else { "" }
     )?;
-    let mut order: Vec<_> = books.categories.iter().filter(|c| !c.figures.is_empty()).collect();
+    // A category that never held what a line could show has none; its figures are all 0, so the sum stays.
+    let shown = |f: &Figures| f.size() + f.reserved + f.peak > Bytes::ZERO;
+    let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
     order.sort_by(|a, b| b.figures.size().cmp(&a.figures.size()).then_with(|| a.name.cmp(&b.name)));
     for category in order {
         category_line(out, &category.name, &category.figures, &books.total, resident)?;

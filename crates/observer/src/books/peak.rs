@@ -35,5 +35,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment, clock: &Clock) {
     total.peak_committed = Bytes(head.peak_committed_bytes).min(committed);
     at_least_live(&mut total);
     books.total = total;
-    books.peak_error = Bytes(segment.counter("drift_bound").saturating_mul(segment.rows.len() as u64));
+    // What a row may not have told the central figures yet is at most the bound, and at most what it ever allocated.
+    let bound = segment.counter("drift_bound");
+    books.peak_error = segment.rows.iter().map(|row| Bytes(bound.min(row.alloc_bytes))).sum();
 }

@@ -1,0 +1,331 @@
+//! `plimsoll run` is the program's likeness: output, exit status, signals, stops, PID, descriptors, dispositions.
+
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("plimsoll-run-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+    fn plimsoll(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command
+            .args(arguments)
+            .env("XDG_CACHE_HOME", self.0.join("cache"))
+            .env("PLIMSOLL_DIR", self.0.join("segments"));
+        command
+    }
+    fn sh(&self, options: &[&str], script: &str) -> Output {
+        let mut all = vec!["run"];
+        all.extend(options);
+        all.extend(["--", "sh", "-c", script]);
+        self.plimsoll(&all).output().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Both ways of running: in our own place, and as our child.
+const WAYS: [&[&str]; 2] = [&[], &["--report", "summary"]];
+
+#[test]
+fn exit_status_and_output_are_the_programs() {
+    let place = Place::new("status");
+    for way in WAYS {
+        let out = place.sh(way, "cat; echo out; echo err >&2; exit 37");
+        assert_eq!(out.status.code(), Some(37));
+        assert_eq!(text(&out.stdout), "out\n");
+        assert!(text(&out.stderr).starts_with("err\n"), "{}", text(&out.stderr));
+        assert_eq!(way.is_empty(), text(&out.stderr) == "err\n", "the report, and only it, comes after");
+    }
+    let mut child = place
+        .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"through\0and through").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"through\0and through");
+}
+
+#[test]
+fn death_by_signal_is_death_by_that_signal() {
+    let place = Place::new("death");
+    for way in WAYS {
+        for (name, number) in [("KILL", 9), ("TERM", 15), ("SEGV", 11), ("HUP", 1)] {
+            let out = place.sh(way, &format!("kill -{name} $$"));
+            assert_eq!(out.status.signal(), Some(number), "{way:?} {name}");
+        }
+    }
+}
+
+#[test]
+fn without_a_report_the_program_has_our_pid() {
+    let place = Place::new("pid");
+    let child = place.plimsoll(&["run", "--", "sh", "-c", "echo $$"]).stdout(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    assert_eq!(text(&child.wait_with_output().unwrap().stdout).trim(), pid.to_string());
+}
+
+#[test]
+fn signals_go_on_and_stops_are_mirrored() {
+    let place = Place::new("signals");
+    let ready = place.0.join("ready");
+    let script = format!(
+        "trap 'echo got; exit 5' USR1; echo $$ > {0}.tmp; mv {0}.tmp {0}; while :; do sleep 0.05; done",
+        ready.display()
+    );
+    let child = place
+        .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let inner = wait_for("the script", || std::fs::read_to_string(&ready).ok());
+    let state = |pid: &str| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(") ").next()?.chars().next()
+    };
+    let signal = |name: &str, pid: &str| assert!(Command::new("kill").args([name, pid]).status().unwrap().success());
+    let (ours, inner) = (child.id().to_string(), inner.trim().to_string());
+    signal("-STOP", &inner);
+    wait_for("our stop after the program's", || (state(&ours)? == 'T').then_some(()));
+    signal("-CONT", &ours);
+    wait_for("the program's going on after ours", || (state(&inner)? != 'T').then_some(()));
+    signal("-USR1", &ours);
+    let out = child.wait_with_output().unwrap();
+    assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("got\n", Some(5)));
+}
+
+#[test]
+fn killing_us_kills_the_program() {
+    let place = Place::new("parent-death");
+    let ready = place.0.join("ready");
+    let script = format!("echo $$ > {0}.tmp; mv {0}.tmp {0}; sleep 100; true", ready.display());
+    let mut child = place
+        .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "sh", "-c", &script])
+        .spawn()
+        .unwrap();
+    let inner = wait_for("the script", || std::fs::read_to_string(&ready).ok());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for("the program's end", || (!Path::new(&format!("/proc/{}", inner.trim())).exists()).then_some(()));
+}
+
+#[test]
+fn dispositions_mask_and_preload_are_as_we_found_them() {
+    let place = Place::new("dispositions");
+    let script = "grep -E '^Sig(Blk|Ign)' /proc/self/status";
+    for ignored in ["", "trap '' PIPE; ", "trap '' CHLD HUP; "] {
+        let plain = Command::new("sh").args(["-c", &format!("{ignored}exec sh -c \"{script}\"")]).output().unwrap();
+        for way in ["", "--report summary --report-to /dev/null"] {
+            let run = format!("{ignored}exec {} run {way} -- sh -c \"{script}\"", env!("CARGO_BIN_EXE_plimsoll"));
+            let out = Command::new("sh")
+                .args(["-c", &run])
+                .env("XDG_CACHE_HOME", &place.0)
+                .env("PLIMSOLL_DIR", place.0.join("s"))
+                .output()
+                .unwrap();
+            assert_eq!(text(&out.stdout), text(&plain.stdout), "{ignored} {way}: {}", text(&out.stderr));
+        }
+    }
+    // Ours first, the user's own after it.
+    let out = place
+        .plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"])
+        .env("LD_PRELOAD", "libm.so.6")
+        .output()
+        .unwrap();
+    let preload = text(&out.stdout);
+    assert!(preload.contains("libplimsoll-") && preload.trim().ends_with(".so:libm.so.6"), "{preload}");
+}
+
+#[test]
+fn the_report_is_of_this_run_and_goes_where_it_is_sent() {
+    let place = Place::new("report");
+    let to = place.0.join("report.txt");
+    let out = place.sh(&["--report", "detail", "--style", "hotspot", "--report-to", to.to_str().unwrap()], "echo x; :");
+    assert_eq!((text(&out.stdout).as_str(), text(&out.stderr).as_str()), ("x\n", ""));
+    let report = std::fs::read_to_string(&to).unwrap();
+    assert!(report.contains("Native Memory Tracking:") && report.contains("Details:"), "{report}");
+    let out = place.sh(&["--report", "summary", "--style", "native-image", "--report-to", "stdout"], ":");
+    assert!(text(&out.stdout).starts_with("Native memory tracking\n\nTotal\n    (reserved="), "{}", text(&out.stdout));
+}
+
+#[test]
+fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
+    let place = Place::new("refused");
+    let one_line = |out: &Output| {
+        let said = text(&out.stderr);
+        assert_eq!(said.lines().count(), 1, "{said}");
+        said
+    };
+    let out = place.plimsoll(&["run", "--", "/nowhere/at-all"]).output().unwrap();
+    assert_eq!(out.status.code(), Some(127));
+    assert!(one_line(&out).contains("/nowhere/at-all"));
+    let plain = place.file("plain", "not a program");
+    let out = place.plimsoll(&["run", "--", plain.to_str().unwrap()]).output().unwrap();
+    assert_eq!(out.status.code(), Some(126));
+    one_line(&out);
+
+    let source = place.file("s.c", "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 3; }\n");
+    let program = place.0.join("static");
+    let cc = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(&source).status().unwrap();
+    assert!(cc.success());
+    for way in WAYS {
+        let all = [&["run"], way, &["--", program.to_str().unwrap()]].concat();
+        let out = place.plimsoll(&all).output().unwrap();
+        assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("runs\n", Some(3)));
+        assert!(one_line(&out).contains("statically linked"));
+    }
+    for (arguments, names) in [
+        (&["run", "--sites", "many", "--", "true"][..], "--sites"),
+        (&["run", "--nonsense", "--", "true"], "--nonsense"),
+        (&["run"], "CMD"),
+        (&["report", "--by", "colour", "1"], "--by"),
+        (&["report", "/nowhere.seg"], "/nowhere.seg"),
+        (&["report", plain.to_str().unwrap()], "plain"),
+        (&["run", "--rules", "/nowhere.rules", "--", "true"], "/nowhere.rules"),
+        (&["run", "--report", "summary", "--report-to", "/nowhere/r", "--", "true"], "--report-to"),
+        (&["run", "--retain", "x", "--", "true"], "--retain"),
+        (&["diff", "1"], "AFTER"),
+    ] {
+        let out = place.plimsoll(arguments).output().unwrap();
+        assert_eq!(out.status.code(), Some(2), "{arguments:?}");
+        assert!(one_line(&out).contains(names), "{arguments:?}: {}", text(&out.stderr));
+        assert_eq!(text(&out.stdout), "");
+    }
+}
+
+#[test]
+fn a_changed_library_in_the_cache_is_not_used() {
+    let place = Place::new("cache");
+    assert!(place.sh(&[], ":").status.success());
+    let cache = place.0.join("cache/plimsoll");
+    let library = std::fs::read_dir(&cache)
+        .unwrap()
+        .flatten()
+        .map(|e| e.path())
+        .find(|p| p.extension().is_some_and(|e| e == "so"))
+        .unwrap();
+    let good = std::fs::read(&library).unwrap();
+    let mut bad = good.clone();
+    *bad.last_mut().unwrap() ^= 1;
+    std::fs::remove_file(&library).unwrap();
+    std::fs::write(&library, &bad).unwrap();
+    assert!(place.sh(&[], ":").status.success());
+    assert!(std::fs::read(&library).unwrap() == good, "the file is made anew");
+    // A link in place of the directory is not followed: the next candidate is taken.
+    let elsewhere = place.0.join("elsewhere");
+    std::fs::rename(&cache, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &cache).unwrap();
+    let home = place.0.join("home");
+    let mut command = place.plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+    let out = command.env("HOME", &home).output().unwrap();
+    assert!(text(&out.stdout).starts_with(home.to_str().unwrap()), "{}", text(&out.stdout));
+}
+
+/// Live, after kill -9, saved and compared: one process through all verbs.
+#[test]
+fn report_and_diff_of_a_process_live_dead_and_saved() {
+    let place = Place::new("verbs");
+    let source = place.file(
+        "leak.c",
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
+         int main(void) { char c; setvbuf(stdout, 0, _IONBF, 0);\n\
+         for (int i = 0; i < 1009; i++) if (!malloc(7919)) return 1;\n\
+         puts(\"one\"); read(0, &c, 1);\n\
+         for (int i = 0; i < 211; i++) if (!malloc(104729)) return 1;\n\
+         puts(\"two\"); read(0, &c, 1); return 0; }\n",
+    );
+    let program = place.0.join("leak");
+    assert!(Command::new("cc").args(["-O0", "-o"]).arg(&program).arg(&source).status().unwrap().success());
+    let mut child = place
+        .plimsoll(&["run", "--", program.to_str().unwrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id().to_string();
+    let mut lines = std::io::BufReader::new(child.stdout.take().unwrap());
+    let mut said = |word: &str| {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut lines, &mut line).unwrap();
+        assert_eq!(line.trim(), word);
+    };
+    let report = |arguments: &[&str]| {
+        let out = place.plimsoll(arguments).output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        text(&out.stdout)
+    };
+    let json = |target: &str| -> serde_json::Value {
+        serde_json::from_str(&report(&["report", target, "--format", "json"])).unwrap()
+    };
+    let requested = |report: &serde_json::Value| {
+        report["categories"].as_array().unwrap().iter().find(|c| c["name"] == "leak").unwrap()["requested_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    said("one");
+    let before = place.0.join("before.json");
+    report(&["report", &pid, "--format", "json", "-o", before.to_str().unwrap()]);
+    assert_eq!(json(&pid)["state"], "live");
+    assert_eq!(requested(&json(&pid)), 1009 * 7919);
+    child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+    said("two");
+    assert_eq!(requested(&json(&pid)), 1009 * 7919 + 211 * 104_729);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let dead = json(&pid);
+    assert_eq!((&dead["state"], &dead["end"]), (&"dead".into(), &"killed".into()));
+    assert_eq!(requested(&dead), 1009 * 7919 + 211 * 104_729, "all is still there after SIGKILL");
+    for figure in
+        ["live_bytes", "live_count", "requested_bytes", "cumulative_bytes", "reserved_bytes", "committed_bytes"]
+    {
+        let sum: u64 = dead["categories"].as_array().unwrap().iter().map(|c| c[figure].as_u64().unwrap()).sum();
+        assert_eq!(sum, dead["total"][figure].as_u64().unwrap(), "Σ categories = total: {figure}");
+    }
+    let diff: serde_json::Value =
+        serde_json::from_str(&report(&["diff", before.to_str().unwrap(), &pid, "--format", "json"])).unwrap();
+    let grown = diff["categories"].as_array().unwrap().iter().find(|c| c["name"] == "leak").unwrap();
+    assert_eq!(grown["requested_bytes_change"], 211 * 104_729);
+    assert!(report(&["report", &pid, "--by", "caller"]).contains("main+0x"), "callers have names");
+    assert!(report(&["report", place.0.join("segments").to_str().unwrap()]).contains("leak"), "a directory's newest");
+    assert!(report(&["diff", before.to_str().unwrap(), &pid, "--style", "hotspot"]).contains("+"));
+}
+
+#[test]
+fn doctor_finds_the_tracker_working() {
+    let place = Place::new("doctor");
+    let out = place.plimsoll(&["doctor"]).output().unwrap();
+    assert!(out.status.success() && text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
+}

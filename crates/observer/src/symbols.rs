@@ -139,7 +139,7 @@ mod tests {
         let parsed = object::File::parse(&cache).unwrap();
         let me = parsed
             .symbols()
-            .find(|s| s.name().is_ok_and(|n| n.contains("debug_file") && n.contains("symbols")))
+            .find(|s| s.name().is_ok_and(|n| demangle(n.as_bytes()).ends_with("symbols::debug_file")))
             .unwrap();
         let mut books = Books::default();
         let build_id = parsed.build_id().ok().flatten().unwrap_or_default();

@@ -192,6 +192,11 @@ impl Synthetic {
         self.u64(at + offset_of!(Row, free_requested), row.free.2);
     }
 
+    /// Entries in use.
+    pub fn used(&self, section: Section) -> usize {
+        self.used[section as usize] as usize
+    }
+
     /// Cut behind the last entry in use: small files for fuzzing.
     pub fn trimmed(&self) -> Vec<u8> {
         let last = Section::Rows.offset() + self.used[Section::Rows as usize] as usize * Row::BYTES;
@@ -227,11 +232,11 @@ pub fn server(pid: u32) -> Synthetic {
     s.category_figures(heap, (0, 0, 0), (256 << 20, 64 << 20));
     s.category_figures(usize::from(zlib), (1_000_000, 100, 1_005_000_000_000), (0, 0));
     s.peak(3_100_000, 8020, 1_006_000_000_000);
-    s.composition(
-        1,
-        &[(300, 3), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0), (900_000, 90), (0, 0), (2_100_000, 7000)],
-        1_006_000_000_000,
-    );
+    let mut at_peak = vec![(0, 0); usize::from(own) + 1];
+    at_peak[0] = (300, 3);
+    at_peak[usize::from(zlib)] = (900_000, 90);
+    at_peak[usize::from(own)] = (2_100_000, 7000);
+    s.composition(1, &at_peak, 1_006_000_000_000);
     s.counter(plimsoll_segment::Counter::own_private_bytes, 65_536);
     s.counter(plimsoll_segment::Counter::own_segment_bytes, 131_072);
     s.counter(plimsoll_segment::Counter::drift_bound, 4096);

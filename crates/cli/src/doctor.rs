@@ -76,17 +76,8 @@ fn ptrace(out: &mut dyn Write) -> io::Result<()> {
     line(out, "ptrace", good, &text)
 }
 
-/// The directory that the tracker will take: the same rule as the tracker's own.
-fn default_directory() -> PathBuf {
-    if let Some(dir) = std::env::var_os(segment::DIRECTORY_VARIABLE) {
-        return dir.into();
-    }
-    let place = if tracker::writable_directory(Path::new("/dev/shm")) { "/dev/shm" } else { "/tmp" };
-    PathBuf::from(format!("{place}/plimsoll-{}", sys::uid()))
-}
-
 fn segments(out: &mut dyn Write) -> io::Result<()> {
-    let dir = default_directory();
+    let dir = tracker::default_directory();
     let shown = printable(&dir.display().to_string());
     let in_memory = mount_type(&dir).is_some_and(|t| t == "tmpfs");
     let kind = match mount_type(&dir) {
@@ -128,7 +119,7 @@ fn preload(out: &mut dyn Write) -> io::Result<()> {
 /// Runs true(1) with the tracker and looks for its segment.
 fn try_preload() -> Result<PathBuf, String> {
     let library = tracker::unpack().map_err(|Failure(reason)| reason)?;
-    let dir = default_directory().join(format!("doctor-{}", std::process::id()));
+    let dir = tracker::default_directory().join(format!("doctor-{}", std::process::id()));
     tracker::private_directory(&dir).map_err(|e| format!("{} {e}", dir.display()))?;
     let child = Command::new("true")
         .env("LD_PRELOAD", &library)

@@ -14,6 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use plimsoll_report::words::printable;
+
 use crate::sys;
 
 /// Why the tracker sees nothing, or less than all.
@@ -25,6 +27,8 @@ pub enum Obstacle {
     OtherMachine,
     /// The name of the allocator's function that the program has inside.
     OwnAllocator(String),
+    /// `#!/usr/bin/env NAME`: the program proper comes by exec.
+    StartedByEnv(String),
 }
 
 impl Obstacle {
@@ -40,12 +44,15 @@ impl Obstacle {
             Obstacle::OwnAllocator(name) => format!(
                 "has an allocator of its own inside ({name}): what that hands out can't be seen, its mappings and its libraries' blocks can"
             ),
+            Obstacle::StartedByEnv(name) => {
+                format!("is a script that env starts: without --follow only env is tracked, not '{}'", printable(name))
+            }
         }
     }
 
     /// Whether loading the tracker has any use.
     pub fn shuts_out(&self) -> bool {
-        !matches!(self, Obstacle::OwnAllocator(_))
+        !matches!(self, Obstacle::OwnAllocator(_) | Obstacle::StartedByEnv(_))
     }
 }
 
@@ -57,7 +64,8 @@ pub fn of(path: &Path) -> Option<Obstacle> {
     let mut path = path.to_path_buf();
     for _ in 0..SCRIPT_DEPTH {
         match interpreter(&sys::read_start(&path, 256)) {
-            Some(next) => path = next,
+            Some((env, name)) if env.ends_with("env") => return Some(Obstacle::StartedByEnv(name)),
+            Some((next, _)) => path = next,
             None => break,
         }
     }
@@ -75,11 +83,13 @@ pub fn of(path: &Path) -> Option<Obstacle> {
     }))
 }
 
-/// The program that a script names in its first line.
-fn interpreter(start: &[u8]) -> Option<PathBuf> {
+/// The program that a script names in its first line, and the first word of its argument that is no option of env's.
+fn interpreter(start: &[u8]) -> Option<(PathBuf, String)> {
     let line = start.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
-    let word = line.split(u8::is_ascii_whitespace).find(|w| !w.is_empty())?;
-    Some(PathBuf::from(std::ffi::OsStr::from_bytes(word)))
+    let mut words = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+    let path = PathBuf::from(std::ffi::OsStr::from_bytes(words.next()?));
+    let name = words.find(|w| !w.starts_with(b"-")).unwrap_or_default();
+    Some((path, String::from_utf8_lossy(name).into_owned()))
 }
 
 /// Secure execution: the ids after execve would not be the ones that we run with, or capabilities come with the file.
@@ -93,7 +103,7 @@ fn privileged(path: &Path) -> Option<&'static str> {
     if meta.mode() & 0o2010 == 0o2010 && meta.gid() != gid {
         return Some("setgid");
     }
-    (uid != 0 && sys::has_attribute(path, "security.capability")).then_some("privileged by file capabilities")
+    (uid != 0 && sys::has_capabilities(path)).then_some("privileged by file capabilities")
 }
 
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
@@ -117,7 +127,11 @@ fn of_elf(elf: &Elf<'_>) -> Option<Obstacle> {
     let (table, size, count) = (elf.u64(32)?, elf.u16(54)? as usize, elf.u16(56)? as usize);
     let headers = (0..count).filter_map(|i| table.checked_add(i * size));
     let Some(interp) = headers.into_iter().find(|&at| elf.u32(at) == Some(PT_INTERP)) else {
-        return Some(Obstacle::Static);
+        // UPX's stub looks static, and then the packed program's loader runs; the loader itself, started by its own name,
+        // has no interpreter either. Both honour LD_PRELOAD.
+        let packed = elf.range(0, 512)?.windows(4).any(|w| w == b"UPX!");
+        let is_loader = defined(elf, &|name, _| name == b"_rtld_global").is_some();
+        return (!packed && !is_loader).then_some(Obstacle::Static);
     };
     let loader = elf.range(elf.u64(interp + 8)?, elf.u64(interp + 32)?)?;
     if loader.windows(7).any(|w| w == b"ld-musl") {
@@ -129,23 +143,25 @@ fn of_elf(elf: &Elf<'_>) -> Option<Obstacle> {
 /// A function of an allocator's name that is defined in the program itself. A stripped program with a hidden one shows
 /// nothing of it.
 fn own_allocator(elf: &Elf<'_>) -> Option<String> {
+    let function = |kind| matches!(kind, STT_FUNC | STT_GNU_IFUNC);
+    defined(elf, &|name, kind| function(kind) && ALLOCATORS.contains(&name))
+}
+
+/// The first defined symbol, by name and type, that is wanted.
+fn defined(elf: &Elf<'_>, wanted: &dyn Fn(&[u8], u8) -> bool) -> Option<String> {
     let (table, size, count) = (elf.u64(40)?, elf.u16(58)? as usize, elf.u16(60)? as usize);
     let section = |i: usize| table.checked_add(i.checked_mul(size)?);
     for at in (0..count).filter_map(section) {
-        if !matches!(elf.u32(at + 4), Some(SHT_SYMTAB | SHT_DYNSYM)) {
+        if !matches!(elf.u32(at.checked_add(4)?), Some(SHT_SYMTAB | SHT_DYNSYM)) {
             continue;
         }
-        let symbols = elf.range(elf.u64(at + 24)?, elf.u64(at + 32)?)?;
-        let names = section(elf.u32(at + 40)? as usize)?;
-        let names = elf.range(elf.u64(names + 24)?, elf.u64(names + 32)?)?;
-        for symbol in symbols.chunks_exact(24) {
-            let (kind, defined) = (symbol[4] & 15, symbol[6..8] != [0, 0]);
-            if !defined || !matches!(kind, STT_FUNC | STT_GNU_IFUNC) {
-                continue;
-            }
+        let symbols = elf.range(elf.u64(at.checked_add(24)?)?, elf.u64(at.checked_add(32)?)?)?;
+        let names = section(elf.u32(at.checked_add(40)?)? as usize)?;
+        let names = elf.range(elf.u64(names.checked_add(24)?)?, elf.u64(names.checked_add(32)?)?)?;
+        for symbol in symbols.chunks_exact(24).filter(|symbol| symbol[6..8] != [0, 0]) {
             let start = u32::from_le_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
             let name = names.get(start..).and_then(|n| n.split(|&b| b == 0).next()).unwrap_or_default();
-            if ALLOCATORS.contains(&name) {
+            if wanted(name, symbol[4] & 15) {
                 return Some(String::from_utf8_lossy(name).into_owned());
             }
         }
@@ -197,9 +213,42 @@ mod tests {
         assert_eq!(of(&std::env::current_exe().expect("path")), None);
     }
 
+    /// Linked by cc as the sentence says. (A set-user-ID program needs root to make: tests/situations.)
+    #[test]
+    fn linkage_is_read_from_the_file() {
+        let dir = std::env::temp_dir().join(format!("plimsoll-linkage-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("directory");
+        fs::write(dir.join("plain.c"), "int main(void) { return 0; }\n").expect("source");
+        let own = "#include <stddef.h>\nVIS void *malloc(size_t n) { (void)n; return 0; }\nint main(void) { return !malloc(1); }\n";
+        fs::write(dir.join("own.c"), own).expect("source");
+        let build = |source: &str, arguments: &[&str]| {
+            let out = dir.join("program");
+            let cc =
+                std::process::Command::new("cc").arg(dir.join(source)).arg("-o").arg(&out).args(arguments).output();
+            assert!(cc.expect("cc").status.success(), "cc {arguments:?}");
+            of(&out)
+        };
+        let own = Some(Obstacle::OwnAllocator("malloc".into()));
+        assert_eq!(build("plain.c", &[]), None);
+        assert_eq!(build("plain.c", &["-static"]), Some(Obstacle::Static));
+        assert_eq!(build("plain.c", &["-static-pie"]), Some(Obstacle::Static));
+        assert_eq!(build("own.c", &["-DVIS=", "-rdynamic", "-s"]), own);
+        assert_eq!(build("own.c", &["-DVIS=__attribute__((visibility(\"hidden\")))"]), own);
+        build("plain.c", &["-static"]);
+        let mut packed = fs::read(dir.join("program")).expect("program");
+        packed[500..504].copy_from_slice(b"UPX!");
+        fs::write(dir.join("packed"), packed).expect("program");
+        assert_eq!(of(&dir.join("packed")), None, "a packed program is not static");
+        let loader = Path::new("/lib64/ld-linux-x86-64.so.2");
+        assert!(!loader.exists() || of(loader).is_none(), "nor is the loader");
+        fs::remove_dir_all(dir).expect("removed");
+    }
+
     #[test]
     fn a_script_is_judged_by_its_interpreter() {
-        assert_eq!(interpreter(b"#! /bin/sh -e\nexit"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#! /bin/sh -e\nexit"), Some(("/bin/sh".into(), String::new())));
+        let env = interpreter(b"#!/usr/bin/env -S python3 -u\n");
+        assert_eq!(env, Some(("/usr/bin/env".into(), "python3".into())));
         assert_eq!(interpreter(b"#!\n"), None);
         assert_eq!(interpreter(b"\x7fELF"), None);
     }

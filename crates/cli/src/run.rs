@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_observer::program;
 use plimsoll_observer::source::segment;
 use plimsoll_observer::symbols;
 use plimsoll_report::words;
 
+use crate::obstacle::{self, Obstacle};
 use crate::output::{By, Choice, Format, Style};
 use crate::sys::{self, End, Image};
 use crate::{Failure, target, tracker};
@@ -79,7 +79,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::from(127));
     };
     let shut_out = obstacle(&args, &path, &shown);
-    let environment = if shut_out { std::env::vars_os().collect() } else { environment(&args, &tracker::unpack()?, &path)? };
+    let environment =
+        if shut_out { std::env::vars_os().collect() } else { environment(&args, &tracker::unpack()?, &path)? };
     let image =
         Image::new(&path, &args.command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
     if args.report == Report::None {
@@ -108,30 +109,26 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
 /// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
 fn obstacle(args: &Args, path: &Path, shown: &str) -> bool {
-    if let Some(obstacle) = crate::obstacle::of(path) {
-        eprintln!("plimsoll: '{shown}' {}", obstacle.sentence());
-        return obstacle.shuts_out();
-    }
-    let directories: Vec<PathBuf> = match &args.dir {
-        Some(dir) => vec![dir.clone()],
-        None => segment::search_directories(None),
-    };
-    let mut refused = Vec::new();
-    for directory in &directories {
-        let shown = plimsoll_report::words::printable(&directory.display().to_string());
-        let reason = match tracker::private_directory(directory) {
-            Ok(()) => crate::obstacle::no_room(directory, segment::FILE_BYTES as u64),
-            // A bad --dir is a bad option: `environment` refuses it.
-            Err(_) if args.dir.is_some() => None,
-            Err(reason) => Some(reason),
-        };
-        match reason {
-            None => return false,
-            Some(reason) => refused.push(format!("{shown}: {reason}")),
+    match obstacle::of(path) {
+        Some(Obstacle::StartedByEnv(_)) if args.follow => {}
+        Some(obstacle) => {
+            eprintln!("plimsoll: '{shown}' {}", obstacle.sentence());
+            return obstacle.shuts_out();
         }
+        None => {}
     }
-    eprintln!("plimsoll: '{shown}' runs untracked, since no segment can be made in {}", refused.join(", nor in "));
-    true
+    let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
+    let reason = match tracker::private_directory(&directory) {
+        Ok(()) => obstacle::no_room(&directory, segment::FILE_BYTES as u64),
+        // A bad --dir is a bad option: `environment` refuses it.
+        Err(_) if args.dir.is_some() => None,
+        Err(reason) => Some(reason),
+    };
+    if let Some(reason) = &reason {
+        let directory = words::printable(&directory.display().to_string());
+        eprintln!("plimsoll: '{shown}' runs untracked, since no segment can be made in {directory}: {reason}");
+    }
+    reason.is_some()
 }
 
 fn failed(shown: &str, error: &io::Error) -> ExitCode {

@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::rules::read as rules;
+use plimsoll_observer::source::segment;
 use plimsoll_report::words;
 use sha2::{Digest, Sha256};
 
@@ -73,9 +74,14 @@ fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// True if files can be made there.
-pub fn writable_directory(directory: &Path) -> bool {
-    directory.is_dir() && rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+/// The directory that the tracker takes for its segment: the same rule as its own (docs/cli.md).
+pub fn default_directory() -> PathBuf {
+    if let Some(dir) = std::env::var_os(segment::DIRECTORY_VARIABLE) {
+        return dir.into();
+    }
+    let shm = Path::new("/dev/shm");
+    let writable = shm.is_dir() && rustix::fs::access(shm, rustix::fs::Access::WRITE_OK).is_ok();
+    PathBuf::from(format!("{}/plimsoll-{}", if writable { "/dev/shm" } else { "/tmp" }, sys::uid()))
 }
 
 /// Makes the directory if need be; it must be ours, no link, and closed to others.

@@ -4,7 +4,6 @@ pub mod books;
 pub mod diff;
 pub mod gap;
 pub mod ledger;
-pub mod program;
 pub mod rules;
 pub mod snapshot;
 pub mod source;

@@ -205,7 +205,7 @@ fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
         let all = [&["run"], way, &["--", program.to_str().unwrap()]].concat();
         let out = place.plimsoll(&all).output().unwrap();
         assert_eq!((text(&out.stdout).as_str(), out.status.code()), ("runs\n", Some(3)));
-        assert!(one_line(&out).contains("statically linked"));
+        assert!(one_line(&out).contains("static executable"));
     }
     for (arguments, names) in [
         (&["run", "--sites", "many", "--", "true"][..], "--sites"),

@@ -119,12 +119,14 @@ unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: 
     // SAFETY: p is a live block of at least n bytes.
     match unsafe { set_key(p, n, row) } {
         Some(amount) => rows::alloc(segment, t, segment.row(row).caller.load(Relaxed), amount),
-        None => {
-            segment.count(Counter::unbooked_blocks, 1);
-            // SAFETY: a live block.
-            segment.count(Counter::unbooked_bytes, unsafe { blocks::usable(p) } as u64);
-        }
+        None => unbooked(segment, p),
     }
+}
+
+fn unbooked(segment: Segment, p: *mut u8) {
+    segment.count(Counter::unbooked_blocks, 1);
+    // SAFETY: a live block.
+    segment.count(Counter::unbooked_bytes, unsafe { blocks::usable(p) } as u64);
 }
 
 /// The drift of a row is beyond its bound.
@@ -141,7 +143,7 @@ unsafe fn flush(segment: Segment, t: *mut ThreadState, p: *mut u8, caller: u32) 
     p
 }
 
-#[cold]
+/// malloc over another allocator, of a large block, or where there is no state.
 #[inline(never)]
 unsafe fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
     if !boot::resolved() {
@@ -150,11 +152,40 @@ unsafe fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: resolved; the arguments are the program's.
     unsafe {
         let p = calls::malloc(asked(n));
-        if !p.is_null() {
+        if !p.is_null() && !book_other(p, n, sp, fp) {
             book_slow(p, n, sp, fp);
         }
         p
     }
+}
+
+/// Books a fresh block of any allocator by a remembered stack. The state is taken only now: other allocators map memory
+/// and make threads inside malloc, and that comes through the hooks. False: nothing was done.
+#[inline(always)]
+unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
+    let t = tls_get::<CURRENT>() as *mut ThreadState;
+    let Some(segment) = Segment::current() else { return false };
+    if t.is_null() || image::is_image() {
+        return false;
+    }
+    tls_set::<CURRENT>(0);
+    // SAFETY: a non-null `current` is this thread's state, taken now; p is a live block; the entry's row is this thread's.
+    let booked = unsafe {
+        memo::recall(&*t, sp, fp).is_some_and(|m| {
+            let row = segment.row_at(m.row);
+            match set_key(p, n, blocks::row_of_key(m.row_key)) {
+                None => unbooked(segment, p),
+                Some(amount) if rows::add_alloc(row, amount) => {
+                    let caller = row.caller.load(Relaxed);
+                    flush(segment, t, p, caller);
+                }
+                Some(_) => {}
+            }
+            true
+        })
+    };
+    tls_set::<CURRENT>(t as usize);
+    booked
 }
 
 /// What to ask the allocator for.
@@ -296,12 +327,37 @@ unsafe fn free_flush(segment: Segment, p: *mut u8, caller: u32) {
 ///
 /// # Safety
 /// As free(3).
-#[cold]
 #[inline(never)]
 pub unsafe extern "C" fn free(p: *mut u8) {
-    if !p.is_null() {
-        // SAFETY: the caller's contract.
-        unsafe { free_slow(p) }
+    if p.is_null() {
+        return;
+    }
+    let t = tls_get::<CURRENT>() as *const ThreadState;
+    // SAFETY: a non-null `current` is this thread's state; p is a live block by free's own contract.
+    unsafe {
+        if let (false, Some(segment)) = (t.is_null() || image::is_image(), Segment::current()) {
+            let Some((key, amount)) = take_key(p) else {
+                unknown(segment, p);
+                return calls::free(p);
+            };
+            let row = segment.row(key.row);
+            if row.slot.load(Relaxed) != (*t).slot_mark {
+                free_for_other(segment, key, amount);
+            } else if rows::add_free(row, amount, (*t).room_span) {
+                return free_flush(segment, p, row.caller.load(Relaxed));
+            }
+            return calls::free(p);
+        }
+        free_slow(p)
+    }
+}
+
+/// Books the release of a block that another thread, or the shared row, has booked.
+fn free_for_other(segment: Segment, key: Key, amount: Amount) {
+    let caller = caller_of_key(segment, key);
+    match enter() {
+        Entered::Thread(mut inside) => rows::free(segment, Some(inside.state()), caller, amount),
+        _ => rows::free(segment, None, caller, amount),
     }
 }
 

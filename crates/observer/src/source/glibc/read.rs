@@ -18,8 +18,10 @@ const VERSION_WITHIN: u64 = 64 << 20;
 /// The walk of a process with these mappings. None without a gap: it has no glibc malloc.
 /// `tagged`: the VM in it has NMT on, and its blocks are wanted by category.
 pub fn read(target: &Target, vmas: &[Vma], tagged: bool) -> Sourced<Glibc> {
-    let files: Vec<(&str, String)> =
-        libc_files(vmas).into_iter().filter_map(|path| Some((path, version(target, path)?))).collect();
+    // A static program carries the banner only where it asks for the version: its malloc is known by its data.
+    let files: Vec<(&str, Option<String>)> =
+        libc_files(vmas).into_iter().map(|path| (path, version(target, path))).collect();
+    let is_known = files.iter().any(|(_, version)| version.is_some());
     if files.is_empty() {
         return (None, Vec::new());
     }
@@ -48,7 +50,9 @@ pub fn read(target: &Target, vmas: &[Vma], tagged: bool) -> Sourced<Glibc> {
         .collect();
     let (mut glibc, gaps) = survey(&memory, &libcs, vmas, tagged);
     if let Some(glibc) = &mut glibc {
-        glibc.version = files.into_iter().map(|(_, version)| version).next().unwrap_or_default();
+        glibc.version = files.into_iter().find_map(|(_, version)| version).unwrap_or_default();
+    } else if !is_known {
+        return (None, Vec::new());
     }
     (glibc, gaps)
 }

@@ -240,6 +240,11 @@ impl<W: Write> Page<'_, W> {
                     notes.push(format!("{clean} clean: the kernel takes it back when it needs it"));
                 }
             }
+            LineId::OtherAllocator => {
+                let kinds: Vec<String> = line.children.iter().take(2).map(|child| cut(&child.name, 24)).collect();
+                notes.push(format!("{}; mappings of the program's own may be among it", kinds.join(", ")));
+                return notes.join(", ");
+            }
             _ => {}
         }
         if line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0 {
@@ -256,9 +261,27 @@ impl<W: Write> Page<'_, W> {
         vmas.map(|vma| vma.shared_clean + vma.private_clean).sum()
     }
 
-    /// Arena cap, the readings' own cost and skew.
+    /// The second sum, the arena cap, the readings' own cost and skew.
     fn notes(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot;
+        if let Some(sum) = &self.ledger.cgroup
+            && sum.limit.is_some()
+        {
+            let parts: Vec<String> = sum
+                .lines
+                .iter()
+                .filter(|(_, _, bytes)| *bytes > Bytes(0))
+                .map(|(id, _, bytes)| format!("{} {bytes}", id.replace('-', " ")))
+                .collect();
+            let rest = Bytes(sum.rest.unsigned_abs());
+            let sign = if sum.rest < 0 { '−' } else { '+' };
+            writeln!(
+                self.out,
+                "\n  what the limit counts: {} = {} {sign} rest {rest}",
+                sum.charged,
+                parts.join(" + ")
+            )?;
+        }
         if let Some(glibc) = &snapshot.glibc
             && let Some(cap) = glibc.arena_cap
             && glibc.arenas.len() > 1

@@ -147,3 +147,83 @@ fn the_target_of_a_chroot_in_other_namespaces_is_explained() {
     explained.line_is("glibc-live", fixture.truth("live"));
     own_verdicts(&explained, &["healthy"]);
 }
+
+#[test]
+fn other_allocators_are_recognised_and_hold_what_the_program_asked_for() {
+    let directory = std::path::Path::new("/usr/lib/x86_64-linux-gnu");
+    for (library, name) in
+        [("libjemalloc.so.2", "jemalloc"), ("libtcmalloc_minimal.so.4", "tcmalloc"), ("libmimalloc.so.2", "mimalloc")]
+    {
+        let path = directory.join(library);
+        if !path.exists() {
+            skip("other allocators", &format!("{library} is not installed"));
+            continue;
+        }
+        let fixture = Fixture::run(Command::new(compiled("healthy", &[])).arg("64").env("LD_PRELOAD", &path));
+        let explained = fixture.explained();
+        // Size classes round 1000 bytes up to 1024; tcmalloc and mimalloc keep spans ahead.
+        let (found, truth) = (explained.line("other-allocator"), fixture.truth("live"));
+        assert!(found >= truth && found <= truth * 107 / 100, "{name}: {found} {truth}");
+        let line =
+            explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "other-allocator").unwrap();
+        assert!(line["children"].to_string().contains(name), "{line:#}");
+        own_verdicts(&explained, &["healthy"]);
+    }
+}
+
+/// A memory cgroup with a limit and one process in it; removed when dropped.
+struct Group {
+    path: std::path::PathBuf,
+    files: [&'static str; 2],
+}
+
+impl Group {
+    /// Where the memory controller may be used: version 1's hierarchy, or version 2's root that passes it on.
+    fn new(name: &str, limit: u64) -> Option<Group> {
+        let v1 = std::path::Path::new("/sys/fs/cgroup/memory");
+        let (root, files) = match v1.join("memory.limit_in_bytes").exists() {
+            true => (v1, ["memory.limit_in_bytes", "memory.usage_in_bytes"]),
+            false => (std::path::Path::new("/sys/fs/cgroup"), ["memory.max", "memory.current"]),
+        };
+        let path = root.join(format!("plimsoll-{name}-{}", std::process::id()));
+        std::fs::create_dir(&path).ok()?;
+        let group = Group { path, files };
+        std::fs::write(group.path.join(files[0]), limit.to_string()).ok().map(|()| group)
+    }
+
+    fn charged(&self) -> u64 {
+        std::fs::read_to_string(self.path.join(self.files[1])).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir(&self.path);
+    }
+}
+
+#[test]
+fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
+    let Some(group) = Group::new("limit", 128 * MIB) else {
+        return skip("cgroup", "no memory cgroup can be made here");
+    };
+    // The shell joins the group, so that all the fixture's pages are charged to it.
+    let enter =
+        format!("echo $$ > {}/cgroup.procs && exec {} 119", group.path.display(), compiled("healthy", &[]).display());
+    let fixture = Fixture::run(Command::new("sh").args(["-c", &enter]));
+    let explained = fixture.explained();
+    let limit = &explained.0["limit"];
+    assert_eq!(limit["bytes"], 128 * MIB);
+    let charged = explained.0["cgroup"]["charged_bytes"].as_u64().unwrap();
+    assert!(charged.abs_diff(group.charged()) <= MIB, "{charged} {}", group.charged());
+    let lines = explained.0["cgroup"]["lines"].as_array().unwrap();
+    let sum: i64 = lines.iter().map(|line| line["bytes"].as_i64().unwrap()).sum();
+    let rest = explained.0["cgroup"]["rest_bytes"].as_i64().unwrap();
+    assert_eq!(sum + rest, charged as i64);
+    // The kernel charges ahead by up to 64 pages for each CPU.
+    assert!(rest.unsigned_abs() <= 4 * MIB, "{rest}: {lines:?}");
+    explained.verdicts_are(&["limit-near"]);
+    drop(fixture);
+    // The group is empty once its process has been reaped.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+}

@@ -46,8 +46,18 @@ pub fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
             pieces.push(unclaimed(AddressRange::new(from, vma.range.end)));
         }
         share_out(snapshot, vma, &mut pieces[first..]);
+        for piece in pieces[first..].iter_mut().filter(|piece| is_likely_only(piece)) {
+            piece.error = piece.resident;
+        }
     }
     pieces
+}
+
+/// An owner that is likely, not known: all of it may be somebody else's.
+fn is_likely_only(piece: &Piece) -> bool {
+    piece.grade == Grade::Estimated
+        && piece.source == Source::Proc
+        && matches!(piece.owner, Owner::Line(LineId::OtherAllocator, _))
 }
 
 fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {

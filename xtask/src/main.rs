@@ -1,1 +1,28 @@
-fn main() {}
+//! Tasks of the project that are no part of the product: `cargo run -p xtask -- VERB`.
+
+mod bench;
+mod demo;
+mod images;
+mod stage;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | instructions [--bless] | demo | native-images";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let done = match arguments.first().map(String::as_str) {
+        Some("bench") => bench::run(&arguments[1..]),
+        Some("instructions") => bench::instructions(&arguments[1..]),
+        Some("demo") => demo::run(),
+        Some("native-images") => images::build(),
+        _ => Err(USAGE.into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What is counted, not timed: instructions, system calls, resident bytes.
+
+use super::measure::{Waiting, callgrind, collected, instructions, system_calls};
+use super::results::Results;
+use super::way::{Way, library};
+use super::{Bench, java, words};
+use crate::stage::{Result, folder, jdk, must, repository};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+const PLAIN: Way = Way::Plain("plain");
+const DEFAULT: Way = Way::Tracked("sampled");
+const OFF: Way = Way::Tracked("off");
+
+/// Also the golden figure of bench/instructions.txt.
+pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group("Instructions of one malloc+free pair", "bench/mtalloc.c, one thread, by callgrind; two lengths subtracted. HotSpot 25 summary gains 172 at 512 B and 344 at 1 KiB.");
+    results.head(&["way", "instructions", "gained", "bar"]);
+    let plain = bench.pair(&PLAIN)?;
+    for way in [PLAIN, OFF, DEFAULT, Way::Tracked("exact")] {
+        let count = bench.pair(&way)?;
+        let bar = if way.name() == DEFAULT.name() { "≤ 100" } else { "" };
+        results.row(&[way.name(), format!("{count:.1}"), format!("{:.1}", count - plain), bar.into()]);
+    }
+    Ok(())
+}
+
+/// Whole runs of programs that people use.
+pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group("Real programs, instructions", "Whole runs by callgrind, `plimsoll run` itself not counted.");
+    results.head(&["program", "plain", "Plimsoll, default", "ratio", "bar"]);
+    let out = folder("bench/out")?;
+    let mut row = |name: &str, count: &mut dyn FnMut(&Way) -> Result<u64>| -> Result<()> {
+        let (plain, tracked) = (count(&PLAIN)?, count(&DEFAULT)?);
+        let ratio = tracked as f64 / plain as f64;
+        results.row(&[name.into(), plain.to_string(), tracked.to_string(), format!("{ratio:.4}"), "≤ 1.05".into()]);
+        Ok(())
+    };
+
+    let (source, preprocessed) = (out.join("big.cpp"), out.join("big.ii"));
+    let headers = "#include <map>\n#include <string>\n#include <vector>\n#include <algorithm>\n";
+    fs::write(
+        &source,
+        format!(
+            "{headers}int f(int x) {{ std::map<std::string, std::vector<int>> m; m[std::to_string(x)].push_back(x); return m.size(); }}\n"
+        ),
+    )?;
+    must(Command::new("g++").arg("-E").arg(&source).arg("-o").arg(&preprocessed))?;
+    let cc1plus = must(Command::new("g++").arg("-print-prog-name=cc1plus"))?;
+    let compile = [preprocessed.display().to_string(), "-quiet".into(), "-O1".into(), "-o".into(), "/dev/null".into()];
+    row("cc1plus", &mut |way| instructions(way, Path::new(cc1plus.trim()), &compile))?;
+
+    let work = "import json,re,zlib\nd={str(i):[i,str(i)*3] for i in range(20000)}\ns=json.dumps(d)\nassert json.loads(s)==d\n\
+        print(len(re.findall('[0-9]+',s)),len(zlib.compress(s.encode())))";
+    row("python3", &mut |way| instructions(way, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
+
+    if let Some(home) = jdk(25).or_else(|| jdk(17)) {
+        let pairs = repository().join("bench/unsafe/Hello.java").display().to_string();
+        let classes = folder("bench/javac")?.display().to_string();
+        // One compiler thread less to vary: C1 alone, serial GC. What is left of the spread shows in the ratio.
+        let flags =
+            words(&["-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", "-J-Xshare:auto", "-d", &classes, &pairs]);
+        row("javac", &mut |way| instructions(way, &home.join("bin/javac"), &flags))?;
+    }
+    let requests = if bench.quick { "2000" } else { "20000" };
+    row("redis under load", &mut |way| redis(way, requests))
+}
+
+/// redis-server in callgrind, driven by redis-benchmark over a socket.
+fn redis(way: &Way, requests: &str) -> Result<u64> {
+    let out = folder("bench/out")?;
+    let (socket, log) = (out.join("redis.sock"), out.join("redis.callgrind"));
+    let _ = fs::remove_file(&socket);
+    let mut arguments = words(&["--port", "0", "--save", "", "--unixsocket"]);
+    arguments.push(socket.display().to_string());
+    let mut command = callgrind(way, Path::new("/usr/bin/redis-server"), &arguments)?;
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log)?);
+    let mut child = command.spawn()?;
+    for _ in 0..600 {
+        if socket.exists() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let mut load = Command::new("redis-benchmark");
+    load.arg("-s").arg(&socket).args(["-q", "-c", "10", "-n", requests, "-d", "200", "-t", "set,get,lpush,hset"]);
+    let done = must(&mut load);
+    let _ = Command::new("redis-cli").arg("-s").arg(&socket).args(["shutdown", "nosave"]).output();
+    if done.is_err() {
+        let _ = child.kill();
+    }
+    child.wait()?;
+    done?;
+    collected(&fs::read_to_string(log)?).ok_or("redis: no count".into())
+}
+
+/// The growth of RSS for each live block.
+pub fn memory(bench: &Bench, results: &mut Results) -> Result<()> {
+    let program = bench.program("blocks")?;
+    results.group(
+        "Resident bytes of live blocks",
+        "bench/blocks.c: growth of RSS, divided by the blocks; the bar is 8 B more on average on glibc.",
+    );
+    results.head(&["blocks", "allocator", "plain, B for a block", "tracked", "more", "more, % of plain"]);
+    let mut allocators = vec![("glibc", None)];
+    for (name, file) in
+        [("jemalloc", "libjemalloc.so.2"), ("tcmalloc", "libtcmalloc_minimal.so.4"), ("mimalloc", "libmimalloc.so.2.0")]
+    {
+        allocators.extend(library(file).map(|path| (name, Some(path))));
+    }
+    let shapes = [
+        ("16 to 528 B, touched", ["1000000", "16", "528", "all"]),
+        ("1,024 B, touched", ["300000", "1024", "1024", "all"]),
+        ("64 KiB to 1 MiB, first byte touched", ["2000", "65536", "1048576", "first"]),
+    ];
+    for (shape, arguments) in shapes {
+        let blocks: f64 = arguments[0].parse()?;
+        for (name, path) in &allocators {
+            let (plain, tracked) = match path {
+                None => (PLAIN, DEFAULT),
+                Some(path) => (Way::Allocator(name, path.clone()), Way::TrackedOver(name, path.clone())),
+            };
+            let grown = |way: &Way| -> Result<f64> {
+                Ok(must(&mut way.command(&program, &words(&arguments))?)?.trim().parse::<f64>()? / blocks)
+            };
+            let (plain, tracked) = (grown(&plain)?, grown(&tracked)?);
+            let more = tracked - plain;
+            let cells = [plain, tracked, more, 100.0 * more / plain].map(|figure| format!("{figure:.1}"));
+            results.row(&[&[shape.to_string(), name.to_string()], cells.as_slice()].concat());
+        }
+    }
+    Ok(())
+}
+
+/// A small program and a JVM that says hello.
+pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group("Start", "More than plain. Instructions by callgrind, system calls by strace, RSS of the waiting program from /proc/PID/status.");
+    results.head(&["program", "way", "instructions", "system calls", "RSS, KiB"]);
+    let crowd = bench.program("crowd")?;
+    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    let classes = bench.classes()?.display().to_string();
+    let hello =
+        |wait: &[&str]| words(&[&["-XX:+UseSerialGC", "-Xmx64m", "-Xint", "-cp", &classes, "Hello"], wait].concat());
+    let programs = [
+        ("/bin/true", Path::new("/bin/true").to_path_buf(), Vec::new(), crowd, words(&["0", "0"])),
+        ("java Hello, -Xint", java(&home), hello(&[]), java(&home), hello(&["60000"])),
+    ];
+    for (name, program, arguments, waiting, waiting_arguments) in programs {
+        let figures = |way: &Way| -> Result<[i64; 3]> {
+            let count = instructions(way, &program, &arguments)?;
+            let calls = system_calls(way, &program, &arguments)?;
+            let mut resident: Vec<u64> = Vec::new();
+            for _ in 0..5 {
+                let waiting = Waiting::start(way.command(&waiting, &waiting_arguments)?)?;
+                std::thread::sleep(Duration::from_millis(300));
+                resident.push(waiting.resident()?);
+            }
+            resident.sort_unstable();
+            Ok([count as i64, calls as i64, (resident[2] >> 10) as i64])
+        };
+        let plain = figures(&PLAIN)?;
+        let row = |way: &str, figures: [i64; 3], sign: bool| {
+            let cell = |figure: i64| if sign { format!("{figure:+}") } else { figure.to_string() };
+            [&[name.to_string(), way.to_string()], figures.map(cell).as_slice()].concat()
+        };
+        results.row(&row("plain", plain, false));
+        for way in [OFF, DEFAULT] {
+            let tracked = figures(&way)?;
+            let more = [0, 1, 2].map(|i| tracked[i] - plain[i]);
+            results.row(&row(&way.name(), more, true));
+        }
+    }
+    results.add("\nBars: ≤ 3,000,000 instructions, ≤ 60 calls, ≤ 300 KiB with sites off, ≤ 1,024 KiB by default.\n");
+    Ok(())
+}
+
+/// The booking of one mapping call, at few and at many mappings.
+pub fn mappings(bench: &Bench, results: &mut Results) -> Result<()> {
+    let program = bench.program("mapping")?;
+    results.group("Booking one mapping call", "bench/mapping.c by callgrind: user-mode instructions of one call (mmap and munmap, or mprotect), two lengths subtracted. HotSpot 25 summary: 680 to 740 at few regions, 20,800 at 1,200 thread stacks.");
+    results.head(&["call", "mappings", "plain", "sites off", "default", "gained by default", "bar"]);
+    for (call, verb) in [("mmap + munmap, each", "map"), ("mprotect", "protect")] {
+        for count in ["20", "2000", "20000"] {
+            let cost = |way: &Way| -> Result<f64> {
+                let run = |rounds: &str| instructions(way, &program, &words(&[count, rounds, verb]));
+                // Two calls in a round.
+                Ok((run("3000")? as f64 - run("1000")? as f64) / 4000.0)
+            };
+            let (plain, off, default) = (cost(&PLAIN)?, cost(&OFF)?, cost(&DEFAULT)?);
+            let figures = [plain, off, default, default - plain].map(|figure| format!("{figure:.0}"));
+            let mut cells = vec![call.to_string(), count.to_string()];
+            cells.extend(figures);
+            cells.push("≤ 200".into());
+            results.row(&cells);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Alternating runs of one program in several ways, and what valgrind, strace and /proc count.
+
+use super::stats::{Ratio, median, ratio};
+use super::way::Way;
+use crate::stage::{Result, folder, must};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// What was measured of one way.
+pub struct Column {
+    pub name: String,
+    pub median: f64,
+    /// Against the first way of the row.
+    pub ratio: Ratio,
+}
+
+/// Runs A, B, C, …, A, B, C, … in one session; what a run gives is the last line of its output that is a number.
+pub fn alternate(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<Command>) -> Result<Vec<Column>> {
+    let mut values = vec![Vec::new(); ways.len()];
+    // The round before the first warms the file cache and the unpacked tracker; its figures are thrown away.
+    for round in 0..=rounds {
+        for (way, values) in ways.iter().zip(&mut values) {
+            let text = must(&mut run(way)?)?;
+            let number = text.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
+            let number = number.ok_or_else(|| format!("{}: no number in\n{text}", way.name()))?;
+            if round > 0 {
+                values.push(number);
+            }
+        }
+    }
+    let column =
+        |(way, own): (&Way, &Vec<f64>)| Column { name: way.name(), median: median(own), ratio: ratio(&values[0], own) };
+    Ok(ways.iter().zip(&values).map(column).collect())
+}
+
+/// User-mode instructions of a whole run, by callgrind.
+pub fn instructions(way: &Way, program: &Path, arguments: &[String]) -> Result<u64> {
+    let mut command = callgrind(way, program, arguments)?;
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).output()?;
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    collected(&log).ok_or_else(|| format!("{command:?}: no count in\n{log}").into())
+}
+
+/// The command that counts; for programs that are driven from outside.
+pub fn callgrind(way: &Way, program: &Path, arguments: &[String]) -> Result<Command> {
+    let mut command = Command::new("valgrind");
+    let file = folder("bench/out")?.join("callgrind.out");
+    command.args(["--tool=callgrind", "--smc-check=all-non-file"]);
+    command.arg(format!("--callgrind-out-file={}", file.display())).arg(program).args(arguments);
+    command.envs(way.environment()?);
+    Ok(command)
+}
+
+/// `==123== Collected : 4567`
+pub fn collected(log: &str) -> Option<u64> {
+    let line = log.lines().rev().find_map(|line| line.split_once("Collected :"))?;
+    line.1.split_whitespace().next()?.parse().ok()
+}
+
+/// System calls of a run, threads and children included.
+pub fn system_calls(way: &Way, program: &Path, arguments: &[String]) -> Result<u64> {
+    let file = folder("bench/out")?.join("strace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&file);
+    // strace itself must not be tracked: it hands the environment to the program alone.
+    for (name, value) in way.environment()? {
+        command.arg("-E").arg(format!("{name}={value}"));
+    }
+    must(command.arg(program).args(arguments))?;
+    let text = fs::read_to_string(file)?;
+    let calls = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let (count, name) = (words.next()?.parse::<u64>().ok()?, words.next()?);
+        (name != "total").then_some(count)
+    });
+    Ok(calls.sum())
+}
+
+/// A program that says a line when it is ready and then waits; killed when let go of.
+pub struct Waiting(Child);
+
+impl Waiting {
+    pub fn start(mut command: Command) -> Result<Waiting> {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut waiting = Waiting(child);
+        let mut line = String::new();
+        let output = waiting.0.stdout.as_mut().ok_or("a pipe was asked for")?;
+        BufReader::new(output).read_line(&mut line)?;
+        if line.is_empty() { Err(format!("{command:?}: ended before it was ready").into()) } else { Ok(waiting) }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Resident bytes: anonymous, file-backed and shared (proc_pid_status(5)).
+    pub fn resident(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
+        let field = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
+        };
+        Ok((field("RssAnon:") + field("RssFile:") + field("RssShmem:")) << 10)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_count_of_callgrind_is_read() {
+    let log = "==7== Events    : Ir\n==7== Collected : 165241\n==7== \n==7== I   refs:      165,241\n";
+    assert_eq!(collected(log), Some(165_241));
+    assert_eq!(collected("==7== killed\n"), None);
+}

@@ -1,0 +1,97 @@
+//! bench/RESULTS.md: groups of rows, with the machine and the day they were measured on.
+
+use super::measure::Column;
+use crate::stage::{Result, must, repository};
+use std::fmt::Write;
+use std::fs;
+use std::process::Command;
+
+#[derive(Default)]
+pub struct Results {
+    text: String,
+}
+
+impl Results {
+    /// Starts a group; shown on the terminal as it grows.
+    pub fn group(&mut self, title: &str, how: &str) {
+        self.add(&format!("\n## {title}\n\n{how}\n\n"));
+    }
+
+    /// A table's head, its unit in the second column.
+    pub fn head(&mut self, columns: &[&str]) {
+        let rule: Vec<&str> = columns.iter().map(|_| "---").collect();
+        self.add(&format!("| {} |\n| {} |\n", columns.join(" | "), rule.join(" | ")));
+    }
+
+    pub fn row(&mut self, cells: &[String]) {
+        self.add(&format!("| {} |\n", cells.join(" | ")));
+    }
+
+    /// One line for each way of an alternating run; a way named in `bars` is judged.
+    pub fn ways(&mut self, what: &str, columns: &[Column], bars: &[(&str, f64)]) {
+        for column in columns {
+            let bar = bars.iter().find(|(name, _)| *name == column.name);
+            let ratio = column.ratio;
+            let (bar, verdict) =
+                bar.map_or((String::new(), ""), |(_, bar)| (format!("≤ {bar:.2}"), ratio.verdict(*bar)));
+            self.row(&[
+                what.into(),
+                column.name.clone(),
+                format!("{:.1}", column.median),
+                format!("{:.3}", ratio.value),
+                format!("{:.3} to {:.3}", ratio.low, ratio.high),
+                bar,
+                verdict.into(),
+            ]);
+        }
+    }
+
+    pub fn add(&mut self, text: &str) {
+        print!("{text}");
+        self.text += text;
+    }
+
+    /// Writes the file whole: figures of different days never stand in one table.
+    pub fn write(&self, quick: bool) -> Result<()> {
+        let first = |text: String| text.lines().next().unwrap_or_default().trim().to_string();
+        let ask = |program: &str, arguments: &[&str]| -> String {
+            must(Command::new(program).args(arguments)).map(first).unwrap_or_else(|_| "unknown".into())
+        };
+        let processor = fs::read_to_string("/proc/cpuinfo")?;
+        let model =
+            processor.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(": "));
+        let cores = std::thread::available_parallelism()?.get();
+        let mut head = String::from("# Results of `make bench`\n\n");
+        writeln!(
+            head,
+            "- day: {}, commit {}",
+            ask("date", &["-u", "+%F %H:%M UTC"]),
+            ask("git", &["rev-parse", "--short", "HEAD"])
+        )?;
+        writeln!(
+            head,
+            "- machine: {} × {}, Linux {}",
+            cores,
+            model.map_or("unknown", |(_, name)| name),
+            ask("uname", &["-r"])
+        )?;
+        writeln!(
+            head,
+            "- {}; {}; {}",
+            ask("ldd", &["--version"]),
+            ask("rustc", &["--version"]),
+            ask("gcc", &["--version"])
+        )?;
+        writeln!(head, "- load before and after: {}", fs::read_to_string("/proc/loadavg")?.trim())?;
+        head += "\nRuns alternate (A, B, C, A, B, C, …) in one session. A ratio is that of two medians, against the first line of its \
+            table; its bound is a bootstrap's 95 % over rounds. The second plain line is the A/A ratio: what noise alone makes. \
+            A bar `holds` or `fails` only if the whole bound does, otherwise it is `open`.\n";
+        if quick {
+            head += "\n**A quick run: few rounds, to see that everything works. Not for judging.**\n";
+        }
+        let name = if quick { "target/bench-quick.md" } else { "bench/RESULTS.md" };
+        fs::write(repository().join(name), head + &self.text)?;
+        eprintln!("written: {name}");
+        Ok(())
+    }
+}

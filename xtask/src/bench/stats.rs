@@ -1,0 +1,80 @@
+//! Medians of alternating runs and how far a ratio of two can be trusted.
+
+/// The ratio of two medians with a 95 % bound.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    pub value: f64,
+    pub low: f64,
+    pub high: f64,
+}
+
+impl Ratio {
+    /// Against a bar: holds or fails only if the whole bound does.
+    pub fn verdict(&self, bar: f64) -> &'static str {
+        match (self.high <= bar, self.low > bar) {
+            (true, _) => "holds",
+            (_, true) => "fails",
+            _ => "open",
+        }
+    }
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0,
+    }
+}
+
+/// Bootstrap over rounds: a round's two runs are drawn together, since they shared the machine's mood.
+/// median(b*) / median(a*) over 2,000 resamples with a fixed seed; the bound is its 2.5th and 97.5th percentile.
+pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
+    let rounds = a.len().min(b.len());
+    let value = median(b) / median(a);
+    if rounds < 3 {
+        return Ratio { value, low: f64::NEG_INFINITY, high: f64::INFINITY };
+    }
+    let mut state = 0x2545_F491_4F6C_DD1Du64;
+    let mut draw = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % rounds as u64) as usize
+    };
+    let mut ratios: Vec<f64> = (0..2000)
+        .map(|_| {
+            let picks: Vec<usize> = (0..rounds).map(|_| draw()).collect();
+            let of = |values: &[f64]| median(&picks.iter().map(|pick| values[*pick]).collect::<Vec<_>>());
+            of(b) / of(a)
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    Ratio { value, low: ratios[50], high: ratios[1949] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn a_bound_holds_the_true_ratio_and_narrows() {
+        let noise = |i: usize| ((i * 7919) % 101) as f64 / 1000.0;
+        let a: Vec<f64> = (0..31).map(|i| 10.0 + noise(i)).collect();
+        let b: Vec<f64> = (0..31).map(|i| 12.0 + noise(i * 3 + 1)).collect();
+        let wide = ratio(&a[..5], &b[..5]);
+        let narrow = ratio(&a, &b);
+        assert!(narrow.low <= 1.2 && 1.2 <= narrow.high, "{narrow:?}");
+        assert!(narrow.high - narrow.low < wide.high - wide.low, "{narrow:?} {wide:?}");
+        assert_eq!((narrow.verdict(1.25), narrow.verdict(1.1)), ("holds", "fails"));
+        assert_eq!(ratio(&a[..2], &b[..2]).verdict(1.25), "open");
+    }
+}

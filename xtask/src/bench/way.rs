@@ -1,0 +1,130 @@
+//! The ways in which one and the same program is run: as it is, under Plimsoll, under a peer.
+
+use crate::stage::{Result, folder, jdk, must, plimsoll};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[derive(Clone, Debug)]
+pub enum Way {
+    /// Two of these in one session give the A/A ratio.
+    Plain(&'static str),
+    /// Under Plimsoll with this `--sites`.
+    Tracked(&'static str),
+    /// Another allocator, preloaded.
+    Allocator(&'static str, PathBuf),
+    /// The tracker over another allocator.
+    TrackedOver(&'static str, PathBuf),
+    Heaptrack,
+    /// async-profiler's nativemem with these further options.
+    AsyncProfiler(&'static str),
+    /// A HotSpot with -XX:NativeMemoryTracking.
+    Nmt(&'static str),
+}
+
+impl Way {
+    pub fn name(&self) -> String {
+        match self {
+            Way::Plain(name) => name.to_string(),
+            Way::Tracked(sites) => format!("Plimsoll, sites {sites}"),
+            Way::Allocator(name, _) => name.to_string(),
+            Way::TrackedOver(name, _) => format!("Plimsoll over {name}"),
+            Way::Heaptrack => "heaptrack".into(),
+            Way::AsyncProfiler(options) => format!("async-profiler nativemem{options}"),
+            Way::Nmt(level) => format!("HotSpot NMT {level}"),
+        }
+    }
+
+    /// How many times as long it takes as plain, roughly: runs of slow peers are made shorter.
+    pub fn slowness(&self) -> u64 {
+        match self {
+            Way::Heaptrack | Way::AsyncProfiler(_) => 10,
+            _ => 1,
+        }
+    }
+
+    pub fn command(&self, program: &Path, arguments: &[String]) -> Result<Command> {
+        let out = folder("bench/out")?;
+        let mut command = match self {
+            Way::Tracked(sites) | Way::TrackedOver(sites, _) => {
+                let sites = if let Way::TrackedOver(..) = self { "sampled" } else { sites };
+                let mut command = Command::new(plimsoll()?);
+                command.args(["run", "--sites", sites, "--report", "none", "--dir"]).arg(segments()?);
+                command.arg("--").arg(program);
+                command
+            }
+            Way::Heaptrack => {
+                let mut command = Command::new("heaptrack");
+                command.arg("-r").arg("-o").arg(out.join("heaptrack")).arg(program);
+                command
+            }
+            _ => Command::new(program),
+        };
+        let is_java = program.ends_with("java");
+        match self {
+            Way::Allocator(_, library) | Way::TrackedOver(_, library) => {
+                command.env("LD_PRELOAD", library);
+            }
+            Way::AsyncProfiler(options) => {
+                let library = async_profiler()?;
+                let start = format!("start,nativemem{options},file={}", out.join("async-profiler.jfr").display());
+                if is_java {
+                    command.arg(format!("-agentpath:{}={start}", library.display()));
+                } else {
+                    command.env("LD_PRELOAD", library).env("ASPROF_COMMAND", start);
+                }
+            }
+            Way::Nmt(level) => {
+                command.arg(format!("-XX:NativeMemoryTracking={level}"));
+            }
+            _ => (),
+        }
+        command.args(arguments);
+        Ok(command)
+    }
+
+    /// The environment that makes a program tracked, for tools that start it themselves (valgrind, strace).
+    pub fn environment(&self) -> Result<Vec<(String, String)>> {
+        let Way::Tracked(sites) = self else { return Ok(Vec::new()) };
+        let mut command = Command::new(plimsoll()?);
+        command.args(["run", "--follow", "--sites", sites, "--report", "none", "--dir"]).arg(segments()?);
+        let text = must(command.args(["--", "env"]))?;
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        let ours = pairs.filter(|(name, _)| *name == "LD_PRELOAD" || name.starts_with("PLIMSOLL_"));
+        Ok(ours.map(|(name, value)| (name.to_string(), value.to_string())).collect())
+    }
+}
+
+/// On a tmpfs, where `run` puts them unless told otherwise; what a disk costs is another question.
+fn segments() -> Result<PathBuf> {
+    let path = Path::new("/dev/shm").join(format!("plimsoll-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&path)?;
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+    Ok(path)
+}
+
+pub fn remove_segments() {
+    if let Ok(path) = segments() {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
+/// An allocator of Debian's, by the file name of its library.
+pub fn library(name: &str) -> Option<PathBuf> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
+    folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
+}
+
+/// From Maven Central: the native library inside the jar.
+fn async_profiler() -> Result<PathBuf> {
+    let folder = folder("bench/async-profiler")?;
+    let member = if cfg!(target_arch = "aarch64") { "linux-arm64" } else { "linux-x64" };
+    let library = folder.join(member).join("libasyncProfiler.so");
+    if !library.exists() {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "dependency:copy", "-Dartifact=tools.profiler:async-profiler:4.5"]);
+        must(maven.arg(format!("-DoutputDirectory={}", folder.display())))?;
+        let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed to unpack async-profiler")?;
+        must(Command::new(home.join("bin/jar")).arg("xf").arg("async-profiler-4.5.jar").current_dir(&folder))?;
+    }
+    Ok(library)
+}

@@ -1,0 +1,20 @@
+//! `make demo`: a JVM that leaks native memory while its Java heap is flat, and the report that says where.
+
+use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
+use std::process::Command;
+
+pub fn run() -> Result<()> {
+    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed (run .ci/setup)")?;
+    let classes = folder("demo")?;
+    let source = repository().join("fixtures/java/Leak.java");
+    must(Command::new(home.join("bin/javac")).arg("-d").arg(&classes).arg(source))?;
+    let plimsoll = plimsoll()?;
+    println!(
+        "fixtures/java/Leak.java packs messages and forgets to end its Deflaters. Its Java heap stays flat; its process does not.\n"
+    );
+    println!("$ plimsoll run --report summary -- java -Xmx64m Leak\n");
+    let mut command = Command::new(plimsoll);
+    command.args(["run", "--report", "summary", "--"]).arg(home.join("bin/java"));
+    let status = command.args(["-Xmx64m", "-cp"]).arg(&classes).arg("Leak").status()?;
+    if status.success() { Ok(()) } else { Err(format!("the demo ended with {status}").into()) }
+}

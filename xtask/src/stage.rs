@@ -1,0 +1,53 @@
+//! Where things are: the repository, the release program, JDKs, scratch. And commands that must succeed.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
+}
+
+/// Cargo's target folder, wherever it was told to be.
+pub fn target() -> PathBuf {
+    let own = std::env::current_exe().expect("a running program has a path");
+    own.ancestors().nth(2).expect("target/PROFILE/xtask").to_path_buf()
+}
+
+pub fn plimsoll() -> Result<PathBuf> {
+    let program = target().join("release/plimsoll");
+    if program.exists() { Ok(program) } else { Err("target/release/plimsoll is missing: run `make build`".into()) }
+}
+
+/// A folder below target/ for what a task makes.
+pub fn folder(name: &str) -> Result<PathBuf> {
+    let path = target().join("xtask").join(name);
+    fs::create_dir_all(&path)?;
+    Ok(path)
+}
+
+/// The JDK of this major version: JAVA_HOME, or what lies where Debian and Adoptium put theirs.
+pub fn jdk(major: u32) -> Option<PathBuf> {
+    let mut homes: Vec<PathBuf> = std::env::var_os("JAVA_HOME").map(PathBuf::from).into_iter().collect();
+    if let Ok(entries) = fs::read_dir("/usr/lib/jvm") {
+        homes.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    let wanted = format!("JAVA_VERSION=\"{major}");
+    homes.into_iter().find(|home| {
+        let release = fs::read_to_string(home.join("release")).unwrap_or_default();
+        let version = release.lines().find_map(|line| line.strip_prefix(&wanted));
+        version.is_some_and(|rest| rest.starts_with(['.', '"'])) && home.join("bin/javac").exists()
+    })
+}
+
+/// Runs a command that has to succeed: its standard output.
+pub fn must(command: &mut Command) -> Result<String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e} (run .ci/setup)"))?;
+    if !output.status.success() {
+        return Err(format!("{command:?}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 pub struct Column {
     pub name: String,
     pub median: f64,
-    /// Against the first way of the row.
+    /// Against the first way, or what [`Way::base`] says.
     pub ratio: Ratio,
 }
 
@@ -30,8 +30,11 @@ pub fn alternate(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Resul
             }
         }
     }
-    let column =
-        |(way, own): (&Way, &Vec<f64>)| Column { name: way.name(), median: median(own), ratio: ratio(&values[0], own) };
+    let column = |(way, own): (&Way, &Vec<f64>)| Column {
+        name: way.name(),
+        median: median(own),
+        ratio: ratio(&values[way.base(ways)], own),
+    };
     Ok(ways.iter().zip(&values).map(column).collect())
 }
 

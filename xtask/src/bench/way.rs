@@ -27,11 +27,17 @@ impl Way {
             Way::Plain(name) => name.to_string(),
             Way::Tracked(sites) => format!("Plimsoll, sites {sites}"),
             Way::Allocator(name, _) => name.to_string(),
-            Way::TrackedOver(name, _) => format!("Plimsoll over {name}"),
+            Way::TrackedOver(name, _) => format!("Plimsoll over {name}, against it"),
             Way::Heaptrack => "heaptrack".into(),
             Way::AsyncProfiler(options) => format!("async-profiler nativemem{options}"),
             Way::Nmt(level) => format!("HotSpot NMT {level}"),
         }
+    }
+
+    /// What its ratio is against: over another allocator that allocator alone, otherwise the first way.
+    pub fn base(&self, ways: &[Way]) -> usize {
+        let Way::TrackedOver(name, _) = self else { return 0 };
+        ways.iter().position(|way| matches!(way, Way::Allocator(alone, _) if alone == name)).unwrap_or(0)
     }
 
     /// How many times as long it takes as plain, roughly: runs of slow peers are made shorter.

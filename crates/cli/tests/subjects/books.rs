@@ -104,18 +104,27 @@ impl Books {
         );
     }
 
-    /// A counter of the segment's header, wherever the report has it.
-    pub fn counter(&self, name: &str) -> Option<u64> {
-        fn find(value: &Value, name: &str) -> Option<u64> {
-            match value {
-                Value::Object(map) => {
-                    map.get(name).and_then(Value::as_u64).or_else(|| map.values().find_map(|inner| find(inner, name)))
-                }
-                Value::Array(list) => list.iter().find_map(|inner| find(inner, name)),
-                _ => None,
-            }
+    /// A counter of the segment's header.
+    pub fn counter(&self, name: &str) -> u64 {
+        let counters = self.whole["counters"].as_array().expect("the report has the segment's counters");
+        let own = counters.iter().find(|counter| counter["name"] == name);
+        own.and_then(|counter| counter["value"].as_u64()).unwrap_or_else(|| panic!("no counter {name}"))
+    }
+
+    /// The books miss nothing: what could not be booked is counted, and that count is zero.
+    pub fn assert_complete(&self, whose: &str) {
+        let lost = [
+            "unbooked_operations",
+            "unbooked_blocks",
+            "vmap_lost",
+            "modules_lost",
+            "categories_lost",
+            "grow_failures",
+            "faults",
+        ];
+        for name in lost {
+            assert_eq!(self.counter(name), 0, "{whose}: {name}\n{self}");
         }
-        find(&self.whole, name)
     }
 }
 

@@ -103,7 +103,9 @@ impl Door {
     pub fn balanced_books(&self, whose: &str) -> Vec<Books> {
         let read = |file: &PathBuf| {
             let books = Books::read(plimsoll(), file.to_str().expect("a UTF-8 path"));
-            books.assert_balanced(&format!("{whose}, {}", file.display()));
+            let whose = format!("{whose}, {}", file.display());
+            books.assert_balanced(&whose);
+            books.assert_complete(&whose);
             books
         };
         self.segment_files().iter().map(read).collect()
@@ -257,7 +259,7 @@ fn line(name: &str, plain: &Evidence, tracked: &Evidence, books: &[Books]) -> St
     let mut categories: Vec<&str> = books.iter().flat_map(|b| b.categories.keys().map(String::as_str)).collect();
     categories.sort_unstable();
     categories.dedup();
-    let operations: u64 = books.iter().filter_map(|b| b.counter("vmap_operations")).sum();
+    let operations: u64 = books.iter().map(|b| b.counter("vmap_operations")).sum();
     let seconds = tracked.wall.as_secs_f64();
     format!(
         "subject {name}: {} process(es), {:.2} s plain, {seconds:.2} s tracked, {} blocks allocated, {} mapping operations \

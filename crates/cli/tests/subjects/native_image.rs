@@ -142,3 +142,22 @@ fn closure_compiler_dynamic() {
 fn closure_compiler_packed_by_upx() {
     closure("20250407.0.0", "closure-compiler-20250407-upx", 400);
 }
+
+/// Nothing can be interposed in a static program: it is said in one sentence, and the program runs.
+#[test]
+fn closure_compiler_static() {
+    let compiler = npm("google-closure-compiler-linux", "20261015.0.0", "package/compiler");
+    let scratch = crate::stage::Scratch::new("static");
+    let input = scratch.path().join("in.js");
+    fs::write(&input, script(200)).expect("scratch can be written");
+    let run = |command: &mut Command| command.arg("--js").arg(&input).output().expect("the compiler starts");
+    let plain = run(&mut Command::new(&compiler));
+    let tracked = run(&mut Door::tracked(scratch.path(), "off").command(&compiler));
+    assert_eq!((plain.status, &plain.stdout), (tracked.status, &tracked.stdout));
+    let said = String::from_utf8_lossy(&tracked.stderr).into_owned();
+    let own =
+        said.strip_suffix(String::from_utf8_lossy(&plain.stderr).as_ref()).expect("the compiler's own words follow");
+    assert_eq!(own.trim_end().lines().count(), 1, "one sentence: {own}");
+    assert!(own.contains("static"), "which says why: {own}");
+    say(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
+}

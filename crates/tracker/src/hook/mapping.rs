@@ -82,7 +82,7 @@ fn settle(segment: Segment) {
 enum Operation {
     Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
     Unmap { start: usize, bytes: usize },
-    Protect { start: usize, bytes: usize, prot: u16, caller: u32 },
+    Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },
     Remap { remap: Remap },
 }
 
@@ -184,7 +184,16 @@ fn book(segment: Segment, op: Operation) {
             b.map(start as u64, bytes as u64, attributes, placement, post)
         }
         Operation::Unmap { start, bytes } => b.unmap(start as u64, bytes as u64, post, |_| ()),
-        Operation::Protect { start, bytes, prot, caller } => {
+        Operation::Protect { start, bytes, prot, caller, failed } => {
+            // mprotect that meets a hole fails, but what lies before the hole has changed (mprotect(2), ENOMEM).
+            let mut at = start as u64;
+            while let Some(v) = failed.then(|| b.lookup(at)).flatten() {
+                at = v.end;
+            }
+            let bytes = if failed { bytes.min(at as usize - start) } else { bytes };
+            if bytes == 0 {
+                return;
+            }
             b.protect(start as u64, bytes as u64, prot, caller, ms, post)
         }
         Operation::Remap { remap } => b.remap(remap, post),
@@ -355,7 +364,11 @@ pub unsafe extern "C" fn mprotect(
     let real = || unsafe { calls::mprotect(a, n, prot) };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
-    locked(segment, real, |r| (*r == 0).then_some(Operation::Protect { start: a, bytes: n, prot: prot as u16, caller }))
+    locked(segment, real, |r| {
+        let failed = *r != 0;
+        let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
+        (!failed || crate::sys::libc::errno() == os::errno::ENOMEM).then_some(change)
+    })
 }
 
 /// madvise(2): changes what is resident, not what is mapped; counted.

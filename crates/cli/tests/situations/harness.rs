@@ -221,11 +221,24 @@ pub fn fresh_dir(name: &str) -> PathBuf {
     } else {
         scratch("dirs")
     };
+    static SWEPT: std::sync::Once = std::sync::Once::new();
+    SWEPT.call_once(|| sweep(memory));
     let dir = all.join(name);
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).expect("scratch directory");
     fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("private directory");
     dir
+}
+
+/// Removes what earlier runs of these tests, now ended, left in memory for a look at their failures.
+fn sweep(memory: &Path) {
+    for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().to_string();
+        let Some(pid) = name.strip_prefix("plimsoll-situations-") else { continue };
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 /// Drops the segments of a row that passed.

@@ -13,12 +13,10 @@
 
 use super::rows::IndexEntry;
 use super::segment::Segment;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::*};
-use plimsoll_segment::{Counter, Section};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
+use plimsoll_segment::{Counter, Row, Section};
 
 static BUSY: AtomicBool = AtomicBool::new(false);
-/// Drift of shared rows that found the lock taken.
-static WAITING: AtomicI64 = AtomicI64::new(0);
 
 const SMALLEST_BOUND: u64 = 4096;
 const LARGEST_BOUND: u64 = 1 << 20;
@@ -63,18 +61,17 @@ pub fn flush(segment: Segment, e: &mut IndexEntry, span: i64) {
     BUSY.store(false, Release);
 }
 
-/// The same for a shared row, block by block.
-pub fn shared(segment: Segment, caller: u32, bytes: i64, count: i64) {
-    for _ in 0..1000 {
-        if !BUSY.swap(true, Acquire) {
-            central(segment, caller, bytes, count);
-            BUSY.store(false, Release);
-            return;
-        }
-        core::hint::spin_loop();
+/// The same for a shared row. Nobody waits for the lock, which a signal handler may find held below itself: what isn't
+/// told now stays in the row's room.
+pub fn flush_shared(segment: Segment, row: &Row, flushed: &AtomicU32) {
+    if BUSY.swap(true, Acquire) {
+        return;
     }
-    // A signal handler on top of `flush` of the same thread: never wait for it.
-    WAITING.fetch_add(bytes, Relaxed);
+    let bytes = row.room.swap(0, Relaxed).wrapping_neg();
+    let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
+    let count = net.wrapping_sub(flushed.swap(net, Relaxed)) as i32 as i64;
+    central(segment, row.caller.load(Relaxed), bytes, count);
+    BUSY.store(false, Release);
 }
 
 fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
@@ -87,8 +84,7 @@ fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
     if raise(&k.peak_bytes, &k.count_at_peak, add(&k.live_bytes, bytes), add(&k.live_count, count)) {
         k.peak_ns.store(now, Relaxed);
     }
-    let late = WAITING.swap(0, Relaxed);
-    let total = add(&h.live_bytes, bytes.wrapping_add(late));
+    let total = add(&h.live_bytes, bytes);
     let blocks = add(&h.live_count, count);
     if raise(&h.peak_bytes, &h.count_at_peak, total, blocks) {
         h.peak_ns.store(now, Relaxed);
@@ -98,23 +94,27 @@ fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
             _ => 0,
         };
         if total as u64 > kept + kept / 100 {
-            keep_composition(segment, if valid == 0 { 1 } else { 0 }, total, blocks, now);
+            keep_composition(segment, if valid == 0 { 1 } else { 0 }, now);
         }
     }
 }
 
-/// Writes what the total consists of into the half that isn't valid, then makes it the valid one.
-fn keep_composition(segment: Segment, half: u32, total: i64, blocks: i64, now: u64) {
+/// Writes what the total consists of into the half that isn't valid, then makes it the valid one. A category whose
+/// releases were told before its allocations is below zero for a while; it counts as nothing, so the total is summed anew.
+fn keep_composition(segment: Segment, half: u32, now: u64) {
     let h = segment.header();
     let i = half as usize;
+    let (mut bytes, mut count) = (0, 0);
     for k in 0..segment.used(Section::Categories) as u16 {
         let k = segment.category(k);
-        k.at_peak_bytes[i].store(k.live_bytes.load(Relaxed).max(0) as u64, Relaxed);
-        k.at_peak_count[i].store(k.live_count.load(Relaxed).max(0) as u64, Relaxed);
+        let (b, n) = (k.live_bytes.load(Relaxed).max(0) as u64, k.live_count.load(Relaxed).max(0) as u64);
+        k.at_peak_bytes[i].store(b, Relaxed);
+        k.at_peak_count[i].store(n, Relaxed);
+        (bytes, count) = (bytes + b, count + n);
     }
     let c = &h.compositions[i];
-    c.total_bytes.store(total.max(0) as u64, Relaxed);
-    c.total_count.store(blocks.max(0) as u64, Relaxed);
+    c.total_bytes.store(bytes, Relaxed);
+    c.total_count.store(count, Relaxed);
     c.time_ns.store(now, Relaxed);
     h.composition.store(half, Release);
 }
@@ -122,7 +122,6 @@ fn keep_composition(segment: Segment, half: u32, total: i64, blocks: i64, now: u
 /// In a fork child: whoever held the lock in the parent isn't here, and peaks begin anew.
 pub fn reset_after_fork(parent: Segment, child: Segment) {
     BUSY.store(false, Relaxed);
-    WAITING.store(0, Relaxed);
     let now = crate::boot::now_ns();
     let (h, p) = (child.header(), parent.header());
     let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
@@ -142,10 +141,11 @@ pub fn reset_after_fork(parent: Segment, child: Segment) {
         begin(&k.live_bytes, &k.live_count, &k.peak_bytes, &k.count_at_peak);
         k.peak_ns.store(now, Relaxed);
     }
-    keep_composition(child, 0, h.live_bytes.load(Relaxed), h.live_count.load(Relaxed), now);
+    keep_composition(child, 0, now);
 }
 
 /// Tells the central figures of blocks that were booked before they were there.
 pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
+    super::rows::told(caller, count);
     central(segment, caller, bytes, count);
 }

@@ -28,8 +28,15 @@ pub const ROW_OVERFLOW: u32 = 1;
 /// See [`ROW_OVERFLOW`].
 pub const ROW_EARLY: u32 = 2;
 
-/// Caller → shared row, private; reserved, touched where used.
+/// Caller → [`SharedEntry`], private; reserved, touched where used.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
+
+/// What [`IndexEntry`] is for a thread's rows.
+#[repr(C)]
+struct SharedEntry {
+    row: AtomicU32,
+    flushed: AtomicU32,
+}
 
 /// What one block means for the books.
 #[derive(Clone, Copy)]
@@ -43,7 +50,7 @@ pub struct Amount {
 /// Makes the fixed rows of a fresh segment.
 pub fn init(segment: Segment) -> bool {
     if SHARED.load(Relaxed) == 0 {
-        match os::private(Section::Callers.capacity() * 4) {
+        match os::private(Section::Callers.capacity() * size_of::<SharedEntry>()) {
             Some(p) => SHARED.store(p as usize, Release),
             None => return false,
         }
@@ -54,8 +61,8 @@ pub fn init(segment: Segment) -> bool {
         }
         if caller != 0 {
             identify(segment.row(row), caller, SLOT_SHARED);
-            if let Some(cell) = shared_cell(caller) {
-                cell.store(row, Release);
+            if let Some(e) = shared_entry(caller) {
+                e.row.store(row, Release);
             }
         }
     }
@@ -67,24 +74,24 @@ fn identify(row: &Row, caller: u32, slot: u32) {
     row.slot.store(slot + 1, Release);
 }
 
-fn shared_cell(caller: u32) -> Option<&'static AtomicU32> {
+fn shared_entry(caller: u32) -> Option<&'static SharedEntry> {
     let p = SHARED.load(Acquire);
-    // SAFETY: `init` reserved one cell for each possible caller.
+    // SAFETY: `init` reserved one entry for each possible caller.
     (p != 0 && (caller as usize) < Section::Callers.capacity())
-        .then(|| unsafe { &*((p + caller as usize * 4) as *const AtomicU32) })
+        .then(|| unsafe { &*(p as *const SharedEntry).add(caller as usize) })
 }
 
 /// The shared row of a caller; the overflow caller's if there is no room.
 pub fn shared_row(segment: Segment, caller: u32) -> u32 {
-    let Some(cell) = shared_cell(caller) else { return ROW_OVERFLOW };
-    let row = cell.load(Acquire);
+    let Some(e) = shared_entry(caller) else { return ROW_OVERFLOW };
+    let row = e.row.load(Acquire);
     if row != 0 {
         return row;
     }
     match segment.append(Section::Rows) {
         Some(row) => {
             identify(segment.row(row), caller, SLOT_SHARED);
-            match cell.compare_exchange(0, row, AcqRel, Acquire) {
+            match e.row.compare_exchange(0, row, AcqRel, Acquire) {
                 Ok(_) => row,
                 // Another was first; ours stays empty.
                 Err(other) => other,
@@ -179,7 +186,7 @@ pub fn alloc(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amou
     row.alloc_count.fetch_add(1, Release);
     row.alloc_bytes.fetch_add(a.usable, Release);
     row.alloc_requested.fetch_add(a.requested, Release);
-    peaks::shared(segment, row.caller.load(Relaxed), a.usable as i64, 1);
+    tell_shared(segment, row, a.usable as i64);
 }
 
 /// Books a release by this thread by caller number.
@@ -199,5 +206,20 @@ pub fn free(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amoun
     row.free_count.fetch_add(1, Release);
     row.free_bytes.fetch_add(a.usable, Release);
     row.free_requested.fetch_add(a.requested, Release);
-    peaks::shared(segment, row.caller.load(Relaxed), -(a.usable as i64), -1);
+    tell_shared(segment, row, -(a.usable as i64));
+}
+
+/// A shared row begins with no room, and tells the central figures of every block, or of several when it next can.
+fn tell_shared(segment: Segment, row: &Row, bytes: i64) {
+    row.room.fetch_sub(bytes, Relaxed);
+    if let Some(e) = shared_entry(row.caller.load(Relaxed)) {
+        peaks::flush_shared(segment, row, &e.flushed);
+    }
+}
+
+/// The central figures know of this many live blocks in a caller's shared row.
+pub fn told(caller: u32, count: i64) {
+    if let Some(e) = shared_entry(caller) {
+        e.flushed.store(count as u32, Relaxed);
+    }
 }

@@ -183,7 +183,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.end_rounds = 3;
     // Another stack: nothing remembered of the last thread's holds.
     t.memo.store(empty(), Relaxed);
-    t.room_span = super::peaks::room_span(segment);
+    t.set_room_span(segment, super::peaks::room_span(segment));
     let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
     t.stack_high = stack.high;
     t.stack_bytes = stack.high - stack.low;
@@ -273,6 +273,20 @@ impl ThreadState {
     /// Category the program pushed last + 1; 0 none.
     pub fn category(&self) -> u32 {
         (self.category_tag >> 48) as u32
+    }
+
+    /// A new drift bound. What the rows of an adopted slot already lag behind stays what it is.
+    fn set_room_span(&mut self, segment: Segment, span: i64) {
+        let more = (span - self.room_span) / 2;
+        self.room_span = span;
+        for i in 0..=self.index_mask as usize {
+            // SAFETY: the index has that many entries and belongs to this thread.
+            let row = unsafe { (*self.index.add(i)).row };
+            if row != 0 {
+                let room = &segment.row(row).room;
+                room.store(room.load(Relaxed).wrapping_add(more), Relaxed);
+            }
+        }
     }
 
     /// Makes the memo larger when it misses often: a program with many callers pays for them, an idle thread doesn't.

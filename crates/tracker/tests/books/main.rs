@@ -1,0 +1,16 @@
+//! The tracker's books in this process: each module drives one file of account/ with random operations beside a dumb
+//! twin, and counts what it exercised.
+
+mod alone;
+mod callers;
+#[path = "../stack/random.rs"]
+mod random;
+mod rows;
+mod segment;
+mod table;
+mod threads;
+mod trailers;
+
+pub use alone::alone;
+pub use random::Random;
+pub use segment::fresh;

@@ -1,0 +1,62 @@
+//! A segment over anonymous memory, with the tables that boot makes, and sums over its rows.
+
+use plimsoll_segment::{Counter, FILE_BYTES, SLOT_SHARED, Section};
+use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::account::{callers, categories, rows, thread};
+use plimsoll_tracker::sys::os;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::*;
+
+/// A segment as boot leaves it, less the file.
+pub fn fresh() -> Segment {
+    let base = os::private(FILE_BYTES).expect("address space");
+    // SAFETY: a zeroed writable mapping of that size, never unmapped.
+    let segment = unsafe { Segment::at(base as usize) };
+    segment.header().composition.store(2, Relaxed);
+    assert!(segment.populate_start() && thread::init() && categories::init(segment) && callers::init(segment));
+    assert!(rows::init(segment));
+    assert_eq!(segment.append(Section::Threads), Some(SLOT_SHARED));
+    segment
+}
+
+/// A header counter.
+pub fn counter(segment: Segment, c: Counter) -> u64 {
+    segment.header().values[c as usize].load(Relaxed)
+}
+
+/// What the books say of a caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    pub alloc_count: u64,
+    pub alloc_bytes: u64,
+    pub alloc_requested: u64,
+    pub free_count: u64,
+    pub free_bytes: u64,
+    pub free_requested: u64,
+}
+
+/// Σ rows by caller, read as the reader algorithm says: all that was freed first.
+pub fn by_caller(segment: Segment) -> BTreeMap<u32, Sums> {
+    let mut sums = BTreeMap::<u32, Sums>::new();
+    let used = segment.used(Section::Rows) as u32;
+    for freed in [true, false] {
+        for i in 0..used {
+            let row = segment.row(i);
+            if row.slot.load(Acquire) == 0 {
+                continue;
+            }
+            let s = sums.entry(row.caller.load(Relaxed)).or_default();
+            if freed {
+                s.free_count += row.free_count.load(Acquire);
+                s.free_bytes += row.free_bytes.load(Acquire);
+                s.free_requested += row.free_requested.load(Acquire);
+            } else {
+                s.alloc_count += row.alloc_count.load(Acquire);
+                s.alloc_bytes += row.alloc_bytes.load(Acquire);
+                s.alloc_requested += row.alloc_requested.load(Acquire);
+            }
+        }
+    }
+    sums.retain(|_, s| *s != Sums::default());
+    sums
+}

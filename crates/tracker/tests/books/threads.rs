@@ -1,0 +1,96 @@
+//! account/thread.rs: slots are handed out once at a time, and go on to the next thread.
+
+use crate::segment::counter;
+use crate::{alone, fresh};
+use plimsoll_segment::{Counter, Section};
+use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+fn attach(segment: Segment) -> &'static mut ThreadState {
+    thread::attach(segment, Some(Stack { low: 4096, high: 8192, guard: 0, kind: 0 })).expect("a slot")
+}
+
+#[test]
+fn no_slot_is_given_twice() {
+    alone(|| {
+        let segment = fresh();
+        const SLOTS: usize = 64;
+        let taken: Vec<AtomicBool> = (0..SLOTS).map(|_| AtomicBool::new(false)).collect();
+        let given: Vec<AtomicU64> = (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
+        std::thread::scope(|scope| {
+            for t in 0..8usize {
+                let (taken, given) = (&taken, &given);
+                scope.spawn(move || {
+                    for i in 0..4000 {
+                        // Two at a time now and then, so that the free ones come back in another order.
+                        let some: Vec<_> = (0..1 + (i + t) % 3).map(|_| attach(segment)).collect();
+                        for s in &some {
+                            assert!(!taken[s.slot as usize].swap(true, AcqRel), "slot {} given twice", s.slot);
+                            given[s.slot as usize].fetch_add(1, Relaxed);
+                            assert_eq!(s.slot_mark, s.slot + 1);
+                            assert_eq!(segment.thread(s.slot).state.load(Relaxed), 1);
+                        }
+                        if i % 2 == 0 {
+                            std::thread::yield_now();
+                        }
+                        for s in some {
+                            taken[s.slot as usize].store(false, Release);
+                            thread::detach(segment, s);
+                        }
+                    }
+                });
+            }
+        });
+        let used = segment.used(Section::Threads);
+        assert!(used <= 1 + 8 * 3, "at most 24 slots were held at once, {used} were made");
+        let mut total = 0;
+        for slot in 1..used {
+            let (generation, given) = (segment.thread(slot as u32).generation.load(Relaxed), given[slot].load(Relaxed));
+            assert_eq!(generation, given, "slot {slot}");
+            assert_eq!(segment.thread(slot as u32).state.load(Relaxed), 2);
+            total += given;
+        }
+        assert_eq!(counter(segment, Counter::threads_started), total);
+        println!("exercised: {total} threads in {} slots", used - 1);
+        assert!(total > 60_000);
+    });
+}
+
+/// A slot's next thread has the rows and the index of the last one, and nothing that was remembered of its stack.
+#[test]
+fn a_slot_goes_on() {
+    alone(|| {
+        let segment = fresh();
+        let first = attach(segment);
+        let (slot, state) = (first.slot, first as *const ThreadState);
+        let other = attach(segment);
+        assert_ne!(other.slot, slot);
+        first.category_tag = 7 << 48;
+        first.pushed = 3;
+        thread::detach(segment, first);
+        let next = attach(segment);
+        assert_eq!((next.slot, next as *const ThreadState), (slot, state), "the newest free slot is taken first");
+        assert_eq!((next.category(), next.pushed, next.end_rounds), (0, 0, 3));
+        assert_ne!(next.memo.load(Relaxed), next.own_memo, "the empty memo is in force");
+        assert_eq!(segment.thread(slot).generation.load(Relaxed), 2);
+        let more = attach(segment);
+        assert!(more.slot != slot && more.slot != other.slot);
+        println!("exercised: adoption of slot {slot}");
+    });
+}
+
+/// All slots in use: the thread is told so, and counted.
+#[test]
+fn full() {
+    alone(|| {
+        let segment = fresh();
+        let room = Section::Threads.capacity() - 1;
+        for _ in 0..room {
+            attach(segment);
+        }
+        assert!(thread::attach(segment, None).is_none());
+        assert_eq!(counter(segment, Counter::threads_shared), 1);
+        println!("exercised: {room} slots");
+    });
+}

@@ -1,0 +1,141 @@
+//! account/blocks.rs: whose block it is, known again; nothing else taken for it.
+
+use crate::{Random, alone};
+use plimsoll_segment::{Allocator, Section};
+use plimsoll_tracker::account::blocks::{self, Key, TABLE_FROM, TRAILER};
+
+/// A block of `usable` bytes somewhere in a buffer, at an address that is a multiple of 16, as malloc's are.
+struct Block {
+    memory: Vec<u128>,
+    usable: usize,
+}
+
+impl Block {
+    fn new(usable: usize) -> Block {
+        Block { memory: vec![0; usable / 16 + 2], usable }
+    }
+    fn start(&mut self) -> *mut u8 {
+        self.memory.as_mut_ptr().cast()
+    }
+    fn write(&mut self, row: u32, requested: usize) {
+        let (p, usable) = (self.start(), self.usable);
+        // SAFETY: the buffer has that many bytes.
+        unsafe { blocks::write_trailer(p, usable, blocks::row_key(row), requested) }
+    }
+    fn read(&mut self) -> Option<Key> {
+        let (p, usable) = (self.start(), self.usable);
+        // SAFETY: as above.
+        unsafe { blocks::read_trailer(p, usable) }
+    }
+    fn clear(&mut self) {
+        let (p, usable) = (self.start(), self.usable);
+        // SAFETY: as above.
+        unsafe { blocks::clear_trailer(p, usable) }
+    }
+    fn bytes(&mut self) -> &mut [u8] {
+        let (p, n) = (self.start(), self.memory.len() * 16);
+        // SAFETY: the buffer's own bytes.
+        unsafe { std::slice::from_raw_parts_mut(p, n) }
+    }
+    fn trailer(&mut self) -> &mut [u8] {
+        let end = self.usable;
+        &mut self.bytes()[end - TRAILER..end]
+    }
+}
+
+/// Every size that can have a trailer, glibc's (16 n + 8) and others', with telling rows and requests.
+#[test]
+fn round_trip() {
+    alone(|| {
+        blocks::init(Allocator::Glibc);
+        let mut random = Random(7);
+        let rows = Section::Rows.capacity() as u64;
+        let mut exercised = 0u64;
+        for usable in (TRAILER..TABLE_FROM).filter(|n| n % 8 == 0 || n % 61 == 0) {
+            let mut b = Block::new(usable);
+            assert_eq!(b.read(), None, "zeros are no trailer");
+            for i in 0..4 {
+                let row = [0, 1, rows - 1, random.below(rows)][i] as u32;
+                let requested = [0, usable - TRAILER, random.below((usable - TRAILER) as u64 + 1) as usize, 1][i];
+                b.write(row, requested);
+                assert_eq!(b.read(), Some(Key { row, requested: requested as u64 }), "usable {usable}");
+                exercised += 1;
+            }
+            b.clear();
+            assert_eq!(b.read(), None);
+        }
+        // Sizes that damaged chunk headers give: nothing is read at all, so nothing may fault.
+        for usable in [0, 1, 7, TABLE_FROM, TABLE_FROM + 8, usize::MAX, usize::MAX - 7, 1 << 47] {
+            let mut b = Block::new(64);
+            b.usable = usable;
+            assert_eq!(b.read(), None, "usable {usable:#x}");
+        }
+        println!("exercised: {exercised} round trips");
+    });
+}
+
+/// An overrun arrives at the lowest byte. One to three changed bytes are always seen, since they lie in the check; from
+/// four on, 30 bits have to come out right by chance.
+#[test]
+fn overruns_are_seen() {
+    alone(|| {
+        blocks::init(Allocator::Glibc);
+        let mut b = Block::new(104);
+        for value in 0..=255u8 {
+            b.write(77, 91);
+            let was = b.trailer()[0];
+            b.trailer()[0] = value;
+            assert_eq!(b.read().is_some(), was == value, "lowest byte {was:#x} became {value:#x}");
+        }
+        const RUNS: u64 = 1_000_000;
+        let mut random = Random(0x5eed);
+        let (mut accepted, mut changed, mut by_length) = (0u64, 0u64, [0u64; 9]);
+        for _ in 0..RUNS {
+            b.write(random.below(1 << 18) as u32, random.below(97) as usize);
+            let before = b.trailer().to_vec();
+            let n = 1 + random.below(8) as usize;
+            let noise = random.next().to_le_bytes();
+            b.trailer()[..n].copy_from_slice(&noise[..n]);
+            if b.trailer() == before {
+                continue;
+            }
+            (changed, by_length[n]) = (changed + 1, by_length[n] + 1);
+            let passed = b.read().is_some();
+            assert!(!passed || n > 3, "{n} overwritten bytes went unseen");
+            accepted += passed as u64;
+        }
+        println!("exercised: {changed} overruns, by length {:?}, accepted {accepted}", &by_length[1..]);
+        assert!(by_length[1..].iter().all(|n| *n > RUNS / 10), "every length");
+        // Of RUNS · 5/8 with four bytes or more, 2^-30 each: one in 1,700 runs of this test would have a single one.
+        assert!(accepted <= 1, "{accepted} overruns passed for trailers");
+    });
+}
+
+/// A trailer names its block: copied to another block it is none, unless both lie a multiple of 2^30 bytes apart (the
+/// check has 30 bits of the address).
+#[test]
+fn a_copy_elsewhere_is_none() {
+    alone(|| {
+        blocks::init(Allocator::Glibc);
+        let mut random = Random(3);
+        let mut arena = vec![0u128; 1 << 16];
+        let base = arena.as_mut_ptr() as *mut u8;
+        let usable = 88;
+        for _ in 0..200_000 {
+            let (a, b) = (random.below(60_000) as usize * 16, random.below(60_000) as usize * 16);
+            if a == b {
+                continue;
+            }
+            // SAFETY: both blocks lie in the arena of a mebibyte.
+            unsafe {
+                let (p, q) = (base.add(a), base.add(b));
+                blocks::write_trailer(p, usable, blocks::row_key(random.below(1 << 18) as u32), 80);
+                q.add(usable - TRAILER).copy_from(p.add(usable - TRAILER), TRAILER);
+                assert_eq!(blocks::read_trailer(q, usable), None, "{a:#x} copied to {b:#x}");
+                blocks::clear_trailer(p, usable);
+                blocks::clear_trailer(q, usable);
+            }
+        }
+        println!("exercised: 200000 copies");
+    });
+}

@@ -129,6 +129,10 @@ impl<W: Write> Page<'_, W> {
         {
             second += &format!("   peak {peak}");
         }
+        let hugetlb: Bytes = self.snapshot.vmas.iter().map(|vma| vma.hugetlb).sum();
+        if hugetlb > Bytes(0) {
+            second += &format!("   besides RSS {hugetlb} of hugetlbfs");
+        }
         if process.swap > Bytes(0) {
             second += &format!("   swapped out {}", process.swap);
         }
@@ -179,7 +183,8 @@ impl<W: Write> Page<'_, W> {
         let mut rest = line.resident;
         let mut left = line.children.iter().filter(|child| child.resident > Bytes(0)).count();
         for child in line.children.iter().take(CHILDREN) {
-            if child.resident.percent_of(line.resident) < 2.0 {
+            // The last one takes no more room by its name than as "1 more".
+            if child.resident.percent_of(line.resident) < 2.0 && left > 1 {
                 break;
             }
             let name = short(child, self.style.width.saturating_sub(24).max(30));
@@ -340,8 +345,14 @@ impl<W: Write> Page<'_, W> {
         };
         let width = self.style.width.max(60);
         let id = verdict.id.id();
-        writeln!(self.out, "\n{} {}", self.ink(ink, mark), self.ink(Ink::Bold, id))?;
-        for text in std::iter::once(&verdict.summary).chain(&verdict.evidence) {
+        let head = format!("{mark} {id}");
+        let mut summary = wrapped(&printable(&verdict.summary), width - head.len() - 2).into_iter();
+        let first = summary.next().unwrap_or_default();
+        writeln!(self.out, "\n{} {}  {first}", self.ink(ink, mark), self.ink(Ink::Bold, id))?;
+        for row in summary {
+            writeln!(self.out, "{:indent$}{row}", "", indent = head.len() + 2)?;
+        }
+        for text in &verdict.evidence {
             for row in wrapped(&printable(text), width - 4) {
                 writeln!(self.out, "    {row}")?;
             }
@@ -359,9 +370,10 @@ impl<W: Write> Page<'_, W> {
             }
         }
         if let Some((least, most)) = verdict.saving {
-            match least == most {
-                true => writeln!(self.out, "    saves about {most}")?,
-                false => writeln!(self.out, "    saves {least} to {most}")?,
+            match least {
+                least if least == most => writeln!(self.out, "    saves about {most}")?,
+                Bytes(0) => writeln!(self.out, "    saves up to {most}")?,
+                least => writeln!(self.out, "    saves {least} to {most}")?,
             }
         }
         if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {

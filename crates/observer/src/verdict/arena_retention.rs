@@ -25,7 +25,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let idle: Bytes = arenas.iter().filter(|arena| arena.attached_threads == 0).map(|arena| arena.free_resident).sum();
     let cpus = case.snapshot.host.cpus_online;
     let mut evidence = vec![format!(
-        "{} of thread arenas: {retained} resident and free, {live} live, in {holding} arenas that keep more than {WORTH_AN_ARENA}",
+        "{} thread arenas: {retained} resident and free, {live} live, in {holding} arenas that keep more than {WORTH_AN_ARENA}",
         arenas.len()
     )];
     if let Some(cap) = glibc.arena_cap {

@@ -3,7 +3,7 @@
 use super::case::Case;
 use super::{Severity, Verdict, VerdictId};
 
-pub fn verdict(case: Case<'_>) -> Verdict {
+pub fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     let mut evidence = Vec::new();
     let space = case.address_space();
     if space.0 / 4 > case.rss().0 && !case.snapshot.smaps_refused {
@@ -24,7 +24,10 @@ pub fn verdict(case: Case<'_>) -> Verdict {
         id: VerdictId::Healthy,
         severity: Severity::Note,
         bytes: case.rss(),
-        summary: "nothing stands out".to_owned(),
+        summary: match notes {
+            0 => "nothing stands out".to_owned(),
+            _ => "no rule warns; the notes are no problem by themselves".to_owned(),
+        },
         evidence,
         saving: None,
         remedies: Vec::new(),

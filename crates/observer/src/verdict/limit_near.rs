@@ -27,6 +27,11 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             needed - limit
         ));
     }
+    let retained = case.resident(LineId::GlibcRetained);
+    if retained.percent_of(counted) >= 10.0 {
+        evidence
+            .push(format!("{retained} of it is free inside malloc and kept: that comes first, see the verdict on it"));
+    }
     if let Some(cgroup) = &case.snapshot.cgroup {
         if cgroup.oom.oom_kill > 0 {
             evidence.push(format!("the group has had {} OOM kills", cgroup.oom.oom_kill));

@@ -148,7 +148,7 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
         verdict.remedies.sort_by_key(|remedy| remedy.effort);
     }
     if !snapshot.smaps_refused && verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
-        verdicts.push(healthy::verdict(case));
+        verdicts.push(healthy::verdict(case, verdicts.len()));
     }
     verdicts.sort_by(|one, other| other.severity.cmp(&one.severity).then(other.bytes.cmp(&one.bytes)));
     verdicts

@@ -20,7 +20,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         return None;
     }
     let each = Bytes(stacks.resident.0 / threads as u64);
-    let heavy = stacks.resident >= Bytes::mib(32) || threads >= 1000;
+    let share = stacks.resident.percent_of(case.rss());
+    let heavy = stacks.resident >= Bytes::mib(32) || threads >= 1000 || (threads >= 128 && share >= 25.0);
     let mut evidence = vec![
         format!(
             "{threads} threads, {each} of stack resident in each; {} of address space is reserved for them and costs nothing",

@@ -1,0 +1,195 @@
+//! The text and the JSON of a ledger with every kind of line, compared to the byte with goldens/explain.*.
+//! `BLESS=1 cargo test -p plimsoll-report` rewrites them: read the difference.
+
+use std::path::PathBuf;
+
+use plimsoll_observer::gap::{Gap, Source};
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::snapshot::{
+    Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, JavaThread, NmtCategory, Reading,
+    RegionSource, Snapshot, Thread, VmRegion, VmTag, Vma,
+};
+use plimsoll_observer::units::{AddressRange, Avma, Bytes};
+use plimsoll_observer::verdict::judge;
+use plimsoll_report::ledger_text::{Explanation, Style};
+use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
+
+/// A server in a container on a large host: 24 thread arenas that keep what their threads freed.
+fn shop() -> Explanation {
+    let mut snapshot = Snapshot { time: 1_795_211_234.5, ..Snapshot::default() };
+    let process = &mut snapshot.process;
+    (process.pid, process.namespaced_pid, process.name) = (4711, Some(7), "java".to_owned());
+    process.command = ["java", "-jar", "shop.jar", "\x1b]0;pwned\x07"].map(str::to_owned).to_vec();
+    (process.uptime, process.thread_count) = (Some(273_600.0), 212);
+    (snapshot.host.page, snapshot.host.cpus_online, snapshot.host.max_map_count) = (Bytes(4096), 40, Some(65_530));
+
+    let mut at = Avma(0x7f00_0000_0000);
+    let mut map = |snapshot: &mut Snapshot, rss: Bytes, size: Bytes, vma: Vma| {
+        let range = AddressRange::sized(at, size);
+        at = Avma(range.end.0 + (1 << 20));
+        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss, private_dirty: rss, ..vma });
+        range
+    };
+    let mib = Bytes::mib;
+    let regions = [
+        (VmTag::JavaHeap, mib(1044), mib(3072)),
+        (VmTag::Class, mib(184), mib(1200)),
+        (VmTag::Code, mib(118), mib(240)),
+        (VmTag::Gc, mib(61), mib(80)),
+    ];
+    let regions = regions.map(|(tag, rss, size)| {
+        let range = map(&mut snapshot, rss, size, Vma::default());
+        VmRegion { range, tag, committed: vec![range], source: RegionSource::NmtDetail }
+    });
+    let mut arenas = Vec::new();
+    for index in 0..25u64 {
+        let (live, free) = if index == 0 { (mib(40), mib(3)) } else { (mib(14), mib(50)) };
+        let heap = map(&mut snapshot, live + free, live + free, Vma::default());
+        arenas.push(Arena {
+            address: heap.start,
+            kind: if index == 0 { ArenaKind::Main } else { ArenaKind::Thread },
+            heaps: vec![heap],
+            reserved: if index == 0 { heap.length() } else { mib(64) },
+            live,
+            live_count: 9000,
+            bins: free - mib(1),
+            top: mib(1),
+            live_resident: live,
+            free_resident: free,
+            trimmable: free - Bytes::kib(700),
+            attached_threads: index % 3,
+            whole: true,
+            ..Arena::default()
+        });
+    }
+    snapshot.glibc = Some(Glibc { version: "2.36".into(), arenas, arena_cap: Some(320), ..Glibc::default() });
+    for tid in 1..=212u32 {
+        let stack = map(&mut snapshot, Bytes::kib(180), mib(1), Vma::default());
+        let name =
+            if tid <= 192 { format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16) } else { format!("exec-{tid}") };
+        let name = name[..name.len().min(15)].to_owned();
+        snapshot.threads.push(Thread { tid, namespaced_tid: tid, name, stack: Some(stack), ..Thread::default() });
+    }
+    let file = |name: &str, executable| Vma {
+        name: name.into(),
+        inode: 9,
+        executable,
+        backing: Backing::File,
+        ..Vma::default()
+    };
+    map(&mut snapshot, mib(15), mib(20), file("/usr/lib/jvm/lib/server/libjvm.so", true));
+    let index = Vma { inode: 10, deleted: true, shared_clean: mib(30), ..file("/data/\x1b[31mindex\n.cfs", false) };
+    map(&mut snapshot, mib(30), mib(400), index);
+    map(&mut snapshot, mib(2), mib(30), Vma::default());
+
+    let category = |name: &str, malloc| NmtCategory { name: name.into(), malloc, ..NmtCategory::default() };
+    snapshot.hotspot = Some(HotSpot {
+        version: "25.0.3+9-LTS".into(),
+        regions: regions.to_vec(),
+        categories: vec![category("Other", mib(96)), category("Compiler", mib(9)), category("Internal", mib(4))],
+        java_heap: Some(JavaHeap {
+            reserved: mib(3072),
+            committed: mib(1400),
+            occupied: mib(900),
+            live_after_gc: Some(mib(610)),
+            max: Some(mib(2800)),
+        }),
+        code_cache: vec![CodeCacheSegment {
+            name: "profiled nmethods".into(),
+            range: regions[2].range,
+            committed: mib(118),
+            occupied: mib(110),
+            reserved: mib(240),
+        }],
+        threads: (1..=192)
+            .map(|tid| JavaThread {
+                name: format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16),
+                tid,
+                stack: None,
+                daemon: true,
+            })
+            .collect(),
+        ..HotSpot::default()
+    });
+    let mut cgroup = Cgroup {
+        path: "/kubepods/pod7".into(),
+        limit: Some(mib(4096)),
+        charged: mib(3600),
+        cpu_quota: Some(2.0),
+        ..Cgroup::default()
+    };
+    (cgroup.stat.anon, cgroup.stat.file, cgroup.stat.inactive_file) = (mib(3300), mib(220), mib(100));
+    (cgroup.stat.kernel, cgroup.stat.sock) = (mib(60), mib(18));
+    snapshot.cgroup = Some(cgroup);
+    let reason = "no permission to read \x1b[2Jsomething";
+    snapshot.gaps.push(Gap::new(Source::Segment, reason, "no call sites").remedy("plimsoll run -- java -jar shop.jar"));
+    let reading = |source, took| Reading {
+        source,
+        began: std::time::Duration::ZERO,
+        took: std::time::Duration::from_micros(took),
+    };
+    snapshot.readings =
+        vec![reading(Source::HotSpot, 21_000), reading(Source::Proc, 11_300), reading(Source::Glibc, 64_000)];
+
+    let ledger = Ledger::of(&snapshot);
+    let verdicts = judge(&snapshot, &ledger);
+    Explanation { snapshot, ledger, verdicts }
+}
+
+fn compare(name: &str, found: &[u8]) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, found).expect("goldens can be written");
+    }
+    let expected = std::fs::read(&path).unwrap_or_default();
+    assert!(expected == found, "{name} differs; read it, then BLESS=1\n{}", String::from_utf8_lossy(found));
+}
+
+#[test]
+fn the_text_is_the_golden_one() {
+    let mut out = Vec::new();
+    ledger_text::write(&mut out, &shop(), Style { colour: false, width: 120 }).unwrap();
+    compare("explain.txt", &out);
+}
+
+#[test]
+fn the_json_is_the_golden_one() {
+    let mut out = Vec::new();
+    ledger_json::write(&mut out, &shop()).unwrap();
+    let mut value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    // The long tables of this case say nothing new after their first rows.
+    for table in ["arenas"] {
+        value[table].as_array_mut().expect("a table").truncate(2);
+    }
+    compare("explain.json", format!("{value:#}\n").as_bytes());
+}
+
+#[test]
+fn the_tables_have_their_columns_and_sums() {
+    let explanation = shop();
+    let mut out = Vec::new();
+    ledger_tables::arenas(&mut out, &explanation).unwrap();
+    compare("explain-arenas.txt", &out);
+    let mut out = Vec::new();
+    ledger_tables::maps(&mut out, &explanation, 60).unwrap();
+    let text = String::from_utf8(out).expect("UTF-8");
+    let rows: Vec<&str> = text.lines().collect();
+    let column = |row: &str, index: usize| row.split_whitespace().nth(index).and_then(|word| word.parse::<u64>().ok());
+    let rss: u64 = rows[1..rows.len() - 1].iter().filter_map(|row| column(row, 3)).sum();
+    assert_eq!(rss, explanation.ledger.rss.0 / 1024);
+    assert_eq!(rows.len() - 2, explanation.ledger.pieces.len());
+    assert!(!text.contains('\x1b'));
+}
+
+#[test]
+fn a_terminal_gets_our_colours_and_none_of_the_target_s() {
+    let mut out = Vec::new();
+    ledger_text::write(&mut out, &shop(), Style { colour: true, width: 100 }).unwrap();
+    let text = String::from_utf8(out).expect("UTF-8");
+    // Every escape is one of ours: ESC [ digits and semicolons m.
+    for after in text.split('\x1b').skip(1) {
+        let code = after.strip_prefix('[').and_then(|rest| rest.split_once('m')).map(|(code, _)| code);
+        assert!(code.is_some_and(|code| code.chars().all(|c| c.is_ascii_digit() || c == ';')), "{after:?}");
+    }
+    assert!(!text.contains("\x1b[2J") && !text.contains('\x07') && !text.contains("\x1b[31mindex"));
+}

@@ -127,8 +127,10 @@ fn beside_nmt(major: u32) {
     stop(server, scratch.path(), Instant::now(), Vec::new());
     assert!(theirs.len() > 10, "a report of NMT\n{}", String::from_utf8_lossy(&text));
 
+    // Its header of 16 B and its footer of 2 are part of what it asks malloc for, so they are in our figure.
+    let blocks = |their: &nmt::Category| their.malloc + their.arena + 18 * their.count;
     let mut table =
-        format!("JDK {major}, KiB{:>28} {:>12} {:>12} {:>12}\n", "NMT malloc", "ours", "NMT mapped", "ours");
+        format!("JDK {major}, KiB{:>28} {:>12} {:>12} {:>12}\n", "NMT blocks", "ours", "NMT mapped", "ours");
     let mut names: Vec<&str> = theirs.keys().map(String::as_str).collect();
     names.extend(ours.categories.keys().map(String::as_str).filter(|name| !theirs.contains_key(*name)));
     for name in names {
@@ -136,16 +138,42 @@ fn beside_nmt(major: u32) {
         let our = if name == "Total" { Some(&ours.total) } else { ours.categories.get(name) };
         let figure = |figure: &str| our.map_or(0, |figures| figures.get(figure) >> 10);
         let (malloc, mapped) = (figure("requested_bytes"), figure("committed_bytes"));
-        table +=
-            &format!("  {name:26} {:>12} {malloc:>12} {:>12} {mapped:>12}\n", their.malloc >> 10, their.mapped >> 10);
+        let (blocks, mappings) = (blocks(&their) >> 10, their.mapped >> 10);
+        if blocks + mappings > 0 || malloc + mapped > 0 {
+            table += &format!("  {name:26} {blocks:>12} {malloc:>12} {mappings:>12} {mapped:>12}\n");
+        }
     }
     say(&table);
-    // Every byte that it sees we see, and more: libraries' own blocks, its headers, what lies outside the VM.
-    let (sum, total) = (theirs["Total"].malloc as i128, ours.total.get("requested_bytes"));
-    assert!(
-        total >= sum * 98 / 100,
-        "NMT counts {sum} B of blocks, we {total} B (2 % for what came between the reports)"
-    );
+    hold_beside(&ours, &theirs, blocks);
+}
+
+/// The stated tolerance. Mappings: 256 KiB, since the code cache grows between the two reports; the Java heap, which can't
+/// here, to the byte. Blocks: 10 % and 512 KiB, since rules go by the caller's name and not by the tag that it passes.
+/// Left out: Compiler and Arena Chunk, whose arenas pass from one to the other at each compilation, and Internal, where
+/// the report itself allocates its megabytes of output.
+fn hold_beside(ours: &Books, theirs: &nmt::Report, blocks: impl Fn(&nmt::Category) -> u64) {
+    let our = |name: &str, figure: &str| ours.categories.get(name).map_or(0, |figures| figures.get(figure));
+    let mapped = |name: &str| i128::from(theirs.get(name).map_or(0, |category| category.mapped));
+    let near = |name: &str, ours: i128, theirs: i128, tolerance: i128| {
+        assert!((ours - theirs).abs() <= tolerance, "{name}: NMT {theirs} B, ours {ours} B, tolerance {tolerance} B");
+    };
+    near("Java Heap, mapped", our("Java Heap", "committed_bytes"), mapped("Java Heap"), 0);
+    for name in ["Code", "GC", "Metaspace", "Internal", "Safepoint"] {
+        near(&format!("{name}, mapped"), our(name, "committed_bytes"), mapped(name), 256 << 10);
+    }
+    // The archive of shared classes is mapped by the code that maps class space.
+    let classes = ["Class", "Shared class space"];
+    let (sum, their_sum) = (classes.map(|name| our(name, "committed_bytes")), classes.map(mapped));
+    near("Class, mapped", sum.iter().sum(), their_sum.iter().sum(), 256 << 10);
+    let mut compared = 0;
+    for name in ["Symbol", "Class", "Code", "GC", "Metaspace", "Module", "Thread", "Synchronization", "Object Monitors"]
+    {
+        let Some(category) = theirs.get(name) else { continue };
+        let their = i128::from(blocks(category));
+        near(&format!("{name}, blocks"), our(name, "requested_bytes"), their, their / 10 + (512 << 10));
+        compared += their;
+    }
+    assert!(compared > 4 << 20, "most of what the VM allocated was compared: {compared} B");
 }
 
 #[test]

@@ -9,6 +9,8 @@ pub struct Category {
     pub committed: u64,
     pub malloc: u64,
     pub count: u64,
+    /// HotSpot alone: chunks in use by arenas, which are malloc'ed too.
+    pub arena: u64,
     pub mapped: u64,
 }
 
@@ -33,10 +35,12 @@ pub fn hotspot(text: &str) -> Report {
             (category.reserved, category.committed) = (field(figures, "reserved="), field(figures, "committed="));
             current = Some(name);
         } else if let Some(category) = current.as_ref().and_then(|name| report.get_mut(name)) {
-            // A category may have several of each (Class: metadata and class space); arenas are malloc too.
+            // A category may have several of each (Class: metadata and class space).
             if trimmed.starts_with("(malloc=") || trimmed.starts_with("malloc:") {
                 category.malloc += field(trimmed, "malloc=").max(field(trimmed, "malloc: "));
                 category.count += field(trimmed, "#");
+            } else if trimmed.starts_with("(arena=") {
+                category.arena += field(trimmed, "arena=");
             } else if trimmed.starts_with("(mmap:") || trimmed.starts_with("mmap:") {
                 category.mapped += field(trimmed, "committed=");
             }
@@ -91,11 +95,11 @@ fn both_reports_are_read() {
     let report = hotspot(text);
     assert_eq!(
         report["Java Heap"],
-        Category { reserved: 1024 << 10, committed: 200 << 10, malloc: 0, count: 0, mapped: 200 << 10 }
+        Category { reserved: 1024 << 10, committed: 200 << 10, malloc: 0, count: 0, arena: 0, mapped: 200 << 10 }
     );
     assert_eq!(
         report["Code"],
-        Category { reserved: 60 << 10, committed: 40 << 10, malloc: 7 << 10, count: 3, mapped: 33 << 10 }
+        Category { reserved: 60 << 10, committed: 40 << 10, malloc: 7 << 10, count: 3, arena: 0, mapped: 33 << 10 }
     );
     assert_eq!((report["Total"].malloc, report["Total"].count), (40 << 10, 7));
 
@@ -104,7 +108,7 @@ fn both_reports_are_read() {
     let report = native_image(text);
     assert_eq!(
         report["Total"],
-        Category { reserved: 900 << 10, committed: 90 << 10, malloc: 12 << 10, count: 5, mapped: 78 << 10 }
+        Category { reserved: 900 << 10, committed: 90 << 10, malloc: 12 << 10, count: 5, arena: 0, mapped: 78 << 10 }
     );
     assert_eq!(report["Unsafe"].count, 5);
     assert_eq!(report.len(), 2);

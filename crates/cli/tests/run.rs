@@ -323,6 +323,21 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
     assert!(report(&["diff", before.to_str().unwrap(), &pid, "--style", "hotspot"]).contains("+"));
 }
 
+/// An exec leaves PID and start time as they were: what the segment tells of is gone all the same.
+#[test]
+fn a_process_that_has_become_another_is_not_live() {
+    let place = Place::new("exec");
+    let ready = place.0.join("ready");
+    let script = format!("exec sh -c 'echo > {0}; while :; do sleep 0.05; done'", ready.display());
+    let mut child = place.plimsoll(&["run", "--", "sh", "-c", &script]).spawn().unwrap();
+    wait_for("the second shell", || ready.exists().then_some(()));
+    let out = place.plimsoll(&["report", &child.id().to_string()]).output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(text(&out.stderr).contains("is not tracked; a segment of that PID is left in"), "{}", text(&out.stderr));
+}
+
 #[test]
 fn doctor_finds_the_tracker_working() {
     let place = Place::new("doctor");

@@ -67,6 +67,36 @@ fn the_server_has_the_known_answers() {
 }
 
 #[test]
+fn reserved_and_committed_are_those_of_the_map() {
+    let mut s = server(4711);
+    let heap = s.used(Section::Categories) as u16 - 2;
+    let caller = s.caller(heap, &[0x40_4000]);
+    // Two committed pieces of one reservation, and a mapping of a category that isn't there.
+    let entries = [
+        (0x10_0000, 0x14_0000, heap, caller, 3),
+        (0x14_0000, 0x30_0000, heap, caller, 0),
+        (0x30_0000, 0x30_1000, heap, caller, 1),
+        (0x50_0000, 0x50_2000, 900, caller, 3),
+    ];
+    s.vmap(2, &entries);
+    let books = books_of(&s.bytes, "vmap").unwrap();
+    balanced(&books);
+    let heap = named(&books, "Java Heap");
+    assert_eq!((heap.reserved, heap.committed), (Bytes(0x20_1000), Bytes(0x4_1000)), "not the header's 256 MiB");
+    assert_eq!(named(&books, "other").committed, Bytes(0x2000));
+    assert_eq!(books.callers[caller as usize].figures.committed, Bytes(0x4_3000));
+    assert_eq!(books.mappings.len(), 4);
+    let reasons: Vec<&str> = books.gaps.iter().map(|g| g.reason.as_str()).collect();
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(reasons[0].starts_with("1 mappings name a category") && reasons[1].starts_with("3 mapping operations"));
+    // Killed in an update: still whole, and said.
+    s.vmap(3, &entries);
+    let books = books_of(&s.bytes, "vmap-odd").unwrap();
+    assert_eq!(named(&books, "Java Heap").reserved, Bytes(0x20_1000));
+    assert!(books.gaps.iter().any(|g| g.reason == "a mapping operation was under way"), "{:?}", books.gaps);
+}
+
+#[test]
 fn own_cost_identity() {
     let books = books_of(&server(4711).bytes, "own").unwrap();
     let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();

@@ -127,7 +127,9 @@ fn regions(books: &Books) -> Vec<Region<'_>> {
     }
     for t in books.threads.iter().filter(|t| t.in_use && t.stack_kind != 1 && t.stack > Bytes::ZERO) {
         let (low, high) = (t.stack_range.0.0, t.stack_range.1.0);
-        let (start, committed) = (low.saturating_sub(t.guard.0), vec![(low, high)]);
+        // The main thread's stack is mapped by the kernel as it grows.
+        let committed = if t.stack_kind == 2 { Vec::new() } else { vec![(low, high)] };
+        let start = low.saturating_sub(t.guard.0);
         regions.push(Region { start, end: high, category: STACKS, caller: None, committed });
     }
     regions.sort_by_key(|r| (r.start, r.end));

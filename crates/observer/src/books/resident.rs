@@ -11,6 +11,9 @@ use crate::units::{AddressRange, Bytes};
 /// slow for a column that `explain` has anyway.
 const MOST: Bytes = Bytes::mib(4096);
 
+/// Each range is a read of its own.
+const MOST_MAPPINGS: usize = 4096;
+
 impl Books {
     /// Fills in `resident` of the categories whose mappings are known; a gap where the kernel refuses.
     pub fn read_resident(&mut self, pid: u32) {
@@ -21,10 +24,12 @@ impl Books {
         let committed = self.mappings.iter().filter(|m| m.committed);
         let mapped: Vec<AddressRange> = committed.clone().map(|m| AddressRange::new(m.start, m.end)).collect();
 
+        let many = mapped.len() > MOST_MAPPINGS;
         let mut all = [stacks.clone(), libraries.clone(), mapped].concat();
-        if total(&all) > MOST {
+        if total(&all) > MOST || many {
             all = [stacks.clone(), libraries.clone()].concat();
-            self.gap_of_residency(format!("more than {MOST} are committed"), format!("plimsoll explain {pid}"));
+            let reason = format!("more than {MOST} or {MOST_MAPPINGS} mappings are committed");
+            self.gap_of_residency(reason, format!("plimsoll explain {pid}"));
         }
         if total(&all) > MOST {
             return;
@@ -46,7 +51,7 @@ impl Books {
         let sum = |ranges: &[AddressRange]| ranges.iter().map(|r| residency.resident(*r)).sum::<Bytes>();
         for mapping in &self.mappings {
             let range = AddressRange::new(mapping.start, mapping.end);
-            if mapping.committed && residency.covers(range) {
+            if mapping.committed && residency.covers(range) && !range.is_empty() {
                 add(&mut self.categories[mapping.category].figures, residency.resident(range));
             }
         }

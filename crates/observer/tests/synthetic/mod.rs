@@ -192,6 +192,28 @@ impl Synthetic {
         self.u64(at + offset_of!(Row, free_requested), row.free.2);
     }
 
+    /// The map with one leaf: (start, end, category, caller, protection) each, ascending.
+    pub fn vmap(&mut self, seq: u64, entries: &[(u64, u64, u16, u32, u64)]) {
+        let base = Section::Vmap.offset();
+        self.bytes.resize(base + 1024, 0);
+        self.set_used(Section::Vmap, 1024);
+        let words =
+            [u64::from_le_bytes(*b"PLVMAP\x00\x01"), 16 << 20, seq, 1, 1024, 4096, 0, 0, 3, 12_288, 1, 0x1000, 8192];
+        for (i, word) in words.into_iter().enumerate() {
+            self.u64(base + 8 * i, word);
+        }
+        self.u64(base + 512, 0xFEDC_BA98_7654_3210 + entries.len() as u64);
+        self.u64(base + 520, u64::MAX);
+        for (i, &(start, end, category, caller, prot)) in entries.iter().enumerate() {
+            let commit = if prot == 0 { 0 } else { u64::from(caller) << 32 };
+            let flags = prot | 1 << 4 | u64::from(prot == 0) << 3;
+            let words = [start, end, commit | u64::from(caller), u64::from(category) << 16 | flags];
+            for (j, word) in words.into_iter().enumerate() {
+                self.u64(base + 512 + 32 + 32 * i + 8 * j, word);
+            }
+        }
+    }
+
     /// Entries in use.
     pub fn used(&self, section: Section) -> usize {
         self.used[section as usize] as usize

@@ -129,7 +129,8 @@ fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
         return Life::Exited;
     }
     match start_time_ns(pid) {
-        Some(start) if start <= head.start_boottime_ns.saturating_add(TICK_NS) && maps_file(pid, path) => Life::Live,
+        Some(start) if start > head.start_boottime_ns.saturating_add(TICK_NS) => Life::Killed,
+        Some(_) if has_main_stack(pid, path) || maps_file(pid, path) => Life::Live,
         _ => Life::Killed,
     }
 }
@@ -137,15 +138,20 @@ fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
 /// /proc/PID/stat counts in ticks of 10 ms (USER_HZ is 100 on every Linux of today), rounded down.
 const TICK_NS: u64 = 10_000_000;
 
-/// Start of a process, CLOCK_BOOTTIME ns; `None` if there is none, or only its zombie.
-pub fn start_time_ns(pid: u32) -> Option<u64> {
+/// The fields of /proc/PID/stat from the third, the state, on.
+fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The command in parentheses may hold anything, parentheses too: count from the last one.
     let rest = stat.get(stat.iter().rposition(|&b| b == b')')? + 2..)?;
-    let fields: Vec<&str> = std::str::from_utf8(rest).ok()?.split(' ').collect();
+    Some(std::str::from_utf8(rest).ok()?.split(' ').map(String::from).collect())
+}
+
+/// Start of a process, CLOCK_BOOTTIME ns; `None` if there is none, or only its zombie.
+pub fn start_time_ns(pid: u32) -> Option<u64> {
+    let fields = stat_fields(pid)?;
     // A first thread that has left by pthread_exit shows as a zombie while the others run on.
     let others = fields.get(17).and_then(|n| n.parse::<u64>().ok()).is_some_and(|threads| threads > 1);
-    if matches!(fields.first(), Some(&"Z" | &"X")) && !others {
+    if matches!(fields.first().map(String::as_str), Some("Z" | "X")) && !others {
         return None;
     }
     fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)
@@ -156,6 +162,18 @@ fn namespace_pid(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().next_back()?.parse().ok()
+}
+
+/// True if the stack that the kernel gave the process at its exec (startstack, field 28) is the main thread's of the
+/// segment: each exec puts it elsewhere, and asking costs nothing, while maps of 60,000 lines take 30 ms. False says
+/// nothing: without address randomisation, or the right to see it, the maps have to tell.
+fn has_main_stack(pid: u32, path: &Path) -> bool {
+    let randomised = fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|value| !value.starts_with(b"0"));
+    let start = stat_fields(pid).and_then(|fields| fields.get(25)?.parse::<u64>().ok());
+    match (start, read::main_stack(path)) {
+        (Some(start), Some((low, high))) => randomised && low <= start && start < high,
+        _ => false,
+    }
 }
 
 /// True if the process maps the file, or if its maps can't be read (then the start time has to do). An exec leaves PID

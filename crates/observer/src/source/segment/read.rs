@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use plimsoll_segment::vmap::{self, VmaMap};
-use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section};
+use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section, ThreadFacts};
 
 use rustix::fs::OFlags;
 
@@ -54,6 +54,17 @@ pub fn head(path: &Path) -> Result<Head, ReadError> {
     let file = open(path)?;
     let header = at(&file, path, 0, HEADER_BYTES as u64)?;
     parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
+}
+
+/// The main thread's stack; it has one of the first slots.
+pub fn main_stack(path: &Path) -> Option<(u64, u64)> {
+    const MAIN: u64 = 2;
+    let file = open(path).ok()?;
+    let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
+    let s = HeaderFacts::parse(&header).ok()?.section(Section::Threads);
+    let threads = at(&file, path, s.offset, s.used.min(16) * s.entry_bytes).ok()?;
+    let mut threads = threads.chunks_exact(Section::Threads.entry_bytes()).filter_map(ThreadFacts::decode);
+    threads.find(|t| t.stack_kind == MAIN).map(|t| (t.stack_low, t.stack_high))
 }
 
 /// A consistent snapshot of the whole segment.

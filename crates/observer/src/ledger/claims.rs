@@ -138,9 +138,9 @@ fn hotspot(snapshot: &Snapshot, claims: &mut Claims) {
 /// Stacks by the thread library's own record, else by the mapping that the stack pointer points into, else by shape: a
 /// small inaccessible guard directly below a writable anonymous mapping.
 fn threads(snapshot: &Snapshot, claims: &mut Claims) {
-    let vm_threads = snapshot.hotspot.as_ref().map(|vm| vm.threads.as_slice()).unwrap_or_default();
+    let vm_threads = snapshot.hotspot.as_ref().map(|vm| vm.threads_by_tid()).unwrap_or_default();
     for thread in &snapshot.threads {
-        let java = vm_threads.iter().find(|java| java.tid == thread.namespaced_tid);
+        let java = vm_threads.get(&thread.namespaced_tid);
         let name = java.map_or(thread.name.as_str(), |java| java.name.as_str());
         let detail = thread_group(name);
         let known = thread.stack.or(java.and_then(|java| java.stack));

@@ -1,5 +1,7 @@
 //! What a HotSpot VM said about itself.
 
+use std::collections::HashMap;
+
 use crate::units::{AddressRange, Bytes};
 
 #[derive(Clone, Debug, Default)]
@@ -22,6 +24,13 @@ pub struct HotSpot {
     pub flags: Vec<(String, String)>,
     /// Name of the collector as the VM prints it: `G1`, `Parallel`, `Serial`, `Z`, `Shenandoah`, `Epsilon`.
     pub collector: Option<String>,
+}
+
+impl HotSpot {
+    /// The VM knows its threads by their whole names, the kernel by 15 bytes.
+    pub fn threads_by_tid(&self) -> HashMap<u32, &JavaThread> {
+        self.threads.iter().map(|thread| (thread.tid, thread)).collect()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -53,7 +53,7 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
         // An address space with no mapping is one that has just been torn down.
         return Err(vanished());
     }
-    snapshot.allocators = proc::recognise_allocators(&target, &snapshot.vmas);
+    snapshot.allocators = proc::read_allocators(&target, &snapshot.vmas);
     if snapshot.hotspot.is_none() {
         let (image, image_gaps) =
             timed(since, Source::NativeImage, &mut readings, || native_image::read(&target, &snapshot.vmas));

@@ -57,9 +57,9 @@ impl<'c> Case<'c> {
     /// Threads by pool, largest first: `("lettuce-nioEventLoop", 48)`.
     pub fn thread_groups(self) -> Vec<(String, usize)> {
         let mut groups = std::collections::BTreeMap::<String, usize>::new();
-        let java = self.vm().map(|vm| vm.threads.as_slice()).unwrap_or_default();
+        let java = self.vm().map(|vm| vm.threads_by_tid()).unwrap_or_default();
         for thread in &self.snapshot.threads {
-            let named = java.iter().find(|java| java.tid == thread.namespaced_tid).map(|java| java.name.as_str());
+            let named = java.get(&thread.namespaced_tid).map(|java| java.name.as_str());
             *groups.entry(thread_group(named.unwrap_or(&thread.name))).or_default() += 1;
         }
         let mut groups: Vec<_> = groups.into_iter().collect();

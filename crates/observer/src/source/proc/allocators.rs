@@ -1,13 +1,8 @@
 //! Which allocators are mapped, by the names of libraries and, for those linked into the program, by the names that
 //! their objects define. Preloaded or linked before libc, they serve malloc.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-
 use memchr::memmem;
 
-use super::target::Target;
 use crate::snapshot::{AllocatorKind, LoadedAllocator, Vma};
 
 const LIBRARIES: [(&str, AllocatorKind); 6] = [
@@ -28,10 +23,16 @@ const SYMBOLS: [(&[u8], AllocatorKind); 5] = [
     (b"\0mi_heap_new\0", AllocatorKind::Mimalloc),
 ];
 
-/// String tables larger than this are looked at up to here: a symbol table of a huge program, not worth the time.
-const LONGEST_TABLE: u64 = 32 << 20;
+/// String tables are read up to this much in all: what a huge or hostile program has beyond is not worth the time.
+const LONGEST_TABLES: u64 = 32 << 20;
 
-pub fn recognise_allocators(target: &Target, vmas: &[Vma]) -> Vec<LoadedAllocator> {
+/// Reads a program's bytes at an offset, or says no.
+pub trait Program {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()>;
+}
+
+/// `program` is the executable and the path it was started from.
+pub fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
     let mut found: Vec<LoadedAllocator> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0) {
         let file = vma.name.rsplit('/').next().unwrap_or_default();
@@ -43,9 +44,8 @@ pub fn recognise_allocators(target: &Target, vmas: &[Vma]) -> Vec<LoadedAllocato
         }
     }
     // jemalloc and its kin linked into the program (Redis, Rust programs): their names are in its string tables.
-    if let Ok(program) = target.file("exe") {
-        let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
-        for kind in linked_in(&program).unwrap_or_default() {
+    if let Some((program, path)) = program {
+        for kind in linked_in(program).unwrap_or_default() {
             found.push(LoadedAllocator { kind, path: path.clone(), serves_malloc: false });
         }
     }
@@ -59,36 +59,95 @@ pub fn recognise_allocators(target: &Target, vmas: &[Vma]) -> Vec<LoadedAllocato
 
 /// ELF64: section headers at `e_shoff` (0x28), `e_shentsize` (0x3a), `e_shnum` (0x3c); of each, `sh_type` at 4 (3 is a
 /// string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
-fn linked_in(program: &File) -> io::Result<Vec<AllocatorKind>> {
+fn linked_in(program: &impl Program) -> Option<Vec<AllocatorKind>> {
     let mut header = [0u8; 64];
-    program.read_exact_at(&mut header, 0)?;
+    program.read_at(&mut header, 0)?;
     if !header.starts_with(b"\x7fELF\x02") {
-        return Ok(Vec::new());
+        return None;
     }
     let half = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let (entry, count) = (usize::from(half(0x3a)), usize::from(half(0x3c)));
-    if entry < 64 || count > 4096 {
-        return Ok(Vec::new());
+    if !(64..=256).contains(&entry) || count > 4096 {
+        return None;
     }
     let mut sections = vec![0u8; entry * count];
-    program.read_exact_at(&mut sections, word(&header, 0x28))?;
+    program.read_at(&mut sections, word(&header, 0x28))?;
     let mut kinds = Vec::new();
+    let mut left = LONGEST_TABLES;
     for section in sections.chunks_exact(entry) {
         let is_string_table = section[4..8] == 3u32.to_ne_bytes();
         if !is_string_table {
             continue;
         }
-        let mut table = vec![0u8; usize::try_from(word(section, 0x20).min(LONGEST_TABLE)).unwrap_or(0)];
-        program.read_exact_at(&mut table, word(section, 0x18))?;
+        let length = word(section, 0x20).min(left);
+        left -= length;
+        let mut table = vec![0u8; usize::try_from(length).unwrap_or(0)];
+        // A section that claims more than the file has is no reason to give up the others.
+        if program.read_at(&mut table, word(section, 0x18)).is_none() {
+            continue;
+        }
         for (symbol, kind) in SYMBOLS {
             if !kinds.contains(&kind) && memmem::find(&table, symbol).is_some() {
                 kinds.push(kind);
             }
         }
     }
-    Ok(kinds)
+    Some(kinds)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_ne_bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::mutated;
+
+    impl Program for Vec<u8> {
+        fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
+            let start = usize::try_from(offset).ok()?;
+            into.copy_from_slice(self.get(start..start.checked_add(into.len())?)?);
+            Some(())
+        }
+    }
+
+    /// Header, one string table, one section header.
+    fn program(strings: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0u8; 64];
+        bytes[..5].copy_from_slice(b"\x7fELF\x02");
+        let sections = 64 + strings.len() as u64;
+        bytes[0x28..0x30].copy_from_slice(&sections.to_ne_bytes());
+        bytes[0x3a..0x3c].copy_from_slice(&64u16.to_ne_bytes());
+        bytes[0x3c..0x3e].copy_from_slice(&1u16.to_ne_bytes());
+        bytes.extend_from_slice(strings);
+        let mut section = [0u8; 64];
+        section[4..8].copy_from_slice(&3u32.to_ne_bytes());
+        section[0x18..0x20].copy_from_slice(&64u64.to_ne_bytes());
+        section[0x20..0x28].copy_from_slice(&(strings.len() as u64).to_ne_bytes());
+        bytes.extend_from_slice(&section);
+        bytes
+    }
+
+    #[test]
+    fn an_allocator_linked_into_the_program_is_known_by_its_names() {
+        let redis = program(b"\0main\0je_mallctl\0");
+        assert_eq!(linked_in(&redis), Some(vec![AllocatorKind::Jemalloc]));
+        assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), Some(vec![]));
+        let allocators = recognise_allocators(Some((&redis, "/usr/bin/redis".to_owned())), &[]);
+        assert!(allocators[0].serves_malloc);
+    }
+
+    #[test]
+    fn broken_programs_are_no_allocators_and_no_panic() {
+        let seed = program(b"\0main\0mi_heap_new\0");
+        let (mut some, mut none) = (0, 0);
+        for bytes in mutated(&seed, 20_000) {
+            match linked_in(&bytes) {
+                Some(_) => some += 1,
+                None => none += 1,
+            }
+        }
+        assert!(some > 500 && none > 500, "{some} {none}");
+    }
 }

@@ -1,9 +1,12 @@
 //! The I/O on /proc/PID. Everything that can be refused (another user's process, yama, hidepid) is a gap.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::allocators::{Program, recognise_allocators};
+use super::residency::{ENTRY, Found, Residency, merged};
 use super::smaps::{parse_maps, parse_rollup, parse_smaps};
 use super::status::{
     parse_command, parse_environment, parse_limits, parse_stack_pointer, parse_start_ticks, parse_status,
@@ -11,8 +14,8 @@ use super::status::{
 };
 use super::target::Target;
 use crate::gap::{Gap, Source};
-use crate::snapshot::{Host, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
-use crate::units::Bytes;
+use crate::snapshot::{Host, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
+use crate::units::{AddressRange, Avma, Bytes};
 
 pub const PERMISSION_REMEDY: &str =
     "run as the target's user or with CAP_SYS_PTRACE: sudo plimsoll explain PID (in a container: --cap-add SYS_PTRACE)";
@@ -89,6 +92,39 @@ pub struct Mappings {
     pub took: Duration,
 }
 
+/// Entries for each pread: 512 KiB of them describe 256 MiB.
+const BATCH: usize = 64 << 10;
+
+/// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, is left out of
+/// what was looked at.
+pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
+    let page = page.0.max(1);
+    let mut looked_at = Vec::new();
+    let mut found = Found::default();
+    let mut buffer = vec![0u8; BATCH * ENTRY];
+    for range in merged(ranges.to_vec()) {
+        let mut at = range.start.0 / page;
+        let end = range.end.0.div_ceil(page);
+        let first = at;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(BATCH).min(BATCH) * ENTRY;
+            let got = match pagemap.read_at(&mut buffer[..want], at.saturating_mul(ENTRY as u64)) {
+                Ok(got) => got / ENTRY,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::FAULT.raw_os_error()) => 0,
+                Err(error) => return Err(error),
+            };
+            if got == 0 {
+                break;
+            }
+            found.entries(at, page, &buffer[..got * ENTRY]);
+            at += got as u64;
+        }
+        looked_at.push(AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page))));
+    }
+    Ok(Residency::new(looked_at, found.runs, Bytes(found.swapped_pages.saturating_mul(page))))
+}
+
 /// Threads with their names, and where their stack pointers were. A thread that runs on a CPU has none to read.
 pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
     let tids = target.numbers("task").unwrap_or_default();
@@ -126,6 +162,20 @@ pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> V
         );
     }
     threads
+}
+
+struct Executable(File);
+
+impl Program for Executable {
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
+        self.0.read_exact_at(into, offset).ok()
+    }
+}
+
+pub fn read_allocators(target: &Target, vmas: &[Vma]) -> Vec<LoadedAllocator> {
+    let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
+    let program = target.file("exe").ok().map(Executable);
+    recognise_allocators(program.as_ref().map(|program| (program, path)), vmas)
 }
 
 pub fn read_host() -> Host {
@@ -192,6 +242,23 @@ pub fn refusal(state: ProcessState, pid: u32) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn own_pages_are_resident_once_touched() {
+        let page = Bytes(4096);
+        let block = vec![1u8; 1 << 20];
+        let start = block.as_ptr() as u64;
+        let inside = AddressRange::new(
+            Avma(start.next_multiple_of(page.0)),
+            Avma((start + block.len() as u64) / page.0 * page.0),
+        );
+        let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
+        let residency = read_residency(&pagemap, &[inside], page).expect("own pagemap");
+        assert!(residency.covers(inside));
+        assert_eq!(residency.resident(inside), inside.length());
+    }
+
     #[test]
     fn cpu_lists_count_ranges() {
         assert_eq!(super::cpu_count("0-3,8,10-11\n"), 7);

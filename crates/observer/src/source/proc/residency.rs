@@ -3,17 +3,11 @@
 //!
 //! One difference to smaps: a page that was only read is the shared zero page, present here and not in Rss.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-
 use crate::units::{AddressRange, Avma, Bytes};
 
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
-const ENTRY: usize = 8;
-/// Entries for each pread: 512 KiB of them describe 256 MiB.
-const BATCH: usize = 64 << 10;
+pub(super) const ENTRY: usize = 8;
 
 /// Runs of resident pages inside the ranges that were looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,7 +71,7 @@ impl Residency {
     }
 }
 
-fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+pub(super) fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable();
     let mut merged: Vec<AddressRange> = Vec::with_capacity(ranges.len());
@@ -90,48 +84,15 @@ fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     merged
 }
 
-/// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, is left out of
-/// what was looked at.
-pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
-    let page = page.0.max(1);
-    let mut looked_at = Vec::new();
-    let mut found = Found::default();
-    let mut buffer = vec![0u8; BATCH * ENTRY];
-    for range in merged(ranges.to_vec()) {
-        let mut at = range.start.0 / page;
-        let end = range.end.0.div_ceil(page);
-        let first = at;
-        while at < end {
-            let want = usize::try_from(end - at).unwrap_or(BATCH).min(BATCH) * ENTRY;
-            let got = match pagemap.read_at(&mut buffer[..want], at.saturating_mul(ENTRY as u64)) {
-                Ok(got) => got / ENTRY,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if matches!(error.raw_os_error(), Some(code) if code == libc_efault()) => 0,
-                Err(error) => return Err(error),
-            };
-            if got == 0 {
-                break;
-            }
-            found.entries(at, page, &buffer[..got * ENTRY]);
-            at += got as u64;
-        }
-        looked_at.push(AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page))));
-    }
-    Ok(Residency::new(looked_at, found.runs, Bytes(found.swapped_pages.saturating_mul(page))))
-}
-
-fn libc_efault() -> i32 {
-    rustix::io::Errno::FAULT.raw_os_error()
-}
-
+/// Runs gathered from entries of the page map, in address order.
 #[derive(Default)]
-struct Found {
-    runs: Vec<AddressRange>,
-    swapped_pages: u64,
+pub(super) struct Found {
+    pub runs: Vec<AddressRange>,
+    pub swapped_pages: u64,
 }
 
 impl Found {
-    fn entries(&mut self, first_page: u64, page: u64, bytes: &[u8]) {
+    pub fn entries(&mut self, first_page: u64, page: u64, bytes: &[u8]) {
         for (index, entry) in bytes.chunks_exact(ENTRY).enumerate() {
             let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
             if entry & SWAPPED != 0 {
@@ -201,17 +162,5 @@ mod tests {
         assert!(residency.covers(range(5, 20)));
         assert!(!residency.covers(range(15, 31)));
         assert!(!residency.covers(range(25, 28)));
-    }
-
-    #[test]
-    fn own_pages_are_resident_once_touched() {
-        let page = Bytes(4096);
-        let block = vec![1u8; 1 << 20];
-        let start = block.as_ptr() as u64;
-        let inside = range(start.next_multiple_of(page.0), (start + block.len() as u64) / page.0 * page.0);
-        let pagemap = File::open("/proc/self/pagemap").expect("own pagemap");
-        let residency = read_residency(&pagemap, &[inside], page).expect("own pagemap");
-        assert!(residency.covers(inside));
-        assert_eq!(residency.resident(inside), inside.length());
     }
 }

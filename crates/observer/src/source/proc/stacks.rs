@@ -16,6 +16,8 @@
 //! (b, s) behind p with b < p < b + s ≤ b + one reservation whose end is the end of the record's page run, and a word that is
 //! one of the process's thread ids.
 
+use std::collections::HashMap;
+
 use crate::snapshot::{Backing, Thread, Vma};
 use crate::source::memory::{Memory, PAGE, word_at};
 use crate::units::{AddressRange, Avma};
@@ -35,15 +37,17 @@ struct Record {
 
 /// Fills in the threads' stacks, and returns those that are kept without a thread.
 pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -> Vec<AddressRange> {
+    let by_tid: HashMap<u32, usize> =
+        threads.iter().enumerate().map(|(index, thread)| (thread.namespaced_tid, index)).collect();
     let mut idle = Vec::new();
     for (index, vma) in vmas.iter().enumerate() {
         let candidate = vma.backing == Backing::Anonymous && vma.writable && !vma.shared && vma.rss.0 > 0;
         if !candidate || !above_guard(vmas, index) {
             continue;
         }
-        let Some(record) = record_at_top(memory, vma.range, threads) else { continue };
-        match threads.iter_mut().find(|thread| thread.namespaced_tid == record.tid) {
-            Some(thread) => thread.stack = Some(record.stack),
+        let Some(record) = record_at_top(memory, vma.range, &by_tid) else { continue };
+        match by_tid.get(&record.tid) {
+            Some(index) => threads[*index].stack = Some(record.stack),
             None => idle.push(record.stack),
         }
     }
@@ -54,8 +58,9 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
             continue;
         }
         let found = threads[index].stack_pointer.and_then(|pointer| {
-            let vma = vmas.iter().find(|vma| vma.range.contains(pointer))?;
-            (vma.backing == Backing::Anonymous).then(|| record_above(memory, pointer, vma.range, threads))?
+            let after = vmas.partition_point(|vma| vma.range.start <= pointer);
+            let vma = vmas[..after].last().filter(|vma| vma.range.contains(pointer))?;
+            (vma.backing == Backing::Anonymous).then(|| record_above(memory, pointer, vma.range, &by_tid))?
         });
         if let Some(record) = found
             && record.tid == threads[index].namespaced_tid
@@ -73,12 +78,17 @@ fn above_guard(vmas: &[Vma], index: usize) -> bool {
     below.is_none_or(|below| below.inaccessible() || below.range.end < vmas[index].range.start)
 }
 
-fn record_at_top(memory: &impl Memory, range: AddressRange, threads: &[Thread]) -> Option<Record> {
+fn record_at_top(memory: &impl Memory, range: AddressRange, tids: &HashMap<u32, usize>) -> Option<Record> {
     let from = range.start.0.max(range.end.0.saturating_sub(WITHIN));
-    search(memory, AddressRange::new(Avma(from), range.end), threads)
+    search(memory, AddressRange::new(Avma(from), range.end), tids)
 }
 
-fn record_above(memory: &impl Memory, pointer: Avma, range: AddressRange, threads: &[Thread]) -> Option<Record> {
+fn record_above(
+    memory: &impl Memory,
+    pointer: Avma,
+    range: AddressRange,
+    tids: &HashMap<u32, usize>,
+) -> Option<Record> {
     const LONGEST_SEARCH: u64 = 8 << 20;
     const STEP: u64 = 64 << 10;
     let mut from = pointer.0 & !63;
@@ -86,7 +96,7 @@ fn record_above(memory: &impl Memory, pointer: Avma, range: AddressRange, thread
     while from < end {
         // The windows overlap by one record.
         let to = (from + STEP + RECORD as u64).min(range.end.0);
-        if let Some(record) = search(memory, AddressRange::new(Avma(from), Avma(to)), threads) {
+        if let Some(record) = search(memory, AddressRange::new(Avma(from), Avma(to)), tids) {
             return Some(record);
         }
         from += STEP;
@@ -94,7 +104,7 @@ fn record_above(memory: &impl Memory, pointer: Avma, range: AddressRange, thread
     None
 }
 
-fn search(memory: &impl Memory, within: AddressRange, threads: &[Thread]) -> Option<Record> {
+fn search(memory: &impl Memory, within: AddressRange, tids: &HashMap<u32, usize>) -> Option<Record> {
     let mut bytes = vec![0; usize::try_from(within.length().0).ok()?];
     if !memory.read(within.start, &mut bytes) {
         return None;
@@ -105,11 +115,11 @@ fn search(memory: &impl Memory, within: AddressRange, threads: &[Thread]) -> Opt
         if !is_self {
             return None;
         }
-        fields(&bytes[at..bytes.len().min(at + RECORD)], pthread, threads)
+        fields(&bytes[at..bytes.len().min(at + RECORD)], pthread, tids)
     })
 }
 
-fn fields(record: &[u8], pthread: u64, threads: &[Thread]) -> Option<Record> {
+fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Record> {
     let words = || (0..record.len() / 8).map(|index| word_at(record, index * 8).unwrap_or_default());
     let stack = words().zip(words().skip(1)).find_map(|(base, size)| {
         let end = base.checked_add(size)?;
@@ -122,7 +132,7 @@ fn fields(record: &[u8], pthread: u64, threads: &[Thread]) -> Option<Record> {
     let tid = record[..record.len().min(1024)]
         .chunks_exact(4)
         .map(|half| u32::from_le_bytes(half.try_into().unwrap_or_default()))
-        .find(|half| *half != 0 && threads.iter().any(|thread| thread.namespaced_tid == *half))
+        .find(|half| *half != 0 && tids.contains_key(half))
         .unwrap_or(0);
     Some(Record { stack, tid })
 }

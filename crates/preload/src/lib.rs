@@ -19,6 +19,19 @@ pub mod entry {
         (@ $name:ident, plain, $n:tt, $target:path) => { plimsoll_tracker::entry_plain!($name, $target); };
     }
     hooked_calls!(entries);
+    macro_rules! operators {
+        ($(($name:ident, $kind:ident))*) => { operators!(@ 0, $(($name, $kind))*); };
+        (@ $i:expr, ) => {};
+        (@ $i:expr, ($name:ident, makes) $($rest:tt)*) => {
+            plimsoll_tracker::entry_makes!($name, $i);
+            operators!(@ $i + 1, $($rest)*);
+        };
+        (@ $i:expr, ($name:ident, ends) $($rest:tt)*) => {
+            plimsoll_tracker::entry_ends!($name, $i);
+            operators!(@ $i + 1, $($rest)*);
+        };
+    }
+    plimsoll_tracker::hooked_operators!(operators);
     plimsoll_tracker::entry_plain!(plimsoll_category, tracker::hook::program::category);
     plimsoll_tracker::entry_plain!(plimsoll_category_push, tracker::hook::program::category_push);
     plimsoll_tracker::entry_plain!(plimsoll_category_pop, tracker::hook::program::category_pop);

@@ -78,6 +78,9 @@ pub fn resolve() {
         _ => Allocator::Other,
     };
     blocks::init(allocator);
+    if let (Some(o), false) = (below, allocator == Allocator::Glibc) {
+        libc::set_allocator(o);
+    }
     image::init();
     let free = if allocator == Allocator::Glibc && !image::is_image() {
         hook::malloc::free_glibc as *mut ()

@@ -1,7 +1,7 @@
 //! The aligned forms. None asks for more than the program did: pvalloc would round a page up to two, and an alignment
 //! of a page would cost one. Their keys go into the allocator's own slack, else into the side table.
 
-use super::malloc::book_slow;
+use super::malloc::{book_fresh, real_call};
 use crate::boot;
 use crate::sys::libc::calls;
 use core::ffi::c_int;
@@ -18,11 +18,7 @@ macro_rules! aligned {
             }
             // SAFETY: the arguments are the program's.
             unsafe {
-                let p = calls::$name($($a),*);
-                if !p.is_null() {
-                    book_slow(p, $n, sp, fp);
-                }
-                p
+                real_call(|| calls::$name($($a),*), |p| book_fresh(p, $n, sp, fp))
             }
         }
     )*};
@@ -49,10 +45,14 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, n: usiz
     }
     // SAFETY: the arguments are the program's; on success `out` holds the block.
     unsafe {
-        let r = calls::posix_memalign(out, align, n);
-        if r == 0 && !(*out).is_null() {
-            book_slow(*out, n, sp, fp);
-        }
+        let mut r = 0;
+        real_call(
+            || {
+                r = calls::posix_memalign(out, align, n);
+                if r == 0 { *out } else { core::ptr::null_mut() }
+            },
+            |p| book_fresh(p, n, sp, fp),
+        );
         r
     }
 }

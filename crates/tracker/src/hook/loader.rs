@@ -7,6 +7,7 @@ use crate::account::segment::Segment;
 use crate::account::thread::{self, GENERATION};
 use crate::boot;
 use crate::sys::libc::{self, Call};
+use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::Counter;
@@ -68,17 +69,27 @@ const RTLD_NEXT: usize = usize::MAX;
 ///
 /// # Safety
 /// Called by the entry stub with the program's arguments.
-pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize) -> Next {
+pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize, ra: usize) -> Next {
     let dlsym = real(Call::dlsym);
     // SAFETY: the name is the program's C string, if it is one.
     unsafe {
-        if handle as usize == RTLD_NEXT || name.is_null() {
+        if name.is_null() {
             return Next::jump(dlsym);
         }
-        let Some(i) = libc::hooked(CStr::from_ptr(name)) else { return Next::jump(dlsym) };
-        let found = libc::calls::dlsym(handle, name) as usize;
+        let name_is = CStr::from_ptr(name);
+        let Some(i) = libc::hooked(name_is) else { return Next::jump(dlsym) };
+        let found =
+            if handle as usize == RTLD_NEXT { behind(ra, name_is) } else { libc::calls::dlsym(handle, name) as usize };
         Next { jump: dlsym, answer: if found != 0 && found == libc::real_by_number(i) { boot::export(i) } else { 0 } }
     }
+}
+
+/// What RTLD_NEXT finds for the object that holds `ra`: the first definition behind it. The real dlsym would count from
+/// us, were it called from here. A wrapper that asks for what is behind itself so gets what it would get; if that is what
+/// our hook stands for, it gets the hook.
+fn behind(ra: usize, name: &CStr) -> usize {
+    let holds = |o: &elf::Object| o.extent(os::readable).is_some_and(|(start, end, _)| (start..end).contains(&ra));
+    elf::objects_checked(os::readable).skip_while(|o| !holds(o)).skip(1).find_map(|o| o.symbol(name)).unwrap_or(0)
 }
 
 /// The same for dlvsym(handle, name, version).

@@ -21,10 +21,10 @@ use crate::account::{callers, image, peaks, table};
 use crate::boot;
 use crate::guard::{Entered, Inside, enter};
 use crate::stack::memo;
-use crate::sys::cpu::{CURRENT, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, REAL_CALL, tls_get, tls_set};
 use crate::sys::libc::calls;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use plimsoll_segment::{CALLER_EARLY, Counter};
+use plimsoll_segment::{Allocator, CALLER_EARLY, Counter};
 
 /// malloc(3).
 ///
@@ -150,12 +150,43 @@ unsafe fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
         boot::resolve();
     }
     // SAFETY: resolved; the arguments are the program's.
+    unsafe { real_call(|| calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
+}
+
+/// Runs the real call, and then books its block unless this call came out of another one's real call: an allocator that is
+/// not recognised may ask itself through its own exported names, which are the hooks.
+#[inline(always)]
+pub fn real_call(real: impl FnOnce() -> *mut u8, book: impl FnOnce(*mut u8)) -> *mut u8 {
+    if blocks::allocator() != Allocator::Other as u32 {
+        let p = real();
+        if !p.is_null() {
+            book(p);
+        }
+        return p;
+    }
+    if tls_get::<REAL_CALL>() != 0 {
+        return real();
+    }
+    tls_set::<REAL_CALL>(1);
+    let p = real();
+    tls_set::<REAL_CALL>(0);
+    if !p.is_null() {
+        book(p);
+    }
+    p
+}
+
+/// Books a fresh block of any allocator.
+///
+/// # Safety
+/// `p` is a live block of at least `n` usable bytes; `sp`, `fp` are the hooked call's.
+#[inline(always)]
+pub unsafe fn book_fresh(p: *mut u8, n: usize, sp: usize, fp: usize) {
+    // SAFETY: the caller's contract.
     unsafe {
-        let p = calls::malloc(asked(n));
-        if !p.is_null() && !book_other(p, n, sp, fp) {
+        if !book_other(p, n, sp, fp) {
             book_slow(p, n, sp, fp);
         }
-        p
     }
 }
 
@@ -313,14 +344,20 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
 #[cold]
 #[inline(never)]
 unsafe fn free_flush(segment: Segment, p: *mut u8, caller: u32) {
+    flush_own(segment, caller);
+    // SAFETY: the program's block, booked as free.
+    unsafe { calls::free(p) }
+}
+
+#[cold]
+#[inline(never)]
+fn flush_own(segment: Segment, caller: u32) {
     if let Entered::Thread(mut inside) = enter() {
         let span = inside.state().room_span;
         if let Some(e) = rows::find(segment, inside.state(), caller) {
             peaks::flush(segment, e, span);
         }
     }
-    // SAFETY: the program's block, booked as free.
-    unsafe { calls::free(p) }
 }
 
 /// free(3), any allocator, any thread.
@@ -329,26 +366,43 @@ unsafe fn free_flush(segment: Segment, p: *mut u8, caller: u32) {
 /// As free(3).
 #[inline(never)]
 pub unsafe extern "C" fn free(p: *mut u8) {
-    if p.is_null() {
-        return;
-    }
-    let t = tls_get::<CURRENT>() as *const ThreadState;
-    // SAFETY: a non-null `current` is this thread's state; p is a live block by free's own contract.
+    // SAFETY: the caller's contract.
     unsafe {
-        if let (false, Some(segment)) = (t.is_null() || image::is_image(), Segment::current()) {
-            let Some((key, amount)) = take_key(p) else {
-                unknown(segment, p);
-                return calls::free(p);
-            };
-            let row = segment.row(key.row);
-            if row.slot.load(Relaxed) != (*t).slot_mark {
-                free_for_other(segment, key, amount);
-            } else if rows::add_free(row, amount, (*t).room_span) {
-                return free_flush(segment, p, row.caller.load(Relaxed));
+        if !p.is_null() {
+            if !boot::resolved() {
+                boot::resolve();
             }
-            return calls::free(p);
+            if tls_get::<REAL_CALL>() == 0 {
+                book_release(p);
+                if blocks::allocator() == Allocator::Other as u32 {
+                    tls_set::<REAL_CALL>(1);
+                    calls::free(p);
+                    return tls_set::<REAL_CALL>(0);
+                }
+            }
         }
-        free_slow(p)
+        calls::free(p)
+    }
+}
+
+/// Books the release of a block, any allocator, any thread.
+///
+/// # Safety
+/// `p` is a live block.
+pub unsafe fn book_release(p: *mut u8) {
+    let t = tls_get::<CURRENT>() as *const ThreadState;
+    // SAFETY: a non-null `current` is this thread's state; p is a live block.
+    unsafe {
+        let (false, Some(segment)) = (t.is_null() || image::is_image(), Segment::current()) else {
+            return release_slow(p);
+        };
+        let Some((key, amount)) = take_key(p) else { return unknown(segment, p) };
+        let row = segment.row(key.row);
+        if row.slot.load(Relaxed) != (*t).slot_mark {
+            free_for_other(segment, key, amount);
+        } else if rows::add_free(row, amount, (*t).room_span) {
+            flush_own(segment, row.caller.load(Relaxed));
+        }
     }
 }
 
@@ -363,10 +417,7 @@ fn free_for_other(segment: Segment, key: Key, amount: Amount) {
 
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(p: *mut u8) {
-    if !boot::resolved() {
-        boot::resolve();
-    }
+unsafe fn release_slow(p: *mut u8) {
     // SAFETY: the program's block.
     unsafe {
         match enter() {
@@ -389,7 +440,6 @@ unsafe fn free_slow(p: *mut u8) {
             },
             Entered::Outside => boot::early_free(p),
         }
-        calls::free(p)
     }
 }
 
@@ -423,14 +473,11 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
                 if !boot::resolved() {
                     boot::resolve();
                 }
-                let p = match bytes {
+                let real = || match bytes {
                     Some(b) if b < blocks::trailer_below() => calls::calloc(1, b + TRAILER),
                     _ => calls::calloc(n, size),
                 };
-                if !p.is_null() {
-                    book_slow(p, bytes.unwrap_or(0), sp, fp);
-                }
-                p
+                real_call(real, |p| book_fresh(p, bytes.unwrap_or(0), sp, fp))
             }
         }
     }
@@ -448,6 +495,9 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         }
         if !boot::resolved() {
             boot::resolve();
+        }
+        if tls_get::<REAL_CALL>() != 0 {
+            return calls::realloc(p, n);
         }
         if image::is_image()
             && let Entered::Thread(mut inside) = enter()
@@ -467,7 +517,14 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             }
             return q;
         }
+        let other = blocks::allocator() == Allocator::Other as u32;
+        if other {
+            tls_set::<REAL_CALL>(1);
+        }
         let q = calls::realloc(p, asked(n));
+        if other {
+            tls_set::<REAL_CALL>(0);
+        }
         if q.is_null() {
             if let Some((key, _)) = old {
                 set_key(p, key.requested as usize, key.row);

@@ -16,6 +16,7 @@
 use super::malloc::caller_of;
 use crate::account::image;
 use crate::account::segment::Segment;
+use crate::account::thread::ThreadState;
 use crate::account::vmas::{Delta, Placement, Remap, VmaBook};
 use crate::boot;
 use crate::guard::{Entered, enter};
@@ -44,6 +45,8 @@ unsafe impl Sync for Guarded {}
 static BOOK: Guarded = Guarded(UnsafeCell::new(None));
 static BASE: AtomicUsize = AtomicUsize::new(0);
 static LOCK: AtomicUsize = AtomicUsize::new(0);
+/// Stack pointer and return address of the call that has the lock.
+static HOLDER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 fn grow(upto: usize) -> bool {
     // SAFETY: BASE is the mapping of this process's segment.
@@ -93,14 +96,32 @@ unsafe impl Sync for Later {}
 static LATER: Later = Later(UnsafeCell::new([None; DEFERRED]));
 static LATER_USED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the lock was taken (false: this thread has it already).
-fn lock(segment: Segment) -> bool {
+/// Whether the lock was taken (false: this thread is nested in a call of its own that has it). `sp` is the stack pointer at
+/// the hook's entry: the return address lies there.
+fn lock(segment: Segment, sp: usize) -> bool {
     let me = cpu::thread_pointer();
     let mut waited = 0u32;
     loop {
         match LOCK.compare_exchange(0, me, Acquire, Relaxed) {
-            Ok(_) => return true,
-            Err(owner) if owner == me => return false,
+            Ok(_) => {
+                hold(sp);
+                return true;
+            }
+            Err(owner) if owner == me => {
+                if !left(sp) {
+                    return false;
+                }
+                // The map is as after a kill: valid, one operation perhaps half booked. What the tree's owner knew
+                // besides is read again from it.
+                segment.count(Counter::faults, 1);
+                // SAFETY: the lock is this thread's, and no frame of it is in the map any more.
+                unsafe {
+                    let populated = segment.populated_of(Section::Vmap);
+                    *BOOK.0.get() = Book::resume(region(segment), Section::Vmap.capacity(), populated, grow);
+                }
+                hold(sp);
+                return true;
+            }
             Err(owner) => {
                 waited += 1;
                 if waited < 100 {
@@ -115,6 +136,27 @@ fn lock(segment: Segment) -> bool {
             }
         }
     }
+}
+
+fn hold(sp: usize) {
+    HOLDER[0].store(sp, Relaxed);
+    // SAFETY: the return address of a call that is under way.
+    HOLDER[1].store(unsafe { *(sp as *const usize) }, Relaxed);
+}
+
+/// Whether this thread, which has the lock, has left the call that took it, by a jump out of a signal handler: on one
+/// stack, a frame that is still there lies above the current one, and its return address is what it was.
+fn left(sp: usize) -> bool {
+    let held = HOLDER[0].load(Relaxed);
+    let own = cpu::tls_get::<{ cpu::OWN }>();
+    if own <= cpu::GONE {
+        return false;
+    }
+    // SAFETY: other than 0 and GONE the word is this thread's state.
+    let t = unsafe { &*(own as *const ThreadState) };
+    let on_stack = |p: usize| t.stack_high.wrapping_sub(p) <= t.stack_bytes;
+    // SAFETY: `held` is above `sp` on this thread's own stack.
+    on_stack(sp) && on_stack(held) && (sp >= held || unsafe { *(held as *const usize) } != HOLDER[1].load(Relaxed))
 }
 
 fn unlock(segment: Segment) {
@@ -138,10 +180,13 @@ fn unlock(segment: Segment) {
             }
         }
         settle(segment);
+        let sp = HOLDER[0].load(Relaxed);
         LOCK.store(0, Release);
-        if LATER_USED.load(Acquire) == 0 || !lock(segment) {
+        // Taken again for what came meanwhile; if another thread has it, that one books it.
+        if LATER_USED.load(Acquire) == 0 || LOCK.compare_exchange(0, cpu::thread_pointer(), Acquire, Relaxed).is_err() {
             return;
         }
+        hold(sp);
     }
 }
 
@@ -229,8 +274,8 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
 }
 
 /// The real call under the lock, then the booking of what it did.
-fn locked<R>(segment: Segment, real: impl FnOnce() -> R, done: impl FnOnce(&R) -> Option<Operation>) -> R {
-    let held = lock(segment);
+fn locked<R>(segment: Segment, sp: usize, real: impl FnOnce() -> R, done: impl FnOnce(&R) -> Option<Operation>) -> R {
+    let held = lock(segment, sp);
     let r = real();
     if let Some(op) = done(&r) {
         if held {
@@ -279,10 +324,10 @@ pub unsafe extern "C" fn mmap(
     if flags & MAP_FIXED != 0 {
         // The image heap replaces its part of the reservation; it is no commit of it.
         let replaces = of_image.is_some() && kind != Kind::Anonymous;
-        locked(segment, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
+        locked(segment, sp, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
     } else {
         let r = real();
-        locked(segment, || r, done(Placement::Chosen))
+        locked(segment, sp, || r, done(Placement::Chosen))
     }
 }
 
@@ -298,13 +343,13 @@ pub unsafe extern "C" fn munmap(
     _3: usize,
     _4: usize,
     _5: usize,
-    _sp: usize,
+    sp: usize,
     _fp: usize,
 ) -> c_int {
     // SAFETY: the program's arguments.
     let real = || unsafe { calls::munmap(a, n) };
     let Some(segment) = booked() else { return real() };
-    locked(segment, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
+    locked(segment, sp, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
 }
 
 fn booked() -> Option<Segment> {
@@ -326,13 +371,13 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     to: usize,
     _5: usize,
-    _sp: usize,
+    sp: usize,
     _fp: usize,
 ) -> usize {
     // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
     let real = || unsafe { calls::mremap(a, old, new, flags, to) };
     let Some(segment) = booked() else { return real() };
-    locked(segment, real, |r| {
+    locked(segment, sp, real, |r| {
         (*r != MAP_FAILED).then_some(Operation::Remap {
             remap: Remap {
                 old: a as u64,
@@ -364,7 +409,7 @@ pub unsafe extern "C" fn mprotect(
     let real = || unsafe { calls::mprotect(a, n, prot) };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
-    locked(segment, real, |r| {
+    locked(segment, sp, real, |r| {
         let failed = *r != 0;
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
         (!failed || crate::sys::libc::errno() == os::errno::ENOMEM).then_some(change)
@@ -415,6 +460,7 @@ pub unsafe extern "C" fn brk(
         let Some((segment, caller, category)) = who(sp, fp) else { return calls::brk(to) };
         locked(
             segment,
+            sp,
             || (calls::sbrk(0), calls::brk(to)),
             |&(before, r)| (r == 0).then(|| moved_break(segment, before, to, caller, category)).flatten(),
         )
@@ -446,6 +492,7 @@ pub unsafe extern "C" fn sbrk(
         let Some((segment, caller, category)) = who(sp, fp) else { return calls::sbrk(by) };
         locked(
             segment,
+            sp,
             || calls::sbrk(by),
             |r| {
                 let before = *r;
@@ -493,6 +540,7 @@ pub unsafe extern "C" fn shmat(
         let attributes = Attributes::new(caller, category, Kind::Shared, prot, time(segment));
         locked(
             segment,
+            sp,
             || calls::shmat(id, a, flags),
             |r| {
                 let bytes = (*r != MAP_FAILED).then(|| os::shared_memory_bytes(id)).flatten()?;
@@ -514,13 +562,13 @@ pub unsafe extern "C" fn shmdt(
     _3: usize,
     _4: usize,
     _5: usize,
-    _sp: usize,
+    sp: usize,
     _fp: usize,
 ) -> c_int {
     // SAFETY: the program's argument.
     let real = || unsafe { calls::shmdt(a) };
     let Some(segment) = booked() else { return real() };
-    locked(segment, real, |r| {
+    locked(segment, sp, real, |r| {
         // SAFETY: `locked` holds the lock, or this thread does.
         let vma = unsafe { (*BOOK.0.get()).as_ref() }?.lookup(a as u64)?;
         (*r == 0).then_some(Operation::Unmap { start: a, bytes: (vma.end - a as u64) as usize })
@@ -529,7 +577,10 @@ pub unsafe extern "C" fn shmdt(
 
 /// Around a fork: the child's copy is taken while nobody writes.
 pub fn lock_for_fork(segment: Segment) {
-    lock(segment);
+    let here = cpu::thread_pointer();
+    lock(segment, &raw const here as usize);
+    // No frame stands for this hold: the handlers do.
+    HOLDER[0].store(0, Relaxed);
 }
 
 /// In the parent.

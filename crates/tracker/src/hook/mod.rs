@@ -9,6 +9,7 @@ pub mod fork;
 pub mod loader;
 pub mod malloc;
 pub mod mapping;
+pub mod operator;
 pub mod program;
 pub mod table;
 pub mod thread;

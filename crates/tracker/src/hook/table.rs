@@ -41,3 +41,23 @@ macro_rules! hooked_calls {
         }
     };
 }
+
+/// The replaceable operators of C++, hooked only where the allocator in use brings its own that don't go through malloc
+/// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps on, and the caller is found above libstdc++'s.
+/// Calls `$m! { (symbol, kind) … }`: `makes` (bytes first) or `ends` (pointer first).
+#[macro_export]
+macro_rules! hooked_operators {
+    ($m:ident) => {
+        $m! {
+            (_Znwm, makes) (_Znam, makes)
+            (_ZnwmRKSt9nothrow_t, makes) (_ZnamRKSt9nothrow_t, makes)
+            (_ZnwmSt11align_val_t, makes) (_ZnamSt11align_val_t, makes)
+            (_ZnwmSt11align_val_tRKSt9nothrow_t, makes) (_ZnamSt11align_val_tRKSt9nothrow_t, makes)
+            (_ZdlPv, ends) (_ZdaPv, ends) (_ZdlPvm, ends) (_ZdaPvm, ends)
+            (_ZdlPvRKSt9nothrow_t, ends) (_ZdaPvRKSt9nothrow_t, ends)
+            (_ZdlPvSt11align_val_t, ends) (_ZdaPvSt11align_val_t, ends)
+            (_ZdlPvmSt11align_val_t, ends) (_ZdaPvmSt11align_val_t, ends)
+            (_ZdlPvSt11align_val_tRKSt9nothrow_t, ends) (_ZdaPvSt11align_val_tRKSt9nothrow_t, ends)
+        }
+    };
+}

@@ -26,6 +26,8 @@ pub const DEPTH: usize = 16;
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
+/// See `x86_64.rs`.
+pub const REAL_CALL: usize = 40;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -210,6 +212,7 @@ macro_rules! entry_then_tail_jump {
                 ".cfi_startproc",
                 "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
+                "mov x3, x30",
                 "bl {b}",
                 "mov x9, x0", "mov x10, x1",
                 "ldp x2, x30, [sp, #16]",
@@ -218,6 +221,50 @@ macro_rules! entry_then_tail_jump {
                 "2:", "mov x0, x10", "ret",
                 ".cfi_endproc",
                 b = sym $before);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_makes {
+    ($name:ident, $i:expr) => {
+        /// Entry stub: see `hook::operator`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x0, x1, [sp, #-48]!", ".cfi_adjust_cfa_offset 48",
+                "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
+                "mov w0, #{i}", "bl {next}",
+                "mov x9, x0", "mov x10, x1",
+                "ldp x0, x1, [sp]", "ldr x2, [sp, #16]",
+                "cbnz x10, 2f",
+                "ldr x30, [sp, #24]", "add sp, sp, #48", "br x9",
+                "2: blr x9",
+                "ldr x1, [sp]", "add x2, sp, #24", "mov x3, x29", "bl {made}",
+                "ldr x30, [sp, #24]", "add sp, sp, #48", "ret", ".cfi_endproc",
+                i = const $i, next = sym $crate::hook::operator::next, made = sym $crate::hook::operator::made);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_ends {
+    ($name:ident, $i:expr) => {
+        /// Entry stub: see `hook::operator`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
+                "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
+                "mov w1, #{i}", "bl {ending}", "mov x9, x0",
+                "ldp x2, x30, [sp, #16]", "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32", "br x9",
+                ".cfi_endproc", i = const $i, ending = sym $crate::hook::operator::ending);
         }
     };
 }

@@ -54,6 +54,55 @@ const OTHERS: &[&CStr] = &[
 ];
 static OTHER: [AtomicUsize; OTHERS.len()] = [const { AtomicUsize::new(0) }; OTHERS.len()];
 
+macro_rules! operators {
+    ($(($name:ident, $kind:ident))*) => {
+        const OPERATORS: &[&CStr] = &[$(
+            // SAFETY: the literal ends with its one NUL.
+            unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) },
+        )*];
+    };
+}
+crate::hooked_operators!(operators);
+static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
+/// Object (bias) whose malloc is the real one, if it isn't libc.
+static ALLOCATOR_BIAS: AtomicUsize = AtomicUsize::new(0);
+
+/// The real operator with this number, and whether it belongs to the allocator itself. libstdc++ may come late (a plugin in
+/// C++ under a program in C), so what isn't known is looked for again, in a list that others may be changing.
+pub fn operator(i: usize) -> (usize, bool) {
+    let known = OPERATOR[i].load(Relaxed);
+    if known != 0 {
+        return (known & !OWN, known & OWN != 0);
+    }
+    let mut behind = false;
+    let found = elf::objects_checked(super::os::readable).find_map(|o| {
+        if o.is_self() {
+            behind = true;
+            return None;
+        }
+        if behind { o.symbol(OPERATORS[i]).map(|a| (o, a)) } else { None }
+    });
+    match found {
+        Some((o, a)) => {
+            let own = o.bias() == ALLOCATOR_BIAS.load(Relaxed) && o.bias() != 0;
+            OPERATOR[i].store(a | if own { OWN } else { 0 }, Relaxed);
+            (a, own)
+        }
+        // Nobody defines it: whoever calls it can't have been linked. malloc and free are the closest there is.
+        None => (real(if i < MAKES { Call::malloc } else { Call::free }), false),
+    }
+}
+
+/// Marks an operator that belongs to the allocator: the top bit of an address is never set.
+const OWN: usize = 1 << 63;
+/// The operators new come first in the list.
+const MAKES: usize = 8;
+
+/// Notes that the real malloc is this object's and not libc's.
+pub fn set_allocator(o: elf::Object) {
+    ALLOCATOR_BIAS.store(o.bias(), Relaxed);
+}
+
 /// Finds everything. Called when the process has one thread; again is harmless.
 pub fn resolve() {
     for (slot, name) in REAL.iter().zip(NAMES) {

@@ -9,6 +9,7 @@
 //! fs:[tls + 16]  depth     how deep slow paths are nested
 //! fs:[tls + 24]  prepared  between the handlers around fork(): the child's segment
 //! fs:[tls + 32]  parent    and the parent's
+//! fs:[tls + 40]  real call 1 while in the malloc of an allocator that isn't recognised
 //! ```
 
 use core::arch::{asm, global_asm};
@@ -35,6 +36,8 @@ pub const DEPTH: usize = 16;
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
+/// Inside the real call of an allocator that isn't recognised: what it asks of itself through the hooks isn't booked.
+pub const REAL_CALL: usize = 40;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -251,6 +254,7 @@ macro_rules! entry_then_tail_jump {
                 ".cfi_adjust_cfa_offset 8",
                 "push rdx",
                 ".cfi_adjust_cfa_offset 8",
+                "mov rcx, [rsp + 24]",
                 "call {b}",
                 "mov rcx, rdx",
                 "pop rdx",
@@ -266,6 +270,84 @@ macro_rules! entry_then_tail_jump {
                 "ret",
                 ".cfi_endproc",
                 b = sym $before
+            );
+        }
+    };
+}
+
+/// Defines operator new number `$i`: the real one is called from here, so that what it throws passes no Rust frame.
+#[macro_export]
+macro_rules! entry_makes {
+    ($name:ident, $i:expr) => {
+        /// Entry stub: see `hook::operator`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "sub rsp, 40",
+                ".cfi_adjust_cfa_offset 40",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov edi, {i}",
+                "call {next}",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rcx, rdx",
+                "mov rdx, [rsp + 16]",
+                "test rcx, rcx",
+                "jnz 2f",
+                "add rsp, 40",
+                ".cfi_adjust_cfa_offset -40",
+                "jmp rax",
+                ".cfi_adjust_cfa_offset 40",
+                "2: call rax",
+                "mov rdi, rax",
+                "mov rsi, [rsp]",
+                "lea rdx, [rsp + 40]",
+                "mov rcx, rbp",
+                "call {made}",
+                "add rsp, 40",
+                ".cfi_adjust_cfa_offset -40",
+                "ret",
+                ".cfi_endproc",
+                i = const $i,
+                next = sym $crate::hook::operator::next,
+                made = sym $crate::hook::operator::made
+            );
+        }
+    };
+}
+
+/// Defines operator delete number `$i`.
+#[macro_export]
+macro_rules! entry_ends {
+    ($name:ident, $i:expr) => {
+        /// Entry stub: see `hook::operator`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rsi",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov esi, {i}",
+                "call {ending}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rsi",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "jmp rax",
+                ".cfi_endproc",
+                i = const $i,
+                ending = sym $crate::hook::operator::ending
             );
         }
     };

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help setup build demo test lint bench native-images clean
+.PHONY: help setup build demo test lint bench instructions native-images clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -26,6 +26,9 @@ lint: ## formatting and clippy, as reviews expect them
 
 bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about half an hour; wants a quiet machine)
 	$(CARGO) run -q --release -p xtask -- bench
+
+instructions: setup build ## instructions that one malloc+free pair gains, held to bench/instructions.txt (BLESS=--bless to accept)
+	$(CARGO) run -q --release -p xtask -- instructions $(BLESS)
 
 native-images: setup ## opt-in: builds native images with NMT, JFR and jcmd into target/native-images
 	$(CARGO) run -q -p xtask -- native-images

@@ -227,3 +227,25 @@ fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
     // The group is empty once its process has been reaped.
     std::thread::sleep(std::time::Duration::from_millis(100));
 }
+
+#[test]
+fn invariant_7_own_cost_is_a_line() {
+    let mut command = Command::new(crate::fixture::PLIMSOLL);
+    command.args(["run", "--report", "none", "--"]).arg(compiled("healthy", &[]));
+    // Without a report at the end, run execs the program in its own place.
+    let fixture = Fixture::run(&mut command);
+    let explained = fixture.explained();
+    let tracker = explained.line("tracker");
+    let maps = std::fs::read_to_string(format!("/proc/{}/smaps", fixture.pid())).unwrap();
+    let mut truth = 0;
+    let mut is_ours = false;
+    for line in maps.lines() {
+        if line.as_bytes()[0].is_ascii_digit() || line.as_bytes()[0].is_ascii_lowercase() {
+            is_ours = line.contains("plimsoll") && [".seg", ".rules", ".so"].iter().any(|end| line.ends_with(end));
+        } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| is_ours) {
+            truth += kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
+        }
+    }
+    assert!(truth > 0, "the tracker is not in the process");
+    assert!(tracker.abs_diff(truth) <= 64 << 10, "{tracker} {truth}");
+}

@@ -190,7 +190,9 @@ fn names(snapshot: &Snapshot, claims: &mut Claims) {
 
 fn is_tracker(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or_default();
-    file.starts_with("libplimsoll") || file.starts_with("plimsoll-") || file.starts_with("memfd:plimsoll")
+    // The segment and the compiled rules lie in directories of ours, under names that say what they are.
+    let in_ours = name.contains("/plimsoll") && (file.ends_with(".seg") || file.ends_with(".rules"));
+    in_ours || file.starts_with("libplimsoll")
 }
 
 /// Without a walk: the brk heap, and heaps of thread arenas by their shape (malloc/arena.c: HEAP_MAX_SIZE of 64 MiB on

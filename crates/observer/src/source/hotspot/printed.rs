@@ -37,9 +37,15 @@ pub fn parse_printed(text: &str) -> Printed {
     let mut code_heap: Option<CodeCacheSegment> = None;
     // The heap of Serial and Parallel is printed generation by generation.
     let mut generations: Vec<(AddressRange, Bytes, Bytes)> = Vec::new();
+    // VM.info repeats the heap as it was before and after past collections: what comes first is now.
+    let mut heap_is_known = false;
     for line in text.lines() {
         let line = line.trim_start();
-        if let Some(bounds) = line.strip_prefix("bounds ") {
+        if line.starts_with("Event: ") || line.starts_with("{Heap before") || line.starts_with("GC Heap ") {
+            heap_is_known = printed.heap.is_some() || !generations.is_empty();
+        } else if heap_is_known && (collector(line).is_some() || is_metaspace(line)) {
+            continue;
+        } else if let Some(bounds) = line.strip_prefix("bounds ") {
             if let (Some(segment), Some((start, committed, end))) = (code_heap.take(), three(bounds)) {
                 push_code(&mut printed, segment, start, committed, end);
             }
@@ -101,6 +107,10 @@ pub fn parse_printed(text: &str) -> Printed {
     printed
 }
 
+fn is_metaspace(line: &str) -> bool {
+    line.starts_with("Metaspace ") || line.starts_with("class space ")
+}
+
 /// The collector, by the first words of its heap's line.
 fn collector(line: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 9] = [
@@ -127,6 +137,9 @@ fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, 
     let bracket = line.find('[').map(|at| &line[at..]);
     if let Some((start, committed_end, end)) = bracket.and_then(three) {
         let sized = Bytes(committed_end.0.saturating_sub(start.0));
+        if generations.iter().any(|(known, ..)| known.overlaps(AddressRange::new(start, end))) {
+            return;
+        }
         generations.push((AddressRange::new(start, end), sized, occupied));
         return;
     }
@@ -228,6 +241,14 @@ pub fn parse_version(text: &str) -> Option<String> {
     line.split_once(" version ").map(|(_, version)| version.trim().to_string())
 }
 
+/// VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`
+pub fn parse_loaders(text: &str) -> Option<(u64, u64)> {
+    let rest = text.lines().find_map(|line| line.trim_start().strip_prefix("Total Usage - "))?;
+    let (loaders, rest) = rest.split_once(" loader")?;
+    let classes = rest.split_once(", ")?.1.split_whitespace().next()?;
+    Some((loaders.parse().ok()?, classes.parse().ok()?))
+}
+
 /// The wanted ones among VM.flags' `-XX:MaxHeapSize=6320816128 -XX:+UseG1GC …` (set, or chosen by ergonomics).
 pub fn parse_flags(text: &str, wanted: &[&str]) -> Vec<(String, String)> {
     let flags = text.split_whitespace().filter_map(|word| {
@@ -296,6 +317,16 @@ mod tests {
         let shenandoah = "Shenandoah Heap\n 65536K max, 65536K soft max, 65536K committed, 1536K used\nReserved region:\n\
              \x20- [0x00000000fc000000, 0x0000000100000000) \n";
         assert_eq!(heap(shenandoah), ("Shenandoah".into(), Bytes::mib(64), Bytes::kib(1536), Bytes::mib(64)));
+    }
+
+    #[test]
+    fn past_collections_in_vm_info_change_nothing() {
+        let now = " PSYoungGen      total 18944K, used 10K [0x00000000feb00000, 0x0000000100000000, 0x0000000100000000)\n\
+             \x20Metaspace       used 84K, committed 320K, reserved 1114112K\n";
+        let past = now.replace("used 10K", "used 999K").replace("committed 320K", "committed 9K");
+        let both = format!("{now}GC Heap Usage History (2 events):\nEvent: 0.1 {{type Before\n{past}}}\n");
+        assert_eq!(parse_printed(&both), parse_printed(now));
+        assert_eq!(parse_printed(now).heap.map(|heap| heap.occupied), Some(Bytes::kib(10)));
     }
 
     #[test]

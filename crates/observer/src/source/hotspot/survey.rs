@@ -2,7 +2,7 @@
 
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
-use super::printed::{Printed, parse_flags, parse_printed, parse_version};
+use super::printed::{Printed, parse_flags, parse_loaders, parse_printed, parse_version};
 use super::read::{self, Mute, Vm};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
@@ -127,13 +127,14 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
             + &answer("Compiler.codecache", "the code cache's segments are unknown");
         printed.clone_from(&parse_printed(&text));
     }
+    let loaders = parse_loaders(&answer("VM.metaspace", "class loaders are not counted"));
     join_regions(&mut hotspot.regions, regions);
     join_regions(&mut hotspot.regions, std::mem::take(&mut printed.regions));
     hotspot.categories = nmt.categories;
     hotspot.nmt_total = nmt.total;
     hotspot.code_cache = printed.code_cache;
     hotspot.collector = printed.collector.or_else(|| collector_by_flags(&hotspot.flags));
-    take_sizes(hotspot, printed.heap, printed.metaspace, nmt.classes);
+    take_sizes(hotspot, printed.heap, printed.metaspace, loaders);
 }
 
 /// Mappings whose file says what they are: ZGC's heap, however often it is mapped, and CDS archives.
@@ -161,7 +162,12 @@ fn join_regions(regions: &mut Vec<VmRegion>, more: Vec<VmRegion>) {
     }
 }
 
-fn take_sizes(hotspot: &mut HotSpot, heap: Option<JavaHeap>, metaspace: Option<Metaspace>, classes: Option<u64>) {
+fn take_sizes(
+    hotspot: &mut HotSpot,
+    heap: Option<JavaHeap>,
+    metaspace: Option<Metaspace>,
+    loaders: Option<(u64, u64)>,
+) {
     let max =
         hotspot.flags.iter().find(|(name, _)| name == "MaxHeapSize").and_then(|(_, size)| size.parse().ok()).map(Bytes);
     if let Some(heap) = heap {
@@ -173,7 +179,8 @@ fn take_sizes(hotspot: &mut HotSpot, heap: Option<JavaHeap>, metaspace: Option<M
         let known = hotspot.metaspace.take().unwrap_or_default();
         hotspot.metaspace = Some(Metaspace { classes: known.classes, loaders: known.loaders, ..metaspace });
     }
-    if let (Some(metaspace), Some(classes)) = (&mut hotspot.metaspace, classes) {
+    if let (Some(metaspace), Some((loaders, classes))) = (&mut hotspot.metaspace, loaders) {
+        metaspace.loaders = Some(loaders);
         metaspace.classes = Some(classes);
     }
 }

@@ -111,11 +111,6 @@ fn near(case: &str, explained: &Explained, line: &str, truth: u64) {
 #[test]
 fn direct_buffers() {
     everywhere("DirectBuffers", &["-Xmx256m"], &["160", "1048576"], |case, fixture, explained| {
-        if case.ends_with("off") {
-            // Without NMT the blocks are the allocator's: there, and not told apart.
-            assert!(explained.line("glibc-live") >= fixture.truth("direct"), "{case}");
-            return;
-        }
         near(case, explained, "direct-buffers", fixture.truth("direct"));
         has(case, explained, &["direct-buffer-growth"]);
     });
@@ -124,11 +119,6 @@ fn direct_buffers() {
 #[test]
 fn buffers_that_nio_keeps_for_each_thread() {
     everywhere("NioCache", &["-Xmx256m"], &["16", "8388608"], |case, fixture, explained| {
-        if case.ends_with("off") {
-            // Without NMT the blocks are the allocator's: there, and not told apart.
-            assert!(explained.line("glibc-live") >= fixture.truth("direct"), "{case}");
-            return;
-        }
         near(case, explained, "direct-buffers", fixture.truth("direct"));
         has(case, explained, &["direct-buffer-growth"]);
     });

@@ -40,6 +40,8 @@ fn check_what_every_vm_says(jdk: &Jdk, hotspot: &HotSpot) {
     assert!(reserved(VmTag::Class) >= Bytes::mib(8));
     assert!(reserved(VmTag::Gc) >= Bytes::kib(96 * 2), "a card table has a byte for each 512");
     assert_eq!(hotspot.code_cache.iter().map(|segment| segment.range.length()).sum::<Bytes>(), Bytes::mib(64));
+    let direct = hotspot.direct_buffers.as_ref().expect("java.nio's own count");
+    assert_eq!((direct.count, direct.capacity, direct.max), (Some(32), Bytes::mib(32), Some(Bytes::mib(96))));
     for pair in hotspot.regions.windows(2) {
         assert!(pair[0].range.end <= pair[1].range.start, "{pair:?} overlap");
     }

@@ -28,7 +28,8 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
     if wanted.is_empty()
         && let Some(direct) = &vm.direct_buffers
     {
-        wanted.push((LineId::DirectBuffers, direct.capacity, None));
+        // Java zeroes a direct buffer when it makes it, so that every page of it is resident.
+        wanted.push((LineId::DirectBuffers, direct.capacity, Some(direct.capacity)));
     }
     wanted.retain(|(_, bytes, _)| *bytes > Bytes(0));
     let asked: Bytes = wanted.iter().map(|(_, bytes, _)| *bytes).sum();

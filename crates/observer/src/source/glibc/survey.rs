@@ -11,8 +11,11 @@ use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
 use crate::source::memory::{Memory, PAGE, PageStates};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// How often a chain that breaks is walked anew: the target runs meanwhile.
-const ATTEMPTS: usize = 3;
+/// How often an arena that changed under the walk is walked anew for a quiet reading; and how often, and over how many bytes
+/// in all, one whose chain broke.
+const QUIET_ATTEMPTS: usize = 3;
+const ATTEMPTS: usize = 25;
+const BYTES_OF_ATTEMPTS: Bytes = Bytes::mib(512);
 /// Thread caches looked for among chunks of their size; a program may have many others of it.
 const MOST_CANDIDATES: usize = 200_000;
 /// Where a foreign sbrk interrupted the brk heap, its continuation is looked for this far.
@@ -156,6 +159,7 @@ fn survey_arena<M: Memory>(
         whole: true,
         ..Arena::default()
     };
+    let mut walked = Bytes(0);
     for attempt in 1..=ATTEMPTS {
         let before = finds.mark();
         let top = Avma(field(layout.top()));
@@ -167,7 +171,10 @@ fn survey_arena<M: Memory>(
         };
         let whole = found_all && pieces.iter().all(|piece| piece.whole);
         let quiet = field(layout.top()) == top.0 && field(layout.system_mem()) == system.0;
-        if !(whole && quiet) && attempt < ATTEMPTS {
+        walked += pieces.iter().map(|piece| piece.range.length()).sum();
+        let again =
+            if whole { !quiet && attempt < QUIET_ATTEMPTS } else { attempt < ATTEMPTS && walked < BYTES_OF_ATTEMPTS };
+        if again {
             finds.reset(before);
             continue;
         }

@@ -10,10 +10,12 @@
 //! | any other | all | VM.info and VM.metaspace vslist: heap, class space, CDS, code, card table, mark bits |
 
 mod attach;
+mod direct;
 mod nmt;
 mod perfdata;
 mod printed;
 mod read;
+mod structs;
 mod survey;
 mod system_map;
 mod tags;

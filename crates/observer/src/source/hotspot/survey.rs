@@ -4,10 +4,13 @@ use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{Printed, parse_flags, parse_loaders, parse_printed, parse_version};
 use super::read::{self, Mute, Vm};
+use super::structs::read_direct_buffers;
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::gap::{Gap, Source};
-use crate::snapshot::{HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, VmRegion, VmTag, Vma};
+use crate::snapshot::{
+    DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, VmRegion, VmTag, Vma,
+};
 use crate::source::proc::Target;
 use crate::units::Bytes;
 
@@ -53,6 +56,14 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
         Ok(mut vm) => ask(&mut hotspot, &mut vm, &mut gaps),
         Err(mute) => gaps.push(gap_of(mute, target.pid())),
     }
+    hotspot.direct_buffers = read_direct_buffers(target, vmas).map(|direct| {
+        // Bits.MAX_MEMORY (jdk.internal.misc.VM.maxDirectMemory): the flag, or the heap's maximum.
+        let flag = |wanted: &str| {
+            hotspot.flags.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.parse().ok())
+        };
+        let max = flag("MaxDirectMemorySize").filter(|max| *max > 0).or_else(|| flag("MaxHeapSize")).map(Bytes);
+        DirectBuffers { max, ..direct }
+    });
     join_regions(&mut hotspot.regions, by_name(vmas));
     hotspot.regions.sort_by_key(|region| region.range.start);
     (Some(hotspot), gaps)

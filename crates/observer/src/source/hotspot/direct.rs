@@ -1,0 +1,179 @@
+//! How much java.nio counts as direct memory, read from the VM's memory: no command tells it, and with NMT off nothing else
+//! does. The way there is the one of the serviceability agent, through `gHotSpotVMStructs` (runtime/vmStructs.hpp), the
+//! table in which every libjvm states where its fields lie:
+//!
+//! ```text
+//! ClassLoaderDataGraph::_head ─ _next ─▶ … those without a class loader: the boot loader's
+//!     _klasses ─ _next_link ─▶ … the Klass named java/nio/Bits ─ _java_mirror ─▶ its java.lang.Class
+//!         static fields ─▶ three AtomicLongs: RESERVED_MEMORY ≥ TOTAL_CAPACITY ≥ COUNT
+//! ```
+//!
+//! The target runs on; what doesn't fit is no answer. Z's coloured pointers and compact headers are not followed.
+
+use crate::snapshot::DirectBuffers;
+use crate::source::memory::{Memory, half_at, word_at};
+use crate::units::{Avma, Bytes};
+
+const BITS: &str = "java/nio/Bits";
+const ATOMIC_LONG: &str = "java/util/concurrent/atomic/AtomicLong";
+const MOST_LOADERS: usize = 200_000;
+const MOST_CLASSES: usize = 100_000;
+/// A java.lang.Class with its static fields has a few hundred bytes.
+const LONGEST_MIRROR: u64 = 4096;
+/// Where AtomicLong's `value` lies behind a header of 12 or 16 bytes.
+const VALUE: u64 = 16;
+const KLASS_IN_HEADER: u64 = 8;
+
+/// Offsets of fields and addresses of static ones, from the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    pub loaders: u64,
+    pub loader_next: u64,
+    pub loader_object: u64,
+    pub loader_klasses: u64,
+    pub klass_name: u64,
+    pub klass_next: u64,
+    pub klass_mirror: u64,
+    pub symbol_length: u64,
+    pub symbol_body: u64,
+    pub mirror_size: u64,
+    pub oop_base: u64,
+    pub oop_shift: u64,
+    pub narrow_klass_base: u64,
+    pub narrow_klass_shift: u64,
+}
+
+impl Fields {
+    /// From rows of (type, field, offset, static address). None where one is missing.
+    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)>) -> Option<Fields> {
+        let mut fields = Fields::default();
+        let mut known = 0u32;
+        for (of, name, offset, address) in rows {
+            let (slot, value, bit) = match (of, name) {
+                ("ClassLoaderDataGraph", "_head") => (&mut fields.loaders, address, 0),
+                ("ClassLoaderData", "_next") => (&mut fields.loader_next, offset, 1),
+                ("ClassLoaderData", "_class_loader") => (&mut fields.loader_object, offset, 2),
+                ("ClassLoaderData", "_klasses") => (&mut fields.loader_klasses, offset, 3),
+                ("Klass", "_name") => (&mut fields.klass_name, offset, 4),
+                ("Klass", "_next_link") => (&mut fields.klass_next, offset, 5),
+                ("Klass", "_java_mirror") => (&mut fields.klass_mirror, offset, 6),
+                ("Symbol", "_length") => (&mut fields.symbol_length, offset, 7),
+                ("Symbol", "_body") => (&mut fields.symbol_body, offset, 8),
+                ("java_lang_Class", "_oop_size_offset") => (&mut fields.mirror_size, address, 9),
+                ("CompressedOops", "_narrow_oop._base" | "_base") => (&mut fields.oop_base, address, 10),
+                ("CompressedOops", "_narrow_oop._shift" | "_shift") => (&mut fields.oop_shift, address, 11),
+                ("CompressedKlassPointers", "_narrow_klass._base" | "_base") => {
+                    (&mut fields.narrow_klass_base, address, 12)
+                }
+                ("CompressedKlassPointers", "_narrow_klass._shift" | "_shift") => {
+                    (&mut fields.narrow_klass_shift, address, 13)
+                }
+                _ => continue,
+            };
+            *slot = value;
+            known |= 1 << bit;
+        }
+        (known == (1 << 14) - 1).then_some(fields)
+    }
+}
+
+/// None where the class is not loaded yet (no direct buffer was ever made), or where the way doesn't lead there.
+pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuffers> {
+    let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
+    let (mut bits, mut atomic_long) = (None, None);
+    let mut loader = memory.word(Avma(fields.loaders))?;
+    let mut classes = 0;
+    for _ in 0..MOST_LOADERS {
+        if loader == 0 || (bits.is_some() && atomic_long.is_some()) {
+            break;
+        }
+        // Hidden classes of the boot loader have entries of their own, without a class loader object like its own.
+        let is_boot = at(loader, fields.loader_object)? == 0;
+        let mut klass = if is_boot { at(loader, fields.loader_klasses)? } else { 0 };
+        while klass != 0 && classes < MOST_CLASSES {
+            let symbol = at(klass, fields.klass_name)?;
+            if is_named(memory, fields, symbol, BITS) {
+                bits = Some(klass);
+            } else if is_named(memory, fields, symbol, ATOMIC_LONG) {
+                atomic_long = Some(klass);
+            }
+            klass = at(klass, fields.klass_next)?;
+            classes += 1;
+        }
+        loader = at(loader, fields.loader_next)?;
+    }
+    let (bits, atomic_long) = (bits?, atomic_long?);
+    let mirror = memory.word(Avma(at(bits, fields.klass_mirror)?))?;
+    let size_offset = u64::from(memory.half(Avma(fields.mirror_size))?);
+    let size = u64::from(memory.half(Avma(mirror.checked_add(size_offset)?))?).checked_mul(8)?.min(LONGEST_MIRROR);
+    let mut object = vec![0; size as usize];
+    if !memory.read(Avma(mirror), &mut object) {
+        return None;
+    }
+    let decoder = Decoder {
+        oop_base: memory.word(Avma(fields.oop_base))?,
+        oop_shift: memory.half(Avma(fields.oop_shift))?,
+        klass_base: memory.word(Avma(fields.narrow_klass_base))?,
+        klass_shift: memory.half(Avma(fields.narrow_klass_shift))?,
+        atomic_long,
+    };
+    let narrow = (0..object.len() / 4).filter_map(|n| half_at(&object, n * 4)).map(|word| decoder.oop(word));
+    let wide = (0..object.len() / 8).filter_map(|n| word_at(&object, n * 8));
+    let mut values: Vec<u64> = narrow.filter_map(|oop| decoder.value(memory, oop)).collect();
+    if values.len() != 3 {
+        values = wide.filter_map(|oop| decoder.value(memory, oop)).collect();
+    }
+    values.sort_unstable_by(|one, other| other.cmp(one));
+    // A buffer counts at least a byte of capacity, and reserves at least its capacity, so that the order tells which is which.
+    match *values {
+        [reserved, _, count] => Some(DirectBuffers { count: Some(count), capacity: Bytes(reserved), max: None }),
+        _ => None,
+    }
+}
+
+fn is_named(memory: &impl Memory, fields: &Fields, symbol: u64, name: &str) -> bool {
+    let mut length = [0; 2];
+    let mut body = [0; 64];
+    let (Some(length_at), Some(body_at)) =
+        (symbol.checked_add(fields.symbol_length), symbol.checked_add(fields.symbol_body))
+    else {
+        return false;
+    };
+    memory.read(Avma(length_at), &mut length)
+        && usize::from(u16::from_le_bytes(length)) == name.len()
+        && memory.read(Avma(body_at), &mut body[..name.len()])
+        && body[..name.len()] == *name.as_bytes()
+}
+
+struct Decoder {
+    oop_base: u64,
+    oop_shift: u32,
+    klass_base: u64,
+    klass_shift: u32,
+    atomic_long: u64,
+}
+
+impl Decoder {
+    fn oop(&self, narrow: u32) -> u64 {
+        match narrow {
+            0 => 0,
+            narrow => self.oop_base.wrapping_add(u64::from(narrow) << (self.oop_shift & 31)),
+        }
+    }
+
+    /// The value of the AtomicLong at `oop`, if that is one.
+    fn value(&self, memory: &impl Memory, oop: u64) -> Option<u64> {
+        if oop == 0 || !oop.is_multiple_of(8) {
+            return None;
+        }
+        let mut header = [0; 24];
+        if !memory.read(Avma(oop), &mut header) {
+            return None;
+        }
+        let narrow = half_at(&header, KLASS_IN_HEADER as usize)?;
+        let klass = self.klass_base.wrapping_add(u64::from(narrow) << (self.klass_shift & 31));
+        let wide = word_at(&header, KLASS_IN_HEADER as usize)?;
+        let value = word_at(&header, VALUE as usize)?;
+        ((klass == self.atomic_long || wide == self.atomic_long) && value < 1 << 50).then_some(value)
+    }
+}

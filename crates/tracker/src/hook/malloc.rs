@@ -157,19 +157,17 @@ unsafe fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
 /// not recognised may ask itself through its own exported names, which are the hooks.
 #[inline(always)]
 pub fn real_call(real: impl FnOnce() -> *mut u8, book: impl FnOnce(*mut u8)) -> *mut u8 {
-    if blocks::allocator() != Allocator::Other as u32 {
-        let p = real();
-        if !p.is_null() {
-            book(p);
-        }
-        return p;
-    }
+    let other = blocks::allocator() == Allocator::Other as u32;
     if tls_get::<REAL_CALL>() != 0 {
         return real();
     }
-    tls_set::<REAL_CALL>(1);
+    if other {
+        tls_set::<REAL_CALL>(1);
+    }
     let p = real();
-    tls_set::<REAL_CALL>(0);
+    if other {
+        tls_set::<REAL_CALL>(0);
+    }
     if !p.is_null() {
         book(p);
     }

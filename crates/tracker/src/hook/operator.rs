@@ -5,8 +5,9 @@
 //! assembly of the entry, never from Rust: an exception passes a frame that has nothing but its size.
 
 use super::malloc::{book_fresh, book_release};
+use crate::account::blocks;
 use crate::boot;
-use crate::sys::libc;
+use crate::sys::{cpu, libc};
 
 /// What an entry does next.
 #[repr(C)]
@@ -26,14 +27,21 @@ pub extern "C" fn next(i: usize) -> Next {
     Next { real, books: own as usize }
 }
 
+/// Whether this call came out of the allocator's own real call.
+fn inside() -> bool {
+    cpu::tls_get::<{ cpu::REAL_CALL }>() != 0
+}
+
 /// Books what a real new answered.
 ///
 /// # Safety
 /// `p` is null or a fresh block of `n` bytes; `sp`, `fp` are the caller's of the operator.
 pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
-    if !p.is_null() {
-        // SAFETY: the caller's contract.
-        unsafe { book_fresh(p, n, sp, fp) };
+    // SAFETY: the caller's contract. jemalloc's aligned forms ask its exported aligned_alloc, whose hook has booked it.
+    unsafe {
+        if !p.is_null() && !inside() && !blocks::is_booked(p) {
+            book_fresh(p, n, sp, fp);
+        }
     }
     p
 }
@@ -44,7 +52,7 @@ pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mu
 /// `p` is null or a live block.
 pub unsafe extern "C" fn ending(p: *mut u8, i: usize) -> usize {
     let n = next(i);
-    if n.books != 0 && !p.is_null() {
+    if n.books != 0 && !p.is_null() && !inside() {
         // SAFETY: the caller's contract.
         unsafe { book_release(p) };
     }

@@ -15,11 +15,15 @@ const MOST_PAGES: u64 = 1 << 20;
 fn chunk_at(memory: &impl Memory, start: u64, vma: AddressRange) -> Option<AddressRange> {
     let mut page = [0; PAGE as usize];
     let whole = start + PAGE <= vma.end.0;
-    let first = if whole && memory.read(Avma(start), &mut page) { Some(()) } else { None };
-    first?;
+    (whole && memory.read(Avma(start), &mut page)).then_some(())?;
+    chunk_in(&page, start, vma)
+}
+
+/// The same in a page that was read.
+fn chunk_in(page: &[u8], start: u64, vma: AddressRange) -> Option<AddressRange> {
     (4..=12).map(|power| if power == 4 { 0 } else { (1u64 << power) - 16 }).find_map(|shift| {
-        let before = word_at(&page, shift as usize)?;
-        let field = word_at(&page, shift as usize + 8)?;
+        let before = word_at(page, shift as usize)?;
+        let field = word_at(page, shift as usize + 8)?;
         let size = (field & !7).checked_add(shift)?;
         let fits = before == shift
             && field & 7 == IS_MMAPPED
@@ -28,6 +32,38 @@ fn chunk_at(memory: &impl Memory, start: u64, vma: AddressRange) -> Option<Addre
             && size <= vma.end.0 - start;
         fits.then(|| AddressRange::sized(Avma(start), Bytes(size)))
     })
+}
+
+/// Pages read together. Only present ones: reading an untouched page would map the zero page into the target.
+struct Run {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Run {
+    const LONGEST: u64 = 64 * PAGE;
+
+    fn holds(&self, page: u64) -> bool {
+        self.start <= page && page + PAGE <= self.start + self.bytes.len() as u64
+    }
+
+    fn page(&self, at: u64) -> Option<&[u8]> {
+        let offset = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        self.bytes.get(offset..offset + PAGE as usize)
+    }
+
+    /// From the present page `at` on, as far as pages are present; empty where they can't be read.
+    fn read<M: Memory>(&mut self, memory: &M, pages: &mut PageStates<'_, M>, at: u64, end: u64) {
+        let mut to = at;
+        while to + PAGE <= end && to - at < Self::LONGEST && pages.of(to / PAGE) == PageState::Present {
+            to += PAGE;
+        }
+        self.start = at;
+        self.bytes.resize((to - at) as usize, 0);
+        if !memory.read(Avma(at), &mut self.bytes) {
+            self.bytes.clear();
+        }
+    }
 }
 
 fn could_hold(vma: &Vma) -> bool {
@@ -66,6 +102,7 @@ pub fn find<M: Memory>(
     }
 
     let mut budget = MOST_PAGES;
+    let mut run = Run { start: 0, bytes: Vec::new() };
     for vma in left {
         let mut at = vma.start.0;
         while at < vma.end.0 && bytes < expected && budget > 0 {
@@ -74,7 +111,11 @@ pub fn find<M: Memory>(
                 continue;
             }
             budget -= 1;
-            match chunk_at(memory, at, vma).filter(|range| bytes + range.length() <= expected) {
+            if !run.holds(at) {
+                run.read(memory, pages, at, vma.end.0);
+            }
+            let chunk = run.page(at).and_then(|page| chunk_in(page, at, vma));
+            match chunk.filter(|range| bytes + range.length() <= expected) {
                 Some(range) => {
                     found.push(MmappedChunk { range });
                     bytes += range.length();

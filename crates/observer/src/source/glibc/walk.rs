@@ -182,3 +182,130 @@ fn add_free<M: Memory>(sums: &mut ChunkSums, pages: &mut PageStates<'_, M>, star
     let last_page = end / PAGE * PAGE;
     sums.trimmable += pages.resident(AddressRange::new(Avma(first_page), Avma(last_page)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One stretch of memory, all of it present but for the pages listed.
+    struct Image {
+        start: u64,
+        bytes: Vec<u8>,
+        absent: Vec<u64>,
+    }
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            let from = at.0.wrapping_sub(self.start) as usize;
+            let Some(bytes) = from.checked_add(into.len()).and_then(|end| self.bytes.get(from..end)) else {
+                return false;
+            };
+            into.copy_from_slice(bytes);
+            true
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            for (page, word) in (first..).zip(into.iter_mut()) {
+                *word = u64::from(!self.absent.contains(&page)) << 63;
+            }
+            true
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, below: u64) -> u64 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0 % below
+        }
+    }
+
+    const START: u64 = 0x5000_0000_0000;
+
+    /// A heap of random chunks, never two free ones side by side, with its top; and what it holds, kept chunk by chunk.
+    fn heap(random: &mut Random, chunks: u64) -> (Image, Avma, ChunkSums) {
+        let mut image = Image { start: START, bytes: Vec::new(), absent: Vec::new() };
+        let mut sums = ChunkSums::default();
+        let mut free_before = false;
+        for _ in 0..chunks {
+            let size = match random.below(10) {
+                0 => 32 + 16 * random.below(3000),
+                1 => 200_000 + 16 * random.below(10_000),
+                _ => 32 + 16 * random.below(40),
+            };
+            let free = !free_before && random.below(3) == 0;
+            put(&mut image.bytes, size, free_before);
+            let start = START + image.bytes.len() as u64 - size;
+            if free {
+                sums.binned += Bytes(size);
+                sums.binned_count += 1;
+                // A trim has given back some of the whole pages.
+                let pages = (start + 48).next_multiple_of(PAGE) / PAGE..(start + size) / PAGE;
+                let given_back: Vec<u64> = pages.clone().filter(|_| random.below(2) == 0).collect();
+                sums.free_resident += Bytes(size - given_back.len() as u64 * PAGE);
+                sums.trimmable += Bytes((pages.end.max(pages.start) - pages.start - given_back.len() as u64) * PAGE);
+                image.absent.extend(given_back);
+            } else {
+                sums.inuse += Bytes(size);
+                sums.inuse_count += 1;
+            }
+            free_before = free;
+        }
+        let top = START + image.bytes.len() as u64;
+        let size = (top + 32).next_multiple_of(PAGE) - top;
+        put(&mut image.bytes, size, free_before);
+        sums.top = Bytes(size);
+        sums.free_resident += Bytes(size);
+        sums.trimmable += Bytes(top + size - (top + 16).next_multiple_of(PAGE));
+        (image, Avma(top), sums)
+    }
+
+    fn put(bytes: &mut Vec<u8>, size: u64, free_before: bool) {
+        let at = bytes.len();
+        bytes.resize(at + size as usize, 0x5a);
+        let field = size | u64::from(!free_before);
+        bytes[at + 8..at + 16].copy_from_slice(&field.to_le_bytes());
+    }
+
+    #[test]
+    fn random_heaps_are_walked_to_the_byte() {
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut given_back = 0;
+        for _ in 0..200 {
+            let chunks = 1 + random.below(300);
+            let (image, top, expected) = heap(&mut random, chunks);
+            let end = Avma(START + image.bytes.len() as u64);
+            let mut seen = Bytes(0);
+            let mut pages = PageStates::new(&image);
+            let (sums, how) = walk(&image, &mut pages, Avma(START), end, top, |chunk, _| seen += Bytes(chunk.size));
+            assert_eq!((sums, how), (expected, End::Top(end)));
+            assert_eq!(seen, expected.inuse);
+            assert_eq!(sums.inuse + sums.binned + sums.top, Bytes(image.bytes.len() as u64));
+            given_back += image.absent.len();
+        }
+        assert!(given_back > 100, "the absent pages were exercised: {given_back}");
+    }
+
+    #[test]
+    fn overwritten_headers_end_the_walk_and_nothing_else() {
+        let mut random = Random(7);
+        let mut broken = 0;
+        for _ in 0..500 {
+            let (mut image, top, _) = heap(&mut random, 60);
+            for _ in 0..1 + random.below(200) {
+                let at = random.below(image.bytes.len() as u64) as usize;
+                image.bytes[at] = random.below(256) as u8;
+            }
+            let end = Avma(START + image.bytes.len() as u64);
+            let mut pages = PageStates::new(&image);
+            let (sums, how) = walk(&image, &mut pages, Avma(START), end, top, |_, _| {});
+            let walked = sums.inuse + sums.binned + sums.top + sums.overhead;
+            assert!(walked <= Bytes(image.bytes.len() as u64));
+            broken += usize::from(matches!(how, End::Broken(_)));
+        }
+        assert!(broken > 10, "{broken}");
+    }
+}

@@ -249,3 +249,33 @@ fn invariant_7_own_cost_is_a_line() {
     assert!(truth > 0, "the tracker is not in the process");
     assert!(tracker.abs_diff(truth) <= 64 << 10, "{tracker} {truth}");
 }
+
+#[test]
+fn a_trim_saves_what_the_verdict_said() {
+    for (name, verdict) in [("main_fragmentation", "allocator-retention"), ("arena_threads", "arena-retention")] {
+        let fixture = Fixture::c(name, &[]);
+        let resident = || {
+            let statm = std::fs::read_to_string(format!("/proc/{}/statm", fixture.pid())).unwrap();
+            statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+        };
+        let explained = fixture.explained();
+        let verdict = explained.verdict(verdict);
+        let [least, most] = ["saving_least_bytes", "saving_bytes"].map(|key| verdict[key].as_u64().unwrap());
+        let before = resident();
+        assert!(Command::new("kill").args(["-USR1", &fixture.pid().to_string()]).status().unwrap().success());
+        let mut after = before;
+        for _ in 0..100 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let now = resident();
+            if now == after && now < before {
+                break;
+            }
+            after = now;
+        }
+        let saved = before.saturating_sub(after);
+        assert!(
+            saved * 100 >= least * 97 && saved * 100 <= most * 103,
+            "{name}: saved {saved}, said {least} to {most}"
+        );
+    }
+}

@@ -157,10 +157,8 @@ fn the_json_is_the_golden_one() {
     let mut out = Vec::new();
     ledger_json::write(&mut out, &shop()).unwrap();
     let mut value: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
-    // The long tables of this case say nothing new after their first rows.
-    for table in ["arenas"] {
-        value[table].as_array_mut().expect("a table").truncate(2);
-    }
+    // The long table of this case says nothing new after its first rows.
+    value["arenas"].as_array_mut().expect("a table").truncate(2);
     compare("explain.json", format!("{value:#}\n").as_bytes());
 }
 

@@ -1,6 +1,6 @@
 //! Java programs on every JDK of the machine. Where there is none, each says so.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -38,13 +38,13 @@ fn classes() -> &'static PathBuf {
     })
 }
 
-fn java(home: &PathBuf, flags: &[&str], class: &str, arguments: &[&str]) -> Fixture {
+fn java(home: &Path, flags: &[&str], class: &str, arguments: &[&str]) -> Fixture {
     let mut command = Command::new(home.join("bin/java"));
     command.arg("-XX:-UsePerfData").args(flags).arg("-cp").arg(classes()).arg(class).args(arguments);
     Fixture::run(&mut command)
 }
 
-fn for_each_jdk(test: &str, run: impl Fn(&PathBuf)) {
+fn for_each_jdk(test: &str, run: impl Fn(&Path)) {
     let jdks = jdks();
     if jdks.is_empty() {
         return skip(test, "no JDK in /usr/lib/jvm or JAVA_HOME");

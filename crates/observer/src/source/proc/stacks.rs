@@ -53,19 +53,16 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
     }
     // A mapping that the kernel merged with a neighbour above hides its record from the search at the end: search
     // upwards from the stack pointer.
-    for index in 0..threads.len() {
-        if threads[index].stack.is_some() {
-            continue;
-        }
-        let found = threads[index].stack_pointer.and_then(|pointer| {
+    for thread in threads.iter_mut().filter(|thread| thread.stack.is_none()) {
+        let found = thread.stack_pointer.and_then(|pointer| {
             let after = vmas.partition_point(|vma| vma.range.start <= pointer);
             let vma = vmas[..after].last().filter(|vma| vma.range.contains(pointer))?;
             (vma.backing == Backing::Anonymous).then(|| record_above(memory, pointer, vma.range, &by_tid))?
         });
         if let Some(record) = found
-            && record.tid == threads[index].namespaced_tid
+            && record.tid == thread.namespaced_tid
         {
-            threads[index].stack = Some(record.stack);
+            thread.stack = Some(record.stack);
         }
     }
     idle

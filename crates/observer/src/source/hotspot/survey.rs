@@ -116,6 +116,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
         hotspot.nmt = nmt.mode;
     }
     let mut printed = Printed::default();
+    let loaders;
     let mut regions = Vec::new();
     if nmt.mode == NmtMode::Summary {
         if major(&hotspot.version) >= 24 {
@@ -130,15 +131,15 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
         }
     }
     if regions.is_empty() {
-        let text = answer("VM.info", "the VM's regions are recognised by shape only")
-            + &answer("VM.metaspace vslist", "class metadata is recognised by shape only");
-        printed = parse_printed(&text);
+        let metaspace = answer("VM.metaspace vslist", "class metadata is recognised by shape only");
+        loaders = parse_loaders(&metaspace);
+        printed = parse_printed(&(answer("VM.info", "the VM's regions are recognised by shape only") + &metaspace));
     } else {
+        loaders = parse_loaders(&answer("VM.metaspace", "class loaders are not counted"));
         let text = answer("GC.heap_info", "the Java heap's occupation is that of the last collection")
             + &answer("Compiler.codecache", "the code cache's segments are unknown");
         printed.clone_from(&parse_printed(&text));
     }
-    let loaders = parse_loaders(&answer("VM.metaspace", "class loaders are not counted"));
     join_regions(&mut hotspot.regions, regions);
     join_regions(&mut hotspot.regions, std::mem::take(&mut printed.regions));
     hotspot.categories = nmt.categories;

@@ -85,7 +85,7 @@ pub fn resolve() {
     let free = if allocator == Allocator::Glibc && !image::is_image() {
         hook::malloc::free_glibc as *mut ()
     } else {
-        hook::malloc::free as *mut ()
+        crate::sys::cpu::free_entry as *mut ()
     };
     hook::malloc::FREE.store(free, Relaxed);
     let _ = STATE.compare_exchange(NEW, RESOLVED, AcqRel, Relaxed);

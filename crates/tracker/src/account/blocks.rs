@@ -122,13 +122,8 @@ pub unsafe fn usable(p: *mut u8) -> usize {
         // SAFETY: the caller's contract.
         return unsafe { usable_glibc(p) };
     }
-    // tcmalloc makes an object of its own when it is first asked: that must not come back here.
-    let before = cpu::tls_get::<{ cpu::REAL_CALL }>();
-    cpu::tls_set::<{ cpu::REAL_CALL }>(1);
     // SAFETY: the caller's contract.
-    let usable = unsafe { libc::calls::malloc_usable_size(p) };
-    cpu::tls_set::<{ cpu::REAL_CALL }>(before);
-    usable
+    unsafe { libc::calls::malloc_usable_size(p) }
 }
 
 #[inline(always)]

@@ -18,7 +18,7 @@ macro_rules! aligned {
             }
             // SAFETY: the arguments are the program's.
             unsafe {
-                real_call(|| calls::$name($($a),*), |p| book_fresh(p, $n, sp, fp))
+                real_call(sp, || calls::$name($($a),*), |p| book_fresh(p, $n, sp, fp))
             }
         }
     )*};
@@ -47,6 +47,7 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, n: usiz
     unsafe {
         let mut r = 0;
         real_call(
+            sp,
             || {
                 r = calls::posix_memalign(out, align, n);
                 if r == 0 { *out } else { core::ptr::null_mut() }

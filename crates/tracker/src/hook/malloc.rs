@@ -21,10 +21,11 @@ use crate::account::{callers, image, peaks, table};
 use crate::boot;
 use crate::guard::{Entered, Inside, enter};
 use crate::stack::memo;
-use crate::sys::cpu::{CURRENT, REAL_CALL, tls_get, tls_set};
+use crate::sys::cpu::{self, CURRENT, tls_get, tls_set};
+use crate::sys::libc;
 use crate::sys::libc::calls;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-use plimsoll_segment::{Allocator, CALLER_EARLY, Counter};
+use plimsoll_segment::{CALLER_EARLY, Counter};
 
 /// malloc(3).
 ///
@@ -150,25 +151,19 @@ unsafe fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
         boot::resolve();
     }
     // SAFETY: resolved; the arguments are the program's.
-    unsafe { real_call(|| calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
+    unsafe { real_call(sp, || calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
 }
 
-/// Runs the real call, and then books its block unless this call came out of another one's real call: an allocator that is
-/// not recognised may ask itself through its own exported names, which are the hooks.
+/// Runs the real call, and then books its block, unless it is the allocator that asks: allocators other than glibc's may
+/// call themselves by their exported names, which are the hooks (calloc its own malloc, malloc_usable_size operator new).
+///
+/// # Safety
+/// `sp` is the hooked call's: the return address lies there.
 #[inline(always)]
-pub fn real_call(real: impl FnOnce() -> *mut u8, book: impl FnOnce(*mut u8)) -> *mut u8 {
-    let other = blocks::allocator() == Allocator::Other as u32;
-    if tls_get::<REAL_CALL>() != 0 {
-        return real();
-    }
-    if other {
-        tls_set::<REAL_CALL>(1);
-    }
+pub unsafe fn real_call(sp: usize, real: impl FnOnce() -> *mut u8, book: impl FnOnce(*mut u8)) -> *mut u8 {
     let p = real();
-    if other {
-        tls_set::<REAL_CALL>(0);
-    }
-    if !p.is_null() {
+    // SAFETY: the caller's contract.
+    if !p.is_null() && !libc::is_allocator(unsafe { *(sp as *const usize) }) {
         book(p);
     }
     p
@@ -308,7 +303,7 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
 }
 
 /// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
-pub static FREE: AtomicPtr<()> = AtomicPtr::new(free as *mut ());
+pub static FREE: AtomicPtr<()> = AtomicPtr::new(cpu::free_entry as *mut ());
 
 /// free(3) over glibc's malloc.
 ///
@@ -358,26 +353,36 @@ fn flush_own(segment: Segment, caller: u32) {
     }
 }
 
-/// free(3), any allocator, any thread.
+/// free(3), any allocator, any thread; `sp` as at the entry.
 ///
 /// # Safety
-/// As free(3).
+/// As free(3); called by the entry stub.
 #[inline(never)]
-pub unsafe extern "C" fn free(p: *mut u8) {
+pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         if !p.is_null() {
             if !boot::resolved() {
                 boot::resolve();
             }
-            if tls_get::<REAL_CALL>() == 0 {
+            if !libc::is_allocator(*(sp as *const usize)) {
                 book_release(p);
-                if blocks::allocator() == Allocator::Other as u32 {
-                    tls_set::<REAL_CALL>(1);
-                    calls::free(p);
-                    return tls_set::<REAL_CALL>(0);
-                }
             }
+        }
+        calls::free(p)
+    }
+}
+
+/// The same without an entry: the block is the program's for certain.
+///
+/// # Safety
+/// As free(3).
+#[inline(never)]
+unsafe fn free(p: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if !p.is_null() {
+            book_release(p);
         }
         calls::free(p)
     }
@@ -475,7 +480,7 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
                     Some(b) if b < blocks::trailer_below() => calls::calloc(1, b + TRAILER),
                     _ => calls::calloc(n, size),
                 };
-                real_call(real, |p| book_fresh(p, bytes.unwrap_or(0), sp, fp))
+                real_call(sp, real, |p| book_fresh(p, bytes.unwrap_or(0), sp, fp))
             }
         }
     }
@@ -494,7 +499,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         if !boot::resolved() {
             boot::resolve();
         }
-        if tls_get::<REAL_CALL>() != 0 {
+        if libc::is_allocator(*(sp as *const usize)) {
             return calls::realloc(p, n);
         }
         if image::is_image()
@@ -515,14 +520,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             }
             return q;
         }
-        let other = blocks::allocator() == Allocator::Other as u32;
-        if other {
-            tls_set::<REAL_CALL>(1);
-        }
         let q = calls::realloc(p, asked(n));
-        if other {
-            tls_set::<REAL_CALL>(0);
-        }
         if q.is_null() {
             if let Some((key, _)) = old {
                 set_key(p, key.requested as usize, key.row);

@@ -7,7 +7,7 @@
 use super::malloc::{book_fresh, book_release};
 use crate::account::blocks;
 use crate::boot;
-use crate::sys::{cpu, libc};
+use crate::sys::libc;
 
 /// What an entry does next.
 #[repr(C)]
@@ -27,11 +27,6 @@ pub extern "C" fn next(i: usize) -> Next {
     Next { real, books: own as usize }
 }
 
-/// Whether this call came out of the allocator's own real call.
-fn inside() -> bool {
-    cpu::tls_get::<{ cpu::REAL_CALL }>() != 0
-}
-
 /// Books what a real new answered.
 ///
 /// # Safety
@@ -39,7 +34,7 @@ fn inside() -> bool {
 pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: the caller's contract. jemalloc's aligned forms ask its exported aligned_alloc, whose hook has booked it.
     unsafe {
-        if !p.is_null() && !inside() && !blocks::is_booked(p) {
+        if !p.is_null() && !libc::is_allocator(*(sp as *const usize)) && !blocks::is_booked(p) {
             book_fresh(p, n, sp, fp);
         }
     }
@@ -49,10 +44,10 @@ pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mu
 /// For the delete with this number: books the release, answers where to go on.
 ///
 /// # Safety
-/// `p` is null or a live block.
-pub unsafe extern "C" fn ending(p: *mut u8, i: usize) -> usize {
+/// `p` is null or a live block; `ra` is where the delete was called.
+pub unsafe extern "C" fn ending(p: *mut u8, i: usize, ra: usize) -> usize {
     let n = next(i);
-    if n.books != 0 && !p.is_null() && !inside() {
+    if n.books != 0 && !p.is_null() && !libc::is_allocator(ra) {
         // SAFETY: the caller's contract.
         unsafe { book_release(p) };
     }

@@ -26,8 +26,6 @@ pub const DEPTH: usize = 16;
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
-/// See `x86_64.rs`.
-pub const REAL_CALL: usize = 40;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -226,6 +224,27 @@ macro_rules! entry_then_tail_jump {
 }
 
 /// See `x86_64.rs`.
+///
+/// # Safety
+/// As free(3).
+#[unsafe(naked)]
+pub unsafe extern "C" fn free_entry(p: *mut u8) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "str x30, [sp, #-16]!",
+        ".cfi_adjust_cfa_offset 16",
+        ".cfi_rel_offset x30, 0",
+        "mov x1, sp",
+        "bl {t}",
+        "ldr x30, [sp], #16",
+        ".cfi_adjust_cfa_offset -16",
+        "ret",
+        ".cfi_endproc",
+        t = sym crate::hook::malloc::free_any
+    );
+}
+
+/// See `x86_64.rs`.
 #[macro_export]
 macro_rules! entry_makes {
     ($name:ident, $i:expr) => {
@@ -262,7 +281,7 @@ macro_rules! entry_ends {
                 ".cfi_startproc",
                 "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
-                "mov w1, #{i}", "bl {ending}", "mov x9, x0",
+                "mov w1, #{i}", "mov x2, x30", "bl {ending}", "mov x9, x0",
                 "ldp x2, x30, [sp, #16]", "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32", "br x9",
                 ".cfi_endproc", i = const $i, ending = sym $crate::hook::operator::ending);
         }

@@ -64,8 +64,8 @@ macro_rules! operators {
 }
 crate::hooked_operators!(operators);
 static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
-/// Object (bias) whose malloc is the real one, if it isn't libc.
-static ALLOCATOR_BIAS: AtomicUsize = AtomicUsize::new(0);
+/// Addresses of the object whose malloc is the real one, if it isn't libc.
+static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// The real operator with this number, and whether it belongs to the allocator itself. libstdc++ may come late (a plugin in
 /// C++ under a program in C), so what isn't known is looked for again, in a list that others may be changing.
@@ -80,11 +80,11 @@ pub fn operator(i: usize) -> (usize, bool) {
             behind = true;
             return None;
         }
-        if behind { o.symbol(OPERATORS[i]).map(|a| (o, a)) } else { None }
+        if behind { o.symbol(OPERATORS[i]) } else { None }
     });
     match found {
-        Some((o, a)) => {
-            let own = o.bias() == ALLOCATOR_BIAS.load(Relaxed) && o.bias() != 0;
+        Some(a) => {
+            let own = is_allocator(a);
             OPERATOR[i].store(a | if own { OWN } else { 0 }, Relaxed);
             (a, own)
         }
@@ -100,7 +100,16 @@ const MAKES: usize = 8;
 
 /// Notes that the real malloc is this object's and not libc's.
 pub fn set_allocator(o: elf::Object) {
-    ALLOCATOR_BIAS.store(o.bias(), Relaxed);
+    if let Some((start, end, _)) = o.extent(|_| true) {
+        ALLOCATOR[0].store(start, Relaxed);
+        ALLOCATOR[1].store(end, Relaxed);
+    }
+}
+
+/// Whether an address is code of an allocator other than libc's.
+#[inline(always)]
+pub fn is_allocator(address: usize) -> bool {
+    (ALLOCATOR[0].load(Relaxed)..ALLOCATOR[1].load(Relaxed)).contains(&address)
 }
 
 /// Finds everything. Called when the process has one thread; again is harmless.

@@ -9,7 +9,6 @@
 //! fs:[tls + 16]  depth     how deep slow paths are nested
 //! fs:[tls + 24]  prepared  between the handlers around fork(): the child's segment
 //! fs:[tls + 32]  parent    and the parent's
-//! fs:[tls + 40]  real call 1 while in the malloc of an allocator that isn't recognised
 //! ```
 
 use core::arch::{asm, global_asm};
@@ -36,8 +35,6 @@ pub const DEPTH: usize = 16;
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
-/// Inside the real call of an allocator that isn't recognised: what it asks of itself through the hooks isn't booked.
-pub const REAL_CALL: usize = 40;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -275,6 +272,21 @@ macro_rules! entry_then_tail_jump {
     };
 }
 
+/// Where the exported free goes over an allocator other than glibc's: adds the stack pointer and jumps on.
+///
+/// # Safety
+/// As free(3).
+#[unsafe(naked)]
+pub unsafe extern "C" fn free_entry(p: *mut u8) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov rsi, rsp",
+        "jmp {t}",
+        ".cfi_endproc",
+        t = sym crate::hook::malloc::free_any
+    );
+}
+
 /// Defines operator new number `$i`: the real one is called from here, so that what it throws passes no Rust frame.
 #[macro_export]
 macro_rules! entry_makes {
@@ -337,6 +349,7 @@ macro_rules! entry_ends {
                 "push rdx",
                 ".cfi_adjust_cfa_offset 8",
                 "mov esi, {i}",
+                "mov rdx, [rsp + 24]",
                 "call {ending}",
                 "pop rdx",
                 ".cfi_adjust_cfa_offset -8",

@@ -4,7 +4,8 @@ use super::categories;
 use super::segment::Segment;
 use crate::stack::module::{self, Module};
 use crate::sys::os;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::{Decision, ModuleRules};
 use plimsoll_segment::{CALLER_OVERFLOW, Counter, Section};
 
@@ -87,7 +88,7 @@ pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 
 }
 
 fn insert(segment: Segment, cell: &AtomicU32, h: u64, frames: &[u64], flags: u32, pushed: u32) -> u32 {
-    let category = if pushed != 0 { pushed as u16 - 1 } else { classify(segment, frames) };
+    let category = if pushed != 0 { pushed as u16 - 1 } else { classify(segment, frames).0 };
     let Some(i) = segment.append(Section::Callers) else {
         segment.count(Counter::callers_merged, 1);
         return CALLER_OVERFLOW;
@@ -111,8 +112,25 @@ fn insert(segment: Segment, cell: &AtomicU32, h: u64, frames: &[u64], flags: u32
     }
 }
 
-fn classify(segment: Segment, frames: &[u64]) -> u16 {
-    let Some(rules) = module::rules() else { return categories::OTHER };
+/// Frames (hashed) whose category is known to be decided, or known not to be: bit 0. Racy on purpose: a cell is one word.
+static DECIDED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// Whether these frames decide the category, whatever lies further out.
+pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
+    let h = hash(frames, 0, 0) & !1;
+    let cell = &DECIDED[(h >> 20) as usize & (DECIDED.len() - 1)];
+    let known = cell.load(Relaxed);
+    if known & !1 == h {
+        return known & 1 != 0;
+    }
+    let decided = classify(segment, frames).1;
+    cell.store(h | decided as u64, Relaxed);
+    decided
+}
+
+/// The category of frames, and whether frames further out could not change it.
+fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
+    let Some(rules) = module::rules() else { return (categories::OTHER, true) };
     let mut modules: [Option<Module>; FRAMES] = [None; FRAMES];
     for (m, f) in modules.iter_mut().zip(frames) {
         *m = module::find(segment, *f as usize - 1);
@@ -124,12 +142,19 @@ fn classify(segment: Segment, frames: &[u64]) -> u16 {
         }
     };
     let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
-    match rules.classify((0..known).map(with)) {
+    let exhausted = Cell::new(false);
+    // A rule that decides stops asking for frames: who asks behind the last one is not decided yet.
+    let all = (0..known).map(with).chain(core::iter::from_fn(|| {
+        exhausted.set(true);
+        None
+    }));
+    let category = match rules.classify(all) {
         Decision::Category(i) => categories::of_rule(segment, i),
         Decision::Object(i) => match modules[i] {
             Some(m) => segment.module(m.id).category.load(Relaxed),
             None => categories::NO_FILE,
         },
         Decision::Unknown => categories::NO_FILE,
-    }
+    };
+    (category, !exhausted.get())
 }

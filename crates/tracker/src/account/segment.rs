@@ -16,8 +16,8 @@ struct WipedOnFork {
 
 static WIPED: WipedOnFork = WipedOnFork { base: AtomicUsize::new(0), _page: [0; 4096 - 8] };
 
-/// Bytes by which a section of entries grows.
-const GROWTH: usize = 16 << 10;
+/// The least by which a section grows: a page, and by half of what is there.
+const GROWTH: usize = 4 << 10;
 
 /// How far each section has been populated, bytes.
 static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
@@ -148,8 +148,8 @@ impl Segment {
             return true;
         }
         let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
-        // By a quarter of what is there, so that large books don't grow in small steps.
-        let upto = (bytes + have / 4).next_multiple_of(GROWTH).min(limit);
+        // Small programs pay for what they use, large books don't grow in small steps.
+        let upto = (bytes + have / 2).next_multiple_of(GROWTH).min(limit);
         if !os::populate(self.0 + s.offset() + have, upto - have) {
             // Perhaps a page is still there to be had.
             let upto = bytes.next_multiple_of(plimsoll_segment::PAGE).min(limit);

@@ -2,7 +2,7 @@
 //! goes on to the next thread that adopts the slot.
 //!
 //! ```text
-//! ThreadState 128 B │ memo 16 … 1024 entries of 192 B │ index 128 … 64 Ki entries of 8 B
+//! ThreadState 128 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
 //! ```
 //!
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
@@ -60,7 +60,7 @@ pub struct ThreadState {
 }
 
 const FIRST_MEMO: usize = 16;
-const LAST_MEMO: usize = 1024;
+const LAST_MEMO: usize = 4096;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
@@ -297,7 +297,7 @@ impl ThreadState {
             return;
         }
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
-            // The smaller ones are left behind: 63 KiB in all at most.
+            // The smaller ones are left behind: a third of the last in all.
             self.own_memo = p as *mut Memo;
             self.memo.store(self.own_memo, Relaxed);
             self.memo_mask = entries - 1;

@@ -29,6 +29,8 @@ use plimsoll_segment::{Counter, Row, Section};
 
 /// Words of an entry.
 const WORDS: usize = 13;
+/// Frames that are walked first.
+const SHORT: usize = 4;
 
 /// See the module comment.
 #[repr(C, align(64))]
@@ -114,13 +116,21 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     let high = if known { t.stack_high } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
     let mut reads = [Read::default(); WORDS];
-    let deep = segment.header().mode.load(Relaxed) != 0;
-    let depth = if deep { module::find(segment, ra as usize - 1).map_or(1, |m| m.depth) } else { 1 };
+    let exact = segment.header().mode.load(Relaxed) != 0;
+    let depth = if exact { module::find(segment, ra as usize - 1).map_or(1, |m| m.depth) } else { 1 };
     let walker = Walker { stack: sp as u64 & !4095..high as u64, through_jit: false };
     // SAFETY: from the stack pointer to the end of its stack, or of its page, memory is mapped readable.
     let memory = unsafe { Stack::new(sp as u64, high as u64) };
     let entry = Entry { ra, sp: sp as u64, fp: fp as u64 };
-    let w = walker.walk(&memory, |pc| rule_at(segment, pc), entry, &mut frames[..depth], &mut reads);
+    let mut walk_to = |depth: usize, frames: &mut [u64; FRAMES]| {
+        walker.walk(&memory, |pc| rule_at(segment, pc), entry, &mut frames[..depth], &mut reads)
+    };
+    // Four frames tell most callers' category; where they don't, and the object's rules go deeper, eight.
+    let first = depth.min(SHORT);
+    let mut w = walk_to(first, &mut frames);
+    if depth > first && w.frames == first && !callers::is_decided(segment, &frames[..first]) {
+        w = walk_to(depth, &mut frames);
+    }
     let mut flags = 0;
     if w.wall.is_some() || matches!(w.end, super::End::NoRule | super::End::Broken | super::End::Truncated) {
         flags |= callers::TRUNCATED;

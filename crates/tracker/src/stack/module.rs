@@ -186,7 +186,12 @@ fn append(
     let rules = rules()?.module(path, build_id);
     let (unwind_low, unwind_high) = elf::segment_of(start, bias, hdr).unwrap_or((0, 0));
     let file = rules::file_name(path);
-    let depth = if file == b"libjvm.so" { 8 } else { if file.starts_with(b"libstdc++") { 5 } else { 4 } };
+    // Deeper frames help only where there are rules for symbols to look at.
+    let depth = match file {
+        b"libjvm.so" if rules.has_symbols() => 8,
+        _ if file.starts_with(b"libstdc++") => 5,
+        _ => 4,
+    };
     let m = Module {
         start,
         end,

@@ -105,4 +105,8 @@ counters! {
     code_generations "count",
     /// Blocks of a native image whose category came from the VM's own header.
     native_image_headers "count",
+    /// Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1).
+    memo_checks "count",
+    /// Those of them where the walk came to another caller: a fault of the memo.
+    memo_disagreements "count",
 }

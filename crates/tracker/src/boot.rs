@@ -190,6 +190,9 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     // SAFETY: argv and argc are the loader's.
     unsafe { command(segment, argc, argv) };
     let rules = options.rules.and_then(map_rules);
+    if options.check.is_some_and(|c| c.to_bytes() == b"1") {
+        thread::check_memos();
+    }
     let ready = thread::init()
         && hook::thread::init()
         && module::init(rules)

@@ -53,6 +53,8 @@ options! {
     summary "PLIMSOLL_SUMMARY";
     /// How many segments of dead processes stay in the directory. Default: 16.
     retain "PLIMSOLL_RETAIN";
+    /// 1: each remembered stack is walked too and compared; disagreements are counted. Slow: for finding faults.
+    check "PLIMSOLL_CHECK";
 }
 
 /// A decimal number.

@@ -91,6 +91,17 @@ fn empty() -> *mut Memo {
     EMPTY.load(Relaxed) as *mut Memo
 }
 
+/// A second empty memo, if remembered stacks are to be checked: in force instead of a thread's own, so that every call
+/// takes the slow path, where a walk is there to compare with.
+static CHECKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Has every remembered stack walked too. Called at boot.
+pub fn check_memos() {
+    if let Some(p) = os::private(LAST_MEMO * size_of::<Memo>()) {
+        CHECKING.store(p as usize, Relaxed);
+    }
+}
+
 /// The code map changes: from now on no thread recalls what it remembered before. Each notices at its next miss and
 /// empties its own memo.
 pub fn forget_stacks(segment: Segment) {
@@ -289,6 +300,15 @@ impl ThreadState {
         }
     }
 
+    /// The memo to put in force again after the code map has changed, and whether that is not this thread's own because
+    /// remembered stacks are checked.
+    pub fn usual_memo(&self) -> (*mut Memo, bool) {
+        match CHECKING.load(Relaxed) {
+            0 => (self.own_memo, false),
+            p => (p as *mut Memo, true),
+        }
+    }
+
     /// Makes the memo larger when it misses often: a program with many callers pays for them, an idle thread doesn't.
     pub fn grow_memo(&mut self, segment: Segment) {
         self.misses = 0;
@@ -299,7 +319,7 @@ impl ThreadState {
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
             // The smaller ones are left behind: a third of the last in all.
             self.own_memo = p as *mut Memo;
-            self.memo.store(self.own_memo, Relaxed);
+            self.memo.store(self.usual_memo().0, Relaxed);
             self.memo_mask = entries - 1;
             segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
         }

@@ -16,10 +16,13 @@
 //! inside that stack then is inside it now. A new thread in the slot and a change of the code map (dlopen, dlclose) put
 //! an empty memo in force. On any other stack (coroutines, sigaltstack) each call walks, bounded by the
 //! end of the page that the stack pointer is in, which is mapped.
+//!
+//! With PLIMSOLL_CHECK=1 an empty memo is in force all the time: every call walks, and is compared with what would have
+//! been remembered. The fast path is the same.
 
 use super::module::{self, Module};
 use super::{Entry, Image, Read, Rule, Stack, Walker, rule_for};
-use crate::account::blocks::row_key;
+use crate::account::blocks::{row_key, row_of_key};
 use crate::account::callers::{self, FRAMES};
 use crate::account::rows;
 use crate::account::segment::Segment;
@@ -57,10 +60,10 @@ pub const fn row_offset(row: u32) -> u32 {
 const _: () = assert!(Section::Rows.offset() + Section::Rows.capacity() * Row::BYTES < u32::MAX as usize);
 
 #[inline(always)]
-fn place(t: &ThreadState, ra: u64, sp: usize) -> *mut Memo {
+fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
     let h = ra as usize ^ (sp >> 4);
-    // SAFETY: the mask keeps the index inside this thread's memo.
-    unsafe { t.memo.load(Relaxed).add(h & t.memo_mask) }
+    // SAFETY: the mask is the memo's.
+    unsafe { memo.add(h & mask) }
 }
 
 /// The remembered entry for this call, if every word it was concluded from is still what it was.
@@ -69,10 +72,16 @@ fn place(t: &ThreadState, ra: u64, sp: usize) -> *mut Memo {
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
+    // SAFETY: the caller's contract.
+    unsafe { recall_from(t, t.memo.load(Relaxed), sp, fp) }
+}
+
+#[inline(always)]
+unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
     // SAFETY: `place` answers an entry of this thread's memo.
-    let m = unsafe { &*place(t, ra, sp) };
+    let m = unsafe { &*place(memo, t.memo_mask, ra, sp) };
     if m.tag != ra | t.category_tag || m.sp != sp {
         return None;
     }
@@ -102,9 +111,10 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
     segment.count(Counter::stack_walks, 1);
-    if t.memo.load(Acquire) != t.own_memo {
+    let (usual, checking) = t.usual_memo();
+    if t.memo.load(Acquire) != usual {
         // In force again first: a change of the code map that comes now must not be undone by this store afterwards.
-        t.memo.store(t.own_memo, Release);
+        t.memo.store(usual, Release);
         // SAFETY: this thread's memo.
         unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
     }
@@ -112,6 +122,8 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     if t.misses as usize > 8 * (t.memo_mask + 1) {
         t.grow_memo(segment);
     }
+    // SAFETY: as this function; the thread's own memo.
+    let remembered = if checking { unsafe { recall_from(t, t.own_memo, sp, fp) }.map(|m| m.row_key) } else { None };
     let known = t.stack_high.wrapping_sub(sp) <= t.stack_bytes;
     let high = if known { t.stack_high } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
@@ -147,6 +159,11 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     let n = if w.wall.is_some() && !known { 1 } else { n };
     let caller = callers::number(segment, &frames[..n], flags, t.category());
     let row = rows::row_for(segment, Some(&mut *t), caller);
+    if let Some(key) = remembered {
+        let same = segment.row(row_of_key(key)).caller.load(Relaxed) == segment.row(row).caller.load(Relaxed);
+        segment.count(Counter::memo_checks, 1);
+        segment.count(Counter::memo_disagreements, !same as u64);
+    }
     if known && w.frames > 0 && w.extent <= u16::MAX as u32 && segment.row(row).slot.load(Relaxed) == t.slot_mark {
         remember(t, entry, &w, &reads[..w.reads], row);
     }
@@ -170,9 +187,8 @@ fn remember(t: &mut ThreadState, entry: Entry, w: &super::Walk, reads: &[Read], 
         m.offsets[i] = r.offset as u16;
         m.words[i] = if r.relative { r.value.wrapping_add(entry.sp) } else { r.value };
     }
-    let at = (entry.ra as usize ^ (entry.sp as usize >> 4)) & t.memo_mask;
     // SAFETY: an entry of this thread's own memo, whichever is in force.
-    unsafe { *t.own_memo.add(at) = m };
+    unsafe { *place(t.own_memo, t.memo_mask, entry.ra, entry.sp as usize) = m };
 }
 
 /// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a product,

@@ -54,6 +54,8 @@
 #define PLIMSOLL_COUNTER_THREADS_STARTED 30 /* count: Threads started since the tracker was. */
 #define PLIMSOLL_COUNTER_CODE_GENERATIONS 31 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 32 /* count: Blocks of a native image whose category came from the VM's own header. */
+#define PLIMSOLL_COUNTER_MEMO_CHECKS 33 /* count: Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1). */
+#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 34 /* count: Those of them where the walk came to another caller: a fault of the memo. */
 
 /* The composition of the total at a peak: written into one half while the other is valid. */
 struct plimsoll_composition {
@@ -234,7 +236,7 @@ struct plimsoll_caller {
     uint16_t depth; /* Frames in frames. */
     uint16_t category; /* Category index. */
     uint32_t flags; /* Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller. */
-    uint64_t hash; /* Hash of frames and category, never 0; 0 = entry not complete. */
+    uint64_t hash; /* Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now. */
     int64_t live_bytes; /* Central live bytes; lags behind the rows by the drift. */
     int64_t live_count; /* Central live blocks. */
     uint64_t peak_bytes; /* Highest central live bytes. */

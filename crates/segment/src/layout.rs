@@ -327,7 +327,7 @@ record! {
         category: u16,
         /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller.
         flags: u32,
-        /// Hash of frames and category, never 0; 0 = entry not complete.
+        /// Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now.
         hash: u64,
         /// Central live bytes; lags behind the rows by the drift.
         live_bytes: i64,

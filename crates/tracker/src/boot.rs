@@ -149,6 +149,11 @@ pub fn now_ns() -> u64 {
     libc::clock_ns(Clock::MonotonicCoarse).wrapping_add(CLOCK_OFFSET.load(Relaxed))
 }
 
+/// The same to the nanosecond: which of two objects at one address a caller was seen in hangs on the order.
+pub fn precise_ns() -> u64 {
+    libc::clock_ns(Clock::Monotonic).wrapping_add(CLOCK_OFFSET.load(Relaxed))
+}
+
 /// The exported hook with this number (of the hook table).
 pub fn export(i: usize) -> usize {
     let p = EXPORTS.load(Relaxed) as *const usize;

@@ -100,7 +100,7 @@ fn insert(segment: Segment, cell: &AtomicU32, h: u64, frames: &[u64], flags: u32
     c.depth.store(frames.len() as u16, Relaxed);
     c.category.store(category, Relaxed);
     c.flags.store(flags, Relaxed);
-    c.first_ns.store(crate::boot::now_ns(), Relaxed);
+    c.first_ns.store(crate::boot::precise_ns(), Relaxed);
     c.hash.store(h, Release);
     match cell.compare_exchange(0, i, AcqRel, Acquire) {
         Ok(_) => i,
@@ -108,6 +108,23 @@ fn insert(segment: Segment, cell: &AtomicU32, h: u64, frames: &[u64], flags: u32
         Err(_) => {
             c.hash.store(0, Release);
             number(segment, frames, flags, pushed)
+        }
+    }
+}
+
+/// Hash of callers whose code is gone: a later stack with the same addresses is another caller.
+const RETIRED: u64 = 1;
+
+/// The code in this range has been replaced.
+pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
+    for cell in &DECIDED {
+        cell.store(0, Relaxed);
+    }
+    for i in 3..segment.used(Section::Callers) as u32 {
+        let c = segment.caller(i);
+        let depth = (c.depth.load(Relaxed) as usize).min(FRAMES);
+        if c.hash.load(Acquire) > RETIRED && c.frames[..depth].iter().any(|f| range.contains(&(f.load(Relaxed) - 1))) {
+            c.hash.store(RETIRED, Release);
         }
     }
 }

@@ -129,7 +129,7 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     let mut frames = [0u64; FRAMES];
     let mut reads = [Read::default(); WORDS];
     let exact = segment.header().mode.load(Relaxed) != 0;
-    let depth = if exact { module::find(segment, ra as usize - 1).map_or(1, |m| m.depth) } else { 1 };
+    let depth = if exact { module::depth(segment, ra as usize - 1) } else { 1 };
     let walker = Walker { stack: sp as u64 & !4095..high as u64, through_jit: false };
     // SAFETY: from the stack pointer to the end of its stack, or of its page, memory is mapped readable.
     let memory = unsafe { Stack::new(sp as u64, high as u64) };

@@ -5,10 +5,13 @@
 //! here ever takes the loader's lock, since a thread in dlopen may hold it for as long as a constructor runs.
 //!
 //! Known objects are kept by first address. dlopen and dlclose start a new generation; an object found again in a later
-//! generation is compared by name and build id, and if another has taken its place, it gets an entry of its own.
+//! generation is compared by name and build id, and if another has taken its place, it gets an entry of its own. libc
+//! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and name are
+//! compared, and where they differ the code map has changed after all.
 
 use crate::account::segment::{Segment, set_text};
-use crate::account::{categories, thread::GENERATION};
+use crate::account::thread::{GENERATION, forget_stacks};
+use crate::account::{callers, categories};
 use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::{self, ModuleRules, Rules};
@@ -78,16 +81,22 @@ fn entry(i: u32) -> *mut Module {
     unsafe { (LIST.load(Acquire) as *mut Module).add(i as usize) }
 }
 
-/// The object that holds `pc`.
-pub fn find(segment: Segment, pc: usize) -> Option<Module> {
+/// Frames worth keeping of a caller whose innermost frame is at `pc`: asked at every walk, so it may be what held for
+/// an object that libc has silently replaced since.
+pub fn depth(segment: Segment, pc: usize) -> usize {
     let last = MEMO_LAST.load(Relaxed) as u32;
     if last != 0 && LIST.load(Relaxed) != 0 {
         // SAFETY: `last` was an index of a complete entry.
         let m = unsafe { *entry(last - 1) };
         if (m.start..m.end).contains(&pc) && m.generation == GENERATION.load(Relaxed) {
-            return Some(m);
+            return m.depth;
         }
     }
+    find(segment, pc).map_or(1, |m| m.depth)
+}
+
+/// The object that holds `pc`.
+pub fn find(segment: Segment, pc: usize) -> Option<Module> {
     if let Some(o) = libc::find_object(pc) {
         // SAFETY: the loader's node lives as long as the object, which holds the code that called us.
         let map = unsafe { &*o.map };
@@ -102,14 +111,14 @@ pub fn find(segment: Segment, pc: usize) -> Option<Module> {
 /// Without `_dl_find_object`: the list itself.
 fn scan(segment: Segment, pc: usize) -> Option<Module> {
     let n = LISTED.load(Acquire);
+    let generation = GENERATION.load(Relaxed);
     for i in 0..n {
         // SAFETY: entries below LISTED are complete.
         let m = unsafe { *entry(i) };
-        if (m.start..m.end).contains(&pc) {
+        if (m.start..m.end).contains(&pc) && m.generation == generation {
             return Some(m);
         }
     }
-    let generation = GENERATION.load(Relaxed);
     if SCANNED.swap(generation, Relaxed) == generation {
         return None;
     }
@@ -138,7 +147,7 @@ fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, na
         // SAFETY: indexes are published after their entry is complete.
         let m = unsafe { *p };
         if m.start == start {
-            if m.generation == generation || same(segment, &m, end, bias, name) {
+            if same(segment, &m, end, bias, hdr, name, m.generation != generation) {
                 if m.generation != generation {
                     // SAFETY: a word that any thread may renew to the same value.
                     unsafe { (&raw mut (*p).generation).write_volatile(generation) };
@@ -146,7 +155,6 @@ fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, na
                 MEMO_LAST.store(i as u64, Relaxed);
                 return Some(Module { generation, ..m });
             }
-            segment.module(m.id).unloaded_ns.store(crate::boot::now_ns(), Relaxed);
             return append(segment, cell, i, start, end, bias, hdr, name);
         }
         at = (at + 1) % BY_START.len();
@@ -154,15 +162,36 @@ fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, na
     append(segment, &BY_START[at], 0, start, end, bias, hdr, name)
 }
 
-fn same(segment: Segment, m: &Module, end: usize, bias: usize, name: &[u8]) -> bool {
+fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name: &[u8], by_build_id: bool) -> bool {
+    if m.end != end || m.bias != bias || (m.eh_frame_hdr != hdr && m.eh_frame_hdr != 0) {
+        return false;
+    }
     let r = segment.module(m.id);
     let tail = &name[name.len().saturating_sub(r.path.len() - 1)..];
     let name_is = tail.iter().enumerate().all(|(i, b)| r.path[i].load(Relaxed) == *b);
-    let id = elf::build_id(m.start, end, bias);
-    m.end == end
-        && m.bias == bias
-        && (name_is || name.is_empty())
-        && id.iter().enumerate().all(|(i, b)| r.build_id.get(i).is_none_or(|c| c.load(Relaxed) == *b))
+    let is = |id: &[u8]| id.iter().zip(&r.build_id).all(|(b, c)| c.load(Relaxed) == *b);
+    (name_is || name.is_empty()) && (!by_build_id || is(elf::build_id(m.start, end, bias)))
+}
+
+/// Whatever was known to lie where a new object lies is gone: its callers are no longer those of today, though their
+/// addresses may come again.
+fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) {
+    let mut gone = false;
+    for i in 0..LISTED.load(Acquire).min(KNOWN as u32) {
+        // SAFETY: entries below LISTED are complete, or still zero.
+        let m = unsafe { *entry(i) };
+        let r = segment.module(m.id);
+        let overlaps = m.start < end && start < m.end && r.unloaded_ns.load(Relaxed) == 0;
+        // Another thread may have just learnt of the same object.
+        if overlaps && !(m.start == start && same(segment, &m, end, bias, hdr, name, true)) {
+            r.unloaded_ns.store(crate::boot::precise_ns(), Relaxed);
+            gone = true;
+        }
+    }
+    if gone {
+        callers::retire(segment, start as u64..end as u64);
+        forget_stacks(segment);
+    }
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -176,6 +205,7 @@ fn append(
     hdr: usize,
     name: &[u8],
 ) -> Option<Module> {
+    retire(segment, start, end, bias, hdr, name);
     let Some(id) = segment.append(Section::Modules) else {
         segment.count(Counter::modules_lost, 1);
         return None;
@@ -208,7 +238,7 @@ fn append(
     r.start.store(start as u64, Relaxed);
     r.end.store(end as u64, Relaxed);
     r.bias.store(bias as u64, Relaxed);
-    r.loaded_ns.store(crate::boot::now_ns(), Relaxed);
+    r.loaded_ns.store(crate::boot::precise_ns(), Relaxed);
     set_text(&r.path, &path[path.len().saturating_sub(r.path.len() - 1)..]);
     for (c, b) in r.build_id.iter().zip(build_id) {
         c.store(*b, Relaxed);

@@ -1,0 +1,183 @@
+//! Remembered stacks are what a walk would have found: fixtures made to mislead them, then real programs, with
+//! PLIMSOLL_CHECK=1, which walks beside the memo and counts. Blocks go to the caller that asked, also when other code has
+//! come to lie at its address.
+
+use serde_json::Value;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("memo").join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("scratch directory");
+    fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).expect("private directory");
+    dir
+}
+
+fn compiled(source: &str, to: &Path, flags: &[&str]) -> String {
+    let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c").join(format!("{source}.c"));
+    let mut command = Command::new("gcc");
+    command.args(["-std=gnu17", "-O1", "-g", "-fno-builtin", "-w"]).arg(c).args(flags).arg("-o").arg(to).arg("-ldl");
+    let output = command.output().expect("a C compiler");
+    assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
+    to.to_str().expect("path").to_string()
+}
+
+/// Runs a command under the tracker; answers its output and the report on each of its processes.
+fn tracked(name: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
+    let dir = scratch(&format!("{name}-segments"));
+    let output = Command::new(PLIMSOLL)
+        .args(["run", "--follow", "--dir"])
+        .arg(&dir)
+        .arg("--")
+        .args(command)
+        .env("PLIMSOLL_CHECK", if check { "1" } else { "0" })
+        .env("XDG_CACHE_HOME", scratch(&format!("{name}-cache")))
+        .stdin(Stdio::null())
+        .output()
+        .expect("plimsoll");
+    assert!(output.status.success(), "{name}: {} {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let segments = fs::read_dir(&dir).expect("segments").map(|e| e.expect("entry").path());
+    let reports = segments.map(|segment| {
+        let report =
+            Command::new(PLIMSOLL).args(["report", "--by", "caller", "--format", "json"]).arg(&segment).output();
+        let report = report.expect("plimsoll report");
+        assert!(report.status.success(), "{name}: {}", String::from_utf8_lossy(&report.stderr));
+        serde_json::from_slice(&report.stdout).expect("JSON")
+    });
+    (String::from_utf8_lossy(&output.stdout).into_owned(), reports.collect())
+}
+
+fn counter(report: &Value, name: &str) -> u64 {
+    let counters = report["counters"].as_array().expect("counters");
+    let own = counters.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no counter {name}"));
+    own["value"].as_u64().expect("a number")
+}
+
+/// No disagreement, and at least `enough` comparisons.
+fn agrees(name: &str, reports: &[Value], enough: u64) {
+    let sum = |counter_name| reports.iter().map(|r| counter(r, counter_name)).sum::<u64>();
+    let (checks, disagreements) = (sum("memo_checks"), sum("memo_disagreements"));
+    let said = format!("memo {name}: {checks} remembered stacks checked, {disagreements} disagreements\n");
+    let _ = std::io::stderr().write_all(said.as_bytes());
+    assert_eq!(disagreements, 0, "{name}, of {checks}");
+    assert!(checks >= enough, "{name}: only {checks} checks");
+}
+
+/// Σ over callers that have a frame in this function (or whose innermost frame lies in this object).
+fn allocated(report: &Value, what: impl Fn(&Value) -> bool) -> (u64, u64) {
+    let sites = report["sites"].as_array().expect("sites");
+    let number = |s: &Value, key: &str| s[key].as_u64().expect("a number");
+    sites
+        .iter()
+        .filter(|s| what(s))
+        .fold((0, 0), |(ever, live), s| (ever + number(s, "cumulative_count"), live + number(s, "live_count")))
+}
+
+fn has_function(site: &Value, name: &str) -> bool {
+    site["frames"].as_array().is_some_and(|f| f.iter().any(|f| f["function"] == name))
+}
+
+#[test]
+fn a_shared_callee_that_moves_its_frames() {
+    let dir = scratch("alloca");
+    let program = compiled("memo_alloca", &dir.join("memo_alloca"), &[]);
+    let (_, reports) = tracked("alloca", true, &[&program]);
+    agrees("memo_alloca", &reports, 5000);
+    let (_, reports) = tracked("alloca", false, &[&program]);
+    // What the fixture does: 2000 rounds of 9 sizes, the two in turn; every hundredth round keeps its blocks.
+    let of = |name: &str| allocated(&reports[0], |s| has_function(s, name));
+    assert_eq!((of("narrow"), of("wide")), ((9000, 100), (9000, 80)));
+}
+
+#[test]
+fn a_stack_that_became_smaller() {
+    let dir = scratch("small_stack");
+    let program = compiled("memo_small_stack", &dir.join("memo_small_stack"), &[]);
+    for check in [false, true] {
+        let (output, _) = tracked("small_stack", check, &[&program]);
+        assert!(!output.contains("FAILED") && output.contains("moment final"), "{output}");
+    }
+}
+
+/// The category is the object that asked, though another had the same addresses before.
+#[test]
+fn other_code_at_the_same_address() {
+    let dir = scratch("reload");
+    let library = |name: &str| compiled("libplugin", &dir.join(name), &["-shared", "-fPIC"]);
+    let (one, other) = (library("libone.so"), library("libother.so"));
+    let program = compiled("reload_elsewhere", &dir.join("reload_elsewhere"), &[]);
+    for check in [false, true] {
+        let (output, reports) = tracked("reload", check, &[&program, &one, &other]);
+        assert!(output.contains("mostly"), "the fixture found no address twice: {output}");
+        // Twenty rounds of ten blocks, and one by each library's constructor, freed by its destructor.
+        let of = |category: &str| allocated(&reports[0], |s| s["category"] == category);
+        assert_eq!((of("libone.so"), of("libother.so")), ((220, 200), (220, 200)));
+        let taken_in = |object: &str| {
+            let taken = |s: &Value| {
+                let f = &s["frames"][0];
+                f["function"] == "plugin_take" && f["module"].as_str().is_some_and(|m| m.ends_with(object))
+            };
+            allocated(&reports[0], taken)
+        };
+        assert_eq!((taken_in("/libone.so"), taken_in("/libother.so")), ((200, 200), (200, 200)), "names, too");
+    }
+}
+
+/// libc's own loads and unloads come without a dlopen. A walk through such an object notices that it is another one.
+#[test]
+fn objects_that_libc_loads() {
+    let dir = scratch("gconv");
+    let program = compiled("gconv", &dir.join("gconv"), &[]);
+    let (output, reports) = tracked("gconv", true, &[&program]);
+    if output.contains("SKIP") {
+        return eprintln!("memo gconv: skipped, {output}");
+    }
+    let sites = reports[0]["sites"].as_array().expect("sites");
+    let mut objects: Vec<&str> = sites.iter().filter_map(|s| s["frames"][0]["module"].as_str()).collect();
+    objects.retain(|o| o.contains("/gconv/"));
+    objects.sort();
+    objects.dedup();
+    eprintln!("memo gconv: {objects:?}");
+    assert!(objects.len() >= 3, "{objects:?}");
+    assert_eq!(counter(&reports[0], "stack_truncated"), 0, "walks by another object's tables");
+}
+
+#[test]
+fn real_programs() {
+    let dir = scratch("real");
+    let source = dir.join("words.cc");
+    let text = "#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n\
+                int main(int n, char **v) { std::map<std::string, std::vector<int>> m; m[v[0]].push_back(n);\n\
+                return std::regex_match(v[0], std::regex(\"a+b*\")) + m.size(); }\n";
+    fs::write(&source, text).expect("source");
+    let object = dir.join("words.o");
+    let (source, object) = (source.to_str().expect("path"), object.to_str().expect("path"));
+    let (_, reports) = tracked("compiler", true, &["g++", "-O1", "-c", source, "-o", object]);
+    assert!(reports.len() >= 3, "g++, cc1plus, as");
+    agrees("g++", &reports, 300_000);
+
+    let python = "import json, threading, re, decimal, collections\n\
+                  def work():\n  texts = [json.dumps({str(i): list(range(i % 50))}) for i in range(3000)]\n  \
+                  [json.loads(t) for t in texts]\n  re.findall('a.b', 'axb' * 1000)\n\
+                  threads = [threading.Thread(target=work) for _ in range(3)]\n\
+                  [t.start() for t in threads]\n[t.join() for t in threads]\n";
+    let (_, reports) = tracked("python", true, &["/usr/bin/python3", "-c", python]);
+    agrees("python3", &reports, 20_000);
+
+    if Command::new("javac").arg("-version").output().is_ok_and(|o| o.status.success()) {
+        let java = dir.join("Hello.java");
+        fs::write(&java, "class Hello { public static void main(String[] a) { System.out.println(a.length); } }\n")
+            .expect("source");
+        let (_, reports) =
+            tracked("javac", true, &["javac", "-d", dir.to_str().expect("path"), java.to_str().expect("path")]);
+        agrees("javac", &reports, 10_000);
+    } else {
+        eprintln!("memo javac: skipped, there is none");
+    }
+}

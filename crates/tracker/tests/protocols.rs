@@ -1,0 +1,332 @@
+//! The lock-free protocols under loom: every interleaving of a few threads, with the orderings that the code uses. Each
+//! model has a twin with one step weakened, which loom must catch: a model that can't fail proves nothing.
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, Ordering::*};
+use loom::thread;
+
+fn explore(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // More than three preemptions add hours and have never added a finding (the ABA needs one).
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+/// account/rows.rs and the READER ALGORITHM of segment/lib.rs: one thread allocates, hands the block over, another
+/// frees; whoever reads all freed before all allocated finds nothing negative. On x86-64 a plain add is a release.
+fn counters(publish: Ordering, freed_first: bool) {
+    explore(move || {
+        let [allocated, freed] = [0, 0].map(|_| Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
+        let pointer = Arc::new(AtomicUsize::new(0));
+        let maker = thread::spawn({
+            let (allocated, pointer) = (allocated.clone(), pointer.clone());
+            move || {
+                // Booked before the program learns the address …
+                allocated[0].fetch_add(1, publish);
+                allocated[1].fetch_add(48, publish);
+                // … which it hands over somehow that orders its own data.
+                pointer.store(1, Release);
+            }
+        });
+        let freer = thread::spawn({
+            let (freed, pointer) = (freed.clone(), pointer.clone());
+            move || {
+                if pointer.load(Acquire) == 1 {
+                    freed[0].fetch_add(1, publish);
+                    freed[1].fetch_add(48, publish);
+                }
+            }
+        });
+        let read = |cells: &[AtomicU64; 2]| [cells[0].load(Acquire), cells[1].load(Acquire)];
+        let (f, a) = if freed_first {
+            let f = read(&freed);
+            (f, read(&allocated))
+        } else {
+            let a = read(&allocated);
+            (read(&freed), a)
+        };
+        assert!(a[0] >= f[0] && a[1] >= f[1], "negative: {a:?} allocated, {f:?} freed");
+        maker.join().expect("maker");
+        freer.join().expect("freer");
+    });
+}
+
+#[test]
+fn live_is_never_negative() {
+    counters(Release, true);
+}
+
+#[test]
+#[should_panic(expected = "negative")]
+fn live_can_be_negative_if_freed_is_not_published() {
+    counters(Relaxed, true);
+}
+
+#[test]
+#[should_panic(expected = "negative")]
+fn live_can_be_negative_if_allocated_is_read_first() {
+    counters(Release, false);
+}
+
+/// account/table.rs: an entry is claimed by compare-and-swap, filled, and given up by a store after its key was read.
+struct Entry {
+    address: AtomicU64,
+    key: AtomicU64,
+}
+
+impl Entry {
+    fn insert(&self, address: u64, key: u64) -> bool {
+        let claimed =
+            self.address.load(Relaxed) == 0 && self.address.compare_exchange(0, address, AcqRel, Relaxed).is_ok();
+        if claimed {
+            self.key.store(key, Release);
+        }
+        claimed
+    }
+    fn remove(&self, address: u64, key_first: bool) -> Option<u64> {
+        if self.address.load(Relaxed) != address {
+            return None;
+        }
+        let before = self.key.load(Acquire);
+        self.address.store(0, Release);
+        Some(if key_first { before } else { self.key.load(Acquire) })
+    }
+}
+
+fn side_table(key_first: bool) {
+    explore(move || {
+        let bucket = Arc::new([0, 0].map(|_| Entry { address: AtomicU64::new(0), key: AtomicU64::new(0) }));
+        let handed = Arc::new(AtomicUsize::new(0));
+        let insert = |b: &[Entry; 2], address, key| b.iter().any(|e| e.insert(address, key));
+        let remove = move |b: &[Entry; 2], address| b.iter().find_map(|e| e.remove(address, key_first));
+        let maker = thread::spawn({
+            let (bucket, handed) = (bucket.clone(), handed.clone());
+            move || {
+                assert!(insert(&bucket, 0x10, 1));
+                handed.store(1, Release);
+            }
+        });
+        let other = thread::spawn({
+            let bucket = bucket.clone();
+            move || {
+                // Takes whatever entry is free, also the one that is just being given up, twice.
+                for key in [7, 8] {
+                    if insert(&bucket, 0x20, key) {
+                        assert_eq!(remove(&bucket, 0x20), Some(key), "another block's key");
+                    }
+                }
+            }
+        });
+        if handed.load(Acquire) == 1 {
+            assert_eq!(remove(&bucket, 0x10), Some(1), "another block's key");
+            assert_eq!(remove(&bucket, 0x10), None);
+        }
+        maker.join().expect("maker");
+        other.join().expect("other");
+    });
+}
+
+#[test]
+fn a_block_gets_its_own_key_back() {
+    side_table(true);
+}
+
+#[test]
+#[should_panic(expected = "another block's key")]
+fn a_key_read_after_the_entry_was_given_up_is_anybodys() {
+    side_table(false);
+}
+
+/// account/thread.rs (and hook/thread.rs): the stack of free slots, a tag in the upper half of its head.
+struct FreeSlots {
+    head: AtomicU64,
+    next: [AtomicU64; 3],
+    taken: [AtomicBool; 3],
+    tagged: bool,
+}
+
+impl FreeSlots {
+    fn tag(&self, head: u64) -> u64 {
+        if self.tagged { (head >> 32).wrapping_add(1) << 32 } else { 0 }
+    }
+    fn take(&self) -> Option<u64> {
+        loop {
+            let head = self.head.load(Acquire);
+            let top = head & 0xffff_ffff;
+            if top == 0 {
+                return None;
+            }
+            let next = self.next[top as usize].load(Acquire);
+            if self.head.compare_exchange(head, self.tag(head) | next, AcqRel, Relaxed).is_ok() {
+                assert!(!self.taken[top as usize].swap(true, AcqRel), "slot given twice");
+                return Some(top);
+            }
+        }
+    }
+    fn give_back(&self, slot: u64) {
+        self.taken[slot as usize].store(false, Release);
+        loop {
+            let head = self.head.load(Acquire);
+            self.next[slot as usize].store(head & 0xffff_ffff, Release);
+            if self.head.compare_exchange(head, self.tag(head) | slot, AcqRel, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+fn slots(tagged: bool) {
+    explore(move || {
+        let free = Arc::new(FreeSlots {
+            head: AtomicU64::new(0),
+            next: [0, 0, 0].map(AtomicU64::new),
+            taken: [true, true, true].map(AtomicBool::new),
+            tagged,
+        });
+        free.give_back(2);
+        free.give_back(1);
+        let other = thread::spawn({
+            let free = free.clone();
+            move || {
+                let (first, _second) = (free.take(), free.take());
+                if let Some(slot) = first {
+                    free.give_back(slot);
+                }
+            }
+        });
+        let _ = (free.take(), free.take());
+        other.join().expect("other");
+    });
+}
+
+#[test]
+fn no_slot_is_given_twice() {
+    slots(true);
+}
+
+#[test]
+#[should_panic(expected = "slot given twice")]
+fn without_its_tag_a_slot_is_given_twice() {
+    slots(false);
+}
+
+/// account/thread.rs `forget_stacks` beside stack/memo.rs `recall` and `walk`. One entry of the memo; `from` says which
+/// code it was concluded from: 0 none, 1 the library that is closed, 2 the one that comes to lie at its place.
+struct Memory {
+    own_in_force: AtomicBool,
+    /// Only its thread touches it.
+    from: AtomicUsize,
+    wipes: bool,
+}
+
+impl Memory {
+    fn forget(&self) {
+        self.own_in_force.store(false, Release);
+    }
+    fn recall(&self) -> Option<usize> {
+        let from = self.from.load(Relaxed);
+        (self.own_in_force.load(Relaxed) && from != 0).then_some(from)
+    }
+    fn walk(&self, from: Option<usize>) {
+        if !self.own_in_force.load(Acquire) {
+            self.own_in_force.store(true, Release);
+            if self.wipes {
+                self.from.store(0, Relaxed);
+            }
+        }
+        if let Some(from) = from {
+            self.from.store(from, Relaxed);
+        }
+    }
+}
+
+fn reloaded(wipes: bool) {
+    explore(move || {
+        let memory = Arc::new(Memory { own_in_force: AtomicBool::new(true), from: AtomicUsize::new(0), wipes });
+        let left = Arc::new(AtomicBool::new(false));
+        let code = Arc::new(AtomicUsize::new(1));
+        let loader = thread::spawn({
+            let (memory, left, code) = (memory.clone(), left.clone(), code.clone());
+            move || {
+                // Nobody closes a library that a thread is in.
+                if !left.load(Acquire) {
+                    return;
+                }
+                memory.forget(); // before dlclose
+                memory.forget(); // before dlopen
+                code.store(2, Release);
+            }
+        });
+        // A call from the library, remembered; then the thread leaves it.
+        memory.walk(Some(1));
+        left.store(true, Release);
+        // A call from elsewhere: another entry, but it may put the memo in force again.
+        memory.walk(None);
+        // A call from the library that is there now, if this thread has learnt of it.
+        if code.load(Acquire) == 2 {
+            let seen = memory.recall();
+            assert!(seen != Some(1), "credited to a library that is gone");
+            memory.walk(Some(2));
+        }
+        loader.join().expect("loader");
+    });
+}
+
+#[test]
+fn a_library_that_is_gone_is_not_recalled() {
+    reloaded(true);
+}
+
+#[test]
+#[should_panic(expected = "credited to a library that is gone")]
+fn a_memo_put_in_force_again_as_it_was_recalls_it() {
+    reloaded(false);
+}
+
+/// account/peaks.rs `flush_shared`: who finds the lock taken leaves his drift in the row; nothing is lost or told twice.
+fn shared_row(exchanges: bool) {
+    explore(move || {
+        struct Shared {
+            busy: AtomicBool,
+            room: AtomicI64,
+            central: AtomicI64,
+        }
+        let s = Arc::new(Shared { busy: AtomicBool::new(false), room: AtomicI64::new(0), central: AtomicI64::new(0) });
+        let book = move |s: &Shared, bytes: i64| {
+            s.room.fetch_sub(bytes, Relaxed);
+            if s.busy.swap(true, Acquire) {
+                return;
+            }
+            let told = if exchanges {
+                -s.room.swap(0, Relaxed)
+            } else {
+                let told = -s.room.load(Relaxed);
+                s.room.store(0, Relaxed);
+                told
+            };
+            s.central.store(s.central.load(Relaxed) + told, Relaxed);
+            s.busy.store(false, Release);
+        };
+        let other = thread::spawn({
+            let s = s.clone();
+            move || {
+                book(&s, 40);
+                book(&s, -8);
+            }
+        });
+        book(&s, 100);
+        other.join().expect("other");
+        assert_eq!(s.central.load(Relaxed) - s.room.load(Relaxed), 132, "drift lost");
+    });
+}
+
+#[test]
+fn no_drift_of_a_shared_row_is_lost() {
+    shared_row(true);
+}
+
+#[test]
+#[should_panic(expected = "drift lost")]
+fn drift_is_lost_between_a_load_and_a_store() {
+    shared_row(false);
+}

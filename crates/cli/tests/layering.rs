@@ -1,0 +1,240 @@
+//! Who may know whom, who may open what, and what the library that lies in every tracked process may ask of libc.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
+}
+
+/// preload → tracker → segment ← observer ← report ← cli
+const IMPORTS: &[(&str, &[&str])] = &[
+    ("plimsoll-segment", &[]),
+    ("plimsoll-category", &[]),
+    ("plimsoll-tracker", &["plimsoll-segment"]),
+    ("plimsoll-preload", &["plimsoll-tracker"]),
+    ("plimsoll-observer", &["plimsoll-segment"]),
+    ("plimsoll-report", &["plimsoll-observer"]),
+    ("plimsoll", &["plimsoll-observer", "plimsoll-report"]),
+    ("xtask", &[]),
+];
+/// What runs in the target process has nothing of others in it.
+const ALONE: [&str; 4] = ["plimsoll-segment", "plimsoll-category", "plimsoll-tracker", "plimsoll-preload"];
+
+fn packages() -> Vec<Value> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline", "--manifest-path"])
+        .arg(top().join("Cargo.toml"))
+        .output()
+        .expect("cargo");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    metadata["packages"].as_array().expect("packages").clone()
+}
+
+#[test]
+fn imports_point_one_way() {
+    let packages = packages();
+    assert_eq!(packages.len(), IMPORTS.len(), "a crate without a place");
+    for package in packages {
+        let name = package["name"].as_str().expect("name");
+        let (_, may) = IMPORTS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} has no place"));
+        let dependencies = package["dependencies"].as_array().expect("dependencies");
+        // Tests may use what they like, but not across the fence.
+        for d in dependencies {
+            let (other, is_test) = (d["name"].as_str().expect("name"), d["kind"] == "dev");
+            if other.starts_with("plimsoll") {
+                let for_tests = is_test && other == "plimsoll-segment";
+                assert!(may.contains(&other) || for_tests, "{name} must not know {other}");
+            } else {
+                assert!(is_test || !ALONE.contains(&name), "{name} runs in the target: it must not need {other}");
+            }
+        }
+        let manifest = fs::read_to_string(package["manifest_path"].as_str().expect("path")).expect("manifest");
+        assert!(manifest.contains("[lints]\nworkspace = true"), "{name} has lints of its own");
+    }
+    let root = fs::read_to_string(top().join("Cargo.toml")).expect("manifest");
+    assert!(root.contains("undocumented_unsafe_blocks = \"deny\""), "every unsafe block says why it holds");
+}
+
+/// All source files below crates/NAME/src, by path from the repository's top, without comments and unit tests.
+fn sources(name: &str) -> BTreeMap<String, String> {
+    fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(dir).expect("source folder") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                walk(&path, into);
+            } else if path.extension().is_some_and(|e| e == "rs") && !path.ends_with("tests.rs") {
+                into.push(path);
+            }
+        }
+    }
+    let mut files = vec![];
+    walk(&top().join("crates").join(name).join("src"), &mut files);
+    let code = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("source");
+        let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or("");
+        text.lines().filter(|l| !l.trim_start().starts_with("//")).map(|l| format!("{l}\n")).collect()
+    };
+    let from_top = |path: &PathBuf| path.strip_prefix(top()).expect("below the top").display().to_string();
+    files.iter().map(|path| (from_top(path), code(path))).collect()
+}
+
+/// Files and folders with unsafe code: system calls, assembly, the program's memory, and what lies in the segment.
+const UNSAFE: &[&str] = &[
+    "crates/category/src/lib.rs",
+    "crates/cli/src/sys.rs",
+    "crates/preload/src/lib.rs",
+    "crates/tracker/src/account/blocks.rs",
+    "crates/tracker/src/account/callers.rs",
+    "crates/tracker/src/account/image.rs",
+    "crates/tracker/src/account/rows.rs",
+    "crates/tracker/src/account/segment.rs",
+    "crates/tracker/src/account/table.rs",
+    "crates/tracker/src/account/thread.rs",
+    "crates/tracker/src/account/vmas.rs",
+    "crates/tracker/src/account/vmas/",
+    "crates/tracker/src/boot.rs",
+    "crates/tracker/src/guard.rs",
+    "crates/tracker/src/hook/",
+    "crates/tracker/src/options.rs",
+    "crates/tracker/src/stack/memo.rs",
+    "crates/tracker/src/stack/module.rs",
+    "crates/tracker/src/stack/read.rs",
+    "crates/tracker/src/summary.rs",
+    "crates/tracker/src/sys/",
+];
+
+#[test]
+fn unsafe_code_stays_in_its_fence() {
+    let is_word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe");
+    let mut used = vec![];
+    for name in ["segment", "tracker", "preload", "observer", "report", "cli", "category"] {
+        for (path, code) in sources(name) {
+            // Attributes (no_mangle, naked) and the lint's own name are no unsafe code.
+            if !is_word(&code.replace("#[unsafe(", "#[")) {
+                continue;
+            }
+            let fence = UNSAFE.iter().find(|f| path.starts_with(*f));
+            used.push(*fence.unwrap_or_else(|| panic!("{path}: unsafe code outside the fence")));
+        }
+    }
+    let empty: Vec<_> = UNSAFE.iter().filter(|f| !used.contains(*f)).collect();
+    assert!(empty.is_empty(), "a fence around nothing: {empty:?}");
+}
+
+/// What opens files and processes, reads the environment, or ends the process.
+const OPENS: [&str; 8] = [
+    "std::fs",
+    "std::env",
+    "std::process",
+    "std::net",
+    "std::os::unix::net",
+    "rustix::fs",
+    "rustix::process",
+    "rustix::net",
+];
+/// Readers beside the files that are called read.rs: who holds the handle on the target's folder in /proc, who finds
+/// segments, and who reads ELF files for symbols.
+const READERS: [&str; 4] = [
+    "crates/observer/src/source/proc/target.rs",
+    "crates/observer/src/source/segment/find.rs",
+    "crates/observer/src/source/hotspot/structs.rs",
+    "crates/observer/src/symbols.rs",
+];
+
+#[test]
+fn only_readers_open_anything() {
+    let opens = |code: &str| OPENS.iter().find(|o| code.contains(*o)).copied();
+    let mut readers = 0;
+    for (path, code) in sources("observer") {
+        let is_reader = path.ends_with("/read.rs") || READERS.contains(&path.as_str());
+        let found = opens(&code);
+        readers += usize::from(is_reader && found.is_some());
+        assert!(is_reader || found.is_none(), "{path} uses {}", found.unwrap_or(""));
+    }
+    assert!(readers > READERS.len(), "only {readers} readers found");
+    for (path, code) in sources("report") {
+        assert_eq!(opens(&code), None, "{path}");
+    }
+    // What is pure has none of it even in a file called read.rs, nor a clock.
+    for (path, code) in sources("observer") {
+        if ["ledger/", "verdict/", "books", "diff.rs"]
+            .iter()
+            .any(|p| path.starts_with(&format!("crates/observer/src/{p}")))
+        {
+            assert_eq!(opens(&code).or(code.contains("SystemTime").then_some("a clock")), None, "{path}");
+        }
+    }
+    // The tracker's system calls and assembly are in sys/ alone.
+    for (path, code) in sources("tracker") {
+        let inside = path.starts_with("crates/tracker/src/sys/");
+        assert!(inside || !["asm!(", "syscall("].iter().any(|w| code.contains(w)), "{path} leaves the fence");
+        assert!(!code.contains("extern crate alloc") && !code.contains("extern crate std"), "{path} can allocate");
+    }
+}
+
+/// Everything that the tracker's library asks of others, by name. Each has been in glibc since its first x86-64 version;
+/// the rest is looked up at run time. Weak ones may be missing.
+const IMPORTED: [&str; 8] = ["__errno_location", "_r_debug", "bcmp", "memcmp", "memcpy", "memmove", "memset", "strlen"];
+const IMPORTED_WEAKLY: [&str; 4] =
+    ["_ITM_deregisterTMCloneTable", "_ITM_registerTMCloneTable", "__cxa_finalize", "__gmon_start__"];
+/// The newest version that a reference may carry.
+const NEWEST: (u32, u32) = (2, 17);
+
+fn unpacked_library() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layering");
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).expect("scratch directory");
+    let status = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["run", "--", "true"])
+        .env("XDG_CACHE_HOME", &dir)
+        .env("PLIMSOLL_DIR", dir.join("segments"))
+        .status()
+        .expect("plimsoll");
+    assert!(status.success());
+    let unpacked = fs::read_dir(dir.join("plimsoll")).expect("cache").map(|e| e.expect("entry").path());
+    let mut libraries = unpacked.filter(|p| p.extension().is_some_and(|e| e == "so"));
+    libraries.next().expect("the library is unpacked")
+}
+
+fn said(program: &str, arguments: &[&str], file: &Path) -> String {
+    let output = Command::new(program).args(arguments).arg(file).output().expect(program);
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_library_asks_little_of_libc() {
+    let library = unpacked_library();
+    let (mut strong, mut weak) = (vec![], vec![]);
+    for line in said("nm", &["-D", "--undefined-only"], &library).lines() {
+        let mut words = line.split_whitespace();
+        let (kind, name) = (words.next().expect("kind"), words.next().expect("name"));
+        let name = name.split('@').next().expect("a name");
+        if kind == "U" { strong.push(name.to_string()) } else { weak.push(name.to_string()) }
+    }
+    let unknown: Vec<_> = strong.iter().filter(|n| !IMPORTED.contains(&n.as_str())).collect();
+    assert!(unknown.is_empty(), "new imports {unknown:?}: older systems may not have them; look them up at run time");
+    assert!(IMPORTED.iter().all(|n| strong.iter().any(|s| s == n)), "no longer imported: {strong:?}");
+    assert!(weak.iter().all(|n| IMPORTED_WEAKLY.contains(&n.as_str())), "{weak:?}");
+    for line in said("objdump", &["-T"], &library).lines() {
+        let Some(version) = line.split_once("GLIBC_").map(|(_, v)| v.split(|c: char| c != '.' && !c.is_ascii_digit()))
+        else {
+            continue;
+        };
+        let mut numbers = version.take(1).flat_map(|v| v.split('.')).map(|n| n.parse::<u32>().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        assert!(version <= NEWEST, "newer than glibc {NEWEST:?}: {line}");
+    }
+    // No library of its own, little thread-local memory, and nothing to run code from a writable page.
+    let dynamic = said("readelf", &["-dW"], &library);
+    assert!(!dynamic.contains("(NEEDED)") && !dynamic.contains("TEXTREL"), "{dynamic}");
+    let segments = said("readelf", &["-lW"], &library);
+    let tls = segments.lines().find(|l| l.trim_start().starts_with("TLS")).expect("a TLS segment");
+    let bytes = tls.split_whitespace().nth(5).and_then(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
+    assert!(bytes.is_some_and(|n| n <= 64), "late loading has room for 64 bytes of static TLS: {tls}");
+}

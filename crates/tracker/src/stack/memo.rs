@@ -13,7 +13,8 @@
 //! Two traps (experiments/mis.c, co.c): return addresses alone aren't enough (an alloca in a shared callee moves the
 //! frames; the saved frame pointers tell), and the words may lie beyond a smaller stack that the thread has switched to.
 //! Entries are made only on the thread's own stack and taken only for the very stack pointer they were made for: what was
-//! inside that stack then is inside it now. A new thread in the slot and a change of the code map (dlopen, dlclose) put
+//! inside that stack then is inside it now. An entry's first place is found by both; when another path leads through it at
+//! the same depth, the second place by the words too. A new thread in the slot and a change of the code map (dlopen, dlclose) put
 //! an empty memo in force. On any other stack (coroutines, sigaltstack) each call walks, bounded by the
 //! end of the page that the stack pointer is in, which is mapped.
 //!
@@ -21,6 +22,7 @@
 //! been remembered. The fast path is the same.
 
 use super::module::{self, Module};
+use super::rule::{Base, Cfa, SavedFp};
 use super::{Entry, Image, Read, Rule, Stack, Walker, rule_for};
 use crate::account::blocks::{row_key, row_of_key};
 use crate::account::callers::{self, FRAMES};
@@ -85,8 +87,17 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, sp: usize, fp: usize) ->
     if m.tag != ra | t.category_tag || m.sp != sp {
         return None;
     }
-    // SAFETY: the entry was made for this stack pointer on this thread's stack: each offset is inside it. Unused
-    // offsets are 0.
+    // SAFETY: the entry was made for this return address and stack pointer.
+    unsafe { same(m, sp, fp) }.then_some(m)
+}
+
+/// Whether every word of an entry is what it was.
+///
+/// # Safety
+/// The entry was made for this stack pointer on this thread's stack.
+#[inline(always)]
+unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
+    // SAFETY: each offset is inside the stack. Unused offsets are 0.
     let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) ^ m.words[i] };
     let mut different = if m.words_used > 0 { word(0) | word(1) | word(2) } else { 0 };
     if m.words_used > 3 {
@@ -98,7 +109,36 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, sp: usize, fp: usize) ->
             different |= (fp ^ m.fp) as u64;
         }
     }
-    (different == 0).then_some(m)
+    different == 0
+}
+
+/// The second place of a call: wrappers (operator new, xmalloc) are called at one depth from many places. Whoever came
+/// first leads; the others lie where the words say that stand where the leader's first ones did.
+///
+/// # Safety
+/// `m` is the leader, made for this stack pointer on this thread's stack.
+#[inline(always)]
+unsafe fn second(mask: usize, m: &Memo, sp: usize) -> usize {
+    // SAFETY: each offset is inside the stack.
+    let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) };
+    let h = (m.tag ^ word(0).rotate_left(11) ^ word(1).rotate_left(23) ^ word(2).rotate_left(37) ^ (sp as u64) << 3)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (h >> 40) as usize & mask
+}
+
+/// The entry in the second place, if there is a leader and the words are what they were.
+unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, sp: usize, fp: usize) -> Option<&Memo> {
+    // SAFETY: the return address lies at the stack pointer; places are inside the memo; both entries compared were made
+    // for this stack pointer.
+    unsafe {
+        let ra = *(sp as *const u64);
+        let leader = &*place(memo, t.memo_mask, ra, sp);
+        if leader.tag != ra | t.category_tag || leader.sp != sp {
+            return None;
+        }
+        let m = &*memo.add(second(t.memo_mask, leader, sp));
+        (m.tag == leader.tag && m.sp == sp && same(m, sp, fp)).then_some(m)
+    }
 }
 
 /// Walks, numbers the caller, remembers. Answers the caller and the row to book in: this thread's, or the shared one.
@@ -110,6 +150,11 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, sp: usize, fp: usize) ->
 pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) -> (u32, u32) {
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
+    // SAFETY: as this function.
+    if let Some(m) = unsafe { recall_second(t, t.memo.load(Relaxed), sp, fp) } {
+        let row = row_of_key(m.row_key);
+        return (segment.row(row).caller.load(Relaxed), row);
+    }
     segment.count(Counter::stack_walks, 1);
     let (usual, checking) = t.usual_memo();
     if t.memo.load(Acquire) != usual {
@@ -122,8 +167,13 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     if t.misses as usize > 8 * (t.memo_mask + 1) {
         t.grow_memo(segment);
     }
-    // SAFETY: as this function; the thread's own memo.
-    let remembered = if checking { unsafe { recall_from(t, t.own_memo, sp, fp) }.map(|m| m.row_key) } else { None };
+    let remembered = if checking {
+        // SAFETY: as this function; the thread's own memo.
+        unsafe { recall_from(t, t.own_memo, sp, fp).or_else(|| recall_second(t, t.own_memo, sp, fp)) }
+            .map(|m| m.row_key)
+    } else {
+        None
+    };
     let known = t.stack_high.wrapping_sub(sp) <= t.stack_bytes;
     let high = if known { t.stack_high } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
@@ -187,13 +237,18 @@ fn remember(t: &mut ThreadState, entry: Entry, w: &super::Walk, reads: &[Read], 
         m.offsets[i] = r.offset as u16;
         m.words[i] = if r.relative { r.value.wrapping_add(entry.sp) } else { r.value };
     }
-    // SAFETY: an entry of this thread's own memo, whichever is in force.
-    unsafe { *place(t.own_memo, t.memo_mask, entry.ra, entry.sp as usize) = m };
+    // SAFETY: entries of this thread's own memo, whichever is in force; a leader was made for this stack pointer.
+    unsafe {
+        let first = place(t.own_memo, t.memo_mask, entry.ra, m.sp);
+        let leads = (*first).tag == m.tag && (*first).sp == m.sp;
+        let at = if leads { t.own_memo.add(second(t.memo_mask, &*first, m.sp)) } else { first };
+        *at = m;
+    }
 }
 
 /// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a product,
 /// so that a torn pair (two threads filling one cell) matches no pc.
-static RULES: [[AtomicU64; 2]; 1024] = [const { [const { AtomicU64::new(0) }; 2] }; 1024];
+static RULES: [[AtomicU64; 2]; 4096] = [const { [const { AtomicU64::new(0) }; 2] }; 4096];
 
 fn mark(pc: u64, bits: u64) -> u64 {
     pc ^ bits.wrapping_mul(0xd6e8_feb8_6659_fd93)
@@ -201,7 +256,7 @@ fn mark(pc: u64, bits: u64) -> u64 {
 }
 
 fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
-    let cell = &RULES[(pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize];
+    let cell = &RULES[(pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize];
     let bits = cell[1].load(Relaxed);
     if cell[0].load(Relaxed) == mark(pc, bits) {
         return Some(Rule::from_bits(bits));
@@ -215,6 +270,10 @@ fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
 }
 
 fn rule_in(m: &Module, pc: u64) -> Rule {
+    if m.keeps_fp {
+        // Behind a call the frame is complete: the saved pointer below the return address.
+        return Rule::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));
+    }
     if m.eh_frame_hdr == 0 {
         return Rule::FRAME_POINTER;
     }

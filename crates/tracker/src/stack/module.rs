@@ -34,6 +34,8 @@ pub struct Module {
     pub unwind_high: usize,
     /// Index in the segment's module section.
     pub id: u32,
+    /// All its code keeps frame pointers: no table has to be read.
+    pub keeps_fp: bool,
     /// Frames worth keeping of a caller whose innermost frame is here.
     pub depth: usize,
     /// Rules for the object.
@@ -223,6 +225,9 @@ fn append(
         _ => 4,
     };
     let m = Module {
+        // HotSpot is built with -fno-omit-frame-pointer, since its own NMT walks by them (os::get_native_stack); reading its
+        // 2 MiB of .eh_frame would make them resident.
+        keeps_fp: file == b"libjvm.so",
         start,
         end,
         bias,

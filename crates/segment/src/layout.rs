@@ -411,10 +411,10 @@ impl<'a> HeaderFacts<'a> {
         if h.u32(core::mem::offset_of!(Header, version)) != VERSION {
             return Err(BadHeader::Version(h.u32(core::mem::offset_of!(Header, version))));
         }
-        for i in 0..SECTIONS {
+        for (i, (entry_bytes, _)) in SIZES.iter().enumerate() {
             let s = h.section_at(i);
             let fits = s.capacity.checked_mul(s.entry_bytes).and_then(|n| n.checked_add(s.offset));
-            if s.entry_bytes as usize != SIZES[i].0
+            if s.entry_bytes as usize != *entry_bytes
                 || s.capacity > 1 << 32
                 || fits.is_none_or(|end| end > 1 << 36)
                 || (s.offset as usize) < HEADER_BYTES

@@ -31,7 +31,7 @@ use crate::stacks;
 use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::os::{self, Clock};
 use crate::sys::{elf, libc};
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
     Allocator, CALLER_EARLY, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS, SUFFIX, Section, State,
@@ -165,7 +165,7 @@ pub fn export(i: usize) -> usize {
 pub fn watch_end(t: &ThreadState) {
     let key = KEY.load(Relaxed);
     if key != u32::MAX {
-        libc::set_specific(key, t as *const ThreadState as *mut c_void);
+        libc::set_specific(key, t as *const ThreadState as usize);
     }
 }
 
@@ -514,8 +514,9 @@ fn remove(segment: Segment, directory: &Path<256>) {
 
 /// The directory, for fork.
 pub fn directory() -> &'static Path<256> {
+    let directory = &raw const DIRECTORY;
     // SAFETY: written once, before the segment is published.
-    unsafe { &*(&raw const DIRECTORY) }
+    unsafe { &*directory }
 }
 
 /// Removes the oldest segments of dead processes beyond what the options say. A bounded look: 64 names at most are removed at once,

@@ -136,16 +136,16 @@ fn write(segment: Segment, work: &mut Work) {
     let mapped = [&h.reserved_bytes, &h.committed_bytes, &h.peak_reserved_bytes, &h.peak_committed_bytes].map(load);
     group(text, b"Total", total, peak, at, mapped);
     os::write_all(fd, text.bytes());
-    for i in 0..segment.used(Section::Categories) {
+    for (i, sum) in sums.iter().enumerate().take(segment.used(Section::Categories)) {
         let k = segment.category(i as u16);
         let mut name = [0u8; 48];
         for (b, c) in name.iter_mut().zip(&k.name) {
             *b = c.load(Relaxed);
         }
-        let (peak, at) = self::peak(sums[i], load(&k.peak_bytes), load(&k.count_at_peak));
+        let (peak, at) = self::peak(*sum, load(&k.peak_bytes), load(&k.count_at_peak));
         let mapped = [&k.reserved_bytes, &k.committed_bytes, &k.peak_reserved_bytes, &k.peak_committed_bytes].map(load);
         text.clear();
-        group(text, plimsoll_segment::text(&name), sums[i], peak, at, mapped);
+        group(text, plimsoll_segment::text(&name), *sum, peak, at, mapped);
         os::write_all(fd, text.bytes());
     }
     os::close(fd);

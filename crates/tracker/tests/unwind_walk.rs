@@ -182,7 +182,7 @@ struct Words<'a> {
 
 impl Memory for Words<'_> {
     fn word(&self, at: u64) -> Option<u64> {
-        assert!(at % 8 == 0);
+        assert!(at.is_multiple_of(8));
         self.words.get(usize::try_from(at.checked_sub(self.base)? / 8).ok()?).copied()
     }
 }

@@ -102,7 +102,7 @@ fn killed_at_any_instruction_the_map_is_old_or_new() {
             for page in 0..PAGES {
                 assert!(pages[page] == old[page] || pages[page] == new[page], "page {page}, operation {done}");
             }
-            if map.seq() % 2 == 0 {
+            if map.seq().is_multiple_of(2) {
                 assert_eq!(&pages, old);
             }
             torn += (map.in_flight().is_some() && pages != *old) as u32;

@@ -105,7 +105,7 @@ pub fn shared_row(segment: Segment, caller: u32) -> u32 {
 }
 
 /// Index entry of this thread's row for a caller. `None`: there is no room for a row; use the shared one.
-pub fn find<'t>(segment: Segment, t: &'t mut ThreadState, caller: u32) -> Option<&'t mut IndexEntry> {
+pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut IndexEntry> {
     let mask = t.index_mask;
     let mut at = caller & mask;
     loop {

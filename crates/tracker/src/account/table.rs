@@ -56,8 +56,8 @@ fn reserve(level: usize) -> bool {
 pub fn insert(p: *mut u8, key: Key) -> bool {
     let address = p as u64;
     let word = (key.row as u64) << 44 | key.requested.min((1 << 44) - 1);
-    for level in 0..LEVELS {
-        if LEVEL[level].load(Acquire) == 0 && !reserve(level) {
+    for (level, base) in LEVEL.iter().enumerate() {
+        if base.load(Acquire) == 0 && !reserve(level) {
             return false;
         }
         let Some(b) = bucket(level, address) else { continue };

@@ -111,7 +111,7 @@ pub fn forget_stacks(segment: Segment) {
         let t = d.state.load(Acquire) as *mut ThreadState;
         if !t.is_null() {
             // SAFETY: states are never freed; the field is atomic.
-            unsafe { (*(&raw const (*t).memo)).store(empty(), Release) };
+            unsafe { (*t).memo.store(empty(), Release) };
         }
     }
 }

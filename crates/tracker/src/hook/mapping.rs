@@ -12,6 +12,8 @@
 //! lock is noted in a short list and booked when the lock is let go. A fork child starts with the lock free. A holder that
 //! never comes back (a handler that jumped out of the call) loses the lock after a second; the map is valid at every
 //! instant (segment/vmap.rs).
+// Registers that a call doesn't use are named by their number.
+#![allow(clippy::just_underscores_and_digits)]
 
 use super::malloc::caller_of;
 use crate::account::image;
@@ -261,6 +263,7 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     }
     // SAFETY: the entry's stack and frame pointer.
     let (segment, caller) = match enter() {
+        // SAFETY: as above.
         Entered::Thread(mut inside) => (inside.segment, unsafe { caller_of(&mut inside, sp, fp) }),
         Entered::Shared(segment) => {
             // SAFETY: the return address lies at the stack pointer.

@@ -12,13 +12,10 @@ use plimsoll_segment::CategoryKind;
 /// # Safety
 /// `name` is a C string.
 pub unsafe extern "C" fn category(name: *const c_char) -> u32 {
-    match (Segment::current(), name.is_null()) {
-        // SAFETY: the caller's contract.
-        (Some(s), false) => {
-            categories::register(s, unsafe { CStr::from_ptr(name) }.to_bytes(), CategoryKind::Program) as u32 + 1
-        }
-        _ => 0,
-    }
+    let Some(segment) = Segment::current().filter(|_| !name.is_null()) else { return 0 };
+    // SAFETY: the caller's contract.
+    let name = unsafe { CStr::from_ptr(name) };
+    categories::register(segment, name.to_bytes(), CategoryKind::Program) as u32 + 1
 }
 
 /// `void plimsoll_category_push(uint32_t category)`: what this thread allocates from here on belongs to it.

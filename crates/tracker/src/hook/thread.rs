@@ -4,6 +4,8 @@
 //! ours is on its stack. Its end is noticed by the destructor of a thread-specific key, in the last of the rounds that
 //! POSIX grants (PTHREAD_DESTRUCTOR_ITERATIONS, 4), since other keys' destructors free too. What comes even later (libc's
 //! own clean-up) is booked in shared rows.
+// Registers that a call doesn't use are named by their number.
+#![allow(clippy::just_underscores_and_digits)]
 
 use super::malloc::caller_of;
 use crate::account::segment::Segment;

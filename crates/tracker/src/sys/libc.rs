@@ -228,11 +228,11 @@ pub fn key_create(destructor: extern "C" fn(*mut c_void)) -> Option<u32> {
 }
 
 /// Sets this thread's value of a key. Keys below 32 need no memory (nptl/pthread_setspecific.c).
-pub fn set_specific(key: u32, value: *mut c_void) {
+pub fn set_specific(key: u32, value: usize) {
     let f = other(Other::SetSpecific);
     if f != 0 {
         // SAFETY: a key that key_create made.
-        unsafe { call!(f, (u32, *mut c_void) -> c_int, key, value) };
+        unsafe { call!(f, (u32, usize) -> c_int, key, value) };
     }
 }
 

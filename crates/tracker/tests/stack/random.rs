@@ -2,6 +2,7 @@
 pub struct Random(pub u64);
 
 impl Random {
+    #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

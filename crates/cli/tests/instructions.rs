@@ -1,0 +1,123 @@
+//! What one operation gains by being booked, in instructions: goldens/instructions.txt. Counted by callgrind, as the
+//! difference of two runs of different length (start and end cancel), tracked less plain. More than 2 % of change fails;
+//! BLESS=1 writes the file anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const TOLERANCE: f64 = 0.02;
+
+fn top() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn scratch() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("instructions");
+    fs::create_dir_all(&dir).expect("scratch directory");
+    dir
+}
+
+/// Compiles bench/NAME.c.
+fn program(name: &str) -> PathBuf {
+    let to = scratch().join(name);
+    let from = top().join(format!("bench/{name}.c"));
+    let output = Command::new("gcc").args(["-O2", "-pthread"]).arg(from).arg("-o").arg(&to).output().expect("gcc");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    to
+}
+
+/// The tracker's library, as `plimsoll run` unpacks it.
+fn library() -> PathBuf {
+    let (cache, segments) = (scratch().join("cache"), scratch().join("segments"));
+    let _ = fs::remove_dir_all(&cache);
+    let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    run.args(["run", "--", "true"]).env("XDG_CACHE_HOME", &cache).env("PLIMSOLL_DIR", &segments);
+    assert!(run.status().expect("plimsoll").success());
+    let files = fs::read_dir(cache.join("plimsoll")).expect("cache").map(|e| e.expect("entry").path());
+    files.into_iter().find(|p| p.extension().is_some_and(|e| e == "so")).expect("the library is unpacked")
+}
+
+/// Instructions of a whole run: plain, or tracked with these sites.
+fn count(program: &Path, arguments: &[&str], tracked: Option<(&Path, &str)>) -> f64 {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program).args(arguments);
+    if let Some((library, sites)) = tracked {
+        // The launcher execs the program, so the tracker must not take itself out of the environment there.
+        command.env("LD_PRELOAD", library).env("PLIMSOLL_FOLLOW", "1").env("PLIMSOLL_SITES", sites);
+        command.env("PLIMSOLL_DIR", scratch().join("segments"));
+    }
+    let output = command.stdin(Stdio::null()).output().expect("valgrind (.ci/setup installs it)");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{log}");
+    let line = log.lines().rev().find_map(|l| l.split_once("Collected :")).expect("callgrind's sum").1;
+    line.trim().parse().expect("a number")
+}
+
+/// Instructions that one of the operations takes whose number `arguments` gives.
+fn each(
+    program: &Path,
+    lengths: [u32; 2],
+    arguments: impl Fn(&str) -> Vec<String>,
+    tracked: Option<(&Path, &str)>,
+) -> f64 {
+    let [short, long] = lengths.map(|n| {
+        let arguments = arguments(&n.to_string());
+        count(program, &arguments.iter().map(String::as_str).collect::<Vec<_>>(), tracked)
+    });
+    (long - short) / f64::from(lengths[1] - lengths[0])
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_string).collect()
+}
+
+/// Figures of another compiler or libc say nothing about this one.
+fn toolchain() -> String {
+    let said = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).output().expect(program);
+        String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_string()
+    };
+    let rustc = said("rustc", "--version");
+    let libc = said("getconf", "GNU_LIBC_VERSION");
+    format!("{} {} {libc}", std::env::consts::ARCH, rustc.split(" (").next().unwrap_or(""))
+}
+
+#[test]
+fn an_operation_gains_what_the_golden_file_says() {
+    let (library, churn, mapping) = (library(), program("mtalloc"), program("mapping"));
+    let mut figures: Vec<(String, f64)> = vec![];
+    let pairs = |tracked| each(&churn, [4_000, 24_000], |n| words(&format!("1 {n} 1000 512 8")), tracked);
+    let plain = pairs(None);
+    for sites in ["off", "sampled"] {
+        figures.push((format!("malloc and free, sites {sites}"), pairs(Some((&library, sites))) - plain));
+    }
+    for (mappings, verb, what) in
+        [(20, "map", "mmap and munmap"), (2_000, "map", "mmap and munmap"), (2_000, "protect", "mprotect twice")]
+    {
+        let calls = |tracked| each(&mapping, [100, 2_100], |n| words(&format!("{mappings} {n} {verb}")), tracked);
+        figures.push((format!("{what}, {mappings} mappings"), calls(Some((&library, "sampled"))) - calls(None)));
+    }
+    let file = top().join("goldens/instructions.txt");
+    if std::env::var_os("BLESS").is_some() {
+        let rows = figures.iter().map(|(what, n)| format!("{n:8.1}  {what}\n"));
+        fs::write(&file, format!("{}\n{}", toolchain(), rows.collect::<String>())).expect("golden file");
+    }
+    let golden = fs::read_to_string(&file).expect("goldens/instructions.txt; BLESS=1 writes it");
+    let (machine, rows) = golden.split_once('\n').expect("toolchain, then rows");
+    if machine != toolchain() {
+        return eprintln!("instructions: skipped, the golden figures are of {machine}, this is {}", toolchain());
+    }
+    assert_eq!(rows.lines().count(), figures.len(), "rows of {}", file.display());
+    let mut changed = String::new();
+    for (row, (what, now)) in rows.lines().zip(&figures) {
+        let (then, name) = row.trim_start().split_once("  ").expect("figure, two blanks, name");
+        let then: f64 = then.parse().expect("a number");
+        eprintln!("instructions: {now:8.1}  {what}");
+        assert_eq!(name, what);
+        if (now - then).abs() > TOLERANCE * then.abs() {
+            changed += &format!("{what}: {now:.1}, was {then:.1}\n");
+        }
+    }
+    assert!(changed.is_empty(), "look why, then BLESS=1:\n{changed}");
+}

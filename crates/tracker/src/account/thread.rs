@@ -169,9 +169,11 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     let t = if known != 0 {
         known as *mut ThreadState
     } else {
-        let t = private(size_of::<ThreadState>(), segment)? as *mut ThreadState;
-        let memo = private(FIRST_MEMO * size_of::<Memo>(), segment)? as *mut Memo;
-        let index = private(FIRST_INDEX * size_of::<IndexEntry>(), segment)? as *mut IndexEntry;
+        let Some((t, memo, index)) = new_state(segment) else {
+            give_back(directory, slot);
+            segment.count(Counter::threads_shared, 1);
+            return None;
+        };
         // SAFETY: fresh zeroed memory of the right size and alignment; zero is a valid value of every field.
         unsafe {
             (*t).own_memo = memo;
@@ -213,6 +215,13 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     Some(t)
 }
 
+fn new_state(segment: Segment) -> Option<(*mut ThreadState, *mut Memo, *mut IndexEntry)> {
+    let t = private(size_of::<ThreadState>(), segment)?;
+    let memo = private(FIRST_MEMO * size_of::<Memo>(), segment)?;
+    let index = private(FIRST_INDEX * size_of::<IndexEntry>(), segment)?;
+    Some((t as *mut ThreadState, memo as *mut Memo, index as *mut IndexEntry))
+}
+
 fn own_bytes(t: &ThreadState) -> u64 {
     (size_of::<ThreadState>()
         + (t.memo_mask + 1) * size_of::<Memo>()
@@ -226,12 +235,17 @@ pub fn detach(segment: Segment, t: &ThreadState) {
     r.state.store(2, Release);
     cpu::tls_set::<{ cpu::CURRENT }>(0);
     cpu::tls_set::<{ cpu::OWN }>(cpu::GONE);
-    let Some(directory) = directory() else { return };
+    if let Some(directory) = directory() {
+        give_back(directory, t.slot);
+    }
+}
+
+fn give_back(directory: &[Directory], slot: u32) {
     loop {
         let head = FREE.load(Acquire);
-        directory[t.slot as usize].next_free.store(head & 0xffff_ffff, Release);
+        directory[slot as usize].next_free.store(head & 0xffff_ffff, Release);
         let tag = (head >> 32).wrapping_add(1) << 32;
-        if FREE.compare_exchange(head, tag | t.slot as u64, AcqRel, Relaxed).is_ok() {
+        if FREE.compare_exchange(head, tag | slot as u64, AcqRel, Relaxed).is_ok() {
             return;
         }
     }

@@ -5,6 +5,7 @@ use crate::{alone, fresh};
 use plimsoll_segment::{Counter, Section};
 use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::sys::os;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 fn attach(segment: Segment) -> &'static mut ThreadState {
@@ -77,6 +78,31 @@ fn a_slot_goes_on() {
         let more = attach(segment);
         assert!(more.slot != slot && more.slot != other.slot);
         println!("exercised: adoption of slot {slot}");
+    });
+}
+
+/// No memory for a thread's state: the slot waits for the next thread.
+#[test]
+fn without_memory_no_slot_is_lost() {
+    alone(|| {
+        let segment = fresh();
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: both write or read the local.
+        let set = |to: &libc::rlimit| assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, to) }, 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) }, 0);
+        set(&libc::rlimit { rlim_cur: 4096, ..limit });
+        // What the tracker has reserved already goes first.
+        for bytes in (6..21).rev().map(|shift| 1 << shift) {
+            while os::private(bytes).is_some() {}
+        }
+        let refused: Vec<bool> = (0..3).map(|_| thread::attach(segment, None).is_none()).collect();
+        set(&limit);
+        assert_eq!(refused, [true; 3]);
+        assert_eq!(counter(segment, Counter::threads_shared), 3);
+        let (first, next) = (attach(segment).slot, attach(segment).slot);
+        assert_eq!((first, next), (1, 2), "slot 1 was given back");
+        println!("exercised: 3 threads without memory");
     });
 }
 

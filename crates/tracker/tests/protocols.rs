@@ -330,3 +330,79 @@ fn no_drift_of_a_shared_row_is_lost() {
 fn drift_is_lost_between_a_load_and_a_store() {
     shared_row(false);
 }
+
+/// account/callers.rs `number` and `insert`: an entry is completed, then its cell claimed; who comes second looks again.
+struct Callers {
+    used: AtomicUsize,
+    frames: [AtomicU64; 4],
+    hash: [AtomicU64; 4],
+    cells: [AtomicUsize; 2],
+    complete_first: bool,
+}
+
+impl Callers {
+    fn number(&self, frame: u64) -> usize {
+        let mut at = 0;
+        loop {
+            let i = self.cells[at].load(Acquire);
+            if i == 0 {
+                match self.insert(at, frame) {
+                    Some(i) => return i,
+                    None => continue,
+                }
+            }
+            if self.hash[i].load(Acquire) == frame << 1 && self.frames[i].load(Relaxed) == frame {
+                return i;
+            }
+            at += 1;
+            assert!(at < self.cells.len(), "one stack, two numbers");
+        }
+    }
+    fn insert(&self, at: usize, frame: u64) -> Option<usize> {
+        let i = self.used.fetch_add(1, AcqRel);
+        let complete = || {
+            self.frames[i].store(frame, Relaxed);
+            self.hash[i].store(frame << 1, Release);
+        };
+        if self.complete_first {
+            complete();
+        }
+        let claimed = self.cells[at].compare_exchange(0, i, AcqRel, Acquire).is_ok();
+        if !self.complete_first {
+            complete();
+        }
+        if !claimed {
+            self.hash[i].store(0, Release);
+        }
+        claimed.then_some(i)
+    }
+}
+
+fn same_stack(complete_first: bool) {
+    explore(move || {
+        let callers = Arc::new(Callers {
+            used: AtomicUsize::new(1),
+            frames: [0, 0, 0, 0].map(AtomicU64::new),
+            hash: [0, 0, 0, 0].map(AtomicU64::new),
+            cells: [0, 0].map(AtomicUsize::new),
+            complete_first,
+        });
+        let other = thread::spawn({
+            let callers = callers.clone();
+            move || callers.number(0x77)
+        });
+        let own = callers.number(0x77);
+        assert_eq!(own, other.join().expect("other"), "one stack, two numbers");
+    });
+}
+
+#[test]
+fn one_stack_has_one_number() {
+    same_stack(true);
+}
+
+#[test]
+#[should_panic(expected = "one stack, two numbers")]
+fn an_entry_found_before_it_is_complete_is_taken_for_another() {
+    same_stack(false);
+}

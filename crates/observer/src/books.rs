@@ -45,6 +45,8 @@ pub struct Figures {
     /// Address space mapped, and the part of it that may be touched.
     pub reserved: Bytes,
     pub committed: Bytes,
+    /// The part of `committed` that maps files: libraries, data, class archives.
+    pub files: Bytes,
     pub peak_reserved: Bytes,
     pub peak_committed: Bytes,
     /// Of the mappings, where the kernel was asked and answered.
@@ -55,9 +57,10 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Blocks and mappings together: the size by which lines are ordered.
+    /// Blocks and mappings together, the size by which lines are ordered: without files, whose pages the kernel can take
+    /// back and which no limit counts against the process before they are written.
     pub fn size(&self) -> Bytes {
-        self.live + self.committed
+        self.live + (self.committed - self.files)
     }
 
     /// Adds everything that can be added. Peaks can't: they are of different moments.
@@ -69,6 +72,7 @@ impl Figures {
         self.cumulative_count = self.cumulative_count.saturating_add(other.cumulative_count);
         self.reserved += other.reserved;
         self.committed += other.committed;
+        self.files += other.files;
         self.at_peak += other.at_peak;
         self.at_peak_count = self.at_peak_count.saturating_add(other.at_peak_count);
     }

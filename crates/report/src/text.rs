@@ -100,7 +100,17 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     for category in order {
         category_line(out, &category.name, &category.figures, &books.total, resident)?;
     }
-    category_line(out, "total", &books.total, &books.total, resident)
+    category_line(out, "total", &books.total, &books.total, resident)?;
+    let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
+    of_files.sort_by_key(|c| core::cmp::Reverse(c.figures.files));
+    if !of_files.is_empty() {
+        let names: Vec<_> =
+            of_files.iter().take(3).map(|c| format!("{} {}", cut(&c.name, NAME), c.figures.files)).collect();
+        let files = books.total.files;
+        writeln!(out, "\nMapped files are {files} of what is committed: {}.", names.join(", "))?;
+        writeln!(out, "The kernel can drop their pages and load them again, so they have no share.")?;
+    }
+    Ok(())
 }
 
 fn category_line(out: &mut dyn Write, name: &str, f: &Figures, total: &Figures, resident: bool) -> io::Result<()> {

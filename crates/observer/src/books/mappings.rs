@@ -8,6 +8,9 @@ use crate::gap::{Gap, Source};
 use crate::source::segment::Segment;
 use crate::units::{Avma, Bytes};
 
+/// PROT_WRITE.
+const WRITE: u16 = 2;
+
 /// A mapping as the program made it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
@@ -15,6 +18,7 @@ pub struct Mapping {
     pub end: Avma,
     /// Accessible in some way; else reserved only.
     pub committed: bool,
+    pub writable: bool,
     pub kind: Kind,
     pub category: usize,
     /// Callers, as indexes; `None` where unknown.
@@ -49,6 +53,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
             start: Avma(vma.start),
             end: Avma(vma.end),
             committed: attributes.committed(),
+            writable: attributes.prot() & WRITE != 0,
             kind: attributes.kind(),
             category: if category < categories { category } else { 0 },
             reserved_by: caller(attributes.reserve_caller()),
@@ -95,5 +100,9 @@ fn add(figures: &mut Figures, mapping: &Mapping) {
     figures.reserved += mapping.bytes();
     if mapping.committed {
         figures.committed += mapping.bytes();
+        // What is shared and can't be written is a file too: memory that nobody can write to would be of no use.
+        if mapping.kind == Kind::File || (mapping.kind == Kind::Shared && !mapping.writable) {
+            figures.files += mapping.bytes();
+        }
     }
 }

@@ -73,6 +73,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let libraries = loaded.map(|m| Bytes(m.range.1.0.saturating_sub(m.range.0.0))).sum();
     let index = books.category_named(LOADED_LIBRARIES);
     map(&mut books.categories[index].figures, libraries, libraries);
+    books.categories[index].figures.files += libraries;
 
     let tabled = segment.counter("table_inserts").saturating_sub(segment.counter("table_removes"));
     let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));

@@ -164,15 +164,21 @@ fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, na
     append(segment, &BY_START[at], 0, start, end, bias, hdr, name)
 }
 
-fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name: &[u8], by_build_id: bool) -> bool {
+/// Bytes of a path's end that tell objects of one folder apart.
+const FILE_NAME: usize = 24;
+
+/// Whether an object at a known one's address is that one; `whole`: by its full name and build id.
+fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name: &[u8], whole: bool) -> bool {
     if m.end != end || m.bias != bias || (m.eh_frame_hdr != hdr && m.eh_frame_hdr != 0) {
         return false;
     }
     let r = segment.module(m.id);
     let tail = &name[name.len().saturating_sub(r.path.len() - 1)..];
-    let name_is = tail.iter().enumerate().all(|(i, b)| r.path[i].load(Relaxed) == *b);
+    // Asked at each rule that has to be worked out: then the file's own name is enough.
+    let from = if whole { 0 } else { tail.len().saturating_sub(FILE_NAME) };
+    let name_is = tail[from..].iter().zip(&r.path[from..]).all(|(b, c)| c.load(Relaxed) == *b);
     let is = |id: &[u8]| id.iter().zip(&r.build_id).all(|(b, c)| c.load(Relaxed) == *b);
-    (name_is || name.is_empty()) && (!by_build_id || is(elf::build_id(m.start, end, bias)))
+    (name_is || name.is_empty()) && (!whole || is(elf::build_id(m.start, end, bias)))
 }
 
 /// Whatever was known to lie where a new object lies is gone: its callers are no longer those of today, though their

@@ -149,9 +149,13 @@ pub fn now_ns() -> u64 {
     libc::clock_ns(Clock::MonotonicCoarse).wrapping_add(CLOCK_OFFSET.load(Relaxed))
 }
 
-/// The same to the nanosecond: which of two objects at one address a caller was seen in hangs on the order.
-pub fn precise_ns() -> u64 {
-    libc::clock_ns(Clock::Monotonic).wrapping_add(CLOCK_OFFSET.load(Relaxed))
+/// The same, and later than any answer before: which of two objects at one address a caller was seen in hangs on the order.
+/// A finer clock reads the time stamp counter, which is death in seccomp's strict mode.
+pub fn ordered_ns() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let now = now_ns();
+    let last = LAST.fetch_max(now, AcqRel);
+    if last < now { now } else { LAST.fetch_add(1, AcqRel) + 1 }
 }
 
 /// The exported hook with this number (of the hook table).
@@ -484,6 +488,14 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
         n += a.len();
     }
     segment.section(Section::Command).used.store(n as u64, Relaxed);
+}
+
+/// Path of the executable, from the command section.
+pub fn executable(segment: Segment) -> &'static [u8] {
+    let used = segment.used(Section::Command);
+    // SAFETY: written at boot or copied in a fork child, before the segment is published.
+    let text = unsafe { core::slice::from_raw_parts((segment.base() + Section::Command.offset()) as *const u8, used) };
+    plimsoll_segment::text(text)
 }
 
 fn map_rules(path: &CStr) -> Option<&'static [u8]> {

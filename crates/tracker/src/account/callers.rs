@@ -100,7 +100,7 @@ fn insert(segment: Segment, cell: &AtomicU32, h: u64, frames: &[u64], flags: u32
     c.depth.store(frames.len() as u16, Relaxed);
     c.category.store(category, Relaxed);
     c.flags.store(flags, Relaxed);
-    c.first_ns.store(crate::boot::precise_ns(), Relaxed);
+    c.first_ns.store(crate::boot::ordered_ns(), Relaxed);
     c.hash.store(h, Release);
     match cell.compare_exchange(0, i, AcqRel, Acquire) {
         Ok(_) => i,

@@ -12,6 +12,7 @@
 use crate::account::segment::{Segment, set_text};
 use crate::account::thread::{GENERATION, forget_stacks};
 use crate::account::{callers, categories};
+use crate::boot;
 use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::{self, ModuleRules, Rules};
@@ -192,7 +193,7 @@ fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, n
         let overlaps = m.start < end && start < m.end && r.unloaded_ns.load(Relaxed) == 0;
         // Another thread may have just learnt of the same object.
         if overlaps && !(m.start == start && same(segment, &m, end, bias, hdr, name, true)) {
-            r.unloaded_ns.store(crate::boot::precise_ns(), Relaxed);
+            r.unloaded_ns.store(crate::boot::ordered_ns(), Relaxed);
             gone = true;
         }
     }
@@ -218,8 +219,8 @@ fn append(
         segment.count(Counter::modules_lost, 1);
         return None;
     };
-    let mut exe = [0u8; 512];
-    let path = if name.is_empty() { os::read_link(c"/proc/self/exe", &mut exe) } else { name };
+    // The executable has no name in the loader's list; boot wrote it down, since nothing is asked of /proc after start.
+    let path = if name.is_empty() { boot::executable(segment) } else { name };
     let build_id = elf::build_id(start, end, bias);
     let rules = rules()?.module(path, build_id);
     let (unwind_low, unwind_high) = elf::segment_of(start, bias, hdr).unwrap_or((0, 0));
@@ -249,7 +250,7 @@ fn append(
     r.start.store(start as u64, Relaxed);
     r.end.store(end as u64, Relaxed);
     r.bias.store(bias as u64, Relaxed);
-    r.loaded_ns.store(crate::boot::precise_ns(), Relaxed);
+    r.loaded_ns.store(crate::boot::ordered_ns(), Relaxed);
     set_text(&r.path, &path[path.len().saturating_sub(r.path.len() - 1)..]);
     for (c, b) in r.build_id.iter().zip(build_id) {
         c.store(*b, Relaxed);

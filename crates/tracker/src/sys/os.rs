@@ -166,8 +166,6 @@ pub fn set_signals(mask: u64) {
 pub enum Clock {
     /// Wall clock.
     Realtime = 0,
-    /// Monotonic.
-    Monotonic = 1,
     /// Monotonic, coarse (a few ms).
     MonotonicCoarse = 6,
     /// Since boot, with suspended time: /proc/PID/stat's start time counts in it.

@@ -177,9 +177,9 @@ fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name:
     let tail = &name[name.len().saturating_sub(r.path.len() - 1)..];
     // Asked at each rule that has to be worked out: then the file's own name is enough.
     let from = if whole { 0 } else { tail.len().saturating_sub(FILE_NAME) };
-    let name_is = tail[from..].iter().zip(&r.path[from..]).all(|(b, c)| c.load(Relaxed) == *b);
-    let is = |id: &[u8]| id.iter().zip(&r.build_id).all(|(b, c)| c.load(Relaxed) == *b);
-    (name_is || name.is_empty()) && (!whole || is(elf::build_id(m.start, end, bias)))
+    let named = || tail[from..].iter().zip(&r.path[from..]).all(|(b, c)| c.load(Relaxed) == *b);
+    let built = |id: &[u8]| id.iter().zip(&r.build_id).all(|(b, c)| c.load(Relaxed) == *b);
+    (name.is_empty() || named()) && (!whole || built(elf::build_id(m.start, end, bias)))
 }
 
 /// Whatever was known to lie where a new object lies is gone: its callers are no longer those of today, though their

@@ -140,8 +140,13 @@ fn a_vm_in_other_pid_and_mount_namespaces_is_asked_through_proc() {
         let mut unshare = Command::new("unshare");
         unshare.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "sh", "-c"]);
         unshare
-            .arg("mount -t tmpfs none /tmp && cd / && \"$@\"")
+            // The checkout may lie under /tmp: it is put back where it was.
+            .arg(
+                "root=$1; shift; mount --bind \"$root\" /mnt && mount -t tmpfs none /tmp && mkdir -p \"$root\" && \
+                 mount --bind /mnt \"$root\" && cd / && \"$@\"",
+            )
             .arg("sh")
+            .arg(std::fs::canonicalize(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).expect("the checkout"))
             .arg(program.get_program())
             .args(program.get_args());
         let subject = Subject::start(&mut unshare);

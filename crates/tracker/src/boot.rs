@@ -531,13 +531,13 @@ pub fn directory() -> &'static Path<256> {
     unsafe { &*directory }
 }
 
-/// Removes the oldest segments of dead processes beyond what the options say. A bounded look: 64 names at most are removed at once,
-/// and at most 512 processes asked for.
+/// Removes the oldest segments of dead processes beyond what the options say. Nobody is asked for before there are half as
+/// many again, so that most starts ask for no process at all. A bounded look: the first 512 names.
 pub fn prune(directory: os::Fd) {
-    let retain = RETAIN.load(Relaxed);
-    const REMOVED: usize = 64;
-    let mut dead = [(0u64, 0u32); REMOVED];
-    let (mut n, mut total, mut asked) = (0usize, 0usize, 0);
+    const LOOK: usize = 512;
+    let retain = RETAIN.load(Relaxed).max(1);
+    let mut names = [(0u64, 0u32); LOOK];
+    let mut n = 0;
     let mut buffer = [0u8; 4096];
     loop {
         let got = os::directory_entries(directory, &mut buffer);
@@ -551,28 +551,33 @@ pub fn prune(directory: os::Fd) {
             if length < 20 || at + length > got {
                 break;
             }
-            if let Some((pid, start)) = parse_name(&buffer[at + 19..at + length])
-                && asked < 512
-            {
-                asked += 1;
-                if !os::process_exists(pid) {
-                    total += 1;
-                    // Keep the oldest ones, in order of start.
-                    let i = dead[..n].iter().position(|d| d.0 > start).unwrap_or(n);
-                    if i < REMOVED {
-                        n = (n + 1).min(REMOVED);
-                        dead.copy_within(i..n - 1, i + 1);
-                        dead[i] = (start, pid);
-                    }
-                }
+            if let (Some((pid, start)), true) = (parse_name(&buffer[at + 19..at + length]), n < LOOK) {
+                names[n] = (start, pid);
+                n += 1;
             }
             at += length;
         }
     }
     // One more is about to be made: room for it too.
-    for (start, pid) in dead[..n].iter().take((total + 1).saturating_sub(retain.max(1))) {
+    if n < retain + retain / 2 {
+        return;
+    }
+    let mut dead = 0;
+    for name in &mut names[..n] {
+        if os::process_exists(name.1) {
+            *name = (u64::MAX, 0);
+        } else {
+            dead += 1;
+        }
+    }
+    for _ in 0..(dead + 1usize).saturating_sub(retain) {
+        let Some(oldest) = names[..n].iter_mut().min_by_key(|name| name.0) else { return };
+        let (start, pid) = core::mem::replace(oldest, (u64::MAX, 0));
+        if pid == 0 {
+            return;
+        }
         let mut name = Path::<64>::new();
-        name.push_number(*pid as u64).push(b"-").push_number(*start).push(SUFFIX.as_bytes());
+        name.push_number(pid as u64).push(b"-").push_number(start).push(SUFFIX.as_bytes());
         os::unlink(directory, name.as_c());
     }
 }

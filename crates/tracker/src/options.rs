@@ -51,7 +51,7 @@ options! {
     signal "PLIMSOLL_SIGNAL";
     /// File for that summary; %p is the process id. Default: plimsoll-PID.txt in the directory.
     summary "PLIMSOLL_SUMMARY";
-    /// How many segments of dead processes stay in the directory. Default: 16.
+    /// How many segments of dead processes stay in the directory, and up to half as many again until the next pruning. Default: 16.
     retain "PLIMSOLL_RETAIN";
     /// 1: each remembered stack is walked too and compared; disagreements are counted. Slow: for finding faults.
     check "PLIMSOLL_CHECK";

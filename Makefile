@@ -27,8 +27,8 @@ lint: ## formatting and clippy, as reviews expect them
 bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about half an hour; wants a quiet machine)
 	$(CARGO) run -q --release -p xtask -- bench
 
-instructions: setup build ## instructions that one malloc+free pair gains, held to bench/instructions.txt (BLESS=--bless to accept)
-	$(CARGO) run -q --release -p xtask -- instructions $(BLESS)
+instructions: setup ## instructions that the hooks cost, held to goldens/instructions.txt (BLESS=1 to accept)
+	$(CARGO) test -q -p plimsoll --test instructions
 
 native-images: setup ## opt-in: builds native images with NMT, JFR and jcmd into target/native-images
 	$(CARGO) run -q -p xtask -- native-images

@@ -7,13 +7,12 @@ mod stage;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | instructions [--bless] | demo | native-images";
+const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | demo | native-images";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let done = match arguments.first().map(String::as_str) {
         Some("bench") => bench::run(&arguments[1..]),
-        Some("instructions") => bench::instructions(&arguments[1..]),
         Some("demo") => demo::run(),
         Some("native-images") => images::build(),
         _ => Err(USAGE.into()),

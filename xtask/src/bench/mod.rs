@@ -64,33 +64,6 @@ pub fn run(arguments: &[String]) -> Result<()> {
     results.write(quick || only.is_some())
 }
 
-/// The golden figure: instructions that one malloc+free pair gains. A change of more than 2 % must be blessed.
-pub fn instructions(arguments: &[String]) -> Result<()> {
-    let file = repository().join("bench/instructions.txt");
-    let bench = Bench { quick: false, rounds: 1 };
-    let mut measured = String::new();
-    let plain = bench.pair(&Way::Plain("plain"))?;
-    for sites in ["off", "sampled"] {
-        let gained = bench.pair(&Way::Tracked(sites))? - plain;
-        measured += &format!("malloc+free pair, sites {sites}: {gained:.1}\n");
-    }
-    way::remove_segments();
-    print!("{measured}");
-    if arguments.iter().any(|argument| argument == "--bless") {
-        fs::write(file, measured)?;
-        return Ok(());
-    }
-    let golden = fs::read_to_string(&file).map_err(|e| format!("{}: {e}; bless it first", file.display()))?;
-    let number = |line: &str| line.rsplit(' ').next().and_then(|word| word.parse::<f64>().ok());
-    for (line, was) in measured.lines().zip(golden.lines()) {
-        let (now, then) = (number(line).ok_or("a number")?, number(was).ok_or("a number in the golden file")?);
-        if (now - then).abs() > then.abs() * 0.02 {
-            return Err(format!("{line}, was {then}: look why, then `xtask instructions --bless`").into());
-        }
-    }
-    Ok(())
-}
-
 impl Bench {
     /// Compiles bench/NAME.c.
     pub fn program(&self, name: &str) -> Result<PathBuf> {

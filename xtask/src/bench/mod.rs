@@ -10,7 +10,6 @@ mod way;
 
 use crate::stage::{Result, folder, jdk, must, repository};
 use results::Results;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use way::Way;

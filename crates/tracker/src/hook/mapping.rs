@@ -215,7 +215,6 @@ fn raise(cell: &AtomicU64, peak: &AtomicU64, by: i64) {
 fn book(segment: Segment, op: Operation) {
     // SAFETY: the lock is held.
     let Some(b) = (unsafe { &mut *BOOK.0.get() }) else { return };
-    let ms = time(segment);
     let h = segment.header();
     let post = |d: Delta| {
         let k = segment.category(d.category);
@@ -241,7 +240,7 @@ fn book(segment: Segment, op: Operation) {
             if bytes == 0 {
                 return;
             }
-            b.protect(start as u64, bytes as u64, prot, caller, ms, post)
+            b.protect(start as u64, bytes as u64, prot, caller, time(segment), post)
         }
         Operation::Remap { remap } => b.remap(remap, post),
     };

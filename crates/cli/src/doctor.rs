@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -139,14 +140,44 @@ fn try_preload() -> Result<PathBuf, String> {
     Ok(library)
 }
 
+/// Our own directories' segments, oldest first; behind them those of living processes that lie elsewhere: `--dir`,
+/// another user's, a container's. With the PID under which we see the process.
+fn segments_of_all() -> Vec<(u32, PathBuf, Life)> {
+    let own = segment::search_directories(None);
+    let mut found: Vec<_> = own
+        .iter()
+        .flat_map(|dir| segment::list(dir))
+        .map(|(path, head)| {
+            let life = segment::life_of(&head, &path);
+            (head.pid, path, life)
+        })
+        .collect();
+    let mut pids: Vec<u32> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect();
+    pids.sort_unstable();
+    let file = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    let known: Vec<_> = found.iter().map(|(_, path, _)| file(path)).collect();
+    for pid in pids {
+        if let Some((path, _, life @ Life::Live)) = segment::find_by_pid(pid)
+            && !known.contains(&file(&path))
+        {
+            found.push((pid, path, life));
+        }
+    }
+    found
+}
+
 fn tracked(out: &mut dyn Write) -> io::Result<()> {
-    let found: Vec<_> = segment::search_directories(None).iter().flat_map(|dir| segment::list(dir)).collect();
+    let found = segments_of_all();
     if found.is_empty() {
         return writeln!(out, "\nNothing is tracked. Start something:  plimsoll run -- COMMAND");
     }
     writeln!(out, "\n{:>9} {:<7} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
-    for (path, head) in found {
-        let life = segment::life_of(&head, &path);
+    for (pid, path, life) in found {
         let state = match life {
             Life::Live => "live",
             Life::Exited => "exited",
@@ -156,12 +187,12 @@ fn tracked(out: &mut dyn Write) -> io::Result<()> {
             Ok(books) => {
                 let (live, committed) = (books.total.live.to_string(), books.total.committed.to_string());
                 let command = cut(&books.process.arguments.join(" "), 60);
-                writeln!(out, "{:>9} {state:<7} {live:>10} {committed:>10}  {command}", head.pid)?;
+                writeln!(out, "{pid:>9} {state:<7} {live:>10} {committed:>10}  {command}")?;
                 if life != Life::Live {
                     writeln!(out, "{:>41}{}", "", printable(&path.display().to_string()))?;
                 }
             }
-            Err(Failure(reason)) => writeln!(out, "{:>9} {state:<7} {reason}", head.pid)?,
+            Err(Failure(reason)) => writeln!(out, "{pid:>9} {state:<7} {reason}")?,
         }
     }
     writeln!(out, "\nplimsoll report PID │ SEGMENT")

@@ -25,9 +25,9 @@ pub struct Args {
     arenas: bool,
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Judge against this many bytes instead of the cgroup's limit
-    #[arg(long, value_name = "BYTES")]
-    limit: Option<u64>,
+    /// Judge against this many bytes (or 512m, 2g as in -Xmx) instead of the cgroup's limit
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    limit: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -38,7 +38,7 @@ enum Format {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let mut snapshot = take(args.pid).map_err(|refusal| Failure(refusal.0))?;
-    snapshot.limit_asked = args.limit.map(Bytes);
+    snapshot.limit_asked = args.limit;
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);
     let explanation = Explanation { snapshot, ledger, verdicts };
@@ -69,9 +69,27 @@ fn tables(out: &mut impl Write, explanation: &Explanation, args: &Args, width: u
     Ok(())
 }
 
-/// Columns of the terminal; 120 where there is none.
+/// A number of bytes as -Xmx and `docker --memory` take it: with k, m or g, of 1024 each.
+fn bytes(text: &str) -> Result<Bytes, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" => 1 << 10,
+        "m" => 1 << 20,
+        "g" => 1 << 30,
+        "t" => 1 << 40,
+        _ => return Err("wanted is a number of bytes, or one with k, m, g or t".into()),
+    };
+    match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
+        Some(0) => Err("a limit of nothing can't be kept".into()),
+        Some(bytes) => Ok(Bytes(bytes)),
+        None => Err("wanted is a number of bytes, or one with k, m, g or t".into()),
+    }
+}
+
+/// Columns of the terminal, at least 40; 120 where there is none.
 fn width() -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let window = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
-    asked.or_else(window).filter(|columns| *columns >= 40).unwrap_or(120)
+    asked.or_else(window).filter(|columns| *columns > 0).map_or(120, |columns| columns.max(40))
 }

@@ -32,16 +32,16 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "none")]
     report: Report,
     /// In whose manner
-    #[arg(long, value_enum, default_value = "plimsoll")]
+    #[arg(long, value_enum, default_value = "plimsoll", requires = "report")]
     style: Style,
     /// stderr, stdout or a file
-    #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr")]
+    #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr", requires = "report")]
     report_to: String,
     /// Track the programs too that this one starts by exec
     #[arg(long)]
     follow: bool,
     /// The program writes a summary itself when it gets this signal (USR2, 12, RTMIN+3, …)
-    #[arg(long, value_name = "SIGNAL")]
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     signal: Option<String>,
     /// File of that summary
     #[arg(long, value_name = "FILE", requires = "signal")]
@@ -131,6 +131,23 @@ fn obstacle(args: &Args, path: &Path, shown: &str) -> bool {
     reason.is_some()
 }
 
+/// A signal as the tracker takes it (summary.rs there); another one would be passed over in silence. Not KILL and STOP,
+/// which can't be caught, nor 32 and 33, which are glibc's own (nptl(7)).
+fn signal(text: &str) -> Result<String, String> {
+    const NAMES: [&str; 9] = ["HUP", "USR1", "USR2", "URG", "VTALRM", "PROF", "WINCH", "IO", "PWR"];
+    let name = text.strip_prefix("SIG").unwrap_or(text);
+    let number = |digits: &str| digits.parse::<u8>().ok().filter(|_| digits.len() < 3 && !digits.starts_with('+'));
+    let real_time = name.strip_prefix("RTMIN").map(|plus| plus.strip_prefix('+').unwrap_or(plus));
+    let good = match (number(text), real_time) {
+        (Some(n), _) => (1..=64).contains(&n) && ![9, 19, 32, 33].contains(&n),
+        (None, Some("")) => true,
+        (None, Some(plus)) => number(plus).is_some_and(|n| n <= 30),
+        (None, None) => NAMES.contains(&name),
+    };
+    let names = NAMES.join(", ");
+    if good { Ok(text.into()) } else { Err(format!("wanted is one of {names}, RTMIN+n, or the number of one")) }
+}
+
 fn failed(shown: &str, error: &io::Error) -> ExitCode {
     eprintln!("plimsoll: '{shown}' can't be started: {error}");
     // As env(1) and nohup(1) have it.
@@ -196,6 +213,10 @@ fn environment(args: &Args, library: &Path, program: &Path) -> Result<Vec<(OsStr
     }
     if let Some(file) = &args.summary {
         let absolute = std::path::absolute(file).map_err(|e| format!("--summary {}: {e}", file.display()))?;
+        // Written when nobody looks: a place that can't be written is better known at once.
+        if let Some(parent) = absolute.parent().filter(|dir| !dir.is_dir()) {
+            return Err(format!("--summary {}: there is no directory {}", file.display(), parent.display()).into());
+        }
         set("PLIMSOLL_SUMMARY", absolute.into());
     }
     // Ours first: its malloc must be the one that the program finds; a preloaded allocator stays below it.

@@ -24,6 +24,7 @@ pub fn open(target: &str) -> Result<Target, Failure> {
     let shown = words::printable(target);
     let meta = fs::metadata(path).map_err(|e| format!("'{shown}' is no PID and can't be read as a file: {e}"))?;
     if meta.is_dir() {
+        fs::read_dir(path).map_err(|e| format!("the directory '{shown}' can't be read: {e}"))?;
         let newest = segment::list(path).pop();
         let (path, _) = newest.ok_or_else(|| format!("there is no segment in the directory '{shown}'"))?;
         return by_file(&path);
@@ -50,9 +51,22 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
         )
         .into()),
         Some((path, _, life)) => Ok(Target { books: books(&path, life)?, live_pid: None }),
+        None if exists && segment::leader_of(pid).is_some_and(|leader| leader != pid) => {
+            let leader = segment::leader_of(pid).unwrap_or(pid);
+            Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
+        }
+        None if exists && is_closed_to_us(pid) => Err(format!(
+            "process {pid} is another user's: whether it is tracked can't be seen from here; try: sudo plimsoll report {pid}"
+        )
+        .into()),
         None if exists => Err(format!("process {pid} is not tracked: start it with 'plimsoll run -- COMMAND'").into()),
-        None => Err(format!("there is no process {pid}, nor a segment of one").into()),
+        None => Err(format!("there is no process {pid}, nor a segment of one; if it was run with --dir, name that directory").into()),
     }
+}
+
+/// True if the kernel keeps the mappings of a process from us: then its segment may lie where we can't look.
+fn is_closed_to_us(pid: u32) -> bool {
+    fs::read(format!("/proc/{pid}/maps")).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn by_file(path: &Path) -> Result<Target, Failure> {

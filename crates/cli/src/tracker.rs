@@ -27,7 +27,7 @@ const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
 pub fn unpack() -> Result<PathBuf, Failure> {
     let mut refused = Vec::new();
     for directory in candidates() {
-        match private_directory(&directory).and_then(|()| unpack_into(&directory)) {
+        match closed_directory(&directory).and_then(|()| unpack_into(&directory)) {
             Ok(path) => return Ok(path),
             Err(reason) => refused.push(format!("{}: {reason}", directory.display())),
         }
@@ -84,8 +84,27 @@ pub fn default_directory() -> PathBuf {
     PathBuf::from(format!("{}/plimsoll-{}", if writable { "/dev/shm" } else { "/tmp" }, sys::uid()))
 }
 
-/// Makes the directory if need be; it must be ours, no link, and closed to others.
+/// Makes the directory if need be; it must be ours, no link, and closed to others. One that is there and open is refused
+/// and left as it is: root may well name /tmp.
 pub fn private_directory(directory: &Path) -> Result<(), String> {
+    let (_, meta) = own_directory(directory)?;
+    if meta.mode() & 0o077 != 0 {
+        let mode = meta.mode() & 0o7777;
+        return Err(format!("is open to others: its mode is {mode:o}, wanted is 700"));
+    }
+    Ok(())
+}
+
+/// The same for the cache, whose name is ours alone: it is closed where it is open.
+fn closed_directory(directory: &Path) -> Result<(), String> {
+    let (opened, meta) = own_directory(directory)?;
+    if meta.mode() & 0o077 != 0 {
+        opened.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| format!("is open to others: {e}"))?;
+    }
+    Ok(())
+}
+
+fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
     if let Err(e) = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
         && !directory.exists()
     {
@@ -100,10 +119,7 @@ pub fn private_directory(directory: &Path) -> Result<(), String> {
     if meta.uid() != sys::uid() {
         return Err(format!("belongs to user {}", meta.uid()));
     }
-    if meta.mode() & 0o077 != 0 {
-        opened.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| format!("is open to others: {e}"))?;
-    }
-    Ok(())
+    Ok((opened, meta))
 }
 
 fn unpack_into(directory: &Path) -> Result<PathBuf, String> {

@@ -217,6 +217,13 @@ fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
         (&["run", "--rules", "/nowhere.rules", "--", "true"], "/nowhere.rules"),
         (&["run", "--report", "summary", "--report-to", "/nowhere/r", "--", "true"], "--report-to"),
         (&["run", "--retain", "x", "--", "true"], "--retain"),
+        (&["run", "--signal", "FOO", "--", "true"], "--signal"),
+        (&["run", "--signal", "KILL", "--", "true"], "--signal"),
+        (&["run", "--signal", "9", "--", "true"], "--signal"),
+        (&["run", "--signal", "RTMIN+31", "--", "true"], "--signal"),
+        (&["run", "--signal", "USR2", "--summary", "/nowhere/s", "--", "true"], "/nowhere"),
+        (&["run", "--report-to", "stdout", "--", "true"], "--report"),
+        (&["run", "--style", "hotspot", "--", "true"], "--report"),
         (&["diff", "1"], "AFTER"),
     ] {
         let out = place.plimsoll(arguments).output().unwrap();
@@ -336,6 +343,54 @@ fn a_process_that_has_become_another_is_not_live() {
     child.wait().unwrap();
     assert_eq!(out.status.code(), Some(2));
     assert!(text(&out.stderr).contains("is not tracked; a segment of that PID is left in"), "{}", text(&out.stderr));
+}
+
+/// Every name that `run` lets through is one that the tracker knows: the program then catches the signal of that number.
+#[test]
+fn the_tracker_catches_each_signal_that_run_accepts() {
+    let place = Place::new("signals");
+    let numbers = [("HUP", 1), ("USR1", 10), ("SIGUSR2", 12), ("URG", 23), ("VTALRM", 26), ("PROF", 27), ("WINCH", 28)];
+    let more = [("IO", 29), ("PWR", 30), ("12", 12), ("RTMIN", 34), ("RTMIN+3", 37), ("SIGRTMIN+30", 64), ("64", 64)];
+    for (name, number) in numbers.into_iter().chain(more) {
+        let out =
+            place.plimsoll(&["run", "--signal", name, "--", "grep", "SigCgt", "/proc/self/status"]).output().unwrap();
+        let caught = u64::from_str_radix(text(&out.stdout).rsplit('\t').next().unwrap().trim(), 16).unwrap();
+        assert_eq!(caught >> (number - 1) & 1, 1, "{name}: {caught:x} {}", text(&out.stderr));
+    }
+}
+
+/// Root may name /tmp: it must not be closed to everybody else.
+#[test]
+fn a_directory_that_is_open_to_others_is_refused_and_left_as_it_is() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("open");
+    let open = place.0.join("common");
+    std::fs::create_dir(&open).unwrap();
+    for mode in [0o1777, 0o755, 0o710] {
+        std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).unwrap();
+        let out = place.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).output().unwrap();
+        assert_eq!(out.status.code(), Some(2));
+        assert!(text(&out.stderr).contains("open to others"), "{}", text(&out.stderr));
+        assert_eq!(std::fs::metadata(&open).unwrap().permissions().mode() & 0o7777, mode);
+    }
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(place.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).status().unwrap().success());
+}
+
+/// What lies elsewhere (--dir) is found from the living process.
+#[test]
+fn doctor_lists_processes_of_other_directories() {
+    let place = Place::new("doctor-dir");
+    let (ready, elsewhere) = (place.0.join("ready"), place.0.join("elsewhere"));
+    let script = format!("echo > {}; while :; do sleep 0.05; done", ready.display());
+    let arguments = ["run", "--dir", elsewhere.to_str().unwrap(), "--", "sh", "-c", &script];
+    let mut child = place.plimsoll(&arguments).spawn().unwrap();
+    wait_for("the shell", || ready.exists().then_some(()));
+    let out = place.plimsoll(&["doctor"]).output().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let line = text(&out.stdout).lines().filter(|l| l.contains(&format!(" {} live ", child.id()))).count();
+    assert_eq!(line, 1, "{}", text(&out.stdout));
 }
 
 #[test]

@@ -168,6 +168,9 @@ pub fn parse(bytes: &[u8]) -> Result<Books, String> {
         schema: String,
     }
     let title: Title = serde_json::from_slice(bytes).map_err(|e| format!("it is no report: {e}"))?;
+    if title.schema.starts_with("plimsoll.ledger/") {
+        return Err("it is what explain wrote; wanted is: plimsoll report PID --format json -o FILE".into());
+    }
     if title.schema != SCHEMA {
         return Err(format!(
             "its schema is '{}', this plimsoll reads '{SCHEMA}'",

@@ -107,7 +107,9 @@ impl<W: Write> Page<'_, W> {
 
         let rss = self.ledger.rss;
         let mut second = format!("RSS {rss}");
-        if let Some(cgroup) = &self.snapshot.cgroup {
+        if let Some(asked) = self.snapshot.limit_asked {
+            second += &format!("   {:.0} % of {asked} (--limit)", rss.percent_of(asked));
+        } else if let Some(cgroup) = &self.snapshot.cgroup {
             match cgroup.limit {
                 Some(limit) => {
                     let name = match cgroup.version {
@@ -309,7 +311,8 @@ impl<W: Write> Page<'_, W> {
             .iter()
             .map(|reading| format!("{} {} ms", name(reading.source), millis(reading.took)))
             .collect();
-        if let Some(smaps) = snapshot.reading(Source::Proc) {
+        // Where the mappings were refused, a gap says so; "0 mappings" would be untrue.
+        if let Some(smaps) = snapshot.reading(Source::Proc).filter(|_| !snapshot.vmas.is_empty()) {
             let skew = match self.ledger.skew {
                 Some(skew) if skew > Bytes(0) => format!("; {skew} moved between two readings"),
                 _ => String::new(),

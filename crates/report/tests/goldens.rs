@@ -118,9 +118,10 @@ fn differences() {
 fn what_is_no_report_is_refused_in_one_sentence() {
     for (bytes, say) in [
         (&b"{}"[..], "it is no report"),
+        (b"{\"schema\":\"plimsoll.ledger/1\"}", "it is what explain wrote; wanted is: plimsoll report PID"),
         (
-            b"{\"schema\":\"plimsoll.ledger/1\"}",
-            "its schema is 'plimsoll.ledger/1', this plimsoll reads 'plimsoll.report/1'",
+            b"{\"schema\":\"plimsoll.report/9\"}",
+            "its schema is 'plimsoll.report/9', this plimsoll reads 'plimsoll.report/1'",
         ),
         (b"{\"schema\":\"plimsoll.report/1\"}", "it is a damaged report"),
         (b"\xff\xfe", "it is no report"),

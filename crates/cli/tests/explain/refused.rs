@@ -35,6 +35,33 @@ fn a_zombie() {
 }
 
 #[test]
+fn a_thread_names_its_process() {
+    let (send, receive) = std::sync::mpsc::channel();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let link = std::fs::read_link("/proc/thread-self").unwrap();
+        send.send(link.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap()).unwrap();
+        let _ = stopped.recv();
+    });
+    let tid = receive.recv().unwrap();
+    one_clear_line(tid, &format!("is a thread of process {}", std::process::id()));
+    drop(stop);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_limit_is_a_number_of_bytes_with_or_without_a_unit() {
+    let fixture = Fixture::c("healthy", &["8"]);
+    for limit in ["536870912", "512m", "524288K"] {
+        let text = String::from_utf8(run(fixture.pid(), &["--limit", limit]).stdout).unwrap();
+        assert!(text.lines().nth(1).unwrap().contains("% of 512 MiB (--limit)"), "{text}");
+    }
+    for limit in ["0", "m", "1TB", "99999999999999g", "1.5g", ""] {
+        assert_eq!(run(fixture.pid(), &["--limit", limit]).status.code(), Some(2), "{limit}");
+    }
+}
+
+#[test]
 fn a_kernel_thread() {
     let is_kthreadd = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     if !is_kthreadd {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::memory::Live;
 use super::proc::{self, Target, timed};
-use super::{cgroup, glibc, hotspot, native_image};
+use super::{cgroup, glibc, hotspot, native_image, segment};
 use crate::gap::{Gap, Source};
 use crate::ledger;
 use crate::snapshot::{Reading, Snapshot, VmTag, Vma};
@@ -19,6 +19,9 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
         proc::Absent::NoSuchProcess => Refusal(format!("no process {pid}")),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
     })?;
+    if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
+        return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
+    }
     let vanished = || Refusal(format!("process {pid} went away while it was being read"));
     let since = Instant::now();
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };

@@ -29,7 +29,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         ),
         false => format!("{live} of live malloc blocks; NMT is off, so the VM's own are among them"),
     }];
-    evidence.push("one reading can't tell a leak from use: compare two with plimsoll diff".to_owned());
+    evidence.push("one reading can't tell a leak from use: explain again later and compare".to_owned());
     let pid = case.pid();
     Some(Verdict {
         id: VerdictId::NativeLeak,
@@ -51,7 +51,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             remedy(
                 Effort::Restart,
                 "see which call sites hold it",
-                "plimsoll run -- java …   # then: plimsoll report PID --by site",
+                "plimsoll run -- java …   # then: plimsoll report PID --by caller",
                 "",
             ),
             remedy(

@@ -35,7 +35,9 @@ pub fn read(target: &Target, vmas: &[Vma], tagged: bool) -> Sourced<Glibc> {
             );
             return (
                 None,
-                vec![gap.remedy("run as the target's user with ptrace allowed, or with CAP_SYS_PTRACE (sudo)")],
+                vec![gap.remedy(
+                    "sudo plimsoll explain PID   (as the target's user with ptrace allowed, or with CAP_SYS_PTRACE)",
+                )],
             );
         }
     };

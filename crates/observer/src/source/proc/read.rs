@@ -18,7 +18,7 @@ use crate::snapshot::{Host, LoadedAllocator, Process, ProcessState, Rollup, Rss,
 use crate::units::{AddressRange, Avma, Bytes};
 
 pub const PERMISSION_REMEDY: &str =
-    "run as the target's user or with CAP_SYS_PTRACE: sudo plimsoll explain PID (in a container: --cap-add SYS_PTRACE)";
+    "sudo plimsoll explain PID   (as the target's user, or with CAP_SYS_PTRACE; of a container: --cap-add SYS_PTRACE)";
 
 /// Who it is and what state it is in. Readable for every user unless /proc is mounted with hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {

@@ -157,6 +157,12 @@ pub fn start_time_ns(pid: u32) -> Option<u64> {
     fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)
 }
 
+/// The process that a thread belongs to: /proc/TID exists for every thread, though no listing has it. A process is its own.
+pub fn leader_of(tid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
 /// The PID that the process itself sees: the last of NSpid.
 fn namespace_pid(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

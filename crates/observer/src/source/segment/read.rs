@@ -34,7 +34,12 @@ impl fmt::Display for ReadError {
             Cause::Io(error) => write!(f, "{path} can't be read: {error}"),
             Cause::NotAFile => write!(f, "{path} is not a regular file"),
             Cause::Header(BadHeader::Short) => write!(f, "{path} is not a segment: it is shorter than a header"),
-            Cause::Header(BadHeader::Magic) => write!(f, "{path} is not a segment of this machine's byte order"),
+            Cause::Header(BadHeader::Magic) => {
+                write!(
+                    f,
+                    "{path} is not a segment: it begins otherwise (or was written on a machine of the other byte order)"
+                )
+            }
             Cause::Header(BadHeader::Version(v)) => {
                 let ours = plimsoll_segment::VERSION;
                 write!(f, "{path} is a segment of version {v}; this plimsoll reads version {ours}")

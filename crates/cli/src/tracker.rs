@@ -27,7 +27,7 @@ const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
 pub fn unpack() -> Result<PathBuf, Failure> {
     let mut refused = Vec::new();
     for directory in candidates() {
-        match closed_directory(&directory).and_then(|()| unpack_into(&directory)) {
+        match cache_directory(&directory).and_then(|()| unpack_into(&directory)) {
             Ok(path) => return Ok(path),
             Err(reason) => refused.push(format!("{}: {reason}", directory.display())),
         }
@@ -84,24 +84,35 @@ pub fn default_directory() -> PathBuf {
     PathBuf::from(format!("{}/plimsoll-{}", if writable { "/dev/shm" } else { "/tmp" }, sys::uid()))
 }
 
-/// Makes the directory if need be; it must be ours, no link, and closed to others. One that is there and open is refused
-/// and left as it is: root may well name /tmp.
+/// Makes the directory if need be; it must be ours, no link, and closed to others. An open one is closed if it is there
+/// for this (a fresh mkdir, a volume); any other is refused and left as it is, since root may well name /tmp or /.
 pub fn private_directory(directory: &Path) -> Result<(), String> {
-    let (_, meta) = own_directory(directory)?;
-    if meta.mode() & 0o077 != 0 {
-        let mode = meta.mode() & 0o7777;
-        return Err(format!("is open to others: its mode is {mode:o}, wanted is 700"));
+    let (opened, meta) = own_directory(directory)?;
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(());
     }
-    Ok(())
+    if mode & libc::S_ISVTX != 0 || !holds_segments_only(directory) {
+        return Err(format!("is open to others (mode {mode:o}) and not for segments alone"));
+    }
+    close(&opened)
 }
 
-/// The same for the cache, whose name is ours alone: it is closed where it is open.
-fn closed_directory(directory: &Path) -> Result<(), String> {
+/// The same for the cache, whose name is ours alone.
+fn cache_directory(directory: &Path) -> Result<(), String> {
     let (opened, meta) = own_directory(directory)?;
-    if meta.mode() & 0o077 != 0 {
-        opened.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| format!("is open to others: {e}"))?;
-    }
-    Ok(())
+    if meta.mode() & 0o077 != 0 { close(&opened) } else { Ok(()) }
+}
+
+fn close(directory: &fs::File) -> Result<(), String> {
+    directory.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| format!("is open to others: {e}"))
+}
+
+/// Also of a volume's root, where mkfs leaves lost+found.
+fn holds_segments_only(directory: &Path) -> bool {
+    let ours = |name: &[u8]| name.ends_with(b".seg") || name == b"lost+found";
+    fs::read_dir(directory)
+        .is_ok_and(|mut all| all.all(|entry| entry.is_ok_and(|entry| ours(entry.file_name().as_encoded_bytes()))))
 }
 
 fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {

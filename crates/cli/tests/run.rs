@@ -359,22 +359,29 @@ fn the_tracker_catches_each_signal_that_run_accepts() {
     }
 }
 
-/// Root may name /tmp: it must not be closed to everybody else.
+/// Root may name /tmp: it must not be closed to everybody else. A volume or a fresh directory is there for the segments.
 #[test]
-fn a_directory_that_is_open_to_others_is_refused_and_left_as_it_is() {
+fn an_open_directory_is_closed_only_if_it_is_for_segments() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("open");
     let open = place.0.join("common");
     std::fs::create_dir(&open).unwrap();
-    for mode in [0o1777, 0o755, 0o710] {
+    for (mode, tenant, taken) in [
+        (0o1777, "", false),
+        (0o755, "passwd", false),
+        (0o710, "home", false),
+        (0o755, "", true),
+        (0o777, "lost+found", true),
+        (0o755, "7-8.seg", true),
+    ] {
         std::fs::set_permissions(&open, std::fs::Permissions::from_mode(mode)).unwrap();
+        let _ = (!tenant.is_empty()).then(|| std::fs::write(open.join(tenant), "").unwrap());
         let out = place.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).output().unwrap();
-        assert_eq!(out.status.code(), Some(2));
-        assert!(text(&out.stderr).contains("open to others"), "{}", text(&out.stderr));
-        assert_eq!(std::fs::metadata(&open).unwrap().permissions().mode() & 0o7777, mode);
+        let left = std::fs::metadata(&open).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((out.status.success(), left), (taken, if taken { 0o700 } else { mode }), "{mode:o} {tenant}");
+        assert_eq!(text(&out.stderr).contains("open to others"), !taken, "{}", text(&out.stderr));
+        let _ = (!tenant.is_empty()).then(|| std::fs::remove_file(open.join(tenant)));
     }
-    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o700)).unwrap();
-    assert!(place.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).status().unwrap().success());
 }
 
 /// What lies elsewhere (--dir) is found from the living process.

@@ -183,8 +183,9 @@ impl<W: Write> Page<'_, W> {
             return Ok(());
         }
         let mut rest = line.resident;
-        let mut left = line.children.iter().filter(|child| child.resident > Bytes(0)).count();
-        for child in line.children.iter().take(CHILDREN) {
+        let shown = line.children.iter().filter(|child| child.resident > Bytes(0));
+        let mut left = shown.clone().count();
+        for child in shown.take(CHILDREN) {
             // The last one takes no more room by its name than as "1 more".
             if child.resident.percent_of(line.resident) < 2.0 && left > 1 {
                 break;

@@ -191,3 +191,21 @@ fn a_terminal_gets_our_colours_and_none_of_the_target_s() {
     }
     assert!(!text.contains("\x1b[2J") && !text.contains('\x07') && !text.contains("\x1b[31mindex"));
 }
+
+#[test]
+fn a_part_that_is_not_resident_has_no_line() {
+    let mut explanation = shop();
+    let largest = explanation.ledger.lines.iter_mut().filter(|line| line.children.len() > 1);
+    let line = largest.max_by_key(|line| line.resident).unwrap();
+    let whole = line.resident;
+    line.children.truncate(2);
+    line.children[0].resident = whole;
+    (line.children[1].name, line.children[1].resident) = ("only reserved".into(), Bytes(0));
+    let mut out = Vec::new();
+    ledger_text::write(&mut out, &explanation, Style { colour: false, width: 120 }).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(
+        !text.contains("only reserved") && !text.lines().any(|line| line.trim_start().starts_with("0 B  ")),
+        "{text}"
+    );
+}

@@ -88,12 +88,17 @@ pub fn resolve() {
         crate::sys::cpu::free_entry as *mut ()
     };
     hook::malloc::FREE.store(free, Relaxed);
+    // Before the allocator below registers its own: `prepare` handlers run last come first, so ours takes the map's lock
+    // when the allocator's are held already. The other way round, a thread that maps memory under an allocator's lock
+    // and the one that forks would wait for each other.
+    libc::at_fork(hook::fork::prepare, hook::fork::parent, hook::fork::child);
     let _ = STATE.compare_exchange(NEW, RESOLVED, AcqRel, Relaxed);
 }
 
-/// Whether the size in front of a block says what malloc_usable_size says.
+/// Whether the size in front of a block says what malloc_usable_size says. No size that malloc maps by itself is tried:
+/// the free of one would raise the program's mmap threshold for good (mallopt(3), M_MMAP_THRESHOLD).
 fn chunks_are_glibc() -> bool {
-    [1usize, 24, 25, 1000, 70_001, 400_000].iter().all(|&n| {
+    [1usize, 24, 25, 1000, 70_001].iter().all(|&n| {
         // SAFETY: resolved; the block is freed again. A libc that is not glibc has no gnu_get_libc_version.
         unsafe {
             let p = libc::calls::malloc(n);
@@ -211,8 +216,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
         && hook::mapping::init(segment);
     if !ready {
-        remove(segment, &directory);
-        STATE.store(OFF, Release);
+        withdraw(segment, &directory);
         return;
     }
     // SAFETY: one thread; fork reads it later.
@@ -237,11 +241,9 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     if let Some(key) = libc::key_create(hook::thread::end) {
         KEY.store(key, Relaxed);
     }
-    libc::at_fork(hook::fork::prepare, hook::fork::parent, hook::fork::child);
     segment.header().state.store(State::Running as u32, Release);
     if !segment.publish() {
-        remove(segment, self::directory());
-        STATE.store(OFF, Release);
+        withdraw(segment, self::directory());
         return;
     }
     STATE.store(ON, Release);
@@ -252,6 +254,14 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         watch_end(t);
         tls_set::<CURRENT>(t as *mut ThreadState as usize);
     }
+}
+
+/// Boot gives up: the program gets its address space back.
+fn withdraw(segment: Segment, directory: &Path<256>) {
+    STATE.store(OFF, Release);
+    remove(segment, directory);
+    // SAFETY: never published: no hook knows of it.
+    unsafe { os::unmap(segment.base() as *mut u8, FILE_BYTES) };
 }
 
 /// The destructor: the process ends in order.

@@ -78,6 +78,11 @@ fn parse_signal(text: &[u8]) -> Option<c_int> {
     NAMES.iter().find(|(n, _)| *n == name).map(|(_, s)| *s)
 }
 
+/// In a fork child: the thread that was writing one isn't here.
+pub fn reset_after_fork() {
+    BUSY.store(false, Relaxed);
+}
+
 extern "C" fn handler(_: c_int) {
     let errno = libc::errno();
     if let Some(segment) = Segment::current()

@@ -12,7 +12,7 @@ use super::rows::IndexEntry;
 use super::segment::Segment;
 use crate::stack::memo::Memo;
 use crate::sys::{cpu, os};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
 
 /// Depth of the program's category stack.
@@ -334,6 +334,8 @@ impl ThreadState {
             // The smaller ones are left behind: a third of the last in all.
             self.own_memo = p as *mut Memo;
             self.memo.store(self.usual_memo().0, Relaxed);
+            // The larger table first: a fork in between leaves the child a mask that fits both.
+            compiler_fence(SeqCst);
             self.memo_mask = entries - 1;
             segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
         }
@@ -362,6 +364,8 @@ impl ThreadState {
             }
         }
         self.index = new;
+        // As in `grow_memo`.
+        compiler_fence(SeqCst);
         self.index_mask = mask as u32;
         segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
         true

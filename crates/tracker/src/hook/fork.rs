@@ -12,7 +12,7 @@ use crate::account::thread::{self, ThreadState};
 use crate::account::{categories, peaks};
 use crate::boot;
 use crate::options::Path;
-use crate::sys::cpu::{GONE, OWN, PARENT, PREPARED, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, tls_get, tls_set};
 use crate::sys::os;
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::{Counter, FILE_BYTES, Header, SUFFIX, Section, State};
@@ -73,29 +73,46 @@ pub extern "C" fn child() {
     }
     // SAFETY: the parent's mapping is still here, the prepared one too.
     let parent = unsafe { Segment::at(old) };
-    if base == 0 {
-        super::mapping::abandon_after_fork();
-        // SAFETY: nobody books there any more: the base was wiped.
-        unsafe { os::unmap(old as *mut u8, FILE_BYTES) };
-        return;
-    }
     // SAFETY: as above.
     let child = unsafe { Segment::at(base) };
-    seed(parent, child);
+    // Other threads may have added more since `prepare` than it left room for.
+    let wanted = wanted(parent);
+    let there = |&(s, bytes): &(Section, usize)| os::populate(base + s.offset(), bytes.next_multiple_of(4096));
+    if base == 0 || !wanted.iter().all(there) {
+        if base != 0 {
+            child.header().magic.store(0, Release);
+        }
+        super::mapping::abandon_after_fork();
+        leave(old);
+        return;
+    }
+    seed(parent, child, wanted);
     rename(child.header());
-    // SAFETY: as above.
-    unsafe { os::unmap(old as *mut u8, FILE_BYTES) };
+    leave(old);
     child.header().state.store(State::Running as u32, Release);
     child.publish();
 }
 
-fn seed(parent: Segment, child: Segment) {
-    let wanted = wanted(parent);
+/// The parent's segment is none of the child's business. If the fork came from a signal handler on top of a hook, that
+/// hook goes on in the child with what it had in hand: then there is memory in the segment's place that nobody reads.
+fn leave(parent: usize) {
+    let nested = tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE;
+    // SAFETY: nobody books there any more: the base was wiped.
+    unsafe {
+        if nested {
+            os::blank(parent as *mut u8, FILE_BYTES);
+        } else {
+            os::unmap(parent as *mut u8, FILE_BYTES);
+        }
+    }
+}
+
+fn seed(parent: Segment, child: Segment, wanted: [(Section, usize); 6]) {
     child.populated(&wanted);
     for (s, bytes) in [(Section::Command, parent.used(Section::Command))].into_iter().chain(wanted) {
         let used = parent.used(s) * s.entry_bytes();
         let bytes = if s as u32 == Section::Command as u32 { used } else { used.min(bytes) };
-        // SAFETY: both mappings hold the section; the child's part was populated in `prepare` for at least this much.
+        // SAFETY: both mappings hold the section; the child's part was populated for at least this much.
         unsafe {
             let (from, to) = (parent.base() + s.offset(), child.base() + s.offset());
             core::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes);
@@ -118,6 +135,7 @@ fn seed(parent: Segment, child: Segment) {
         to.store(from.load(Relaxed), Relaxed);
     }
     categories::reset_after_fork();
+    crate::summary::reset_after_fork();
     peaks::reset_after_fork(parent, child);
     let own = tls_get::<OWN>();
     // SAFETY: other than 0 and GONE the word is this thread's state.

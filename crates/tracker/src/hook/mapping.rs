@@ -142,6 +142,10 @@ fn lock(segment: Segment, sp: usize) -> bool {
 
 fn hold(sp: usize) {
     HOLDER[0].store(sp, Relaxed);
+    if sp == 0 {
+        // Around a fork: no frame stands for the hold.
+        return;
+    }
     // SAFETY: the return address of a call that is under way.
     HOLDER[1].store(unsafe { *(sp as *const usize) }, Relaxed);
 }
@@ -183,7 +187,8 @@ fn unlock(segment: Segment) {
         }
         settle(segment);
         let sp = HOLDER[0].load(Relaxed);
-        LOCK.store(0, Release);
+        // Who was thought lost has nothing to give back: it may be another thread's by now.
+        let _ = LOCK.compare_exchange(cpu::thread_pointer(), 0, Release, Relaxed);
         // Taken again for what came meanwhile; if another thread has it, that one books it.
         if LATER_USED.load(Acquire) == 0 || LOCK.compare_exchange(0, cpu::thread_pointer(), Acquire, Relaxed).is_err() {
             return;
@@ -414,7 +419,9 @@ pub unsafe extern "C" fn mprotect(
     locked(segment, sp, real, |r| {
         let failed = *r != 0;
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
-        (!failed || crate::sys::libc::errno() == os::errno::ENOMEM).then_some(change)
+        // A range beyond the end of the address space fails likewise, and changes nothing.
+        let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
+        (!failed || (crate::sys::libc::errno() == os::errno::ENOMEM && !wraps)).then_some(change)
     })
 }
 
@@ -546,10 +553,29 @@ pub unsafe extern "C" fn shmat(
             || calls::shmat(id, a, flags),
             |r| {
                 let bytes = (*r != MAP_FAILED).then(|| os::shared_memory_bytes(id)).flatten()?;
+                attached(*r, bytes);
                 Some(Operation::Map { start: *r, bytes, attributes, placement: Placement::Chosen })
             },
         )
     }
+}
+
+/// Where shared memory is attached, and how much: neighbours that are alike are one entry in the map.
+static ATTACHED: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
+
+fn attached(at: usize, bytes: usize) {
+    let known = ATTACHED.iter().find(|e| e[0].load(Relaxed) == at);
+    let free = || ATTACHED.iter().find(|e| e[0].compare_exchange(0, at, AcqRel, Relaxed).is_ok());
+    if let Some(e) = known.or_else(free) {
+        e[1].store(bytes, Relaxed);
+    }
+}
+
+fn detached(at: usize) -> Option<usize> {
+    let e = ATTACHED.iter().find(|e| e[0].load(Relaxed) == at)?;
+    let bytes = e[1].load(Relaxed);
+    e[0].store(0, Release);
+    Some(bytes)
 }
 
 /// shmdt(2): the mapping that begins there.
@@ -571,23 +597,33 @@ pub unsafe extern "C" fn shmdt(
     let real = || unsafe { calls::shmdt(a) };
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| {
-        // SAFETY: `locked` holds the lock, or this thread does.
-        let vma = unsafe { (*BOOK.0.get()).as_ref() }?.lookup(a as u64)?;
-        (*r == 0).then_some(Operation::Unmap { start: a, bytes: (vma.end - a as u64) as usize })
+        if *r != 0 {
+            return None;
+        }
+        let bytes = detached(a).or_else(|| {
+            // SAFETY: `locked` holds the lock, or this thread does.
+            let vma = unsafe { (*BOOK.0.get()).as_ref() }?.lookup(a as u64)?;
+            Some((vma.end - a as u64) as usize)
+        })?;
+        Some(Operation::Unmap { start: a, bytes })
     })
 }
 
 /// Around a fork: the child's copy is taken while nobody writes.
 pub fn lock_for_fork(segment: Segment) {
     let here = cpu::thread_pointer();
-    lock(segment, &raw const here as usize);
-    // No frame stands for this hold: the handlers do.
-    HOLDER[0].store(0, Relaxed);
+    if lock(segment, &raw const here as usize) {
+        // No frame stands for this hold: the handlers do.
+        HOLDER[0].store(0, Relaxed);
+    }
 }
 
 /// In the parent.
 pub fn unlock_after_fork(segment: Segment) {
-    unlock(segment);
+    // A signal handler that forks on top of its own thread's hold leaves that to the call below.
+    if HOLDER[0].load(Relaxed) == 0 && LOCK.load(Relaxed) == cpu::thread_pointer() {
+        unlock(segment);
+    }
 }
 
 /// In the child: the map goes on in the child's segment, `populated` bytes of which are there.

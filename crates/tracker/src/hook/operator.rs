@@ -6,8 +6,10 @@
 
 use super::malloc::{book_fresh, book_release};
 use crate::account::blocks;
+use crate::account::thread::GENERATION;
 use crate::boot;
 use crate::sys::libc;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// What an entry does next.
 #[repr(C)]
@@ -23,7 +25,7 @@ pub extern "C" fn next(i: usize) -> Next {
     if !boot::resolved() {
         boot::resolve();
     }
-    let (real, own) = libc::operator(i);
+    let (real, own) = libc::operator(i, GENERATION.load(Relaxed));
     Next { real, books: own as usize }
 }
 

@@ -265,6 +265,10 @@ pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
     for p in headers(start).iter().filter(|p| p.kind == PT_NOTE) {
         let mut at = bias.wrapping_add(p.address);
         let stop = at.saturating_add(p.memory_bytes);
+        // Notes that no loaded segment holds aren't there to be read.
+        if segment_of(start, bias, at).is_none_or(|(_, high)| stop > high) {
+            continue;
+        }
         while at >= start && at + 12 <= stop && stop <= end {
             // SAFETY: inside the note segment of a loaded object; a note is name size, descriptor size, type, name,
             // descriptor, both padded to 4.

@@ -31,11 +31,9 @@ pub enum Other {
     SetSpecific,
     RegisterAtfork,
     ClockGettime,
-    GetattrNp,
     AttrGetstack,
     AttrGetstacksize,
     AttrGetguardsize,
-    AttrDestroy,
     FindObject,
     Sigaction,
 }
@@ -44,11 +42,9 @@ const OTHERS: &[&CStr] = &[
     c"pthread_setspecific",
     c"__register_atfork",
     c"clock_gettime",
-    c"pthread_getattr_np",
     c"pthread_attr_getstack",
     c"pthread_attr_getstacksize",
     c"pthread_attr_getguardsize",
-    c"pthread_attr_destroy",
     c"_dl_find_object",
     c"sigaction",
 ];
@@ -68,24 +64,31 @@ static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }
 static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// The real operator with this number, and whether it belongs to the allocator itself. libstdc++ may come late (a plugin in
-/// C++ under a program in C), so what isn't known is looked for again, in a list that others may be changing.
-pub fn operator(i: usize) -> (usize, bool) {
+/// C++ under a program in C), so what isn't known is looked for again, in a list that others may be changing. What dlopen
+/// brought, dlclose can take away: it is believed only while the code map's generation is the one it was found in and the
+/// loader still knows of it.
+pub fn operator(i: usize, generation: u32) -> (usize, bool) {
     let known = OPERATOR[i].load(Relaxed);
-    if known != 0 {
-        return (known & !OWN, known & OWN != 0);
+    let age = (generation as usize & (LATE_BIT - 1)) << ADDRESS_BITS;
+    let address = known & ((1 << ADDRESS_BITS) - 1);
+    let stays = known & LATE == 0;
+    let there = || other(Other::FindObject) == 0 || find_object(address).is_some();
+    if known != 0 && (stays || (known & AGE == age && there())) {
+        return (address, known & OWN != 0);
     }
     let mut behind = false;
-    let found = elf::objects_checked(super::os::readable).find_map(|o| {
+    let found = elf::objects_checked(super::os::readable).enumerate().find_map(|(n, o)| {
         if o.is_self() {
             behind = true;
             return None;
         }
-        if behind { o.symbol(OPERATORS[i]) } else { None }
+        if behind { o.symbol(OPERATORS[i]).map(|a| (n, a)) } else { None }
     });
     match found {
-        Some(a) => {
+        Some((n, a)) => {
             let own = is_allocator(a);
-            OPERATOR[i].store(a | if own { OWN } else { 0 }, Relaxed);
+            let late = if n < AT_START.load(Relaxed) { 0 } else { LATE | age };
+            OPERATOR[i].store(a | late | if own { OWN } else { 0 }, Relaxed);
             (a, own)
         }
         // Nobody defines it: whoever calls it can't have been linked. malloc and free are the closest there is.
@@ -93,8 +96,15 @@ pub fn operator(i: usize) -> (usize, bool) {
     }
 }
 
-/// Marks an operator that belongs to the allocator: the top bit of an address is never set.
+/// Marks an operator that belongs to the allocator. A word: own 1 │ late 1 │ generation's low bits 14 │ address 48.
 const OWN: usize = 1 << 63;
+/// Marks an operator of an object that wasn't there at the start.
+const LATE: usize = 1 << 62;
+const ADDRESS_BITS: u32 = 48;
+const LATE_BIT: usize = LATE >> ADDRESS_BITS;
+const AGE: usize = (LATE_BIT - 1) << ADDRESS_BITS;
+/// Objects that the program started with: the first in the loader's list, never unloaded.
+static AT_START: AtomicUsize = AtomicUsize::new(0);
 /// The operators new come first in the list.
 const MAKES: usize = 8;
 
@@ -114,6 +124,7 @@ pub fn is_allocator(address: usize) -> bool {
 
 /// Finds everything. Called when the process has one thread; again is harmless.
 pub fn resolve() {
+    AT_START.store(elf::objects().count(), Relaxed);
     for (slot, name) in REAL.iter().zip(NAMES) {
         slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
     }
@@ -242,28 +253,6 @@ pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern 
     let f = other(Other::RegisterAtfork);
     // SAFETY: handlers live as long as this object, which is never unloaded; a null dso handle means just that.
     f != 0 && unsafe { call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) } == 0
-}
-
-/// Stack of the calling thread, asked of libc: low end, bytes, guard. Allocates through the hooks.
-pub fn own_stack() -> Option<(usize, usize, usize)> {
-    let (get, stack) = (other(Other::GetattrNp), other(Other::AttrGetstack));
-    if get == 0 || stack == 0 {
-        return None;
-    }
-    let mut attr = [0usize; 8];
-    // SAFETY: fs:0 is the pthread_t; pthread_attr_t has 56 bytes on x86-64, 64 on aarch64.
-    unsafe {
-        let me = super::cpu::thread_pointer();
-        if call!(get, (usize, *mut usize) -> c_int, me, attr.as_mut_ptr()) != 0 {
-            return None;
-        }
-        let r = attr_stack(attr.as_ptr().cast());
-        let destroy = other(Other::AttrDestroy);
-        if destroy != 0 {
-            call!(destroy, (*mut usize) -> c_int, attr.as_mut_ptr());
-        }
-        r.map(|(low, bytes, guard)| (low.unwrap_or(0), bytes, guard))
-    }
 }
 
 /// What a pthread_attr_t says: low end of a stack of the program's own, bytes (0 = default), guard.

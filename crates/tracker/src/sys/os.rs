@@ -17,6 +17,7 @@ pub mod errno {
 const PROT_RW: usize = 3;
 const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
+const MAP_FIXED: usize = 0x10;
 const MAP_ANON_NORESERVE: usize = 0x20 | 0x4000;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
@@ -120,6 +121,16 @@ pub fn map_readonly(fd: Fd, bytes: usize) -> Option<*const u8> {
 pub unsafe fn unmap(p: *mut u8, bytes: usize) {
     // SAFETY: the caller's contract.
     let _ = unsafe { syscall(nr::MUNMAP, [p as usize, bytes, 0, 0, 0, 0]) };
+}
+
+/// Puts private zeroed memory in the place of a mapping of our own.
+///
+/// # Safety
+/// The range is ours.
+pub unsafe fn blank(p: *mut u8, bytes: usize) {
+    let flags = MAP_PRIVATE | MAP_ANON_NORESERVE | MAP_FIXED;
+    // SAFETY: the caller's contract.
+    let _ = unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) };
 }
 
 /// Makes pages of a shared file mapping writable without a fault: blocks are allocated now, a full file system is an

@@ -13,4 +13,5 @@ situations! {
     small_stacks => situation("small_stacks");
     switched_stacks => situation("switched_stacks");
     detached => situation("detached");
+    c11_thread => situation("c11_thread");
 }

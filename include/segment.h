@@ -24,38 +24,37 @@
 #define PLIMSOLL_COUNTER_UNKNOWN_FREES 0 /* count: Blocks given to free or realloc that carry no valid key: from before the start, or their last bytes were overwritten. */
 #define PLIMSOLL_COUNTER_UNKNOWN_FREE_BYTES 1 /* bytes: Usable bytes of those blocks. */
 #define PLIMSOLL_COUNTER_NESTED_ENTRIES 2 /* count: Blocks booked while the same thread was already inside the tracker (a signal handler that allocates). */
-#define PLIMSOLL_COUNTER_UNBOOKED_OPERATIONS 3 /* count: Operations passed through unbooked: no thread state could be had. */
-#define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 4 /* count: Blocks for which neither trailer nor table entry could be had; they are not in the books. */
-#define PLIMSOLL_COUNTER_UNBOOKED_BYTES 5 /* bytes: Usable bytes of those blocks. */
-#define PLIMSOLL_COUNTER_CALLERS_MERGED 6 /* count: New callers merged into their module's overflow caller because the caller section is full. */
-#define PLIMSOLL_COUNTER_ROWS_SHARED 7 /* count: Operations booked in the shared rows because the row section is full. */
-#define PLIMSOLL_COUNTER_THREADS_SHARED 8 /* count: Threads without a slot of their own: they book in the shared slot. */
-#define PLIMSOLL_COUNTER_MODULES_LOST 9 /* count: Loaded objects that did not fit the module section. */
-#define PLIMSOLL_COUNTER_CATEGORIES_LOST 10 /* count: Categories that did not fit; their blocks are in category 'other'. */
-#define PLIMSOLL_COUNTER_GROW_FAILURES 11 /* count: Times the file could not grow (file system full): what then did not fit is counted above. */
-#define PLIMSOLL_COUNTER_VMAP_LOST 12 /* count: Mapping operations that could not be booked in the virtual memory map. */
-#define PLIMSOLL_COUNTER_VMAP_DEFERRED 13 /* count: Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards. */
-#define PLIMSOLL_COUNTER_VMAP_OPERATIONS 14 /* count: Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin. */
-#define PLIMSOLL_COUNTER_ADVISED_BYTES 15 /* bytes: Bytes given back to the kernel by madvise (DONTNEED, FREE): resident then, not mapped less. */
-#define PLIMSOLL_COUNTER_STACK_WALKS 16 /* count: Stacks walked because no remembered one matched. */
-#define PLIMSOLL_COUNTER_RULE_WALKS 17 /* count: Unwind rules worked out from .eh_frame because none was remembered. */
-#define PLIMSOLL_COUNTER_STACK_TRUNCATED 18 /* count: Walks that ended early: no rule, or a word outside the stack. */
-#define PLIMSOLL_COUNTER_DRIFT_FLUSHES 19 /* count: Flushes of a row's drift into the central figures. */
-#define PLIMSOLL_COUNTER_DRIFT_BOUND 20 /* bytes: Upper bound of the drift that the central figures (peaks) may lag behind, for one row. */
-#define PLIMSOLL_COUNTER_FORKS 21 /* count: fork() calls seen; each child has a segment of its own. */
-#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 22 /* count: Children of fork() that went on untracked: no segment could be made for them. */
-#define PLIMSOLL_COUNTER_SUMMARIES 23 /* count: Summaries written on a signal. */
-#define PLIMSOLL_COUNTER_FAULTS 24 /* count: Faults of the tracker itself that it went on after. */
-#define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 25 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
-#define PLIMSOLL_COUNTER_OWN_SEGMENT_BYTES 26 /* bytes: Own memory in the segment: populated pages. */
-#define PLIMSOLL_COUNTER_OWN_RESERVED_BYTES 27 /* bytes: Address space reserved for the side table, directories and hash tables; resident only where touched. */
-#define PLIMSOLL_COUNTER_TABLE_INSERTS 28 /* count: Blocks kept in the side table since the segment was made (inserted). */
-#define PLIMSOLL_COUNTER_TABLE_REMOVES 29 /* count: Blocks removed from the side table. */
-#define PLIMSOLL_COUNTER_THREADS_STARTED 30 /* count: Threads started since the tracker was. */
-#define PLIMSOLL_COUNTER_CODE_GENERATIONS 31 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
-#define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 32 /* count: Blocks of a native image whose category came from the VM's own header. */
-#define PLIMSOLL_COUNTER_MEMO_CHECKS 33 /* count: Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1). */
-#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 34 /* count: Those of them where the walk came to another caller: a fault of the memo. */
+#define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks for which neither trailer nor table entry could be had; they are not in the books. */
+#define PLIMSOLL_COUNTER_UNBOOKED_BYTES 4 /* bytes: Usable bytes of those blocks. */
+#define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: New callers merged into their module's overflow caller because the caller section is full. */
+#define PLIMSOLL_COUNTER_ROWS_SHARED 6 /* count: Operations booked in the shared rows because the row section is full. */
+#define PLIMSOLL_COUNTER_THREADS_SHARED 7 /* count: Threads without a slot of their own: they book in the shared slot. */
+#define PLIMSOLL_COUNTER_MODULES_LOST 8 /* count: Loaded objects that did not fit the module section. */
+#define PLIMSOLL_COUNTER_CATEGORIES_LOST 9 /* count: Categories that did not fit; their blocks are in category 'other'. */
+#define PLIMSOLL_COUNTER_GROW_FAILURES 10 /* count: Times the file could not grow (file system full): what then did not fit is counted above. */
+#define PLIMSOLL_COUNTER_VMAP_LOST 11 /* count: Mapping operations that could not be booked in the virtual memory map. */
+#define PLIMSOLL_COUNTER_VMAP_DEFERRED 12 /* count: Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards. */
+#define PLIMSOLL_COUNTER_VMAP_OPERATIONS 13 /* count: Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin. */
+#define PLIMSOLL_COUNTER_ADVISED_BYTES 14 /* bytes: Bytes given back to the kernel by madvise (DONTNEED, FREE): resident then, not mapped less. */
+#define PLIMSOLL_COUNTER_STACK_WALKS 15 /* count: Stacks walked because no remembered one matched. */
+#define PLIMSOLL_COUNTER_RULE_WALKS 16 /* count: Unwind rules worked out from .eh_frame because none was remembered. */
+#define PLIMSOLL_COUNTER_STACK_TRUNCATED 17 /* count: Walks that ended early: no rule, or a word outside the stack. */
+#define PLIMSOLL_COUNTER_DRIFT_FLUSHES 18 /* count: Flushes of a row's drift into the central figures. */
+#define PLIMSOLL_COUNTER_DRIFT_BOUND 19 /* bytes: Upper bound of the drift that the central figures (peaks) may lag behind, for one row. */
+#define PLIMSOLL_COUNTER_FORKS 20 /* count: fork() calls seen; each child has a segment of its own. */
+#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked: no segment could be made for them. */
+#define PLIMSOLL_COUNTER_SUMMARIES 22 /* count: Summaries written on a signal. */
+#define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it went on after. */
+#define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
+#define PLIMSOLL_COUNTER_OWN_SEGMENT_BYTES 25 /* bytes: Own memory in the segment: populated pages. */
+#define PLIMSOLL_COUNTER_OWN_RESERVED_BYTES 26 /* bytes: Address space reserved for the side table, directories and hash tables; resident only where touched. */
+#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks kept in the side table since the segment was made (inserted). */
+#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks removed from the side table. */
+#define PLIMSOLL_COUNTER_THREADS_STARTED 29 /* count: Threads started since the tracker was. */
+#define PLIMSOLL_COUNTER_CODE_GENERATIONS 30 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
+#define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
+#define PLIMSOLL_COUNTER_MEMO_CHECKS 32 /* count: Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1). */
+#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Those of them where the walk came to another caller: a fault of the memo. */
 
 /* The composition of the total at a peak: written into one half while the other is valid. */
 struct plimsoll_composition {

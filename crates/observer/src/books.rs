@@ -12,6 +12,7 @@
 //! The central peak may lag behind the rows by the drift: peak ≥ live is restored by max, and `peak_error` bounds
 //! what it may be too low: Σ rows min(drift bound, bytes that the row ever allocated).
 
+pub use plimsoll_segment::NATIVE_IMAGE_CATEGORIES;
 use plimsoll_segment::{CallerFacts, CategoryFacts, CategoryKind, FIXED_CATEGORIES, ModuleFacts, text};
 
 use crate::gap::{Gap, Source};
@@ -486,9 +487,8 @@ fn process(segment: &Segment, end_boottime_ns: u64) -> ProcessFacts {
 
 /// The tracker counts what it could not book; each such counter is a gap of the report.
 fn lost(segment: &Segment) -> Vec<Gap> {
-    const LOST: [(&str, &str, &str); 10] = [
+    const LOST: [(&str, &str, &str); 9] = [
         ("unbooked_blocks", "blocks could not be booked", "live bytes are too low by their size"),
-        ("unbooked_operations", "operations could not be booked", "figures may be off by their blocks"),
         ("callers_merged", "callers did not fit", "their blocks are under their module's category"),
         ("rows_shared", "operations were booked in shared rows", "figures by thread lack them"),
         ("threads_shared", "threads have no slot of their own", "they share one in the figures by thread"),

@@ -24,8 +24,9 @@ fn image(name: &str) -> Option<PathBuf> {
         .into_iter()
         .find(|path| path.exists());
     let Some(packed) = packed else {
-        eprintln!("no native image {name}: neither ../shared/subjects/native-image nor target/native-images");
-        return None;
+        panic!(
+            "no native image {name}: neither ../shared/subjects/native-image nor target/native-images (make native-images)"
+        );
     };
     let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let file = std::fs::File::create(&image).expect("the target directory can be written");

@@ -4,30 +4,9 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Figures, Runtime};
+use plimsoll_observer::books::{Books, Figures, NATIVE_IMAGE_CATEGORIES, Runtime};
 
 use crate::words::printable;
-
-/// Of GraalVM 25, in its order. The report of 25.0.2 writes "Serviceability)"; that parenthesis is not repeated here.
-const CATEGORIES: [&str; 17] = [
-    "Compiler",
-    "Code",
-    "GC",
-    "Heap Dump",
-    "Image Heap",
-    "Interpreter",
-    "Java Heap",
-    "JFR",
-    "JNI",
-    "jvmstat",
-    "JVMTI",
-    "Native Memory Tracking",
-    "PGO",
-    "Serviceability",
-    "Threading",
-    "Unsafe",
-    "Internal",
-];
 
 pub fn write(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out, "Native memory tracking\n")?;
@@ -68,7 +47,9 @@ pub fn write_23(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 
 fn lines(books: &Books) -> Vec<(String, Figures)> {
     let mut lines: Vec<(String, Figures)> = match books.process.runtime {
-        Runtime::NativeImage => CATEGORIES.iter().map(|name| (name.to_string(), Figures::default())).collect(),
+        Runtime::NativeImage => {
+            NATIVE_IMAGE_CATEGORIES.iter().map(|name| (name.to_string(), Figures::default())).collect()
+        }
         _ => Vec::new(),
     };
     for category in &books.categories {

@@ -45,8 +45,6 @@ counters! {
     unknown_free_bytes "bytes",
     /// Blocks booked while the same thread was already inside the tracker (a signal handler that allocates).
     nested_entries "count",
-    /// Operations passed through unbooked: no thread state could be had.
-    unbooked_operations "count",
     /// Blocks for which neither trailer nor table entry could be had; they are not in the books.
     unbooked_blocks "count",
     /// Usable bytes of those blocks.

@@ -469,3 +469,25 @@ pub struct SectionFacts {
     /// Entries in use.
     pub used: u64,
 }
+
+/// Categories of Native Image's own tracking in GraalVM 25, by ordinal (core/nmt/NmtCategory.java of oracle/graal). The report
+/// of 25.0.2 writes "Serviceability)"; that parenthesis is not repeated here.
+pub const NATIVE_IMAGE_CATEGORIES: &[&str] = &[
+    "Compiler",
+    "Code",
+    "GC",
+    "Heap Dump",
+    "Image Heap",
+    "Interpreter",
+    "Java Heap",
+    "JFR",
+    "JNI",
+    "jvmstat",
+    "JVMTI",
+    "Native Memory Tracking",
+    "PGO",
+    "Serviceability",
+    "Threading",
+    "Unsafe",
+    "Internal",
+];

@@ -23,9 +23,9 @@ use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::vmap::Kind;
-use plimsoll_segment::{CategoryKind, Counter};
+use plimsoll_segment::{CategoryKind, Counter, NATIVE_IMAGE_CATEGORIES};
 
-/// Categories by ordinal, core/nmt/NmtCategory.java. 23 and 24 have the first list, 25 the second.
+/// Categories by ordinal, core/nmt/NmtCategory.java, of 23 and 24; 25 has [`NATIVE_IMAGE_CATEGORIES`].
 const OF_23: &[&str] = &[
     "Compiler",
     "Code",
@@ -36,25 +36,6 @@ const OF_23: &[&str] = &[
     "jvmstat",
     "Native Memory Tracking",
     "PGO",
-    "Threading",
-    "Unsafe",
-    "Internal",
-];
-const OF_25: &[&str] = &[
-    "Compiler",
-    "Code",
-    "GC",
-    "Heap Dump",
-    "Image Heap",
-    "Interpreter",
-    "Java Heap",
-    "JFR",
-    "JNI",
-    "jvmstat",
-    "JVMTI",
-    "Native Memory Tracking",
-    "PGO",
-    "Serviceability",
     "Threading",
     "Unsafe",
     "Internal",
@@ -112,7 +93,7 @@ pub fn mapping_category(segment: Segment, innermost: u64, kind: Kind, fixed: boo
 }
 
 fn names() -> &'static [&'static str] {
-    if VERSION.load(Relaxed) >= 25 { OF_25 } else { OF_23 }
+    if VERSION.load(Relaxed) >= 25 { NATIVE_IMAGE_CATEGORIES } else { OF_23 }
 }
 
 /// The VM's category of a block, if its first bytes are a header of it.

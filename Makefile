@@ -24,7 +24,7 @@ lint: ## formatting and clippy, as reviews expect them
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --exclude plimsoll-preload --all-targets -- -D warnings
 
-bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about half an hour; wants a quiet machine)
+bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about an hour; wants a quiet machine)
 	$(CARGO) run -q --release -p xtask -- bench
 
 instructions: setup ## instructions that the hooks cost, held to goldens/instructions.txt (BLESS=1 to accept)

@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 #define PLIMSOLL_SEGMENT_MAGIC "PLIMSEG1"
-#define PLIMSOLL_SEGMENT_VERSION 1
+#define PLIMSOLL_SEGMENT_VERSION 2
 #define PLIMSOLL_SEGMENT_HEADER_BYTES 4096
-#define PLIMSOLL_SEGMENT_FILE_BYTES 47464448
+#define PLIMSOLL_SEGMENT_FILE_BYTES 181682176
 
 #define PLIMSOLL_SECTION_SCHEMA 0
 #define PLIMSOLL_SECTION_COMMAND 1
@@ -20,6 +20,11 @@
 #define PLIMSOLL_SECTION_CALLERS 5
 #define PLIMSOLL_SECTION_ROWS 6
 #define PLIMSOLL_SECTION_VMAP 7
+#define PLIMSOLL_SECTION_FRAMES 8
+#define PLIMSOLL_SECTION_METHODS 9
+#define PLIMSOLL_SECTION_NAMES 10
+#define PLIMSOLL_SECTION_SAMPLES 11
+#define PLIMSOLL_SECTION_SITE_SAMPLES 12
 
 #define PLIMSOLL_COUNTER_UNKNOWN_FREES 0 /* count: Blocks given to free or realloc that carry no valid key: from before the start, or their last bytes were overwritten. */
 #define PLIMSOLL_COUNTER_UNKNOWN_FREE_BYTES 1 /* bytes: Usable bytes of those blocks. */
@@ -55,6 +60,18 @@
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
 #define PLIMSOLL_COUNTER_MEMO_CHECKS 32 /* count: Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1). */
 #define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Those of them where the walk came to another caller: a fault of the memo. */
+#define PLIMSOLL_COUNTER_SITES_MERGED 34 /* count: New sites that found no room: their blocks are in their caller's rows. */
+#define PLIMSOLL_COUNTER_FRAMES_CUT 35 /* count: Sites whose stack was cut because the section of frames is full. */
+#define PLIMSOLL_COUNTER_SAMPLES 36 /* count: Blocks sampled. */
+#define PLIMSOLL_COUNTER_SAMPLES_DROPPED 37 /* count: Blocks to be sampled that found no room among the live samples; they are in no estimate. */
+#define PLIMSOLL_COUNTER_SAMPLES_DROPPED_BYTES 38 /* bytes: Usable bytes of those, each divided by its probability: by how much the estimates are too low. */
+#define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked: for each sample, and in exact mode for what the memo didn't know. */
+#define PLIMSOLL_COUNTER_DEEP_FRAMES 40 /* count: Frames of those walks. */
+#define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Java methods that found no room: their frames are addresses. */
+#define PLIMSOLL_COUNTER_ATTACHES 42 /* count: Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time. */
+#define PLIMSOLL_COUNTER_ATTACHED_NS 43 /* ns: CLOCK_BOOTTIME of the last attach. */
+#define PLIMSOLL_COUNTER_IMPORT_WORDS 44 /* count: Words of import tables that the last attach gave the hooks. */
+#define PLIMSOLL_COUNTER_IMPORT_WORDS_LEFT 45 /* count: Words of import tables that could not be written: calls through them aren't seen. */
 
 /* The composition of the total at a peak: written into one half while the other is valid. */
 struct plimsoll_composition {
@@ -113,6 +130,9 @@ struct plimsoll_header {
     struct plimsoll_composition compositions[2]; /* Compositions of the peak. */
     struct plimsoll_section_entry sections[16]; /* Section table. */
     uint64_t values[96]; /* Counters, in the order of the schema page. */
+    uint64_t control; /* What an observer asks for: mode | mean of the sampling in bytes << 8; see control. The only field that others than the tracker write, by one pwrite of eight bytes. The tracker puts it into force at a thread's next sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start. */
+    uint64_t in_force; /* What is in force of it. mode says the mode again. */
+    uint64_t in_force_ns; /* CLOCK_BOOTTIME since when, ns: blocks from before have the sites of the mode that was in force then. */
 };
 _Static_assert(offsetof(struct plimsoll_header, magic) == 0, "magic");
 _Static_assert(offsetof(struct plimsoll_header, version) == 8, "version");
@@ -141,7 +161,10 @@ _Static_assert(offsetof(struct plimsoll_header, peak_committed_bytes) == 144, "p
 _Static_assert(offsetof(struct plimsoll_header, compositions) == 152, "compositions");
 _Static_assert(offsetof(struct plimsoll_header, sections) == 216, "sections");
 _Static_assert(offsetof(struct plimsoll_header, values) == 728, "values");
-_Static_assert(sizeof(struct plimsoll_header) == 1496, "size");
+_Static_assert(offsetof(struct plimsoll_header, control) == 1496, "control");
+_Static_assert(offsetof(struct plimsoll_header, in_force) == 1504, "in_force");
+_Static_assert(offsetof(struct plimsoll_header, in_force_ns) == 1512, "in_force_ns");
+_Static_assert(sizeof(struct plimsoll_header) == 1520, "size");
 
 /* A category and its central figures. The exact live figures are Σ rows; these carry what a sum at report time can't know: the peaks. */
 struct plimsoll_category {
@@ -214,7 +237,8 @@ struct plimsoll_thread {
     uint64_t own_bytes; /* Own private memory of this slot: state, memo, index. */
     uint64_t creator; /* Caller that created the thread; 0 = unknown. */
     uint64_t stack_kind; /* 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's. */
-    uint64_t reserved[6]; /* Reserved, zero. */
+    char name[16]; /* The thread's name when it was last heard of, NUL-padded; empty if it never was. */
+    uint64_t reserved[4]; /* Reserved, zero. */
 };
 _Static_assert(offsetof(struct plimsoll_thread, tid) == 0, "tid");
 _Static_assert(offsetof(struct plimsoll_thread, state) == 4, "state");
@@ -227,22 +251,24 @@ _Static_assert(offsetof(struct plimsoll_thread, generation) == 48, "generation")
 _Static_assert(offsetof(struct plimsoll_thread, own_bytes) == 56, "own_bytes");
 _Static_assert(offsetof(struct plimsoll_thread, creator) == 64, "creator");
 _Static_assert(offsetof(struct plimsoll_thread, stack_kind) == 72, "stack_kind");
-_Static_assert(offsetof(struct plimsoll_thread, reserved) == 80, "reserved");
+_Static_assert(offsetof(struct plimsoll_thread, name) == 80, "name");
+_Static_assert(offsetof(struct plimsoll_thread, reserved) == 96, "reserved");
 _Static_assert(sizeof(struct plimsoll_thread) == 128, "size");
 
-/* A caller: up to eight native return addresses, innermost first, and the category they were given. */
+/* A caller: up to eight native return addresses, innermost first, and the category they were given. Or a site: a deep stack under a caller, whose category it has; blocks of the caller that are not known to be of one of its sites are in the caller's own rows, so a caller's sum is its rows and those of its sites. */
 struct plimsoll_caller {
-    uint16_t depth; /* Frames in frames. */
+    uint16_t depth; /* Frames in frames; of a site, frames of its stack. */
     uint16_t category; /* Category index. */
-    uint32_t flags; /* Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller. */
+    uint32_t flags; /* Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a site. */
     uint64_t hash; /* Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now. */
     int64_t live_bytes; /* Central live bytes; lags behind the rows by the drift. */
     int64_t live_count; /* Central live blocks. */
     uint64_t peak_bytes; /* Highest central live bytes. */
     uint64_t count_at_peak; /* Live blocks at that moment. */
     uint64_t first_ns; /* CLOCK_BOOTTIME when first seen, ns. */
-    uint64_t reserved; /* Reserved, zero. */
-    uint64_t frames[8]; /* Return addresses (Avma), innermost first. */
+    uint32_t parent; /* Of a site: index of its caller, which is no site; 0 = a caller. Below the site's own index. */
+    uint32_t stack; /* Of a site: FrameNode of its innermost frame. */
+    uint64_t frames[8]; /* Return addresses (Avma), innermost first. Of a site: word 0 is its SiteSamples index, 0 = never sampled; word 1 counts its calls of mmap, word 2 their bytes. */
 };
 _Static_assert(offsetof(struct plimsoll_caller, depth) == 0, "depth");
 _Static_assert(offsetof(struct plimsoll_caller, category) == 2, "category");
@@ -253,7 +279,8 @@ _Static_assert(offsetof(struct plimsoll_caller, live_count) == 24, "live_count")
 _Static_assert(offsetof(struct plimsoll_caller, peak_bytes) == 32, "peak_bytes");
 _Static_assert(offsetof(struct plimsoll_caller, count_at_peak) == 40, "count_at_peak");
 _Static_assert(offsetof(struct plimsoll_caller, first_ns) == 48, "first_ns");
-_Static_assert(offsetof(struct plimsoll_caller, reserved) == 56, "reserved");
+_Static_assert(offsetof(struct plimsoll_caller, parent) == 56, "parent");
+_Static_assert(offsetof(struct plimsoll_caller, stack) == 60, "stack");
 _Static_assert(offsetof(struct plimsoll_caller, frames) == 64, "frames");
 _Static_assert(sizeof(struct plimsoll_caller) == 128, "size");
 
@@ -279,5 +306,117 @@ _Static_assert(offsetof(struct plimsoll_row, free_count) == 40, "free_count");
 _Static_assert(offsetof(struct plimsoll_row, free_bytes) == 48, "free_bytes");
 _Static_assert(offsetof(struct plimsoll_row, free_requested) == 56, "free_requested");
 _Static_assert(sizeof(struct plimsoll_row) == 64, "size");
+
+/* A frame of sites' stacks, shared by all stacks that agree from here outwards: a stack is its innermost node, and parent leads outwards. */
+struct plimsoll_frame_node {
+    uint64_t value; /* By kind. */
+    uint32_t parent; /* FrameNode one further out, whose index is below this one's; 0 = this is the outermost. */
+    uint8_t kind; /* FrameKind. */
+    uint8_t flags; /* frame_flags. */
+    uint16_t depth; /* Frames from here outwards, this one included. */
+};
+_Static_assert(offsetof(struct plimsoll_frame_node, value) == 0, "value");
+_Static_assert(offsetof(struct plimsoll_frame_node, parent) == 8, "parent");
+_Static_assert(offsetof(struct plimsoll_frame_node, kind) == 12, "kind");
+_Static_assert(offsetof(struct plimsoll_frame_node, flags) == 13, "flags");
+_Static_assert(offsetof(struct plimsoll_frame_node, depth) == 14, "depth");
+_Static_assert(sizeof(struct plimsoll_frame_node) == 16, "size");
+
+/* A Java method, or a stub of the VM. Never removed: the names outlive the class and the process. */
+struct plimsoll_method {
+    uint64_t identity; /* The tracker's own mark by which it knows the method again; nothing to a reader. */
+    uint64_t first_ns; /* CLOCK_BOOTTIME when first seen, ns; 0 = entry not complete. */
+    uint32_t class_at; /* Offset in the names section: class, as in the class file (java/util/zip/Inflater). */
+    uint32_t name_at; /* Method. */
+    uint32_t signature_at; /* Signature. */
+    uint32_t source_at; /* Source file; 0 bytes = unknown. */
+    uint32_t lines_at; /* Line numbers: pairs of u16, first bytecode index and line, by bytecode index, in the writer's byte order. */
+    uint32_t lines_bytes; /* Bytes of each. */
+    uint16_t class_bytes; /* Of the class's name. */
+    uint16_t name_bytes; /* Of the method's name. */
+    uint16_t signature_bytes; /* Of the signature. */
+    uint16_t source_bytes; /* Of the source file's name. */
+    uint64_t flags; /* Bit 0: native; bit 1: hidden class or method; bit 2: a stub of the VM, which has no class. */
+    uint64_t reserved; /* Reserved, zero. */
+};
+_Static_assert(offsetof(struct plimsoll_method, identity) == 0, "identity");
+_Static_assert(offsetof(struct plimsoll_method, first_ns) == 8, "first_ns");
+_Static_assert(offsetof(struct plimsoll_method, class_at) == 16, "class_at");
+_Static_assert(offsetof(struct plimsoll_method, name_at) == 20, "name_at");
+_Static_assert(offsetof(struct plimsoll_method, signature_at) == 24, "signature_at");
+_Static_assert(offsetof(struct plimsoll_method, source_at) == 28, "source_at");
+_Static_assert(offsetof(struct plimsoll_method, lines_at) == 32, "lines_at");
+_Static_assert(offsetof(struct plimsoll_method, lines_bytes) == 36, "lines_bytes");
+_Static_assert(offsetof(struct plimsoll_method, class_bytes) == 40, "class_bytes");
+_Static_assert(offsetof(struct plimsoll_method, name_bytes) == 42, "name_bytes");
+_Static_assert(offsetof(struct plimsoll_method, signature_bytes) == 44, "signature_bytes");
+_Static_assert(offsetof(struct plimsoll_method, source_bytes) == 46, "source_bytes");
+_Static_assert(offsetof(struct plimsoll_method, flags) == 48, "flags");
+_Static_assert(offsetof(struct plimsoll_method, reserved) == 56, "reserved");
+_Static_assert(sizeof(struct plimsoll_method) == 64, "size");
+
+/* A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) / mean), independently of others, so it stands for 1/p blocks: what the books of its kind are, is estimated without bias by Σ 1/p, and the variance of that by Σ (1 − p) / p² (Horvitz and Thompson, 1952). */
+struct plimsoll_sample {
+    uint64_t address; /* The block; 0 = free entry, 1 = being written. */
+    uint64_t usable; /* Usable bytes. */
+    uint64_t requested; /* Requested bytes. */
+    uint64_t weight; /* 1/p, an f64's bits. */
+    uint64_t time_ns; /* CLOCK_BOOTTIME of the allocation, ns. */
+    uint32_t site; /* Caller index of the site. */
+    uint32_t slot; /* Thread slot that allocated it. */
+    uint64_t generation; /* generation of that slot then: which of the threads that had it. */
+    uint64_t reserved; /* Reserved, zero. */
+};
+_Static_assert(offsetof(struct plimsoll_sample, address) == 0, "address");
+_Static_assert(offsetof(struct plimsoll_sample, usable) == 8, "usable");
+_Static_assert(offsetof(struct plimsoll_sample, requested) == 16, "requested");
+_Static_assert(offsetof(struct plimsoll_sample, weight) == 24, "weight");
+_Static_assert(offsetof(struct plimsoll_sample, time_ns) == 32, "time_ns");
+_Static_assert(offsetof(struct plimsoll_sample, site) == 40, "site");
+_Static_assert(offsetof(struct plimsoll_sample, slot) == 44, "slot");
+_Static_assert(offsetof(struct plimsoll_sample, generation) == 48, "generation");
+_Static_assert(offsetof(struct plimsoll_sample, reserved) == 56, "reserved");
+_Static_assert(sizeof(struct plimsoll_sample) == 64, "size");
+
+/* Estimates for a site from its samples; all fields are sums over samples and only grow. Live = alloc − free. */
+struct plimsoll_site_samples {
+    uint32_t site; /* Caller index of the site; 0 = entry not complete. */
+    uint32_t flags; /* Reserved, zero. */
+    uint64_t alloc_samples; /* Samples taken. */
+    uint64_t free_samples; /* Samples whose block is gone. */
+    uint64_t alloc_bytes; /* Σ usable / p, rounded for each sample. */
+    uint64_t alloc_requested; /* Σ requested / p. */
+    uint64_t alloc_count_256; /* Σ 256 / p. */
+    uint64_t free_bytes; /* As alloc_bytes, of blocks that are gone. */
+    uint64_t free_requested; /* As alloc_requested, of blocks that are gone. */
+    uint64_t free_count_256; /* As alloc_count_256, of blocks that are gone. */
+    uint64_t temporary_bytes; /* Of those, bytes that were freed within TEMPORARY_NS. */
+    uint64_t temporary_count_256; /* And 256 times their count. */
+    uint64_t alloc_bytes_variance; /* Variance of alloc_bytes, Σ usable² (1 − p) / p², an f64's bits. */
+    uint64_t alloc_count_variance; /* Variance of the count, Σ (1 − p) / p², an f64's bits. */
+    uint64_t free_bytes_variance; /* As alloc_bytes_variance, of blocks that are gone. */
+    uint64_t free_count_variance; /* As alloc_count_variance, of blocks that are gone. */
+    uint64_t sizes_256[16]; /* Σ 256 / p by requested bytes: below 16, below 32, … below 256 KiB, all larger. */
+    uint64_t reserved; /* Reserved, zero. */
+};
+_Static_assert(offsetof(struct plimsoll_site_samples, site) == 0, "site");
+_Static_assert(offsetof(struct plimsoll_site_samples, flags) == 4, "flags");
+_Static_assert(offsetof(struct plimsoll_site_samples, alloc_samples) == 8, "alloc_samples");
+_Static_assert(offsetof(struct plimsoll_site_samples, free_samples) == 16, "free_samples");
+_Static_assert(offsetof(struct plimsoll_site_samples, alloc_bytes) == 24, "alloc_bytes");
+_Static_assert(offsetof(struct plimsoll_site_samples, alloc_requested) == 32, "alloc_requested");
+_Static_assert(offsetof(struct plimsoll_site_samples, alloc_count_256) == 40, "alloc_count_256");
+_Static_assert(offsetof(struct plimsoll_site_samples, free_bytes) == 48, "free_bytes");
+_Static_assert(offsetof(struct plimsoll_site_samples, free_requested) == 56, "free_requested");
+_Static_assert(offsetof(struct plimsoll_site_samples, free_count_256) == 64, "free_count_256");
+_Static_assert(offsetof(struct plimsoll_site_samples, temporary_bytes) == 72, "temporary_bytes");
+_Static_assert(offsetof(struct plimsoll_site_samples, temporary_count_256) == 80, "temporary_count_256");
+_Static_assert(offsetof(struct plimsoll_site_samples, alloc_bytes_variance) == 88, "alloc_bytes_variance");
+_Static_assert(offsetof(struct plimsoll_site_samples, alloc_count_variance) == 96, "alloc_count_variance");
+_Static_assert(offsetof(struct plimsoll_site_samples, free_bytes_variance) == 104, "free_bytes_variance");
+_Static_assert(offsetof(struct plimsoll_site_samples, free_count_variance) == 112, "free_count_variance");
+_Static_assert(offsetof(struct plimsoll_site_samples, sizes_256) == 120, "sizes_256");
+_Static_assert(offsetof(struct plimsoll_site_samples, reserved) == 248, "reserved");
+_Static_assert(sizeof(struct plimsoll_site_samples) == 256, "size");
 
 #endif

@@ -4,25 +4,34 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use plimsoll_observer::diff::diff;
+use plimsoll_observer::profile::Difference;
+use plimsoll_observer::sites::comparable;
 use plimsoll_observer::symbols;
 use plimsoll_report::diff as print;
+use plimsoll_report::profile::{View, difference, html, json, svg};
 
-use crate::output::{By, Format, Style, to_output};
-use crate::{Failure, target};
+use crate::output::{By, Format, Style, refuse_terminal, to_output};
+use crate::report::{Stacks, drawn, without_wrappers};
+use crate::target::Target;
+use crate::{Failure, allocation, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A saved JSON, a segment file, a directory of segments (its newest), or a PID
-    before: String,
+    /// A saved JSON, a segment file, a directory of segments (its newest), a PID, or a flight recording (.jfr)
+    before: PathBuf,
     /// The same
-    after: String,
+    after: PathBuf,
+    #[command(flatten)]
+    range: recording::Options,
     /// What the lines are
     #[arg(long, value_enum, default_value = "category")]
     by: By,
+    #[command(flatten)]
+    stacks: Stacks,
     /// In whose manner the text is
     #[arg(long, value_enum, default_value = "plimsoll")]
     style: Style,
-    /// Text for people, or JSON
+    /// Text for people, JSON, or a view of the stacks
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
     /// Write to FILE instead of standard output
@@ -31,6 +40,21 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.format == Format::Jfr {
+        return Err("--format jfr is of one moment, not of a difference: plimsoll report TARGET --format jfr".into());
+    }
+    refuse_terminal(args.format, args.output.as_deref())?;
+    if recording::is_one(&args.before) || recording::is_one(&args.after) {
+        let both = recording::is_one(&args.before) && recording::is_one(&args.after);
+        if both && (args.format == Format::Svg || allocation::is_asked_for(args.by, &args.stacks, args.format)) {
+            let (targets, output) = ([args.before.as_path(), args.after.as_path()], args.output.as_deref());
+            return allocation::diff(targets, &args.range, &args.stacks, args.format, output);
+        }
+        return recording::diff(&args.before, &args.after, &args.range, args.format, args.output.as_deref());
+    }
+    if args.range.are_given() {
+        return Err(recording::refuse(&args.before));
+    }
     if matches!(args.style, Style::NativeImage | Style::NativeImage23) {
         return Err("--style native-image has no diff: Native Image prints none; use plimsoll or hotspot".into());
     }
@@ -39,16 +63,53 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let mut before = target::open(&args.before)?;
     let mut after = target::open(&args.after)?;
+    let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
+    if of_sites || !matches!(args.format, Format::Text | Format::Json) {
+        return stacks(&args, &mut before, &mut after);
+    }
     if args.by == By::Caller {
-        symbols::resolve(&mut before.books, before.live_pid);
-        symbols::resolve(&mut after.books, after.live_pid);
+        for target in [&mut before, &mut after] {
+            let names = target.symbols(&args.stacks.symbols);
+            symbols::resolve(&mut target.books, &names);
+        }
     }
     let (before, after) = (before.books, after.books);
     let changes = diff(&before, &after);
     to_output(args.output.as_deref(), |out| match (args.format, args.style) {
         (Format::Json, _) => print::json(out, &before, &after, &changes),
-        (Format::Text, Style::Hotspot) => print::hotspot(out, &before, &after),
-        (Format::Text, _) => print::text(out, &before, &after, &changes, args.by.lines()),
+        (_, Style::Hotspot) => print::hotspot(out, &before, &after),
+        _ => print::text(out, &before, &after, &changes, args.by.lines().unwrap_or_default()),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Site by site: what is new, grew, shrank, or is noise of the estimates.
+fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCode, Failure> {
+    if args.style != Style::Plimsoll {
+        return Err("--style hotspot has no stacks: leave it out".into());
+    }
+    if !matches!(args.by, By::Site | By::Category) {
+        return Err("stacks are compared --by site; tables --by category, caller or module".into());
+    }
+    let mut both = Vec::new();
+    for target in [before, after] {
+        let mut sites = args.stacks.sites(target, false)?;
+        without_wrappers(&mut sites)?;
+        args.stacks.focused(&mut sites)?;
+        both.push(sites);
+    }
+    let column = args.stacks.column(&both[1], "held")?;
+    let (before, after) = comparable(&both[0], &both[1]);
+    let changes = Difference::new((&before, column), (&after, column));
+    to_output(args.output.as_deref(), |out| match args.format {
+        Format::Text | Format::Tree => difference::write(out, &changes, args.stacks.all),
+        Format::Json => json::difference(out, &changes),
+        Format::Svg => svg::difference(out, &changes),
+        Format::Html => html::difference(out, &changes),
+        format => {
+            let view = View { profile: &changes.profile, column: 1, focus: None };
+            drawn(out, &view, format)
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }

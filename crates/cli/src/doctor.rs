@@ -26,6 +26,7 @@ pub fn run(_: Args) -> Result<ExitCode, Failure> {
         kernel(out)?;
         libc(out)?;
         ptrace(out)?;
+        names(out)?;
         segments(out)?;
         preload(out)?;
         tracked(out)
@@ -75,6 +76,25 @@ fn ptrace(out: &mut dyn Write) -> io::Result<()> {
         (n, _) => (false, format!("kernel.yama.ptrace_scope = {n}: resident sizes need root (sudo plimsoll report PID)")),
     };
     line(out, "ptrace", good, &text)
+}
+
+/// What gives code its names, and what to switch on for it.
+fn names(out: &mut dyn Write) -> io::Result<()> {
+    let debug = Path::new("/usr/lib/debug/.build-id").is_dir();
+    let more = if debug {
+        "separate debug files in /usr/lib/debug"
+    } else {
+        "no debug files in /usr/lib/debug: system libraries show exported functions only (Debian: packages -dbg, -dbgsym)"
+    };
+    line(out, "names", true, &format!("symbol tables and DWARF of programs and libraries; {more}"))?;
+    let also = [
+        "Java in HotSpot: nothing to set; its own C++ by the libjvm.so's symbols",
+        "native images: built with -H:-DeleteLocalSymbols methods have names, with -g packages and lines too; a stripped",
+        "  image shows image+offset, and --symbols FILE of the same build names it later",
+        "JITs: a /tmp/perf-PID.map or jitdump; their code is walked by its frame pointers (node: stacks end at V8's builtins)",
+        "stripped programs: gcc -g, then objcopy --only-keep-debug; report --symbols FILE|DIR",
+    ];
+    also.iter().try_for_each(|text| writeln!(out, "{:13}{text}", ""))
 }
 
 fn segments(out: &mut dyn Write) -> io::Result<()> {
@@ -182,6 +202,7 @@ fn tracked(out: &mut dyn Write) -> io::Result<()> {
             Life::Live => "live",
             Life::Exited => "exited",
             Life::Killed => "killed",
+            Life::Detached => "detached",
         };
         match target::books(&path, life) {
             Ok(books) => {

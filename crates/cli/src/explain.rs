@@ -1,17 +1,20 @@
 //! `plimsoll explain PID`: where every resident byte of a live process went.
 
 use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
-use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::source::take;
+use plimsoll_observer::ledger::{Baseline, Ledger};
+use plimsoll_observer::snapshot::Snapshot;
+use plimsoll_observer::source::{Regions, take};
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_text::{Explanation, Style};
+use plimsoll_report::words::printable;
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
 
-use crate::Failure;
+use crate::{Failure, sys};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -28,6 +31,9 @@ pub struct Args {
     /// Judge against this many bytes (or 512m, 2g as in -Xmx) instead of the cgroup's limit
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     limit: Option<Bytes>,
+    /// What changed since an earlier `explain --format json` of this process
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -37,13 +43,22 @@ enum Format {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let mut snapshot = take(args.pid).map_err(|refusal| Failure(refusal.0))?;
+    if !sys::has_stdout() {
+        // Rust's runtime has put /dev/null in its place, where every report would vanish in silence.
+        return Err(Failure("standard output is closed: the report can't be written".to_owned()));
+    }
+    // Who owns each mapping is what --maps is for; the lines need it only where they fall short.
+    let regions = if args.maps { Regions::All } else { Regions::AsNeeded };
+    let mut snapshot = take(args.pid, regions).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_asked = args.limit;
+    if let Some(file) = &args.baseline {
+        snapshot.baseline = Some(baseline(file, &snapshot)?);
+    }
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);
     let explanation = Explanation { snapshot, ledger, verdicts };
     let stdout = io::stdout();
-    let style = Style { colour: stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none(), width: width() };
+    let style = Style { colour: stdout.is_terminal() && colours(), width: width() };
     let mut out = io::BufWriter::new(stdout.lock());
     let written = match args.format {
         Format::Json => ledger_json::write(&mut out, &explanation),
@@ -58,6 +73,22 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
+/// Of this very process: numbers are used again, so the file must be younger than the process.
+fn baseline(file: &Path, snapshot: &Snapshot) -> Result<Baseline, Failure> {
+    let shown = printable(&file.display().to_string());
+    let bytes = std::fs::read(file).map_err(|error| Failure(format!("'{shown}' can't be read: {error}")))?;
+    let earlier = ledger_json::parse_baseline(&bytes).map_err(|reason| Failure(format!("'{shown}' {reason}")))?;
+    let pid = snapshot.process.pid;
+    let started = snapshot.process.uptime.map_or(0.0, |uptime| snapshot.time - uptime - 1.0);
+    if earlier.pid != pid || earlier.baseline.time < started {
+        let of = earlier.pid;
+        return Err(Failure(format!(
+            "'{shown}' is of another process ({of}): wanted is an earlier 'plimsoll explain {pid} --format json'"
+        )));
+    }
+    Ok(earlier.baseline)
+}
+
 /// The tables alone: they are long, and are read by other programs.
 fn tables(out: &mut impl Write, explanation: &Explanation, args: &Args, width: usize) -> io::Result<()> {
     if args.maps {
@@ -70,7 +101,7 @@ fn tables(out: &mut impl Write, explanation: &Explanation, args: &Args, width: u
 }
 
 /// A number of bytes as -Xmx and `docker --memory` take it: with k, m or g, of 1024 each.
-fn bytes(text: &str) -> Result<Bytes, String> {
+pub fn bytes(text: &str) -> Result<Bytes, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -87,9 +118,15 @@ fn bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Columns of the terminal, at least 40; 120 where there is none.
+/// no-color.org, and terminals that know no attributes (termcap's `dumb`).
+fn colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Columns of the terminal, at least 40; where there is none, as many as the longest line takes.
 fn width() -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let window = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
-    asked.or_else(window).filter(|columns| *columns > 0).map_or(120, |columns| columns.max(40))
+    asked.or_else(window).filter(|columns| *columns > 0).map_or(132, |columns| columns.max(40))
 }

@@ -1,14 +1,27 @@
 //! `plimsoll`: native memory tracking for every Linux process. One file per verb.
 
+// Our own words go through `output::say` and `tell`, which can't panic.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
+use output::say;
+use plimsoll_report::words;
 
+mod allocation;
+mod attach;
+mod cache;
 mod diff;
 mod doctor;
 mod explain;
+mod instant;
 mod obstacle;
 mod output;
+mod record;
+mod recording;
 mod report;
 mod run;
 mod sys;
@@ -27,8 +40,14 @@ struct Cli {
 enum Verb {
     /// Start a program with the tracker in it
     Run(run::Args),
+    /// Bring the tracker into a running JVM, or give a tracked process other sites
+    Attach(attach::Args),
+    /// Give a JVM back what an attach changed
+    Detach(attach::DetachArgs),
     /// Where every resident byte of a live process went, and what to do about it
     Explain(explain::Args),
+    /// Record where memory goes, as a Flight Recorder file
+    Record(record::Args),
     /// What a tracked process holds, live or after its death
     Report(report::Args),
     /// What changed between two reports, processes or segments
@@ -53,30 +72,62 @@ fn main() -> ExitCode {
     };
     let done = match cli.verb {
         Verb::Run(args) => run::run(args),
+        Verb::Attach(args) => attach::run(args),
+        Verb::Detach(args) => attach::detach(args),
         Verb::Explain(args) => explain::run(args),
+        Verb::Record(args) => record::run(args),
         Verb::Report(args) => report::run(args),
         Verb::Diff(args) => diff::run(args),
         Verb::Doctor(args) => doctor::run(args),
     };
     done.unwrap_or_else(|Failure(sentence)| {
-        eprintln!("plimsoll: {sentence}");
+        say(sentence);
         ExitCode::from(2)
     })
 }
 
-/// clap's first paragraph on one line: it names the argument. The usage and the hints are a `--help` away.
+/// One sentence that names the argument, and what would be right, where clap knows it.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let text = error.to_string();
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        eprint!("{text}");
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = io::stderr().write_all(error.to_string().as_bytes());
         return ExitCode::from(2);
     }
-    let paragraph: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
-    let sentence = paragraph.join(" ");
-    eprintln!("plimsoll: {}", plimsoll_report::words::printable(sentence.strip_prefix("error: ").unwrap_or(&sentence)));
+    say(words::printable(&sentence(error)));
     ExitCode::from(2)
+}
+
+fn sentence(error: &clap::Error) -> String {
+    let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
+    let usage = context(ContextKind::Usage).replace('\n', " ");
+    let usage = usage.trim().trim_start_matches("Usage: ");
+    match error.kind() {
+        ErrorKind::MissingRequiredArgument => {
+            format!("{} is missing: {usage}", context(ContextKind::InvalidArg))
+        }
+        ErrorKind::UnknownArgument => {
+            let like = context(ContextKind::SuggestedArg);
+            let like = if like.is_empty() { usage } else { &like };
+            format!("'{}' is no option or argument here: {like}", context(ContextKind::InvalidArg))
+        }
+        ErrorKind::InvalidSubcommand => {
+            let like = context(ContextKind::SuggestedSubcommand);
+            let like = if like.is_empty() { "plimsoll --help" } else { &like };
+            format!("'{}' is no command: {like}", context(ContextKind::InvalidSubcommand))
+        }
+        // clap's first paragraph on one line: the hints below it are a `--help` away.
+        _ => {
+            let text = error.to_string();
+            let paragraph: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+            let sentence = paragraph.join(" ");
+            let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+            // What std's number parsers and clap's ranges say, in words.
+            sentence
+                .replace("invalid digit found in string", "wanted is a number")
+                .replace("number too large to fit in target type", "that is too large")
+        }
+    }
 }

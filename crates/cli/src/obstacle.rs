@@ -72,7 +72,7 @@ pub fn of(path: &Path) -> Option<Obstacle> {
     if let Some(how) = privileged(&path) {
         return Some(Obstacle::Privileged(how));
     }
-    let file = File::open(&path).ok()?;
+    let file = sys::open(&path).ok()?;
     let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
     of_elf(&Elf(&|at, n| {
         // A header that claims more than the file has can't make us allocate it.
@@ -194,6 +194,11 @@ const START_BYTES: u64 = 128 << 10;
 pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::file_size_limit() < file_bytes {
         return Some("the limit on file sizes (ulimit -f) is below a segment's".into());
+    }
+    // The whole file is mapped, and tables beside it; pages that aren't used cost nothing but address space.
+    const TABLES: u64 = 64 << 20;
+    if sys::address_space_limit() < file_bytes + TABLES {
+        return Some("the limit on address space (ulimit -v) is below what a segment takes of it".into());
     }
     let path = directory.join(format!(".probe-{}", std::process::id()));
     let made = File::options().write(true).create_new(true).open(&path).and_then(|file| {

@@ -1,30 +1,68 @@
 //! Books in the form that the user chose: the options that `report`, `run` and `diff` share.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
 use plimsoll_observer::books::Books;
+use plimsoll_observer::profile;
 use plimsoll_report::{hotspot, json, native_image, text, words};
 
 use crate::Failure;
+
+/// Our own words. `eprintln!` panics where standard error is full or its reader has gone, and what we were to start, or
+/// are the parent of, would end with us.
+pub fn say(sentence: impl Display) {
+    let _ = io::stderr().write_all(format!("plimsoll: {sentence}\n").as_bytes());
+}
+
+/// What was done, on standard output; that nobody reads it undoes nothing.
+pub fn tell(sentence: impl Display) {
+    let _ = io::stdout().write_all(format!("{sentence}\n").as_bytes());
+}
+
+/// A path as a terminal may see it.
+pub fn shown(path: &Path) -> String {
+    words::printable(&path.display().to_string())
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
     Category,
     Caller,
+    /// The deep stack that asked for it
+    Site,
+    /// Of Java code
+    Package,
+    /// Of Java objects, in a flight recording
+    Class,
     Module,
     Thread,
 }
 
 impl By {
-    pub fn lines(self) -> text::By {
+    /// Of the tables that are made from the books; `None`: it takes the sites.
+    pub fn lines(self) -> Option<text::By> {
         match self {
-            By::Category => text::By::Category,
-            By::Caller => text::By::Caller,
-            By::Module => text::By::Module,
-            By::Thread => text::By::Thread,
+            By::Category => Some(text::By::Category),
+            By::Caller => Some(text::By::Caller),
+            By::Module => Some(text::By::Module),
+            By::Thread => Some(text::By::Thread),
+            By::Site | By::Package | By::Class => None,
+        }
+    }
+
+    pub fn groups(self) -> profile::By {
+        match self {
+            By::Category => profile::By::Category,
+            By::Caller => profile::By::Caller,
+            By::Site => profile::By::Site,
+            By::Package => profile::By::Package,
+            By::Class => profile::By::Class,
+            By::Module => profile::By::Module,
+            By::Thread => profile::By::Thread,
         }
     }
 }
@@ -45,6 +83,33 @@ pub enum Style {
 pub enum Format {
     Text,
     Json,
+    /// Call tree, outermost function first
+    Tree,
+    /// One line for each stack: `main;f;g 4096`
+    Folded,
+    /// Flame graph
+    Svg,
+    /// For `go tool pprof`
+    Pprof,
+    /// A page with the flame graph and tables
+    Html,
+    /// Flight recording of this one moment
+    Jfr,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Weigh {
+    Bytes,
+    Calls,
+}
+
+impl Weigh {
+    pub fn weight(self) -> profile::Weight {
+        match self {
+            Weigh::Bytes => profile::Weight::Bytes,
+            Weigh::Calls => profile::Weight::Calls,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -64,16 +129,29 @@ impl Choice {
 
     pub fn write(self, out: &mut dyn Write, books: &Books) -> io::Result<()> {
         match (self.format, self.style) {
-            (Format::Json, _) => json::write(out, books),
-            (Format::Text, Style::Plimsoll) => {
-                text::write(out, books, self.by.lines())?;
+            (Format::Json, _) => json::write(out, books, None, json::Frames::InSites),
+            (_, Style::Plimsoll) => {
+                text::write(out, books, self.by.lines().unwrap_or_default())?;
                 if self.detail && self.by != By::Caller { text::callers_only(out, books) } else { Ok(()) }
             }
-            (Format::Text, Style::NativeImage) => native_image::write(out, books),
-            (Format::Text, Style::NativeImage23) => native_image::write_23(out, books),
-            (Format::Text, Style::Hotspot) if self.detail => hotspot::detail(out, books),
-            (Format::Text, Style::Hotspot) => hotspot::summary(out, books),
+            (_, Style::NativeImage) => native_image::write(out, books),
+            (_, Style::NativeImage23) => native_image::write_23(out, books),
+            (_, Style::Hotspot) if self.detail => hotspot::detail(out, books),
+            (_, Style::Hotspot) => hotspot::summary(out, books),
         }
+    }
+}
+
+/// A terminal would show bytes that are no text, and obey some of them.
+pub fn refuse_terminal(format: Format, file: Option<&Path>) -> Result<(), Failure> {
+    let name = match format {
+        Format::Pprof => "pprof",
+        Format::Jfr => "jfr",
+        _ => return Ok(()),
+    };
+    match file.is_none() && io::stdout().is_terminal() {
+        true => Err(format!("--format {name} is no text: send it to a file with -o FILE").into()),
+        false => Ok(()),
     }
 }
 
@@ -82,7 +160,7 @@ pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::
     let (name, sink): (String, Box<dyn Write>) = match file {
         None => ("standard output".into(), Box::new(io::stdout().lock())),
         Some(path) => {
-            let shown = words::printable(&path.display().to_string());
+            let shown = shown(path);
             (shown.clone(), Box::new(File::create(path).map_err(|e| format!("{shown} can't be written: {e}"))?))
         }
     };

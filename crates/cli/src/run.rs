@@ -16,27 +16,26 @@ use plimsoll_observer::symbols;
 use plimsoll_report::words;
 
 use crate::obstacle::{self, Obstacle};
-use crate::output::{By, Choice, Format, Style};
+use crate::output::{By, Choice, Format, Style, say, shown};
 use crate::sys::{self, End, Image};
-use crate::{Failure, target, tracker};
+use crate::{Failure, record, target, tracker};
 
+/// How a program is started with the tracker in it: what `run` and `record` share.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Launch {
     /// Deep stacks for blocks: none, of a sample, or of each
     #[arg(long, value_enum, default_value = "sampled")]
     sites: Sites,
+    /// Mean bytes between two samples
+    #[arg(long, value_name = "BYTES", default_value_t = plimsoll_observer::source::segment::SAMPLE_MEAN,
+          value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
+    sample: u64,
+    /// Frames of a deep stack at most; what lies further out is cut with a mark
+    #[arg(long, value_name = "FRAMES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=1024))]
+    depth: u32,
     /// Directory of the segments [default: /dev/shm/plimsoll-UID]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// What to print when the program has ended
-    #[arg(long, value_enum, default_value = "none")]
-    report: Report,
-    /// In whose manner
-    #[arg(long, value_enum, default_value = "plimsoll", requires = "report")]
-    style: Style,
-    /// stderr, stdout or a file
-    #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr", requires = "report")]
-    report_to: String,
     /// Track the programs too that this one starts by exec
     #[arg(long)]
     follow: bool,
@@ -52,13 +51,32 @@ pub struct Args {
     /// Category rules of your own, asked before the built-in ones (docs/categories.md)
     #[arg(long, value_name = "FILE")]
     rules: Vec<PathBuf>,
+}
+
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    launch: Launch,
+    /// What to print when the program has ended
+    #[arg(long, value_enum, default_value = "none")]
+    report: Report,
+    /// In whose manner
+    #[arg(long, value_enum, default_value = "plimsoll", requires = "report")]
+    style: Style,
+    /// stderr, stdout or a file
+    #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr", requires = "report")]
+    report_to: PathBuf,
+    /// Record it too, as 'plimsoll record' does (docs/jfr-events.md)
+    #[arg(long, value_name = "FILE.jfr")]
+    record: Option<PathBuf>,
     /// Program and arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
+/// How blocks get deep stacks.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Sites {
+pub enum Sites {
     Off,
     Sampled,
     Exact,
@@ -71,48 +89,79 @@ enum Report {
     Detail,
 }
 
-pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    let program = args.command[0].clone();
+/// A program that can be started, and whether the tracker will be in it.
+pub struct Prepared {
+    pub image: Image,
+    pub shown: String,
+    pub tracked: bool,
+}
+
+/// `Err` with the shell's exit status where there is no such program; the sentence has been said.
+pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared, ExitCode>, Failure> {
+    let program = command.first().cloned().unwrap_or_default();
     let shown = words::printable(&program.to_string_lossy());
     let Some(path) = resolve(Path::new(&program)) else {
-        eprintln!("plimsoll: '{shown}' is no program that can be started");
-        return Ok(ExitCode::from(127));
+        say(format_args!("'{shown}' is no program that can be started"));
+        return Ok(Err(ExitCode::from(127)));
     };
-    let shut_out = obstacle(&args, &path, &shown);
+    if !path.is_file() {
+        say(format_args!("'{shown}' can't be started: it is no regular file"));
+        return Ok(Err(ExitCode::from(126)));
+    }
+    let shut_out = obstacle(launch, &path, &shown);
     let environment =
-        if shut_out { std::env::vars_os().collect() } else { environment(&args, &tracker::unpack()?, &path)? };
-    let image =
-        Image::new(&path, &args.command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
-    if args.report == Report::None {
+        if shut_out { std::env::vars_os().collect() } else { environment(launch, &tracker::unpack()?, &path)? };
+    let image = Image::new(&path, command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
+    Ok(Ok(Prepared { image, shown, tracked: !shut_out }))
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let Prepared { image, shown, tracked } = match prepare(&args.launch, &args.command)? {
+        Ok(prepared) => prepared,
+        Err(status) => return Ok(status),
+    };
+    if args.report == Report::None && args.record.is_none() {
         return Ok(failed(&shown, &image.exec()));
     }
     // Before the long run, not after it: a report that can't be written is known at once.
-    let mut out = output(&args.report_to)?;
+    let mut out = output(if args.report == Report::None { Path::new("stderr") } else { &args.report_to })?;
+    let recording = args.record.as_deref().map(record::Recording::check).transpose()?;
     let child = match sys::spawn(&image) {
         Ok(child) => child,
         Err(error) => return Ok(failed(&shown, &error)),
     };
     let pid = child.pid;
-    let end = child.wait().map_err(|e| format!("the program's end can't be waited for: {e}"))?;
-    if !shut_out && let Err(Failure(sentence)) = print(&mut *out, &args, pid) {
-        eprintln!("plimsoll: {sentence}");
+    let end = match recording {
+        None => child.wait().map_err(|e| format!("the program's end can't be waited for: {e}"))?,
+        Some(recording) => recording.of_child(child)?,
+    };
+    if args.report != Report::None
+        && tracked
+        && let Err(Failure(sentence)) = print(&mut *out, &args, pid)
+    {
+        say(sentence);
     }
     drop(out);
-    Ok(match end {
+    Ok(mirror(end))
+}
+
+/// Ends as the child did.
+pub fn mirror(end: End) -> ExitCode {
+    match end {
         End::Code(code) => ExitCode::from(code),
         End::Signal(signal) => {
             sys::die_of(signal);
             ExitCode::from(128u8.wrapping_add(signal as u8))
         }
-    })
+    }
 }
 
 /// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
-fn obstacle(args: &Args, path: &Path, shown: &str) -> bool {
+fn obstacle(args: &Launch, path: &Path, shown: &str) -> bool {
     match obstacle::of(path) {
         Some(Obstacle::StartedByEnv(_)) if args.follow => {}
         Some(obstacle) => {
-            eprintln!("plimsoll: '{shown}' {}", obstacle.sentence());
+            say(format_args!("'{shown}' {}", obstacle.sentence()));
             return obstacle.shuts_out();
         }
         None => {}
@@ -126,7 +175,7 @@ fn obstacle(args: &Args, path: &Path, shown: &str) -> bool {
     };
     if let Some(reason) = &reason {
         let directory = words::printable(&directory.display().to_string());
-        eprintln!("plimsoll: '{shown}' runs untracked, since no segment can be made in {directory}: {reason}");
+        say(format_args!("'{shown}' runs untracked, since no segment can be made in {directory}: {reason}"));
     }
     reason.is_some()
 }
@@ -148,24 +197,24 @@ fn signal(text: &str) -> Result<String, String> {
     if good { Ok(text.into()) } else { Err(format!("wanted is one of {names}, RTMIN+n, or the number of one")) }
 }
 
-fn failed(shown: &str, error: &io::Error) -> ExitCode {
-    eprintln!("plimsoll: '{shown}' can't be started: {error}");
+pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
+    say(format_args!("'{shown}' can't be started: {error}"));
     // As env(1) and nohup(1) have it.
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-fn output(report_to: &str) -> Result<Box<dyn Write>, Failure> {
-    Ok(match report_to {
-        "stderr" => Box::new(BufWriter::new(io::stderr())),
-        "stdout" => Box::new(BufWriter::new(io::stdout())),
-        file => Box::new(BufWriter::new(
-            File::create(file).map_err(|e| format!("--report-to {}: can't be written: {e}", words::printable(file)))?,
+fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
+    Ok(match report_to.to_str() {
+        Some("stderr") => Box::new(BufWriter::new(io::stderr())),
+        Some("stdout") => Box::new(BufWriter::new(io::stdout())),
+        _ => Box::new(BufWriter::new(
+            File::create(report_to).map_err(|e| format!("--report-to {}: can't be written: {e}", shown(report_to)))?,
         )),
     })
 }
 
 fn print(out: &mut dyn Write, args: &Args, pid: u32) -> Result<(), Failure> {
-    let directories = args.dir.iter().cloned().chain(segment::search_directories(None));
+    let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None));
     let found = directories.flat_map(|dir| segment::list(&dir)).filter(|(_, head)| head.pid == pid);
     let newest = found.max_by_key(|(_, head)| head.start_boottime_ns);
     let (path, head) = newest.ok_or("the program left no segment: the tracker was not in it")?;
@@ -173,10 +222,10 @@ fn print(out: &mut dyn Write, args: &Args, pid: u32) -> Result<(), Failure> {
     let detail = args.report == Report::Detail;
     let choice = Choice { style: args.style, format: Format::Text, by: By::Category, detail };
     if choice.wants_symbols() {
-        symbols::resolve(&mut books, None);
+        symbols::resolve(&mut books, &target::symbols(None, &[]));
     }
     let written = choice.write(out, &books).and_then(|()| out.flush());
-    written.map_err(|e| format!("--report-to {}: {e}", words::printable(&args.report_to)).into())
+    written.map_err(|e| format!("--report-to {}: {e}", shown(&args.report_to)).into())
 }
 
 /// execvp's search: a name with a slash is a path, any other is looked for in $PATH.
@@ -189,7 +238,7 @@ fn resolve(program: &Path) -> Option<PathBuf> {
 }
 
 /// Our own environment with the tracker's options in it (docs/cli.md has the table).
-fn environment(args: &Args, library: &Path, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
+fn environment(args: &Launch, library: &Path, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut set = |name: &str, value: OsString| {
         environment.retain(|(n, _)| n != name);
@@ -197,6 +246,8 @@ fn environment(args: &Args, library: &Path, program: &Path) -> Result<Vec<(OsStr
     };
     let sites = args.sites.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
     set("PLIMSOLL_SITES", sites.into());
+    set("PLIMSOLL_SAMPLE", args.sample.to_string().into());
+    set("PLIMSOLL_DEPTH", args.depth.to_string().into());
     set("PLIMSOLL_RETAIN", args.retain.to_string().into());
     if let Some(dir) = &args.dir {
         tracker::private_directory(dir).map_err(|e| format!("--dir {}: {e}", dir.display()))?;

@@ -4,6 +4,7 @@
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -36,6 +37,11 @@ extern "C" fn remember() {
     }
 }
 
+/// Whether there was a standard output when we were started.
+pub fn has_stdout() -> bool {
+    CLOSED.load(Ordering::Relaxed) & 1 << 1 == 0
+}
+
 pub fn uid() -> u32 {
     // SAFETY: no preconditions, can't fail.
     unsafe { libc::getuid() }
@@ -48,9 +54,18 @@ pub fn gid() -> u32 {
 
 /// RLIMIT_FSIZE.
 pub fn file_size_limit() -> u64 {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+/// RLIMIT_AS.
+pub fn address_space_limit() -> u64 {
+    limit(libc::RLIMIT_AS)
+}
+
+fn limit(which: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: `limit` is valid for writing.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    unsafe { libc::getrlimit(which, &mut limit) };
     limit.rlim_cur
 }
 
@@ -71,11 +86,17 @@ pub fn boottime_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
+/// Opens for reading. A plain open of a FIFO would wait for a writer.
+pub fn open(path: &Path) -> io::Result<std::fs::File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+}
+
 /// The first bytes of a file, as many as there are; nothing if it can't be read.
 pub fn read_start(path: &Path, bytes: usize) -> Vec<u8> {
     use std::io::Read;
     let mut buffer = Vec::new();
-    if let Ok(file) = std::fs::File::open(path) {
+    if let Ok(file) = open(path) {
         let _ = file.take(bytes as u64).read_to_end(&mut buffer);
     }
     buffer
@@ -86,8 +107,12 @@ pub struct Image {
     path: CString,
     _strings: Vec<CString>,
     arguments: Vec<*const libc::c_char>,
+    /// What execvp(3) runs where the kernel knows no such format: the shell, and the file as its script. Not for ELF.
+    script: Option<Vec<*const libc::c_char>>,
     environment: Vec<*const libc::c_char>,
 }
+
+const SHELL: &std::ffi::CStr = c"/bin/sh";
 
 impl Image {
     pub fn new(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Result<Image> {
@@ -104,10 +129,18 @@ impl Image {
             list.push(std::ptr::null());
             Ok(list)
         };
+        let script = match read_start(path, 4).as_slice() {
+            b"\x7fELF" => None,
+            _ => {
+                let given = arguments.iter().skip(1).map(|a| a.as_bytes().to_vec());
+                let shell = [SHELL.to_bytes().to_vec(), path.as_os_str().as_bytes().to_vec()];
+                Some(pointers(shell.into_iter().chain(given).collect())?)
+            }
+        };
         let arguments = pointers(arguments.iter().map(|a| a.as_bytes().to_vec()).collect())?;
         let pair = |(name, value): &(OsString, OsString)| [name.as_bytes(), b"=", value.as_bytes()].concat();
         let environment = pointers(environment.iter().map(pair).collect())?;
-        Ok(Image { path: c(path.as_os_str().as_bytes().to_vec())?, _strings: strings, arguments, environment })
+        Ok(Image { path: c(path.as_os_str().as_bytes().to_vec())?, _strings: strings, arguments, script, environment })
     }
 
     /// Replaces this process; returns only with an error.
@@ -116,7 +149,12 @@ impl Image {
         restore_closed();
         // SAFETY: path and both lists are NUL-terminated and live as long as `self`.
         unsafe { libc::execve(self.path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
-        io::Error::last_os_error()
+        let error = io::Error::last_os_error();
+        if let (Some(libc::ENOEXEC), Some(script)) = (error.raw_os_error(), &self.script) {
+            // SAFETY: as above.
+            unsafe { libc::execve(SHELL.as_ptr(), script.as_ptr(), self.environment.as_ptr()) };
+        }
+        error
     }
 }
 
@@ -205,11 +243,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
 
 impl Child {
     /// Waits for the end. Signals sent to us go on to the child; its stops and continuations are ours.
-    ///
-    /// Signals that the terminal made (si_code > 0: SI_KERNEL) reached the whole foreground group, the child too: they
-    /// are not sent twice.
     pub fn wait(self) -> io::Result<End> {
-        let pid = self.pid as libc::pid_t;
         loop {
             // SAFETY: set and info are valid; sigwaitinfo blocks until one of the (blocked) signals is pending.
             let (signal, info) = unsafe {
@@ -217,20 +251,32 @@ impl Child {
                 libc::sigfillset(&mut all);
                 (libc::sigwaitinfo(&all, &mut info), info)
             };
-            if signal == libc::SIGCHLD {
-                if let Some(end) = self.reap()? {
-                    // SAFETY: the mask is the one that sigprocmask gave us.
-                    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
-                    return Ok(end);
-                }
-            } else if signal > 0 && info.si_code <= 0 {
-                // SAFETY: plain kill of a child that we have not reaped yet, so its PID can't be another's.
-                unsafe { libc::kill(pid, signal) };
-            } else if signal == libc::SIGCONT {
-                // SAFETY: as above.
-                unsafe { libc::kill(pid, signal) };
+            if let Some(end) = self.take(Signal { number: signal, code: info.si_code })? {
+                self.restore();
+                return Ok(end);
             }
         }
+    }
+
+    /// Does with a signal what it is for: SIGCHLD tells of the child, any other goes on to it. The end, if that was it.
+    ///
+    /// Signals that the terminal made (si_code > 0: SI_KERNEL) reached the whole foreground group, the child too: they
+    /// are not sent twice.
+    pub fn take(&self, Signal { number, code }: Signal) -> io::Result<Option<End>> {
+        if number == libc::SIGCHLD {
+            return self.reap();
+        }
+        if number > 0 && (code <= 0 || number == libc::SIGCONT) {
+            // SAFETY: plain kill of a child that we have not reaped yet, so its PID can't be another's.
+            unsafe { libc::kill(self.pid as libc::pid_t, number) };
+        }
+        Ok(None)
+    }
+
+    /// The signals come as they did before the child: for when it has ended.
+    pub fn restore(&self) {
+        // SAFETY: the mask is the one that sigprocmask gave us.
+        unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
 
     fn reap(&self) -> io::Result<Option<End>> {
@@ -252,6 +298,59 @@ impl Child {
                 _ => {}
             }
         }
+    }
+}
+
+/// A signal that was taken from the queue, and who sent it (siginfo's si_code).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Signal {
+    pub number: i32,
+    pub code: i32,
+}
+
+/// Blocked signals as something to poll for, beside processes and the clock.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Blocks these; `None`: all of them are blocked already (`spawn`).
+    pub fn of(numbers: Option<&[i32]>) -> io::Result<Signals> {
+        // SAFETY: the set is ours; signalfd makes a descriptor that nobody else has.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            match numbers {
+                None => {
+                    libc::sigfillset(&mut set);
+                }
+                Some(numbers) => {
+                    libc::sigemptyset(&mut set);
+                    for number in numbers {
+                        libc::sigaddset(&mut set, *number);
+                    }
+                    libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+                }
+            }
+            match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
+                -1 => Err(io::Error::last_os_error()),
+                fd => Ok(Signals(OwnedFd::from_raw_fd(fd))),
+            }
+        }
+    }
+
+    /// The next one that is pending.
+    pub fn next(&self) -> Option<Signal> {
+        // SAFETY: the struct is plain data, and read(2) writes no more than its size.
+        let (got, info) = unsafe {
+            let mut info: libc::signalfd_siginfo = std::mem::zeroed();
+            let size = size_of::<libc::signalfd_siginfo>();
+            (libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), size), info)
+        };
+        (got > 0).then_some(Signal { number: info.ssi_signo as i32, code: info.ssi_code })
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

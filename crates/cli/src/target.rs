@@ -1,27 +1,61 @@
 //! TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use plimsoll_observer::books::Books;
-use plimsoll_observer::source::segment::{self, Life};
+use plimsoll_observer::books::{Booked, Books, before};
+use plimsoll_observer::sites::Sites;
+use plimsoll_observer::source::segment::{self, Life, Segment};
+use plimsoll_observer::source::{glibc, proc};
+use plimsoll_observer::{rules, symbols};
 use plimsoll_report::{json, words};
 
 use crate::Failure;
+use crate::output::shown;
 use crate::sys;
 
 /// Books of a target, and the PID under which its process can be asked for more, if it lives.
 pub struct Target {
     pub books: Books,
     pub live_pid: Option<u32>,
+    stacks: Stacks,
 }
 
-pub fn open(target: &str) -> Result<Target, Failure> {
-    if let Ok(pid) = target.parse::<u32>() {
+/// What the stacks of a target are made of.
+enum Stacks {
+    /// With the moment of the reading, CLOCK_BOOTTIME.
+    Segment(Box<Segment>, u64),
+    Saved(Box<Sites>),
+}
+
+impl Target {
+    /// Where the names of its code may come from.
+    pub fn symbols(&self, given: &[PathBuf]) -> symbols::Options {
+        symbols(self.live_pid, given)
+    }
+
+    /// Its sites; `by_thread`: divided by the threads that allocated.
+    pub fn sites(&self, names: &symbols::Options, by_thread: bool) -> Sites {
+        match &self.stacks {
+            Stacks::Segment(segment, now) => {
+                let mut symbols = symbols::Symbols::new(names, &self.books);
+                Sites::new(segment, &self.books, &mut symbols, *now, by_thread)
+            }
+            Stacks::Saved(sites) => (**sites).clone(),
+        }
+    }
+}
+
+pub fn symbols(pid: Option<u32>, given: &[PathBuf]) -> symbols::Options {
+    symbols::Options { pid, given: given.to_vec(), cache: rules::read::cache_dir(), without: false }
+}
+
+pub fn open(path: &Path) -> Result<Target, Failure> {
+    if let Some(pid) = path.to_str().and_then(|target| target.parse::<u32>().ok()) {
         return by_pid(pid);
     }
-    let path = Path::new(target);
-    let shown = words::printable(target);
+    let shown = shown(path);
     let meta = fs::metadata(path).map_err(|e| format!("'{shown}' is no PID and can't be read as a file: {e}"))?;
     if meta.is_dir() {
         fs::read_dir(path).map_err(|e| format!("the directory '{shown}' can't be read: {e}"))?;
@@ -34,8 +68,8 @@ pub fn open(target: &str) -> Result<Target, Failure> {
         Err(error) if !looks_like_json(path) => Err(error.into()),
         Err(_) => {
             let bytes = fs::read(path).map_err(|e| format!("'{shown}' can't be read: {e}"))?;
-            let books = json::parse(&bytes).map_err(|e| format!("'{shown}' can't be used: {e}"))?;
-            Ok(Target { books, live_pid: None })
+            let (books, sites) = json::parse(&bytes).map_err(|e| format!("'{shown}' can't be used: {e}"))?;
+            Ok(Target { books, live_pid: None, stacks: Stacks::Saved(Box::new(sites)) })
         }
     }
 }
@@ -45,23 +79,61 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     match found {
         Some((path, _, Life::Live)) => live(&path, pid),
+        Some((path, _, Life::Detached)) if exists => Err(format!(
+            "process {pid} is not attached any more; its books at the detach are in {}: report on that file, or 'plimsoll attach {pid}'",
+            words::printable(&path.display().to_string())
+        )
+        .into()),
         Some((path, _, _)) if exists && segment::start_time_ns(pid).is_some() => Err(format!(
             "process {pid} is not tracked; a segment of that PID is left in {}: report on that file, or start the program with 'plimsoll run'",
             words::printable(&path.display().to_string())
         )
         .into()),
-        Some((path, _, life)) => Ok(Target { books: books(&path, life)?, live_pid: None }),
+        Some((path, _, life)) => of_segment(&path, life, None),
         None if exists && segment::leader_of(pid).is_some_and(|leader| leader != pid) => {
             let leader = segment::leader_of(pid).unwrap_or(pid);
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
         }
-        None if exists && is_closed_to_us(pid) => Err(format!(
-            "process {pid} is another user's: whether it is tracked can't be seen from here; try: sudo plimsoll report {pid}"
-        )
-        .into()),
-        None if exists => Err(format!("process {pid} is not tracked: start it with 'plimsoll run -- COMMAND'").into()),
+        None if exists && is_closed_to_us(pid) => {
+            Err(format!("whether process {pid} is tracked can't be seen: {}", closed(pid, "report")).into())
+        }
+        None if exists && has_no_memory(pid) => {
+            Err(format!("process {pid} has no memory of its own: it has ended, or is a thread of the kernel").into())
+        }
+        None if exists => Err(format!("process {pid} is not tracked: start it with 'plimsoll run -- COMMAND', or, if it is a JVM, 'plimsoll attach {pid}'").into()),
         None => Err(format!("there is no process {pid}, nor a segment of one; if it was run with --dir, name that directory").into()),
     }
+}
+
+/// Why the kernel keeps a process from us, and what to type (ptrace(2), "Ptrace access mode checking").
+pub fn closed(pid: u32, verb: &str) -> String {
+    let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
+    match (sys::uid(), owner) {
+        (0, _) if has_ptrace() => {
+            "the kernel refuses it to root too: yama, a security module or a sandbox forbids it".into()
+        }
+        (0, _) => {
+            "the kernel refuses it to root too; CAP_SYS_PTRACE is missing (in a container: --cap-add SYS_PTRACE)".into()
+        }
+        (own, Ok(owner)) if owner == own => {
+            format!("yama or a security module forbids it; try: sudo plimsoll {verb} {pid}")
+        }
+        // What isn't dumpable belongs to root in /proc, whoever runs it.
+        _ => format!("it is another user's; try: sudo plimsoll {verb} {pid}"),
+    }
+}
+
+fn has_ptrace() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    effective.is_some_and(|set| set & 1 << CAP_SYS_PTRACE != 0)
+}
+
+/// Zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
+fn has_no_memory(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("\nVmSize:"))
 }
 
 /// True if the kernel keeps the mappings of a process from us: then its segment may lie where we can't look.
@@ -72,24 +144,49 @@ fn is_closed_to_us(pid: u32) -> bool {
 fn by_file(path: &Path) -> Result<Target, Failure> {
     let head = segment::head_of(path)?;
     let life = segment::life_of(&head, path);
-    if life == Life::Live { live(path, head.pid) } else { Ok(Target { books: books(path, life)?, live_pid: None }) }
+    if life == Life::Live { live(path, head.pid) } else { of_segment(path, life, None) }
 }
 
 fn live(path: &Path, pid: u32) -> Result<Target, Failure> {
-    let mut books = books(path, Life::Live)?;
-    books.read_resident(pid);
-    Ok(Target { books, live_pid: Some(pid) })
+    let mut target = of_segment(path, Life::Live, Some(pid))?;
+    target.books.read_resident(pid);
+    for thread in target.books.threads.iter_mut().filter(|t| t.in_use && t.tid != 0 && t.name.is_none()) {
+        let name = fs::read_to_string(format!("/proc/{pid}/task/{}/comm", thread.tid)).ok();
+        thread.name = name.map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty());
+    }
+    if target.books.counters.iter().any(|c| c.name == "attaches" && c.value > 0) {
+        from_before(path, pid, &mut target.books);
+    }
+    Ok(target)
 }
 
-/// Books of a segment file.
-pub fn books(path: &Path, life: Life) -> Result<Books, Failure> {
+/// What an attached process held before, from its arenas. They are walked between two readings of the books.
+fn from_before(path: &Path, pid: u32, books: &mut Books) {
+    let Ok(process) = proc::Target::open(pid) else { return };
+    let vmas = proc::read_mappings(&process, &mut books.gaps).vmas;
+    let (walked, gaps) = glibc::read(&process, &vmas, glibc::Wanted::default());
+    if let (Some(walked), Ok(segment)) = (walked, segment::read(path)) {
+        let later = Books::new(&segment, Life::Live, sys::boottime_ns());
+        books.before = Some(before(&walked, Booked::of(books), Booked::of(&later)));
+    }
+    books.gaps.extend(gaps);
+}
+
+/// A segment file.
+pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>) -> Result<Target, Failure> {
     let segment = segment::read(path)?;
     // Nobody was there to note the moment of a kill: the last moment that the segment tells of stands for it.
     let now = match life {
         Life::Live => sys::boottime_ns(),
         _ => segment.last_sign_ns(),
     };
-    Ok(Books::new(&segment, life, now))
+    let books = Books::new(&segment, life, now);
+    Ok(Target { books, live_pid, stacks: Stacks::Segment(Box::new(segment), now) })
+}
+
+/// Books of a segment file.
+pub fn books(path: &Path, life: Life) -> Result<Books, Failure> {
+    Ok(of_segment(path, life, None)?.books)
 }
 
 fn looks_like_json(path: &Path) -> bool {

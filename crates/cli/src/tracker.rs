@@ -17,18 +17,24 @@ use plimsoll_observer::source::segment;
 use plimsoll_report::words;
 use sha2::{Digest, Sha256};
 
-use crate::Failure;
-use crate::sys;
+use crate::{Failure, cache, sys};
 
-const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so"));
-const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
+pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so"));
+pub const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
 
 /// Path of the unpacked library. Its directory is the cache for everything else.
 pub fn unpack() -> Result<PathBuf, Failure> {
     let mut refused = Vec::new();
     for directory in candidates() {
         match cache_directory(&directory).and_then(|()| unpack_into(&directory)) {
-            Ok(path) => return Ok(path),
+            Ok(path) => {
+                // In use from now on: only then may others go.
+                cache::used_path(&path);
+                if let Ok(directory) = File::open(&directory) {
+                    cache::prune(&directory);
+                }
+                return Ok(path);
+            }
             Err(reason) => refused.push(format!("{}: {reason}", directory.display())),
         }
     }
@@ -48,6 +54,7 @@ pub fn compiled_rules(cache: &Path, files: &[PathBuf], program: &Path) -> Result
     }
     let path = cache.join(format!("run-{}.rules", hex(&name.finalize()[..16])));
     if fs::read(&path).is_ok_and(|old| old == compiled.blob) {
+        cache::used_path(&path);
         return Ok(path);
     }
     let aside = cache.join(format!(".run-{}-{}", std::process::id(), sys::boottime_ns()));
@@ -59,7 +66,7 @@ pub fn compiled_rules(cache: &Path, files: &[PathBuf], program: &Path) -> Result
     Ok(path)
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

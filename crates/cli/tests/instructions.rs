@@ -89,7 +89,7 @@ fn an_operation_gains_what_the_golden_file_says() {
     let mut figures: Vec<(String, f64)> = vec![];
     let pairs = |tracked| each(&churn, [4_000, 24_000], |n| words(&format!("1 {n} 1000 512 8")), tracked);
     let plain = pairs(None);
-    for sites in ["off", "sampled"] {
+    for sites in ["off", "sampled", "exact"] {
         figures.push((format!("malloc and free, sites {sites}"), pairs(Some((&library, sites))) - plain));
     }
     for (mappings, verb, what) in

@@ -2,37 +2,24 @@
 //! PLIMSOLL_CHECK=1, which walks beside the memo and counts. Blocks go to the caller that asked, also when other code has
 //! come to lie at its address.
 
+mod harness;
+
+use harness::{PLIMSOLL, compiled, number, plimsoll, read_report, segments};
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-
 fn scratch(name: &str) -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("memo").join(name);
-    let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).expect("scratch directory");
-    fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).expect("private directory");
-    dir
-}
-
-fn compiled(source: &str, to: &Path, flags: &[&str]) -> String {
-    let c = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c").join(format!("{source}.c"));
-    let mut command = Command::new("gcc");
-    command.args(["-std=gnu17", "-O1", "-g", "-fno-builtin", "-w"]).arg(c).args(flags).arg("-o").arg(to).arg("-ldl");
-    let output = command.output().expect("a C compiler");
-    assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
-    to.to_str().expect("path").to_string()
+    harness::scratch("memo", name)
 }
 
 /// Runs a command under the tracker; answers its output and the report on each of its processes.
-fn tracked(name: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
+fn tracked(name: &str, sites: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
     let dir = scratch(&format!("{name}-segments"));
     let output = Command::new(PLIMSOLL)
-        .args(["run", "--follow", "--dir"])
+        .args(["run", "--follow", "--sites", sites, "--dir"])
         .arg(&dir)
         .arg("--")
         .args(command)
@@ -42,13 +29,12 @@ fn tracked(name: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
         .output()
         .expect("plimsoll");
     assert!(output.status.success(), "{name}: {} {}", output.status, String::from_utf8_lossy(&output.stderr));
-    let segments = fs::read_dir(&dir).expect("segments").map(|e| e.expect("entry").path());
-    let reports = segments.map(|segment| {
-        let report =
-            Command::new(PLIMSOLL).args(["report", "--by", "caller", "--format", "json"]).arg(&segment).output();
-        let report = report.expect("plimsoll report");
+    let found = segments(&dir);
+    let reports = found.iter().map(|segment| {
+        let segment = segment.to_str().expect("path");
+        let report = plimsoll(&["report", "--by", "caller", "--format", "json", segment]);
         assert!(report.status.success(), "{name}: {}", String::from_utf8_lossy(&report.stderr));
-        serde_json::from_slice(&report.stdout).expect("JSON")
+        read_report(&String::from_utf8(report.stdout).expect("UTF-8"))
     });
     (String::from_utf8_lossy(&output.stdout).into_owned(), reports.collect())
 }
@@ -56,7 +42,7 @@ fn tracked(name: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
 fn counter(report: &Value, name: &str) -> u64 {
     let counters = report["counters"].as_array().expect("counters");
     let own = counters.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no counter {name}"));
-    own["value"].as_u64().expect("a number")
+    number(own, "value")
 }
 
 /// No disagreement, and at least `enough` comparisons.
@@ -72,7 +58,6 @@ fn agrees(name: &str, reports: &[Value], enough: u64) {
 /// Σ over callers that have a frame in this function (or whose innermost frame lies in this object).
 fn allocated(report: &Value, what: impl Fn(&Value) -> bool) -> (u64, u64) {
     let sites = report["sites"].as_array().expect("sites");
-    let number = |s: &Value, key: &str| s[key].as_u64().expect("a number");
     sites
         .iter()
         .filter(|s| what(s))
@@ -83,24 +68,29 @@ fn has_function(site: &Value, name: &str) -> bool {
     site["frames"].as_array().is_some_and(|f| f.iter().any(|f| f["function"] == name))
 }
 
+/// Both modes that remember stacks: short ones, and deep ones.
+const SITES: [&str; 2] = ["sampled", "exact"];
+
 #[test]
 fn a_shared_callee_that_moves_its_frames() {
     let dir = scratch("alloca");
     let program = compiled("memo_alloca", &dir.join("memo_alloca"), &[]);
-    let (_, reports) = tracked("alloca", true, &[&program]);
-    agrees("memo_alloca", &reports, 5000);
-    let (_, reports) = tracked("alloca", false, &[&program]);
-    // What the fixture does: 2000 rounds of 9 sizes, the two in turn; every hundredth round keeps its blocks.
-    let of = |name: &str| allocated(&reports[0], |s| has_function(s, name));
-    assert_eq!((of("narrow"), of("wide")), ((9000, 100), (9000, 80)));
+    for sites in SITES {
+        let (_, reports) = tracked("alloca", sites, true, &[&program]);
+        agrees("memo_alloca", &reports, 5000);
+        let (_, reports) = tracked("alloca", sites, false, &[&program]);
+        // What the fixture does: 2000 rounds of 9 sizes, the two in turn; every hundredth round keeps its blocks.
+        let of = |name: &str| allocated(&reports[0], |s| has_function(s, name));
+        assert_eq!((of("narrow"), of("wide")), ((9000, 100), (9000, 80)));
+    }
 }
 
 #[test]
 fn a_stack_that_became_smaller() {
     let dir = scratch("small_stack");
     let program = compiled("memo_small_stack", &dir.join("memo_small_stack"), &[]);
-    for check in [false, true] {
-        let (output, _) = tracked("small_stack", check, &[&program]);
+    for (check, sites) in [(false, "exact"), (true, "exact"), (false, "sampled"), (true, "sampled")] {
+        let (output, _) = tracked("small_stack", sites, check, &[&program]);
         assert!(!output.contains("FAILED") && output.contains("moment final"), "{output}");
     }
 }
@@ -112,8 +102,8 @@ fn other_code_at_the_same_address() {
     let library = |name: &str| compiled("libplugin", &dir.join(name), &["-shared", "-fPIC"]);
     let (one, other) = (library("libone.so"), library("libother.so"));
     let program = compiled("reload_elsewhere", &dir.join("reload_elsewhere"), &[]);
-    for check in [false, true] {
-        let (output, reports) = tracked("reload", check, &[&program, &one, &other]);
+    for (check, sites) in [(false, "exact"), (true, "exact"), (false, "sampled"), (true, "sampled")] {
+        let (output, reports) = tracked("reload", sites, check, &[&program, &one, &other]);
         assert!(output.contains("mostly"), "the fixture found no address twice: {output}");
         // Twenty rounds of ten blocks, and one by each library's constructor, freed by its destructor.
         let of = |category: &str| allocated(&reports[0], |s| s["category"] == category);
@@ -134,7 +124,7 @@ fn other_code_at_the_same_address() {
 fn objects_that_libc_loads() {
     let dir = scratch("gconv");
     let program = compiled("gconv", &dir.join("gconv"), &[]);
-    let (output, reports) = tracked("gconv", true, &[&program]);
+    let (output, reports) = tracked("gconv", "exact", true, &[&program]);
     if output.contains("SKIP") {
         return eprintln!("memo gconv: skipped, {output}");
     }
@@ -158,25 +148,31 @@ fn real_programs() {
     fs::write(&source, text).expect("source");
     let object = dir.join("words.o");
     let (source, object) = (source.to_str().expect("path"), object.to_str().expect("path"));
-    let (_, reports) = tracked("compiler", true, &["g++", "-O1", "-c", source, "-o", object]);
-    assert!(reports.len() >= 3, "g++, cc1plus, as");
-    agrees("g++", &reports, 300_000);
+    for sites in SITES {
+        let (_, reports) = tracked("compiler", sites, true, &["g++", "-O1", "-c", source, "-o", object]);
+        assert!(reports.len() >= 3, "g++, cc1plus, as");
+        agrees(&format!("g++ {sites}"), &reports, 200_000);
+    }
 
     let python = "import json, threading, re, decimal, collections\n\
                   def work():\n  texts = [json.dumps({str(i): list(range(i % 50))}) for i in range(3000)]\n  \
                   [json.loads(t) for t in texts]\n  re.findall('a.b', 'axb' * 1000)\n\
                   threads = [threading.Thread(target=work) for _ in range(3)]\n\
                   [t.start() for t in threads]\n[t.join() for t in threads]\n";
-    let (_, reports) = tracked("python", true, &["/usr/bin/python3", "-c", python]);
-    agrees("python3", &reports, 20_000);
+    for sites in SITES {
+        let (_, reports) = tracked("python", sites, true, &["/usr/bin/python3", "-c", python]);
+        agrees(&format!("python3 {sites}"), &reports, 20_000);
+    }
 
     if Command::new("javac").arg("-version").output().is_ok_and(|o| o.status.success()) {
         let java = dir.join("Hello.java");
         fs::write(&java, "class Hello { public static void main(String[] a) { System.out.println(a.length); } }\n")
             .expect("source");
-        let (_, reports) =
-            tracked("javac", true, &["javac", "-d", dir.to_str().expect("path"), java.to_str().expect("path")]);
-        agrees("javac", &reports, 10_000);
+        let (dir, java) = (dir.to_str().expect("path"), java.to_str().expect("path"));
+        for sites in SITES {
+            let (_, reports) = tracked("javac", sites, true, &["javac", "-d", dir, java]);
+            agrees(&format!("javac {sites}"), &reports, 10_000);
+        }
     } else {
         panic!("memo javac: there is none; .ci/setup installs a JDK");
     }

@@ -20,12 +20,15 @@ use crate::source::segment::parse::CounterFacts;
 use crate::source::segment::{Life, Segment};
 use crate::units::{Avma, Bytes};
 
+mod before;
 mod mappings;
 mod own;
 mod peak;
 mod resident;
 
+pub use before::{Before, Booked, before};
 pub use mappings::Mapping;
+pub(crate) use mappings::is_file;
 pub use own::Own;
 
 /// The figures of a line: blocks first, then mappings.
@@ -102,6 +105,8 @@ pub struct Books {
     pub own: Own,
     /// By how much a peak may be too low.
     pub peak_error: Bytes,
+    /// Of an attached process: what it held before, where its arenas could be walked.
+    pub before: Option<Before>,
     pub gaps: Vec<Gap>,
 }
 
@@ -225,6 +230,9 @@ pub struct Frame {
     pub function: Option<String>,
     /// Of the call in its function.
     pub function_offset: u64,
+    /// Of the call in the source, where debug information tells.
+    pub file: Option<String>,
+    pub line: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -304,15 +312,17 @@ impl Books {
     }
 
     fn caller(&self, facts: &CallerFacts) -> Caller {
-        let depth = usize::from(facts.depth).min(facts.frames.len());
+        // A site's own figures are another report's: here its blocks are its caller's, and it is an empty line.
+        let depth = if facts.is_site() { 0 } else { usize::from(facts.depth).min(facts.frames.len()) };
+        let site = facts.is_site();
         let frames = facts.frames[..depth].iter().map(|&address| self.frame(Avma(address), facts.first_ns)).collect();
         Caller {
             frames,
             category: usize::from(facts.category),
             truncated: facts.flags & 1 != 0,
             figures: Figures {
-                peak: Bytes(facts.peak_bytes),
-                count_at_peak: facts.count_at_peak,
+                peak: if site { Bytes(0) } else { Bytes(facts.peak_bytes) },
+                count_at_peak: if site { 0 } else { facts.count_at_peak },
                 ..Figures::default()
             },
         }
@@ -334,7 +344,7 @@ impl Books {
         let mut sums = vec![[0u64; 6]; self.callers.len() + 1];
         let (mut lost_callers, mut lost_slots) = (0u64, 0u64);
         for row in &segment.rows {
-            let caller = (row.caller as usize).min(self.callers.len());
+            let caller = segment.caller_of(row.caller as usize).min(self.callers.len());
             lost_callers += u64::from(caller == self.callers.len());
             let figures = [
                 row.alloc_count,

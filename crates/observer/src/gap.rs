@@ -12,6 +12,7 @@ pub enum Source {
     NativeImage,
     Allocator,
     Jfr,
+    Symbols,
 }
 
 impl Source {
@@ -26,6 +27,7 @@ impl Source {
             Source::NativeImage => "native-image",
             Source::Allocator => "allocator",
             Source::Jfr => "jfr",
+            Source::Symbols => "symbols",
         }
     }
 }

@@ -1,10 +1,14 @@
 //! Outside the target: sources → snapshot → ledger → verdict; segment → books.
 
+pub mod allocation;
 pub mod books;
 pub mod diff;
 pub mod gap;
 pub mod ledger;
+pub mod profile;
+pub mod recording;
 pub mod rules;
+pub mod sites;
 pub mod snapshot;
 pub mod source;
 pub mod symbols;

@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
+use crate::books::Booked;
 use crate::gap::{Gap, Source};
+use crate::ledger::Baseline;
 use crate::units::{AddressRange, Bytes};
 
 mod cgroup;
@@ -17,8 +19,10 @@ mod glibc;
 mod hotspot;
 mod native_image;
 mod process;
+mod pymalloc;
+mod unpacked;
 
-pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents};
+pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
 pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, RegionSource,
@@ -29,6 +33,8 @@ pub use process::{
     AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
     VmaFlags,
 };
+pub use pymalloc::Pymalloc;
+pub use unpacked::{Unpacked, UnpackedSegment};
 
 use crate::source::proc::Residency;
 
@@ -54,10 +60,19 @@ pub struct Snapshot {
     pub hotspot: Option<HotSpot>,
     pub glibc: Option<Glibc>,
     pub native_image: Option<NativeImage>,
+    pub pymalloc: Option<Pymalloc>,
+    /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
+    pub attached: Option<[Booked; 2]>,
+    /// Pages of V8's heap, in address order.
+    pub v8_pages: Vec<AddressRange>,
+    /// The program itself, where a packer has unpacked it into memory that no file backs.
+    pub unpacked: Option<Unpacked>,
     /// Allocators found among the mapped files, glibc's included.
     pub allocators: Vec<LoadedAllocator>,
     /// A limit to judge against in place of the cgroup's (`--limit`).
     pub limit_asked: Option<Bytes>,
+    /// What an earlier reading found (`--baseline`).
+    pub baseline: Option<Baseline>,
     pub gaps: Vec<Gap>,
     /// When each source was read, relative to the start of the snapshot: the skew between them.
     pub readings: Vec<Reading>,

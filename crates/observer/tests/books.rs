@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use plimsoll_observer::books::{Books, Figures};
+use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::{self, Life, parse};
+use plimsoll_observer::symbols::{self, Symbols};
 use plimsoll_observer::units::Bytes;
-use plimsoll_segment::{SECTIONS, Section};
+use plimsoll_segment::{ALL_SECTIONS, SECTIONS, Section, sites};
 
 mod synthetic;
 use synthetic::{RowOf, Synthetic, server};
@@ -169,7 +171,7 @@ fn bad_headers_are_one_clear_sentence() {
     };
     assert!(books_of(b"", "empty").unwrap_err().ends_with("is not a segment: it is shorter than a header"));
     assert!(with(0, 1).contains("is not a segment: it begins otherwise"));
-    assert!(with(8, 2).contains("is a segment of version 3; this plimsoll reads version 1"));
+    assert!(with(8, 2).contains("is a segment of version 0; this plimsoll reads version 2"));
     assert!(with(216 + 32 + 4, 1).contains("contradicts itself at 'command'"));
     assert!(
         segment::read(std::path::Path::new("/dev/null")).unwrap_err().to_string().ends_with("is not a regular file")
@@ -212,21 +214,130 @@ impl Random {
     }
 }
 
+/// The server, with a site under its caller in libz, in exact mode and with one sample.
+fn with_sites() -> Synthetic {
+    let mut s = server(1);
+    let init = s.method("java/util/zip/Inflater", "init", "(Z)J", "Inflater.java", &[(0, 120), (4, 122), (9, 130)]);
+    let stack = s.stack(&[(0x7000_1234, 0), (0x40_1000, 0), (u64::from(init) << 16 | 5, 1), (0, 3)]);
+    let site = s.site(3, 7, 4, stack);
+    s.row(RowOf { caller: site, slot: 1, alloc: (10, 1000, 900), free: (3, 300, 270) });
+    s.sample(site, 1, 92, 4.0);
+    s
+}
+
+/// The profile of the sites adds up to the books, whatever the file holds; figures near the end of i64 count as that end.
+fn profiled(segment: &parse::Segment, books: &Books, by_thread: bool) -> (Sites, bool) {
+    let mut symbols = Symbols::new(&symbols::Options { without: true, ..Default::default() }, books);
+    let of = Sites::new(segment, books, &mut symbols, 1_010_000_000_000, by_thread);
+    let total = of.profile.total();
+    let expected = [
+        (plimsoll_observer::sites::LIVE, books.total.live.0),
+        (plimsoll_observer::sites::LIVE_COUNT, books.total.live_count),
+        (plimsoll_observer::sites::REQUESTED, books.total.requested.0),
+        (plimsoll_observer::sites::CUMULATIVE, books.total.cumulative.0),
+        (plimsoll_observer::sites::CUMULATIVE_COUNT, books.total.cumulative_count),
+        (plimsoll_observer::sites::RESERVED, books.total.reserved.0),
+        (plimsoll_observer::sites::COMMITTED, books.total.committed.0),
+    ];
+    let in_range = expected.iter().all(|(_, n)| *n < 1 << 58);
+    if in_range {
+        for (column, n) in expected {
+            assert_eq!(total[column].amount, n as i64, "column {column}");
+        }
+    }
+    (of, in_range)
+}
+
+#[test]
+fn sites_are_a_profile_that_adds_up() {
+    let s = with_sites();
+    let path = std::env::temp_dir().join(format!("plimsoll-profile-{}.seg", std::process::id()));
+    std::fs::write(&path, &s.bytes).unwrap();
+    let segment = segment::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let books = Books::new(&segment, Life::Killed, 1_010_000_000_000);
+    for by_thread in [false, true] {
+        assert!(profiled(&segment, &books, by_thread).1);
+    }
+    let (of, _) = profiled(&segment, &books, false);
+    let names = |stack| -> Vec<String> {
+        let frames = of.profile.frames_of(stack).iter();
+        frames.map(|f| of.profile.function_at(of.profile.function_of(*f)).name.clone()).collect()
+    };
+    let deep = of.profile.entries().find(|(e, _)| names(e.stack).len() == 4).expect("the site");
+    assert_eq!(
+        names(deep.0.stack),
+        ["libz.so.1+0x1234", "server+0x401000", "java.util.zip.Inflater.init", "[truncated]"]
+    );
+    assert_eq!(of.profile.name_at(deep.0.labels.category.unwrap()), "zlib");
+    let java = of.profile.frame_at(of.profile.frames_of(deep.0.stack)[2]);
+    assert_eq!((java.file.as_deref(), java.line), (Some("Inflater.java"), Some(122)));
+}
+
+/// Everything that a reader of sites looks at, of whatever a file holds.
+fn walk_sites(segment: &parse::Segment) {
+    for (i, caller) in segment.callers.iter().enumerate() {
+        assert_eq!(segment.caller_of(segment.caller_of(i)), segment.caller_of(i), "a caller's caller is itself");
+        if !caller.is_site() {
+            continue;
+        }
+        for node in sites::stack(&segment.frames, caller.stack) {
+            if let Some((method, bci)) = node.method()
+                && let Some(method) = segment.methods.get(method)
+            {
+                method.names(&segment.names).line(bci.unwrap_or(0));
+            }
+        }
+        if let Some(samples) = caller.samples().and_then(|i| segment.site_samples.get(i)) {
+            assert!(samples.live_bytes().variance >= 0.0 && samples.cumulative_count().variance >= 0.0);
+            samples.live_count().error();
+        }
+    }
+}
+
+#[test]
+fn a_site_counts_for_its_caller() {
+    let before = books_of(&server(1).bytes, "without-sites").unwrap();
+    let s = with_sites();
+    let books = books_of(&s.bytes, "sites").unwrap();
+    balanced(&books);
+    assert_eq!(books.gaps, before.gaps);
+    let (was, is) = (before.callers[3].figures, books.callers[3].figures);
+    assert_eq!((is.live.0, is.live_count), (was.live.0 + 700, was.live_count + 7));
+    assert_eq!(is.cumulative.0, was.cumulative.0 + 1000);
+    assert_eq!(named(&books, "zlib").live.0, named(&before, "zlib").live.0 + 700);
+    let site = books.callers.last().unwrap();
+    assert!(site.figures.is_empty() && site.frames.is_empty(), "a site is no line of its own here");
+
+    let dir = std::env::temp_dir().join(format!("plimsoll-sites-{}.seg", std::process::id()));
+    std::fs::write(&dir, &s.bytes).unwrap();
+    let segment = segment::read(&dir).unwrap();
+    std::fs::remove_file(&dir).unwrap();
+    let site = segment.callers.last().unwrap();
+    assert!(site.is_site() && site.parent == 3);
+    let stack: Vec<_> = sites::stack(&segment.frames, site.stack).collect();
+    assert_eq!(stack.iter().map(|n| n.value).collect::<Vec<_>>(), [0x7000_1234, 0x40_1000, 5, 0]);
+    let (method, bci) = stack[2].method().unwrap();
+    let names = segment.methods[method].names(&segment.names);
+    assert_eq!(
+        (names.class, names.name, names.source),
+        (&b"java/util/zip/Inflater"[..], &b"init"[..], &b"Inflater.java"[..])
+    );
+    assert_eq!(names.line(bci.unwrap()), Some(122));
+    let samples = &segment.site_samples[site.samples().unwrap()];
+    assert_eq!((samples.live_bytes().value, samples.live_count().value), (400, 4));
+    // 100² · 4 · 3 = 120,000; 1.96 · √120,000 = 678.9
+    assert_eq!(samples.live_bytes().error(), 678);
+    assert_eq!(segment.samples.len(), 1);
+    walk_sites(&segment);
+}
+
 /// 100,000 segments with random damage where it can do most harm: header, section table, records in use.
 #[test]
 fn mutated_segments_never_break_the_reader() {
-    let good = server(1);
+    let good = with_sites();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
-    let sections = [
-        Section::Schema,
-        Section::Command,
-        Section::Categories,
-        Section::Modules,
-        Section::Threads,
-        Section::Callers,
-        Section::Rows,
-        Section::Vmap,
-    ];
+    let sections = ALL_SECTIONS;
     let used = [4096, 90].into_iter().chain(sections[2..].iter().map(|s| good.used(*s)));
     let slices: Vec<Vec<u8>> = sections
         .iter()
@@ -234,7 +345,7 @@ fn mutated_segments_never_break_the_reader() {
         .map(|(s, n)| good.bytes.get(s.offset()..s.offset() + n * s.entry_bytes()).unwrap_or_default().to_vec())
         .collect();
     let header = good.bytes[..4096].to_vec();
-    let (mut refused, mut gaps, mut clean) = (0u32, 0u32, 0u32);
+    let (mut refused, mut gaps, mut clean, mut summed) = (0u32, 0u32, 0u32, 0u32);
     let mut hit = [0u32; SECTIONS + 1];
     for _ in 0..100_000 {
         let mut parts = slices.clone();
@@ -266,7 +377,21 @@ fn mutated_segments_never_break_the_reader() {
                 _ => part[at] = 0,
             }
         }
-        let [schema, command, categories, modules, threads, callers, rows_first, vmap] = parts.try_into().unwrap();
+        let [
+            schema,
+            command,
+            categories,
+            modules,
+            threads,
+            callers,
+            rows_first,
+            vmap,
+            frames,
+            methods,
+            names,
+            samples,
+            site_samples_first,
+        ] = parts.try_into().unwrap();
         let raw = parse::Raw {
             header: head,
             schema,
@@ -278,6 +403,12 @@ fn mutated_segments_never_break_the_reader() {
             rows_first,
             rows_second: second,
             vmap,
+            frames,
+            methods,
+            names,
+            samples,
+            site_samples_second: site_samples_first.clone(),
+            site_samples_first,
             vmap_moved: false,
         };
         match parse::segment(&raw) {
@@ -287,10 +418,16 @@ fn mutated_segments_never_break_the_reader() {
                 let sum: u128 = books.categories.iter().map(|c| u128::from(c.figures.live.0)).sum();
                 assert_eq!(u64::try_from(sum).unwrap_or(u64::MAX), books.total.live.0);
                 assert!(books.total.peak >= books.total.live);
+                walk_sites(&segment);
+                // A profile costs more than all the rest: of each tenth.
+                if (gaps + clean) % 10 == 0 {
+                    summed += u32::from(profiled(&segment, &books, refused % 2 == 0).1);
+                }
                 if books.gaps.is_empty() { clean += 1 } else { gaps += 1 }
             }
         }
     }
+    assert!(summed > 1_000, "{summed} profiles had sums to compare");
     assert!(refused > 1000 && gaps > 1000 && clean > 1000, "refused {refused}, gaps {gaps}, clean {clean}");
     assert!(hit.iter().all(|&n| n > 1000), "{hit:?}");
 }

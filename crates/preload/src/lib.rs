@@ -1,8 +1,10 @@
 //! The thin shared object around the tracker: the exported entries, the constructor, the panic handler.
 #![no_std]
 
-use core::ffi::c_char;
-use plimsoll_tracker::{boot, entry_then_tail_jump, entry_with_caller, entry_with_caller_on_stack, hooked_calls};
+use core::ffi::{c_char, c_void};
+use plimsoll_tracker::{
+    agent, boot, entry_then_tail_jump, entry_with_caller, entry_with_caller_on_stack, hooked_calls,
+};
 
 /// The entries, in a module of their own: each is `#[no_mangle]` and carries libc's name.
 pub mod entry {
@@ -13,8 +15,12 @@ pub mod entry {
             $(entries!(@ $name, $kind, $n, tracker::$($target)::+);)*
         };
         (@ $name:ident, caller, $n:tt, $target:path) => { entry_with_caller!($name, $n, $target); };
+        (@ $name:ident, straight, $n:tt, $target:path) => { plimsoll_tracker::entry_straight!($name, $target); };
         (@ $name:ident, stacked, $n:tt, $target:path) => { entry_with_caller_on_stack!($name, $target); };
         (@ $name:ident, before, $n:tt, $target:path) => { entry_then_tail_jump!($name, $target); };
+        (@ $name:ident, around, $n:tt, $target:path) => {
+            plimsoll_tracker::entry_around!($name, $target, tracker::hook::loader::after_dlopen);
+        };
         (@ $name:ident, through, $n:tt, $target:path) => { plimsoll_tracker::entry_through!($name, $target); };
         (@ $name:ident, plain, $n:tt, $target:path) => { plimsoll_tracker::entry_plain!($name, $target); };
     }
@@ -41,7 +47,7 @@ macro_rules! exports {
     ($(($name:ident, $kind:ident, $n:tt, $target:path))*) => {
         fn exports() -> &'static [usize] {
             static mut TABLE: [usize; [$(stringify!($name),)*].len()] = [0; [$(stringify!($name),)*].len()];
-            // SAFETY: called once, by the constructor, while there is one thread.
+            // SAFETY: first called by the constructor, while nobody else knows of it; later calls write what is there.
             unsafe {
                 (&raw mut TABLE).write([$(entry::$name as *const () as usize,)*]);
                 &*(&raw const TABLE)
@@ -50,6 +56,32 @@ macro_rules! exports {
     };
 }
 hooked_calls!(exports);
+
+/// HotSpot calls this when `plimsoll attach` has it load the library (jvmti.h), each time anew. What it answers is
+/// `plimsoll_segment::agent::Answer`.
+///
+/// # Safety
+/// Called by the VM, with a C string or null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn Agent_OnAttach(_vm: *mut c_void, options: *const c_char, _: *mut c_void) -> i32 {
+    // SAFETY: the VM's string.
+    unsafe { agent::called(options, exports()) }
+}
+
+/// The same at the VM's start: `-agentpath:…/libplimsoll.so`.
+///
+/// # Safety
+/// As above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn Agent_OnLoad(_vm: *mut c_void, options: *const c_char, _: *mut c_void) -> i32 {
+    // SAFETY: the VM's string. Another answer than 0 would end the VM, which goes on untracked instead.
+    unsafe { agent::called(options, exports()) };
+    0
+}
+
+/// The VM ends. The process may go on, and its books with it.
+#[unsafe(no_mangle)]
+pub extern "C" fn Agent_OnUnload(_vm: *mut c_void) {}
 
 extern "C" fn constructor(argc: i32, argv: *const *const c_char, environment: *mut *const c_char) {
     // SAFETY: glibc calls constructors with main's arguments (csu/init-first.c, elf/dl-init.c).
@@ -69,8 +101,13 @@ static DESTRUCTOR: extern "C" fn() = destructor;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // Bounds checks are the only panics left in; none is expected to be reached. A thread that reached one can't go on
-    // with a book in an unknown state: it stops here, visibly, and never takes the process down.
+    // Bounds checks are the only panics left in; none is expected to be reached. A thread that reached one can't go on with
+    // its call: there is nothing to unwind with (no personality, no_std), the frames between here and the program's call
+    // hold registers that only they restore, and to keep a way back at each entry would cost every call of a program in
+    // which none panics. So it stops here, visibly (`faults` in the segment says it), and never takes the process down; the
+    // books end at that moment, and all other threads' calls pass through from then on. A lock of the tracker that this
+    // thread holds is given up by whoever waits for it.
+    boot::fault();
     loop {
         plimsoll_tracker::sys::os::pause();
     }

@@ -1,23 +1,41 @@
 //! Schema `plimsoll.report/1`, documented in docs/json.md. These types are the format; they are not the books, so that
-//! the books may change without the format. Fields are only ever added; a change of meaning makes `/2`.
+//! the books may change without the format. Fields are only ever added; a change of meaning makes `/3`.
+//!
+//! `/2` has each frame once, in a table, and in each site places in it instead of `frames`: 33 MB instead of hundreds for
+//! 100,000 sites. Both are read.
 
 use std::io::{self, Write};
 
 use plimsoll_observer::books::{
-    Books, Caller, Category, Figures, Frame, Mode, Module, Origin, Own, ProcessFacts, Runtime, Thread,
+    Before, Books, Caller, Category, Figures, Frame, Mode, Module, Origin, Own, ProcessFacts, Runtime, Thread,
 };
 use plimsoll_observer::gap::{Gap, Source};
+use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::source::segment::parse::CounterFacts;
 use plimsoll_observer::units::{Avma, Bytes};
 use serde::{Deserialize, Serialize};
 
+use crate::frame_table::{FrameLine, FrameTable};
+use crate::lines::{self, Each};
+use crate::sites_json::{self, SiteLine, WrittenSite};
 use crate::words::{moment, parse_moment};
 
 pub const SCHEMA: &str = "plimsoll.report/1";
+pub const SCHEMA_WITH_TABLE: &str = "plimsoll.report/2";
 
+/// Where a report has the frames of its stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frames {
+    /// `/1`: in each site.
+    InSites,
+    /// `/2`: once, in a table.
+    InTable,
+}
+
+/// `F`, `S`: what is read, or what makes the arrays while they are written.
 #[derive(Debug, Serialize, Deserialize)]
-struct Report {
+struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     schema: String,
     time: String,
     process: Process,
@@ -28,13 +46,31 @@ struct Report {
     mode: String,
     total: Line,
     peak_error_bytes: u64,
+    /// Of an attached process: what it held before and still holds. Not in the total.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    before_the_attach: Option<BeforeLine>,
     categories: Vec<NamedLine>,
-    sites: Vec<Site>,
+    /// `/2`: of sites and callers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frames: Option<F>,
+    sites: S,
+    /// Short stacks, whose sums are exact in each mode. Where there are no deep ones they are `sites`.
+    #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
+    callers: Vec<C>,
     threads: Vec<ThreadLine>,
     modules: Vec<ModuleLine>,
     own: OwnCost,
     counters: Vec<CounterLine>,
     gaps: Vec<GapLine>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct BeforeLine {
+    live_bytes: u64,
+    live_count: u64,
+    /// Always `derived`: the arenas less the books.
+    grade: String,
+    error_bytes: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,24 +89,29 @@ struct Process {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
-    live_bytes: u64,
-    live_count: u64,
-    requested_bytes: u64,
-    peak_bytes: u64,
-    count_at_peak: u64,
-    peak_time: Option<String>,
-    cumulative_bytes: u64,
-    cumulative_count: u64,
-    reserved_bytes: u64,
-    committed_bytes: u64,
+pub(crate) struct Line {
+    pub live_bytes: u64,
+    pub live_count: u64,
+    pub requested_bytes: u64,
+    pub peak_bytes: u64,
+    pub count_at_peak: u64,
+    pub peak_time: Option<String>,
+    pub cumulative_bytes: u64,
+    pub cumulative_count: u64,
+    pub reserved_bytes: u64,
+    pub committed_bytes: u64,
     #[serde(default)]
-    mapped_file_bytes: u64,
-    peak_reserved_bytes: u64,
-    peak_committed_bytes: u64,
-    resident_bytes: Option<u64>,
-    at_total_peak_bytes: u64,
-    at_total_peak_count: u64,
+    pub mapped_file_bytes: u64,
+    #[serde(default)]
+    pub peak_reserved_bytes: u64,
+    #[serde(default)]
+    pub peak_committed_bytes: u64,
+    #[serde(default)]
+    pub resident_bytes: Option<u64>,
+    #[serde(default)]
+    pub at_total_peak_bytes: u64,
+    #[serde(default)]
+    pub at_total_peak_count: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -79,28 +120,6 @@ struct NamedLine {
     origin: String,
     #[serde(flatten)]
     line: Line,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Site {
-    frames: Vec<FrameLine>,
-    category: String,
-    truncated: bool,
-    #[serde(flatten)]
-    line: Line,
-    error_bytes: u64,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct FrameLine {
-    function: Option<String>,
-    function_offset: u64,
-    module: Option<String>,
-    offset: u64,
-    address: u64,
-    file: Option<String>,
-    line: Option<u32>,
-    kind: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -156,13 +175,29 @@ struct GapLine {
     remedy: String,
 }
 
-pub fn write(out: &mut dyn Write, books: &Books) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, &report(books)).map_err(io::Error::from)?;
-    writeln!(out)
+/// `sites`: deep stacks, where there are any.
+pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, place: Frames) -> io::Result<()> {
+    let mut frames = FrameTable::default();
+    let callers: Vec<SiteLine> = books
+        .callers
+        .iter()
+        .filter(|c| c.figures.cumulative_count > 0)
+        .map(|c| caller_line(books, c, &mut frames))
+        .collect();
+    if let Some(sites) = sites {
+        frames.add_all(&sites.profile);
+    }
+    let texts = (place == Frames::InSites).then(|| frames.texts()).transpose().map_err(io::Error::from)?;
+    let written = |line| WrittenSite { line, frames: texts.as_deref() };
+    let table = (place == Frames::InTable).then(|| frames.lines());
+    let callers: Vec<WrittenSite> = callers.into_iter().map(written).collect();
+    let Some(sites) = sites else { return lines::write(out, &report(books, table, callers, Vec::new())) };
+    let each = Each(|| sites_json::lines(sites, &frames).map(written));
+    lines::write(out, &report(books, table, each, callers))
 }
 
 /// Reads what `write` wrote. The error is one sentence.
-pub fn parse(bytes: &[u8]) -> Result<Books, String> {
+pub fn parse(bytes: &[u8]) -> Result<(Books, Sites), String> {
     #[derive(Deserialize)]
     struct Title {
         schema: String,
@@ -171,20 +206,38 @@ pub fn parse(bytes: &[u8]) -> Result<Books, String> {
     if title.schema.starts_with("plimsoll.ledger/") {
         return Err("it is what explain wrote; wanted is: plimsoll report PID --format json -o FILE".into());
     }
-    if title.schema != SCHEMA {
+    if ![SCHEMA, SCHEMA_WITH_TABLE].contains(&title.schema.as_str()) {
         return Err(format!(
-            "its schema is '{}', this plimsoll reads '{SCHEMA}'",
+            "its schema is '{}', this plimsoll reads '{SCHEMA}' and '{SCHEMA_WITH_TABLE}'",
             crate::words::cut(&title.schema, 40)
         ));
     }
-    let report: Report = serde_json::from_slice(bytes).map_err(|e| format!("it is a damaged report: {e}"))?;
-    books(report)
+    let mut report: Report = serde_json::from_slice(bytes).map_err(|e| format!("it is a damaged report: {e}"))?;
+    if title.schema == SCHEMA {
+        let mut frames = FrameTable::default();
+        for site in report.sites.iter_mut().chain(&mut report.callers) {
+            site.stack = std::mem::take(&mut site.inline).into_iter().map(|f| frames.place(f)).collect();
+        }
+        report.frames = Some(frames.into_lines());
+    }
+    let modules: Vec<Module> = report.modules.iter().map(module).collect();
+    let mut sites = sites_json::parse(&report.sites, report.frames.as_deref().unwrap_or_default(), &modules)?;
+    let books = books(report)?;
+    sites.profile.time_ns = books.time_ns;
+    sites.profile.title = plimsoll_observer::sites::title(&books);
+    sites.profile.gaps = books.gaps.clone();
+    Ok((books, sites))
 }
 
-fn report(books: &Books) -> Report {
+fn report<'a, S>(
+    books: &Books,
+    frames: Option<&'a [FrameLine]>,
+    sites: S,
+    callers: Vec<WrittenSite<'a>>,
+) -> Report<&'a [FrameLine], S, WrittenSite<'a>> {
     let process = &books.process;
     Report {
-        schema: SCHEMA.into(),
+        schema: if frames.is_some() { SCHEMA_WITH_TABLE } else { SCHEMA }.into(),
         time: moment(books.time_ns),
         process: Process {
             pid: process.pid,
@@ -208,12 +261,21 @@ fn report(books: &Books) -> Report {
             Life::Live => None,
             Life::Exited => Some("exited".into()),
             Life::Killed => Some("killed".into()),
+            Life::Detached => Some("detached".into()),
         },
         mode: books.mode.name().into(),
         total: line(&books.total),
         peak_error_bytes: books.peak_error.0,
+        before_the_attach: books.before.map(|b| BeforeLine {
+            live_bytes: b.live.0,
+            live_count: b.live_count,
+            grade: "derived".into(),
+            error_bytes: b.error.0,
+        }),
         categories: books.categories.iter().map(named_line).collect(),
-        sites: books.callers.iter().filter(|c| c.figures.cumulative_count > 0).map(|c| site(books, c)).collect(),
+        frames,
+        sites,
+        callers,
         threads: books.threads.iter().filter(|t| t.in_use || t.generation > 0).map(thread_line).collect(),
         modules: books.modules.iter().map(module_line).collect(),
         own: OwnCost {
@@ -241,7 +303,7 @@ fn report(books: &Books) -> Report {
     }
 }
 
-fn line(f: &Figures) -> Line {
+pub(crate) fn line(f: &Figures) -> Line {
     Line {
         live_bytes: f.live.0,
         live_count: f.live_count,
@@ -262,7 +324,7 @@ fn line(f: &Figures) -> Line {
     }
 }
 
-fn figures(l: &Line) -> Figures {
+pub(crate) fn figures(l: &Line) -> Figures {
     Figures {
         live: Bytes(l.live_bytes),
         live_count: l.live_count,
@@ -287,13 +349,30 @@ fn named_line(category: &Category) -> NamedLine {
     NamedLine { name: category.name.clone(), origin: category.kind.name().into(), line: line(&category.figures) }
 }
 
-fn site(books: &Books, caller: &Caller) -> Site {
-    Site {
-        frames: caller.frames.iter().map(|frame| frame_line(books, frame)).collect(),
+fn caller_line(books: &Books, caller: &Caller, frames: &mut FrameTable) -> SiteLine {
+    SiteLine {
+        stack: caller.frames.iter().map(|frame| frames.place(frame_line(books, frame))).collect(),
+        inline: Vec::new(),
         category: books.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default(),
         truncated: caller.truncated,
         line: line(&caller.figures),
         error_bytes: 0,
+        error_count: 0,
+        cumulative_error_bytes: 0,
+        cumulative_error_count: 0,
+        division_error_bytes: 0,
+        division_error_count: 0,
+        unsampled: false,
+        held_bytes: caller.figures.size().0,
+        temporary_bytes: 0,
+        mapped_bytes: 0,
+        mapped_count: 0,
+        samples: 0,
+        live_samples: 0,
+        sizes: Vec::new(),
+        oldest_ns: None,
+        median_age_ns: None,
+        threads: Vec::new(),
     }
 }
 
@@ -304,9 +383,10 @@ fn frame_line(books: &Books, frame: &Frame) -> FrameLine {
         module: frame.module.and_then(|i| books.modules.get(i)).map(|m| m.path.clone()),
         offset: frame.offset,
         address: frame.address.0,
-        file: None,
-        line: None,
+        file: frame.file.clone(),
+        line: frame.line,
         kind: if frame.module.is_some() { "native" } else { "unknown" }.into(),
+        inlined: false,
     }
 }
 
@@ -345,19 +425,27 @@ fn books(r: Report) -> Result<Books, String> {
     let life = match (r.state.as_str(), r.end.as_deref()) {
         ("live", _) => Life::Live,
         ("dead", Some("exited")) => Life::Exited,
+        ("dead", Some("detached")) => Life::Detached,
         ("dead", _) => Life::Killed,
         (other, _) => return Err(unknown("state", other)),
     };
     let mode = Mode::ALL.into_iter().find(|m| m.name() == r.mode).ok_or_else(|| unknown("mode", &r.mode))?;
     let modules: Vec<Module> = r.modules.iter().map(module).collect();
     let categories: Vec<Category> = r.categories.iter().map(category).collect();
-    let callers = r.sites.into_iter().map(|s| caller(s, &categories, &modules)).collect();
+    let callers = if r.callers.is_empty() { r.sites } else { r.callers };
+    let frames: Vec<Frame> = r.frames.into_iter().flatten().map(|f| frame(f, &modules)).collect();
+    let callers = callers.into_iter().map(|s| caller(s, &categories, &frames)).collect::<Result<_, _>>()?;
     Ok(Books {
         time_ns: parse_moment(&r.time).ok_or_else(|| unknown("time", &r.time))?,
         life,
         mode,
         total: figures(&r.total),
         peak_error: Bytes(r.peak_error_bytes),
+        before: r.before_the_attach.map(|b| Before {
+            live: Bytes(b.live_bytes),
+            live_count: b.live_count,
+            error: Bytes(b.error_bytes),
+        }),
         process: process(r.process),
         categories,
         callers,
@@ -398,20 +486,26 @@ fn category(l: &NamedLine) -> Category {
     Category { name: l.name.clone(), kind, figures: figures(&l.line) }
 }
 
-fn caller(s: Site, categories: &[Category], modules: &[Module]) -> Caller {
-    let frame = |f: FrameLine| Frame {
+fn frame(f: FrameLine, modules: &[Module]) -> Frame {
+    Frame {
         address: Avma(f.address),
         module: f.module.and_then(|path| modules.iter().position(|m| m.path == path)),
         offset: f.offset,
         function: f.function,
         function_offset: f.function_offset,
-    };
-    Caller {
+        file: f.file,
+        line: f.line,
+    }
+}
+
+fn caller(s: SiteLine, categories: &[Category], frames: &[Frame]) -> Result<Caller, String> {
+    let frame = |place: u32| frames.get(place as usize).cloned().ok_or_else(|| sites_json::no_frame(place));
+    Ok(Caller {
         category: categories.iter().position(|c| c.name == s.category).unwrap_or(0),
         truncated: s.truncated,
         figures: figures(&s.line),
-        frames: s.frames.into_iter().map(frame).collect(),
-    }
+        frames: s.stack.into_iter().map(frame).collect::<Result<_, _>>()?,
+    })
 }
 
 fn module(m: &ModuleLine) -> Module {

@@ -3,13 +3,13 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::ledger::{self, Group};
+use plimsoll_observer::ledger::{self, Baseline, Group, LineId};
 use plimsoll_observer::snapshot::{ArenaKind, CgroupVersion, Snapshot};
 use plimsoll_observer::units::Bytes;
 use serde::Serialize;
 
 use crate::ledger_text::Explanation;
-use crate::words::moment;
+use crate::words::{moment, parse_moment};
 
 pub const SCHEMA: &str = "plimsoll.ledger/1";
 
@@ -30,6 +30,22 @@ struct Ledger<'e> {
     readings: Vec<Reading>,
     /// How much moved between smaps and the kernel's own sum.
     skew_bytes: Option<u64>,
+    /// With `--baseline`: what changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    baseline: Option<Change>,
+}
+
+#[derive(Serialize)]
+struct Change {
+    time: String,
+    rss_change_bytes: i64,
+    lines: Vec<LineChange>,
+}
+
+#[derive(Serialize)]
+struct LineChange {
+    id: &'static str,
+    change_bytes: i64,
 }
 
 #[derive(Serialize)]
@@ -154,18 +170,7 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
         schema: SCHEMA,
         time: moment((snapshot.time.max(0.0) * 1e9) as u64),
         process: process(snapshot),
-        limit: snapshot.cgroup.as_ref().and_then(|cgroup| {
-            let source = match cgroup.version {
-                CgroupVersion::V1 => "memory.limit_in_bytes",
-                CgroupVersion::V2 => "memory.max",
-            };
-            Some(Limit {
-                source,
-                bytes: cgroup.limit?.0,
-                working_set_bytes: cgroup.working_set().0,
-                charged_bytes: cgroup.charged.0,
-            })
-        }),
+        limit: limit(explanation),
         rss_bytes: ledger.rss.0,
         remainder_bytes: ledger.remainder.0,
         lines: ledger.lines.iter().map(line).collect(),
@@ -183,12 +188,41 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
             .iter()
             .map(|reading| Reading {
                 source: reading.source.name(),
-                began_ms: reading.began.as_secs_f64() * 1e3,
-                took_ms: reading.took.as_secs_f64() * 1e3,
+                began_ms: reading.began.as_micros() as f64 / 1e3,
+                took_ms: reading.took.as_micros() as f64 / 1e3,
             })
             .collect(),
         skew_bytes: ledger.skew.map(|skew| skew.0),
+        baseline: snapshot.baseline.as_ref().map(|baseline| Change {
+            time: moment((baseline.time.max(0.0) * 1e9) as u64),
+            rss_change_bytes: baseline.change_of_rss(ledger),
+            lines: LineId::ALL
+                .iter()
+                .map(|id| LineChange { id: id.id(), change_bytes: baseline.change(ledger, *id) })
+                .filter(|line| line.change_bytes != 0)
+                .collect(),
+        }),
     }
+}
+
+/// `--limit` is kept by RSS; the cgroup's by what is charged to it.
+fn limit(explanation: &Explanation) -> Option<Limit> {
+    let Explanation { snapshot, ledger, .. } = explanation;
+    if let Some(asked) = snapshot.limit_asked {
+        let rss = ledger.rss.0;
+        return Some(Limit { source: "--limit", bytes: asked.0, working_set_bytes: rss, charged_bytes: rss });
+    }
+    let cgroup = snapshot.cgroup.as_ref()?;
+    let source = match cgroup.version {
+        CgroupVersion::V1 => "memory.limit_in_bytes",
+        CgroupVersion::V2 => "memory.max",
+    };
+    Some(Limit {
+        source,
+        bytes: cgroup.limit?.0,
+        working_set_bytes: cgroup.working_set().0,
+        charged_bytes: cgroup.charged.0,
+    })
 }
 
 fn process(snapshot: &Snapshot) -> Process<'_> {
@@ -287,4 +321,41 @@ fn verdict(verdict: &plimsoll_observer::verdict::Verdict) -> Verdict<'_> {
             })
             .collect(),
     }
+}
+
+/// The part of an earlier explanation that a later one is compared with, and whose it is.
+pub struct Earlier {
+    pub pid: u32,
+    pub baseline: Baseline,
+}
+
+/// Reads what `write` wrote. Lines of versions to come are left out.
+pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
+    #[derive(serde::Deserialize)]
+    struct Written {
+        schema: String,
+        time: String,
+        process: WrittenProcess,
+        rss_bytes: u64,
+        lines: Vec<WrittenLine>,
+    }
+    #[derive(serde::Deserialize)]
+    struct WrittenProcess {
+        pid: u32,
+    }
+    #[derive(serde::Deserialize)]
+    struct WrittenLine {
+        id: String,
+        resident_bytes: u64,
+    }
+    let written: Written =
+        serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
+    let time = parse_moment(&written.time).ok_or("has no time that can be read")? as f64 / 1e9;
+    if written.schema != SCHEMA {
+        return Err(format!("has the schema '{}'; wanted is {SCHEMA}", crate::words::printable(&written.schema)));
+    }
+    let id = |text: &str| LineId::ALL.iter().copied().find(|id| id.id() == text);
+    let lines = written.lines.iter().filter_map(|line| Some((id(&line.id)?, Bytes(line.resident_bytes))));
+    let baseline = Baseline { time, rss: Bytes(written.rss_bytes), lines: lines.collect() };
+    Ok(Earlier { pid: written.process.pid, baseline })
 }

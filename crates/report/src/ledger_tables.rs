@@ -10,13 +10,14 @@ use plimsoll_observer::units::Bytes;
 use crate::ledger_text::Explanation;
 use crate::words::{cut, printable};
 
-/// Sizes in KiB, as pmap prints them.
+/// Sizes in KiB, as pmap prints them. A mapping that the kernel made of several owners' is cut where they meet; `±` says how far
+/// the share of each may be wrong, 0 where the page map settled it.
 pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io::Result<()> {
     let Explanation { snapshot, ledger, .. } = explanation;
     writeln!(
         out,
-        "{:<16} {:<16} {:>12} {:>10} {:>10} {:>8} perm {:<16} owner, name",
-        "start", "end", "size-KiB", "rss-KiB", "dirty-KiB", "swap-KiB", "line"
+        "{:<16} {:<16} {:>12} {:>10} {:>8} {:>10} {:>8} perm {:<16} owner, name",
+        "start", "end", "size-KiB", "rss-KiB", "±KiB", "dirty-KiB", "swap-KiB", "line"
     )?;
     for piece in &ledger.pieces {
         let vma = &snapshot.vmas[piece.vma];
@@ -34,11 +35,12 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
         let text = cut(format!("{owner}{name}{}", if vma.deleted { " (deleted)" } else { "" }).trim(), width.max(40));
         writeln!(
             out,
-            "{:016x} {:016x} {:>12} {:>10} {:>10} {:>8} {} {line:<16} {text}",
+            "{:016x} {:016x} {:>12} {:>10} {:>8} {:>10} {:>8} {} {line:<16} {text}",
             piece.range.start,
             piece.range.end,
             piece.range.length().0 / 1024,
             kib(piece.resident),
+            kib(piece.error),
             whole(vma.private_dirty + vma.shared_dirty),
             whole(vma.swap),
             permissions(vma),

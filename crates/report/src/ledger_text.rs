@@ -5,8 +5,8 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::gap::Source;
-use plimsoll_observer::ledger::{Grade, Group, Ledger, Line, LineId};
-use plimsoll_observer::snapshot::{CgroupVersion, ProcessState, Snapshot};
+use plimsoll_observer::ledger::{Grade, Group, Ledger, Line, LineId, Owner};
+use plimsoll_observer::snapshot::{AllocatorKind, CgroupVersion, NmtMode, ProcessState, Snapshot};
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Severity, Verdict};
 
@@ -26,8 +26,14 @@ pub struct Style {
     pub width: usize,
 }
 
+/// Of a wide terminal; a narrow one has half of it, for the sake of the notes.
 const BAR: usize = 24;
+const NARROW: usize = 100;
 const NAME: usize = 26;
+/// Columns of a command beside its facts, at least.
+const COMMAND: usize = 40;
+/// A note that has less room than this beside its bar stands below it.
+const NOTE: usize = 24;
 /// Children shown below a line, and the share of RSS below which a line shows none.
 const CHILDREN: usize = 4;
 const WORTH_CHILDREN: f64 = 4.0;
@@ -86,7 +92,8 @@ impl<W: Write> Page<'_, W> {
         let process = &self.snapshot.process;
         let command = match process.command.is_empty() {
             true => format!("({})", process.name),
-            false => process.command.join(" "),
+            // A title that the program wrote over its arguments (setproctitle) is padded to their length.
+            false => process.command.join(" ").trim_end().to_owned(),
         };
         let mut facts = vec![format!("pid {}", process.pid)];
         if let Some(inner) = process.namespaced_pid {
@@ -102,8 +109,18 @@ impl<W: Write> Page<'_, W> {
             facts.push("stopped".to_owned());
         }
         let facts = facts.join("   ");
-        let room = self.style.width.saturating_sub(facts.chars().count() + 3).max(20);
-        writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, room)))?;
+        let room = self.style.width.saturating_sub(facts.chars().count() + 3);
+        // What a command does stands at its end: where little of it would be left, the facts take a row of their own.
+        if room >= COMMAND || command.chars().count() <= room {
+            writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, room)))?;
+        } else {
+            writeln!(
+                self.out,
+                "{}\n{facts}",
+                self.ink(Ink::Bold, &cut(&command, self.style.width)),
+                facts = spread(&facts, self.style.width)
+            )?;
+        }
 
         let rss = self.ledger.rss;
         let mut second = format!("RSS {rss}");
@@ -138,7 +155,13 @@ impl<W: Write> Page<'_, W> {
         if process.swap > Bytes(0) {
             second += &format!("   swapped out {}", process.swap);
         }
-        writeln!(self.out, "{second}\n")
+        writeln!(self.out, "{}", spread(&second, self.style.width))?;
+        if let Some(baseline) = &self.snapshot.baseline {
+            let seconds = (self.snapshot.time - baseline.time).max(0.0);
+            let change = signed(baseline.change_of_rss(self.ledger));
+            writeln!(self.out, "{change} RSS since the baseline, {} ago", duration((seconds * 1e9) as u64))?;
+        }
+        writeln!(self.out)
     }
 
     fn lines(&mut self) -> io::Result<()> {
@@ -176,9 +199,19 @@ impl<W: Write> Page<'_, W> {
 
     fn line(&mut self, line: &Line, widest: Bytes) -> io::Result<()> {
         let bar = self.bar(line, widest);
-        let note = self.note(line);
-        let text = format!("    {:<w$}{:>10}  {bar}", line.name, line.resident.to_string(), w = NAME);
-        writeln!(self.out, "{}  {}", text, self.ink(Ink::Dim, &note).trim_end())?;
+        let column = 4 + NAME + 12 + self.bar_width() + 2;
+        let room = self.style.width.saturating_sub(column);
+        let (column, room) = if room < NOTE { (8, self.style.width - 8) } else { (column, room) };
+        let mut notes = wrapped(&self.note(line), room).into_iter();
+        let beside = if column == 8 { String::new() } else { notes.next().unwrap_or_default() };
+        let pad = if beside.is_empty() { 0 } else { self.bar_width() - bar.chars().count() + 2 };
+        let text = format!("    {:<w$}{:>10}  ", line.name, line.resident.to_string(), w = NAME);
+        let text = if bar.is_empty() && beside.is_empty() { text.trim_end() } else { &text };
+        let bar = self.ink(Ink::Group(line.id.group()), &bar);
+        writeln!(self.out, "{text}{bar}{:pad$}{}", "", self.ink(Ink::Dim, &beside))?;
+        for row in notes.filter(|row| !row.is_empty()) {
+            writeln!(self.out, "{:column$}{}", "", self.ink(Ink::Dim, &row))?;
+        }
         if line.resident.percent_of(self.ledger.rss) < WORTH_CHILDREN || line.children.len() < 2 {
             return Ok(());
         }
@@ -206,15 +239,33 @@ impl<W: Write> Page<'_, W> {
     /// Eighths of a block, so that a bar is never longer than its figure.
     fn bar(&self, line: &Line, widest: Bytes) -> String {
         const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-        let eighths = Bytes((BAR * 8) as u64).scaled(line.resident.0, widest.0).0 as usize;
-        let text = format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8]);
-        let pad = " ".repeat(BAR.saturating_sub(text.chars().count()));
-        format!("{}{pad}", self.ink(Ink::Group(line.id.group()), &text))
+        let eighths = Bytes((self.bar_width() * 8) as u64).scaled(line.resident.0, widest.0).0 as usize;
+        format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+    }
+
+    fn bar_width(&self) -> usize {
+        if self.style.width < NARROW { BAR / 2 } else { BAR }
+    }
+
+    /// A sentence below the table, in as many rows as the terminal needs.
+    fn below(&mut self, text: &str, dim: bool) -> io::Result<()> {
+        for (index, row) in wrapped(text, self.style.width - 4).iter().enumerate() {
+            let indent = if index == 0 { 2 } else { 4 };
+            let row = if dim { self.ink(Ink::Dim, row) } else { row.clone() };
+            writeln!(self.out, "{:indent$}{row}", "")?;
+        }
+        Ok(())
     }
 
     /// What a reader asks next about this line.
     fn note(&self, line: &Line) -> String {
         let mut notes = Vec::new();
+        if let Some(baseline) = &self.snapshot.baseline {
+            let change = baseline.change(self.ledger, line.id);
+            if Bytes(change.unsigned_abs()) >= Bytes::kib(64) {
+                notes.push(format!("{} since", signed(change)));
+            }
+        }
         match line.id {
             LineId::JavaHeap => {
                 if let Some(heap) = self.snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref()) {
@@ -229,6 +280,8 @@ impl<W: Write> Page<'_, W> {
                 if let Some(glibc) = &self.snapshot.glibc {
                     let arenas = glibc.arenas.len();
                     let trimmable: Bytes = glibc.arenas.iter().map(|arena| arena.trimmable).sum();
+                    // The walk and smaps are two readings: no more can be given back than smaps counts.
+                    let trimmable = trimmable.min(line.resident);
                     let plural = if arenas == 1 { "" } else { "s" };
                     notes.push(format!("{arenas} arena{plural}; a trim would give back {trimmable}"));
                 }
@@ -238,9 +291,17 @@ impl<W: Write> Page<'_, W> {
                     let blocks: u64 = glibc.arenas.iter().map(|arena| arena.live_count).sum();
                     notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
                 }
+                if self.snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
+                    notes.push("the VM's own among them: NMT is off".to_owned());
+                }
             }
-            LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap if line.reserved > line.resident => {
-                notes.push(format!("of {} address space", line.reserved));
+            LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
+                if line.reserved > line.resident {
+                    notes.push(format!("of {} address space", line.reserved));
+                }
+                if line.id == LineId::ImageHeap && self.snapshot.unpacked.is_some() {
+                    notes.push("a packed program: copies, not pages of its file".to_owned());
+                }
             }
             LineId::MappedFiles => {
                 let clean = self.clean(line.id);
@@ -249,8 +310,17 @@ impl<W: Write> Page<'_, W> {
                 }
             }
             LineId::OtherAllocator => {
-                let kinds: Vec<String> = line.children.iter().take(2).map(|child| cut(&child.name, 24)).collect();
-                notes.push(format!("{}; mappings of the program's own may be among it", kinds.join(", ")));
+                let kinds: Vec<String> = line.children.iter().take(2).map(|child| cut(&child.name, 32)).collect();
+                let unsure =
+                    if line.grade == Grade::Estimated { "; the program's own mmap may be among it" } else { "" };
+                notes.push(format!("{}{unsure}", kinds.join(", ")));
+                if let Some(python) = &self.snapshot.pymalloc {
+                    notes.push(format!("{} live", python.live));
+                }
+                let given_back = self.given_back(line.id);
+                if given_back.percent_of(line.resident) >= 1.0 {
+                    notes.push(format!("{given_back} given back: the kernel takes it when it needs it"));
+                }
                 return notes.join(", ");
             }
             _ => {}
@@ -261,8 +331,15 @@ impl<W: Write> Page<'_, W> {
         notes.join(", ")
     }
 
+    /// Given back by MADV_FREE: resident until the kernel needs it. Of mappings that are wholly the line's.
+    fn given_back(&self, id: LineId) -> Bytes {
+        let pieces =
+            self.ledger.pieces.iter().filter(|piece| matches!(&piece.owner, Owner::Line(line, _) if *line == id));
+        let vmas = pieces.filter_map(|piece| self.snapshot.vmas.get(piece.vma).filter(|vma| vma.range == piece.range));
+        vmas.map(|vma| vma.lazy_free).sum()
+    }
+
     fn clean(&self, id: LineId) -> Bytes {
-        use plimsoll_observer::ledger::Owner;
         let mine = |owner: &Owner| matches!(owner, Owner::Line(line, _) if *line == id);
         let vmas =
             self.ledger.pieces.iter().filter(|piece| mine(&piece.owner)).map(|piece| &self.snapshot.vmas[piece.vma]);
@@ -283,11 +360,10 @@ impl<W: Write> Page<'_, W> {
                 .collect();
             let rest = Bytes(sum.rest.unsigned_abs());
             let sign = if sum.rest < 0 { '−' } else { '+' };
-            writeln!(
-                self.out,
-                "\n  what the limit counts: {} = {} {sign} rest {rest}",
-                sum.charged,
-                parts.join(" + ")
+            writeln!(self.out)?;
+            self.below(
+                &format!("what the limit counts: {} = {} {sign} rest {rest}", sum.charged, parts.join(" + ")),
+                false,
             )?;
         }
         if let Some(glibc) = &snapshot.glibc
@@ -296,15 +372,18 @@ impl<W: Write> Page<'_, W> {
         {
             let how = match glibc.arena_cap_set {
                 true => "set".to_owned(),
-                false => format!("8 × {} CPUs", snapshot.host.cpus_online),
+                false => format!("8 × {} CPUs", cap / 8),
             };
             let quota = snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
             let quota = quota.map(|cpus| format!("; the cgroup's quota is {cpus:.1} CPUs")).unwrap_or_default();
             let ceiling = Bytes::mib(64).scaled(cap, 1);
-            writeln!(
-                self.out,
-                "\n  arenas {} of at most {cap} ({how}): address space up to {ceiling}{quota}",
-                glibc.arenas.len()
+            writeln!(self.out)?;
+            self.below(
+                &format!(
+                    "arenas {} of at most {cap} ({how}): address space up to {ceiling}{quota}",
+                    glibc.arenas.len()
+                ),
+                false,
             )?;
         }
         let sources: Vec<String> = snapshot
@@ -319,22 +398,25 @@ impl<W: Write> Page<'_, W> {
                 _ => String::new(),
             };
             let text = format!(
-                "  {} mappings; at most {} ms under the target's mmap lock{skew}; read: {}",
+                "{} mappings; at most {} ms under the target's mmap lock{skew}; read: {}",
                 count(snapshot.vmas.len() as u64),
                 millis(smaps.took),
                 sources.join(", ")
             );
-            writeln!(self.out, "{}", self.ink(Ink::Dim, &text))?;
+            self.below(&text, true)?;
         }
         Ok(())
     }
 
+    /// What to type stands once, below the last of the gaps that it closes.
     fn gaps(&mut self) -> io::Result<()> {
-        for gap in &self.snapshot.gaps {
+        let gaps = &self.snapshot.gaps;
+        for (index, gap) in gaps.iter().enumerate() {
             let mark = self.ink(Ink::Yellow, "?");
             writeln!(self.out, "{mark} {}: {}", gap.source.name(), printable(&gap.reason))?;
             writeln!(self.out, "    so   {}", printable(&gap.effect))?;
-            if !gap.remedy.is_empty() {
+            let again = gaps[index + 1..].iter().any(|later| later.remedy == gap.remedy);
+            if !gap.remedy.is_empty() && !again {
                 writeln!(self.out, "    type {}", printable(&gap.remedy))?;
             }
         }
@@ -387,6 +469,10 @@ impl<W: Write> Page<'_, W> {
     }
 }
 
+fn signed(change: i64) -> String {
+    format!("{}{}", if change < 0 { '−' } else { '+' }, Bytes(change.unsigned_abs()))
+}
+
 fn runtime(snapshot: &Snapshot) -> Option<String> {
     if let Some(vm) = &snapshot.hotspot {
         return Some(cut(format!("HotSpot {}", vm.version).trim(), 40));
@@ -394,9 +480,19 @@ fn runtime(snapshot: &Snapshot) -> Option<String> {
     if let Some(image) = &snapshot.native_image {
         return Some(cut(format!("native image {}", image.version).trim(), 40));
     }
-    let serving = snapshot.allocators.iter().find(|known| known.serves_malloc)?;
+    let language = match snapshot.allocators.iter().find(|known| known.kind.is_runtime()) {
+        Some(known) if known.kind == AllocatorKind::Go => Some("Go".to_owned()),
+        Some(known) => Some(known.kind.to_string()),
+        None => snapshot.pymalloc.as_ref().map(|_| "CPython".to_owned()),
+    };
+    let serving = snapshot.allocators.iter().find(|known| known.serves_malloc);
     let version = snapshot.glibc.as_ref().map(|glibc| glibc.version.as_str()).unwrap_or_default();
-    Some(cut(format!("{} {version}", serving.kind).trim(), 40))
+    let malloc = serving.map(|serving| match serving.kind {
+        AllocatorKind::Glibc => format!("glibc {version}").trim_end().to_owned(),
+        other => other.to_string(),
+    });
+    let both: Vec<String> = [language, malloc].into_iter().flatten().collect();
+    (!both.is_empty()).then(|| cut(&both.join(", "), 40))
 }
 
 /// The tail of a path says more than its head.
@@ -418,6 +514,24 @@ fn name(source: Source) -> &'static str {
 
 fn millis(took: std::time::Duration) -> String {
     format!("{:.1}", took.as_secs_f64() * 1e3)
+}
+
+/// Facts, three blanks apart, in rows of at most `width` columns.
+fn spread(facts: &str, width: usize) -> String {
+    let mut column = 0;
+    let mut out = String::new();
+    for fact in facts.split("   ") {
+        let length = fact.chars().count();
+        let (gap, at) = match column {
+            0 => ("", 0),
+            n if n + 3 + length > width => ("\n", 0),
+            n => ("   ", n + 3),
+        };
+        out += gap;
+        out += fact;
+        column = at + length;
+    }
+    out
 }
 
 /// Words in rows of at most `width` columns.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Caller, Figures, Frame, Runtime};
+use plimsoll_observer::books::{Books, Caller, Category, Figures, Frame, Runtime};
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::units::Bytes;
@@ -43,6 +43,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         Life::Live => "live",
         Life::Exited => "exited",
         Life::Killed => "killed, or replaced by exec",
+        Life::Detached => "as it was at the detach",
     };
     let runtime = match (process.runtime, &process.runtime_version) {
         (Runtime::Native, _) => String::new(),
@@ -53,6 +54,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let how_long = match books.life {
         Life::Live => "up",
         Life::Exited => "ran",
+        Life::Detached => "tracked",
         // Nobody noted the moment of the kill.
         Life::Killed => "ran at least",
     };
@@ -68,6 +70,8 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let total = &books.total;
     let blocks = format!("{} in {} blocks", total.live, count(total.live_count));
     let peak = match total.peak_time_ns {
+        // Blocks of what the central figures hadn't heard of are missing in their count: small ones by the hundred.
+        Some(at) if books.peak_error.0 > total.peak.0 / 10 => format!("{} at {}", total.peak, moment_text(at)),
         Some(at) => format!("{} in {} blocks at {}", total.peak, count(total.count_at_peak), moment_text(at)),
         None => format!("{} in {} blocks, now", total.peak, count(total.count_at_peak)),
     };
@@ -97,8 +101,23 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let shown = |f: &Figures| f.size() + f.reserved + f.peak > Bytes::ZERO;
     let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
     order.sort_by(|a, b| b.figures.size().cmp(&a.figures.size()).then_with(|| a.name.cmp(&b.name)));
-    for category in order {
+    let (shown, folded) = worth_a_line(order, &books.total);
+    for category in shown {
         category_line(out, &category.name, &category.figures, &books.total, resident)?;
+    }
+    if !folded.is_empty() {
+        let sum = |of: fn(&Figures) -> Bytes| folded.iter().map(|category| of(&category.figures)).sum::<Bytes>();
+        let rest = Figures {
+            live: sum(|f| f.live),
+            live_count: folded.iter().map(|category| category.figures.live_count).sum(),
+            committed: sum(|f| f.committed),
+            reserved: sum(|f| f.reserved),
+            files: sum(|f| f.files),
+            resident: Some(sum(|f| f.resident.unwrap_or_default())),
+            // Peaks of different moments don't add up.
+            ..Figures::default()
+        };
+        category_line(out, &format!("{} small ones", folded.len()), &rest, &books.total, resident)?;
     }
     category_line(out, "total", &books.total, &books.total, resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
@@ -111,6 +130,16 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         writeln!(out, "The kernel can drop their pages and load them again, so they have no share.")?;
     }
     Ok(())
+}
+
+/// Categories with lines of their own, and those that hold and held less than a thousandth of the total: they share one, unless
+/// there are only a few of them. JSON has them all.
+fn worth_a_line<'b>(order: Vec<&'b Category>, total: &Figures) -> (Vec<&'b Category>, Vec<&'b Category>) {
+    const FEW: usize = 3;
+    let least = Bytes(total.size().0 / 1000);
+    let is_small = |f: &Figures| f.size() < least && f.peak < least && f.reserved < least;
+    let (small, large): (Vec<_>, Vec<_>) = order.iter().partition(|category| is_small(&category.figures));
+    if small.len() > FEW { (large, small) } else { (order, Vec::new()) }
 }
 
 fn category_line(out: &mut dyn Write, name: &str, f: &Figures, total: &Figures, resident: bool) -> io::Result<()> {
@@ -243,6 +272,15 @@ fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 
 fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out)?;
+    if let Some(before) = &books.before {
+        writeln!(
+            out,
+            "before the attach: {} in {} blocks are live besides (glibc's arenas less these books; ± {})",
+            before.live,
+            count(before.live_count),
+            before.error
+        )?;
+    }
     let own = &books.own;
     writeln!(
         out,
@@ -253,7 +291,11 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         own.segment
     )?;
     if books.peak_error > Bytes::ZERO {
-        writeln!(out, "Peaks may be up to {} too low (central figures lag behind the threads).", books.peak_error)?;
+        writeln!(
+            out,
+            "Peaks may be up to {} too low, and their counts lag too (central figures lag behind the threads).",
+            books.peak_error
+        )?;
     }
     books.gaps.iter().try_for_each(|gap| write_gap(out, gap))
 }

@@ -43,10 +43,11 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`: the two largest units.
+/// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: the two largest units.
 pub fn duration(ns: u64) -> String {
     let s = ns / 1_000_000_000;
     match s {
+        0 if ns < 100_000_000 => format!("{} ms", ns / 1_000_000),
         0..60 => format!("{}.{} s", s, ns / 100_000_000 % 10),
         60..3600 => format!("{} min {} s", s / 60, s % 60),
         3600..86400 => format!("{} h {} min", s / 3600, s / 60 % 60),
@@ -71,7 +72,14 @@ pub fn parse_moment(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (h, m, s, ms) = (number(11, 13)?, number(14, 16)?, number(17, 19)?, number(20, 23)?);
-    if year < 1970 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    // Later ones don't fit into ns.
+    if !(1970..2500).contains(&year)
+        || h > 23
+        || m > 59
+        || s > 60
+        || !(1..=12).contains(&month)
+        || !(1..=31).contains(&day)
+    {
         return None;
     }
     // Days before the given one, counted in years that begin on 1 March, so that the leap day is the last.
@@ -120,8 +128,8 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         let s = 1_000_000_000;
         assert_eq!(
-            [5_300_000_000, 125 * s, 7300 * s, 273_700 * s].map(duration),
-            ["5.3 s", "2 min 5 s", "2 h 1 min", "3 d 4 h"]
+            [12_900_000, 5_300_000_000, 125 * s, 7300 * s, 273_700 * s].map(duration),
+            ["12 ms", "5.3 s", "2 min 5 s", "2 h 1 min", "3 d 4 h"]
         );
     }
 }

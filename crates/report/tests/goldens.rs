@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use plimsoll_observer::books::Books;
 use plimsoll_observer::diff::diff;
 use plimsoll_observer::source::segment::{self, Life};
+use plimsoll_observer::units::Bytes;
 use plimsoll_report::{diff as changes, hotspot, json, native_image, text};
 
 #[path = "../../observer/tests/synthetic/mod.rs"]
@@ -53,6 +54,29 @@ fn bytes(write: impl Fn(&mut dyn std::io::Write) -> std::io::Result<()>) -> Vec<
 }
 
 #[test]
+fn the_smallest_categories_share_a_line() {
+    let mut s = synthetic::server(4711);
+    for index in 0..6u32 {
+        let small = s.category(&format!("small-{index}"), 1) as u16;
+        let caller = s.caller(small, &[0x40_6000 + u64::from(index)]);
+        s.row(synthetic::RowOf { caller, slot: 1, alloc: (2, 64, 60), free: (0, 0, 0) });
+    }
+    let books = books(s, 1_010_000_000_000);
+    let text = String::from_utf8(bytes(|out| text::write(out, &books, text::By::Category))).expect("UTF-8");
+    let line = text.lines().find(|line| line.contains(" small ones")).expect("a line for all of them");
+    let number: usize = line.split(' ').next().unwrap().parse().unwrap();
+    assert!(number >= 6 && !text.contains("small-3"), "{text}");
+    let lines =
+        text.lines().skip_while(|line| !line.starts_with("category")).take_while(|line| !line.is_empty()).count();
+    let json = String::from_utf8(bytes(|out| json::write(out, &books, None, json::Frames::InSites))).expect("UTF-8");
+    assert!(json.contains("small-3"), "JSON has all of them");
+    let shown =
+        books.categories.iter().filter(|c| c.figures.size() + c.figures.reserved + c.figures.peak > Bytes(0)).count();
+    // Head, total and the common line stand beside the categories that have their own.
+    assert_eq!(lines - 3 + number, shown, "{text}");
+}
+
+#[test]
 fn text_by_everything() {
     let books = server();
     for (by, name) in [
@@ -68,10 +92,27 @@ fn text_by_everything() {
 #[test]
 fn json_and_back() {
     let books = server();
-    let written = bytes(|out| json::write(out, &books));
+    let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
     golden("report.json", &written);
-    let again = bytes(|out| json::write(out, &json::parse(&written).unwrap()));
-    assert!(written == again, "a saved report reads as what it was");
+    for place in [json::Frames::InSites, json::Frames::InTable] {
+        let saved = bytes(|out| json::write(out, &books, None, place));
+        let read = json::parse(&saved).unwrap().0;
+        let again = bytes(|out| json::write(out, &read, None, json::Frames::InSites));
+        assert!(written == again, "a saved report reads as what it was: {place:?}");
+    }
+}
+
+/// As the first release of the schema wrote it, indented and with every field.
+#[test]
+fn json_as_it_was_first_written() {
+    let saved = include_bytes!("../../../goldens/report-schema-1.json");
+    let (books, _) = json::parse(saved).expect("it is still read");
+    let written = |books| bytes(|out| json::write(out, books, None, json::Frames::InSites));
+    assert!(written(&books) == written(&server()));
+    let table = bytes(|out| json::write(out, &books, None, json::Frames::InTable));
+    let text = String::from_utf8(table).expect("UTF-8").replacen("\"stack\":[0", "\"stack\":[4294967295", 1);
+    let error = json::parse(text.as_bytes()).expect_err("a place that isn't in the table");
+    assert_eq!(error, "it is a damaged report: there is no frame 4294967295");
 }
 
 #[test]
@@ -121,7 +162,7 @@ fn what_is_no_report_is_refused_in_one_sentence() {
         (b"{\"schema\":\"plimsoll.ledger/1\"}", "it is what explain wrote; wanted is: plimsoll report PID"),
         (
             b"{\"schema\":\"plimsoll.report/9\"}",
-            "its schema is 'plimsoll.report/9', this plimsoll reads 'plimsoll.report/1'",
+            "its schema is 'plimsoll.report/9', this plimsoll reads 'plimsoll.report/1' and 'plimsoll.report/2'",
         ),
         (b"{\"schema\":\"plimsoll.report/1\"}", "it is a damaged report"),
         (b"\xff\xfe", "it is no report"),

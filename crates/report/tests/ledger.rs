@@ -153,6 +153,25 @@ fn the_text_is_the_golden_one() {
 }
 
 #[test]
+fn nothing_is_wider_than_the_terminal_but_what_is_to_be_pasted() {
+    let explanation = shop();
+    let pasted: Vec<&str> =
+        explanation.verdicts.iter().flat_map(|v| &v.remedies).flat_map(|r| r.how.lines().chain([&*r.what])).collect();
+    for width in [60, 80, 100, 132, 200] {
+        let mut out = Vec::new();
+        ledger_text::write(&mut out, &explanation, Style { colour: false, width }).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let figures = text.lines().take_while(|row| !row.starts_with('?'));
+        let rest = text.lines().filter(|row| !pasted.iter().any(|how| row.ends_with(how)));
+        for row in figures.chain(rest) {
+            assert!(row.chars().count() <= width, "{width}: {row}");
+            assert_eq!(row.trim_end(), row, "{width}");
+        }
+        assert!(text.contains("needs it") && text.contains("java -jar shop.jar"), "{text}");
+    }
+}
+
+#[test]
 fn the_json_is_the_golden_one() {
     let mut out = Vec::new();
     ledger_json::write(&mut out, &shop()).unwrap();

@@ -16,7 +16,7 @@ macro_rules! counters {
             &[$(CounterRow { name: stringify!($name), unit: $unit, doc: concat!($($doc,)*) },)*];
 
         /// What the tracker writes into the schema page: a line `name unit` for each counter, in order.
-        pub const SCHEMA: &str = concat!("plimsoll.segment/1\n", $(stringify!($name), " ", $unit, "\n",)*);
+        pub const SCHEMA: &str = concat!("plimsoll.segment/2\n", $(stringify!($name), " ", $unit, "\n",)*);
     };
 }
 
@@ -107,4 +107,28 @@ counters! {
     memo_checks "count",
     /// Those of them where the walk came to another caller: a fault of the memo.
     memo_disagreements "count",
+    /// New sites that found no room: their blocks are in their caller's rows.
+    sites_merged "count",
+    /// Sites whose stack was cut because the section of frames is full.
+    frames_cut "count",
+    /// Blocks sampled.
+    samples "count",
+    /// Blocks to be sampled that found no room among the live samples; they are in no estimate.
+    samples_dropped "count",
+    /// Usable bytes of those, each divided by its probability: by how much the estimates are too low.
+    samples_dropped_bytes "bytes",
+    /// Deep stacks walked: for each sample, and in exact mode for what the memo didn't know.
+    deep_walks "count",
+    /// Frames of those walks.
+    deep_frames "count",
+    /// Java methods that found no room: their frames are addresses.
+    methods_lost "count",
+    /// Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time.
+    attaches "count",
+    /// CLOCK_BOOTTIME of the last attach.
+    attached_ns "ns",
+    /// Words of import tables that the last attach gave the hooks.
+    import_words "count",
+    /// Words of import tables that could not be written: calls through them aren't seen.
+    import_words_left "count",
 }

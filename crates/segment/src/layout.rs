@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 /// First eight bytes of every segment, in the writer's byte order.
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"PLIMSEG1");
 /// Version of everything in this file. A reader refuses others.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// File name ending of a segment: `PID-BOOTTIME_NS.seg`.
 pub const SUFFIX: &str = ".seg";
 /// How many segments of dead processes are kept in a directory unless the user says otherwise.
@@ -27,6 +27,8 @@ macro_rules! sections {
         pub const SECTIONS: usize = [$($name,)*].len();
         /// Names, in order.
         pub const SECTION_NAMES: [&str; SECTIONS] = [$($name,)*];
+        /// All of them, in order.
+        pub const ALL_SECTIONS: [Section; SECTIONS] = [$(Section::$id,)*];
         const SIZES: [(usize, usize); SECTIONS] = [$(($entry, $capacity),)*];
     };
 }
@@ -42,12 +44,22 @@ sections! {
     Modules "modules", Module::BYTES, 4096;
     /// [`Thread`].
     Threads "threads", Thread::BYTES, 32_768;
-    /// [`Caller`].
-    Callers "callers", Caller::BYTES, 65_536;
+    /// [`Caller`]: callers, and the sites under them.
+    Callers "callers", Caller::BYTES, 131_072;
     /// [`Row`].
-    Rows "rows", Row::BYTES, 262_144;
+    Rows "rows", Row::BYTES, 1 << 20;
     /// The virtual memory map, raw.
     Vmap "vmap", 1, 16 << 20;
+    /// [`FrameNode`]: the stacks of the sites, a tree.
+    Frames "frames", FrameNode::BYTES, 1 << 20;
+    /// [`Method`]: what frames of Java code name.
+    Methods "methods", Method::BYTES, 65_536;
+    /// Text that methods refer to.
+    Names "names", 1, 16 << 20;
+    /// [`Sample`]: in no order; entries are used again.
+    Samples "samples", Sample::BYTES, 65_536;
+    /// [`SiteSamples`].
+    SiteSamples "site_samples", SiteSamples::BYTES, 131_072;
 }
 
 impl Section {
@@ -74,8 +86,9 @@ impl Section {
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 4096;
 /// Bytes of the whole (sparse) file: the bound of its growth.
-pub const FILE_BYTES: usize = Section::Vmap.offset() + (Section::Vmap.capacity()).next_multiple_of(PAGE);
-const _: () = assert!(FILE_BYTES <= 64 << 20, "docs/segment.md states 64 MiB as the bound");
+pub const FILE_BYTES: usize = LAST.offset() + (LAST.capacity() * LAST.entry_bytes()).next_multiple_of(PAGE);
+const LAST: Section = ALL_SECTIONS[SECTIONS - 1];
+const _: () = assert!(FILE_BYTES <= 192 << 20, "docs/segment.md states 192 MiB as the bound");
 
 /// One line of the header's section table (32 bytes).
 #[repr(C)]
@@ -104,6 +117,8 @@ pub enum State {
     Exited = 2,
     /// Made by fork() for a child that has not started yet.
     Prepared = 3,
+    /// The tracker was detached: the books are as they were then.
+    Detached = 4,
 }
 
 /// The composition of the total at a peak: written into one half while the other is valid.
@@ -176,12 +191,45 @@ pub struct Header {
     pub sections: [SectionEntry; 16],
     /// Counters, in the order of the schema page.
     pub values: CounterArray,
+    /// What an observer asks for: mode | mean of the sampling in bytes << 8; see [`control`]. The only field that
+    /// others than the tracker write, by one pwrite of eight bytes. The tracker puts it into force at a thread's next
+    /// sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start.
+    pub control: AtomicU64,
+    /// What is in force of it. `mode` says the mode again.
+    pub in_force: AtomicU64,
+    /// CLOCK_BOOTTIME since when, ns: blocks from before have the sites of the mode that was in force then.
+    pub in_force_ns: AtomicU64,
 }
+
+/// The control word of a mode (0 off, 1 sampled, 2 exact) and a mean of the sampling in bytes, brought into its bounds.
+pub const fn control(mode: u32, mean: u64) -> u64 {
+    let mean = if mean < SAMPLE_BOUNDS.0 {
+        SAMPLE_BOUNDS.0
+    } else if mean > SAMPLE_BOUNDS.1 {
+        SAMPLE_BOUNDS.1
+    } else {
+        mean
+    };
+    (if mode > 2 { 1 } else { mode }) as u64 | mean << 8
+}
+
+/// Mode and mean of a control word, whatever it holds.
+pub const fn of_control(word: u64) -> (u32, u64) {
+    let word = control((word & 0xff) as u32, word >> 8);
+    ((word & 0xff) as u32, word >> 8)
+}
+
+/// Mean of the sampling unless the user says otherwise, bytes.
+pub const SAMPLE_MEAN: u64 = 512 << 10;
+/// Smallest and largest mean.
+pub const SAMPLE_BOUNDS: (u64, u64) = (256, 1 << 40);
+
 const _: () = assert!(core::mem::size_of::<Header>() <= HEADER_BYTES);
 const _: () = assert!(SECTIONS <= 16);
 const _: () = assert!(core::mem::offset_of!(Header, live_bytes) == 80);
 const _: () = assert!(core::mem::offset_of!(Header, sections) == 216);
 const _: () = assert!(core::mem::offset_of!(Header, values) == 728);
+const _: () = assert!(core::mem::offset_of!(Header, control) == 728 + 96 * 8);
 
 /// Whose malloc is below the hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,19 +361,23 @@ record! {
         creator: u64,
         /// 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's.
         stack_kind: u64,
+        /// The thread's name when it was last heard of, NUL-padded; empty if it never was.
+        name: text 16,
         /// Reserved, zero.
-        reserved: words 6,
+        reserved: words 4,
     }
 }
 
 record! {
-    /// A caller: up to eight native return addresses, innermost first, and the category they were given.
+    /// A caller: up to eight native return addresses, innermost first, and the category they were given. Or a site: a
+    /// deep stack under a caller, whose category it has; blocks of the caller that are not known to be of one of its
+    /// sites are in the caller's own rows, so a caller's sum is its rows and those of its sites.
     Caller, CallerFacts, 128 {
-        /// Frames in `frames`.
+        /// Frames in `frames`; of a site, frames of its stack.
         depth: u16,
         /// [`Category`] index.
         category: u16,
-        /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller.
+        /// Bit 0: the walk ended early; bit 1: ended at code of no module (JIT); bit 2: an overflow caller; bit 3: a site.
         flags: u32,
         /// Hash of frames and category; 0 = entry not complete, 1 = complete, but other code lies there now.
         hash: u64,
@@ -339,9 +391,12 @@ record! {
         count_at_peak: u64,
         /// CLOCK_BOOTTIME when first seen, ns.
         first_ns: u64,
-        /// Reserved, zero.
-        reserved: u64,
-        /// Return addresses (Avma), innermost first.
+        /// Of a site: index of its caller, which is no site; 0 = a caller. Below the site's own index.
+        parent: u32,
+        /// Of a site: [`FrameNode`] of its innermost frame.
+        stack: u32,
+        /// Return addresses (Avma), innermost first. Of a site: word 0 is its [`SiteSamples`] index, 0 = never sampled;
+        /// word 1 counts its calls of mmap, word 2 their bytes.
         frames: words 8,
     }
 }
@@ -369,6 +424,201 @@ record! {
         free_requested: u64,
     }
 }
+
+/// [`Caller`] flag: a site.
+pub const CALLER_SITE: u32 = 8;
+
+/// What a [`FrameNode`]'s value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FrameKind {
+    /// A native return address (Avma): the call is before it.
+    Native = 0,
+    /// [`Method`] index << 16 | bytecode index (0xffff: unknown).
+    Java = 1,
+    /// Return address in code that lies in no file and has no name: JIT, stubs.
+    Jit = 2,
+    /// The stack goes on outwards, but not this record of it; value: why, an [`Cut`].
+    Cut = 3,
+    /// A native address that is itself where a signal interrupted the code, not behind a call.
+    Interrupted = 4,
+}
+
+impl FrameKind {
+    /// Of a stored number; what is unknown is an address without a name.
+    pub const fn of(kind: u8) -> Self {
+        match kind {
+            0 => Self::Native,
+            1 => Self::Java,
+            3 => Self::Cut,
+            4 => Self::Interrupted,
+            _ => Self::Jit,
+        }
+    }
+}
+
+/// Why a stack's record ends before its outermost frame: the value of a node of [`FrameKind::Cut`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Cut {
+    /// Deeper than the bound: the innermost frames are kept.
+    Deep = 0,
+    /// No rule led on from the frame inside of this.
+    NoRule = 1,
+    /// The stack's words contradict the rules.
+    Broken = 2,
+    /// The rest lies beyond what is known of the stack (a coroutine's, a signal's own).
+    OtherStack = 3,
+    /// Code of no module whose frame pointer leads nowhere.
+    Jit = 4,
+    /// The section of frames was full.
+    Full = 5,
+    /// Within a stack: callers of the frame inside of this lie in the Java heap, since their virtual thread had been
+    /// unmounted; outwards follow the frames of the thread that carries it.
+    Unmounted = 6,
+}
+
+/// Flags of a [`FrameNode`].
+pub mod frame_flags {
+    /// Bits 0 to 2 of a Java frame: how it ran. 0 unknown.
+    pub const TIER: u8 = 7;
+    /// Interpreted.
+    pub const INTERPRETED: u8 = 1;
+    /// Compiled by C1.
+    pub const C1: u8 = 2;
+    /// Compiled by C2 (or another top-tier compiler).
+    pub const C2: u8 = 3;
+    /// A native method's wrapper.
+    pub const NATIVE: u8 = 4;
+    /// Inlined into the frame outside of it.
+    pub const INLINED: u8 = 8;
+    /// Found by frame pointers without a rule: likely, not certain.
+    pub const GUESSED: u8 = 16;
+    /// Other code lies at this address now; later stacks have nodes of their own.
+    pub const RETIRED: u8 = 128;
+}
+
+record! {
+    /// A frame of sites' stacks, shared by all stacks that agree from here outwards: a stack is its innermost node, and
+    /// `parent` leads outwards.
+    FrameNode, FrameNodeFacts, 16 {
+        /// By `kind`.
+        value: u64,
+        /// [`FrameNode`] one further out, whose index is below this one's; 0 = this is the outermost.
+        parent: u32,
+        /// [`FrameKind`].
+        kind: u8,
+        /// [`frame_flags`].
+        flags: u8,
+        /// Frames from here outwards, this one included.
+        depth: u16,
+    }
+}
+
+record! {
+    /// A Java method, or a stub of the VM. Never removed: the names outlive the class and the process.
+    Method, MethodFacts, 64 {
+        /// The tracker's own mark by which it knows the method again; nothing to a reader.
+        identity: u64,
+        /// CLOCK_BOOTTIME when first seen, ns; 0 = entry not complete.
+        first_ns: u64,
+        /// Offset in the names section: class, as in the class file (`java/util/zip/Inflater`).
+        class_at: u32,
+        /// Method.
+        name_at: u32,
+        /// Signature.
+        signature_at: u32,
+        /// Source file; 0 bytes = unknown.
+        source_at: u32,
+        /// Line numbers: pairs of u16, first bytecode index and line, by bytecode index, in the writer's byte order.
+        lines_at: u32,
+        /// Bytes of each.
+        lines_bytes: u32,
+        /// Of the class's name.
+        class_bytes: u16,
+        /// Of the method's name.
+        name_bytes: u16,
+        /// Of the signature.
+        signature_bytes: u16,
+        /// Of the source file's name.
+        source_bytes: u16,
+        /// Bit 0: native; bit 1: hidden class or method; bit 2: a stub of the VM, which has no class.
+        flags: u64,
+        /// Reserved, zero.
+        reserved: u64,
+    }
+}
+
+record! {
+    /// A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) / mean),
+    /// independently of others, so it stands for 1/p blocks: what the books of its kind are, is estimated without bias by
+    /// Σ 1/p, and the variance of that by Σ (1 − p) / p² (Horvitz and Thompson, 1952).
+    Sample, SampleFacts, 64 {
+        /// The block; 0 = free entry, 1 = being written.
+        address: u64,
+        /// Usable bytes.
+        usable: u64,
+        /// Requested bytes.
+        requested: u64,
+        /// 1/p, an f64's bits.
+        weight: u64,
+        /// CLOCK_BOOTTIME of the allocation, ns.
+        time_ns: u64,
+        /// [`Caller`] index of the site.
+        site: u32,
+        /// [`Thread`] slot that allocated it.
+        slot: u32,
+        /// `generation` of that slot then: which of the threads that had it.
+        generation: u64,
+        /// Reserved, zero.
+        reserved: u64,
+    }
+}
+
+record! {
+    /// Estimates for a site from its samples; all fields are sums over samples and only grow. Live = alloc − free.
+    SiteSamples, SiteSamplesFacts, 256 {
+        /// [`Caller`] index of the site; 0 = entry not complete.
+        site: u32,
+        /// Reserved, zero.
+        flags: u32,
+        /// Samples taken.
+        alloc_samples: u64,
+        /// Samples whose block is gone.
+        free_samples: u64,
+        /// Σ usable / p, rounded for each sample.
+        alloc_bytes: u64,
+        /// Σ requested / p.
+        alloc_requested: u64,
+        /// Σ 256 / p.
+        alloc_count_256: u64,
+        /// As `alloc_bytes`, of blocks that are gone.
+        free_bytes: u64,
+        /// As `alloc_requested`, of blocks that are gone.
+        free_requested: u64,
+        /// As `alloc_count_256`, of blocks that are gone.
+        free_count_256: u64,
+        /// Of those, bytes that were freed within [`TEMPORARY_NS`].
+        temporary_bytes: u64,
+        /// And 256 times their count.
+        temporary_count_256: u64,
+        /// Variance of `alloc_bytes`, Σ usable² (1 − p) / p², an f64's bits.
+        alloc_bytes_variance: u64,
+        /// Variance of the count, Σ (1 − p) / p², an f64's bits.
+        alloc_count_variance: u64,
+        /// As `alloc_bytes_variance`, of blocks that are gone.
+        free_bytes_variance: u64,
+        /// As `alloc_count_variance`, of blocks that are gone.
+        free_count_variance: u64,
+        /// Σ 256 / p by requested bytes: below 16, below 32, … below 256 KiB, all larger.
+        sizes_256: words 16,
+        /// Reserved, zero.
+        reserved: u64,
+    }
+}
+
+/// A sampled block that is freed within this time counts as temporary.
+pub const TEMPORARY_NS: u64 = 100_000_000;
 
 /// Fixed categories, in the order in which every tracker registers them.
 pub const FIXED_CATEGORIES: [&str; 7] =

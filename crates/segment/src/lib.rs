@@ -8,9 +8,14 @@
 //! 16 KiB        categories                256 B        1,024   append; figures: every thread, atomically
 //! 272 KiB       modules                   256 B        4,096   append, on the slow path
 //! …             threads                   128 B       32,768   append; a dead thread's slot is adopted
-//! …             callers                   128 B       65,536   append; never removed
-//! …             rows                       64 B      262,144   append; one owner thread each
+//! …             callers and sites         128 B      131,072   append; never removed
+//! …             rows                       64 B    1,048,576   append; one owner thread each
 //! …             virtual memory map          raw       16 MiB   under its lock; format in vmap.rs
+//! …             frames                     16 B    1,048,576   append; never removed
+//! …             methods                    64 B       65,536   append; never removed
+//! …             names (text)               text       16 MiB   append; never removed
+//! …             samples                    64 B       65,536   live blocks that were sampled; entries are used again
+//! …             site samples              256 B      131,072   append; figures: every thread, atomically
 //! ```
 //!
 //! The exact offsets are in [`layout`], and in each file's own section table, which is what a reader must use.
@@ -23,6 +28,22 @@
 //! Pages are populated (`MADV_POPULATE_WRITE`) before the first store into them, so that a full file system is an error
 //! code and not a SIGBUS. Since the page cache holds the pages, the file outlives the process whatever kills it.
 //!
+//! # Sites
+//!
+//! ```text
+//! row ──caller──▶ caller 5            frames[8], category                       blocks of no known site, or mode off
+//! row ──caller──▶ site 77 ──parent──▶ caller 5                                  exact: all its blocks; sampled: the samples
+//!                    ├─────stack────▶ frame 900 ─parent▶ frame 31 ─▶ … ─▶ 0     innermost … outermost, interned
+//!                    └─frames[0]────▶ site samples 12                           Σ weights and variances of its samples
+//! ```
+//! A site's rows add to its caller's. In *sampled* mode only sampled blocks are booked in their site, so what a site's
+//! rows hold are the samples themselves, unweighted; its figures are the estimates. In *exact* mode its rows are exact,
+//! and estimates are kept too (ages, temporary share, sizes). Mappings name their site in both modes.
+//!
+//! Rows name a caller or a site by the same number, so a block's key, the peaks, the drift and the shared rows are the
+//! same for both, and a sum by category never asks which it was. The rows are 2^20 because an exact site costs one for
+//! each thread that allocates there; the key of a block has 20 bits for them.
+//!
 //! # What a reader may rely on
 //!
 //! 1. `used` of a section only grows, and an entry below `used` has its identity (key, frames, name) complete:
@@ -32,19 +53,26 @@
 //!    program learns its address, its release before the real `free`. So a reader that reads *all* `free_*` of all rows
 //!    first and *all* `alloc_*` afterwards has, for each caller, `allocated ≥ freed`: nothing is ever negative.
 //! 3. Live = Σ rows (alloc − free). Σ categories = total, since both are sums of the same rows.
-//! 4. A process killed at any instant leaves at most one half-booked operation for each thread.
+//! 4. A frame's, a site's and a method's references (parent, stack, names) are to entries that were complete before it,
+//!    with smaller indexes where they are of its own section: no cycle can be built.
+//! 5. A sample is in the table before the program learns the block's address, and leaves it before the real `free`.
+//!    Its site's estimates are raised after it entered, and their free side after it left.
+//! 6. A process killed at any instant leaves at most one half-booked operation for each thread.
 //!
 //! # READER ALGORITHM
 //!
-//! read header, check magic, version, record sizes → read categories, modules, threads, callers up to `used` → read
-//! rows, keep `free_*` → read rows again, keep `alloc_*` → Σ by caller, Σ by category. The map has its own `seq`.
+//! read header, check magic, version, record sizes → read rows and site samples, keep `free_*` → read both again, keep
+//! `alloc_*` → read samples, callers, frames, methods, names, threads, modules, categories up to `used` (what refers
+//! before what is referred to) → Σ by site, Σ by caller, Σ by category. The map has its own `seq`.
 #![no_std]
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod counters;
 pub mod layout;
 mod record;
 pub mod rules;
+pub mod sites;
 pub mod vmap;
 
 pub use counters::{Counter, CounterRow};

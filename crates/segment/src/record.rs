@@ -2,6 +2,7 @@
 //! (atomics, so that a torn word can't exist) and the plain struct that a reader decodes from bytes.
 
 macro_rules! record {
+    (@cell u8) => { core::sync::atomic::AtomicU8 };
     (@cell u16) => { core::sync::atomic::AtomicU16 };
     (@cell u32) => { core::sync::atomic::AtomicU32 };
     (@cell u64) => { core::sync::atomic::AtomicU64 };

@@ -281,6 +281,12 @@ impl<'a> Rules<'a> {
     }
 }
 
+/// The place in an object's ranges that stands for no function: what the rules say of a stack that is *through* in the
+/// object and then in code of no file. A VM's native method that ends in a jump to its allocator has no frame left.
+pub const CALLED_BY_GENERATED: u32 = u32::MAX - 1;
+/// Its name in the rules.
+pub const GENERATED_NAME: &str = "generated-code";
+
 impl ModuleRules<'_> {
     /// What the symbol rules say about a place in the object.
     pub fn lookup(&self, svma: u64) -> Target {

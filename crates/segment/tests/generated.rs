@@ -93,7 +93,20 @@ fn record(name: &str, known: &[Record]) -> Record {
 
 fn records() -> Vec<Record> {
     let mut all = Vec::new();
-    for name in ["Composition", "SectionEntry", "Header", "Category", "Module", "Thread", "Caller", "Row"] {
+    for name in [
+        "Composition",
+        "SectionEntry",
+        "Header",
+        "Category",
+        "Module",
+        "Thread",
+        "Caller",
+        "Row",
+        "FrameNode",
+        "Method",
+        "Sample",
+        "SiteSamples",
+    ] {
         let record = record(name, &all);
         all.push(record);
     }
@@ -134,8 +147,8 @@ fn header(records: &[Record]) -> String {
         writeln!(h, "\n/* {} */\nstruct plimsoll_{} {{", plain(&r.doc), snake(&r.name)).unwrap();
         for f in &r.fields {
             let kind = match f.kind.as_str() {
-                "u8" => "char".to_string(),
-                "i64" | "u16" | "u32" | "u64" => {
+                "u8" if f.elements > 1 => "char".to_string(),
+                "i64" | "u8" | "u16" | "u32" | "u64" => {
                     format!("{}int{}_t", if f.kind.starts_with('u') { "u" } else { "" }, &f.kind[1..])
                 }
                 other => format!("struct plimsoll_{}", snake(other)),
@@ -181,7 +194,7 @@ fn page(records: &[Record]) -> String {
     )
     .unwrap();
     writeln!(p, "| section | offset | bytes of an entry | entries at most |\n| --- | --- | --- | --- |").unwrap();
-    for (name, s) in SECTION_NAMES.iter().zip(SECTIONS_IN_ORDER) {
+    for (name, s) in SECTION_NAMES.iter().zip(ALL_SECTIONS) {
         writeln!(p, "| {name} | {} | {} | {} |", s.offset(), s.entry_bytes(), s.capacity()).unwrap();
     }
     for r in records {
@@ -198,17 +211,6 @@ fn page(records: &[Record]) -> String {
     }
     p
 }
-
-const SECTIONS_IN_ORDER: [Section; SECTIONS] = [
-    Section::Schema,
-    Section::Command,
-    Section::Categories,
-    Section::Modules,
-    Section::Threads,
-    Section::Callers,
-    Section::Rows,
-    Section::Vmap,
-];
 
 fn same_or_bless(path: &str, text: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
@@ -237,12 +239,19 @@ fn the_parsed_layout_is_the_compiled_one() {
         SectionEntry: kind entry_bytes offset capacity used;
         Header: magic version header_bytes file_bytes pid ppid start_boottime_ns start_realtime_ns end_boottime_ns state mode
             allocator runtime counters composition live_bytes live_count peak_bytes count_at_peak peak_ns reserved_bytes
-            committed_bytes peak_reserved_bytes peak_committed_bytes compositions sections values;
+            committed_bytes peak_reserved_bytes peak_committed_bytes compositions sections values control in_force in_force_ns;
         Category: name kind flags live_bytes live_count peak_bytes count_at_peak peak_ns reserved_bytes committed_bytes
             peak_reserved_bytes peak_committed_bytes at_peak_bytes at_peak_count reserved;
         Module: start end bias loaded_ns unloaded_ns build_id build_id_bytes category path;
-        Thread: tid state stack_low stack_high guard_bytes start_ns end_ns generation own_bytes creator stack_kind reserved;
-        Caller: depth category flags hash live_bytes live_count peak_bytes count_at_peak first_ns reserved frames;
+        Thread: tid state stack_low stack_high guard_bytes start_ns end_ns generation own_bytes creator stack_kind name reserved;
+        Caller: depth category flags hash live_bytes live_count peak_bytes count_at_peak first_ns parent stack frames;
+        FrameNode: value parent kind flags depth;
+        Method: identity first_ns class_at name_at signature_at source_at lines_at lines_bytes class_bytes name_bytes
+            signature_bytes source_bytes flags reserved;
+        Sample: address usable requested weight time_ns site slot generation reserved;
+        SiteSamples: site flags alloc_samples free_samples alloc_bytes alloc_requested alloc_count_256 free_bytes free_requested
+            free_count_256 temporary_bytes temporary_count_256 alloc_bytes_variance alloc_count_variance free_bytes_variance
+            free_count_variance sizes_256 reserved;
         Row: caller slot room alloc_count alloc_bytes alloc_requested free_count free_bytes free_requested;
     }
 }

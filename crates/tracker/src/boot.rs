@@ -14,15 +14,18 @@
 //! - From that very call on, blocks carry keys, under the fixed caller [`CALLER_EARLY`]; their sums are static counters
 //!   that the constructor moves into the segment. So there is no block of an unknown kind, and free needs no look-up for
 //!   pre-start blocks (HotSpot: an 8,191-bucket hash, asked at every free).
+//! - A process that runs already (`plimsoll attach`) has our constructor run by dlopen: it does nothing but note main's
+//!   arguments. The rest is [`crate::agent`]'s.
 //! - If anything is missing (no directory, file system full, kernel before 5.14 that can't populate), the state becomes OFF
 //!   and every hook passes through; the program is never told.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
+use crate::account::blocks::Key;
 use crate::account::rows::{Amount, ROW_EARLY};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{blocks, callers, categories, image, rows, table, thread};
+use crate::account::{blocks, callers, categories, control, frames, image, rows, samples, table, thread};
 use crate::hook;
 use crate::hook::malloc::{set_key, take_key};
 use crate::options::{Options, Path, number};
@@ -32,16 +35,18 @@ use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::os::{self, Clock};
 use crate::sys::{elf, libc};
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
-    Allocator, CALLER_EARLY, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS, SUFFIX, Section, State,
-    VERSION, counters,
+    ALL_SECTIONS, Allocator, CALLER_EARLY, Counter, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS,
+    SUFFIX, Section, State, VERSION, counters,
 };
 
 const NEW: u32 = 0;
 const RESOLVED: u32 = 1;
 const ON: u32 = 2;
 const OFF: u32 = 3;
+/// Loaded late: nothing is booked, not even early; not before an attach, and after a detach.
+const PASSING: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NEW);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
@@ -65,11 +70,21 @@ pub fn booking() -> bool {
     Segment::current().is_some() || STATE.load(Relaxed) == RESOLVED
 }
 
+/// Whether the hooks only pass calls through: loaded late, and not attached.
+pub fn is_passing() -> bool {
+    STATE.load(Acquire) == PASSING
+}
+
+/// Whether this tracker came to a process that was running.
+pub fn is_late() -> bool {
+    LATE.load(Relaxed)
+}
+
 /// Finds the real functions and looks whose malloc they are.
 #[cold]
 pub fn resolve() {
     libc::resolve();
-    let below = elf::objects().skip_while(|o| !o.is_self()).skip(1).find(|o| o.symbol(c"malloc").is_some());
+    let below = elf::scope().find(|o| o.symbol(c"malloc").is_some());
     let allocator = match below {
         Some(o) if o.symbol(c"mallctl").or(o.symbol(c"je_mallctl")).is_some() => Allocator::Jemalloc,
         Some(o) if o.symbol(c"tc_malloc").is_some() => Allocator::Tcmalloc,
@@ -82,17 +97,20 @@ pub fn resolve() {
         libc::set_allocator(o);
     }
     image::init();
-    let free = if allocator == Allocator::Glibc && !image::is_image() {
+    // Before the allocator below registers its own: `prepare` handlers run last come first, so ours takes the map's lock
+    // when the allocator's are held already. The other way round, a thread that maps memory under an allocator's lock
+    // and the one that forks would wait for each other.
+    libc::at_fork(hook::fork::prepare, hook::fork::parent, hook::fork::child);
+    let _ = STATE.compare_exchange(NEW, if is_late() { PASSING } else { RESOLVED }, AcqRel, Relaxed);
+}
+
+fn book_frees() {
+    let free = if blocks::allocator() == Allocator::Glibc as u32 && !image::is_image() {
         hook::malloc::free_glibc as *mut ()
     } else {
         crate::sys::cpu::free_entry as *mut ()
     };
     hook::malloc::FREE.store(free, Relaxed);
-    // Before the allocator below registers its own: `prepare` handlers run last come first, so ours takes the map's lock
-    // when the allocator's are held already. The other way round, a thread that maps memory under an allocator's lock
-    // and the one that forks would wait for each other.
-    libc::at_fork(hook::fork::prepare, hook::fork::parent, hook::fork::child);
-    let _ = STATE.compare_exchange(NEW, RESOLVED, AcqRel, Relaxed);
 }
 
 /// Whether the size in front of a block says what malloc_usable_size says. No size that malloc maps by itself is tried:
@@ -119,7 +137,7 @@ fn chunks_are_glibc() -> bool {
 pub unsafe fn early_alloc(p: *mut u8, n: usize) {
     if STATE.load(Relaxed) == RESOLVED {
         // SAFETY: the caller's contract.
-        if let Some(a) = unsafe { set_key(p, n, ROW_EARLY) } {
+        if let Some(a) = unsafe { set_key(p, Key { row: ROW_EARLY, requested: n as u64, sampled: false }) } {
             early(0, a);
         }
     }
@@ -178,49 +196,36 @@ pub fn watch_end(t: &ThreadState) {
     }
 }
 
+/// Arguments of main, as the constructor was given them.
+static ARGUMENTS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+static LATE: AtomicBool = AtomicBool::new(false);
+
 /// The constructor.
 ///
 /// # Safety
 /// Called once, by the loader, with main's arguments; `exports` is the shim's table of hooks, in the table's order.
 pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static [usize]) {
+    for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize, environment as usize]) {
+        cell.store(word, Relaxed);
+    }
+    if elf::is_late() {
+        LATE.store(true, Relaxed);
+        return;
+    }
     if !resolved() {
         resolve();
     }
     // SAFETY: the loader's arguments.
     let (options, top) = unsafe { (Options::parse(environment), outermost(argv, environment)) };
     stacks::init(top);
-    EXPORTS.store(exports.as_ptr() as usize, Relaxed);
-    CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
         // SAFETY: the environment block is this process's own, and nobody else reads it yet.
         unsafe { leave_environment(environment) };
     }
-    // SAFETY: one thread.
-    let made = unsafe { make(&options) };
-    let Some((segment, directory)) = made else {
+    let Some(segment) = begin(&options, exports) else {
         STATE.store(OFF, Release);
         return;
     };
-    // SAFETY: argv and argc are the loader's.
-    unsafe { command(segment, argc, argv) };
-    let rules = options.rules.and_then(map_rules);
-    if options.check.is_some_and(|c| c.to_bytes() == b"1") {
-        thread::check_memos();
-    }
-    let ready = thread::init()
-        && hook::thread::init()
-        && module::init(rules)
-        && categories::init(segment)
-        && callers::init(segment)
-        && rows::init(segment)
-        && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
-        && hook::mapping::init(segment);
-    if !ready {
-        withdraw(segment, &directory);
-        return;
-    }
-    // SAFETY: one thread; fork reads it later.
-    unsafe { (&raw mut DIRECTORY).write(directory) };
     let early = segment.row(ROW_EARLY);
     for (to, from) in [
         &early.alloc_count,
@@ -238,15 +243,11 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     table::settle(segment);
     let live = |i: usize| EARLY[i].load(Relaxed).wrapping_sub(EARLY[i + 3].load(Relaxed)) as i64;
     crate::account::peaks::seed(segment, CALLER_EARLY, live(1), live(0));
-    if let Some(key) = libc::key_create(hook::thread::end) {
-        KEY.store(key, Relaxed);
-    }
-    segment.header().state.store(State::Running as u32, Release);
-    if !segment.publish() {
+    if !book(segment) {
         withdraw(segment, self::directory());
+        STATE.store(OFF, Release);
         return;
     }
-    STATE.store(ON, Release);
     if let Some(signal) = options.signal {
         crate::summary::init(signal, options.summary);
     }
@@ -256,9 +257,83 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     }
 }
 
+/// Options of a process that runs already: what its environment said at its start.
+pub fn late_options() -> Options {
+    // SAFETY: the environment that the loader named when it ran the constructor, moments ago.
+    unsafe { Options::parse(ARGUMENTS[2].load(Relaxed) as *const *const c_char) }
+}
+
+/// Makes the segment and the tables. `None`: the program has its address space back.
+pub fn begin(options: &Options, exports: &'static [usize]) -> Option<Segment> {
+    EXPORTS.store(exports.as_ptr() as usize, Relaxed);
+    CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
+    // SAFETY: called once: by the constructor, or by the first attach.
+    let (segment, directory) = unsafe { make(options) }?;
+    let [argc, argv, _] = ARGUMENTS.each_ref().map(|a| a.load(Relaxed));
+    // SAFETY: argv and argc are the loader's.
+    unsafe { command(segment, argc as i32, argv as *const *const c_char) };
+    let rules = options.rules.and_then(map_rules);
+    if options.check.is_some_and(|c| c.to_bytes() == b"1") {
+        thread::check_memos();
+    }
+    let ready = thread::init()
+        && hook::thread::init()
+        && module::init(rules)
+        && categories::init(segment)
+        && callers::init(segment)
+        && frames::init()
+        && samples::init()
+        && rows::init(segment)
+        && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
+        && hook::mapping::init(segment);
+    if !ready {
+        withdraw(segment, &directory);
+        return None;
+    }
+    // SAFETY: nobody reads it before the segment is published; fork does later.
+    unsafe { (&raw mut DIRECTORY).write(directory) };
+    if let Some(key) = libc::key_create(hook::thread::end) {
+        KEY.store(key, Relaxed);
+    }
+    Some(segment)
+}
+
+/// From now on every block is booked. False: the kernel can't wipe a page on fork.
+pub fn book(segment: Segment) -> bool {
+    segment.header().end_boottime_ns.store(0, Relaxed);
+    segment.header().state.store(State::Running as u32, Release);
+    blocks::write_trailers(true);
+    thread::ask_for_trailers(segment, if image::is_image() { 0 } else { blocks::trailer_below() });
+    if !segment.publish() {
+        return false;
+    }
+    // Not before: it looks into the rows of whatever passes for a trailer.
+    book_frees();
+    STATE.store(ON, Release);
+    true
+}
+
+/// From now on no block is booked: the hooks that are still called pass on.
+pub fn pass(segment: Segment) {
+    STATE.store(PASSING, Release);
+    Segment::withdraw();
+    hook::malloc::FREE.store(libc::real(libc::Call::free) as *mut (), Release);
+    blocks::write_trailers(false);
+    thread::ask_for_trailers(segment, 0);
+    segment.header().end_boottime_ns.store(os::clock_ns(Clock::Boottime), Relaxed);
+    segment.header().state.store(State::Detached as u32, Release);
+}
+
+/// The tracker has found itself in a state that it can't go on from: nothing is booked any more.
+pub fn fault() {
+    if let Some(segment) = Segment::current() {
+        segment.count(Counter::faults, 1);
+        pass(segment);
+    }
+}
+
 /// Boot gives up: the program gets its address space back.
-fn withdraw(segment: Segment, directory: &Path<256>) {
-    STATE.store(OFF, Release);
+pub fn withdraw(segment: Segment, directory: &Path<256>) {
     remove(segment, directory);
     // SAFETY: never published: no hook knows of it.
     unsafe { os::unmap(segment.base() as *mut u8, FILE_BYTES) };
@@ -356,15 +431,7 @@ unsafe fn make(options: &Options) -> Option<(Segment, Path<256>)> {
     let r = create(fd, os::getpid());
     os::close(fd);
     let segment = r?;
-    let h = segment.header();
-    h.mode.store(
-        match options.sites.map(CStr::to_bytes) {
-            Some(b"off") => 0,
-            Some(b"exact") => 2,
-            _ => 1,
-        },
-        Relaxed,
-    );
+    control::start(segment, options);
     Some((segment, directory))
 }
 
@@ -390,10 +457,10 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
         return None;
     }
     let now = os::clock_ns(Clock::Boottime);
-    let mut name = Path::<64>::new();
-    name.push_number(pid as u64).push(b"-").push_number(now).push(SUFFIX.as_bytes());
+    let name = file_name(pid, now);
     let fd = os::create(directory, name.as_c()).ok()?;
     let base = os::truncate(fd, FILE_BYTES).then(|| os::map_shared(fd, FILE_BYTES)).flatten();
+    os::lock_while_mapped(fd);
     os::close(fd);
     let made = base.and_then(|base| {
         // SAFETY: a fresh mapping of FILE_BYTES.
@@ -422,7 +489,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     h.counters.store(counters::COUNTERS.len() as u32, Relaxed);
     h.composition.store(2, Relaxed);
     for (i, e) in h.sections.iter().take(SECTIONS).enumerate() {
-        let s = SECTION[i];
+        let s = ALL_SECTIONS[i];
         e.kind.store(s as u32, Relaxed);
         e.entry_bytes.store(s.entry_bytes() as u32, Relaxed);
         e.offset.store(s.offset() as u64, Relaxed);
@@ -456,17 +523,6 @@ pub fn create_beside(directory: os::Fd, parent: Segment) -> Option<Segment> {
     unsafe { os::unmap(child.base() as *mut u8, FILE_BYTES) };
     None
 }
-
-const SECTION: [Section; SECTIONS] = [
-    Section::Schema,
-    Section::Command,
-    Section::Categories,
-    Section::Modules,
-    Section::Threads,
-    Section::Callers,
-    Section::Rows,
-    Section::Vmap,
-];
 
 fn runtime() -> Runtime {
     if image::is_image() {
@@ -524,12 +580,7 @@ fn remove(segment: Segment, directory: &Path<256>) {
     let h = segment.header();
     h.magic.store(0, Release);
     if let Some(fd) = os::open_dir(directory.as_c()) {
-        let mut name = Path::<64>::new();
-        name.push_number(h.pid.load(Relaxed) as u64)
-            .push(b"-")
-            .push_number(h.start_boottime_ns.load(Relaxed))
-            .push(SUFFIX.as_bytes());
-        os::unlink(fd, name.as_c());
+        os::unlink(fd, file_name(h.pid.load(Relaxed), h.start_boottime_ns.load(Relaxed)).as_c());
         os::close(fd);
     }
 }
@@ -543,6 +594,9 @@ pub fn directory() -> &'static Path<256> {
 
 /// Removes the oldest segments of dead processes beyond what the options say. Nobody is asked for before there are half as
 /// many again, so that most starts ask for no process at all. A bounded look: the first 512 names.
+///
+/// Containers share a directory, each with a process 1 of its own: a PID says nothing. Who lives still maps its file, and
+/// holds the lock on it for that long.
 pub fn prune(directory: os::Fd) {
     const LOOK: usize = 512;
     let retain = RETAIN.load(Relaxed).max(1);
@@ -574,7 +628,7 @@ pub fn prune(directory: os::Fd) {
     }
     let mut dead = 0;
     for name in &mut names[..n] {
-        if os::process_exists(name.1) {
+        if is_mapped(directory, *name) {
             *name = (u64::MAX, 0);
         } else {
             dead += 1;
@@ -586,10 +640,22 @@ pub fn prune(directory: os::Fd) {
         if pid == 0 {
             return;
         }
-        let mut name = Path::<64>::new();
-        name.push_number(pid as u64).push(b"-").push_number(start).push(SUFFIX.as_bytes());
-        os::unlink(directory, name.as_c());
+        os::unlink(directory, file_name(pid, start).as_c());
     }
+}
+
+fn file_name(pid: u32, start: u64) -> Path<64> {
+    let mut name = Path::<64>::new();
+    name.push_number(pid as u64).push(b"-").push_number(start).push(SUFFIX.as_bytes());
+    name
+}
+
+/// Whether the process of a segment is there. Where the file system has no locks, by its PID.
+fn is_mapped(directory: os::Fd, (start, pid): (u64, u32)) -> bool {
+    let Some(fd) = os::open_at(directory, file_name(pid, start).as_c()) else { return true };
+    let locked = os::is_locked(fd);
+    os::close(fd);
+    locked.unwrap_or_else(|| os::process_exists(pid))
 }
 
 /// PID and start of a segment's name.

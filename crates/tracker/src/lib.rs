@@ -9,10 +9,12 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod account;
+pub mod agent;
 pub mod boot;
 pub mod guard;
 pub mod hook;
 pub mod options;
+pub mod patch;
 pub mod stack;
 pub mod stacks;
 pub mod summary;

@@ -43,6 +43,10 @@ options! {
     directory "PLIMSOLL_DIR";
     /// Deep stacks: off, sampled or exact. Default: sampled.
     sites "PLIMSOLL_SITES";
+    /// Mean bytes between two samples, 256 to 2^40. Default: 524288.
+    sample "PLIMSOLL_SAMPLE";
+    /// Frames of a deep stack at most, 16 to 1024; what lies further out is cut with a mark. Default: 256.
+    depth "PLIMSOLL_DEPTH";
     /// 1: programs started by exec are tracked too. Default: the tracker takes itself out of LD_PRELOAD.
     follow "PLIMSOLL_FOLLOW";
     /// Compiled category rules, as `plimsoll run` makes them.
@@ -60,7 +64,7 @@ options! {
 /// A decimal number.
 pub fn number(text: Option<&CStr>) -> Option<usize> {
     let b = text?.to_bytes();
-    if b.is_empty() || b.len() > 9 || !b.iter().all(u8::is_ascii_digit) {
+    if b.is_empty() || b.len() > 15 || !b.iter().all(u8::is_ascii_digit) {
         return None;
     }
     Some(b.iter().fold(0, |n, d| n * 10 + (d - b'0') as usize))

@@ -23,6 +23,29 @@ pub fn init(top: usize) {
     DEFAULT_BYTES.store(bytes, Relaxed);
 }
 
+/// In a process that runs already: the main thread's stack is told by the kernel (startstack in /proc/self/stat, proc(5)).
+pub fn init_late() {
+    let mut buffer = [0u8; 1024];
+    let stat = os::read_file(c"/proc/self/stat", &mut buffer);
+    // The command in parentheses may hold anything: fields are counted behind the last one. startstack is the 28th.
+    let rest = stat.iter().rposition(|&b| b == b')').map_or(&[][..], |i| &stat[i + 1..]);
+    let field = rest.split(|&b| b == b' ').filter(|f| !f.is_empty()).nth(25).unwrap_or_default();
+    let top = field.iter().take_while(|b| b.is_ascii_digit()).fold(0usize, |n, d| n * 10 + (d - b'0') as usize);
+    init(top);
+    MAIN_POINTER.store(0, Relaxed);
+}
+
+/// Whether the calling thread is the process's first.
+fn is_main() -> bool {
+    match MAIN_POINTER.load(Relaxed) {
+        0 if os::gettid() == os::getpid() => {
+            MAIN_POINTER.store(cpu::thread_pointer(), Relaxed);
+            true
+        }
+        known => cpu::thread_pointer() == known,
+    }
+}
+
 /// The main thread's stack: it may grow down to its limit; everything from the stack pointer to its high end is mapped.
 pub fn main() -> Stack {
     let limit = os::stack_limit();
@@ -46,10 +69,14 @@ pub fn of_new(own_low: usize, bytes: usize, guard: usize) -> Stack {
 /// pthread_getattr_np allocates under the thread's own lock, and would wait for itself if that block is the thread's
 /// first. `None`: the thread runs on another stack now.
 pub fn unseen() -> Option<Stack> {
-    if cpu::thread_pointer() == MAIN_POINTER.load(Relaxed) {
+    if is_main() {
         return Some(main());
     }
-    let stack = of_new(0, 0, 4096);
+    let mut stack = of_new(0, 0, 4096);
     let here = &raw const stack as usize;
+    // Made before an attach: its mapping is in the map, and leaves it, as the stacks of other threads aren't there.
+    if let Some((guard, low, high)) = crate::hook::mapping::before::take_stack_out(here, cpu::thread_pointer()) {
+        stack = Stack { low, high, guard: low - guard, kind: 0 };
+    }
     (stack.low..stack.high).contains(&here).then_some(stack)
 }

@@ -24,11 +24,19 @@ hooked_operators!(operators);
 
 /// How the program's call gets to the tracker and on, by the table's kinds.
 const KINDS: &[(&str, &str)] = &[
-    ("caller", "jumps to the hook with stack and frame pointer behind the arguments: no frame of ours is added"),
+    (
+        "caller",
+        "jumps to the hook with stack and frame pointer behind the arguments: no frame of ours is added, but where the stack isn't aligned as the ABI has it",
+    ),
+    (
+        "straight",
+        "the same, to a hook that runs on whatever stack the program has and aligns it only for what it calls",
+    ),
     ("plain", "jumps to the hook with the arguments as they are"),
     ("through", "jumps to what fits the allocator, chosen when the process starts"),
     ("stacked", "calls the hook, all six argument registers kept, stack and frame pointer behind them"),
     ("before", "looks at the arguments, then jumps to the real function: that one sees the program as its caller"),
+    ("around", "the same; where import tables are patched, it may call the real function and look again afterwards"),
 ];
 
 fn top() -> PathBuf {

@@ -6,7 +6,7 @@ use super::way::{Way, library};
 use super::{Bench, java, words};
 use crate::stage::{Result, folder, jdk, must, repository};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -31,7 +31,6 @@ pub fn pair_instructions(bench: &Bench, results: &mut Results) -> Result<()> {
 pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group("Real programs, instructions", "Whole runs by callgrind, `plimsoll run` itself not counted.");
     results.head(&["program", "plain", "Plimsoll, default", "ratio", "bar"]);
-    let out = folder("bench/out")?;
     let mut row = |name: &str, count: &mut dyn FnMut(&Way) -> Result<u64>| -> Result<()> {
         let (plain, tracked) = (count(&PLAIN)?, count(&DEFAULT)?);
         let ratio = tracked as f64 / plain as f64;
@@ -39,6 +38,24 @@ pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
         Ok(())
     };
 
+    let (cc1plus, compile) = cc1plus()?;
+    row("cc1plus", &mut |way| instructions(way, &cc1plus, &compile))?;
+
+    let work = "import json,re,zlib\nd={str(i):[i,str(i)*3] for i in range(20000)}\ns=json.dumps(d)\nassert json.loads(s)==d\n\
+        print(len(re.findall('[0-9]+',s)),len(zlib.compress(s.encode())))";
+    row("python3", &mut |way| instructions(way, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
+
+    if let Some(home) = jdk(25).or_else(|| jdk(17)) {
+        let flags = javac()?;
+        row("javac", &mut |way| instructions(way, &home.join("bin/javac"), &flags))?;
+    }
+    let requests = if bench.quick { "2000" } else { "20000" };
+    row("redis under load", &mut |way| redis(way, requests))
+}
+
+/// The compiler itself on a preprocessed file of a few standard headers.
+pub fn cc1plus() -> Result<(PathBuf, Vec<String>)> {
+    let out = folder("bench/out")?;
     let (source, preprocessed) = (out.join("big.cpp"), out.join("big.ii"));
     let headers = "#include <map>\n#include <string>\n#include <vector>\n#include <algorithm>\n";
     fs::write(
@@ -48,24 +65,18 @@ pub fn real_programs(bench: &Bench, results: &mut Results) -> Result<()> {
         ),
     )?;
     must(Command::new("g++").arg("-E").arg(&source).arg("-o").arg(&preprocessed))?;
-    let cc1plus = must(Command::new("g++").arg("-print-prog-name=cc1plus"))?;
-    let compile = [preprocessed.display().to_string(), "-quiet".into(), "-O1".into(), "-o".into(), "/dev/null".into()];
-    row("cc1plus", &mut |way| instructions(way, Path::new(cc1plus.trim()), &compile))?;
+    let program = must(Command::new("g++").arg("-print-prog-name=cc1plus"))?;
+    let arguments =
+        vec![preprocessed.display().to_string(), "-quiet".into(), "-O1".into(), "-o".into(), "/dev/null".into()];
+    Ok((PathBuf::from(program.trim()), arguments))
+}
 
-    let work = "import json,re,zlib\nd={str(i):[i,str(i)*3] for i in range(20000)}\ns=json.dumps(d)\nassert json.loads(s)==d\n\
-        print(len(re.findall('[0-9]+',s)),len(zlib.compress(s.encode())))";
-    row("python3", &mut |way| instructions(way, Path::new("/usr/bin/python3"), &words(&["-c", work])))?;
-
-    if let Some(home) = jdk(25).or_else(|| jdk(17)) {
-        let pairs = repository().join("bench/unsafe/Hello.java").display().to_string();
-        let classes = folder("bench/javac")?.display().to_string();
-        // One compiler thread less to vary: C1 alone, serial GC. What is left of the spread shows in the ratio.
-        let flags =
-            words(&["-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", "-J-Xshare:auto", "-d", &classes, &pairs]);
-        row("javac", &mut |way| instructions(way, &home.join("bin/javac"), &flags))?;
-    }
-    let requests = if bench.quick { "2000" } else { "20000" };
-    row("redis under load", &mut |way| redis(way, requests))
+/// Arguments of javac. C1 alone and serial GC: one compiler thread less to vary; what is left of the spread shows in the ratio.
+pub fn javac() -> Result<Vec<String>> {
+    let source = repository().join("bench/unsafe/Hello.java").display().to_string();
+    let classes = folder("bench/javac")?.display().to_string();
+    let flags = ["-J-XX:+UseSerialGC", "-J-XX:TieredStopAtLevel=1", "-J-Xshare:auto", "-d", &classes, &source];
+    Ok(words(&flags))
 }
 
 /// redis-server in callgrind, driven by redis-benchmark over a socket.

@@ -18,24 +18,46 @@ pub struct Column {
 
 /// Runs A, B, C, …, A, B, C, … in one session; what a run gives is the last line of its output that is a number.
 pub fn alternate(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<Command>) -> Result<Vec<Column>> {
+    Ok(columns(ways, &turns(rounds, ways, |way| number(&mut run(way)?))?))
+}
+
+/// The figures of each way, round by round.
+pub fn turns(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
     let mut values = vec![Vec::new(); ways.len()];
     // The round before the first warms the file cache and the unpacked tracker; its figures are thrown away.
     for round in 0..=rounds {
         for (way, values) in ways.iter().zip(&mut values) {
-            let text = must(&mut run(way)?)?;
-            let number = text.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
-            let number = number.ok_or_else(|| format!("{}: no number in\n{text}", way.name()))?;
+            let number = run(way)?;
             if round > 0 {
                 values.push(number);
             }
         }
     }
+    Ok(values)
+}
+
+pub fn columns(ways: &[Way], values: &[Vec<f64>]) -> Vec<Column> {
     let column = |(way, own): (&Way, &Vec<f64>)| Column {
         name: way.name(),
         median: median(own),
         ratio: ratio(&values[way.base(ways)], own),
     };
-    Ok(ways.iter().zip(&values).map(column).collect())
+    ways.iter().zip(values).map(column).collect()
+}
+
+/// The last line of a run's output that is a number.
+pub fn number(command: &mut Command) -> Result<f64> {
+    let text = must(command)?;
+    let number = text.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
+    number.ok_or_else(|| format!("{command:?}: no number in\n{text}").into())
+}
+
+/// User and system time of this process's ended children so far, in seconds (proc_pid_stat(5), fields 16 and 17; a tick is 10 ms).
+pub fn children() -> Result<[f64; 2]> {
+    let text = fs::read_to_string("/proc/self/stat")?;
+    let fields: Vec<&str> = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let field = |n: usize| -> Result<f64> { Ok(fields.get(n - 3).ok_or("stat is short")?.parse::<f64>()? / 100.0) };
+    Ok([field(16)?, field(17)?])
 }
 
 /// User-mode instructions of a whole run, by callgrind.

@@ -1,9 +1,17 @@
 //! `make bench`: the figures of Plimsoll and of its peers, in one session on one machine.
 
+mod attach;
+mod books;
 mod cost;
+mod load;
 mod measure;
+mod observers;
+mod recorder;
+mod recordings;
 mod results;
 mod servers;
+mod sites;
+mod sites_programs;
 mod speed;
 mod stats;
 mod way;
@@ -31,7 +39,20 @@ const GROUPS: &[(&str, Group)] = &[
     ("start", cost::start),
     ("mappings", cost::mappings),
     ("reports", servers::reports),
+    ("recordings", recordings::reading),
     ("servers", servers::mapping_operations),
+    ("load", load::requests),
+    ("sites", sites::pairs),
+    ("sites-cpp", sites::cpp),
+    ("sites-programs", sites_programs::cost),
+    ("sites-check", sites_programs::check),
+    ("attach", attach::pause),
+    ("detach", attach::afterwards),
+    ("record", recorder::cost),
+    ("record-slowdown", recorder::slowdown),
+    ("report-sites", observers::many_sites),
+    ("explain", observers::explain),
+    ("arena", observers::arena),
 ];
 
 pub fn run(arguments: &[String]) -> Result<()> {
@@ -66,19 +87,27 @@ pub fn run(arguments: &[String]) -> Result<()> {
 impl Bench {
     /// Compiles bench/NAME.c.
     pub fn program(&self, name: &str) -> Result<PathBuf> {
-        let (source, program) = (repository().join(format!("bench/{name}.c")), folder("bench")?.join(name));
-        must(Command::new("gcc").args(["-O2", "-pthread", "-o"]).arg(&program).arg(source))?;
+        self.program_with(name, name, &[])
+    }
+
+    /// With these flags too, under a name of its own.
+    pub fn program_with(&self, name: &str, as_name: &str, flags: &[&str]) -> Result<PathBuf> {
+        let (source, program) = (repository().join(format!("bench/{name}.c")), folder("bench")?.join(as_name));
+        must(Command::new("gcc").args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&program).arg(source))?;
         Ok(program)
     }
 
     /// Compiles bench/unsafe for all JDKs: the class path.
     pub fn classes(&self) -> Result<PathBuf> {
+        self.classes_of(&["bench/unsafe/Pairs.java", "bench/unsafe/Hello.java"])
+    }
+
+    pub fn classes_of(&self, sources: &[&str]) -> Result<PathBuf> {
         let classes = folder("bench/classes")?;
         let home = jdk(17).or_else(|| jdk(25)).ok_or("a JDK is needed")?;
-        let sources = repository().join("bench/unsafe");
         let mut javac = Command::new(home.join("bin/javac"));
         javac.args(["-nowarn", "-XDenableSunApiLintControl", "-source", "17", "-target", "17", "-d"]).arg(&classes);
-        must(javac.args([sources.join("Pairs.java"), sources.join("Hello.java")]))?;
+        must(javac.args(sources.iter().map(|source| repository().join(source))))?;
         Ok(classes)
     }
 

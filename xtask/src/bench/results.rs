@@ -1,10 +1,16 @@
 //! bench/RESULTS.md: groups of rows, with the machine and the day they were measured on.
 
 use super::measure::Column;
+use super::stats::Ratio;
 use crate::stage::{Result, must, repository};
 use std::fmt::Write;
 use std::fs;
 use std::process::Command;
+
+/// What a bar makes of one figure that is counted, or that has no second one beside it.
+pub fn verdict(figure: f64, bar: f64) -> String {
+    if figure <= bar { "holds".into() } else { "fails".into() }
+}
 
 #[derive(Default)]
 pub struct Results {
@@ -30,20 +36,23 @@ impl Results {
     /// One line for each way of an alternating run; a way named in `bars` is judged.
     pub fn ways(&mut self, what: &str, columns: &[Column], bars: &[(&str, f64)]) {
         for column in columns {
-            let bar = bars.iter().find(|(name, _)| *name == column.name);
-            let ratio = column.ratio;
-            let (bar, verdict) =
-                bar.map_or((String::new(), ""), |(_, bar)| (format!("≤ {bar:.2}"), ratio.verdict(*bar)));
-            self.row(&[
-                what.into(),
-                column.name.clone(),
-                format!("{:.1}", column.median),
-                format!("{:.3}", ratio.value),
-                format!("{:.3} to {:.3}", ratio.low, ratio.high),
-                bar,
-                verdict.into(),
-            ]);
+            let bar = bars.iter().find(|(name, _)| *name == column.name).map(|(_, bar)| *bar);
+            self.judged(what, &column.name, &format!("{:.1}", column.median), column.ratio, bar);
         }
+    }
+
+    /// A line of such a table: a ratio, and what its bar makes of it.
+    pub fn judged(&mut self, what: &str, name: &str, figure: &str, ratio: Ratio, bar: Option<f64>) {
+        let (bar, verdict) = bar.map_or((String::new(), ""), |bar| (format!("≤ {bar:.2}"), ratio.verdict(bar)));
+        self.row(&[
+            what.into(),
+            name.into(),
+            figure.into(),
+            format!("{:.3}", ratio.value),
+            format!("{:.3} to {:.3}", ratio.low, ratio.high),
+            bar,
+            verdict.into(),
+        ]);
     }
 
     pub fn add(&mut self, text: &str) {

@@ -29,11 +29,22 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Bootstrap over rounds: a round's two runs are drawn together, since they shared the machine's mood.
-/// median(b*) / median(a*) over 2,000 resamples with a fixed seed; the bound is its 2.5th and 97.5th percentile.
+/// median(b) / median(a). Bootstrap over rounds: a round's two runs are drawn together, since they shared the machine's mood.
 pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
-    let rounds = a.len().min(b.len());
-    let value = median(b) / median(a);
+    bootstrap(a.len().min(b.len()), |picks| {
+        let of = |values: &[f64]| median(&picks.iter().map(|pick| values[*pick]).collect::<Vec<_>>());
+        of(b) / of(a)
+    })
+}
+
+/// The median of b/a over rounds: where moods last longer than a round, they are no part of the bound.
+pub fn paired(a: &[f64], b: &[f64]) -> Ratio {
+    bootstrap(a.len().min(b.len()), |picks| median(&picks.iter().map(|pick| b[*pick] / a[*pick]).collect::<Vec<_>>()))
+}
+
+/// The figure of all rounds, and its 2.5th and 97.5th percentile over 2,000 resamples with a fixed seed.
+fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Ratio {
+    let value = figure(&(0..rounds).collect::<Vec<_>>());
     if rounds < 3 {
         return Ratio { value, low: f64::NEG_INFINITY, high: f64::INFINITY };
     }
@@ -47,8 +58,7 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
     let mut ratios: Vec<f64> = (0..2000)
         .map(|_| {
             let picks: Vec<usize> = (0..rounds).map(|_| draw()).collect();
-            let of = |values: &[f64]| median(&picks.iter().map(|pick| values[*pick]).collect::<Vec<_>>());
-            of(b) / of(a)
+            figure(&picks)
         })
         .collect();
     ratios.sort_by(f64::total_cmp);
@@ -76,5 +86,10 @@ mod tests {
         assert!(narrow.high - narrow.low < wide.high - wide.low, "{narrow:?} {wide:?}");
         assert_eq!((narrow.verdict(1.25), narrow.verdict(1.1)), ("holds", "fails"));
         assert_eq!(ratio(&a[..2], &b[..2]).verdict(1.25), "open");
+        // Rounds that are each slower than the last by more than the two differ.
+        let slower = |values: &[f64]| values.iter().enumerate().map(|(i, v)| v * (1.0 + i as f64)).collect::<Vec<_>>();
+        let (within, across) = (paired(&slower(&a), &slower(&b)), ratio(&slower(&a), &slower(&b)));
+        assert!(within.low <= 1.2 && 1.2 <= within.high && within.high - within.low < 0.01, "{within:?}");
+        assert!(across.high - across.low > within.high - within.low, "{across:?}");
     }
 }

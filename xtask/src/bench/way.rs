@@ -15,6 +15,8 @@ pub enum Way {
     /// The tracker over another allocator.
     TrackedOver(&'static str, PathBuf),
     Heaptrack,
+    /// jemalloc with its own sampling profiler, at the mean of its default (512 KiB).
+    JemallocProfiler(PathBuf),
     /// async-profiler's nativemem with these further options.
     AsyncProfiler(&'static str),
     /// A HotSpot with -XX:NativeMemoryTracking.
@@ -29,6 +31,7 @@ impl Way {
             Way::Allocator(name, _) => name.to_string(),
             Way::TrackedOver(name, _) => format!("Plimsoll over {name}, against it"),
             Way::Heaptrack => "heaptrack".into(),
+            Way::JemallocProfiler(_) => "jemalloc with its profiler, against jemalloc".into(),
             Way::AsyncProfiler(options) => format!("async-profiler nativemem{options}"),
             Way::Nmt(level) => format!("HotSpot NMT {level}"),
         }
@@ -36,8 +39,12 @@ impl Way {
 
     /// What its ratio is against: over another allocator that allocator alone, otherwise the first way.
     pub fn base(&self, ways: &[Way]) -> usize {
-        let Way::TrackedOver(name, _) = self else { return 0 };
-        ways.iter().position(|way| matches!(way, Way::Allocator(alone, _) if alone == name)).unwrap_or(0)
+        let name = match self {
+            Way::TrackedOver(name, _) => *name,
+            Way::JemallocProfiler(_) => "jemalloc",
+            _ => return 0,
+        };
+        ways.iter().position(|way| matches!(way, Way::Allocator(alone, _) if *alone == name)).unwrap_or(0)
     }
 
     /// How many times as long it takes as plain, roughly: runs of slow peers are made shorter.
@@ -70,6 +77,9 @@ impl Way {
             Way::Allocator(_, library) | Way::TrackedOver(_, library) => {
                 command.env("LD_PRELOAD", library);
             }
+            Way::JemallocProfiler(library) => {
+                command.env("LD_PRELOAD", library).env("MALLOC_CONF", "prof:true,lg_prof_sample:19");
+            }
             Way::AsyncProfiler(options) => {
                 let library = async_profiler()?;
                 let start = format!("start,nativemem{options},file={}", out.join("async-profiler.jfr").display());
@@ -101,7 +111,7 @@ impl Way {
 }
 
 /// On a tmpfs, where `run` puts them unless told otherwise; what a disk costs is another question.
-fn segments() -> Result<PathBuf> {
+pub fn segments() -> Result<PathBuf> {
     let path = Path::new("/dev/shm").join(format!("plimsoll-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;
     std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
@@ -118,6 +128,14 @@ pub fn remove_segments() {
 pub fn library(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
+}
+
+/// Whether this jemalloc was built with its profiler: it says so at its end, if asked.
+pub fn has_profiler(jemalloc: &Path) -> bool {
+    let mut command = Command::new("/bin/true");
+    command.env("LD_PRELOAD", jemalloc).env("MALLOC_CONF", "stats_print:true");
+    let output = command.output().map(|output| output.stderr).unwrap_or_default();
+    String::from_utf8_lossy(&output).contains("config.prof: true")
 }
 
 /// From Maven Central: the native library inside the jar.

@@ -123,6 +123,13 @@ impl Explained {
         self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id).map(resident).sum()
     }
 
+    /// Resident bytes of a line's children whose name contains `part`.
+    pub fn child(&self, id: &str, part: &str) -> u64 {
+        let lines = self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id);
+        let children = lines.flat_map(|line| line["children"].as_array().unwrap());
+        children.filter(|child| child["name"].as_str().unwrap().contains(part)).map(resident).sum()
+    }
+
     #[track_caller]
     pub fn line_is(&self, id: &str, truth: u64) {
         let found = self.line(id);

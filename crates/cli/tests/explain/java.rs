@@ -1,28 +1,15 @@
-//! Java programs on every JDK of the machine. Where there is none, each says so.
+//! Java programs on each JVM of `jdks`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fixture::{Explained, Fixture, root, scratch, skip};
+use crate::fixture::{Explained, Fixture, root, scratch};
+use crate::jdks::{Jdk, javac, jdks};
 
 const MIB: u64 = 1 << 20;
 
-/// `bin/java` of each installed JDK, links to the same one once.
-fn jdks() -> Vec<PathBuf> {
-    let homes = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
-    let named = std::env::var_os("JAVA_HOME").map(PathBuf::from);
-    let mut homes: Vec<PathBuf> = homes
-        .chain(named)
-        .filter_map(|home| home.canonicalize().ok())
-        .filter(|home| home.join("bin/java").exists() && home.join("bin/javac").exists())
-        .collect();
-    homes.sort();
-    homes.dedup();
-    homes
-}
-
-/// Classes of all fixtures, compiled once for the oldest supported release.
+/// Classes of all fixtures.
 fn classes() -> &'static PathBuf {
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     CLASSES.get_or_init(|| {
@@ -30,28 +17,21 @@ fn classes() -> &'static PathBuf {
         let sources = std::fs::read_dir(root().join("fixtures/explain")).expect("fixtures");
         let sources =
             sources.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "java"));
-        let javac = jdks().first().expect("a JDK").join("bin/javac");
-        let status =
-            Command::new(javac).args(["--release", "17", "-d"]).arg(&place).args(sources).status().expect("javac runs");
-        assert!(status.success());
+        assert!(javac().arg("-d").arg(&place).args(sources).status().expect("javac runs").success());
         place
     })
 }
 
-fn java(home: &Path, flags: &[&str], class: &str, arguments: &[&str]) -> Fixture {
-    let mut command = Command::new(home.join("bin/java"));
+fn java(jdk: &Jdk, flags: &[&str], class: &str, arguments: &[&str]) -> Fixture {
+    let mut command = jdk.java();
     command.arg("-XX:-UsePerfData").args(flags).arg("-cp").arg(classes()).arg(class).args(arguments);
     Fixture::run(&mut command)
 }
 
-fn for_each_jdk(test: &str, run: impl Fn(&Path)) {
-    let jdks = jdks();
-    if jdks.is_empty() {
-        return skip(test, "no JDK in /usr/lib/jvm or JAVA_HOME");
-    }
-    for home in &jdks {
-        eprintln!("{test} on {}", home.display());
-        run(home);
+fn for_each_jdk(test: &str, run: impl Fn(&Jdk)) {
+    for jdk in jdks() {
+        eprintln!("{test} on {jdk:?}");
+        run(jdk);
     }
 }
 
@@ -76,9 +56,9 @@ fn only_warns(explained: &Explained, expected: &[&str]) {
 
 #[test]
 fn a_healthy_vm_is_explained_whatever_its_nmt_says() {
-    for_each_jdk("healthy VM", |home| {
+    for_each_jdk("healthy VM", |jdk| {
         for (mode, bar) in [("off", 5.0), ("summary", 5.0), ("detail", 2.0)] {
-            let fixture = java(home, &["-Xmx256m", &format!("-XX:NativeMemoryTracking={mode}")], "HeapFull", &[]);
+            let fixture = java(jdk, &["-Xmx256m", &format!("-XX:NativeMemoryTracking={mode}")], "HeapFull", &[]);
             let explained = fixture.explained();
             let left = unexplained(&explained);
             assert!(left <= bar, "NMT {mode}: {left:.1} % unexplained\n{:#}", explained.0["lines"]);
@@ -90,8 +70,8 @@ fn a_healthy_vm_is_explained_whatever_its_nmt_says() {
 
 #[test]
 fn pools_that_multiply_are_named_with_their_full_names() {
-    for_each_jdk("pools", |home| {
-        let fixture = java(home, &["-Xmx64m"], "Pools", &[]);
+    for_each_jdk("pools", |jdk| {
+        let fixture = java(jdk, &["-Xmx64m"], "Pools", &[]);
         let explained = fixture.explained();
         let stacks =
             explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "thread-stacks").unwrap();
@@ -102,8 +82,8 @@ fn pools_that_multiply_are_named_with_their_full_names() {
 
 #[test]
 fn a_limit_below_flags_and_native_memory_is_no_leak() {
-    for_each_jdk("limit too low", |home| {
-        let fixture = java(home, &["-Xmx256m"], "HeapFull", &[]);
+    for_each_jdk("limit too low", |jdk| {
+        let fixture = java(jdk, &["-Xmx256m"], "HeapFull", &[]);
         let explained = crate::fixture::explain(fixture.pid(), &["--limit", &(280 * MIB).to_string()]);
         let verdict = explained.verdict("limit-near");
         assert!(verdict["evidence"].to_string().contains("without any leak"), "{verdict:#}");
@@ -113,8 +93,8 @@ fn a_limit_below_flags_and_native_memory_is_no_leak() {
 
 #[test]
 fn a_stopped_vm_is_a_gap_and_no_hang() {
-    for_each_jdk("stopped VM", |home| {
-        let fixture = java(home, &["-Xmx256m"], "HeapFull", &[]);
+    for_each_jdk("stopped VM", |jdk| {
+        let fixture = java(jdk, &["-Xmx256m"], "HeapFull", &[]);
         let signal = |name: &str| {
             assert!(Command::new("kill").arg(name).arg(fixture.pid().to_string()).status().unwrap().success())
         };

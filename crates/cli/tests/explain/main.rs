@@ -1,8 +1,11 @@
 //! Cases with known answers: each fixture states what it did, and `plimsoll explain` must find that line within 3 %, with
 //! the right verdict and no wrong one. The answer is the fixture's, never the tool's.
 
+mod baseline;
+mod cgroup_v2;
 mod fixture;
 mod java;
+mod jdks;
 mod native;
 mod refused;
 mod untrusted;

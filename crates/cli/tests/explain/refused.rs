@@ -62,6 +62,25 @@ fn a_limit_is_a_number_of_bytes_with_or_without_a_unit() {
 }
 
 #[test]
+fn a_limit_that_was_asked_for_is_in_the_json() {
+    let fixture = Fixture::c("healthy", &["8"]);
+    let explained = crate::fixture::explain(fixture.pid(), &["--limit", "512m"]);
+    let limit = &explained.0["limit"];
+    assert_eq!((limit["source"].as_str(), limit["bytes"].as_u64()), (Some("--limit"), Some(512 << 20)));
+    assert_eq!(limit["charged_bytes"], explained.0["rss_bytes"]);
+}
+
+#[test]
+fn a_report_that_nobody_can_get_is_refused() {
+    let fixture = Fixture::c("healthy", &["8"]);
+    let shell = format!("exec {PLIMSOLL} explain {} >&-", fixture.pid());
+    let output = Command::new("sh").args(["-c", &shell]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("standard output is closed") && error.trim_end().lines().count() == 1, "{error}");
+}
+
+#[test]
 fn a_kernel_thread() {
     let is_kthreadd = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name.trim() == "kthreadd");
     if !is_kthreadd {
@@ -98,7 +117,9 @@ fn another_user_s_process_has_gaps_and_a_sum() {
     let fixture = Fixture::c("healthy", &[]);
     // The program may lie where nobody may go: it is run from a copy.
     let copy = std::env::temp_dir().join(format!("plimsoll-{}", std::process::id()));
-    std::fs::copy(PLIMSOLL, &copy).unwrap();
+    // By cp: while we write a file ourselves, a child that another test forks has it open for writing too, and until its
+    // own exec the kernel refuses to run it (ETXTBSY).
+    assert!(Command::new("cp").arg(PLIMSOLL).arg(&copy).status().unwrap().success());
     let output = Command::new(&copy)
         .args(["explain", &fixture.pid().to_string(), "--format", "json"])
         .uid(65534)
@@ -107,6 +128,8 @@ fn another_user_s_process_has_gaps_and_a_sum() {
     std::fs::remove_file(&copy).unwrap();
     let output = output.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json = String::from_utf8_lossy(&output.stdout);
+    assert!(json.contains(&format!("sudo plimsoll explain {} ", fixture.pid())), "what to type can be pasted: {json}");
     let explained = Explained(serde_json::from_slice(&output.stdout).unwrap());
     explained.adds_up();
     assert!(explained.gaps().contains(&"proc"), "{:?}", explained.gaps());

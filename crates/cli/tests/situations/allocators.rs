@@ -1,7 +1,7 @@
 //! The core programs over other allocators, preloaded and linked.
 
 use crate::build::Program;
-use crate::harness::{Situation, situation, skipped};
+use crate::harness::{Situation, situation};
 use std::path::Path;
 
 /// Debian's name of the shared library, and where it lies.

@@ -22,4 +22,6 @@ situations! {
     new_delete => situation("new_delete").moments(4);
     bad_alloc => situation("bad_alloc");
     exceptions => situation("exceptions").moments(2);
+    #[cfg(target_arch = "x86_64")]
+    misaligned => situation("misaligned").moments(4);
 }

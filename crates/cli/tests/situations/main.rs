@@ -16,7 +16,7 @@ mod threads;
 /// A table of situations: each row is a test of its own.
 #[macro_export]
 macro_rules! situations {
-    ($($test:ident => $row:expr;)*) => { $(#[test] fn $test() { $row.run() })* };
+    ($($(#[$m:meta])* $test:ident => $row:expr;)*) => { $($(#[$m])* #[test] fn $test() { $row.run() })* };
 }
 
 /// The oracle itself: every fixture must keep books that its own run without the tracker leaves consistent, and a driver that

@@ -64,9 +64,13 @@ fn setuid_program() {
     let home = std::env::temp_dir().join(format!("plimsoll-setuid-{}", std::process::id()));
     fs::create_dir_all(&home).expect("directory");
     let program = home.join("hello");
-    fs::copy(compiled(&Program::of("hello")), &program).expect("copy");
+    // By cp: a copy of our own could still be open for writing in a child of another test (ETXTBSY).
+    let copy = |from: &std::path::Path, to: &std::path::Path| {
+        assert!(std::process::Command::new("cp").args([from, to]).status().expect("cp").success());
+    };
+    copy(compiled(&Program::of("hello")).as_ref(), &program);
     let tool = home.join("plimsoll");
-    fs::copy(crate::harness::PLIMSOLL, &tool).expect("copy");
+    copy(crate::harness::PLIMSOLL.as_ref(), &tool);
     chown(&program, Some(NOBODY), Some(NOBODY)).expect("chown");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("chmod");
     let segments = home.join("segments");

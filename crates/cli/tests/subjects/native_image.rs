@@ -3,36 +3,11 @@
 
 use crate::door::{Door, Evidence, Running, compare, evidence, wait_end, wait_for};
 use crate::nmt;
-use crate::stage::{cached, jdk, must, npm, repository, say};
+use crate::stage::{jdk, must, native_image, npm, say};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
-
-/// An image with nmt, jfr and jcmd, unpacked; or None where neither the kit's images nor the built ones are.
-fn image(name: &str) -> Option<PathBuf> {
-    let built = repository().join("target/native-images").join(name);
-    if built.exists() {
-        return Some(built);
-    }
-    // In a worktree the folder may lie a level higher.
-    let kit = |up: &str| repository().join(up).join(format!("shared/subjects/native-image/{name}.xz"));
-    let packed = ["..", "../.."].map(kit).into_iter().find(|path| path.exists());
-    let Some(packed) = packed else {
-        say(&format!(
-            "subject native-image {name}: skipped, neither ../shared/subjects/native-image nor `make native-images`"
-        ));
-        return None;
-    };
-    let folder = cached(&format!("native-image-{name}"), |part| {
-        let image = part.join(name);
-        let file = fs::File::create(&image).expect("the cache can be written");
-        let unpacked = Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz starts");
-        assert!(unpacked.success());
-        must(Command::new("chmod").arg("755").arg(&image));
-    });
-    Some(folder.join(name))
-}
 
 /// Its own PID is the one thing that an image prints which differs from run to run.
 fn without_pid(output: Vec<u8>) -> Vec<u8> {
@@ -43,7 +18,7 @@ fn without_pid(output: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn a_stripped_image_says_hello() {
-    let Some(image) = image("hello") else { return };
+    let Some(image) = native_image("hello") else { return };
     compare("native-image-hello", None, "off", |door, _| {
         let mut seen = evidence(door.command(&image).args(["16", "0"]));
         seen.output = without_pid(seen.output);
@@ -53,7 +28,7 @@ fn a_stripped_image_says_hello() {
 
 #[test]
 fn an_image_with_nmt_is_held_beside_its_own_report() {
-    let Some(image) = image("gap") else { return };
+    let Some(image) = native_image("gap") else { return };
     compare("native-image-gap", None, "sampled", |door, folder| gap(door, &image, folder));
 }
 
@@ -160,4 +135,70 @@ fn closure_compiler_static() {
     assert_eq!(own.trim_end().lines().count(), 1, "one sentence: {own}");
     assert!(own.contains("static"), "which says why: {own}");
     say(&format!("subject closure-compiler 20261015 (static): ran untracked, with: {}", own.trim_end()));
+}
+
+/// An image that waits for its input, explained once its heap stands still.
+fn explained(name: &str, image: &Path, arguments: &[&str]) -> serde_json::Value {
+    let mut child = Command::new(image)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the image starts");
+    let resident = |json: &serde_json::Value| json["rss_bytes"].as_u64().expect("bytes");
+    let mut last: Option<serde_json::Value> = None;
+    let mut settled = None;
+    for _ in 0..240 {
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        let mut explain = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        explain.arg("explain").arg(child.id().to_string()).args(["--format", "json"]);
+        let now: serde_json::Value = serde_json::from_slice(&must(&mut explain)).expect("JSON");
+        let is_up = now["process"]["runtime"] == "native-image";
+        if is_up && last.as_ref().is_some_and(|last| resident(last).abs_diff(resident(&now)) <= resident(&now) / 100) {
+            settled = Some(now);
+            break;
+        }
+        last = Some(now);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    let explained = settled.unwrap_or_else(|| panic!("{name} comes to rest as a native image: {last:#?}"));
+    let bytes = |id: &str| {
+        let lines = explained["lines"].as_array().expect("lines").iter().filter(|line| line["id"] == id);
+        lines.map(|line| line["resident_bytes"].as_u64().expect("bytes")).sum::<u64>()
+    };
+    let left =
+        explained["remainder_bytes"].as_u64().expect("bytes") + bytes("other-anonymous") + bytes("glibc-unknown");
+    let percent = left as f64 * 100.0 / resident(&explained) as f64;
+    say(&format!("explain {name}: {percent:.3} % of {} MiB unexplained", resident(&explained) >> 20));
+    assert!(percent <= 2.0, "{name}: {explained:#}");
+    explained
+}
+
+fn child_of(explained: &serde_json::Value, line: &str, part: &str) -> u64 {
+    let lines = explained["lines"].as_array().expect("lines").iter().filter(|found| found["id"] == line);
+    let children = lines.flat_map(|line| line["children"].as_array().expect("children"));
+    let named = children.filter(|child| child["name"].as_str().is_some_and(|name| name.contains(part)));
+    named.map(|child| child["resident_bytes"].as_u64().expect("bytes")).sum()
+}
+
+/// The compiler reads its own libraries of some 10 MiB into the Java heap before it waits for input.
+#[test]
+fn heap_chunks_of_an_image_without_a_reservation_are_explained() {
+    let compiler = npm("google-closure-compiler-linux", "20210406.0.0", "package/compiler");
+    let seen = explained("closure-compiler 20210406 (GraalVM 21.0)", &compiler, &[]);
+    assert!(child_of(&seen, "image-heap", "heap chunks") > 4 << 20, "{seen:#}");
+}
+
+#[test]
+fn an_image_packed_by_upx_is_explained() {
+    let compiler = npm("google-closure-compiler-linux", "20250407.0.0", "package/compiler");
+    let seen = explained("closure-compiler 20250407 (UPX)", &compiler, &[]);
+    assert!(seen["process"]["runtime_version"].as_str().is_some_and(|version| version.contains("21.0.2")), "{seen:#}");
+    // Unpacking has touched every page of the heap as linked, copying every page of the view.
+    let (linked, view) = (child_of(&seen, "image-heap", "as linked"), child_of(&seen, "image-heap", "view"));
+    assert!(linked > 200 << 20 && view.abs_diff(linked) <= linked / 50, "{linked} {view}");
+    assert!(child_of(&seen, "image-heap", "heap chunks") > 4 << 20, "{seen:#}");
+    assert!(child_of(&seen, "libraries", "unpacked in memory") > 5 << 20, "{seen:#}");
 }

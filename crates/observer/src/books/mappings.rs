@@ -42,7 +42,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
         (category.figures.reserved, category.figures.committed) = (Bytes(0), Bytes(0));
     }
     let (categories, callers) = (books.categories.len(), books.callers.len());
-    let caller = |index: u32| Some(index as usize).filter(|i| (1..callers).contains(i));
+    let caller = |index: u32| Some(segment.caller_of(index as usize)).filter(|i| (1..callers).contains(i));
     let mut strays = 0u64;
     let mut entries = map.entries();
     for vma in entries.by_ref() {
@@ -96,12 +96,16 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     }
 }
 
+/// What is shared and can't be written is a file too: memory that nobody can write to would be of no use.
+pub(crate) fn is_file(kind: Kind, prot: u16) -> bool {
+    kind == Kind::File || (kind == Kind::Shared && prot & WRITE == 0)
+}
+
 fn add(figures: &mut Figures, mapping: &Mapping) {
     figures.reserved += mapping.bytes();
     if mapping.committed {
         figures.committed += mapping.bytes();
-        // What is shared and can't be written is a file too: memory that nobody can write to would be of no use.
-        if mapping.kind == Kind::File || (mapping.kind == Kind::Shared && !mapping.writable) {
+        if is_file(mapping.kind, if mapping.writable { WRITE } else { 0 }) {
             figures.files += mapping.bytes();
         }
     }

@@ -1,6 +1,6 @@
 //! Categories that no caller makes: thread stacks, loaded libraries, and Plimsoll's own cost.
 
-use plimsoll_segment::{FIXED_CATEGORIES, ThreadFacts};
+use plimsoll_segment::{FIXED_CATEGORIES, ThreadFacts, text};
 
 use super::{Books, Figures, Thread};
 use crate::source::segment::Segment;
@@ -48,6 +48,7 @@ fn thread(slot: usize, facts: &ThreadFacts) -> Thread {
     Thread {
         slot,
         tid: facts.tid,
+        name: Some(String::from_utf8_lossy(text(&facts.name)).into_owned()).filter(|name| !name.is_empty()),
         in_use: facts.state == 1,
         stack: Bytes(facts.stack_high.saturating_sub(facts.stack_low)),
         guard: Bytes(facts.guard_bytes),

@@ -6,7 +6,7 @@
 //! zero page, or pages that came and went between the two readings) it is scaled, with the difference as error bound.
 //! Without a page map: by length, with the widest error that length and Rss allow.
 
-use super::claims::{Claims, other_allocator};
+use super::claims::{Claims, likely_owner};
 use super::lines::LineId;
 use super::{Grade, Owner, Piece};
 use crate::gap::Source;
@@ -149,9 +149,9 @@ fn unclaimed(snapshot: &Snapshot, vma: &Vma, objects: &Objects) -> (Owner, Grade
         Backing::Shmem | Backing::Hugetlbfs => line(LineId::SharedMemory, &with_deleted(vma)),
         Backing::MainStack => line(LineId::ThreadStacks, "main"),
         Backing::Brk => line(LineId::OtherAnonymous, "[heap]"),
-        Backing::Anonymous => match other_allocator(snapshot) {
+        Backing::Anonymous => match likely_owner(snapshot) {
             // From outside an unnamed mapping can't be told from the program's own: where another allocator serves
-            // malloc, it is the likely owner, and the line's error bound says that it may not be.
+            // malloc, or a runtime has its heap, it is the likely owner, and the line's error bound says that it may not be.
             Some(kind) if vma.writable && !vma.shared && vma.name.is_empty() => {
                 (Owner::line(LineId::OtherAllocator, &kind.to_string()), Grade::Estimated)
             }

@@ -55,14 +55,20 @@ impl Claims {
     }
 }
 
+const GO_HEAP: &str = "Go's heap";
+
 /// All claims of a snapshot, strongest source first.
 pub fn of(snapshot: &Snapshot) -> Claims {
     let mut claims = Claims::default();
     glibc(snapshot, &mut claims);
     native_image(snapshot, &mut claims);
+    unpacked(snapshot, &mut claims);
+    go_heap(snapshot, &mut claims);
     threads(snapshot, &mut claims);
     hotspot(snapshot, &mut claims);
     names(snapshot, &mut claims);
+    tracker_pools(snapshot, &mut claims);
+    runtimes(snapshot, &mut claims);
     if snapshot.glibc.is_none() {
         glibc_by_shape(snapshot, &mut claims);
     }
@@ -108,6 +114,16 @@ fn native_image(snapshot: &Snapshot, claims: &mut Claims) {
     }
     for isolate in &image.isolates {
         claim(isolate.reservation, "isolate reservation");
+    }
+}
+
+/// A program's own segments, whatever kind of memory its packer put them into.
+fn unpacked(snapshot: &Snapshot, claims: &mut Claims) {
+    let segments = snapshot.unpacked.as_ref().map(|program| program.segments.as_slice()).unwrap_or_default();
+    let name = snapshot.process.executable.as_deref().unwrap_or("the program");
+    for segment in segments {
+        let owner = Owner::line(LineId::Libraries, &format!("{name} (unpacked in memory)"));
+        claims.add(Claim { range: segment.range, owner, grade: Grade::Exact, source: Source::Proc });
     }
 }
 
@@ -176,6 +192,7 @@ fn names(snapshot: &Snapshot, claims: &mut Claims) {
             name if name.starts_with("[anon: glibc: ") => (LineId::GlibcUnknown, "named by glibc"),
             name if name.starts_with("[anon:jemalloc") => (LineId::OtherAllocator, "jemalloc"),
             name if name.starts_with("[anon:tcmalloc") => (LineId::OtherAllocator, "tcmalloc"),
+            name if name.starts_with("[anon: Go: ") => (LineId::OtherAllocator, "Go's runtime"),
             name if name.starts_with("[anon:mimalloc") || name.starts_with("[anon:mi-") => {
                 (LineId::OtherAllocator, "mimalloc")
             }
@@ -189,10 +206,78 @@ fn names(snapshot: &Snapshot, claims: &mut Claims) {
 }
 
 fn is_tracker(name: &str) -> bool {
+    if name == "[anon:plimsoll]" {
+        return true;
+    }
     let file = name.rsplit('/').next().unwrap_or_default();
     // The segment and the compiled rules lie in directories of ours, under names that say what they are.
     let in_ours = name.contains("/plimsoll") && (file.ends_with(".seg") || file.ends_with(".rules"));
     in_ours || file.starts_with("libplimsoll")
+}
+
+/// The tracker names its private pools where the kernel can (CONFIG_ANON_VMA_NAME). Elsewhere their shape tells, in a process
+/// that maps a segment: 8 MiB, aligned to that, without reservation of swap (tracker/src/sys/os.rs, `private`).
+fn tracker_pools(snapshot: &Snapshot, claims: &mut Claims) {
+    const POOL: u64 = 8 << 20;
+    if !snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg") && is_tracker(&vma.name)) {
+        return;
+    }
+    let pools = snapshot.vmas.iter().filter(|vma| {
+        is_unnamed_memory(vma)
+            && vma.flags.no_reserve
+            && vma.range.start.0.is_multiple_of(POOL)
+            && vma.range.length() == Bytes(POOL)
+    });
+    for vma in pools {
+        let owner = Owner::line(LineId::Tracker, "");
+        claims.add(Claim { range: vma.range, owner, grade: Grade::Derived, source: Source::Segment });
+    }
+}
+
+fn is_unnamed_memory(vma: &Vma) -> bool {
+    vma.backing == Backing::Anonymous && vma.readable && vma.writable && !vma.shared && vma.name.is_empty()
+}
+
+/// Go's heap by its arenas: 64 MiB, aligned to that, reserved as such and made writable from within (runtime/malloc.go,
+/// `heapArenaBytes`, `sysReserve`), wherever the first of them lies: at 0x00c0 << 32 up to Go 1.25, anywhere since. Before the
+/// stacks: where no C library is linked, Go's threads run on stacks that lie in this heap, and the stack pointer says no more.
+fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
+    const ARENA: u64 = 64 << 20;
+    if !snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go) {
+        return;
+    }
+    // An arena of glibc has the same shape: where it was walked, it is taken already; else it is the lesser part.
+    let mut claim = |range: AddressRange, grade: Grade| {
+        let owner = Owner::line(LineId::OtherAllocator, GO_HEAP);
+        claims.add(Claim { range, owner, grade, source: Source::Allocator });
+    };
+    // From 1.25 on it names them, where the kernel takes names (runtime/set_vma_name_linux.go).
+    for vma in snapshot.vmas.iter().filter(|vma| vma.name == "[anon: Go: heap]") {
+        claim(vma.range, Grade::Exact);
+    }
+    let reserved = |vma: &Vma| is_unnamed_memory(vma) || (vma.backing == Backing::Anonymous && vma.inaccessible());
+    let runs = snapshot.vmas.chunk_by(|one, next| one.range.end == next.range.start && reserved(one) && reserved(next));
+    for run in runs {
+        let [Some(first), Some(last)] = [run.first(), run.last()] else { continue };
+        let aligned = first.range.start.0.is_multiple_of(ARENA) && last.range.end.0.is_multiple_of(ARENA);
+        for vma in run.iter().filter(|vma| aligned && vma.writable) {
+            claim(vma.range, Grade::Derived);
+        }
+    }
+}
+
+/// Heaps of languages that don't use malloc for their objects: CPython's pools and V8's pages by their
+/// headers.
+fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
+    let python = snapshot.pymalloc.as_ref().map(|python| python.pools.as_slice()).unwrap_or_default();
+    for pools in python {
+        let owner = Owner::line(LineId::OtherAllocator, "CPython's pools of small objects");
+        claims.add(Claim { range: *pools, owner, grade: Grade::Exact, source: Source::Allocator });
+    }
+    for page in &snapshot.v8_pages {
+        let owner = Owner::line(LineId::OtherAllocator, "V8's heap");
+        claims.add(Claim { range: *page, owner, grade: Grade::Exact, source: Source::Allocator });
+    }
 }
 
 /// Without a walk: the brk heap, and heaps of thread arenas by their shape (malloc/arena.c: HEAP_MAX_SIZE of 64 MiB on
@@ -232,7 +317,10 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
         let follows = data.range.end == bss.range.start && data.inode != 0 && data.writable && !data.shared;
         let is_object = || snapshot.vmas.iter().any(|vma| vma.executable && same_file(vma, data));
         if follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty() && is_object() {
-            let owner = Owner::line(LineId::Libraries, &data.name);
+            let owner = match is_tracker(&data.name) {
+                true => Owner::line(LineId::Tracker, ""),
+                false => Owner::line(LineId::Libraries, &data.name),
+            };
             claims.add(Claim { range: bss.range, owner, grade: Grade::Derived, source: Source::Proc });
         }
     }
@@ -246,6 +334,12 @@ pub fn same_file(one: &Vma, other: &Vma) -> bool {
 pub fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let serving = |known: &&crate::snapshot::LoadedAllocator| known.serves_malloc && known.kind != AllocatorKind::Glibc;
     snapshot.allocators.iter().find(serving).map(|known| known.kind)
+}
+
+/// Whom an anonymous mapping without a name most likely belongs to, where it is not the program's own.
+pub fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
+    let runtime = || snapshot.allocators.iter().find(|known| known.kind.is_runtime()).map(|known| known.kind);
+    other_allocator(snapshot).or_else(runtime)
 }
 
 pub fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {

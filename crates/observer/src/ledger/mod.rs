@@ -6,11 +6,14 @@
 //! 1. `claims`: who says a range is whose, strongest source first.
 //! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
-//! 4. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
-//! 5. Lines, biggest first; what is left is the remainder, always printed.
+//! 4. `before`: glibc's live blocks → from before an attach and since.
+//! 5. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
+//! 6. Lines, biggest first; what is left is the remainder, always printed.
 
 mod arenas;
 mod attribute;
+mod baseline;
+mod before;
 mod cgroup;
 mod claims;
 mod lines;
@@ -18,6 +21,7 @@ mod vm_blocks;
 
 use std::collections::BTreeMap;
 
+pub use baseline::Baseline;
 pub use cgroup::CgroupSum;
 pub use claims::{thread_group, vma_at};
 pub use lines::{Group, LineId};
@@ -122,6 +126,7 @@ impl Ledger {
                 }
             }
             arenas::split(snapshot, &pieces, &mut books);
+            before::split(snapshot, &mut books);
             vm_blocks::move_to_vm(snapshot, &mut books);
         }
         let rss = snapshot.rss();

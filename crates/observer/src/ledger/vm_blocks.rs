@@ -65,11 +65,11 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
         books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
     }
-    take(books, from, moved_in_all);
+    take(books, from, moved_in_all, Source::HotSpot);
 }
 
 /// Takes `bytes` from the children of `line` in proportion to what they have: the blocks' places aren't known.
-fn take(books: &mut Books, line: LineId, bytes: Bytes) {
+pub(super) fn take(books: &mut Books, line: LineId, bytes: Bytes, from: Source) {
     let mut entries: Vec<&mut super::Entry> =
         books.entries.iter_mut().filter(|((of, _), _)| *of == line).map(|(_, entry)| entry).collect();
     let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
@@ -78,8 +78,8 @@ fn take(books: &mut Books, line: LineId, bytes: Bytes) {
         // share ≤ ⌈bytes × weight / sum⌉ ≤ weight, since bytes ≤ sum: nothing saturates, and the sum holds.
         entry.resident -= Bytes(share);
         entry.grade = entry.grade.max(Grade::Derived);
-        if !entry.sources.contains(&Source::HotSpot) {
-            entry.sources.push(Source::HotSpot);
+        if !entry.sources.contains(&from) {
+            entry.sources.push(from);
         }
     }
 }

@@ -51,6 +51,7 @@ pub fn table(rules: &RuleSet, file_name: &str, elf: &[u8], debug: Option<&[u8]>)
     if symbols.is_empty() {
         symbols.extend(file.dynamic_symbols().filter_map(|s| function(&s)));
     }
+    symbols.push((format::CALLED_BY_GENERATED, 1, format::GENERATED_NAME));
     // By address; of several names for one place the one with the earliest rule speaks.
     symbols.sort_unstable_by_key(|&(start, size, _)| (start, size));
     let mut spans: Vec<Span> = Vec::with_capacity(symbols.len());

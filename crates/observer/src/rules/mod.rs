@@ -87,6 +87,13 @@ impl RuleSet {
         })
     }
 
+    /// Whether the memory of this function of this object belongs to its caller. `name` as [`names::qualified`] gives it.
+    pub fn is_through(&self, object: &str, name: Option<&str>) -> bool {
+        let symbol = self.target(name.and_then(|name| self.symbol_rule(object, name)));
+        let whole = || self.target(self.object_rule(object, name.is_some()));
+        symbol == Target::Through || (symbol == Target::None && whole() == Target::Through)
+    }
+
     fn target(&self, rule: Option<usize>) -> Target {
         rule.map_or(Target::None, |i| self.rules[i].target)
     }

@@ -213,7 +213,7 @@ fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>) -> Result<(Table, b
 }
 
 /// Writes beside and renames, so that nobody reads half a file.
-fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let beside =

@@ -1,5 +1,8 @@
 //! The memory cgroup that the target is charged to, as the kernel's OOM decision sees it.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use crate::units::Bytes;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +15,8 @@ pub enum CgroupVersion {
 #[derive(Clone, Debug, Default)]
 pub struct Cgroup {
     pub version: CgroupVersion,
+    /// The target's own group, as the observer can open it, also when the target is no more.
+    pub directory: PathBuf,
     /// Path within the hierarchy, as the target's `/proc/PID/cgroup` states it.
     pub path: String,
     /// The lowest limit between the target's group and the root: that one kills. None where nothing limits.
@@ -58,6 +63,19 @@ pub struct OomEvents {
     pub oom_kill: u64,
     /// Times the limit was reached (v2 `max`, v1 `memory.failcnt`).
     pub max: u64,
+}
+
+/// Pressure stall information (Documentation/accounting/psi.rst): shares of the last 10 s from 0 to 1, and totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// The cgroup's own; the whole system's where that has none (version 1).
+    pub of_cgroup: bool,
+    /// A task waited for memory.
+    pub some: f32,
+    pub some_total: Duration,
+    /// All tasks did.
+    pub full: f32,
+    pub full_total: Duration,
 }
 
 impl Cgroup {

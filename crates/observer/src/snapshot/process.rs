@@ -16,6 +16,8 @@ pub struct Process {
     pub state: ProcessState,
     pub uid: u32,
     pub thread_count: u64,
+    /// CPUs that it may run on.
+    pub cpus_allowed: Option<u64>,
     /// Seconds since the process started.
     pub uptime: Option<f64>,
     pub limits: Limits,
@@ -182,6 +184,17 @@ pub enum AllocatorKind {
     Tcmalloc,
     Mimalloc,
     Musl,
+    /// Go's runtime: a heap of its own, which malloc is no part of.
+    Go,
+    /// V8, of Node.js and its kin.
+    V8,
+}
+
+impl AllocatorKind {
+    /// It takes memory from the kernel for a language's heap and leaves malloc alone.
+    pub const fn is_runtime(self) -> bool {
+        matches!(self, AllocatorKind::Go | AllocatorKind::V8)
+    }
 }
 
 impl fmt::Display for AllocatorKind {
@@ -192,6 +205,8 @@ impl fmt::Display for AllocatorKind {
             AllocatorKind::Tcmalloc => "tcmalloc",
             AllocatorKind::Mimalloc => "mimalloc",
             AllocatorKind::Musl => "musl",
+            AllocatorKind::Go => "Go's runtime",
+            AllocatorKind::V8 => "V8",
         })
     }
 }

@@ -3,6 +3,8 @@
 //! A walk takes a `Memory` and does no I/O of its own, so that a test can hand it an image of bytes. `Live` (in `read`)
 //! is the real one.
 
+use std::cell::RefCell;
+
 use crate::units::{AddressRange, Avma, Bytes};
 
 mod read;
@@ -122,6 +124,35 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         }
     }
 
+    /// The bytes of `range`, without making the kernel map any of it: pages that were never touched are zeros.
+    pub fn read(&mut self, range: AddressRange) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(range.length().0).ok()?];
+        let mut at = range.start.0;
+        while at < range.end.0 {
+            let mut end = at;
+            while end < range.end.0 && self.of(end / PAGE) != PageState::Absent {
+                end = ((end / PAGE + 1) * PAGE).min(range.end.0);
+            }
+            if end == at {
+                at = ((at / PAGE + 1) * PAGE).min(range.end.0);
+                continue;
+            }
+            let (from, to) = ((at - range.start.0) as usize, (end - range.start.0) as usize);
+            self.memory.read(Avma(at), &mut bytes[from..to]).then_some(())?;
+            at = end;
+        }
+        Some(bytes)
+    }
+
+    /// Into a slice, from any address.
+    fn fill(&mut self, at: Avma, into: &mut [u8]) -> bool {
+        let range = AddressRange::sized(at, Bytes(into.len() as u64));
+        self.read(range).is_some_and(|bytes| {
+            into.copy_from_slice(&bytes);
+            true
+        })
+    }
+
     /// Bytes of `range` that lie on present pages.
     pub fn resident(&mut self, range: AddressRange) -> Bytes {
         let mut resident = 0;
@@ -134,5 +165,27 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
             at = next;
         }
         Bytes(resident)
+    }
+}
+
+/// The same memory, read so that no page of the target comes into being by it. Each read looks its page up: for places that
+/// only may be what is looked for.
+pub struct Untouched<'m, M: Memory + ?Sized> {
+    pages: RefCell<PageStates<'m, M>>,
+}
+
+impl<'m, M: Memory + ?Sized> Untouched<'m, M> {
+    pub fn new(memory: &'m M) -> Self {
+        Untouched { pages: RefCell::new(PageStates::new(memory)) }
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for Untouched<'_, M> {
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        at.0.checked_add(into.len() as u64).is_some() && self.pages.borrow_mut().fill(at, into)
+    }
+
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+        self.pages.borrow().memory.pagemap(first, into)
     }
 }

@@ -4,16 +4,22 @@
 //! Order of a snapshot: the slow ones that ask the target first (hotspot), then smaps, then those that walk its memory
 //! (glibc, page map), so that the figures that are joined by address lie close together in time.
 
+mod again;
 pub mod cgroup;
 pub mod glibc;
+mod grown;
 pub mod hotspot;
+pub mod jfr;
 pub mod memory;
 pub mod native_image;
 pub mod proc;
+mod pymalloc;
 pub mod segment;
 mod take;
+mod v8;
 
-pub use take::{Refusal, take};
+pub use again::{Figures, Series};
+pub use take::{Refusal, Regions, take};
 
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
 #[cfg(test)]

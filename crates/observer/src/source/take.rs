@@ -1,20 +1,34 @@
 //! One snapshot: every source asked once, in the order that keeps the ones joined by address close together.
 
+use std::thread;
 use std::time::Instant;
 
 use super::memory::Live;
 use super::proc::{self, Target, timed};
-use super::{cgroup, glibc, hotspot, native_image, segment};
+use super::{cgroup, glibc, hotspot, native_image, pymalloc, segment, v8};
+use crate::books::{Booked, Books};
 use crate::gap::{Gap, Source};
-use crate::ledger;
-use crate::snapshot::{Reading, Snapshot, VmTag, Vma};
+use crate::ledger::{self, Ledger, LineId};
+use crate::snapshot::{Glibc, Reading, RegionSource, Snapshot, VmTag, Vma};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
+/// How much is asked of a VM with NMT on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regions {
+    /// What it says cheaply; all of them only where that leaves more than 2 % of RSS unexplained.
+    AsNeeded,
+    /// Where each of its regions lies.
+    All,
+}
+
+/// Of RSS, in percent: what the lines may leave unexplained before the VM is asked for more.
+const UNEXPLAINED_AT_MOST: f64 = 2.0;
+
+pub fn take(pid: u32, regions: Regions) -> Result<Snapshot, Refusal> {
     let target = Target::open(pid).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(format!("no process {pid}")),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
@@ -23,80 +37,171 @@ pub fn take(pid: u32) -> Result<Snapshot, Refusal> {
         return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
     }
     let vanished = || Refusal(format!("process {pid} went away while it was being read"));
-    let since = Instant::now();
+    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new() };
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
     let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| vanished())?;
     if let Some(reason) = proc::refusal(process.state, pid) {
         return Err(Refusal(reason));
     }
     snapshot.process = process;
-    let mut gaps = Vec::new();
-    let mut readings = Vec::new();
-
-    // A VM that is asked allocates: first it answers, then its pages are counted.
-    let (vm, vm_gaps) = timed(since, Source::HotSpot, &mut readings, || {
-        let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
-        hotspot::read(&target, &maps)
-    });
-    snapshot.hotspot = vm;
-    gaps.extend(vm_gaps);
-    snapshot.threads = proc::read_threads(&target, snapshot.process.contained, &mut gaps);
-    let began = since.elapsed();
-    let mappings = proc::read_mappings(&target, &mut gaps);
-    readings.push(Reading { source: Source::Proc, began, took: mappings.took });
-    snapshot.time = proc::seconds_since_epoch();
-    snapshot.vmas = mappings.vmas;
-    snapshot.rollup = mappings.rollup;
-    snapshot.smaps_refused = mappings.refused;
     snapshot.rss_by_kind = rss_by_kind;
-    if let Ok((_, rss)) = proc::read_process(&target) {
-        snapshot.rss_by_kind = rss;
+
+    let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
+    snapshot.gaps = reader.around(&mut snapshot, &maps);
+    if regions == Regions::All {
+        reader.locate(&mut snapshot, &maps);
+    }
+    let mut gaps = reader.memory(&mut snapshot);
+    if regions == Regions::AsNeeded && snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate) && is_short(&snapshot)
+    {
+        reader.locate(&mut snapshot, &maps);
+        gaps = reader.memory(&mut snapshot);
     }
     if snapshot.vmas.is_empty() && !snapshot.smaps_refused {
         // An address space with no mapping is one that has just been torn down.
         return Err(vanished());
     }
-    snapshot.allocators = proc::read_allocators(&target, &snapshot.vmas);
-    if snapshot.hotspot.is_none() {
-        let (image, image_gaps) =
-            timed(since, Source::NativeImage, &mut readings, || native_image::read(&target, &snapshot.vmas));
-        snapshot.native_image = image;
-        gaps.extend(image_gaps);
-    }
-    // The Java heap holds no block of malloc: the walk need not look for one there.
-    let searched = outside_the_java_heap(&snapshot);
-    let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
-        let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
-        glibc::read(&target, &searched, tagged)
-    });
-    if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
-        hotspot::match_tags(&mut vm.categories, &glibc.tagged);
-    }
-    snapshot.glibc = glibc;
-    gaps.extend(glibc_gaps);
-    if let Ok(memory) = Live::open(&target) {
-        snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
-    }
-    timed(since, Source::Pagemap, &mut readings, || residency(&target, &mut snapshot, &mut gaps));
-    let (group, cgroup_gaps) =
-        timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(&target, snapshot.host.memory));
-    snapshot.cgroup = group;
-    gaps.extend(cgroup_gaps);
-    snapshot.gaps = gaps;
-    snapshot.readings = readings;
+    snapshot.gaps.extend(gaps);
+    snapshot.readings = reader.readings;
     Ok(snapshot)
 }
 
-fn outside_the_java_heap(snapshot: &Snapshot) -> Vec<Vma> {
+/// Whether more is unexplained than should be.
+fn is_short(snapshot: &Snapshot) -> bool {
+    let ledger = Ledger::of(snapshot);
+    let unexplained = ledger.remainder + ledger.resident(LineId::OtherAnonymous);
+    unexplained.percent_of(ledger.rss) > UNEXPLAINED_AT_MOST
+}
+
+struct Reader<'t> {
+    target: &'t Target,
+    since: Instant,
+    readings: Vec<Reading>,
+}
+
+impl Reader<'_> {
+    /// What says whose the memory is and holds still: a VM's word about itself, and, while that answers, cgroup and allocators.
+    /// A VM that is asked allocates: first it answers, then its pages are counted.
+    fn around(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) -> Vec<Gap> {
+        let (target, since, memory) = (self.target, self.since, snapshot.host.memory);
+        let ((vm, vm_reading), (group, group_reading)) = thread::scope(|scope| {
+            let vm = scope.spawn(move || {
+                let mut readings = Vec::new();
+                (timed(since, Source::HotSpot, &mut readings, || hotspot::read(target, maps)), readings)
+            });
+            let mut readings = Vec::new();
+            let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
+            snapshot.allocators = proc::read_allocators(target, maps);
+            (vm.join().unwrap_or_default(), (group, readings))
+        });
+        let (vm, mut gaps) = vm;
+        if vm.is_some() {
+            self.readings.extend(vm_reading);
+        }
+        self.readings.extend(group_reading);
+        snapshot.hotspot = vm;
+        let (group, group_gaps) = group;
+        snapshot.cgroup = group;
+        gaps.extend(group_gaps);
+        gaps
+    }
+
+    fn locate(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) {
+        if let Some(vm) = snapshot.hotspot.as_mut().filter(|vm| hotspot::can_locate(vm)) {
+            let began = self.since.elapsed();
+            snapshot.gaps.extend(hotspot::locate(self.target, maps, vm));
+            let took = self.since.elapsed() - began;
+            if let Some(asked) = self.readings.iter_mut().find(|reading| reading.source == Source::HotSpot) {
+                asked.took += took;
+            }
+        }
+    }
+
+    /// What is joined by address, close together in time: threads, mappings, arenas, stacks, pages. In place of what an
+    /// earlier reading found.
+    fn memory(&mut self, snapshot: &mut Snapshot) -> Vec<Gap> {
+        let (target, since) = (self.target, self.since);
+        let mut readings = Vec::new();
+        let mut gaps = Vec::new();
+        snapshot.threads = proc::read_threads(target, snapshot.process.contained, &mut gaps);
+        let began = since.elapsed();
+        let mappings = proc::read_mappings(target, &mut gaps);
+        readings.push(Reading { source: Source::Proc, began, took: mappings.took });
+        snapshot.time = proc::seconds_since_epoch();
+        snapshot.vmas = mappings.vmas;
+        snapshot.rollup = mappings.rollup;
+        snapshot.smaps_refused = mappings.refused;
+        if let Ok((_, rss)) = proc::read_process(target) {
+            snapshot.rss_by_kind = rss;
+        }
+        if snapshot.hotspot.is_none() {
+            let began = since.elapsed();
+            let (image, image_gaps) = native_image::read(target, &snapshot.vmas);
+            if image.is_some() {
+                readings.push(Reading { source: Source::NativeImage, began, took: since.elapsed() - began });
+            }
+            snapshot.native_image = image;
+            gaps.extend(image_gaps);
+        }
+        let elsewhere = regions_without_malloc(snapshot);
+        let earlier = attached_books(target.pid(), &snapshot.vmas);
+        let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
+            let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
+            glibc::read(target, &snapshot.vmas, glibc::Wanted { tagged, elsewhere: &elsewhere })
+        });
+        let later = || attached_books(target.pid(), &snapshot.vmas);
+        snapshot.attached = earlier.and_then(|earlier| Some([earlier, later()?]));
+        if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
+            hotspot::match_tags(&mut vm.categories, &glibc.tagged);
+        }
+        snapshot.glibc = glibc.map(|glibc| with_arena_cap(glibc, snapshot));
+        gaps.extend(glibc_gaps);
+        if let Ok(memory) = Live::open(target) {
+            snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
+            snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);
+            snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
+            snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
+        }
+        snapshot.residency = None;
+        timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
+        self.readings.retain(|known| readings.iter().all(|new| new.source != known.source));
+        self.readings.extend(readings);
+        gaps
+    }
+}
+
+/// What the tracker has booked, where it was attached to a process that ran already.
+fn attached_books(pid: u32, vmas: &[Vma]) -> Option<Booked> {
+    vmas.iter().any(|vma| vma.name.ends_with(".seg")).then_some(())?;
+    let (path, _, life) = segment::find_by_pid(pid).filter(|(_, _, life)| *life == segment::Life::Live)?;
+    let segment = segment::read(&path).ok()?;
+    let books = Books::new(&segment, life, segment.last_sign_ns());
+    let attaches = books.counters.iter().any(|counter| counter.name == "attaches" && counter.value > 0);
+    attaches.then(|| Booked::of(&books))
+}
+
+/// Where nobody set a cap: 8 × CPUs (malloc/arena.c, `arena_get2`). From glibc 2.34 to 2.38 these are the CPUs that the process
+/// may run on (`__get_nprocs_sched`), before and after all that are online.
+fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
+    if glibc.arena_cap.is_none() {
+        let minor = glibc.version.strip_prefix("2.").and_then(|minor| minor.parse::<u32>().ok());
+        let by_affinity = minor.is_some_and(|minor| (34..=38).contains(&minor));
+        let online = snapshot.host.cpus_online;
+        let cpus = snapshot.process.cpus_allowed.filter(|_| by_affinity).map_or(online, |allowed| allowed.min(online));
+        glibc.arena_cap = (cpus > 0).then_some(8 * cpus);
+    }
+    glibc
+}
+
+/// What the VM mapped for itself. Stacks are left out: where the VM states them, they end where the thread library's record does.
+fn regions_without_malloc(snapshot: &Snapshot) -> Vec<AddressRange> {
     let regions = snapshot.hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
-    let heaps: Vec<AddressRange> =
-        regions.iter().filter(|region| region.tag == VmTag::JavaHeap).map(|region| region.range).collect();
-    let in_a_heap = |vma: &Vma| heaps.iter().any(|heap| heap.covers(vma.range));
-    snapshot.vmas.iter().filter(|vma| vma.inode != 0 || !in_a_heap(vma)).cloned().collect()
+    let own = regions.iter().filter(|region| region.tag != VmTag::ThreadStack && region.source != RegionSource::Shape);
+    own.map(|region| region.range).collect()
 }
 
 /// The page map of those mappings only that more than one owner claims a part of.
-fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
+pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
     let cut: Vec<AddressRange> = ledger::mappings_with_several_owners(snapshot).map(|vma: &Vma| vma.range).collect();
     if cut.is_empty() {
         return;
@@ -110,7 +215,7 @@ fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
                 format!("/proc/{}/pagemap can't be read: {error}", target.pid()),
                 format!("{} mappings with several owners are shared out by length", cut.len()),
             )
-            .remedy(proc::PERMISSION_REMEDY),
+            .remedy(proc::permission_remedy(target.pid())),
         ),
     }
 }

@@ -23,13 +23,12 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let live: Bytes = arenas.iter().map(|arena| arena.live).sum();
     let holding = arenas.iter().filter(|arena| arena.free_resident >= WORTH_AN_ARENA).count();
     let idle: Bytes = arenas.iter().filter(|arena| arena.attached_threads == 0).map(|arena| arena.free_resident).sum();
-    let cpus = case.snapshot.host.cpus_online;
     let mut evidence = vec![format!(
         "{} thread arenas: {retained} resident and free, {live} live, in {holding} arenas that keep more than {WORTH_AN_ARENA}",
         arenas.len()
     )];
     if let Some(cap) = glibc.arena_cap {
-        let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {cpus} CPUs") };
+        let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {} CPUs", cap / 8) };
         let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
         let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
         evidence.push(format!("the arena cap in force is {cap} ({how}){quota}"));

@@ -71,6 +71,31 @@ impl<'c> Case<'c> {
         self.vm()?.flags.iter().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
+    /// Growth or use: what the baseline says of a line, or how to get one.
+    pub fn growth(self, line: LineId) -> String {
+        let Some(baseline) = &self.snapshot.baseline else {
+            let pid = self.pid();
+            return format!(
+                "one reading can't tell growth from use: plimsoll explain {pid} --format json > before.json, and later \
+                 plimsoll explain {pid} --baseline before.json"
+            );
+        };
+        let minutes = (self.snapshot.time - baseline.time).max(0.0) / 60.0;
+        let then = baseline.resident(line);
+        match baseline.change(self.ledger, line) {
+            change if Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
+                format!("it was {then} {minutes:.1} minutes ago: no growth since the baseline")
+            }
+            change if change < 0 => format!("it was {then} {minutes:.1} minutes ago: less since the baseline"),
+            change => {
+                format!(
+                    "it was {then} {minutes:.1} minutes ago: {} more since the baseline",
+                    Bytes(change.unsigned_abs())
+                )
+            }
+        }
+    }
+
     pub fn is_jvm(self) -> bool {
         self.vm().is_some()
     }

@@ -26,7 +26,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             evidence.push(format!("-XX:MaxDirectMemorySize in force: {max}"));
         }
     }
-    evidence.push("one reading can't tell growth from use: explain again later and compare".to_owned());
+    evidence.push(case.growth(LineId::DirectBuffers));
     let mut remedies = vec![
         remedy(
             Effort::Now,

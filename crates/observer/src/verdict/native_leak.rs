@@ -19,7 +19,9 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let live = case.resident(LineId::GlibcLive);
     let told = !vm.categories.is_empty();
     let (percent, floor) = if told { (PERCENT, FLOOR) } else { (PERCENT_UNTOLD, FLOOR_UNTOLD) };
-    if !case.matters(live, percent, floor) {
+    let alike = large_blocks_alike(case);
+    let others = alike.as_ref().filter(|alike| alike.size >= Alike::NOT_THE_VM_S).map(|alike| alike.all);
+    if !case.matters(live, percent, floor) && !others.is_some_and(|all| case.matters(all, PERCENT, FLOOR)) {
         return None;
     }
     let blocks: u64 = case.glibc()?.arenas.iter().map(|arena| arena.live_count).sum();
@@ -29,7 +31,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         ),
         false => format!("{live} of live malloc blocks; NMT is off, so the VM's own are among them"),
     }];
-    evidence.push("one reading can't tell a leak from use: explain again later and compare".to_owned());
+    evidence.extend(alike.map(|alike| alike.evidence()));
+    evidence.push(case.growth(LineId::GlibcLive));
     let pid = case.pid();
     Some(Verdict {
         id: VerdictId::NativeLeak,
@@ -62,4 +65,39 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             ),
         ],
     })
+}
+
+/// Large blocks of one size, where they are most of what is in large blocks.
+struct Alike {
+    size: Bytes,
+    number: u64,
+    all: Bytes,
+}
+
+fn large_blocks_alike(case: Case<'_>) -> Option<Alike> {
+    const ALIKE_AT_LEAST: u64 = 4;
+    let mut by_size = std::collections::BTreeMap::<Bytes, u64>::new();
+    for chunk in &case.glibc()?.mmapped {
+        *by_size.entry(chunk.range.length()).or_default() += 1;
+    }
+    let alike =
+        by_size.into_iter().map(|(size, number)| Alike { size, number, all: Bytes(size.0.saturating_mul(number)) });
+    let most = alike.max_by_key(|alike| alike.all)?;
+    let live = case.resident(LineId::GlibcLive);
+    // Blocks that java.nio counts have left the line.
+    (most.number >= ALIKE_AT_LEAST && most.all <= live && most.all.percent_of(live) >= 20.0).then_some(most)
+}
+
+impl Alike {
+    /// Larger than the queues that the VM keeps for each of its workers.
+    const NOT_THE_VM_S: Bytes = Bytes::mib(2);
+
+    /// The copies that java.nio keeps for each thread look like this, and from JDK 25 on java.nio leaves them out of its count.
+    fn evidence(&self) -> String {
+        let Alike { size, number, all } = self;
+        format!(
+            "{number} blocks of {size} are {all} of it: java.nio may be keeping one for each thread that reads or writes large \
+             heap buffers (-Djdk.nio.maxCachedBufferSize=262144 stops that)"
+        )
+    }
 }

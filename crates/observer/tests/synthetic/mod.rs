@@ -5,8 +5,8 @@
 use std::mem::offset_of;
 
 use plimsoll_segment::{
-    Caller, Category, Composition, FILE_BYTES, FIXED_CATEGORIES, Header, MAGIC, Module, Row, SECTIONS, Section,
-    SectionEntry, Thread, VERSION,
+    ALL_SECTIONS, Caller, Category, Composition, FILE_BYTES, FIXED_CATEGORIES, FrameNode, Header, MAGIC, Method,
+    Module, Row, SECTIONS, Sample, Section, SectionEntry, SiteSamples, Thread, VERSION,
 };
 
 /// A file under construction; `bytes` is the whole of it, as sparse files read.
@@ -24,22 +24,11 @@ pub struct RowOf {
     pub free: (u64, u64, u64),
 }
 
-const ALL: [Section; SECTIONS] = [
-    Section::Schema,
-    Section::Command,
-    Section::Categories,
-    Section::Modules,
-    Section::Threads,
-    Section::Callers,
-    Section::Rows,
-    Section::Vmap,
-];
-
 impl Synthetic {
     /// As after boot: fixed categories, the callers 0 to 2, the shared slot.
     pub fn new(pid: u32) -> Synthetic {
-        // The map's 16 MiB stay out: a file that ends early is read as far as it goes.
-        let mut s = Synthetic { bytes: vec![0; Section::Vmap.offset()], used: [0; SECTIONS] };
+        // What isn't used stays out: a file that ends early is read as far as it goes.
+        let mut s = Synthetic { bytes: vec![0; Section::Rows.offset() + (1 << 20)], used: [0; SECTIONS] };
         s.u64(offset_of!(Header, magic), MAGIC);
         s.u32(offset_of!(Header, version), VERSION);
         s.u32(offset_of!(Header, header_bytes), 4096);
@@ -52,7 +41,7 @@ impl Synthetic {
         s.u32(offset_of!(Header, counters), plimsoll_segment::counters::COUNTERS.len() as u32);
         s.u64(offset_of!(Header, start_boottime_ns), 1_000_000_000_000);
         s.u64(offset_of!(Header, start_realtime_ns), 1_795_211_234_000_000_000);
-        for section in ALL {
+        for section in ALL_SECTIONS {
             let at = offset_of!(Header, sections) + section as usize * size_of::<SectionEntry>();
             s.u32(at + offset_of!(SectionEntry, kind), section as u32);
             s.u32(at + offset_of!(SectionEntry, entry_bytes), section.entry_bytes() as u32);
@@ -88,7 +77,11 @@ impl Synthetic {
         let index = self.used[section as usize] as usize;
         self.used[section as usize] += 1;
         self.set_used(section, index as u64 + 1);
-        (index, section.offset() + index * section.entry_bytes())
+        let at = section.offset() + index * section.entry_bytes();
+        if at + section.entry_bytes() > self.bytes.len() {
+            self.bytes.resize(at + section.entry_bytes(), 0);
+        }
+        (index, at)
     }
 
     pub fn set_used(&mut self, section: Section, used: u64) {
@@ -180,6 +173,92 @@ impl Synthetic {
         index as u32
     }
 
+    /// A stack, innermost first, every frame a node of its own: the innermost one's index.
+    pub fn stack(&mut self, frames: &[(u64, u8)]) -> u32 {
+        if self.used(Section::Frames) == 0 {
+            self.claim(Section::Frames);
+        }
+        let mut parent = 0;
+        for (depth, &(value, kind)) in frames.iter().rev().enumerate() {
+            let (index, at) = self.claim(Section::Frames);
+            self.u64(at + offset_of!(FrameNode, value), value);
+            self.u32(at + offset_of!(FrameNode, parent), parent);
+            self.bytes[at + offset_of!(FrameNode, kind)] = kind;
+            self.u16(at + offset_of!(FrameNode, depth), depth as u16 + 1);
+            parent = index as u32;
+        }
+        parent
+    }
+
+    /// A site under a caller.
+    pub fn site(&mut self, parent: u32, category: u16, depth: u16, stack: u32) -> u32 {
+        let (index, at) = self.claim(Section::Callers);
+        self.u16(at + offset_of!(Caller, depth), depth);
+        self.u16(at + offset_of!(Caller, category), category);
+        self.u32(at + offset_of!(Caller, flags), 8);
+        self.u64(at + offset_of!(Caller, hash), index as u64 + 1);
+        self.u32(at + offset_of!(Caller, parent), parent);
+        self.u32(at + offset_of!(Caller, stack), stack);
+        index as u32
+    }
+
+    /// A live sample of a site that had none.
+    pub fn sample(&mut self, site: u32, slot: u32, requested: u64, weight: f64) {
+        if self.used(Section::SiteSamples) == 0 {
+            self.claim(Section::SiteSamples);
+        }
+        let (index, at) = self.claim(Section::SiteSamples);
+        let usable = requested + 8;
+        self.u64(Section::Callers.offset() + site as usize * Caller::BYTES + offset_of!(Caller, frames), index as u64);
+        self.u32(at + offset_of!(SiteSamples, site), site);
+        self.u64(at + offset_of!(SiteSamples, alloc_samples), 1);
+        self.u64(at + offset_of!(SiteSamples, alloc_bytes), (usable as f64 * weight).round() as u64);
+        self.u64(at + offset_of!(SiteSamples, alloc_requested), (requested as f64 * weight).round() as u64);
+        self.u64(at + offset_of!(SiteSamples, alloc_count_256), (256.0 * weight).round() as u64);
+        let variance = weight * (weight - 1.0);
+        let bytes = (usable * usable) as f64 * variance;
+        self.u64(at + offset_of!(SiteSamples, alloc_bytes_variance), bytes.to_bits());
+        self.u64(at + offset_of!(SiteSamples, alloc_count_variance), variance.to_bits());
+        let (_, at) = self.claim(Section::Samples);
+        self.u64(at + offset_of!(Sample, address), 0x1_0000 + 64 * index as u64);
+        self.u64(at + offset_of!(Sample, usable), usable);
+        self.u64(at + offset_of!(Sample, requested), requested);
+        self.u64(at + offset_of!(Sample, weight), weight.to_bits());
+        self.u32(at + offset_of!(Sample, site), site);
+        self.u32(at + offset_of!(Sample, slot), slot);
+    }
+
+    /// A method; (bytecode index, line) ascending.
+    pub fn method(&mut self, class: &str, name: &str, signature: &str, source: &str, lines: &[(u16, u16)]) -> u32 {
+        let (index, at) = self.claim(Section::Methods);
+        self.u64(at + offset_of!(Method, first_ns), 1);
+        for (text, from, bytes) in [
+            (class, offset_of!(Method, class_at), offset_of!(Method, class_bytes)),
+            (name, offset_of!(Method, name_at), offset_of!(Method, name_bytes)),
+            (signature, offset_of!(Method, signature_at), offset_of!(Method, signature_bytes)),
+            (source, offset_of!(Method, source_at), offset_of!(Method, source_bytes)),
+        ] {
+            let first = self.name(text.as_bytes());
+            self.u32(at + from, first);
+            self.u16(at + bytes, text.len() as u16);
+        }
+        let lines: Vec<u8> =
+            lines.iter().flat_map(|(bci, line)| [bci.to_ne_bytes(), line.to_ne_bytes()]).flatten().collect();
+        let first = self.name(&lines);
+        self.u32(at + offset_of!(Method, lines_at), first);
+        self.u32(at + offset_of!(Method, lines_bytes), lines.len() as u32);
+        index as u32
+    }
+
+    fn name(&mut self, bytes: &[u8]) -> u32 {
+        let first = self.used(Section::Names);
+        for _ in bytes {
+            self.claim(Section::Names);
+        }
+        self.text(Section::Names.offset() + first, bytes);
+        first as u32
+    }
+
     pub fn row(&mut self, row: RowOf) {
         let (_, at) = self.claim(Section::Rows);
         self.u32(at + offset_of!(Row, caller), row.caller);
@@ -195,7 +274,7 @@ impl Synthetic {
     /// The map with one leaf: (start, end, category, caller, protection) each, ascending.
     pub fn vmap(&mut self, seq: u64, entries: &[(u64, u64, u16, u32, u64)]) {
         let base = Section::Vmap.offset();
-        self.bytes.resize(base + 1024, 0);
+        self.bytes.resize(self.bytes.len().max(base + 1024), 0);
         self.set_used(Section::Vmap, 1024);
         let words =
             [u64::from_le_bytes(*b"PLVMAP\x00\x01"), 16 << 20, seq, 1, 1024, 4096, 0, 0, 3, 12_288, 1, 0x1000, 8192];

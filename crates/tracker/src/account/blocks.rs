@@ -7,11 +7,11 @@
 //! ```text
 //! block      requested bytes … slack … │ trailer 8 B │      usable = malloc_usable_size, the trailer included
 //!
-//! trailer    63     46 45         30 29         0
-//!            │ row 18 │ requested 16 │  0 … 0  30 │   ^ address ^ secret
+//! trailer    63         48 47    28      27 26         0
+//!            │ requested 16 │ row 20 │ sampled │  0 … 0  27 │   ^ address ^ secret
 //! ```
 //!
-//! The thirty zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
+//! The zero bits are the check. They lie at the trailer's lower addresses, where an overrun of the block arrives
 //! first. The row (of the thread that allocated) names the caller.
 //!
 //! On glibc a request below 64 KiB asks for eight bytes more (8 B on average: sizes go by 16). Everywhere else, and for
@@ -19,6 +19,7 @@
 //! goes to the side table ([`super::table`]). A trailer is cleared at free. A block without a valid one that isn't in the
 //! table either is 'unknown or overwritten': counted, never harmful.
 
+use super::segment::WIPED;
 use crate::sys::{cpu, libc};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Allocator, Section};
@@ -30,7 +31,8 @@ const TRAILER_BELOW: usize = TABLE_FROM - 64;
 /// Bytes of a trailer.
 pub const TRAILER: usize = 8;
 
-static SECRET: AtomicU64 = AtomicU64::new(0);
+/// The secret again: a fork child that was prepared has the blocks of its parent.
+static KEPT: AtomicU64 = AtomicU64::new(0);
 static ALLOCATOR: AtomicU32 = AtomicU32::new(Allocator::Other as u32);
 static TRAILER_BELOW_NOW: AtomicUsize = AtomicUsize::new(0);
 
@@ -41,14 +43,23 @@ pub struct Key {
     pub row: u32,
     /// Requested bytes.
     pub requested: u64,
+    /// The block is among the live samples ([`super::samples`]).
+    pub sampled: bool,
 }
 
-const ROW_SHIFT: u32 = 46;
-const REQUESTED_SHIFT: u32 = 30;
-const CHECK: u64 = (1 << REQUESTED_SHIFT) - 1;
-const _: () = assert!(Section::Rows.capacity() == 1 << (64 - ROW_SHIFT));
+/// First bit of the row.
+pub const ROW_SHIFT: u32 = 28;
+/// First bit of the requested bytes.
+pub const REQUESTED_SHIFT: u32 = 48;
+const SAMPLED: u64 = 1 << (ROW_SHIFT - 1);
+const CHECK: u64 = SAMPLED - 1;
+/// Bits that are zero in the trailer of a block that is no sample.
+pub const CHECKED: u64 = CHECK | SAMPLED;
+const ROWS: u32 = (1 << (REQUESTED_SHIFT - ROW_SHIFT)) - 1;
+const _: () = assert!(Section::Rows.capacity() == 1 << (REQUESTED_SHIFT - ROW_SHIFT));
+const _: () = assert!(TABLE_FROM == 1 << (64 - REQUESTED_SHIFT));
 
-/// The upper part of a trailer: what all blocks of a row share.
+/// The row's part of a trailer: what all blocks of a row share.
 #[inline(always)]
 pub const fn row_key(row: u32) -> u64 {
     (row as u64) << ROW_SHIFT
@@ -57,7 +68,7 @@ pub const fn row_key(row: u32) -> u64 {
 /// The row of a key.
 #[inline(always)]
 pub const fn row_of_key(key: u64) -> u32 {
-    (key >> ROW_SHIFT) as u32
+    (key >> ROW_SHIFT) as u32 & ROWS
 }
 
 /// Requests below this get a trailer by asking for more; 0: never ask for more.
@@ -73,12 +84,40 @@ pub fn allocator() -> u32 {
 
 /// Chooses the secret and looks whose malloc is below.
 pub fn init(allocator: Allocator) {
-    if SECRET.load(Relaxed) == 0 {
-        let stack = &allocator as *const Allocator as u64;
-        SECRET.store(mix(cpu::ticks() ^ stack.rotate_left(32) ^ &raw const SECRET as u64) | 1, Relaxed);
+    if KEPT.load(Relaxed) == 0 {
+        renew_secret();
     }
     ALLOCATOR.store(allocator as u32, Relaxed);
-    TRAILER_BELOW_NOW.store(if allocator == Allocator::Glibc { TRAILER_BELOW } else { 0 }, Relaxed);
+    write_trailers(true);
+}
+
+/// From now on keys written before are none.
+pub fn renew_secret() {
+    let here = 0u8;
+    let stack = &raw const here as u64;
+    KEPT.store(mix(cpu::ticks() ^ stack.rotate_left(32) ^ &raw const KEPT as u64) | 1, Relaxed);
+    restore_secret();
+}
+
+/// The secret is in force (again).
+pub fn restore_secret() {
+    WIPED.secret.store(KEPT.load(Relaxed), Relaxed);
+}
+
+#[inline(always)]
+fn secret() -> u64 {
+    WIPED.secret.load(Relaxed)
+}
+
+/// Whether blocks are asked for with room for a trailer. Detached, they aren't.
+pub fn write_trailers(on: bool) {
+    let below = if on && allocator() == Allocator::Glibc as u32 { TRAILER_BELOW } else { 0 };
+    TRAILER_BELOW_NOW.store(below, Relaxed);
+}
+
+/// Something that differs between processes.
+pub fn seed() -> u64 {
+    mix(KEPT.load(Relaxed))
 }
 
 fn mix(x: u64) -> u64 {
@@ -140,7 +179,17 @@ pub unsafe fn write_trailer(p: *mut u8, usable: usize, row_key: u64, requested: 
     debug_assert!(requested < TABLE_FROM);
     let v = row_key | (requested as u64) << REQUESTED_SHIFT;
     // SAFETY: the caller's contract.
-    unsafe { trailer_of(p, usable).write_unaligned(v ^ p as u64 ^ SECRET.load(Relaxed)) }
+    unsafe { trailer_of(p, usable).write_unaligned(v ^ p as u64 ^ secret()) }
+}
+
+/// The same for any key.
+///
+/// # Safety
+/// As `write_trailer`.
+pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
+    let sampled = if key.sampled { SAMPLED } else { 0 };
+    // SAFETY: the caller's contract.
+    unsafe { write_trailer(p, usable, row_key(key.row) | sampled, key.requested as usize) };
 }
 
 /// Reads a block's trailer. `None`: it has none, or it was overwritten.
@@ -154,21 +203,28 @@ pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
         return None;
     }
     // SAFETY: the caller's contract.
-    unsafe { read_trailer_small(p, usable) }
+    let v = unsafe { trailer_word(p, usable) };
+    (v & CHECK == 0).then_some(Key { row: row_of_key(v), requested: v >> REQUESTED_SHIFT, sampled: v & SAMPLED != 0 })
 }
 
-/// The same where `usable` is known to be small.
+#[inline(always)]
+unsafe fn trailer_word(p: *mut u8, usable: usize) -> u64 {
+    // SAFETY: the caller's contract. A chunk of size 0 (damaged) reads the word in front of the chunk header.
+    unsafe { trailer_of(p, usable).read_unaligned() ^ p as u64 ^ secret() }
+}
+
+/// The same where `usable` is known to be small, for blocks that aren't sampled: `None` also for those that are.
 ///
 /// # Safety
 /// `p` is a live block with this many usable bytes, less than [`TABLE_FROM`].
 #[inline(always)]
 pub unsafe fn read_trailer_small(p: *mut u8, usable: usize) -> Option<Key> {
-    // SAFETY: the caller's contract. A chunk of size 0 (damaged) reads the word in front of the chunk header.
-    let v = unsafe { trailer_of(p, usable).read_unaligned() } ^ p as u64 ^ SECRET.load(Relaxed);
-    if v & CHECK != 0 {
+    // SAFETY: the caller's contract.
+    let v = unsafe { trailer_word(p, usable) };
+    if v & CHECKED != 0 {
         return None;
     }
-    Some(Key { row: (v >> ROW_SHIFT) as u32, requested: v >> REQUESTED_SHIFT & 0xffff })
+    Some(Key { row: row_of_key(v), requested: v >> REQUESTED_SHIFT, sampled: false })
 }
 
 /// Whether a block is in the books already.

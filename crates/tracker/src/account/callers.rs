@@ -1,13 +1,14 @@
-//! Callers: up to eight return addresses with a category, numbered when first seen, never removed.
+//! Callers: up to eight return addresses with a category, numbered when first seen, never removed; and sites, the deep
+//! stacks under them, numbered in the same section.
 
-use super::categories;
 use super::segment::Segment;
+use super::{categories, frames};
 use crate::stack::module::{self, Module};
 use crate::sys::os;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use plimsoll_segment::rules::{Decision, ModuleRules};
-use plimsoll_segment::{CALLER_OVERFLOW, Counter, Section};
+use plimsoll_segment::rules::{CALLED_BY_GENERATED, Decision, ModuleRules, Target};
+use plimsoll_segment::{CALLER_OVERFLOW, CALLER_SITE, Caller, Counter, Section};
 
 /// Frames kept at most.
 pub const FRAMES: usize = 8;
@@ -21,7 +22,7 @@ pub const OVERFLOW: u32 = 4;
 /// Hash → caller. Small first: a table is touched all over, and a small program shouldn't pay for a large one.
 static SMALL: AtomicUsize = AtomicUsize::new(0);
 static LARGE: AtomicUsize = AtomicUsize::new(0);
-const SMALL_ENTRIES: usize = 8 << 10;
+const SMALL_ENTRIES: usize = 4 << 10;
 const LARGE_ENTRIES: usize = 2 * Section::Callers.capacity();
 
 /// Reserves the tables, makes the fixed callers of a fresh segment.
@@ -46,6 +47,9 @@ pub fn init(segment: Segment) -> bool {
     true
 }
 
+/// Entries that sites leave to callers.
+const CALLERS_ONLY: usize = Section::Callers.capacity() / 8;
+
 fn hash(frames: &[u64], pushed: u32, flags: u32) -> u64 {
     let seed = 0x9e37_79b9_7f4a_7c15u64 ^ (pushed as u64) << 32 ^ flags as u64;
     frames.iter().fold(seed, |h, &f| (h.rotate_left(23) ^ f).wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1 << 63
@@ -54,7 +58,57 @@ fn hash(frames: &[u64], pushed: u32, flags: u32) -> u64 {
 /// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none).
 pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 {
     let frames = &frames[..frames.len().min(FRAMES)];
-    let h = hash(frames, pushed, flags);
+    let is = |c: &Caller| {
+        c.depth.load(Relaxed) as usize == frames.len()
+            && frames.iter().enumerate().all(|(k, f)| c.frames[k].load(Relaxed) == *f)
+    };
+    let make = |c: &Caller| {
+        let category = if pushed != 0 { pushed as u16 - 1 } else { classify(segment, frames).0 };
+        for (k, f) in frames.iter().enumerate() {
+            c.frames[k].store(*f, Relaxed);
+        }
+        c.depth.store(frames.len() as u16, Relaxed);
+        c.category.store(category, Relaxed);
+        c.flags.store(flags, Relaxed);
+    };
+    find_or_make(segment, hash(frames, pushed, flags), is, make).unwrap_or_else(|| {
+        segment.count(Counter::callers_merged, 1);
+        CALLER_OVERFLOW
+    })
+}
+
+/// The site with this stack (its innermost node) under a caller; the caller itself if there is no room.
+pub fn site(segment: Segment, caller: u32, stack: u32, flags: u32) -> u32 {
+    let room = segment.used(Section::Callers) < Section::Callers.capacity() - CALLERS_ONLY;
+    let parent = segment.caller(caller);
+    let is = |c: &Caller| {
+        c.flags.load(Relaxed) & CALLER_SITE != 0 && c.parent.load(Relaxed) == caller && c.stack.load(Relaxed) == stack
+    };
+    let make = |c: &Caller| {
+        c.parent.store(caller, Relaxed);
+        c.stack.store(stack, Relaxed);
+        c.depth.store(segment.frame(stack).depth.load(Relaxed), Relaxed);
+        c.category.store(parent.category.load(Relaxed), Relaxed);
+        c.flags.store(flags | CALLER_SITE, Relaxed);
+    };
+    let h = hash(&[caller as u64, stack as u64], 0, CALLER_SITE);
+    let found = if room { find_or_make(segment, h, is, make) } else { find(segment, h, is).ok() };
+    found.unwrap_or_else(|| {
+        segment.count(Counter::sites_merged, 1);
+        caller
+    })
+}
+
+/// The caller of a site; a caller is its own.
+pub fn parent(segment: Segment, caller: u32) -> u32 {
+    match segment.caller(caller).parent.load(Relaxed) {
+        0 => caller,
+        parent => parent,
+    }
+}
+
+/// The entry with this hash; or the cell where it belongs, or `None` if the tables are full.
+fn find(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool) -> Result<u32, Option<&'static AtomicU32>> {
     let used = segment.used(Section::Callers);
     for (table, entries) in [(&SMALL, SMALL_ENTRIES), (&LARGE, LARGE_ENTRIES)] {
         let base = table.load(Acquire);
@@ -71,44 +125,51 @@ pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 
                 if full {
                     break;
                 }
-                return insert(segment, cell, h, frames, flags, pushed);
+                return Err(Some(cell));
             }
             let c = segment.caller(i);
-            if c.hash.load(Acquire) == h
-                && c.depth.load(Relaxed) as usize == frames.len()
-                && frames.iter().enumerate().all(|(k, f)| c.frames[k].load(Relaxed) == *f)
-            {
-                return i;
+            if c.hash.load(Acquire) == h && is(c) {
+                return Ok(i);
             }
             at = (at + 1) & (entries - 1);
         }
     }
-    segment.count(Counter::callers_merged, 1);
-    CALLER_OVERFLOW
+    Err(None)
 }
 
-fn insert(segment: Segment, cell: &AtomicU32, h: u64, frames: &[u64], flags: u32, pushed: u32) -> u32 {
-    let category = if pushed != 0 { pushed as u16 - 1 } else { classify(segment, frames).0 };
-    let Some(i) = segment.append(Section::Callers) else {
-        segment.count(Counter::callers_merged, 1);
-        return CALLER_OVERFLOW;
-    };
-    let c = segment.caller(i);
-    for (k, f) in frames.iter().enumerate() {
-        c.frames[k].store(*f, Relaxed);
-    }
-    c.depth.store(frames.len() as u16, Relaxed);
-    c.category.store(category, Relaxed);
-    c.flags.store(flags, Relaxed);
-    c.first_ns.store(crate::boot::ordered_ns(), Relaxed);
-    c.hash.store(h, Release);
-    match cell.compare_exchange(0, i, AcqRel, Acquire) {
-        Ok(_) => i,
-        // Another thread took the place, perhaps for the same frames: look again; ours stays an empty entry.
-        Err(_) => {
-            c.hash.store(0, Release);
-            number(segment, frames, flags, pushed)
+fn find_or_make(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool, make: impl Fn(&Caller)) -> Option<u32> {
+    loop {
+        let cell = match find(segment, h, &is) {
+            Ok(i) => return Some(i),
+            Err(cell) => cell?,
+        };
+        let i = segment.append(Section::Callers)?;
+        let c = segment.caller(i);
+        make(c);
+        c.first_ns.store(crate::boot::ordered_ns(), Relaxed);
+        c.hash.store(h, Release);
+        match cell.compare_exchange(0, i, AcqRel, Acquire) {
+            Ok(_) => return Some(i),
+            // Another thread took the place, perhaps for the same frames: look again; ours stays an empty entry.
+            Err(_) => c.hash.store(0, Release),
         }
+    }
+}
+
+/// The innermost return address of a caller, or of a site's caller.
+pub fn innermost(segment: Segment, index: u32) -> u64 {
+    let c = segment.caller(index);
+    let c = if c.flags.load(Relaxed) & CALLER_SITE != 0 { segment.caller(c.parent.load(Relaxed)) } else { c };
+    c.frames[0].load(Relaxed)
+}
+
+/// A mapping was made by this site. A mapping may be replaced by the next call of the same site (a native image's heap
+/// chunks are), so the map alone can't tell how many calls there were.
+pub fn count_mapping(segment: Segment, index: u32, bytes: u64) {
+    let c = segment.caller(index);
+    if c.flags.load(Relaxed) & CALLER_SITE != 0 {
+        c.frames[1].fetch_add(1, Relaxed);
+        c.frames[2].fetch_add(bytes, Relaxed);
     }
 }
 
@@ -120,10 +181,16 @@ pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
     for cell in &DECIDED {
         cell.store(0, Relaxed);
     }
+    frames::retire(segment, range.clone());
     for i in 3..segment.used(Section::Callers) as u32 {
         let c = segment.caller(i);
         let depth = (c.depth.load(Relaxed) as usize).min(FRAMES);
-        if c.hash.load(Acquire) > RETIRED && c.frames[..depth].iter().any(|f| range.contains(&(f.load(Relaxed) - 1))) {
+        let gone = if c.flags.load(Relaxed) & CALLER_SITE != 0 {
+            frames::is_retired(segment, c.stack.load(Relaxed))
+        } else {
+            c.frames[..depth].iter().any(|f| range.contains(&f.load(Relaxed).wrapping_sub(1)))
+        };
+        if c.hash.load(Acquire) > RETIRED && gone {
             c.hash.store(RETIRED, Release);
         }
     }
@@ -165,8 +232,20 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
         exhausted.set(true);
         None
     }));
+    // All is through, and then comes code of no file: the first that is no wrapper left no frame.
+    let generated = || -> Option<u16> {
+        let (inner, last) = (modules[0]?, modules[known.checked_sub(1)?]?);
+        let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), Target::Through);
+        match last.rules.lookup(CALLED_BY_GENERATED.into()) {
+            Target::Category(i) if through && known < frames.len() => Some(i),
+            _ => None,
+        }
+    };
     let category = match rules.classify(all) {
         Decision::Category(i) => categories::of_rule(segment, i),
+        Decision::Object(0) if generated().is_some() => {
+            generated().map_or(categories::OTHER, |i| categories::of_rule(segment, i))
+        }
         Decision::Object(i) => match modules[i] {
             Some(m) => segment.module(m.id).category.load(Relaxed),
             None => categories::NO_FILE,

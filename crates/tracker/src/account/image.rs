@@ -17,8 +17,9 @@ use super::blocks::{self, Key};
 use super::rows::{self, Amount};
 use super::segment::Segment;
 use super::thread::{ThreadState, pending_words};
-use super::{callers, categories};
+use super::{callers, categories, samples};
 use crate::hook::malloc::{set_key, take_key};
+use crate::stack::module;
 use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
@@ -44,9 +45,6 @@ const MAGIC: u32 = 0xF0F1_F2F3;
 const HEADER: usize = 16;
 
 static VERSION: AtomicU32 = AtomicU32::new(0);
-/// The executable's addresses.
-static START: AtomicUsize = AtomicUsize::new(0);
-static END: AtomicUsize = AtomicUsize::new(0);
 static KNOWN: [AtomicU16; 32] = [const { AtomicU16::new(0) }; 32];
 
 /// Whether this process is a native image.
@@ -57,7 +55,7 @@ pub fn is_image() -> bool {
 /// Looks at the executable. Called at boot.
 pub fn init() {
     let Some(exe) = elf::objects().next() else { return };
-    if exe.symbol(c"__svm_version_info").is_none() {
+    if exe.symbol(module::NATIVE_IMAGE).is_none() {
         return;
     }
     // SAFETY: the image exports the C string `com.oracle.svm.core.VM.Java.Version=25.0.3`.
@@ -71,17 +69,13 @@ pub fn init() {
             .fold(0u32, |n, b| n * 10 + (b - b'0') as u32)
     });
     VERSION.store(major.max(1), Relaxed);
-    if let Some((start, end, _)) = exe.extent(|_| true) {
-        START.store(start, Relaxed);
-        END.store(end, Relaxed);
-    }
 }
 
-/// Category of a mapping that the image itself makes: anonymous memory is its Java heap (the reservation of an isolate, and
+/// Category of a mapping that an image, executable or library, makes itself: anonymous memory is its Java heap (the reservation of an isolate, and
 /// the chunks committed in it), a file mapped over its reservation is the image heap. Files mapped elsewhere are the
 /// program's (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
 pub fn mapping_category(segment: Segment, innermost: u64, kind: Kind, fixed: bool) -> Option<u16> {
-    if !is_image() || !(START.load(Relaxed)..END.load(Relaxed)).contains(&(innermost as usize)) {
+    if !module::in_image(segment, innermost) {
         return None;
     }
     let name: &[u8] = match kind {
@@ -138,24 +132,29 @@ unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
     // SAFETY: the caller's block.
     unsafe {
         let usable = blocks::usable(p);
-        let Some(Key { row, requested }) = blocks::read_trailer(p, usable).or_else(|| super::table::get(p)) else {
+        let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| super::table::get(p)) else {
             return;
         };
         let Some(c) = category(segment, p, requested) else { return };
         let old = segment.row(row).caller.load(Relaxed);
-        let of = segment.caller(old);
+        let of = segment.caller(callers::parent(segment, old));
         let mut frames = [0u64; callers::FRAMES];
         let n = (of.depth.load(Relaxed) as usize).min(frames.len());
         for (f, from) in frames.iter_mut().zip(&of.frames).take(n) {
             *f = from.load(Relaxed);
         }
-        let new = callers::number(segment, &frames[..n], of.flags.load(Relaxed), c as u32 + 1);
+        let mut new = callers::number(segment, &frames[..n], of.flags.load(Relaxed), c as u32 + 1);
+        let site = segment.caller(old);
+        if site.parent.load(Relaxed) != 0 {
+            new = callers::site(segment, new, site.stack.load(Relaxed), site.flags.load(Relaxed));
+        }
         if new == old {
             return;
         }
         let Some((key, amount)) = take_key(p) else { return };
         let row = rows::row_for(segment, Some(&mut *t), new);
-        let Some(Amount { .. }) = set_key(p, key.requested as usize, row) else { return };
+        let sampled = key.sampled && samples::reassign(segment, p, new);
+        let Some(Amount { .. }) = set_key(p, Key { row, sampled, ..key }) else { return };
         rows::free(segment, Some(&mut *t), old, amount);
         rows::alloc(segment, Some(t), new, amount);
         segment.count(Counter::native_image_headers, 1);

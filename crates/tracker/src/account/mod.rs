@@ -9,9 +9,13 @@
 pub mod blocks;
 pub mod callers;
 pub mod categories;
+pub mod control;
+pub mod frames;
 pub mod image;
 pub mod peaks;
 pub mod rows;
+pub mod samples;
+pub mod sampling;
 pub mod segment;
 pub mod table;
 pub mod thread;

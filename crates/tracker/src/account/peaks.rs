@@ -11,6 +11,7 @@
 //! One try-lock guards them: (bytes, count) of a peak are of one moment, and the composition of the total at its peak is
 //! too. Who doesn't get the lock goes on; his row stays over its bound and he tries again at his next block.
 
+use super::callers;
 use super::rows::IndexEntry;
 use super::segment::Segment;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
@@ -52,11 +53,11 @@ pub fn flush(segment: Segment, e: &mut IndexEntry, span: i64) {
         return;
     }
     let row = segment.row(e.row);
-    let bytes = span / 2 - row.room.load(Relaxed);
+    // A signal handler on top may free a block of this row at any moment.
+    let bytes = span / 2 - row.room.swap(span / 2, Relaxed);
     let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
     let count = net.wrapping_sub(e.flushed) as i32 as i64;
     central(segment, row.caller.load(Relaxed), bytes, count);
-    row.room.store(span / 2, Relaxed);
     e.flushed = net;
     BUSY.store(false, Release);
 }
@@ -80,6 +81,11 @@ fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
     segment.count(Counter::drift_flushes, 1);
     let c = segment.caller(caller);
     raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
+    let parent = callers::parent(segment, caller);
+    if parent != caller {
+        let c = segment.caller(parent);
+        raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
+    }
     let k = segment.category(c.category.load(Relaxed));
     if raise(&k.peak_bytes, &k.count_at_peak, add(&k.live_bytes, bytes), add(&k.live_count, count)) {
         k.peak_ns.store(now, Relaxed);
@@ -142,6 +148,37 @@ pub fn reset_after_fork(parent: Segment, child: Segment) {
         k.peak_ns.store(now, Relaxed);
     }
     keep_composition(child, 0, now);
+}
+
+/// New books: nothing is live, and nothing was.
+///
+/// # Safety
+/// No thread is in a hook, and none comes into one.
+pub unsafe fn reset_books(segment: Segment) {
+    let h = segment.header();
+    let zero = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
+        live.store(0, Relaxed);
+        count.store(0, Relaxed);
+        peak.store(0, Relaxed);
+        at.store(0, Relaxed);
+    };
+    zero(&h.live_bytes, &h.live_count, &h.peak_bytes, &h.count_at_peak);
+    h.peak_ns.store(0, Relaxed);
+    h.composition.store(2, Relaxed);
+    h.peak_reserved_bytes.store(h.reserved_bytes.load(Relaxed), Relaxed);
+    h.peak_committed_bytes.store(h.committed_bytes.load(Relaxed), Relaxed);
+    for i in 0..segment.used(Section::Callers) as u32 {
+        let c = segment.caller(i);
+        zero(&c.live_bytes, &c.live_count, &c.peak_bytes, &c.count_at_peak);
+    }
+    for i in 0..segment.used(Section::Categories) as u16 {
+        let k = segment.category(i);
+        zero(&k.live_bytes, &k.live_count, &k.peak_bytes, &k.count_at_peak);
+        k.peak_ns.store(0, Relaxed);
+        k.peak_reserved_bytes.store(k.reserved_bytes.load(Relaxed), Relaxed);
+        k.peak_committed_bytes.store(k.committed_bytes.load(Relaxed), Relaxed);
+    }
+    BUSY.store(false, Release);
 }
 
 /// Tells the central figures of blocks that were booked before they were there.

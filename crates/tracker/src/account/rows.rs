@@ -217,6 +217,23 @@ fn tell_shared(segment: Segment, row: &Row, bytes: i64) {
     }
 }
 
+/// New books: every row keeps its caller and its thread, and begins at nothing.
+///
+/// # Safety
+/// No thread is in a hook, and none comes into one.
+pub unsafe fn reset_books(segment: Segment) {
+    for i in 1..segment.used(Section::Rows) as u32 {
+        let r = segment.row(i);
+        let cells =
+            [&r.alloc_count, &r.alloc_bytes, &r.alloc_requested, &r.free_count, &r.free_bytes, &r.free_requested];
+        cells.into_iter().for_each(|c| c.store(0, Relaxed));
+        r.room.store(0, Relaxed);
+    }
+    for i in 0..segment.used(Section::Callers) as u32 {
+        told(i, 0);
+    }
+}
+
 /// The central figures know of this many live blocks in a caller's shared row.
 pub fn told(caller: u32, count: i64) {
     if let Some(e) = shared_entry(caller) {

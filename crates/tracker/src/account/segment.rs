@@ -5,18 +5,42 @@
 //! parent's file.
 
 use crate::sys::os;
-use core::sync::atomic::{AtomicUsize, Ordering::*};
-use plimsoll_segment::{Caller, Category, Counter, Header, Module, Row, Section, SectionEntry, Thread};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::{
+    Caller, Category, Counter, FrameNode, Header, Method, Module, Row, Sample, Section, SectionEntry, SiteSamples,
+    Thread,
+};
 
 #[repr(C, align(4096))]
-struct WipedOnFork {
+pub struct WipedOnFork {
     base: AtomicUsize,
-    _page: [u8; 4096 - 8],
+    /// The same, detached too.
+    mapped: AtomicUsize,
+    /// What the trailers of blocks are xored with ([`super::blocks`]): odd, so that none passes where this was wiped.
+    pub secret: AtomicU64,
+    /// Requests below this get a trailer and the short way; 0 in a process that books nothing.
+    below: AtomicUsize,
+    _page: [u8; 4096 - 32],
 }
 
-static WIPED: WipedOnFork = WipedOnFork { base: AtomicUsize::new(0), _page: [0; 4096 - 8] };
+/// What the kernel hands zeroed to a child of fork.
+pub static WIPED: WipedOnFork = WipedOnFork {
+    base: AtomicUsize::new(0),
+    mapped: AtomicUsize::new(0),
+    secret: AtomicU64::new(0),
+    below: AtomicUsize::new(0),
+    _page: [0; 4096 - 32],
+};
+/// Offset in [`WIPED`] of the bound of the short way.
+pub const BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, below);
+/// Offset in [`WIPED`] of the secret.
+pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 
-/// The least by which a section grows: a page, and by half of what is there.
+/// Address of the segment. Not wiped, and mapped as long as the process lives: free looks there before it knows whose a
+/// block is, malloc after the real one.
+pub static LASTING: AtomicUsize = AtomicUsize::new(0);
+
+/// The least by which a section grows: a page, and by a quarter of what is there.
 const GROWTH: usize = 4 << 10;
 
 /// How far each section has been populated, bytes.
@@ -32,6 +56,12 @@ impl Segment {
     #[inline(always)]
     pub fn current() -> Option<Segment> {
         let base = WIPED.base.load(Relaxed);
+        if base == 0 { None } else { Some(Segment(base)) }
+    }
+
+    /// The segment of this process, also while nothing is booked in it because the tracker was detached.
+    pub fn mapped() -> Option<Segment> {
+        let base = WIPED.mapped.load(Relaxed);
         if base == 0 { None } else { Some(Segment(base)) }
     }
 
@@ -54,12 +84,17 @@ impl Segment {
         if !os::wipe_on_fork(&raw const WIPED as usize, 4096) {
             return false;
         }
+        LASTING.store(self.0, Release);
+        super::blocks::restore_secret();
+        WIPED.mapped.store(self.0, Release);
         WIPED.base.store(self.0, Release);
+        WIPED.below.store(if super::image::is_image() { 0 } else { super::blocks::trailer_below() }, Release);
         true
     }
 
-    /// Takes the segment of the process away (a fork child that goes on untracked).
+    /// Nothing is booked any more from now on (detach), or by a fork child that goes on untracked.
     pub fn withdraw() {
+        WIPED.below.store(0, Release);
         WIPED.base.store(0, Release);
     }
 
@@ -114,6 +149,26 @@ impl Segment {
         self.record(Section::Modules, i as usize)
     }
 
+    /// A frame of sites' stacks.
+    pub fn frame(self, i: u32) -> &'static FrameNode {
+        self.record(Section::Frames, (i as usize).min(Section::Frames.capacity() - 1))
+    }
+
+    /// A Java method.
+    pub fn method(self, i: u32) -> &'static Method {
+        self.record(Section::Methods, i as usize)
+    }
+
+    /// A live sample.
+    pub fn sample(self, i: u32) -> &'static Sample {
+        self.record(Section::Samples, i as usize)
+    }
+
+    /// A site's estimates.
+    pub fn site_samples(self, i: u32) -> &'static SiteSamples {
+        self.record(Section::SiteSamples, i as usize)
+    }
+
     /// Line of the section table.
     pub fn section(self, s: Section) -> &'static SectionEntry {
         &self.header().sections[s as usize]
@@ -140,6 +195,26 @@ impl Segment {
         Some(i as u32)
     }
 
+    /// Claims `bytes` more of a section of raw bytes. `None`: it or the file system is full.
+    pub fn append_bytes(self, s: Section, bytes: usize) -> Option<u32> {
+        let used = &self.section(s).used;
+        let claim = |used: u64| {
+            let end = usize::try_from(used).ok()?.checked_add(bytes)?;
+            (end <= s.capacity() && self.grow(s, end)).then_some(end as u64)
+        };
+        used.fetch_update(AcqRel, Acquire, claim).ok().map(|at| at as u32)
+    }
+
+    /// Writes text into the names section.
+    pub fn set_names(self, at: u32, text: &[u8]) {
+        debug_assert!(at as usize + text.len() <= self.populated_of(Section::Names));
+        let first = self.0 + Section::Names.offset() + at as usize;
+        for (i, b) in text.iter().enumerate() {
+            // SAFETY: the caller claimed this range of the section by `append_bytes`, which made it writable.
+            unsafe { &*((first + i) as *const AtomicU8) }.store(*b, Relaxed);
+        }
+    }
+
     /// Makes the first `bytes` of a section safe to write. False: it can't be had; counted.
     pub fn grow(self, s: Section, bytes: usize) -> bool {
         let done = &POPULATED[s as usize];
@@ -149,7 +224,7 @@ impl Segment {
         }
         let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
         // Small programs pay for what they use, large books don't grow in small steps.
-        let upto = (bytes + have / 2).next_multiple_of(GROWTH).min(limit);
+        let upto = (bytes + have / 4).next_multiple_of(GROWTH).min(limit);
         if !os::populate(self.0 + s.offset() + have, upto - have) {
             // Perhaps a page is still there to be had.
             let upto = bytes.next_multiple_of(plimsoll_segment::PAGE).min(limit);

@@ -5,7 +5,7 @@
 //! level 1      2^18                       4 MiB
 //! …  × 8       level 4: 2^27              2 GiB        reserved when first needed, touched where used
 //!
-//! entry        address (0 = free) │ row 20 bits << 44 | requested 44 bits
+//! entry        address (0 = free) │ row 20 bits << 44 | sampled 1 bit << 43 | requested 43 bits
 //! bucket       8 entries, two cache lines; an address has one bucket in each level
 //! ```
 //!
@@ -25,6 +25,7 @@ struct Entry {
     key: AtomicU64,
 }
 
+const REQUESTED: u64 = (1 << 43) - 1;
 const BUCKET: usize = 8;
 const LEVELS: usize = 5;
 const fn entries(level: usize) -> usize {
@@ -55,7 +56,7 @@ fn reserve(level: usize) -> bool {
 /// Enters a block. False: no memory, or all its buckets are full.
 pub fn insert(p: *mut u8, key: Key) -> bool {
     let address = p as u64;
-    let word = (key.row as u64) << 44 | key.requested.min((1 << 44) - 1);
+    let word = (key.row as u64) << 44 | (key.sampled as u64) << 43 | key.requested.min(REQUESTED);
     for (level, base) in LEVEL.iter().enumerate() {
         if base.load(Acquire) == 0 && !reserve(level) {
             return false;
@@ -78,7 +79,11 @@ fn find(p: *mut u8) -> Option<&'static Entry> {
 
 fn key_of(e: &Entry) -> Key {
     let word = e.key.load(Acquire);
-    Key { row: (word >> 44) as u32 & (Section::Rows.capacity() as u32 - 1), requested: word & ((1 << 44) - 1) }
+    Key {
+        row: (word >> 44) as u32 & (Section::Rows.capacity() as u32 - 1),
+        requested: word & REQUESTED,
+        sampled: word >> 43 & 1 != 0,
+    }
 }
 
 /// Takes a block out.
@@ -93,6 +98,20 @@ pub fn remove(p: *mut u8) -> Option<Key> {
 /// Looks a block up.
 pub fn get(p: *mut u8) -> Option<Key> {
     find(p).map(key_of)
+}
+
+/// New books: no block is entered. The memory goes back to the kernel.
+///
+/// # Safety
+/// No thread is in a hook, and none comes into one.
+pub unsafe fn reset_books() {
+    for (level, base) in LEVEL.iter().enumerate() {
+        let base = base.load(Acquire);
+        if base != 0 {
+            // SAFETY: our own private reservation, used by nobody now.
+            unsafe { os::empty(base as *mut u8, entries(level) * size_of::<Entry>()) };
+        }
+    }
 }
 
 static EARLY_INSERTS: AtomicU64 = AtomicU64::new(0);

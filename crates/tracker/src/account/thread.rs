@@ -2,14 +2,18 @@
 //! goes on to the next thread that adopts the slot.
 //!
 //! ```text
-//! ThreadState 128 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
+//! ThreadState 256 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
+//!                   │ in mode exact: room for a walk, 240 KiB; tails of the memo, up to 1 KiB an entry, for mapping calls' stacks
+//!                   │ in mode sampled too; both touched where used
 //! ```
 //!
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
 //! It is complete: a caller not in it has no row of this slot. It doubles at half full.
 
 use super::rows::IndexEntry;
+use super::sampling::Random;
 use super::segment::Segment;
+use crate::stack::deep::Scratch;
 use crate::stack::memo::Memo;
 use crate::sys::{cpu, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
@@ -22,7 +26,9 @@ pub const CATEGORY_DEPTH: usize = 14;
 #[repr(C, align(64))]
 pub struct ThreadState {
     /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
-    pub trailer_below: usize,
+    pub trailer_below: AtomicUsize,
+    /// Bytes to the next sample; below 0: this block is one.
+    pub countdown: i64,
     /// High end of the stack, exclusive.
     pub stack_high: usize,
     /// `stack_high` − low end.
@@ -31,6 +37,8 @@ pub struct ThreadState {
     pub memo: AtomicPtr<Memo>,
     /// Entries of the memo − 1.
     pub memo_mask: usize,
+    /// The same, times 64.
+    pub memo_mask_64: usize,
     /// The thread's own memo.
     pub own_memo: *mut Memo,
     /// Caller → row.
@@ -51,21 +59,48 @@ pub struct ThreadState {
     pub room_span: i64,
     /// Rounds of key destructors left before the end is booked.
     pub end_rounds: u32,
+    /// Mapping calls whose stacks weren't remembered.
+    pub mappings: u32,
     /// Pushed categories.
     pub pushed: u32,
     /// The categories below the top.
     pub categories: [u32; CATEGORY_DEPTH],
+    /// Mean that the countdown was drawn with.
+    pub mean: u64,
+    /// What it is drawn from.
+    pub random: Random,
+    /// Room for deep walks; null until the first.
+    scratch: *mut Scratch,
+    keeps_scratch: bool,
+    /// The room it passed on last.
+    left_scratch: usize,
+    /// Threads that had this state.
+    lives: u32,
+    /// Where the memo's tails lie, how much there is and how much is taken.
+    tails: *mut u8,
+    tails_bytes: usize,
+    tails_used: usize,
+    tails_touched: usize,
+    /// Blocks that had been allocated by this thread when its memo was last found too small.
+    blocks_then: u64,
     /// Block whose VM header may be read at the next entry (native images): address.
     pub pending: AtomicUsize,
 }
 
 const FIRST_MEMO: usize = 16;
 const LAST_MEMO: usize = 4096;
+/// One miss in so many blocks isn't worth more memory: a walk takes some 2,000 instructions.
+const FEW: u64 = 64;
+/// Room for tails, for each entry of the memo.
+const TAIL_BYTES: usize = 1024;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
 /// Generation of the code map: dlopen and dlclose start a new one.
 pub static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+/// Rooms for deep walks that no thread is using: a walk touches pages all over one, so threads that sample pass them on.
+static PASSED_ON: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
 
 /// Slots whose threads have ended, newest first: a stack through `NEXT_FREE`, with a tag against ABA.
 static FREE: AtomicU64 = AtomicU64::new(0);
@@ -178,6 +213,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         unsafe {
             (*t).own_memo = memo;
             (*t).memo_mask = FIRST_MEMO - 1;
+            (*t).memo_mask_64 = (FIRST_MEMO - 1) * 64;
             (*t).index = index;
             (*t).index_mask = FIRST_INDEX as u32 - 1;
             (*t).slot = slot;
@@ -189,8 +225,11 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     // SAFETY: the slot was claimed by this thread alone.
     let t = unsafe { &mut *t };
     // In a native image every call takes the slow path, where headers are read.
-    t.trailer_below = if super::image::is_image() { 0 } else { super::blocks::trailer_below() };
+    t.trailer_below.store(if super::image::is_image() { 0 } else { super::blocks::trailer_below() }, Relaxed);
     t.pending.store(0, Relaxed);
+    t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
+    t.draw(segment);
+    t.lives = t.lives.wrapping_add(1);
     t.category_tag = 0;
     t.pushed = 0;
     t.end_rounds = 3;
@@ -211,6 +250,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     r.own_bytes.store(own_bytes(t), Relaxed);
     r.tid.store(os::gettid(), Relaxed);
     r.state.store(1, Release);
+    cpu::tls_set::<{ cpu::ROOM_SPAN }>(t.room_span as usize);
+    cpu::tls_set::<{ cpu::SLOT_MARK }>(t.slot_mark as usize);
     cpu::tls_set::<{ cpu::OWN }>(t as *mut ThreadState as usize);
     Some(t)
 }
@@ -234,6 +275,7 @@ pub fn detach(segment: Segment, t: &ThreadState) {
     r.end_ns.store(crate::boot::now_ns(), Relaxed);
     r.state.store(2, Release);
     cpu::tls_set::<{ cpu::CURRENT }>(0);
+    cpu::tls_set::<{ cpu::SLOT_MARK }>(0);
     cpu::tls_set::<{ cpu::OWN }>(cpu::GONE);
     if let Some(directory) = directory() {
         give_back(directory, t.slot);
@@ -260,6 +302,12 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
         let r = segment.thread(i);
         if i == keep {
             r.tid.store(os::gettid(), Relaxed);
+            let t = directory[i as usize].state.load(Relaxed) as *mut ThreadState;
+            if !t.is_null() {
+                // Parent and child go on with unlike sequences; the distance under way has no memory and may stay.
+                // SAFETY: this thread's own state: it is the one that forked.
+                unsafe { (*t).random = Random::new((*t).random.0 ^ (os::getpid() as u64) << 32) };
+            }
         } else {
             if r.state.load(Relaxed) == 1 {
                 r.state.store(2, Relaxed);
@@ -269,6 +317,49 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
             FREE.store(i as u64, Relaxed);
         }
     }
+}
+
+/// Has every thread take the slow way from now on, where it finds that nothing is booked; or the fast one again.
+pub fn ask_for_trailers(segment: Segment, below: usize) {
+    for t in states(segment) {
+        t.trailer_below.store(below, Relaxed);
+    }
+}
+
+/// New books: what the threads told the central figures is forgotten, their rows begin at nothing.
+///
+/// # Safety
+/// No thread is in a hook, and none comes into one.
+pub unsafe fn reset_books(segment: Segment) {
+    let Some(directory) = directory() else { return };
+    for d in &directory[1..segment.used(Section::Threads).max(1)] {
+        let t = d.state.load(Acquire) as *mut ThreadState;
+        if t.is_null() {
+            continue;
+        }
+        // SAFETY: states are never freed; the caller's contract: their owners don't use them now. Rows of an index are in
+        // use, and the index has as many entries as its mask says.
+        unsafe {
+            // The bound stays what it was: the thread itself knows it too.
+            let span = (*t).room_span;
+            for i in 0..=(*t).index_mask as usize {
+                let e = &mut *(*t).index.add(i);
+                e.flushed = 0;
+                if e.row != 0 {
+                    segment.row(e.row).room.store(span / 2, Relaxed);
+                }
+            }
+        }
+    }
+}
+
+fn states(segment: Segment) -> impl Iterator<Item = &'static ThreadState> {
+    let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
+    slots.iter().filter_map(|d| {
+        let t = d.state.load(Acquire) as *const ThreadState;
+        // SAFETY: states are never freed; of another thread's only atomics are touched.
+        (!t.is_null()).then(|| unsafe { &*t })
+    })
 }
 
 /// The pending words of all slots.
@@ -323,22 +414,119 @@ impl ThreadState {
         }
     }
 
-    /// Makes the memo larger when it misses often: a program with many callers pays for them, an idle thread doesn't.
+    /// Counts a block of n requested bytes. True: a mark lies in it, and the next distance has to be drawn.
+    #[inline(always)]
+    pub fn passes_mark(&mut self, n: usize) -> bool {
+        self.countdown = self.countdown.wrapping_sub((n + super::sampling::EXTRA) as i64);
+        self.countdown < 0
+    }
+
+    /// Draws the distance to the next sample; answers the mode in force.
+    pub fn draw(&mut self, segment: Segment) -> u32 {
+        let (mode, mean) = super::control::now(segment);
+        self.mean = mean;
+        self.countdown = self.random.countdown(mean).min(i64::MAX as u64) as i64;
+        mode
+    }
+
+    /// Room for a deep walk, to be given back by [`ThreadState::leave`] unless this thread is to `keep` it, with what the
+    /// last walk there knows. `None`: no memory.
+    pub fn scratch(&mut self, keep: bool) -> Option<*mut Scratch> {
+        if self.scratch.is_null() {
+            // The one that this thread left last, for what it knows; else any.
+            let last = self.left_scratch;
+            let same = |p: &AtomicUsize| last != 0 && p.compare_exchange(last, 0, AcqRel, Relaxed).is_ok();
+            let left = if PASSED_ON.iter().any(same) {
+                Some(last)
+            } else {
+                PASSED_ON.iter().map(|p| p.swap(0, AcqRel)).find(|p| *p != 0)
+            };
+            self.scratch = match left {
+                Some(p) => p as *mut Scratch,
+                None => os::private(size_of::<Scratch>())? as *mut Scratch,
+            };
+            // SAFETY: whoever takes it out of its place owns it. What another thread's walk knows lies on its stack.
+            unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
+            self.keeps_scratch = false;
+        }
+        self.keeps_scratch |= keep;
+        Some(self.scratch)
+    }
+
+    /// The walk is over: what only samples need now and then is for the next thread. In mode exact each has its own.
+    pub fn leave(&mut self, segment: Segment) {
+        let own = self.scratch;
+        if own.is_null() {
+            return;
+        }
+        // SAFETY: this thread's, until it is passed on.
+        segment.count(Counter::own_private_bytes, unsafe { (*own).grown() } as u64);
+        let is_empty = |p: &AtomicUsize| p.compare_exchange(0, own as usize, AcqRel, Relaxed).is_ok();
+        if !self.keeps_scratch && PASSED_ON.iter().any(is_empty) {
+            self.scratch = core::ptr::null_mut();
+            self.left_scratch = own as usize;
+        }
+    }
+
+    /// Room for a tail of the memo. `None`: there is none, and all tails have been given up; so must be what names them.
+    pub fn tail(&mut self, segment: Segment, bytes: usize) -> Option<*mut u8> {
+        let most = (self.memo_mask + 1) * TAIL_BYTES;
+        if self.tails_bytes < most {
+            // The smaller room stays: entries still name it.
+            self.tails = os::private(most)?;
+            self.tails_bytes = most;
+            self.tails_used = 0;
+            self.tails_touched = 0;
+        }
+        if self.tails_used + bytes > self.tails_bytes {
+            self.tails_used = 0;
+            return None;
+        }
+        self.tails_used += bytes;
+        let more = self.tails_used.saturating_sub(self.tails_touched);
+        self.tails_touched += more;
+        segment.count(Counter::own_private_bytes, more as u64);
+        // SAFETY: inside the room.
+        Some(unsafe { self.tails.add(self.tails_used - bytes) })
+    }
+
+    /// No entry of the memo names a tail any more.
+    pub fn give_up_tails(&mut self) {
+        self.tails_used = 0;
+    }
+
+    /// Makes the memo larger when it misses often, not when it has missed for long: a program with many callers pays for
+    /// them, an idle thread doesn't.
     pub fn grow_memo(&mut self, segment: Segment) {
-        self.misses = 0;
+        let misses = core::mem::take(&mut self.misses) as u64;
         let entries = (self.memo_mask + 1) * 4;
-        if entries > LAST_MEMO {
+        let blocks = self.blocks(segment);
+        let since = blocks.wrapping_sub(core::mem::replace(&mut self.blocks_then, blocks));
+        if entries > LAST_MEMO || misses * FEW < since {
             return;
         }
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
-            // The smaller ones are left behind: a third of the last in all.
+            let (smaller, bytes) = (self.own_memo, (self.memo_mask + 1) * size_of::<Memo>());
             self.own_memo = p as *mut Memo;
             self.memo.store(self.usual_memo().0, Relaxed);
             // The larger table first: a fork in between leaves the child a mask that fits both.
             compiler_fence(SeqCst);
             self.memo_mask = entries - 1;
+            self.memo_mask_64 = (entries - 1) * 64;
+            // SAFETY: this thread's own, which names the larger one now.
+            unsafe { os::empty(smaller as *mut u8, bytes) };
+            segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
             segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
         }
+    }
+
+    /// Blocks that this slot's rows have booked.
+    fn blocks(&self, segment: Segment) -> u64 {
+        (0..=self.index_mask as usize).fold(0u64, |sum, i| {
+            // SAFETY: the index has that many entries and belongs to this thread.
+            let row = unsafe { (*self.index.add(i)).row };
+            sum.wrapping_add(if row != 0 { segment.row(row).alloc_count.load(Relaxed) } else { 0 })
+        })
     }
 
     /// Doubles the index; false if that can't be.

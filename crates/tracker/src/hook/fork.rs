@@ -9,24 +9,37 @@
 
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
-use crate::account::{categories, peaks};
+use crate::account::{blocks, categories, peaks, samples};
 use crate::boot;
 use crate::options::Path;
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, tls_get, tls_set};
 use crate::sys::os;
 use core::sync::atomic::Ordering::*;
-use plimsoll_segment::{Counter, FILE_BYTES, Header, SUFFIX, Section, State};
+use plimsoll_segment::{ALL_SECTIONS, Allocator, Counter, FILE_BYTES, Header, SECTIONS, SUFFIX, Section, State};
 
 /// Room beyond what the parent uses, bytes, so that the child's first steps need no growth.
 const SPARE: usize = 4096;
 
-/// Before the fork, in the parent.
-pub extern "C" fn prepare() {
+crate::any_alignment! {
+    /// Before the fork, in the parent. libc calls this on the stack that the program called fork() with.
+    pub fn prepare() = prepare_child;
+    /// After the fork, in the parent.
+    pub fn parent() = after_in_parent;
+    /// After the fork, in the child: one thread.
+    pub fn child() = after_in_child;
+}
+
+extern "C" fn prepare_child() {
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
     let Some(parent) = Segment::current() else { return };
     parent.count(Counter::forks, 1);
-    super::mapping::lock_for_fork(parent);
+    // Late, our handler runs before the allocator's own, which was registered first. glibc's malloc needs none; but one that
+    // maps memory under its own lock would wait for the map, and the fork for it. The child's copy of the map is then as
+    // after a kill: valid.
+    if !boot::is_late() || blocks::allocator() == Allocator::Glibc as u32 {
+        super::mapping::lock_for_fork(parent);
+    }
     tls_set::<PARENT>(parent.base());
     let made = os::open_dir(boot::directory().as_c()).and_then(|fd| {
         boot::prune(fd);
@@ -42,15 +55,21 @@ pub extern "C" fn prepare() {
     tls_set::<PREPARED>(child.base());
 }
 
-/// Bytes of each section that the child will write at once.
-pub fn wanted(parent: Segment) -> [(Section, usize); 6] {
-    let bytes = |s: Section| parent.used(s) * s.entry_bytes();
-    [Section::Categories, Section::Modules, Section::Threads, Section::Callers, Section::Rows, Section::Vmap]
-        .map(|s| (s, bytes(s) + SPARE))
-}
+/// What a child has of its own from the start: all that is in use, and no more. The schema and the command come from boot.
+pub type Wanted = [(Section, usize); SECTIONS - 2];
 
-/// After the fork, in the parent.
-pub extern "C" fn parent() {
+/// Bytes of each section that the child will write at once.
+pub fn wanted(parent: Segment) -> Wanted {
+    core::array::from_fn(|i| {
+        let s = ALL_SECTIONS[i + 2];
+        let bytes = parent.used(s) * s.entry_bytes();
+        // A section that was never used needs no room either.
+        (s, if bytes == 0 { 0 } else { (bytes + SPARE).min(s.capacity() * s.entry_bytes()) })
+    })
+}
+const _: () = assert!(matches!(ALL_SECTIONS, [Section::Schema, Section::Command, Section::Categories, ..]));
+
+extern "C" fn after_in_parent() {
     if let (true, Some(segment)) = (tls_get::<PARENT>() != 0, Segment::current()) {
         super::mapping::unlock_after_fork(segment);
     }
@@ -63,11 +82,11 @@ pub extern "C" fn parent() {
     tls_set::<PARENT>(0);
 }
 
-/// After the fork, in the child: one thread.
-pub extern "C" fn child() {
+extern "C" fn after_in_child() {
     let (base, old) = (tls_get::<PREPARED>(), tls_get::<PARENT>());
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
+    crate::patch::reset_after_fork();
     if old == 0 {
         return;
     }
@@ -77,29 +96,31 @@ pub extern "C" fn child() {
     let child = unsafe { Segment::at(base) };
     // Other threads may have added more since `prepare` than it left room for.
     let wanted = wanted(parent);
-    let there = |&(s, bytes): &(Section, usize)| os::populate(base + s.offset(), bytes.next_multiple_of(4096));
+    let there =
+        |&(s, bytes): &(Section, usize)| bytes == 0 || os::populate(base + s.offset(), bytes.next_multiple_of(4096));
     if base == 0 || !wanted.iter().all(there) {
         if base != 0 {
             child.header().magic.store(0, Release);
         }
         super::mapping::abandon_after_fork();
-        leave(old);
+        leave(old, true);
         return;
     }
     seed(parent, child, wanted);
     rename(child.header());
-    leave(old);
+    leave(old, false);
     child.header().state.store(State::Running as u32, Release);
     child.publish();
 }
 
 /// The parent's segment is none of the child's business. If the fork came from a signal handler on top of a hook, that
-/// hook goes on in the child with what it had in hand: then there is memory in the segment's place that nobody reads.
-fn leave(parent: usize) {
+/// hook goes on in the child with what it had in hand: then there is memory in the segment's place that nobody reads. So
+/// there is if the child has no segment of its own: free looks for rows there.
+fn leave(parent: usize, untracked: bool) {
     let nested = tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE;
     // SAFETY: nobody books there any more: the base was wiped.
     unsafe {
-        if nested {
+        if nested || untracked {
             os::blank(parent as *mut u8, FILE_BYTES);
         } else {
             os::unmap(parent as *mut u8, FILE_BYTES);
@@ -107,7 +128,7 @@ fn leave(parent: usize) {
     }
 }
 
-fn seed(parent: Segment, child: Segment, wanted: [(Section, usize); 6]) {
+fn seed(parent: Segment, child: Segment, wanted: Wanted) {
     child.populated(&wanted);
     for (s, bytes) in [(Section::Command, parent.used(Section::Command))].into_iter().chain(wanted) {
         let used = parent.used(s) * s.entry_bytes();
@@ -130,12 +151,16 @@ fn seed(parent: Segment, child: Segment, wanted: [(Section, usize); 6]) {
         to.store(from.load(Relaxed), Relaxed);
     }
     h.mode.store(p.mode.load(Relaxed), Relaxed);
+    for (to, from) in [(&h.control, &p.control), (&h.in_force, &p.in_force), (&h.in_force_ns, &p.in_force_ns)] {
+        to.store(from.load(Relaxed), Relaxed);
+    }
     h.ppid.store(os::getppid(), Relaxed);
     for (to, from) in h.values.iter().zip(&p.values) {
         to.store(from.load(Relaxed), Relaxed);
     }
     categories::reset_after_fork();
     crate::summary::reset_after_fork();
+    samples::reset_after_fork(child);
     peaks::reset_after_fork(parent, child);
     let own = tls_get::<OWN>();
     // SAFETY: other than 0 and GONE the word is this thread's state.

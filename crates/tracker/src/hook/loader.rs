@@ -1,11 +1,13 @@
 //! dlopen, dlmopen, dlclose: a new generation of the code map. dlsym, dlvsym: hand out the hooks.
 //!
 //! All are tail jumps: the loader looks at its caller's address to find the namespace, the run path, or the object that
-//! RTLD_NEXT counts from.
+//! RTLD_NEXT counts from. But where import tables are patched, dlopen of a path (which needs no run path) is called, so that
+//! what it loads can be patched before anybody calls it; what comes another way is found at the next of these calls.
 
 use crate::account::segment::Segment;
 use crate::account::thread::{self, GENERATION};
 use crate::boot;
+use crate::patch;
 use crate::sys::libc::{self, Call};
 use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char, c_void};
@@ -26,6 +28,9 @@ impl Next {
 }
 
 fn next_generation() {
+    if patch::is_pending() {
+        patch::look_again();
+    }
     match Segment::current() {
         Some(s) => {
             thread::forget_stacks(s);
@@ -44,15 +49,32 @@ fn real(call: Call) -> usize {
     libc::real(call)
 }
 
-/// dlopen(3).
-pub extern "C" fn before_dlopen() -> Next {
+/// dlopen(3). An answer here means: call it, and then `after_dlopen`.
+///
+/// # Safety
+/// Called by the entry stub with the program's arguments.
+pub unsafe extern "C" fn before_dlopen(name: *const c_char) -> Next {
     next_generation();
-    Next::jump(real(Call::dlopen))
+    let jump = real(Call::dlopen);
+    if !patch::is_wanted() || name.is_null() {
+        return Next::jump(jump);
+    }
+    patch::expect_more();
+    // SAFETY: the program's C string.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    // $ORIGIN is the caller's folder.
+    Next { jump, answer: (name.contains(&b'/') && !name.contains(&b'$')) as usize }
+}
+
+/// Behind dlopen(3), whatever it answered.
+pub extern "C" fn after_dlopen() {
+    patch::look_again();
 }
 
 /// dlmopen(3).
 pub extern "C" fn before_dlmopen() -> Next {
     next_generation();
+    patch::expect_more();
     Next::jump(real(Call::dlmopen))
 }
 
@@ -71,9 +93,12 @@ const RTLD_NEXT: usize = usize::MAX;
 /// Called by the entry stub with the program's arguments.
 pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, _: usize, ra: usize) -> Next {
     let dlsym = real(Call::dlsym);
+    if patch::is_pending() {
+        patch::look_again();
+    }
     // SAFETY: the name is the program's C string, if it is one.
     unsafe {
-        if name.is_null() {
+        if name.is_null() || boot::is_passing() {
             return Next::jump(dlsym);
         }
         let name_is = CStr::from_ptr(name);
@@ -100,7 +125,7 @@ pub unsafe extern "C" fn before_dlvsym(handle: *mut c_void, name: *const c_char,
     let dlvsym = real(Call::dlvsym);
     // SAFETY: as above.
     unsafe {
-        if handle as usize == RTLD_NEXT || name.is_null() {
+        if handle as usize == RTLD_NEXT || name.is_null() || boot::is_passing() {
             return Next::jump(dlvsym);
         }
         let Some(i) = libc::hooked(CStr::from_ptr(name)) else { return Next::jump(dlvsym) };

@@ -15,9 +15,10 @@
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use crate::account::rows::{self, Amount};
+use crate::account::samples::{self, Drawn};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{callers, image, peaks, table};
+use crate::account::{callers, control, image, peaks, sampling, table};
 use crate::boot;
 use crate::guard::{Entered, Inside, enter};
 use crate::stack::memo;
@@ -29,6 +30,8 @@ use plimsoll_segment::{CALLER_EARLY, Counter};
 
 /// malloc(3).
 ///
+/// On x86-64 the program's own calls are [`crate::sys::pair`]'s, which does the same.
+///
 /// The state is taken before the stack is recalled and given back when the block is booked. Nothing that glibc's malloc
 /// does in between comes back to a hook; a signal handler that allocates meanwhile books in the shared rows.
 ///
@@ -38,24 +41,104 @@ pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
     let t = tls_get::<CURRENT>() as *mut ThreadState;
     // SAFETY: a non-null `current` is this thread's state; the real function is resolved before any state exists.
     unsafe {
-        if t.is_null() || n >= (*t).trailer_below {
-            return malloc_slow(n, sp, fp);
+        if t.is_null() || n >= (*t).trailer_below.load(Relaxed) {
+            return off_path::malloc_slow(n, sp, fp);
         }
         tls_set::<CURRENT>(0);
-        let Some(m) = memo::recall(&*t, sp, fp) else { return malloc_walk(n, sp, fp, t) };
+        if (*t).passes_mark(n) {
+            return off_path::malloc_sampled(n, sp, fp, t);
+        }
+        let Some(m) = memo::recall(&*t, sp, fp) else { return off_path::malloc_walk(n, sp, fp, t) };
         let p = calls::malloc(n + TRAILER);
         finish(t, p, n, m.row_key, m.row)
     }
 }
 
+/// What `malloc` and `free_glibc` call: they run on the stack as it is, and nothing in them wants it aligned.
+#[allow(missing_docs)]
+pub mod off_path {
+    use super::ThreadState;
+    crate::any_alignment! {
+        pub fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 = super::malloc_slow;
+        pub fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::malloc_walk;
+        pub fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::malloc_sampled;
+        pub fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: u32) -> *mut u8 = super::finish_row;
+        pub fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 = super::unbooked_now;
+        pub fn flush(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 = super::flush_now;
+        pub fn free(p: *mut u8) = super::free;
+        pub fn free_flush(p: *mut u8, caller: u32) = super::free_flush;
+    }
+}
+
 #[cold]
 #[inline(never)]
-unsafe fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
+unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: as in `malloc`, which has taken the state.
     unsafe {
-        let row = walk(t, sp, fp);
-        finish_any(t, calls::malloc(n + TRAILER), n, row)
+        let place = walk(t, sp, fp).map(|row| Place { row, drawn: None });
+        finish_any(t, calls::malloc(n + TRAILER), n, place)
     }
+}
+
+/// The block in which a mark of the sampling lies.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
+    // SAFETY: as in `malloc`, which has taken the state.
+    unsafe {
+        let place = sampled(t, n, sp, fp);
+        finish_any(t, calls::malloc(n + TRAILER), n, place)
+    }
+}
+
+/// Where a block is to be booked, and whether it is a sample.
+#[derive(Clone, Copy)]
+struct Place {
+    row: u32,
+    drawn: Option<Drawn>,
+}
+
+/// The place of a block of n bytes by this call, which counts down to the next sample. `None`: an unprepared fork child.
+unsafe fn place_of(t: *mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+    // SAFETY: the caller has taken the state.
+    unsafe {
+        if (*t).passes_mark(n) {
+            return sampled(t, n, sp, fp);
+        }
+        row_of(t, sp, fp).map(|row| Place { row, drawn: None })
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn sampled(t: *mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+    let segment = Segment::current()?;
+    // SAFETY: the caller has taken the state.
+    unsafe {
+        let weight = sampling::weight(n as u64, (*t).mean);
+        let mode = (*t).draw(segment);
+        let row = row_of(t, sp, fp)?;
+        if mode == control::OFF {
+            return Some(Place { row, drawn: None });
+        }
+        let site = site_of(segment, t, row, sp, fp);
+        let row = if site == segment.row(row).caller.load(Relaxed) {
+            row
+        } else {
+            rows::row_for(segment, Some(&mut *t), site)
+        };
+        Some(Place { row, drawn: Some(Drawn { site, slot: (*t).slot, weight }) })
+    }
+}
+
+/// The site of a call whose row is known: in exact mode the row is a site's already.
+unsafe fn site_of(segment: Segment, t: *mut ThreadState, row: u32, sp: usize, fp: usize) -> u32 {
+    let caller = segment.row(row).caller.load(Relaxed);
+    if callers::parent(segment, caller) != caller || segment.header().mode.load(Relaxed) == control::OFF {
+        return caller;
+    }
+    // SAFETY: the caller has taken the state.
+    unsafe { memo::site(segment, &mut *t, sp, fp, caller) }
 }
 
 /// The row for this call, remembered or walked for. `None`: an unprepared fork child.
@@ -86,41 +169,67 @@ unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u
             tls_set::<CURRENT>(t as usize);
             return p;
         }
-        let Some(segment) = Segment::current() else { return p };
+        let Some(segment) = Segment::current() else { return off_path::unbooked_now(t, p) };
         let Some(usable) = blocks::usable_small(p) else {
-            return finish_any(t, p, n, Some(blocks::row_of_key(row_key)));
+            return off_path::finish_row(t, p, n, blocks::row_of_key(row_key));
         };
         let amount = Amount { usable: (usable - TRAILER) as u64, requested: n as u64 };
         blocks::write_trailer(p, usable, row_key, n);
         let row = segment.row_at(row);
         if rows::add_alloc(row, amount) {
-            return flush(segment, t, p, row.caller.load(Relaxed));
+            return off_path::flush(t, p, row.caller.load(Relaxed));
         }
         tls_set::<CURRENT>(t as usize);
         p
     }
 }
 
+/// Detached, or an unprepared fork child, since the state was taken.
+#[cold]
+#[inline(never)]
+extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
+    tls_set::<CURRENT>(t as usize);
+    p
+}
+
+/// The same for a block that isn't small after all.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: u32) -> *mut u8 {
+    // SAFETY: as `finish_any`.
+    unsafe { finish_any(t, p, n, Some(Place { row, drawn: None })) }
+}
+
 /// The same for any block and any row.
 #[cold]
 #[inline(never)]
-unsafe fn finish_any(t: *mut ThreadState, p: *mut u8, n: usize, row: Option<u32>) -> *mut u8 {
+unsafe fn finish_any(t: *mut ThreadState, p: *mut u8, n: usize, place: Option<Place>) -> *mut u8 {
     // SAFETY: the caller holds the state; p is null or a live block of at least n bytes.
     unsafe {
-        if let (false, Some(segment), Some(row)) = (p.is_null(), Segment::current(), row) {
-            book_in(segment, Some(&mut *t), p, n, row);
+        if let (false, Some(segment), Some(place)) = (p.is_null(), Segment::current(), place) {
+            book_in(segment, Some(&mut *t), p, n, place);
         }
     }
     tls_set::<CURRENT>(t as usize);
     p
 }
 
-/// Writes a block's key and books it in a row.
-unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: usize, row: u32) {
+/// Writes a block's key and books it in its row.
+unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: usize, place: Place) {
+    let Place { row, drawn } = place;
     // SAFETY: p is a live block of at least n bytes.
-    match unsafe { set_key(p, n, row) } {
-        Some(amount) => rows::alloc(segment, t, segment.row(row).caller.load(Relaxed), amount),
-        None => unbooked(segment, p),
+    unsafe {
+        // A sample is entered with what its block's key will make of its size.
+        let sampled = drawn.is_some_and(|drawn| samples::insert(segment, p, drawn, amount_of(p, n)));
+        match set_key(p, Key { row, requested: n as u64, sampled }) {
+            Some(amount) => rows::alloc(segment, t, segment.row(row).caller.load(Relaxed), amount),
+            None => {
+                if sampled && let Some(taken) = samples::take(segment, p) {
+                    samples::end(segment, taken);
+                }
+                unbooked(segment, p);
+            }
+        }
     }
 }
 
@@ -144,9 +253,19 @@ unsafe fn flush(segment: Segment, t: *mut ThreadState, p: *mut u8, caller: u32) 
     p
 }
 
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn flush_now(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 {
+    match Segment::current() {
+        // SAFETY: the caller holds the state.
+        Some(segment) => unsafe { flush(segment, t, p, caller) },
+        None => unbooked_now(t, p),
+    }
+}
+
 /// malloc over another allocator, of a large block, or where there is no state.
 #[inline(never)]
-unsafe fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
+unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
     if !boot::resolved() {
         boot::resolve();
     }
@@ -195,9 +314,16 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     tls_set::<CURRENT>(0);
     // SAFETY: a non-null `current` is this thread's state, taken now; p is a live block; the entry's row is this thread's.
     let booked = unsafe {
+        if (*t).passes_mark(n) {
+            if let Some(place) = sampled(t, n, sp, fp) {
+                book_in(segment, Some(&mut *t), p, n, place);
+            }
+            tls_set::<CURRENT>(t as usize);
+            return true;
+        }
         memo::recall(&*t, sp, fp).is_some_and(|m| {
             let row = segment.row_at(m.row);
-            match set_key(p, n, blocks::row_of_key(m.row_key)) {
+            match set_key(p, Key { row: blocks::row_of_key(m.row_key), requested: n as u64, sampled: false }) {
                 None => unbooked(segment, p),
                 Some(amount) if rows::add_alloc(row, amount) => {
                     let caller = row.caller.load(Relaxed);
@@ -208,6 +334,11 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
             true
         })
     };
+    if !booked {
+        // The slow path counts this block again.
+        // SAFETY: as above.
+        unsafe { (*t).countdown += (n + sampling::EXTRA) as i64 };
+    }
     tls_set::<CURRENT>(t as usize);
     booked
 }
@@ -233,8 +364,8 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
                 if image::is_image() {
                     image::settle(segment, inside.state());
                 }
-                if let Some(row) = row_of(inside.state(), sp, fp) {
-                    book_in(segment, Some(inside.state()), p, n, row);
+                if let Some(place) = place_of(inside.state(), n, sp, fp) {
+                    book_in(segment, Some(inside.state()), p, n, place);
                 }
                 if image::is_image() {
                     image::note(inside.state(), p);
@@ -243,35 +374,36 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
             Entered::Shared(segment) => {
                 let ra = *(sp as *const u64);
                 let caller = callers::number(segment, &[ra], callers::TRUNCATED, 0);
-                book_in(segment, None, p, n, rows::shared_row(segment, caller));
+                let row = rows::shared_row(segment, caller);
+                book_in(segment, None, p, n, Place { row, drawn: None });
             }
             Entered::Outside => boot::early_alloc(p, n),
         }
     }
 }
 
-/// The caller of a hooked call.
+/// The site of a hooked call that allocates no block; its caller in mode off.
 ///
 /// # Safety
 /// `sp`, `fp` are the hooked call's.
-pub unsafe fn caller_of(inside: &mut Inside, sp: usize, fp: usize) -> u32 {
+pub unsafe fn site_of_call(inside: &mut Inside, sp: usize, fp: usize) -> u32 {
     let segment = inside.segment;
     // SAFETY: the caller's contract.
-    let row = unsafe { row_of(inside.state(), sp, fp) };
-    row.map_or(0, |row| segment.row(row).caller.load(Relaxed))
+    unsafe { memo::mapping(segment, &mut *inside.state(), sp, fp) }
 }
 
 /// Writes down whose block this is: in a trailer if there is room, else in the side table. Answers what to book.
 ///
 /// # Safety
 /// `p` is a live block of at least `n` usable bytes, held by this thread.
-pub unsafe fn set_key(p: *mut u8, n: usize, row: u32) -> Option<Amount> {
+pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
+    let n = key.requested as usize;
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
         if usable < TABLE_FROM {
             if usable >= n + TRAILER {
-                blocks::write_trailer(p, usable, blocks::row_key(row), n);
+                blocks::write_trailer_of(p, usable, key);
                 return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
             }
             // No room: what an earlier block left here must not pass for this one's trailer. The bytes were never
@@ -280,12 +412,37 @@ pub unsafe fn set_key(p: *mut u8, n: usize, row: u32) -> Option<Amount> {
                 blocks::clear_trailer(p, usable);
             }
         }
-        let key = Key { row, requested: n as u64 };
         table::insert(p, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
     }
 }
 
-/// Takes the key out of a block: the block is about to go.
+/// What `set_key` will answer, if there is room.
+///
+/// # Safety
+/// As `set_key`.
+unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
+    // SAFETY: the caller's contract.
+    let usable = unsafe { blocks::usable(p) };
+    let trailer = if usable < TABLE_FROM && usable >= n + TRAILER { TRAILER } else { 0 };
+    Amount { usable: (usable - trailer) as u64, requested: n as u64 }
+}
+
+/// Takes a block out of the books' reach: its key, and its sample out of the estimates. The block is about to go.
+///
+/// # Safety
+/// `p` is a live block, held by this thread.
+unsafe fn take_block(segment: Segment, p: *mut u8) -> Option<(Key, Amount)> {
+    // SAFETY: the caller's contract.
+    let (key, amount) = unsafe { take_key(p) }?;
+    if key.sampled
+        && let Some(taken) = samples::take(segment, p)
+    {
+        samples::end(segment, taken);
+    }
+    Some((key, amount))
+}
+
+/// Takes the key out of a block, whose sample stays for the caller to see to.
 ///
 /// # Safety
 /// `p` is a live block, held by this thread.
@@ -305,30 +462,34 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
 /// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
 pub static FREE: AtomicPtr<()> = AtomicPtr::new(cpu::free_entry as *mut ());
 
+#[cfg(target_arch = "x86_64")]
+pub use crate::sys::pair::free_glibc;
+
 /// free(3) over glibc's malloc.
 ///
 /// The state isn't taken: each counter is one instruction, so a signal handler on top can add to the same row.
 ///
 /// # Safety
 /// As free(3).
+#[cfg(not(target_arch = "x86_64"))]
 pub unsafe extern "C" fn free_glibc(p: *mut u8) {
     let t = tls_get::<CURRENT>() as *const ThreadState;
     // SAFETY: a non-null `current` is this thread's state; p is a live block by free's own contract.
     unsafe {
         if p.is_null() || t.is_null() {
-            return free(p);
+            return off_path::free(p);
         }
-        let Some(usable) = blocks::usable_small(p) else { return free(p) };
-        let Some(key) = blocks::read_trailer_small(p, usable) else { return free(p) };
-        let Some(segment) = Segment::current() else { return free(p) };
+        let Some(usable) = blocks::usable_small(p) else { return off_path::free(p) };
+        let Some(key) = blocks::read_trailer_small(p, usable) else { return off_path::free(p) };
+        let Some(segment) = Segment::current() else { return off_path::free(p) };
         let row = segment.row(key.row);
         if row.slot.load(Relaxed) != (*t).slot_mark {
-            return free(p);
+            return off_path::free(p);
         }
         blocks::clear_trailer(p, usable);
         let amount = Amount { usable: (usable - TRAILER) as u64, requested: key.requested };
         if rows::add_free(row, amount, (*t).room_span) {
-            return free_flush(segment, p, row.caller.load(Relaxed));
+            return off_path::free_flush(p, row.caller.load(Relaxed));
         }
         calls::free(p)
     }
@@ -336,8 +497,10 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
 
 #[cold]
 #[inline(never)]
-unsafe fn free_flush(segment: Segment, p: *mut u8, caller: u32) {
-    flush_own(segment, caller);
+unsafe extern "C" fn free_flush(p: *mut u8, caller: u32) {
+    if let Some(segment) = Segment::current() {
+        flush_own(segment, caller);
+    }
     // SAFETY: the program's block, booked as free.
     unsafe { calls::free(p) }
 }
@@ -378,7 +541,7 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
 /// # Safety
 /// As free(3).
 #[inline(never)]
-unsafe fn free(p: *mut u8) {
+unsafe extern "C" fn free(p: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe {
         if !p.is_null() {
@@ -399,7 +562,7 @@ pub unsafe fn book_release(p: *mut u8) {
         let (false, Some(segment)) = (t.is_null() || image::is_image(), Segment::current()) else {
             return release_slow(p);
         };
-        let Some((key, amount)) = take_key(p) else { return unknown(segment, p) };
+        let Some((key, amount)) = take_block(segment, p) else { return unknown(segment, p) };
         let row = segment.row(key.row);
         if row.slot.load(Relaxed) != (*t).slot_mark {
             free_for_other(segment, key, amount);
@@ -430,14 +593,14 @@ unsafe fn release_slow(p: *mut u8) {
                     image::settle(segment, inside.state());
                     image::forget(segment, p);
                 }
-                match take_key(p) {
+                match take_block(segment, p) {
                     Some((key, amount)) => {
                         rows::free(segment, Some(inside.state()), caller_of_key(segment, key), amount)
                     }
                     None => unknown(segment, p),
                 }
             }
-            Entered::Shared(segment) => match take_key(p) {
+            Entered::Shared(segment) => match take_block(segment, p) {
                 Some((key, amount)) => rows::free(segment, None, caller_of_key(segment, key), amount),
                 None => unknown(segment, p),
             },
@@ -466,11 +629,11 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
     // SAFETY: as in `malloc`.
     unsafe {
         match n.checked_mul(size) {
-            Some(bytes) if !t.is_null() && bytes < (*t).trailer_below => {
+            Some(bytes) if !t.is_null() && bytes < (*t).trailer_below.load(Relaxed) => {
                 tls_set::<CURRENT>(0);
-                let row = row_of(t, sp, fp);
+                let place = place_of(t, bytes, sp, fp);
                 let p = calls::calloc(1, bytes + TRAILER);
-                finish_any(t, p, bytes, row)
+                finish_any(t, p, bytes, place)
             }
             bytes => {
                 if !boot::resolved() {
@@ -512,8 +675,12 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         let old_usable = blocks::usable(p);
         // Out before the real call: if it moves the block, another thread may own the old address before it returns.
         let old = if boot::booking() { take_key(p) } else { None };
+        let sample = match (old, Segment::current()) {
+            (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),
+            _ => None,
+        };
         if n == 0 {
-            release(old, old_usable);
+            release(old, sample, old_usable);
             let q = calls::realloc(p, 0);
             if !q.is_null() {
                 book_slow(q, 0, sp, fp);
@@ -523,24 +690,28 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         let q = calls::realloc(p, asked(n));
         if q.is_null() {
             if let Some((key, _)) = old {
-                set_key(p, key.requested as usize, key.row);
+                let sampled = sample.is_some_and(|(segment, taken)| samples::put_back(segment, p, taken));
+                set_key(p, Key { sampled, ..key });
             }
             return q;
         }
-        release(old, old_usable);
+        release(old, sample, old_usable);
         let t = tls_get::<CURRENT>() as *mut ThreadState;
-        if t.is_null() || n >= (*t).trailer_below {
+        if t.is_null() || n >= (*t).trailer_below.load(Relaxed) {
             book_slow(q, n, sp, fp);
             return q;
         }
         tls_set::<CURRENT>(0);
-        let row = row_of(t, sp, fp);
-        finish_any(t, q, n, row)
+        let place = place_of(t, n, sp, fp);
+        finish_any(t, q, n, place)
     }
 }
 
-/// Books the release of a block whose key was taken.
-fn release(old: Option<(Key, Amount)>, usable: usize) {
+/// Books the release of a block whose key and sample were taken.
+fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>, usable: usize) {
+    if let Some((segment, taken)) = sample {
+        samples::end(segment, taken);
+    }
     match (enter(), old) {
         (Entered::Thread(mut inside), Some((key, amount))) => {
             let segment = inside.segment;

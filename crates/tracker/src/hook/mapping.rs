@@ -15,13 +15,14 @@
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
-use super::malloc::caller_of;
-use crate::account::image;
+use super::malloc::site_of_call;
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
 use crate::account::vmas::{Delta, Placement, Remap, VmaBook};
+use crate::account::{callers, image};
 use crate::boot;
 use crate::guard::{Entered, enter};
+use crate::stack::java;
 use crate::sys::libc::calls;
 use crate::sys::{cpu, os};
 use core::cell::UnsafeCell;
@@ -29,6 +30,8 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::vmap::{Attributes, Kind};
 use plimsoll_segment::{Counter, Section};
+
+pub mod before;
 
 const MAP_FAILED: usize = usize::MAX;
 const MAP_TYPE: c_int = 0xf;
@@ -268,12 +271,11 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     // SAFETY: the entry's stack and frame pointer.
     let (segment, caller) = match enter() {
         // SAFETY: as above.
-        Entered::Thread(mut inside) => (inside.segment, unsafe { caller_of(&mut inside, sp, fp) }),
+        Entered::Thread(mut inside) => (inside.segment, unsafe { site_of_call(&mut inside, sp, fp) }),
         Entered::Shared(segment) => {
             // SAFETY: the return address lies at the stack pointer.
             let ra = unsafe { *(sp as *const u64) };
-            let flags = crate::account::callers::TRUNCATED;
-            (segment, crate::account::callers::number(segment, &[ra], flags, 0))
+            (segment, callers::number(segment, &[ra], callers::TRUNCATED, 0))
         }
         Entered::Outside => return None,
     };
@@ -313,7 +315,9 @@ pub unsafe extern "C" fn mmap(
     fp: usize,
 ) -> usize {
     // SAFETY: the program's arguments.
-    let real = || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
+    let map = || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
+    let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
+    let real = || if hides { java::unmapping(a, n, map) } else { map() };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
     let kind = match flags {
@@ -321,12 +325,17 @@ pub unsafe extern "C" fn mmap(
         _ if flags & MAP_ANONYMOUS != 0 => Kind::Anonymous,
         _ => Kind::File,
     };
-    let innermost = segment.caller(caller).frames[0].load(Relaxed);
+    let innermost = callers::innermost(segment, caller);
     let of_image = image::mapping_category(segment, innermost, kind, flags & MAP_FIXED != 0);
     let category = of_image.unwrap_or(category);
     let attributes = Attributes::new(caller, category, kind, prot as u16, time(segment));
     let done = |placement| {
-        move |r: &usize| (*r != MAP_FAILED).then_some(Operation::Map { start: *r, bytes: n, attributes, placement })
+        move |r: &usize| {
+            (*r != MAP_FAILED).then(|| {
+                callers::count_mapping(segment, caller, n as u64);
+                Operation::Map { start: *r, bytes: n, attributes, placement }
+            })
+        }
     };
     if flags & MAP_FIXED != 0 {
         // The image heap replaces its part of the reservation; it is no commit of it.
@@ -354,7 +363,7 @@ pub unsafe extern "C" fn munmap(
     _fp: usize,
 ) -> c_int {
     // SAFETY: the program's arguments.
-    let real = || unsafe { calls::munmap(a, n) };
+    let real = || java::unmapping(a, n, || unsafe { calls::munmap(a, n) });
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
 }
@@ -382,7 +391,7 @@ pub unsafe extern "C" fn mremap(
     _fp: usize,
 ) -> usize {
     // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
-    let real = || unsafe { calls::mremap(a, old, new, flags, to) };
+    let real = || java::unmapping(a, old, || unsafe { calls::mremap(a, old, new, flags, to) });
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| {
         (*r != MAP_FAILED).then_some(Operation::Remap {
@@ -413,7 +422,8 @@ pub unsafe extern "C" fn mprotect(
     fp: usize,
 ) -> c_int {
     // SAFETY: the program's arguments.
-    let real = || unsafe { calls::mprotect(a, n, prot) };
+    let protect = || unsafe { calls::mprotect(a, n, prot) };
+    let real = || if prot & 1 == 0 { java::unmapping(a, n, protect) } else { protect() };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
     locked(segment, sp, real, |r| {

@@ -2,13 +2,13 @@
 //! docs/hooks.md come from it.
 
 /// Calls `$m! { (name, kind, arguments, entry) … }`. Kinds:
-/// `caller` (the entry adds stack and frame pointer), `plain`, `stacked` (six arguments, pointers on the stack),
-/// `before` (a tail jump after a look at the arguments), `through` (a jump through a pointer that boot sets).
+/// `caller` (the entry adds stack and frame pointer), `straight` (the same, for a hook that sees to the stack's alignment itself), `plain`, `stacked` (six arguments, pointers on the stack),
+/// `before` (a tail jump after a look at the arguments), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
 #[macro_export]
 macro_rules! hooked_calls {
     ($m:ident) => {
         $m! {
-            (malloc, caller, 1, $crate::hook::malloc::malloc)
+            (malloc, straight, 1, $crate::hook::malloc::malloc)
             (calloc, caller, 2, $crate::hook::malloc::calloc)
             (realloc, caller, 2, $crate::hook::malloc::realloc)
             (reallocarray, caller, 3, $crate::hook::malloc::reallocarray)
@@ -33,7 +33,7 @@ macro_rules! hooked_calls {
             (shmat, stacked, 3, $crate::hook::mapping::shmat)
             (shmdt, stacked, 1, $crate::hook::mapping::shmdt)
             (pthread_create, stacked, 4, $crate::hook::thread::pthread_create)
-            (dlopen, before, 2, $crate::hook::loader::before_dlopen)
+            (dlopen, around, 2, $crate::hook::loader::before_dlopen)
             (dlmopen, before, 3, $crate::hook::loader::before_dlmopen)
             (dlclose, before, 1, $crate::hook::loader::before_dlclose)
             (dlsym, before, 2, $crate::hook::loader::before_dlsym)

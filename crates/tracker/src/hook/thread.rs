@@ -7,7 +7,7 @@
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
-use super::malloc::caller_of;
+use super::malloc::site_of_call;
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
 use crate::boot;
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn pthread_create(
             return calls::pthread_create(out, attr, routine, argument);
         }
         let creator = match enter() {
-            Entered::Thread(mut inside) => caller_of(&mut inside, sp, fp),
+            Entered::Thread(mut inside) => site_of_call(&mut inside, sp, fp),
             _ => 0,
         };
         let Some((i, start)) = take() else { return calls::pthread_create(out, attr, routine, argument) };
@@ -160,7 +160,8 @@ pub unsafe extern "C" fn begin(i: u64) -> Routine {
 
 /// Destructor of the key.
 pub extern "C" fn end(value: *mut c_void) {
-    let Some(segment) = Segment::current() else { return };
+    // Detached too: the slot waits for the next thread.
+    let Some(segment) = Segment::mapped() else { return };
     let own = tls_get::<{ cpu::OWN }>();
     if value.is_null() || own != value as usize {
         return;

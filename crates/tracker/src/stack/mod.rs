@@ -8,9 +8,12 @@
 
 pub mod arch;
 pub mod cfi;
+pub mod deep;
 mod expression;
+pub mod java;
 pub mod memo;
 pub mod module;
+pub mod native_image;
 mod program;
 pub mod read;
 pub mod rule;

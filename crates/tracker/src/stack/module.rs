@@ -14,7 +14,7 @@ use crate::account::thread::{GENERATION, forget_stacks};
 use crate::account::{callers, categories};
 use crate::boot;
 use crate::sys::{elf, libc, os};
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::{self, ModuleRules, Rules};
 use plimsoll_segment::{Counter, Section};
 
@@ -37,12 +37,17 @@ pub struct Module {
     pub id: u32,
     /// All its code keeps frame pointers: no table has to be read.
     pub keeps_fp: bool,
+    /// A native image: methods that no table covers are unwound by their prologues.
+    pub is_image: bool,
     /// Frames worth keeping of a caller whose innermost frame is here.
     pub depth: usize,
     /// Rules for the object.
     pub rules: ModuleRules<'static>,
     generation: u32,
 }
+
+/// What every native image exports, executable or library, of 21 to 25 (oracle/graal, CGlobalDataInfo of VM's version).
+pub const NATIVE_IMAGE: &core::ffi::CStr = c"__svm_version_info";
 
 const KNOWN: usize = Section::Modules.capacity();
 /// The list of known modules: reserved at init, append-only.
@@ -52,6 +57,8 @@ static BY_START: [AtomicU16; 2 * KNOWN] = [const { AtomicU16::new(0) }; 2 * KNOW
 static LISTED: AtomicU32 = AtomicU32::new(0);
 static RULES: AtomicUsize = AtomicUsize::new(0);
 static RULES_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// A native image was met.
+static IMAGES: AtomicBool = AtomicBool::new(false);
 static SCANNED: AtomicU32 = AtomicU32::new(0);
 static MEMO_LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -79,6 +86,11 @@ pub fn rules() -> Option<Rules<'static>> {
     Rules::parse(unsafe { core::slice::from_raw_parts(p as *const u8, RULES_BYTES.load(Relaxed)) })
 }
 
+/// Whether this return address lies in a native image. Asked for each mapping call, so it costs nothing without one.
+pub fn in_image(segment: Segment, ra: u64) -> bool {
+    IMAGES.load(Relaxed) && ra != 0 && find(segment, ra as usize - 1).is_some_and(|m| m.is_image)
+}
+
 fn entry(i: u32) -> *mut Module {
     // SAFETY: i < KNOWN entries reserved by `init`.
     unsafe { (LIST.load(Acquire) as *mut Module).add(i as usize) }
@@ -103,7 +115,13 @@ pub fn find(segment: Segment, pc: usize) -> Option<Module> {
     if let Some(o) = libc::find_object(pc) {
         // SAFETY: the loader's node lives as long as the object, which holds the code that called us.
         let map = unsafe { &*o.map };
-        return learn(segment, o.start, o.end, map.bias, o.eh_frame_hdr, elf::name_of(map));
+        let object = elf::object(map);
+        // An object whose segments have gaps between them (a native image: 64 KiB alignment) is found by segment.
+        let (start, end) = match object.extent(|_| true) {
+            Some((start, end, _)) if !elf::is_header(o.start) && (start..end).contains(&pc) => (start, end),
+            _ => (o.start, o.end),
+        };
+        return learn(segment, start, end, o.eh_frame_hdr, object);
     }
     if libc::other(libc::Other::FindObject) == 0 {
         return scan(segment, pc);
@@ -128,7 +146,7 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
     let mut found = None;
     for o in elf::objects_checked(os::readable) {
         if let Some((start, end, hdr)) = o.extent(os::readable) {
-            let m = learn(segment, start, end, o.bias(), hdr, o.name());
+            let m = learn(segment, start, end, hdr, o);
             if (start..end).contains(&pc) {
                 found = m;
             }
@@ -137,7 +155,8 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
     found
 }
 
-fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) -> Option<Module> {
+fn learn(segment: Segment, start: usize, end: usize, hdr: usize, object: elf::Object) -> Option<Module> {
+    let (bias, name) = (object.bias(), object.name());
     let generation = GENERATION.load(Relaxed);
     let mut at = (start >> 12).wrapping_mul(0x9e37_79b1) % BY_START.len();
     for _ in 0..BY_START.len() {
@@ -158,11 +177,11 @@ fn learn(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, na
                 MEMO_LAST.store(i as u64, Relaxed);
                 return Some(Module { generation, ..m });
             }
-            return append(segment, cell, i, start, end, bias, hdr, name);
+            return append(segment, cell, i, start, end, hdr, object);
         }
         at = (at + 1) % BY_START.len();
     }
-    append(segment, &BY_START[at], 0, start, end, bias, hdr, name)
+    append(segment, &BY_START[at], 0, start, end, hdr, object)
 }
 
 /// Bytes of a path's end that tell objects of one folder apart.
@@ -203,17 +222,16 @@ fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, n
     }
 }
 
-#[allow(clippy::too_many_arguments)]
 fn append(
     segment: Segment,
     cell: &AtomicU16,
     known: u16,
     start: usize,
     end: usize,
-    bias: usize,
     hdr: usize,
-    name: &[u8],
+    object: elf::Object,
 ) -> Option<Module> {
+    let (bias, name) = (object.bias(), object.name());
     retire(segment, start, end, bias, hdr, name);
     let Some(id) = segment.append(Section::Modules) else {
         segment.count(Counter::modules_lost, 1);
@@ -235,6 +253,7 @@ fn append(
         // HotSpot is built with -fno-omit-frame-pointer, since its own NMT walks by them (os::get_native_stack); reading its
         // 2 MiB of .eh_frame would make them resident.
         keeps_fp: file == b"libjvm.so",
+        is_image: object.symbol(NATIVE_IMAGE).is_some(),
         start,
         end,
         bias,
@@ -257,6 +276,9 @@ fn append(
     }
     r.build_id_bytes.store(build_id.len().min(20) as u16, Relaxed);
     r.category.store(categories::of_module(segment, path, &rules), Relaxed);
+    if m.is_image {
+        IMAGES.store(true, Relaxed);
+    }
     let i = LISTED.fetch_add(1, AcqRel);
     if i as usize >= KNOWN {
         LISTED.store(KNOWN as u32, Relaxed);

@@ -15,7 +15,7 @@
 //! ```
 //! The CFA (canonical frame address, DWARF 5, 6.4) is the stack pointer before the call.
 
-/// One step of a walk. All kinds but `FRAME` have no operands.
+/// One step of a walk. Kinds but `FRAME` have no operands, or those of their constructor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Rule {
@@ -31,10 +31,17 @@ const UNKNOWN: u8 = 0;
 const END: u8 = 1;
 const SIGNAL: u8 = 2;
 const FRAME_POINTER: u8 = 3;
+const INTERPRETED: u8 = 4;
+const DEOPTIMISED: u8 = 5;
+const CONTINUATION: u8 = 6;
 const FRAME: u8 = 0x10;
 const FROM_FP: u8 = 1;
 const DEREF: u8 = 2;
 const FP_FROM_FP: u8 = 4;
+const CONVENTION: u8 = 8;
+
+/// Asks for the rule that an object's tables have for a pc; no address has this bit.
+pub const BY_TABLE: u64 = 1 << 63;
 
 const SAME: i16 = 0;
 const LOST: i16 = i16::MIN;
@@ -83,6 +90,19 @@ pub enum Step {
         cfa: Cfa,
         fp: SavedFp,
     },
+    /// HotSpot's interpreter: fixed slots around the frame pointer; one of them holds the caller's stack pointer.
+    Interpreted,
+    /// HotSpot: a frame of this many bytes, whose return address was replaced; its own is kept at this offset from its
+    /// stack pointer.
+    Deoptimised {
+        bytes: i32,
+        original_pc: i32,
+    },
+    /// HotSpot: the callers lie in the Java heap; on the stack follows, beyond a few words of arguments, the frame of this
+    /// many bytes through which the virtual thread was entered.
+    Continuation {
+        entry_bytes: i32,
+    },
 }
 
 impl Rule {
@@ -90,6 +110,22 @@ impl Rule {
     pub const END: Self = Self::plain(END);
     pub const SIGNAL: Self = Self::plain(SIGNAL);
     pub const FRAME_POINTER: Self = Self::plain(FRAME_POINTER);
+    pub const INTERPRETED: Self = Self::plain(INTERPRETED);
+
+    /// See [`Step::Deoptimised`]; both are multiples of 8.
+    pub const fn deoptimised(bytes: i32, original_pc: i32) -> Self {
+        Self { cfa: bytes, fp: (original_pc / 8) as i16, add: 0, kind: DEOPTIMISED }
+    }
+
+    /// See [`Step::Continuation`].
+    pub const fn continuation(entry_bytes: i32) -> Self {
+        Self { cfa: entry_bytes, fp: 0, add: 0, kind: CONTINUATION }
+    }
+
+    /// A frame of fixed size that keeps the caller's frame pointer below the return address: HotSpot's compilers' form.
+    pub const fn compiled(bytes: i32) -> Self {
+        Self::frame(Cfa { base: Base::Sp, offset: bytes, deref: None }, SavedFp::Cfa(-16))
+    }
 
     const fn plain(kind: u8) -> Self {
         Self { cfa: 0, fp: 0, add: 0, kind }
@@ -127,6 +163,9 @@ impl Rule {
             END => Step::End,
             SIGNAL => Step::Signal,
             FRAME_POINTER => Step::FramePointer,
+            INTERPRETED => Step::Interpreted,
+            DEOPTIMISED => Step::Deoptimised { bytes: self.cfa, original_pc: self.fp as i32 * 8 },
+            CONTINUATION => Step::Continuation { entry_bytes: self.cfa },
             kind if kind & FRAME != 0 => {
                 let base = if kind & FROM_FP != 0 { Base::Fp } else { Base::Sp };
                 let deref = if kind & DEREF != 0 { Some(self.add) } else { None };
@@ -140,6 +179,31 @@ impl Rule {
             }
             _ => Step::Unknown,
         }
+    }
+
+    /// A frame of Java code, or a stub of its compilers.
+    pub const fn is_java(self) -> bool {
+        match self.step() {
+            Step::Interpreted | Step::Deoptimised { .. } => true,
+            Step::Frame { cfa, fp } => {
+                matches!(cfa.base, Base::Sp) && cfa.deref.is_none() && matches!(fp, SavedFp::Cfa(-16))
+            }
+            _ => false,
+        }
+    }
+
+    /// The step of an object whose build flags keep frame pointers, taken without reading its tables. What was linked into it
+    /// from elsewhere may not keep them: where the step leads nowhere, the rule for `pc | BY_TABLE` is asked for.
+    pub const fn convention() -> Self {
+        // Behind a call the frame is complete: the saved pointer below the return address.
+        let mut rule = Self::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));
+        rule.kind |= CONVENTION;
+        rule
+    }
+
+    /// See [`Rule::convention`].
+    pub const fn is_convention(self) -> bool {
+        self.kind & (FRAME | CONVENTION) == FRAME | CONVENTION
     }
 
     /// For a cache whose entries are one atomic word each.

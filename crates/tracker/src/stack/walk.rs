@@ -32,7 +32,7 @@ use core::ops::Range;
 
 use super::arch::native as arch;
 use super::read::Memory;
-use super::rule::{Base, Rule, SavedFp, Step};
+use super::rule::{BY_TABLE, Base, Rule, SavedFp, Step};
 
 /// The machine state at the first instruction of the hooked function.
 #[derive(Clone, Copy, Debug)]
@@ -114,10 +114,24 @@ impl Walker {
     pub fn walk(
         &self,
         memory: &impl Memory,
+        rule: impl FnMut(u64) -> Option<Rule>,
+        entry: Entry,
+        frames: &mut [u64],
+        reads: &mut [Read],
+    ) -> Walk {
+        self.walk_noting(memory, rule, entry, frames, reads, |_, _| {})
+    }
+
+    /// As `walk`; `note` is told of a frame (its index) what else its words say: of an interpreted one the method and
+    /// the bytecode pointer, of a deoptimised one its own return address. These words are among the logged ones.
+    pub fn walk_noting(
+        &self,
+        memory: &impl Memory,
         mut rule: impl FnMut(u64) -> Option<Rule>,
         entry: Entry,
         frames: &mut [u64],
         reads: &mut [Read],
+        mut note: impl FnMut(usize, [u64; 2]),
     ) -> Walk {
         let room = frames.len().min(FRAME_LIMIT);
         let on_stack = self.stack.contains(&entry.sp);
@@ -159,10 +173,48 @@ impl Walker {
             if state.walk.frames == room {
                 break End::Limit;
             }
-            let here = known.take().unwrap_or_else(|| rule(if exact { pc } else { pc - 1 }));
+            let at = if exact { pc } else { pc - 1 };
+            let here = known.take().unwrap_or_else(|| rule(at));
             exact = false;
             let next = match here.map(Rule::step) {
-                Some(Step::Frame { cfa, fp }) => state.frame(cfa, fp),
+                Some(Step::Frame { cfa, fp }) => {
+                    let (before, wall) = ((state.sp, state.fp), state.walk.wall);
+                    let next = state.frame(cfa, fp);
+                    if here.is_some_and(Rule::is_convention) {
+                        known = next.ok().and_then(|ra| caller(ra, &mut rule));
+                        match (known, next) {
+                            (Some(Some(_)), _) | (None, Ok(_)) => next,
+                            _ => match rule(at | BY_TABLE).map(Rule::step) {
+                                Some(Step::Frame { cfa, fp }) => {
+                                    known = None;
+                                    (state.sp, state.fp) = before;
+                                    state.walk.wall = wall;
+                                    state.frame(cfa, fp)
+                                }
+                                _ => next,
+                            },
+                        }
+                    } else {
+                        next
+                    }
+                }
+                Some(Step::Interpreted) => {
+                    let index = state.walk.frames - 1;
+                    state.interpreted().map(|(ra, words)| {
+                        note(index, words);
+                        ra
+                    })
+                }
+                Some(Step::Deoptimised { bytes, original_pc }) => {
+                    let own = state.read(state.sp.wrapping_add(i64::from(original_pc)), false);
+                    own.and_then(|own| {
+                        note(state.walk.frames - 1, [own, 0]);
+                        state.compiled(bytes)
+                    })
+                }
+                Some(Step::Continuation { entry_bytes }) => {
+                    state.continuation(entry_bytes, |ra| rule(ra.wrapping_sub(1)).is_some_and(Rule::is_java))
+                }
                 Some(Step::End) => break End::Outermost,
                 Some(Step::Signal) => {
                     exact = true;
@@ -302,6 +354,44 @@ impl<M: Memory> State<'_, M> {
         self.fp = Fp::Saved(record);
         self.sp = record + 16;
         Ok(ra)
+    }
+
+    fn compiled(&mut self, bytes: i32) -> Result<u64, End> {
+        self.frame(super::rule::Cfa { base: Base::Sp, offset: bytes, deref: None }, SavedFp::Cfa(-16))
+    }
+
+    /// Slots from the frame pointer (hotspot, cpu/x86/frame_x86.hpp; the same in 17 to 25): 0 the caller's, 1 return
+    /// address, -1 the caller's stack pointer before arguments and adapters moved it, -3 method, -8 bytecode pointer.
+    fn interpreted(&mut self) -> Result<(u64, [u64; 2]), End> {
+        let fp = self.frame_pointer()?;
+        if fp < self.sp {
+            return Err(End::Broken);
+        }
+        let ra = self.read(fp.saturating_add(8), false)?;
+        let sp = self.read(fp - 8, true)? as i64;
+        let words = [self.read(fp - 3 * 8, false)?, self.read(fp - 8 * 8, false)?];
+        // Where a method handle's linker has popped its last argument, the frame lies a word above what the caller noted;
+        // such a caller is interpreted and found by its frame pointer.
+        if sp < fp || sp % 8 != 0 {
+            return Err(End::Broken);
+        }
+        self.fp = Fp::Saved(fp);
+        self.sp = sp.max(fp + 16);
+        Ok((ra, words))
+    }
+
+    /// Arguments that the frame inside of this was called with lie between.
+    fn continuation(&mut self, entry_bytes: i32, mut is_java: impl FnMut(u64) -> bool) -> Result<u64, End> {
+        for words in 0..32 {
+            let top = self.sp.wrapping_add(words * 8 + i64::from(entry_bytes));
+            let ra = self.read(top.wrapping_sub(8), false)?;
+            if is_java(ra) {
+                self.fp = Fp::Saved(top - 16);
+                self.sp = top;
+                return Ok(ra);
+            }
+        }
+        Err(End::NoRule)
     }
 
     fn signal(&mut self) -> Result<u64, End> {

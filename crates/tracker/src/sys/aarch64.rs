@@ -26,6 +26,10 @@ pub const DEPTH: usize = 16;
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
+/// Slot in the segment + 1.
+pub const SLOT_MARK: usize = 40;
+/// Twice the drift bound of the rows.
+pub const ROOM_SPAN: usize = 48;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -117,11 +121,13 @@ pub mod nr {
     pub const WRITE: usize = 64;
     pub const CLOSE: usize = 57;
     pub const MMAP: usize = 222;
+    pub const MPROTECT: usize = 226;
     pub const MUNMAP: usize = 215;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const MADVISE: usize = 233;
     pub const GETPID: usize = 172;
     pub const KILL: usize = 129;
+    pub const FCNTL: usize = 25;
     pub const GETEUID: usize = 175;
     pub const GETPPID: usize = 173;
     pub const PRCTL: usize = 167;
@@ -160,6 +166,33 @@ macro_rules! entry_with_caller {
                 $sp, $fp, "bl {t}",
                 "ldr x30, [sp], #16", ".cfi_adjust_cfa_offset -16", "ret", ".cfi_endproc", t = sym $target);
         }
+    };
+}
+
+/// Defines functions that go on to others whatever the stack's alignment is: the CPU faults on any access through a
+/// misaligned stack pointer (SCTLR_EL1.SA0, which Linux sets), so no program has one.
+#[macro_export]
+macro_rules! any_alignment {
+    ($($(#[doc = $d:literal])* $v:vis fn $name:ident($($a:ident: $t:ty),*) $(-> $r:ty)? = $target:path;)*) => {$(
+        $(#[doc = $d])*
+        ///
+        /// # Safety
+        /// As the function that it goes on to.
+        $v unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? {
+            #[allow(unused_unsafe)]
+            // SAFETY: the caller's contract is that function's.
+            unsafe {
+                $target($($a),*)
+            }
+        }
+    )*};
+}
+
+/// Defines an exported entry that adds the stack pointer at entry and the caller's frame pointer behind one argument.
+#[macro_export]
+macro_rules! entry_straight {
+    ($name:ident, $target:path) => {
+        $crate::entry_with_caller!($name, 1, $target);
     };
 }
 
@@ -219,6 +252,35 @@ macro_rules! entry_then_tail_jump {
                 "2:", "mov x0, x10", "ret",
                 ".cfi_endproc",
                 b = sym $before);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_around {
+    ($name:ident, $before:path, $after:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
+                "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
+                "bl {b}",
+                "mov x9, x0", "mov x10, x1",
+                "ldp x2, x30, [sp, #16]",
+                "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32", ".cfi_same_value x30",
+                "cbnz x10, 2f", "br x9",
+                "2:", "str x30, [sp, #-16]!", ".cfi_adjust_cfa_offset 16", ".cfi_rel_offset x30, 0",
+                "blr x9",
+                "str x0, [sp, #8]",
+                "bl {a}",
+                "ldr x0, [sp, #8]", "ldr x30, [sp], #16", ".cfi_adjust_cfa_offset -16", ".cfi_same_value x30",
+                "ret",
+                ".cfi_endproc",
+                b = sym $before, a = sym $after);
         }
     };
 }

@@ -2,7 +2,9 @@
 //! error state on some glibc versions and is itself hooked).
 //!
 //! `_r_debug` is the debugger's door into ld.so and is filled before any relocation of ours is done (elf/dl-debug.c).
-//! The list is walked only during boot, when the process has one thread, so nothing in it moves.
+//! Before `main` the process has one thread, and nothing in the list moves. An attach comes late: then only the objects that
+//! the program started with are looked through, which nobody unloads, and all others are shown by dl_iterate_phdr, under
+//! the loader's own lock ([`each_loaded`]).
 
 use core::ffi::{CStr, c_char};
 
@@ -194,9 +196,9 @@ impl Object {
     }
 }
 
-/// Name of a node of the loader's list.
-pub fn name_of(map: &'static LinkMap) -> &'static [u8] {
-    Object(map).name()
+/// The object of a node of the loader's list.
+pub fn object(map: &'static LinkMap) -> Object {
+    Object(map)
 }
 
 /// The list again, while other threads may change it: each node is read only after `readable` has vouched for it.
@@ -216,6 +218,119 @@ pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Obje
     })
 }
 
+/// A loaded object as dl_iterate_phdr(3) shows it.
+pub struct Loaded {
+    /// Avma = Svma + bias.
+    pub bias: usize,
+    headers: &'static [Phdr],
+}
+
+/// `struct dl_phdr_info` of glibc (link.h), as far as it is read.
+#[repr(C)]
+struct PhdrInfo {
+    bias: usize,
+    name: *const c_char,
+    headers: *const Phdr,
+    count: u16,
+}
+
+/// Shows every loaded object of the base namespace, the loader's list lock held: none of them is unmapped meanwhile. False:
+/// this libc can't.
+pub fn each_loaded(mut visit: &mut dyn FnMut(&Loaded)) -> bool {
+    type Visit<'a> = &'a mut dyn FnMut(&Loaded);
+    unsafe extern "C" fn shown(info: *const PhdrInfo, _bytes: usize, data: *mut core::ffi::c_void) -> i32 {
+        // SAFETY: dl_iterate_phdr hands out a filled struct, and the data that it was called with: `visit` below.
+        unsafe {
+            let (info, visit) = (&*info, &mut *(data as *mut Visit<'_>));
+            if !info.headers.is_null() {
+                let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
+                visit(&Loaded { bias: info.bias, headers });
+            }
+        }
+        0
+    }
+    // SAFETY: the callback above, and what it takes.
+    unsafe { super::libc::iterate_objects(shown as *const (), (&raw mut visit).cast()) }
+}
+
+/// Pages that the loader has made read-only after it relocated them, and their protection now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// First address.
+    pub start: usize,
+    /// One past the last.
+    pub end: usize,
+}
+
+impl Loaded {
+    /// Whether this is the object that holds this code.
+    pub fn is_self(&self) -> bool {
+        let own = &raw const OWN_DYNAMIC as usize;
+        self.find(PT_DYNAMIC).is_some_and(|p| self.bias.wrapping_add(p.address) == own)
+    }
+
+    fn find(&self, kind: u32) -> Option<&Phdr> {
+        self.headers.iter().find(|p| p.kind == kind)
+    }
+
+    /// The dynamic section; empty if there is none.
+    pub fn dynamic(&self) -> &'static [u8] {
+        self.find(PT_DYNAMIC)
+            .and_then(|p| self.memory(self.bias.wrapping_add(p.address), Some(p.memory_bytes)))
+            .unwrap_or_default()
+    }
+
+    /// Bytes at an address of a loaded segment; all up to the segment's end where no length is given.
+    pub fn memory(&self, at: usize, bytes: Option<usize>) -> Option<&'static [u8]> {
+        let (_, end) = self.segment(at)?;
+        let bytes = bytes.unwrap_or(end - at);
+        // SAFETY: inside a readable segment of an object that the loader's lock keeps where it is.
+        (bytes <= end - at).then(|| unsafe { core::slice::from_raw_parts(at as *const u8, bytes) })
+    }
+
+    /// The readable loaded segment that holds an address: its ends.
+    fn segment(&self, at: usize) -> Option<(usize, usize)> {
+        self.headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_R != 0).find_map(|p| {
+            let start = self.bias.wrapping_add(p.address);
+            let end = start.checked_add(p.memory_bytes)?;
+            (start..end).contains(&at).then_some((start, end))
+        })
+    }
+
+    /// Whether an address is this object's code.
+    pub fn is_code(&self, at: usize) -> bool {
+        self.headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_X != 0).any(|p| {
+            let start = self.bias.wrapping_add(p.address);
+            at.wrapping_sub(start) < p.memory_bytes
+        })
+    }
+
+    /// Whether eight bytes there are of a segment that was writable while the loader relocated it.
+    pub fn is_data(&self, at: usize) -> bool {
+        self.headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & (PF_W | PF_X) == PF_W).any(|p| {
+            let start = self.bias.wrapping_add(p.address);
+            p.memory_bytes >= 8 && at.wrapping_sub(start) <= p.memory_bytes - 8
+        })
+    }
+
+    /// The pages of PT_GNU_RELRO, whole ones, as elf/dl-reloc.c makes them read-only.
+    pub fn guarded(&self) -> Option<Guarded> {
+        let p = self.find(PT_GNU_RELRO)?;
+        let start = self.bias.wrapping_add(p.address);
+        let (start, end) = (start & !4095, start.wrapping_add(p.memory_bytes) & !4095);
+        (start < end).then_some(Guarded { start, end })
+    }
+}
+
+/// The word at an address of an object's data.
+///
+/// # Safety
+/// Eight mapped bytes.
+pub unsafe fn word(at: usize) -> &'static core::sync::atomic::AtomicUsize {
+    // SAFETY: the caller's contract; import tables are aligned by the linker, and the caller has looked.
+    unsafe { &*(at as *const core::sync::atomic::AtomicUsize) }
+}
+
 /// One program header (elf.h).
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -230,8 +345,13 @@ struct Phdr {
     align: usize,
 }
 
+const PF_X: u32 = 1;
+const PF_W: u32 = 2;
+const PF_R: u32 = 4;
 const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
 const PT_NOTE: u32 = 4;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
 /// Program headers of an object whose ELF header is mapped at `start`; empty if it isn't one.
@@ -249,6 +369,11 @@ fn headers(start: usize) -> &'static [Phdr] {
         }
         core::slice::from_raw_parts(h.add(at) as *const Phdr, n)
     }
+}
+
+/// Whether an object's ELF header is mapped at `start`, the first address of one of its segments.
+pub fn is_header(start: usize) -> bool {
+    !headers(start).is_empty()
 }
 
 /// The loaded segment (Avma range) that holds `address`.
@@ -288,16 +413,35 @@ pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
     &[]
 }
 
-/// What the loader would have bound `name` to, were this object not there: the first definition behind it in the list.
+/// Whether this object was loaded into a process that was running already: it stands behind libc in the list.
+pub fn is_late() -> bool {
+    objects().take_while(|o| !o.is_self()).any(|o| o.symbol(c"gnu_get_libc_version").is_some())
+}
+
+/// How many objects of the list, from its head, were there before this one could be.
+pub fn startup_count() -> usize {
+    if !is_late() {
+        return objects().count();
+    }
+    let libc_or_loader =
+        |o: &Object| o.symbol(c"gnu_get_libc_version").is_some() || o.symbol(c"__tls_get_addr").is_some();
+    objects().enumerate().filter(|(_, o)| libc_or_loader(o)).take(2).map(|(i, _)| i + 1).max().unwrap_or(0)
+}
+
+/// The objects that the program's own references are bound to, were this object not there, in the order of the search.
+/// Late, of those that the program started with: in the list up to libc and ld.so.
+pub fn scope() -> impl Iterator<Item = Object> {
+    let (from, to) = if is_late() {
+        (0, startup_count())
+    } else {
+        (objects().position(|o| o.is_self()).map_or(0, |i| i + 1), usize::MAX)
+    };
+    objects().enumerate().skip_while(move |(i, _)| *i < from).take_while(move |(i, _)| *i < to).map(|(_, o)| o)
+}
+
+/// What the loader would have bound `name` to, were this object not there.
 pub fn next_symbol(name: &CStr) -> Option<usize> {
-    let mut behind = false;
-    objects().find_map(|o| {
-        if o.is_self() {
-            behind = true;
-            return None;
-        }
-        if behind { o.symbol(name) } else { None }
-    })
+    scope().find_map(|o| o.symbol(name))
 }
 
 /// The first definition of `name` in the whole list; what the program's own references are bound to.

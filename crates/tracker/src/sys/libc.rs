@@ -20,7 +20,8 @@ macro_rules! reals {
 }
 crate::hooked_calls!(reals);
 
-static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+/// Addresses of the real functions, by [`Call`].
+pub static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
 /// Other functions of libc.
 #[derive(Clone, Copy)]
@@ -35,6 +36,7 @@ pub enum Other {
     AttrGetguardsize,
     FindObject,
     Sigaction,
+    IterateObjects,
 }
 const OTHERS: &[&CStr] = &[
     c"pthread_key_create",
@@ -45,6 +47,7 @@ const OTHERS: &[&CStr] = &[
     c"pthread_attr_getguardsize",
     c"_dl_find_object",
     c"sigaction",
+    c"dl_iterate_phdr",
 ];
 static OTHER: [AtomicUsize; OTHERS.len()] = [const { AtomicUsize::new(0) }; OTHERS.len()];
 
@@ -74,7 +77,7 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
     if known != 0 && (stays || (known & AGE == age && there())) {
         return (address, known & OWN != 0);
     }
-    let mut behind = false;
+    let mut behind = elf::is_late();
     let found = elf::objects_checked(super::os::readable).enumerate().find_map(|(n, o)| {
         if o.is_self() {
             behind = true;
@@ -120,9 +123,10 @@ pub fn is_allocator(address: usize) -> bool {
     (ALLOCATOR[0].load(Relaxed)..ALLOCATOR[1].load(Relaxed)).contains(&address)
 }
 
-/// Finds everything. Called when the process has one thread; again is harmless.
+/// Finds everything. Called when the process has one thread, or late, under no lock: then only what nobody unloads is
+/// looked at. Again is harmless.
 pub fn resolve() {
-    AT_START.store(elf::objects().count(), Relaxed);
+    AT_START.store(elf::startup_count(), Relaxed);
     for (slot, name) in REAL.iter().zip(NAMES) {
         slot.store(elf::next_symbol(name).unwrap_or(0), Relaxed);
     }
@@ -245,9 +249,12 @@ pub fn set_specific(key: u32, value: usize) {
     }
 }
 
+/// A handler around fork().
+pub type AtFork = unsafe extern "C" fn();
+
 /// Registers handlers around every fork() of libc, those inside libc (daemon, forkpty) too.
-pub fn at_fork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> bool {
-    type H = extern "C" fn();
+pub fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) -> bool {
+    type H = AtFork;
     let f = other(Other::RegisterAtfork);
     // SAFETY: handlers live as long as this object, which is never unloaded; a null dso handle means just that.
     f != 0 && unsafe { call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) } == 0
@@ -302,6 +309,37 @@ pub fn find_object(pc: usize) -> Option<FoundObject> {
     // SAFETY: async-signal-safe by its manual; writes the struct.
     (unsafe { call!(f, (usize, *mut FoundObject) -> c_int, pc, &mut r) } == 0).then_some(r)
 }
+
+/// dl_iterate_phdr(3): calls `shown` for each object, under the loader's list lock. False: there is none.
+///
+/// # Safety
+/// `shown` is a callback of dl_iterate_phdr's type, and `data` is what it wants.
+pub unsafe fn iterate_objects(shown: *const (), data: *mut c_void) -> bool {
+    let f = other(Other::IterateObjects);
+    if f != 0 {
+        // SAFETY: the caller's contract.
+        unsafe { call!(f, (*const (), *mut c_void) -> c_int, shown, data) };
+    }
+    f != 0
+}
+
+/// The hooked call that an address is the real function of, and that has this name.
+pub fn hooked_at(address: usize, name: &[u8]) -> Option<usize> {
+    NAMES.iter().position(|n| n.to_bytes() == name).filter(|&i| address == real_by_number(i))
+}
+
+/// Name of a hooked call by number.
+pub fn name_by_number(n: usize) -> &'static CStr {
+    NAMES[n]
+}
+
+/// Whether an address is a real function of any hooked call.
+pub fn is_real(address: usize) -> bool {
+    address != 0 && REAL.iter().any(|r| r.load(Relaxed) == address)
+}
+
+/// Number of hooked calls.
+pub const HOOKED: usize = NAMES.len();
 
 /// Has a signal handled, restarting what it interrupts; the program may install its own handler over it.
 pub fn handle_signal(number: c_int, handler: extern "C" fn(c_int)) {

@@ -15,6 +15,10 @@ pub mod cpu;
 #[path = "aarch64.rs"]
 pub mod cpu;
 
+#[cfg(target_arch = "x86_64")]
+#[path = "x86_64_pair.rs"]
+pub mod pair;
+
 pub mod elf;
 pub mod libc;
 pub mod os;

@@ -14,11 +14,13 @@ pub mod errno {
     pub const ENOMEM: i32 = 12;
 }
 
+const PROT_R: usize = 1;
 const PROT_RW: usize = 3;
 const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
 const MAP_FIXED: usize = 0x10;
 const MAP_ANON_NORESERVE: usize = 0x20 | 0x4000;
+const MADV_DONTNEED: usize = 4;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
 const O_RDWR: usize = 2;
@@ -133,11 +135,35 @@ pub unsafe fn blank(p: *mut u8, bytes: usize) {
     let _ = unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) };
 }
 
+/// Makes private memory of our own read as zero again; whole pages go back to the kernel.
+///
+/// # Safety
+/// The range is ours, anonymous, and what it holds isn't needed.
+pub unsafe fn empty(p: *mut u8, bytes: usize) {
+    let (start, end) = (p as usize, p as usize + bytes);
+    let (low, high) = (start.next_multiple_of(4096).min(end), (end & !4095).max(start));
+    // SAFETY: the caller's contract.
+    unsafe {
+        if low < high {
+            let _ = syscall(nr::MADVISE, [low, high - low, MADV_DONTNEED, 0, 0, 0]);
+            core::ptr::write_bytes(high as *mut u8, 0, end - high);
+        }
+        core::ptr::write_bytes(p, 0, low - start);
+    }
+}
+
 /// Makes pages of a shared file mapping writable without a fault: blocks are allocated now, a full file system is an
 /// answer instead of a SIGBUS later (`MADV_POPULATE_WRITE`, Linux 5.14).
 pub fn populate(p: usize, bytes: usize) -> bool {
     // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
     unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) }.is_ok()
+}
+
+/// Makes pages that the loader has made read-only writable for the moment, or read-only again.
+pub fn protect(p: usize, bytes: usize, writable: bool) -> bool {
+    let prot = if writable { PROT_RW } else { PROT_R };
+    // SAFETY: pages of a loaded object's data; whoever reads them can go on.
+    unsafe { syscall(nr::MPROTECT, [p, bytes, prot, 0, 0, 0]) }.is_ok()
 }
 
 /// Has the kernel hand a child of fork (by whatever call) this page zeroed.
@@ -294,6 +320,43 @@ pub fn truncate(fd: Fd, bytes: usize) -> bool {
     unsafe { syscall(nr::FTRUNCATE, [fd.0, bytes, 0, 0, 0, 0]) }.is_ok()
 }
 
+/// `struct flock` for the whole of a file (fcntl(2)): l_type, l_whence, l_start, l_len, l_pid.
+#[repr(C)]
+struct Flock {
+    kind: i16,
+    whence: i16,
+    start: i64,
+    length: i64,
+    pid: i32,
+}
+const F_OFD_GETLK: usize = 36;
+const F_OFD_SETLK: usize = 37;
+const F_RDLCK: i16 = 0;
+const F_WRLCK: i16 = 1;
+const F_UNLCK: i16 = 2;
+
+/// Locks an open file until the last of its descriptors *and mappings* is gone: the lock belongs to the open file
+/// description, and a mapping holds that. So it tells, in whatever PID namespace, whether a process still maps the file.
+pub fn lock_while_mapped(fd: Fd) {
+    let lock = Flock { kind: F_RDLCK, whence: 0, start: 0, length: 0, pid: 0 };
+    // SAFETY: the kernel reads the local.
+    let _ = unsafe { syscall(nr::FCNTL, [fd.0, F_OFD_SETLK, &lock as *const Flock as usize, 0, 0, 0]) };
+}
+
+/// Whether somebody has locked the file so. `None`: the file system has no locks.
+pub fn is_locked(fd: Fd) -> Option<bool> {
+    let mut lock = Flock { kind: F_WRLCK, whence: 0, start: 0, length: 0, pid: 0 };
+    // SAFETY: the kernel reads and writes the local.
+    unsafe { syscall(nr::FCNTL, [fd.0, F_OFD_GETLK, &mut lock as *mut Flock as usize, 0, 0, 0]) }.ok()?;
+    Some(lock.kind != F_UNLCK)
+}
+
+/// Opens a file of a directory for reading.
+pub fn open_at(dir: Fd, name: &core::ffi::CStr) -> Option<Fd> {
+    // SAFETY: a C string.
+    unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, O_PATHLESS, 0, 0, 0]) }.ok().map(Fd)
+}
+
 /// Closes a descriptor of our own.
 pub fn close(fd: Fd) {
     // SAFETY: our own descriptor, used by nobody else.
@@ -352,6 +415,32 @@ pub fn read_file<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     }
     close(Fd(fd));
     &buffer[..n]
+}
+
+/// Shows each line of a file. A line longer than the buffer (a path has 4 KiB at most) is cut.
+pub fn each_line(path: &core::ffi::CStr, mut visit: impl FnMut(&[u8])) {
+    // SAFETY: a C string.
+    let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
+        return;
+    };
+    let mut buffer = [0u8; 16 << 10];
+    let mut n = 0;
+    loop {
+        // SAFETY: the free tail of the buffer.
+        match unsafe { syscall(nr::READ, [fd, buffer[n..].as_mut_ptr() as usize, buffer.len() - n, 0, 0, 0]) } {
+            Ok(k) if k > 0 => n += k,
+            Err(4) => continue,
+            _ => break,
+        }
+        let mut at = 0;
+        while let Some(i) = buffer[at..n].iter().position(|b| *b == b'\n') {
+            visit(&buffer[at..at + i]);
+            at += i + 1;
+        }
+        buffer.copy_within(at..n, 0);
+        n = if n - at == buffer.len() { 0 } else { n - at };
+    }
+    close(Fd(fd));
 }
 
 /// Writes all bytes, or as many as the file takes.

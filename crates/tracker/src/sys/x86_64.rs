@@ -9,6 +9,8 @@
 //! fs:[tls + 16]  depth     how deep slow paths are nested
 //! fs:[tls + 24]  prepared  between the handlers around fork(): the child's segment
 //! fs:[tls + 32]  parent    and the parent's
+//! fs:[tls + 40]  slot      slot in the segment + 1, as this thread's rows have it; 0 without a state
+//! fs:[tls + 48]  span      twice the drift bound of this thread's rows
 //! ```
 
 use core::arch::{asm, global_asm};
@@ -35,6 +37,10 @@ pub const DEPTH: usize = 16;
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
+/// Slot in the segment + 1.
+pub const SLOT_MARK: usize = 40;
+/// Twice the drift bound of the rows.
+pub const ROOM_SPAN: usize = 48;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -133,11 +139,13 @@ pub mod nr {
     pub const WRITE: usize = 1;
     pub const CLOSE: usize = 3;
     pub const MMAP: usize = 9;
+    pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const KILL: usize = 62;
+    pub const FCNTL: usize = 72;
     pub const GETUID: usize = 102;
     pub const GETEUID: usize = 107;
     pub const GETPPID: usize = 110;
@@ -160,9 +168,67 @@ pub mod nr {
     pub const PPOLL: usize = 271;
 }
 
+/// A frame that ends on a multiple of 16, wherever the stack stood. Glibc's malloc works on a misaligned stack (old code,
+/// hand-written assembly, some JITs), while compiled code of ours may keep vector registers in aligned places: so every way
+/// into it leads through this, or through [`go_on`](crate::go_on), where it costs nothing.
+#[macro_export]
+macro_rules! align_stack {
+    () => {
+        "push rbp
+        .cfi_def_cfa_offset 16
+        .cfi_offset rbp, -16
+        mov rbp, rsp
+        .cfi_def_cfa_register rbp
+        and rsp, -16"
+    };
+}
+
+/// The end of such a frame.
+#[macro_export]
+macro_rules! restore_stack {
+    () => {
+        "leave
+        .cfi_restore rbp
+        .cfi_def_cfa rsp, 8"
+    };
+}
+
+/// On to `{t}` with the arguments as they are: a jump, so that no frame is added and exceptions, pthread_exit and
+/// backtraces pass as if the hook weren't there; a call where the stack isn't aligned as the ABI has it (rsp + 8).
+#[macro_export]
+macro_rules! go_on {
+    () => {
+        concat!(
+            "lea rax, [rsp + 8]
+            test al, 15
+            jnz 2f
+            jmp {t}
+            2:\n",
+            $crate::align_stack!(),
+            "\ncall {t}\n",
+            $crate::restore_stack!(),
+            "\nret"
+        )
+    };
+}
+
+/// Defines functions that go on to others whatever the stack's alignment is.
+#[macro_export]
+macro_rules! any_alignment {
+    ($($(#[doc = $d:literal])* $v:vis fn $name:ident($($a:ident: $t:ty),*) $(-> $r:ty)? = $target:path;)*) => {$(
+        $(#[doc = $d])*
+        ///
+        /// # Safety
+        /// As the function that it goes on to.
+        #[unsafe(naked)]
+        $v unsafe extern "C" fn $name($($a: $t),*) $(-> $r)? {
+            core::arch::naked_asm!(".cfi_startproc", $crate::go_on!(), ".cfi_endproc", t = sym $target);
+        }
+    )*};
+}
+
 /// Defines an exported entry that adds two arguments behind the `$args` (0 to 4) integer ones: the stack pointer at
-/// entry (where the return address lies) and the caller's frame pointer. It is a tail jump: no frame is added, so that
-/// exceptions, pthread_exit and backtraces pass as if the hook weren't there.
+/// entry (where the return address lies) and the caller's frame pointer.
 #[macro_export]
 macro_rules! entry_with_caller {
     ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rsi, rsp", "mov rdx, rbp", $target); };
@@ -174,12 +240,12 @@ macro_rules! entry_with_caller {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(".cfi_startproc", $sp, $fp, "jmp {t}", ".cfi_endproc", t = sym $target);
+            core::arch::naked_asm!(".cfi_startproc", $sp, $fp, $crate::go_on!(), ".cfi_endproc", t = sym $target);
         }
     };
 }
 
-/// Defines an exported entry that jumps to `$target` with the arguments as they are.
+/// Defines an exported entry that goes on to `$target` with the arguments as they are.
 #[macro_export]
 macro_rules! entry_plain {
     ($name:ident, $target:path) => {
@@ -187,7 +253,7 @@ macro_rules! entry_plain {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
-            core::arch::naked_asm!(".cfi_startproc", "jmp {t}", ".cfi_endproc", t = sym $target);
+            core::arch::naked_asm!(".cfi_startproc", $crate::go_on!(), ".cfi_endproc", t = sym $target);
         }
     };
 }
@@ -216,16 +282,12 @@ macro_rules! entry_with_caller_on_stack {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "lea rax, [rsp]",
-                "sub rsp, 8",
-                ".cfi_adjust_cfa_offset 8",
-                "push rbp",
-                ".cfi_adjust_cfa_offset 8",
+                "mov rax, rsp",
+                $crate::align_stack!(),
+                "push qword ptr [rbp]",
                 "push rax",
-                ".cfi_adjust_cfa_offset 8",
                 "call {t}",
-                "add rsp, 24",
-                ".cfi_adjust_cfa_offset -24",
+                $crate::restore_stack!(),
                 "ret",
                 ".cfi_endproc",
                 t = sym $target
@@ -245,21 +307,18 @@ macro_rules! entry_then_tail_jump {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $crate::align_stack!(),
                 "push rdi",
-                ".cfi_adjust_cfa_offset 8",
                 "push rsi",
-                ".cfi_adjust_cfa_offset 8",
                 "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "mov rcx, [rsp + 24]",
+                "sub rsp, 8",
+                "mov rcx, [rbp + 8]",
                 "call {b}",
                 "mov rcx, rdx",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
+                $crate::restore_stack!(),
                 "test rcx, rcx",
                 "jnz 2f",
                 "jmp rax",
@@ -272,7 +331,48 @@ macro_rules! entry_then_tail_jump {
     };
 }
 
-/// Where the exported free goes over an allocator other than glibc's: adds the stack pointer and jumps on.
+/// Defines an exported entry that calls `$before` with the arguments kept and then, as that answers, jumps on, or calls the
+/// real function and then `$after`, and hands back what the real one answered.
+#[macro_export]
+macro_rules! entry_around {
+    ($name:ident, $before:path, $after:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                $crate::align_stack!(),
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "sub rsp, 8",
+                "call {b}",
+                "mov rcx, rdx",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
+                "test rcx, rcx",
+                "jnz 2f",
+                ".cfi_remember_state",
+                $crate::restore_stack!(),
+                "jmp rax",
+                ".cfi_restore_state",
+                "2: call rax",
+                "mov [rsp], rax",
+                "call {a}",
+                "mov rax, [rsp]",
+                $crate::restore_stack!(),
+                "ret",
+                ".cfi_endproc",
+                b = sym $before,
+                a = sym $after
+            );
+        }
+    };
+}
+
+/// Where the exported free goes over an allocator other than glibc's: adds the stack pointer and goes on.
 ///
 /// # Safety
 /// As free(3).
@@ -281,7 +381,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "mov rsi, rsp",
-        "jmp {t}",
+        crate::go_on!(),
         ".cfi_endproc",
         t = sym crate::hook::malloc::free_any
     );
@@ -297,31 +397,30 @@ macro_rules! entry_makes {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "sub rsp, 40",
-                ".cfi_adjust_cfa_offset 40",
-                "mov [rsp], rdi",
-                "mov [rsp + 8], rsi",
-                "mov [rsp + 16], rdx",
+                $crate::align_stack!(),
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "sub rsp, 8",
                 "mov edi, {i}",
                 "call {next}",
-                "mov rdi, [rsp]",
-                "mov rsi, [rsp + 8]",
                 "mov rcx, rdx",
-                "mov rdx, [rsp + 16]",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
                 "test rcx, rcx",
                 "jnz 2f",
-                "add rsp, 40",
-                ".cfi_adjust_cfa_offset -40",
+                ".cfi_remember_state",
+                $crate::restore_stack!(),
                 "jmp rax",
-                ".cfi_adjust_cfa_offset 40",
+                ".cfi_restore_state",
                 "2: call rax",
                 "mov rdi, rax",
-                "mov rsi, [rsp]",
-                "lea rdx, [rsp + 40]",
-                "mov rcx, rbp",
+                "mov rsi, [rsp + 24]",
+                "lea rdx, [rbp + 8]",
+                "mov rcx, [rbp]",
                 "call {made}",
-                "add rsp, 40",
-                ".cfi_adjust_cfa_offset -40",
+                $crate::restore_stack!(),
                 "ret",
                 ".cfi_endproc",
                 i = const $i,
@@ -342,21 +441,18 @@ macro_rules! entry_ends {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
+                $crate::align_stack!(),
                 "push rdi",
-                ".cfi_adjust_cfa_offset 8",
                 "push rsi",
-                ".cfi_adjust_cfa_offset 8",
                 "push rdx",
-                ".cfi_adjust_cfa_offset 8",
+                "sub rsp, 8",
                 "mov esi, {i}",
-                "mov rdx, [rsp + 24]",
+                "mov rdx, [rbp + 8]",
                 "call {ending}",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rsi",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
+                $crate::restore_stack!(),
                 "jmp rax",
                 ".cfi_endproc",
                 i = const $i,

@@ -6,7 +6,9 @@ mod callers;
 #[path = "../stack/random.rs"]
 mod random;
 mod rows;
+mod samples;
 mod segment;
+mod sites;
 mod table;
 mod threads;
 mod trailers;

@@ -2,7 +2,7 @@
 
 use plimsoll_segment::{Counter, FILE_BYTES, SLOT_SHARED, Section};
 use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::account::{callers, categories, rows, thread};
+use plimsoll_tracker::account::{callers, categories, frames, rows, samples, thread};
 use plimsoll_tracker::sys::os;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
@@ -14,7 +14,7 @@ pub fn fresh() -> Segment {
     let segment = unsafe { Segment::at(base as usize) };
     segment.header().composition.store(2, Relaxed);
     assert!(segment.populate_start() && thread::init() && categories::init(segment) && callers::init(segment));
-    assert!(rows::init(segment));
+    assert!(rows::init(segment) && frames::init() && samples::init());
     assert_eq!(segment.append(Section::Threads), Some(SLOT_SHARED));
     segment
 }

@@ -5,16 +5,16 @@ use plimsoll_tracker::account::blocks::Key;
 use plimsoll_tracker::account::table;
 use std::collections::HashMap;
 
-const ROWS: u64 = 1 << 18;
+const ROWS: u64 = 1 << 20;
 
 fn key(random: &mut Random) -> Key {
     let requested = match random.below(4) {
         0 => random.below(100),
-        1 => random.below(1 << 44),
-        2 => (1 << 44) - 1,
+        1 => random.below(1 << 43),
+        2 => (1 << 43) - 1,
         _ => random.below(1 << 20),
     };
-    Key { row: random.below(ROWS) as u32, requested }
+    Key { row: random.below(ROWS) as u32, requested, sampled: random.below(2) == 0 }
 }
 
 /// The bucket of the first level, as the file's comment has it: addresses of one bucket collide there.
@@ -81,16 +81,16 @@ fn full_buckets_overflow() {
         let crowd: Vec<u64> =
             (1..).map(|i| 0x5500_0000_0000 + i * 16).filter(|a| first_bucket(*a) == 7).take(400).collect();
         for (i, a) in crowd.iter().enumerate() {
-            assert!(table::insert(*a as *mut u8, Key { row: i as u32, requested: i as u64 }));
+            assert!(table::insert(*a as *mut u8, Key { row: i as u32, requested: i as u64, sampled: false }));
         }
         let seen = |i: usize| table::get(crowd[i] as *mut u8);
-        assert!((0..crowd.len()).all(|i| seen(i) == Some(Key { row: i as u32, requested: i as u64 })));
+        assert!((0..crowd.len()).all(|i| seen(i) == Some(Key { row: i as u32, requested: i as u64, sampled: false })));
         for i in (0..crowd.len()).step_by(3) {
             assert!(table::remove(crowd[i] as *mut u8).is_some());
         }
         assert!((0..crowd.len()).all(|i| seen(i).is_some() == (i % 3 != 0)));
         for i in (0..crowd.len()).step_by(3) {
-            assert!(table::insert(crowd[i] as *mut u8, Key { row: 9, requested: 9 }));
+            assert!(table::insert(crowd[i] as *mut u8, Key { row: 9, requested: 9, sampled: true }));
         }
         assert!((0..crowd.len()).all(|i| seen(i).is_some_and(|k| (k.row == 9) == (i % 3 == 0 || i == 9))));
         println!("exercised: {} addresses of one bucket of 8", crowd.len());

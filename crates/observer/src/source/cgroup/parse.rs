@@ -1,6 +1,8 @@
 //! cgroup files (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
 
-use crate::snapshot::{MemoryStat, OomEvents};
+use std::time::Duration;
+
+use crate::snapshot::{MemoryStat, OomEvents, Pressure};
 use crate::units::Bytes;
 
 /// `/proc/PID/cgroup`: `4:memory:/docker/x` (v1), `0::/user.slice` (v2).
@@ -138,9 +140,39 @@ pub fn quota(quota: i64, period: i64) -> Option<f64> {
     (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
 }
 
+/// `some avg10=0.12 avg60=… avg300=… total=MICROSECONDS`, and `full …` likewise.
+pub fn parse_pressure(text: &[u8]) -> Option<Pressure> {
+    let text = String::from_utf8_lossy(text);
+    let of = |kind: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(' '))?;
+        let field = |key: &str| line.split(' ').find_map(|field| field.strip_prefix(key)?.strip_prefix('='));
+        let percent: f32 = field("avg10")?.parse().ok()?;
+        let total = Duration::from_micros(field("total")?.parse().ok()?);
+        Some(((percent / 100.0).clamp(0.0, 1.0), total))
+    };
+    let (some, some_total) = of("some")?;
+    let (full, full_total) = of("full").unwrap_or_default();
+    Some(Pressure { of_cgroup: false, some, some_total, full, full_total })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pressure_is_read() {
+        let text =
+            b"some avg10=1.50 avg60=0.00 avg300=0.00 total=2500\nfull avg10=0.25 avg60=0.00 avg300=0.00 total=40\n";
+        let pressure = parse_pressure(text).expect("both lines");
+        assert_eq!((pressure.some, pressure.full), (0.015, 0.0025));
+        assert_eq!(pressure.some_total, Duration::from_micros(2500));
+        assert_eq!(pressure.full_total, Duration::from_micros(40));
+        for text in
+            ["", "some", "some avg10=x total=1", "full avg10=1.0 total=1", "some avg10=NaN total=99999999999999999999"]
+        {
+            assert_eq!(parse_pressure(text.as_bytes()), None, "{text}");
+        }
+    }
     use crate::source::mutated;
 
     const V1: &[u8] = b"cache 1\nrss 2\nshmem 1\ninactive_file 1\ntotal_cache 589148160\ntotal_rss 238837760\n\

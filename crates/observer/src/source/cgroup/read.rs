@@ -1,14 +1,14 @@
 //! From the target's group up to the root of what is mounted: the lowest limit on the way is the one that kills.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::parse::{
     Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
-    parse_paths, quota,
+    parse_paths, parse_pressure, quota,
 };
 use crate::gap::{Gap, Source};
-use crate::snapshot::{Cgroup, CgroupVersion, MemoryStat, Sourced};
+use crate::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
 use crate::source::proc::Target;
 use crate::units::Bytes;
 
@@ -17,6 +17,15 @@ const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
 const MOST_OTHERS: usize = 256;
 
 pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
+    let (mut cgroup, gaps) = read_limit(target, host_memory);
+    if let Some((cgroup, group)) = &mut cgroup {
+        cgroup.others = others(group, target.pid());
+    }
+    (cgroup.map(|(cgroup, _)| cgroup), gaps)
+}
+
+/// The same without the group's other processes, and the directory of the group that sets the limit.
+pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
     let paths = match target.read("cgroup") {
         Ok(text) => parse_paths(&text),
         Err(error) => {
@@ -79,6 +88,7 @@ pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     }
     let cgroup = Cgroup {
         version,
+        directory: chain[0].clone(),
         limit: lowest.map(|(limit, _)| limit),
         limit_path: ancestor(&path, level),
         path,
@@ -89,9 +99,9 @@ pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
         swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
         swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
         cpu_quota: cpu_chain.and_then(|chain| lowest_quota(&chain, version)),
-        others: others(group, target.pid()),
+        others: Vec::new(),
     };
-    (Some(cgroup), gaps)
+    (Some((cgroup, group.clone())), gaps)
 }
 
 struct Files {
@@ -147,19 +157,37 @@ impl Mounts {
     /// Directories of the group and its ancestors, innermost first.
     fn chain(&self, controller: Controller, path: &str) -> Option<Vec<PathBuf>> {
         self.seen.iter().find_map(|(root, mounts)| {
-            let mount = mounts.iter().find(|mount| mount.controller == controller)?;
-            let point = root.join(mount.point.trim_start_matches('/'));
-            // A group outside the namespace (`/..`) or above what is mounted is the mount point as far as can be seen.
-            let below = match path.strip_prefix(mount.root.trim_end_matches('/')) {
-                Some(below) if !below.contains("/..") => below.trim_matches('/'),
-                _ => "",
+            let of_it: Vec<&Mount> = mounts.iter().filter(|mount| mount.controller == controller).collect();
+            let below = |mount: &Mount| {
+                let below = Path::new(path).strip_prefix(&mount.root).ok()?;
+                below.components().all(|part| matches!(part, Component::Normal(_))).then(|| below.to_path_buf())
             };
+            // Of several mounts the one that has the group: others may begin elsewhere, or above this namespace (`/..`).
+            let found = of_it.iter().find_map(|mount| Some((*mount, below(mount)?)));
+            // A group outside the namespace or above what is mounted is the mount point, as far as can be seen.
+            let (mount, below) = found.or_else(|| of_it.first().map(|mount| (*mount, PathBuf::new())))?;
+            let point = root.join(mount.point.trim_start_matches('/'));
             let group = point.join(below);
             let chain: Vec<PathBuf> =
                 group.ancestors().take_while(|ancestor| ancestor.starts_with(&point)).map(Path::to_path_buf).collect();
             (!chain.is_empty() && group.is_dir()).then_some(chain)
         })
     }
+}
+
+/// Processes of the group that the kernel has killed for a limit. The group outlives its processes; where it is seen only
+/// through the target's root, nothing is.
+pub fn oom_kills(group: &Path) -> Option<u64> {
+    let text = ["memory.events", "memory.oom_control"].into_iter().find_map(|name| read(group, name))?;
+    Some(parse_oom_events(&text).oom_kill)
+}
+
+/// The group's, or the system's where it has none. `None` where the kernel doesn't count it.
+pub fn pressure(group: Option<&Path>) -> Option<Pressure> {
+    let own = group.and_then(|group| read(group, "memory.pressure"));
+    let of_cgroup = own.is_some();
+    let text = own.or_else(|| fs::read("/proc/pressure/memory").ok())?;
+    parse_pressure(&text).map(|pressure| Pressure { of_cgroup, ..pressure })
 }
 
 fn read(group: &Path, name: &str) -> Option<Vec<u8>> {

@@ -16,6 +16,8 @@
 //! No version is asked for. The 127 self-pointing pairs give the place of `bins`; what lies after them has kept its order
 //! since 2.23, what lies before may shrink or grow, and its length is the one with which `next` comes back to the start.
 
+use std::collections::HashSet;
+
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::{Avma, Bytes};
 
@@ -115,9 +117,11 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
     (3..=20).map(|words| Layout { bins: words * WORD }).find_map(|layout| {
         let main = Avma(bins_at.0.checked_sub(layout.bins)?);
         let mut addresses = vec![main];
+        // With a wrong length the words at `next` lead anywhere, also into a ring without the main arena.
+        let mut met = HashSet::from([main.0]);
         let mut at = next;
         while at != main.0 {
-            if at % WORD != 0 || at == 0 || addresses.len() >= MOST_ARENAS || addresses.last() == Some(&Avma(at)) {
+            if at % WORD != 0 || at == 0 || addresses.len() >= MOST_ARENAS || !met.insert(at) {
                 return None;
             }
             addresses.push(Avma(at));

@@ -20,9 +20,6 @@ use super::layout::{ALIGN, CHUNK_HEADER, Layout};
 use crate::source::memory::{Memory, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// No list of a sane process is longer; a ring or a list in motion ends here.
-const LONGEST_LIST: usize = 1 << 20;
-
 /// A chunk found in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListedChunk {
@@ -65,24 +62,21 @@ pub fn fastbin_chunks(
     heaps: &Heaps<'_>,
 ) -> (Vec<ListedChunk>, bool) {
     let mut found = Vec::new();
+    let mut met = HashSet::new();
     let mut whole = true;
     for offset in layout.fastbins() {
         // Heads are stored plain.
         let Some(mut chunk) = memory.word(Avma(arena.0 + offset)) else { return (found, false) };
-        let begin = found.len();
         while chunk != 0 {
             let size = chunk_size(memory, chunk).filter(|size| (32..=256).contains(size) && size.is_multiple_of(ALIGN));
             let stored = memory.word(Avma(chunk.wrapping_add(CHUNK_HEADER)));
-            let next = stored.and_then(|stored| heaps.link(chunk + CHUNK_HEADER, stored));
-            let (true, Some(size), Some(next)) = (heaps.holds(chunk), size, next) else {
+            let next = stored.and_then(|stored| heaps.link(chunk.wrapping_add(CHUNK_HEADER), stored));
+            // A chunk is in one list once: a ring, or two lists that run together, end here.
+            let (true, Some(size), Some(next)) = (heaps.holds(chunk) && met.insert(chunk), size, next) else {
                 whole = false;
                 break;
             };
             found.push(ListedChunk { at: Avma(chunk), size: Bytes(size) });
-            if found.len() - begin > LONGEST_LIST {
-                whole = false;
-                break;
-            }
             chunk = next;
         }
     }
@@ -130,7 +124,7 @@ pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps
     for (bin, head) in heads.iter().enumerate() {
         let mut entry = *head;
         while entry != 0 {
-            let size = chunk_size(memory, entry - CHUNK_HEADER)?;
+            let size = chunk_size(memory, entry.checked_sub(CHUNK_HEADER)?)?;
             let right = if bin < shape.exact_bins { size == 32 + 16 * bin as u64 } else { size > 32 + 16 * 63 };
             let mut words = [0; 16];
             if !right || !met.insert(entry) || !memory.read(Avma(entry), &mut words) {

@@ -12,9 +12,14 @@ const MOST_PAGES: u64 = 1 << 20;
 
 /// The chunk whose mapping starts at the page `start`, inside `vma`. Where memalign moved it off the page's start, its
 /// `prev_size` says by how much (malloc/malloc.c, `_int_memalign`).
-fn chunk_at(memory: &impl Memory, start: u64, vma: AddressRange) -> Option<AddressRange> {
+fn chunk_at<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    start: u64,
+    vma: AddressRange,
+) -> Option<AddressRange> {
     let mut page = [0; PAGE as usize];
-    let whole = start + PAGE <= vma.end.0;
+    let whole = start + PAGE <= vma.end.0 && pages.of(start / PAGE) != PageState::Absent;
     (whole && memory.read(Avma(start), &mut page)).then_some(())?;
     chunk_in(&page, start, vma)
 }
@@ -70,12 +75,30 @@ fn could_hold(vma: &Vma) -> bool {
     vma.readable && vma.writable && !vma.shared && vma.backing == Backing::Anonymous && vma.rss.0 + vma.swap.0 > 0
 }
 
-/// Finds them in the anonymous mappings, `heaps` (sorted) left out, up to `expected` bytes.
+/// The parts of `range` outside of `taken` (sorted). Of a page that is taken in part nothing is left.
+fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
+    let mut open = Vec::new();
+    let mut from = range.start.0;
+    for taken in taken.iter().filter(|taken| taken.overlaps(range)) {
+        let to = taken.start.0 / PAGE * PAGE;
+        if from < to {
+            open.push(AddressRange::new(Avma(from), Avma(to)));
+        }
+        from = from.max(taken.end.0.next_multiple_of(PAGE));
+    }
+    if from < range.end.0 {
+        open.push(AddressRange::new(Avma(from), range.end));
+    }
+    open
+}
+
+/// Finds them in the anonymous mappings, up to `expected` bytes. `elsewhere` (sorted) is left out: arenas, and what a VM says
+/// is its own. A page of a VM's may look like a chunk, and would be counted in the place of a true one.
 pub fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     vmas: &[Vma],
-    heaps: &[AddressRange],
+    elsewhere: &[AddressRange],
     expected: Bytes,
 ) -> Vec<MmappedChunk> {
     let mut found: Vec<MmappedChunk> = Vec::new();
@@ -83,15 +106,14 @@ pub fn find<M: Memory>(
     if expected.0 == 0 {
         return found;
     }
-    let outside_heaps = |range: AddressRange| !heaps.iter().any(|heap| heap.overlaps(range));
     let candidates: Vec<AddressRange> =
-        vmas.iter().filter(|vma| could_hold(vma) && outside_heaps(vma.range)).map(|vma| vma.range).collect();
+        vmas.iter().filter(|vma| could_hold(vma)).flat_map(|vma| without(vma.range, elsewhere)).collect();
 
     // First from the start of each mapping, chunk after chunk; what is left over of a mapping is the second pass's.
     let mut left = Vec::new();
     for vma in candidates {
         let mut at = vma.start.0;
-        while let Some(range) = chunk_at(memory, at, vma).filter(|range| bytes + range.length() <= expected) {
+        while let Some(range) = chunk_at(memory, pages, at, vma).filter(|range| bytes + range.length() <= expected) {
             found.push(MmappedChunk { range });
             bytes += range.length();
             at = range.end.0;

@@ -24,4 +24,4 @@ mod walk;
 
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};
 pub use read::read;
-pub use survey::{LibcData, survey};
+pub use survey::{LibcData, Wanted, survey};

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::Read;
 
-use super::survey::{LibcData, survey};
+use super::survey::{LibcData, Wanted, survey};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Glibc, Sourced, Vma};
-use crate::source::memory::{Live, Memory};
-use crate::source::proc::Target;
+use crate::source::memory::{Live, PageStates};
+use crate::source::proc::{Target, permission_remedy};
 use crate::units::{AddressRange, Bytes};
 
 /// libc's writable data is 20 KiB; a static program's own data holds it too. More than this is no libc.
@@ -16,8 +16,7 @@ const LARGEST_DATA: u64 = 64 << 20;
 const VERSION_WITHIN: u64 = 64 << 20;
 
 /// The walk of a process with these mappings. None without a gap: it has no glibc malloc.
-/// `tagged`: the VM in it has NMT on, and its blocks are wanted by category.
-pub fn read(target: &Target, vmas: &[Vma], tagged: bool) -> Sourced<Glibc> {
+pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc> {
     // A static program carries the banner only where it asks for the version: its malloc is known by its data.
     let files: Vec<(&str, Option<String>)> =
         libc_files(vmas).into_iter().map(|path| (path, version(target, path))).collect();
@@ -33,24 +32,16 @@ pub fn read(target: &Target, vmas: &[Vma], tagged: bool) -> Sourced<Glibc> {
                 format!("/proc/{}/mem can't be opened: {error}", target.pid()),
                 "glibc's live and free blocks can't be told apart: glibc-unknown",
             );
-            return (
-                None,
-                vec![gap.remedy(
-                    "sudo plimsoll explain PID   (as the target's user with ptrace allowed, or with CAP_SYS_PTRACE)",
-                )],
-            );
+            return (None, vec![gap.remedy(permission_remedy(target.pid()))]);
         }
     };
     let libcs: Vec<LibcData> = files
         .iter()
         .flat_map(|(path, _)| data_of(path, vmas))
         .filter(|range| range.length() <= Bytes(LARGEST_DATA))
-        .filter_map(|range| {
-            let mut bytes = vec![0; range.length().0 as usize];
-            memory.read(range.start, &mut bytes).then_some(LibcData { base: range.start, bytes })
-        })
+        .filter_map(|range| Some(LibcData { base: range.start, bytes: PageStates::new(&memory).read(range)? }))
         .collect();
-    let (mut glibc, gaps) = survey(&memory, &libcs, vmas, tagged);
+    let (mut glibc, gaps) = survey(&memory, &libcs, vmas, wanted);
     if let Some(glibc) = &mut glibc {
         glibc.version = files.into_iter().find_map(|(_, version)| version).unwrap_or_default();
     } else if !is_known {

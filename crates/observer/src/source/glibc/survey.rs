@@ -8,7 +8,7 @@ use super::tagged::Tagged;
 use super::walk::{ChunkSums, End, walk};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
-use crate::source::memory::{Memory, PAGE, PageStates};
+use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
 use crate::units::{AddressRange, Avma, Bytes};
 
 /// How often an arena that changed under the walk is walked anew for a quiet reading; and how often, and over how many bytes
@@ -21,10 +21,22 @@ const MOST_CANDIDATES: usize = 200_000;
 /// Where a foreign sbrk interrupted the brk heap, its continuation is looked for this far.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
 
+/// Pages at which such a piece may begin that are tried.
+const MOST_STARTS: usize = 1 << 16;
+
 /// The writable data of one libc in the target (more than one under dlmopen, or with a static program that loads it).
 pub struct LibcData {
     pub base: Avma,
     pub bytes: Vec<u8>,
+}
+
+/// What a VM in the process lets the walk know.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wanted<'w> {
+    /// Blocks with NMT's headers are told apart.
+    pub tagged: bool,
+    /// Ranges that hold no block of malloc.
+    pub elsewhere: &'w [AddressRange],
 }
 
 /// What the walk collects about chunks in use.
@@ -56,17 +68,23 @@ struct Piece {
 }
 
 /// None where no libc's malloc was found in `libcs`.
-/// With `tagged`, blocks with NMT's headers are told apart.
-pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma], tagged: bool) -> (Option<Glibc>, Vec<Gap>) {
+/// `wanted`: what to look for, and where not to.
+pub fn survey<M: Memory>(
+    memory: &M,
+    libcs: &[LibcData],
+    vmas: &[Vma],
+    wanted: Wanted<'_>,
+) -> (Option<Glibc>, Vec<Gap>) {
     let brk = brk_range(vmas);
     let mut pages = PageStates::new(memory);
+    let untouched = Untouched::new(memory);
     let mut glibc = Glibc::default();
     let mut gaps = Vec::new();
-    let mut finds = Finds { tagged: tagged.then(Tagged::default), ..Finds::default() };
+    let mut finds = Finds { tagged: wanted.tagged.then(Tagged::default), ..Finds::default() };
     let mut layouts = Vec::new();
     let mut known = false;
     for libc in libcs {
-        let Some(arenas) = find_arenas(memory, libc.base, &libc.bytes) else { continue };
+        let Some(arenas) = find_arenas(&untouched, libc.base, &libc.bytes) else { continue };
         known = true;
         let parameters = find_parameters(libc.base, &libc.bytes, brk.map(|range| (range.start, range.end)));
         if parameters.is_none() {
@@ -104,6 +122,7 @@ pub fn survey<M: Memory>(memory: &M, libcs: &[LibcData], vmas: &[Vma], tagged: b
     take_out_listed(memory, &mut pages, &mut glibc.arenas, &layouts, &finds.caches);
 
     let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
+    heaps.extend_from_slice(wanted.elsewhere);
     heaps.sort_unstable();
     glibc.mmapped = mmapped::find(memory, &mut pages, vmas, &heaps, glibc.mmapped_bytes);
     let found: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
@@ -288,15 +307,27 @@ fn main_pieces<M: Memory>(
         if let Some(vma) = holder {
             let begin = pieces.last().filter(|piece| vma.range.contains(piece.range.end)).map(|piece| piece.range.end);
             let mut start = begin.unwrap_or(vma.range.start).0.next_multiple_of(PAGE);
-            while start <= top.0 {
-                let before = finds.mark();
-                let range = AddressRange::new(Avma(start), vma.range.end);
-                let piece = walk_piece(memory, pages, range, Avma(start), top, finds);
-                if piece.whole {
-                    pieces.push(piece);
+            let mut walked = Bytes(0);
+            for _ in 0..MOST_STARTS {
+                if start > top.0 {
                     break;
                 }
-                finds.reset(before);
+                // Most pages are no start, and the walk from each would read far: the first header decides.
+                if could_begin(memory, start, vma.range.end) {
+                    let before = finds.mark();
+                    let range = AddressRange::new(Avma(start), vma.range.end);
+                    let piece = walk_piece(memory, pages, range, Avma(start), top, finds);
+                    let bytes = piece.sums.inuse + piece.sums.binned;
+                    if piece.whole {
+                        pieces.push(piece);
+                        break;
+                    }
+                    finds.reset(before);
+                    walked += bytes;
+                    if walked > BYTES_OF_ATTEMPTS {
+                        break;
+                    }
+                }
                 start += PAGE;
             }
         }
@@ -315,14 +346,19 @@ fn continuation(memory: &impl Memory, at: Avma, end: Avma, at_start: bool) -> Op
     }
     let stop = end.0.min(at.saturating_add(FOREIGN_BRK_AT_MOST));
     while at + 32 <= stop {
-        let field = memory.word(Avma(at + 8))?;
-        let size = field & !7;
-        if field & 7 == 1 && size >= 32 && size.is_multiple_of(ALIGN) && at.saturating_add(size) <= end.0 {
+        if could_begin(memory, at, end) {
             return Some(Avma(at));
         }
         at += ALIGN;
     }
     None
+}
+
+/// Whether the first chunk of a stretch could lie at `at`: nothing is free before it, and it fits.
+fn could_begin(memory: &impl Memory, at: u64, end: Avma) -> bool {
+    let Some(field) = memory.word(Avma(at.saturating_add(8))) else { return false };
+    let size = field & !7;
+    field & 7 == 1 && size >= 32 && size.is_multiple_of(ALIGN) && at.saturating_add(size) <= end.0
 }
 
 fn walk_piece<M: Memory>(
@@ -378,8 +414,9 @@ fn take_out_listed<M: Memory>(
         (after > 0 && ranges[after - 1].contains(at)).then(|| owners[after - 1].1)
     };
 
+    let untouched = Untouched::new(memory);
     let mut cached: Vec<ListedChunk> =
-        caches.iter().filter_map(|(chunk, size)| tcache_chunks(memory, *chunk, *size, &heaps)).flatten().collect();
+        caches.iter().filter_map(|(chunk, size)| tcache_chunks(&untouched, *chunk, *size, &heaps)).flatten().collect();
     // Two threads can't hold one chunk; a list in motion can show it twice.
     cached.sort_unstable();
     cached.dedup_by_key(|chunk| chunk.at);
@@ -387,24 +424,27 @@ fn take_out_listed<M: Memory>(
         let (fast, _) = fastbin_chunks(memory, arenas[index].address, *layout, &heaps);
         for chunk in fast {
             if cached.binary_search_by_key(&chunk.at, |cached| cached.at).is_err() {
+                let moved = release(&mut arenas[index], pages, chunk);
+                arenas[index].fast += moved;
                 arenas[index].fast_count += 1;
-                arenas[index].fast += chunk.size;
-                release(&mut arenas[index], pages, chunk);
             }
         }
     }
     for chunk in cached {
         if let Some(index) = owner(chunk.at) {
-            arenas[index].tcache += chunk.size;
-            release(&mut arenas[index], pages, chunk);
+            let moved = release(&mut arenas[index], pages, chunk);
+            arenas[index].tcache += moved;
         }
     }
 }
 
-fn release<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, chunk: ListedChunk) {
-    let resident = pages.resident(AddressRange::sized(chunk.at, chunk.size));
-    arena.live -= chunk.size;
+/// Takes a free chunk from live. What is moved is never more than live has, whatever an overwritten list claims.
+fn release<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, chunk: ListedChunk) -> Bytes {
+    let moved = chunk.size.min(arena.live);
+    let resident = pages.resident(AddressRange::sized(chunk.at, chunk.size)).min(arena.live_resident);
+    arena.live -= moved;
     arena.live_count = arena.live_count.saturating_sub(1);
     arena.live_resident -= resident;
     arena.free_resident += resident;
+    moved
 }

@@ -18,14 +18,12 @@ pub enum Version {
 /// ATTACH_ERROR_BADVERSION
 pub const BAD_VERSION: i32 = 101;
 
-/// The request for one diagnostic command (`jcmd`'s own words).
-pub fn request(version: Version, diagnostic: &str) -> Vec<u8> {
+/// The request for a command with up to three arguments.
+pub fn request(version: Version, command: &[&str]) -> Vec<u8> {
+    let missing = if version == Version::One { 4usize.saturating_sub(command.len()) } else { 0 };
+    let arguments = command.iter().copied().chain(std::iter::repeat_n("", missing));
     // A zero byte would end the argument early: nothing of ours has one.
-    let arguments: &[&str] = match version {
-        Version::One => &["jcmd", diagnostic, "", ""],
-        Version::Two => &["jcmd", diagnostic],
-    };
-    let body: Vec<u8> = arguments.iter().flat_map(|argument| argument.bytes().filter(|b| *b != 0).chain([0])).collect();
+    let body: Vec<u8> = arguments.flat_map(|argument| argument.bytes().filter(|b| *b != 0).chain([0])).collect();
     match version {
         Version::One => [b"1\0".as_slice(), &body].concat(),
         Version::Two => [format!("2\0{}\0", body.len()).as_bytes(), &body].concat(),
@@ -41,6 +39,12 @@ pub enum Reply {
     },
     /// The VM hung up without a code: it doesn't take this user's commands.
     Refused,
+}
+
+/// What a loaded agent answered, from the text of a `load` that went well: `return code: 0` (JDK 9 on). Otherwise the VM's own
+/// words say why the library couldn't be loaded, with result 0 all the same.
+pub fn return_code(text: &str) -> Option<i32> {
+    text.lines().find_map(|line| line.trim().strip_prefix("return code:"))?.trim().parse().ok()
 }
 
 pub fn reply(bytes: &[u8]) -> Reply {
@@ -60,8 +64,17 @@ mod tests {
 
     #[test]
     fn requests_of_both_versions() {
-        assert_eq!(request(Version::One, "VM.version"), b"1\0jcmd\0VM.version\0\0\0");
-        assert_eq!(request(Version::Two, "VM.version"), b"2\x0016\0jcmd\0VM.version\0");
+        assert_eq!(request(Version::One, &["jcmd", "VM.version"]), b"1\0jcmd\0VM.version\0\0\0");
+        assert_eq!(request(Version::Two, &["jcmd", "VM.version"]), b"2\x0016\0jcmd\0VM.version\0");
+        let load = ["load", "/l.so", "true", "detach"];
+        assert_eq!(request(Version::One, &load), b"1\0load\0/l.so\0true\0detach\0");
+    }
+
+    #[test]
+    fn an_agent_answers_in_the_text() {
+        assert_eq!(return_code("return code: 0\n"), Some(0));
+        assert_eq!(return_code("return code: -1"), Some(-1));
+        assert_eq!(return_code("/l.so was not loaded.\n/l.so: file too short"), None);
     }
 
     #[test]

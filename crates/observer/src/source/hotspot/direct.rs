@@ -91,13 +91,13 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuf
         let is_boot = at(loader, fields.loader_object)? == 0;
         let mut klass = if is_boot { at(loader, fields.loader_klasses)? } else { 0 };
         while klass != 0 && classes < MOST_CLASSES {
-            let symbol = at(klass, fields.klass_name)?;
-            if is_named(memory, fields, symbol, BITS) {
-                bits = Some(klass);
-            } else if is_named(memory, fields, symbol, ATOMIC_LONG) {
-                atomic_long = Some(klass);
+            let [symbol, next] = words(memory, klass, [fields.klass_name, fields.klass_next])?;
+            match named(memory, fields, symbol) {
+                Some(BITS) => bits = Some(klass),
+                Some(_) => atomic_long = Some(klass),
+                None => {}
             }
-            klass = at(klass, fields.klass_next)?;
+            klass = next;
             classes += 1;
         }
         loader = at(loader, fields.loader_next)?;
@@ -131,18 +131,27 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuf
     }
 }
 
-fn is_named(memory: &impl Memory, fields: &Fields, symbol: u64, name: &str) -> bool {
-    let mut length = [0; 2];
-    let mut body = [0; 64];
-    let (Some(length_at), Some(body_at)) =
-        (symbol.checked_add(fields.symbol_length), symbol.checked_add(fields.symbol_body))
-    else {
-        return false;
+/// Two fields of one struct: by one read where they lie near each other, since each class costs one.
+fn words(memory: &impl Memory, base: u64, offsets: [u64; 2]) -> Option<[u64; 2]> {
+    let (first, last) = (offsets[0].min(offsets[1]), offsets[0].max(offsets[1]));
+    let mut bytes = [0; 512];
+    let length = usize::try_from(last - first).ok()?.checked_add(8)?;
+    let Some(near) = bytes.get_mut(..length) else {
+        let word = |offset: u64| memory.word(Avma(base.checked_add(offset)?));
+        return Some([word(offsets[0])?, word(offsets[1])?]);
     };
-    memory.read(Avma(length_at), &mut length)
-        && usize::from(u16::from_le_bytes(length)) == name.len()
-        && memory.read(Avma(body_at), &mut body[..name.len()])
-        && body[..name.len()] == *name.as_bytes()
+    memory.read(Avma(base.checked_add(first)?), near).then_some(())?;
+    Some([word_at(near, (offsets[0] - first) as usize)?, word_at(near, (offsets[1] - first) as usize)?])
+}
+
+/// Which of the two wanted names the symbol is.
+fn named(memory: &impl Memory, fields: &Fields, symbol: u64) -> Option<&'static str> {
+    let mut bytes = [0; 64];
+    memory.read(Avma(symbol.checked_add(fields.symbol_length)?), &mut bytes[..2]).then_some(())?;
+    let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
+    let name = [BITS, ATOMIC_LONG].into_iter().find(|name| name.len() == length)?;
+    let body = &mut bytes[..length];
+    (memory.read(Avma(symbol.checked_add(fields.symbol_body)?), body) && body == name.as_bytes()).then_some(name)
 }
 
 struct Decoder {

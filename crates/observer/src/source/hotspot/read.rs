@@ -44,6 +44,21 @@ pub enum Mute {
     Failed(String),
 }
 
+/// The sentence for a VM that can't be asked, and what to do about it.
+impl std::fmt::Display for Mute {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Mute::Stopped => write!(f, "it is stopped: it answers once it is continued (kill -CONT)"),
+            Mute::Disabled => write!(f, "it was started with -XX:+DisableAttachMechanism"),
+            Mute::SignalNotCaught => write!(f, "it doesn't catch SIGQUIT (-Xrs, or it is just starting)"),
+            Mute::Silent(after) => {
+                write!(f, "it didn't answer within {:.1} s: it hangs, or waits for a safepoint", after.as_secs_f64())
+            }
+            Mute::Failed(why) => write!(f, "{why}"),
+        }
+    }
+}
+
 pub fn perfdata(target: &Target, vmas: &[Vma]) -> Option<PerfData> {
     let path = vmas.iter().map(|vma| vma.name.as_str()).find(|name| name.contains("/hsperfdata_"))?;
     let mut bytes = Vec::new();
@@ -78,6 +93,11 @@ fn status(target: &Target) -> io::Result<Status> {
     })
 }
 
+/// The user that the VM takes commands from, besides root.
+pub fn owner(target: &Target) -> Option<u32> {
+    status(target).ok().map(|status| status.effective_uid)
+}
+
 /// A VM whose attach listener is up.
 pub struct Vm {
     socket: PathBuf,
@@ -85,17 +105,31 @@ pub struct Vm {
     /// Set once the VM hung up on this process's own user: the target's, to be taken on for the connection.
     identity: Option<(u32, u32)>,
     owner: (u32, u32),
+    patience: Patience,
+}
+
+/// How long to wait for the handshake, and for each answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub handshake: Duration,
+    pub command: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        Patience { handshake: HANDSHAKE, command: COMMAND }
+    }
 }
 
 impl Vm {
-    pub fn open(target: &Target, perfdata: Option<&PerfData>) -> Result<Vm, Mute> {
+    pub fn open(target: &Target, perfdata: Option<&PerfData>, patience: Patience) -> Result<Vm, Mute> {
         let status = status(target).map_err(|error| Mute::Failed(error.to_string()))?;
         if status.stopped {
             return Err(Mute::Stopped);
         }
         let socket = target.path(&format!("/tmp/.java_pid{}", status.namespaced_pid));
         let owner = (status.effective_uid, status.effective_gid);
-        let vm = Vm { socket, version: Version::One, identity: None, owner };
+        let vm = Vm { socket, version: Version::One, identity: None, owner, patience };
         if !vm.listens() {
             vm.wake(target, &status, perfdata)?;
         }
@@ -103,7 +137,12 @@ impl Vm {
     }
 
     fn listens(&self) -> bool {
-        fs::metadata(&self.socket).is_ok_and(|file| file.file_type().is_socket()) && connect(&self.socket).is_ok()
+        let answers = || match connect(&self.socket) {
+            // Others are waiting for their turn.
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+            Ok(_) => true,
+        };
+        fs::metadata(&self.socket).is_ok_and(|file| file.file_type().is_socket()) && answers()
     }
 
     fn wake(&self, target: &Target, status: &Status, perfdata: Option<&PerfData>) -> Result<(), Mute> {
@@ -122,12 +161,24 @@ impl Vm {
             return Err(Mute::SignalNotCaught);
         }
         let request = Request::make(target, status).map_err(failed("the attach request file can't be made"))?;
-        rustix::process::pidfd_send_signal(&pidfd, Signal::QUIT).map_err(|e| failed("SIGQUIT")(e.into()))?;
+        // A SIGQUIT that finds the listener up has the VM print all its threads. So only who made the file sends one, after a
+        // last look, as the file goes only when the listener is up; unless it is a dead command's and nothing comes of it.
         let began = Instant::now();
+        while request.path.is_none() && began.elapsed() < self.patience.handshake / 3 && !self.listens() {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if self.listens() {
+            return Ok(());
+        }
+        rustix::process::pidfd_send_signal(&pidfd, Signal::QUIT).map_err(|e| failed("SIGQUIT")(e.into()))?;
         let mut pause = Duration::from_micros(500);
         while !self.listens() {
-            if began.elapsed() > HANDSHAKE {
-                return Err(Mute::Silent(HANDSHAKE));
+            if began.elapsed() > self.patience.handshake {
+                return Err(Mute::Silent(self.patience.handshake));
+            }
+            // An exec takes the handlers away: there is no VM any more.
+            if !self::status(target).is_ok_and(|now| now.quit_caught) {
+                return Err(Mute::SignalNotCaught);
             }
             thread::sleep(pause);
             pause = (pause * 3 / 2).min(Duration::from_millis(20));
@@ -138,9 +189,19 @@ impl Vm {
 
     /// One diagnostic command. The answer's text, or why there is none.
     pub fn ask(&mut self, command: &str) -> Result<String, String> {
+        self.command(&["jcmd", command], command)
+    }
+
+    /// Has the VM load an agent, and answers what its Agent_OnAttach returned. The error is the VM's.
+    pub fn load_agent(&mut self, library: &str, options: &str) -> Result<i32, String> {
+        let text = self.command(&["load", library, "true", options], "load")?;
+        attach::return_code(&text).ok_or_else(|| text.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
+    fn command(&mut self, words: &[&str], command: &str) -> Result<String, String> {
         let began = Instant::now();
         loop {
-            let bytes = self.exchange(&attach::request(self.version, command), began)?;
+            let bytes = self.exchange(&attach::request(self.version, words), began)?;
             match attach::reply(&bytes) {
                 Reply::Text(text) => return Ok(text),
                 Reply::Failed { code: BAD_VERSION, .. } if self.version == Version::One => self.version = Version::Two,
@@ -157,18 +218,25 @@ impl Vm {
 
     fn exchange(&self, request: &[u8], began: Instant) -> Result<Vec<u8>, String> {
         let socket = self.socket.clone();
-        let stream = match self.identity {
-            None => connect(&socket),
-            Some(identity) => connect_as(&socket, identity),
+        let stream = loop {
+            let stream = match self.identity {
+                None => connect(&socket),
+                Some(identity) => connect_as(&socket, identity),
+            };
+            let is_full = stream.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+            if !is_full || began.elapsed() > self.patience.command {
+                break stream;
+            }
+            thread::sleep(Duration::from_millis(5));
         };
         let mut stream = stream.map_err(|error| format!("the attach socket can't be reached: {error}"))?;
         let mut bytes = Vec::new();
         let spoken = (|| {
-            stream.set_write_timeout(Some(COMMAND))?;
+            stream.set_write_timeout(Some(self.patience.command))?;
             stream.write_all(request)?;
             let mut buffer = vec![0; 64 << 10];
             loop {
-                let left = COMMAND.saturating_sub(began.elapsed());
+                let left = self.patience.command.saturating_sub(began.elapsed());
                 if left.is_zero() || bytes.len() as u64 > LONGEST_ANSWER {
                     return Err(io::Error::from(io::ErrorKind::TimedOut));
                 }
@@ -188,7 +256,7 @@ impl Vm {
                 Ok(bytes)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                Err(format!("no answer within {} s", COMMAND.as_secs()))
+                Err(format!("no answer within {} s", self.patience.command.as_secs()))
             }
             Err(error) => Err(error.to_string()),
         }

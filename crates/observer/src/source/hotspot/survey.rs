@@ -1,9 +1,13 @@
 //! One VM's facts, put together from what it answers.
+//!
+//! `read` asks what every VM can say cheaply. `locate` asks NMT where each of its regions lies, which costs the VM as much as
+//! all the rest together or ten times that; `take` does so only where `read` left more than its share unexplained, or where
+//! every mapping is to be named.
 
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
-use super::printed::{Printed, parse_flags, parse_loaders, parse_printed, parse_version};
-use super::read::{self, Mute, Vm};
+use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
+use super::read::{self, Mute, Patience, Vm};
 use super::structs::read_direct_buffers;
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
@@ -11,12 +15,12 @@ use crate::gap::{Gap, Source};
 use crate::snapshot::{
     DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, VmRegion, VmTag, Vma,
 };
-use crate::source::proc::Target;
+use crate::source::proc::{Target, permission_remedy};
 use crate::units::Bytes;
 
 /// Flags the verdicts look at. Only those that were set or that ergonomics chose are asked for: JDK 25 writes all of them
 /// line by line, which took 26 ms.
-const FLAGS: [&str; 18] = [
+const FLAGS: [&str; 19] = [
     "AlwaysPreTouch",
     "CompressedClassSpaceSize",
     "InitialHeapSize",
@@ -26,6 +30,7 @@ const FLAGS: [&str; 18] = [
     "MaxMetaspaceSize",
     "MaxRAMPercentage",
     "MinHeapSize",
+    "NativeMemoryTracking",
     "ReservedCodeCacheSize",
     "ThreadStackSize",
     "TrimNativeHeapInterval",
@@ -52,9 +57,9 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     if let Some(perfdata) = &perfdata {
         from_perfdata(&mut hotspot, perfdata);
     }
-    match Vm::open(target, perfdata.as_ref()) {
+    match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(mut vm) => ask(&mut hotspot, &mut vm, &mut gaps),
-        Err(mute) => gaps.push(gap_of(mute, target.pid())),
+        Err(mute) => gaps.push(gap_of(mute, target)),
     }
     hotspot.direct_buffers = read_direct_buffers(target, vmas).map(|direct| {
         // Bits.MAX_MEMORY (jdk.internal.misc.VM.maxDirectMemory): the flag, or the heap's maximum.
@@ -67,6 +72,42 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     join_regions(&mut hotspot.regions, by_name(vmas));
     hotspot.regions.sort_by_key(|region| region.range.start);
     (Some(hotspot), gaps)
+}
+
+/// Whether the VM could say where more of its regions lie than `read` was told.
+pub fn can_locate(hotspot: &HotSpot) -> bool {
+    match hotspot.nmt {
+        NmtMode::Detail => true,
+        NmtMode::Summary => has_system_map(hotspot),
+        NmtMode::Off | NmtMode::Unknown => false,
+    }
+}
+
+/// System.map came with JDK 24, and knows NMT's tags from its summary level on.
+fn has_system_map(hotspot: &HotSpot) -> bool {
+    major(&hotspot.version) >= 24
+}
+
+/// Asks NMT where all regions lie. Where it contradicts what the VM printed, NMT counts.
+pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> {
+    const EFFECT: &str = "regions that VM.info does not name are in other-anonymous";
+    let perfdata = read::perfdata(target, vmas);
+    let mut vm = match Vm::open(target, perfdata.as_ref(), Patience::default()) {
+        Ok(vm) => vm,
+        Err(mute) => return vec![gap_of(mute, target)],
+    };
+    let by_system_map = has_system_map(hotspot);
+    let command = if by_system_map { "System.map" } else { "VM.native_memory detail scale=1" };
+    match vm.ask(command) {
+        Ok(text) => {
+            let regions = if by_system_map { parse_system_map(&text) } else { parse_nmt(&text).regions };
+            let said = std::mem::replace(&mut hotspot.regions, regions);
+            join_regions(&mut hotspot.regions, said);
+            hotspot.regions.sort_by_key(|region| region.range.start);
+            Vec::new()
+        }
+        Err(reason) => vec![Gap::new(Source::HotSpot, reason, EFFECT)],
+    }
 }
 
 fn from_perfdata(hotspot: &mut HotSpot, perfdata: &PerfData) {
@@ -111,37 +152,17 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
     hotspot.threads = parse_threads(&answer("Thread.print", "threads have the kernel's names, cut at 15 bytes"));
 
     let nmt_effect = "the VM's categories are unknown: its malloc is part of glibc-live";
-    let mut nmt = parse_nmt(&answer("VM.native_memory summary scale=1", nmt_effect));
+    let nmt = parse_nmt(&answer("VM.native_memory summary scale=1", nmt_effect));
     if nmt.mode != NmtMode::Unknown {
-        hotspot.nmt = nmt.mode;
+        let asked_for = hotspot.flags.iter().find(|(flag, _)| flag == "NativeMemoryTracking");
+        let detail = nmt.mode == NmtMode::Summary && asked_for.is_some_and(|(_, level)| level == "detail");
+        hotspot.nmt = if detail { NmtMode::Detail } else { nmt.mode };
     }
-    let mut printed = Printed::default();
-    let loaders;
-    let mut regions = Vec::new();
-    if nmt.mode == NmtMode::Summary {
-        if major(&hotspot.version) >= 24 {
-            regions = parse_system_map(&answer("System.map", "the VM's regions are recognised by shape only"));
-        } else {
-            let detail = parse_nmt(&answer("VM.native_memory detail scale=1", "the VM's regions come from VM.info"));
-            if detail.mode == NmtMode::Detail {
-                regions.clone_from(&detail.regions);
-                hotspot.nmt = NmtMode::Detail;
-                nmt = detail;
-            }
-        }
-    }
-    if regions.is_empty() {
-        let metaspace = answer("VM.metaspace vslist", "class metadata is recognised by shape only");
-        loaders = parse_loaders(&metaspace);
-        printed = parse_printed(&(answer("VM.info", "the VM's regions are recognised by shape only") + &metaspace));
-    } else {
-        loaders = parse_loaders(&answer("VM.metaspace", "class loaders are not counted"));
-        let text = answer("GC.heap_info", "the Java heap's occupation is that of the last collection")
-            + &answer("Compiler.codecache", "the code cache's segments are unknown");
-        printed.clone_from(&parse_printed(&text));
-    }
-    join_regions(&mut hotspot.regions, regions);
-    join_regions(&mut hotspot.regions, std::mem::take(&mut printed.regions));
+    let metaspace = answer("VM.metaspace vslist", "class metadata is recognised by shape only");
+    let loaders = parse_loaders(&metaspace);
+    let info = answer("VM.info", "the VM's regions are recognised by shape only");
+    let printed = parse_printed(&(info + &metaspace));
+    join_regions(&mut hotspot.regions, printed.regions);
     hotspot.categories = nmt.categories;
     hotspot.nmt_total = nmt.total;
     hotspot.code_cache = printed.code_cache;
@@ -215,7 +236,8 @@ fn major(version: &str) -> u32 {
     version[..digits].parse().unwrap_or(0)
 }
 
-fn gap_of(mute: Mute, pid: u32) -> Gap {
+fn gap_of(mute: Mute, target: &Target) -> Gap {
+    let pid = target.pid();
     const EFFECT: &str = "the VM's regions are recognised by shape only, its malloc is part of glibc-live";
     let gap = |reason: String| Gap::new(Source::HotSpot, reason, EFFECT);
     match mute {
@@ -230,7 +252,9 @@ fn gap_of(mute: Mute, pid: u32) -> Gap {
         Mute::Silent(waited) => {
             gap(format!("the VM did not open its attach socket within {} ms: it hangs or is busy", waited.as_millis()))
         }
-        Mute::Failed(reason) => gap(format!("the VM can't be asked: {reason}"))
-            .remedy(format!("run as the VM's user: sudo -u '#UID' plimsoll explain {pid}")),
+        Mute::Failed(reason) => gap(format!("the VM can't be asked: {reason}")).remedy(match read::owner(target) {
+            Some(uid) => format!("sudo -u '#{uid}' plimsoll explain {pid}   # as the VM's user"),
+            None => permission_remedy(pid),
+        }),
     }
 }

@@ -29,12 +29,13 @@ impl Memory for Live {
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         let Some(pagemap) = &self.pagemap else { return false };
+        // What isn't filled stays 0: nothing is there.
         let mut bytes = vec![0; into.len() * 8];
         let Some(mut offset) = first.checked_mul(8) else { return false };
         let mut filled = 0;
         while filled < bytes.len() {
             match pagemap.read_at(&mut bytes[filled..], offset) {
-                // Past the end of the address space: nothing is there.
+                // Past the end of the address space, where an overwritten pointer leads.
                 Ok(0) => break,
                 Ok(count) => {
                     filled += count;
@@ -47,6 +48,6 @@ impl Memory for Live {
         for (word, bytes) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
         }
-        filled > 0
+        true
     }
 }

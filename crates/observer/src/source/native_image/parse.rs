@@ -29,8 +29,18 @@ pub struct ImageFile {
     pub version: String,
 }
 
+pub(super) const VERSION: &[u8] = b"com.oracle.svm.core.VM=";
+const LONGEST_VERSION: usize = 128;
+
+/// The C string behind `VERSION`, which `data` begins with.
+pub(super) fn version(data: &[u8]) -> String {
+    let text: Vec<u8> =
+        data.iter().skip(VERSION.len()).copied().take(LONGEST_VERSION).take_while(|byte| *byte != 0).collect();
+    String::from_utf8_lossy(&text).into_owned()
+}
+
 /// The tail of a reservation is larger than anything that may lie next to it.
-const LARGE: u64 = 1 << 30;
+pub(super) const LARGE: u64 = 1 << 30;
 
 pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
     let mut image = NativeImage { version: file.version.clone(), ..NativeImage::default() };
@@ -71,7 +81,7 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
 
 /// The reservation around a view: the inaccessible mapping right before it, and what follows without a hole up to the large
 /// inaccessible tail.
-fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
+pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
     let before = vmas.iter().find(|vma| vma.range.end == view.start && inaccessible(vma));
     let heap_base = before.map_or(view.start, |vma| vma.range.start);

@@ -7,15 +7,15 @@ use std::os::unix::fs::FileExt;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
 
-use super::parse::{ImageFile, find_image, parse_image_nmt};
+use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
+use super::{chunks, unpacked};
 use crate::gap::{Gap, Source};
-use crate::snapshot::{Backing, NativeImage, Sourced, Vma};
-use crate::source::hotspot::Vm;
-use crate::source::proc::Target;
+use crate::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
+use crate::source::hotspot::{Mute, Patience, Vm};
+use crate::source::memory::Live;
+use crate::source::proc::{self, Target};
 
 const HEAP: &str = ".svm_heap";
-const VERSION: &[u8] = b"com.oracle.svm.core.VM=";
-const LONGEST_VERSION: usize = 128;
 const EXECUTABLE: u32 = 1;
 
 /// None without a gap: no mapped file is a native image.
@@ -25,9 +25,16 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<NativeImage> {
     let found = executables
         .filter(|vma| seen.insert(vma.name.as_str()))
         .find_map(|vma| image_file(File::open(target.path(&vma.name)).ok()?, &vma.name));
-    let Some((file, answers)) = found else { return (None, Vec::new()) };
+    let memory = Live::open(target).ok();
+    let Some((file, answers)) = found else {
+        let mut gaps = Vec::new();
+        return (memory.and_then(|memory| unpacked_image(&memory, vmas, &mut gaps)), gaps);
+    };
     let mut image = find_image(&file, vmas);
     let mut gaps = Vec::new();
+    if let Some(memory) = memory {
+        add_chunks(&memory, &mut image, vmas, &mut gaps);
+    }
     if image.image_heap.is_empty() {
         gaps.push(Gap::new(
             Source::NativeImage,
@@ -37,8 +44,12 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<NativeImage> {
     }
     if answers {
         // Only an image that was built to answer has the name of the socket in it; any other would print or end at SIGQUIT.
-        let report =
-            Vm::open(target, None).map_err(|mute| format!("{mute:?}")).and_then(|mut vm| vm.ask("VM.native_memory"));
+        let report = match Vm::open(target, None, Patience::default()) {
+            Ok(mut vm) => vm.ask("VM.native_memory"),
+            // Its libraries have the name too (the attach client's), and no listener is in it: nothing is lost.
+            Err(Mute::SignalNotCaught) => return (Some(image), gaps),
+            Err(mute) => Err(mute.to_string()),
+        };
         match report {
             Ok(text) => image.nmt = parse_image_nmt(&text),
             // Built without NMT: that is no gap, the command does not exist.
@@ -53,6 +64,26 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<NativeImage> {
     (Some(image), gaps)
 }
 
+/// An image that a packer has unpacked. Its own NMT isn't asked for: nothing tells cheaply whether it would answer or end.
+fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<NativeImage> {
+    let program = proc::find_unpacked(memory, vmas)?;
+    let mut image = unpacked::find(memory, &program, vmas)?;
+    add_chunks(memory, &mut image, vmas, gaps);
+    Some(image)
+}
+
+/// Where an isolate has reserved much more than its view, its chunks lie there and are known by that.
+fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut Vec<Gap>) {
+    let roomy = |isolate: &Isolate| isolate.reservation.length().0 >= LARGE;
+    if !image.isolates.iter().any(roomy) && !chunks::find(memory, image, vmas) {
+        gaps.push(Gap::new(
+            Source::NativeImage,
+            "the search for heap chunks ended early: too much memory that is none",
+            "heap chunks at high addresses are in other-anonymous",
+        ));
+    }
+}
+
 /// The facts of an image's file, and whether it answers diagnostic commands. None for any other ELF file.
 fn image_file(file: File, path: &str) -> Option<(ImageFile, bool)> {
     let cache = ReadCache::new(&file);
@@ -65,9 +96,7 @@ fn image_file(file: File, path: &str) -> Option<(ImageFile, bool)> {
     })?;
     let version = [".data", ".rodata"].iter().find_map(|name| {
         let data = elf.section_by_name(name)?.data().ok()?;
-        let at = memchr::memmem::find(data, VERSION)? + VERSION.len();
-        let text: Vec<u8> = data[at..].iter().copied().take(LONGEST_VERSION).take_while(|byte| *byte != 0).collect();
-        Some(String::from_utf8_lossy(&text).into_owned())
+        memchr::memmem::find(data, VERSION).map(|at| version(&data[at..]))
     });
     let answers = contains(&file, heap_offset, heap_length, b".java_pid");
     let image = ImageFile {

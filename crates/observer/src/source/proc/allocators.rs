@@ -15,12 +15,15 @@ const LIBRARIES: [(&str, AllocatorKind); 6] = [
 ];
 
 /// Names that only the allocator itself defines, whatever prefix its malloc was built with.
-const SYMBOLS: [(&[u8], AllocatorKind); 5] = [
+const SYMBOLS: [(&[u8], AllocatorKind); 7] = [
     (b"\0je_mallctl\0", AllocatorKind::Jemalloc),
     (b"\0mallctl\0", AllocatorKind::Jemalloc),
     (b"\0MallocExtension_ReleaseFreeMemory\0", AllocatorKind::Tcmalloc),
     (b"\0TCMalloc_Internal_GetStats\0", AllocatorKind::Tcmalloc),
     (b"\0mi_heap_new\0", AllocatorKind::Mimalloc),
+    // A section that Go's linker writes even into stripped programs.
+    (b"\0.go.buildinfo\0", AllocatorKind::Go),
+    (b"\0_ZN2v87Isolate8AllocateEv\0", AllocatorKind::V8),
 ];
 
 /// String tables are read up to this much in all: what a huge or hostile program has beyond is not worth the time.
@@ -49,10 +52,10 @@ pub fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vm
             found.push(LoadedAllocator { kind, path: path.clone(), serves_malloc: false });
         }
     }
-    let substitute = found.iter().any(|known| !matches!(known.kind, AllocatorKind::Glibc | AllocatorKind::Musl));
+    let is_libc = |kind: AllocatorKind| matches!(kind, AllocatorKind::Glibc | AllocatorKind::Musl);
+    let substitute = found.iter().any(|known| !is_libc(known.kind) && !known.kind.is_runtime());
     for known in &mut found {
-        let libc = matches!(known.kind, AllocatorKind::Glibc | AllocatorKind::Musl);
-        known.serves_malloc = libc != substitute;
+        known.serves_malloc = !known.kind.is_runtime() && is_libc(known.kind) != substitute;
     }
     found
 }

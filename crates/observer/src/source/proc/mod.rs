@@ -1,18 +1,24 @@
 //! /proc/PID: what exists, what is resident, who runs.
 
 mod allocators;
+mod closed;
 mod read;
 mod residency;
+mod scan;
 mod smaps;
 mod stacks;
 mod status;
 mod target;
+mod unpacked;
 
+pub use closed::Closed;
 pub use read::{
-    Mappings, PERMISSION_REMEDY, read_allocators, read_host, read_mappings, read_process, read_residency, read_threads,
-    refusal, seconds_since_epoch, timed,
+    Mapped, Mappings, Pages, is_exiting, permission_remedy, read_allocators, read_host, read_mappings, read_pages,
+    read_process, read_residency, read_smaps, read_these_threads, read_threads, refusal, seconds_since_epoch, timed,
+    why_closed,
 };
 pub use residency::Residency;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use stacks::find_stacks;
 pub use target::{Absent, Target};
+pub use unpacked::find as find_unpacked;

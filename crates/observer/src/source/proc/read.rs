@@ -6,19 +6,34 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::allocators::{Program, recognise_allocators};
+use super::closed::{Closed, Said, parse_closed};
 use super::residency::{ENTRY, Found, Residency, merged};
-use super::smaps::{parse_maps, parse_rollup, parse_smaps};
+use super::scan;
+use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};
 use super::status::{
-    parse_command, parse_environment, parse_limits, parse_stack_pointer, parse_start_ticks, parse_status,
-    parse_tmpfs_devices,
+    cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
+    parse_status, parse_tmpfs_devices,
 };
 use super::target::Target;
 use crate::gap::{Gap, Source};
-use crate::snapshot::{Host, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
+use crate::snapshot::{Backing, Host, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
 
-pub const PERMISSION_REMEDY: &str =
-    "sudo plimsoll explain PID   (as the target's user, or with CAP_SYS_PTRACE; of a container: --cap-add SYS_PTRACE)";
+/// Why the kernel keeps a process from us; `verb` is the command that was refused.
+pub fn why_closed(pid: u32, verb: &str) -> Closed {
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let said = Said {
+        own_status: &text("/proc/self/status"),
+        its_status: &text(&format!("/proc/{pid}/status")),
+        own_user_map: &text("/proc/self/uid_map"),
+        yama: &text("/proc/sys/kernel/yama/ptrace_scope"),
+    };
+    parse_closed(said, pid, verb)
+}
+
+pub fn permission_remedy(pid: u32) -> String {
+    why_closed(pid, "explain").remedy
+}
 
 /// Who it is and what state it is in. Readable for every user unless /proc is mounted with hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
@@ -38,6 +53,7 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
         state: status.state,
         uid: status.uid,
         thread_count: status.threads,
+        cpus_allowed: status.cpus_allowed.filter(|cpus| *cpus > 0),
         uptime: started.zip(boot).map(|(ticks_then, now)| (now - ticks_then as f64 / ticks).max(0.0)),
         limits: target.read("limits").map(|text| parse_limits(&text)).unwrap_or_default(),
         environment: target.read("environ").map(|text| parse_environment(&text)).unwrap_or_default(),
@@ -49,11 +65,21 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     Ok((process, status.rss))
 }
 
+/// Between the signal that ends it and the zombie: what can be read then is of no moment.
+pub fn is_exiting(target: &Target) -> bool {
+    target.read("stat").is_ok_and(|stat| parse_exiting(&stat))
+}
+
 /// The ground truth. Where smaps is refused, the mappings come without figures (maps has the same permission, so
 /// usually there are none) and the gap says so.
 pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
-    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
+    Mappings { rollup, ..read_smaps(target, gaps) }
+}
+
+/// The same without the kernel's own sum, whose reading takes as long again.
+pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let mut refused = false;
     let began = Instant::now();
     let text = target.read("smaps");
@@ -64,10 +90,16 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
             gaps.push(
                 Gap::new(
                     Source::Proc,
-                    format!("/proc/{}/smaps can't be read: {error}", target.pid()),
+                    match error.kind() {
+                        io::ErrorKind::PermissionDenied => {
+                            let why = why_closed(target.pid(), "explain").reason;
+                            format!("/proc/{pid}/smaps can't be read: process {pid} {why}", pid = target.pid())
+                        }
+                        _ => format!("/proc/{}/smaps can't be read: {error}", target.pid()),
+                    },
                     "only the kernel's totals by kind are known; no line can be told apart",
                 )
-                .remedy(PERMISSION_REMEDY),
+                .remedy(permission_remedy(target.pid())),
             );
             refused = true;
             target.read("maps").map(|text| parse_maps(&text, &tmpfs)).unwrap_or_default()
@@ -80,7 +112,7 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
             "their pages are missing from the lines and from the sum",
         ));
     }
-    Mappings { vmas: smaps.vmas, rollup, refused, took }
+    Mappings { vmas: smaps.vmas, rollup: None, refused, took }
 }
 
 #[derive(Default)]
@@ -90,6 +122,74 @@ pub struct Mappings {
     pub refused: bool,
     /// Time that the reading of smaps itself took: an upper bound of the time under the target's mmap lock.
     pub took: Duration,
+}
+
+/// Mappings with their Rss as smaps would have them, by one scan of the page tables; also which pages those are. Everything else
+/// that smaps says of a mapping is as it was before, where it is the same mapping still.
+pub struct Pages {
+    pub vmas: Vec<Vma>,
+    pub residency: Residency,
+    pub took: Duration,
+}
+
+/// What a series of such readings knows of the mappings that it has.
+#[derive(Default)]
+pub struct Mapped {
+    /// The lines of status that count address space: each mmap, munmap, mprotect and brk that changes how much of it there is of
+    /// a kind changes them. Empty: the mappings are not known to be those of maps.
+    accounts: Vec<u8>,
+}
+
+/// None where the kernel has no such scan, or maps is refused. maps is read again when the accounts have changed, or a page is
+/// resident where no mapping is known: half of the time of a reading is the kernel's printing of maps.
+pub fn read_pages(target: &Target, known: &mut Mapped, before: &[Vma]) -> Option<Pages> {
+    let began = Instant::now();
+    let pagemap = target.file("pagemap").ok()?;
+    let accounts = accounts(&target.read("status").ok()?);
+    let stays = !accounts.is_empty() && known.accounts == accounts;
+    known.accounts = Vec::new();
+    if stays && let Some((vmas, residency)) = scanned(&pagemap, before.to_vec()) {
+        known.accounts = accounts;
+        return Some(Pages { vmas, residency, took: began.elapsed() });
+    }
+    let text = target.read("maps").ok()?;
+    let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
+    let parsed = parse_maps(&text, &tmpfs);
+    if parsed.bad_lines > 0 {
+        return None;
+    }
+    let now = carried(parsed.vmas, before);
+    // Mapped between the two readings: the next one has it. Twice would be a process that maps all the time.
+    let (vmas, residency) = scanned(&pagemap, now.clone()).or_else(|| scanned_in(&pagemap, now))?;
+    known.accounts = accounts;
+    Some(Pages { vmas, residency, took: began.elapsed() })
+}
+
+/// None where pages are resident that lie in none of the mappings.
+fn scanned(pagemap: &File, vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
+    let (vmas, residency) = scanned_in(pagemap, vmas)?;
+    let inside: Bytes = vmas.iter().map(|vma| residency.resident(vma.range)).sum();
+    (inside == residency.resident(WHOLE)).then_some((vmas, residency))
+}
+
+/// Below the kernel's half: the vsyscall page isn't the process's.
+const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
+
+fn scanned_in(pagemap: &File, mut vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
+    let beyond = |vma: &Vma| vma.range.end.0 > scan::END && vma.range.end <= WHOLE.end;
+    let runs = if vmas.iter().any(beyond) { None } else { scan::resident(pagemap).ok() }?;
+    let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
+    for vma in &mut vmas {
+        // Pages of hugetlbfs are no part of Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
+        vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { residency.resident(vma.range) };
+    }
+    Some((vmas, residency))
+}
+
+fn accounts(status: &[u8]) -> Vec<u8> {
+    const KEYS: [&[u8]; 7] = [b"VmSize:", b"VmLck:", b"VmData:", b"VmStk:", b"VmExe:", b"VmLib:", b"Threads:"];
+    let lines = status.split(|byte| *byte == b'\n').filter(|line| KEYS.iter().any(|key| line.starts_with(key)));
+    lines.collect::<Vec<_>>().join(&b'\n')
 }
 
 /// Entries for each pread: 512 KiB of them describe 256 MiB.
@@ -128,9 +228,17 @@ pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> i
 /// Threads with their names, and where their stack pointers were. A thread that runs on a CPU has none to read.
 pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
     let tids = target.numbers("task").unwrap_or_default();
+    read_these_threads(target, tids.into_iter(), namespaced, gaps)
+}
+
+pub fn read_these_threads(
+    target: &Target,
+    tids: impl Iterator<Item = u32>,
+    namespaced: bool,
+    gaps: &mut Vec<Gap>,
+) -> Vec<Thread> {
     let mut refused = None;
     let threads = tids
-        .into_iter()
         .map(|tid| {
             let name = target.read(&format!("task/{tid}/comm")).unwrap_or_default();
             let stack_pointer = match target.read(&format!("task/{tid}/syscall")) {
@@ -158,7 +266,7 @@ pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> V
                 format!("the threads' stack pointers can't be read: {error}"),
                 "thread stacks are told by the shape of their mappings only",
             )
-            .remedy(PERMISSION_REMEDY),
+            .remedy(permission_remedy(target.pid())),
         );
     }
     threads
@@ -200,18 +308,6 @@ pub fn read_host() -> Host {
     }
 }
 
-/// `0-3,8,10-11` → 7
-fn cpu_count(list: &str) -> u64 {
-    list.trim()
-        .split(',')
-        .filter_map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
-            Some(last.checked_sub(first)?.saturating_add(1))
-        })
-        .fold(0, u64::saturating_add)
-}
-
 pub fn seconds_since_epoch() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs_f64()).unwrap_or_default()
 }
@@ -244,6 +340,46 @@ pub fn refusal(state: ProcessState, pid: u32) -> Option<String> {
 mod tests {
     use super::*;
 
+    /// A child that sleeps: nothing of it moves.
+    struct Still(std::process::Child);
+    impl Drop for Still {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_scan_has_each_mapping_s_rss_as_smaps_has_it() {
+        let mut command = std::process::Command::new("sleep");
+        let child = Still(command.arg("600").spawn().expect("a child"));
+        let target = Target::open(child.0.id()).expect("it runs");
+        let mut gaps = Vec::new();
+        // Until it sleeps and nothing of it moves any more.
+        let mut smaps = read_smaps(&target, &mut gaps).vmas;
+        let (mut known, mut scanned) = (Mapped::default(), None);
+        for _ in 0..600 {
+            std::thread::sleep(Duration::from_millis(50));
+            let Some(pages) = read_pages(&target, &mut known, &smaps) else { break };
+            let again = read_smaps(&target, &mut gaps).vmas;
+            let is_asleep = target.read("wchan").is_ok_and(|at| at.windows(5).any(|word| word == b"sleep"));
+            let is_still = smaps == again && is_asleep;
+            smaps = again;
+            scanned = Some(pages.vmas);
+            if is_still {
+                break;
+            }
+        }
+        let Some(scanned) = scanned else {
+            let refused = scan::resident(target.file("pagemap").expect("own child")).expect_err("then it works");
+            // ENOTTY: a kernel before 6.7.
+            assert_eq!(refused.raw_os_error(), Some(25), "{refused}");
+            return;
+        };
+        assert!(smaps.len() > 5 && smaps.iter().any(|vma| vma.rss > Bytes(0)));
+        assert_eq!(scanned, smaps, "all of each mapping, Rss by the scan");
+    }
+
     #[test]
     fn own_pages_are_resident_once_touched() {
         let page = Bytes(4096);
@@ -257,12 +393,5 @@ mod tests {
         let residency = read_residency(&pagemap, &[inside], page).expect("own pagemap");
         assert!(residency.covers(inside));
         assert_eq!(residency.resident(inside), inside.length());
-    }
-
-    #[test]
-    fn cpu_lists_count_ranges() {
-        assert_eq!(super::cpu_count("0-3,8,10-11\n"), 7);
-        assert_eq!(super::cpu_count("0"), 1);
-        assert_eq!(super::cpu_count("9-2,x"), 0);
     }
 }

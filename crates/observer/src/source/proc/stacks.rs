@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 
 use crate::snapshot::{Backing, Thread, Vma};
-use crate::source::memory::{Memory, PAGE, word_at};
+use crate::source::memory::{Memory, PAGE, PageStates, word_at};
 use crate::units::{AddressRange, Avma};
 
 /// Where the record is looked for below the end of a mapping: struct pthread is about 2.3 KiB, 64-aligned.
@@ -40,12 +40,13 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
     let by_tid: HashMap<u32, usize> =
         threads.iter().enumerate().map(|(index, thread)| (thread.namespaced_tid, index)).collect();
     let mut idle = Vec::new();
+    let mut pages = PageStates::new(memory);
     for (index, vma) in vmas.iter().enumerate() {
         let candidate = vma.backing == Backing::Anonymous && vma.writable && !vma.shared && vma.rss.0 > 0;
         if !candidate || !above_guard(vmas, index) {
             continue;
         }
-        let Some(record) = record_at_top(memory, vma.range, &by_tid) else { continue };
+        let Some(record) = record_at_top(&mut pages, vma.range, &by_tid) else { continue };
         match by_tid.get(&record.tid) {
             Some(index) => threads[*index].stack = Some(record.stack),
             None => idle.push(record.stack),
@@ -57,7 +58,7 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
         let found = thread.stack_pointer.and_then(|pointer| {
             let after = vmas.partition_point(|vma| vma.range.start <= pointer);
             let vma = vmas[..after].last().filter(|vma| vma.range.contains(pointer))?;
-            (vma.backing == Backing::Anonymous).then(|| record_above(memory, pointer, vma.range, &by_tid))?
+            (vma.backing == Backing::Anonymous).then(|| record_above(&mut pages, pointer, vma.range, &by_tid))?
         });
         if let Some(record) = found
             && record.tid == thread.namespaced_tid
@@ -75,13 +76,17 @@ fn above_guard(vmas: &[Vma], index: usize) -> bool {
     below.is_none_or(|below| below.inaccessible() || below.range.end < vmas[index].range.start)
 }
 
-fn record_at_top(memory: &impl Memory, range: AddressRange, tids: &HashMap<u32, usize>) -> Option<Record> {
+fn record_at_top<M: Memory>(
+    pages: &mut PageStates<'_, M>,
+    range: AddressRange,
+    tids: &HashMap<u32, usize>,
+) -> Option<Record> {
     let from = range.start.0.max(range.end.0.saturating_sub(WITHIN));
-    search(memory, AddressRange::new(Avma(from), range.end), tids)
+    search(pages, AddressRange::new(Avma(from), range.end), tids)
 }
 
-fn record_above(
-    memory: &impl Memory,
+fn record_above<M: Memory>(
+    pages: &mut PageStates<'_, M>,
     pointer: Avma,
     range: AddressRange,
     tids: &HashMap<u32, usize>,
@@ -93,7 +98,7 @@ fn record_above(
     while from < end {
         // The windows overlap by one record.
         let to = (from + STEP + RECORD as u64).min(range.end.0);
-        if let Some(record) = search(memory, AddressRange::new(Avma(from), Avma(to)), tids) {
+        if let Some(record) = search(pages, AddressRange::new(Avma(from), Avma(to)), tids) {
             return Some(record);
         }
         from += STEP;
@@ -101,11 +106,12 @@ fn record_above(
     None
 }
 
-fn search(memory: &impl Memory, within: AddressRange, tids: &HashMap<u32, usize>) -> Option<Record> {
-    let mut bytes = vec![0; usize::try_from(within.length().0).ok()?];
-    if !memory.read(within.start, &mut bytes) {
-        return None;
-    }
+fn search<M: Memory>(
+    pages: &mut PageStates<'_, M>,
+    within: AddressRange,
+    tids: &HashMap<u32, usize>,
+) -> Option<Record> {
+    let bytes = pages.read(within)?;
     (0..bytes.len()).step_by(64).find_map(|at| {
         let pthread = within.start.0 + at as u64;
         let is_self = word_at(&bytes, at)? == pthread && word_at(&bytes, at + 16)? == pthread;

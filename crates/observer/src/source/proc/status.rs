@@ -12,6 +12,7 @@ pub struct Status {
     /// From the outermost namespace that /proc shows to the innermost.
     pub namespaced_pids: Vec<u32>,
     pub threads: u64,
+    pub cpus_allowed: Option<u64>,
     pub peak_rss: Option<Bytes>,
     pub page_tables: Option<Bytes>,
     pub swap: Bytes,
@@ -36,6 +37,7 @@ pub fn parse_status(text: &[u8]) -> Status {
             b"Uid" => status.uid = numbers(value).next().unwrap_or_default(),
             b"NSpid" => status.namespaced_pids = numbers(value).collect(),
             b"Threads" => status.threads = decimal(value).unwrap_or_default(),
+            b"Cpus_allowed_list" => status.cpus_allowed = Some(cpu_count(&String::from_utf8_lossy(value))),
             b"VmHWM" => status.peak_rss = kilobytes(value),
             b"VmPTE" => status.page_tables = kilobytes(value),
             b"VmSwap" => status.swap = kilobytes(value).unwrap_or_default(),
@@ -50,6 +52,30 @@ pub fn parse_status(text: &[u8]) -> Status {
         status.state = ProcessState::Kernel;
     }
     status
+}
+
+/// `0-3,8,10-11` → 7
+pub fn cpu_count(list: &str) -> u64 {
+    list.trim()
+        .split(',')
+        .filter_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.parse::<u64>().ok()?, last.parse::<u64>().ok()?);
+            Some(last.checked_sub(first)?.saturating_add(1))
+        })
+        .fold(0, u64::saturating_add)
+}
+
+/// PF_EXITING among the flags, the ninth field of stat (include/linux/sched.h): what the process had is being taken apart,
+/// and its cgroup of version 1 reads as the root.
+pub fn parse_exiting(stat: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(stat);
+    let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    fields
+        .split_ascii_whitespace()
+        .nth(6)
+        .and_then(|flags| flags.parse::<u64>().ok())
+        .is_some_and(|flags| flags & 4 != 0)
 }
 
 /// Start time in clock ticks since boot: field 22 of stat, counted behind the last `)` since the name may hold any byte.
@@ -144,6 +170,14 @@ fn unescaped(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_tell_of_an_exit() {
+        assert!(!parse_exiting(b"12 (a) b) R 1 12 12 0 -1 4194304 100"));
+        assert!(parse_exiting(b"12 (a) b) R 1 12 12 0 -1 4194308 100"));
+        assert!(!parse_exiting(b"12 (a"));
+        assert!(!parse_exiting(b""));
+    }
     use crate::source::mutated;
 
     const STATUS: &[u8] = b"Name:\tla\\nzy\nUmask:\t0022\nState:\tT (stopped)\nTgid:\t77\nUid:\t1000\t1000\t1000\t1000\n\
@@ -201,5 +235,12 @@ mod tests {
             let _ = (parse_command(&text), parse_environment(&text), parse_tmpfs_devices(&text));
         }
         assert!(kernel > 0);
+    }
+
+    #[test]
+    fn cpu_lists_count_ranges() {
+        assert_eq!(cpu_count("0-3,8,10-11\n"), 7);
+        assert_eq!(cpu_count("0"), 1);
+        assert_eq!(cpu_count("9-2,x"), 0);
     }
 }

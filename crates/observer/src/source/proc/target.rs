@@ -14,6 +14,8 @@ const LONGEST: u64 = 256 << 20;
 pub struct Target {
     pid: u32,
     directory: OwnedFd,
+    /// Of a chroot: its root as maps and links name it, which start at ours; they aren't what the target itself would say.
+    root: Option<String>,
 }
 
 /// Why there is no target at that PID.
@@ -28,7 +30,11 @@ impl Target {
     pub fn open(pid: u32) -> Result<Target, Absent> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
-            Ok(directory) => Ok(Target { pid, directory }),
+            Ok(directory) => {
+                let root = rustix::fs::readlinkat(&directory, "root", Vec::new()).ok();
+                let root = root.and_then(|root| root.into_string().ok()).filter(|root| root != "/");
+                Ok(Target { pid, directory, root })
+            }
             Err(_) if Path::new("/proc/self/stat").exists() => Err(Absent::NoSuchProcess),
             Err(_) => Err(Absent::NoProc),
         }
@@ -55,9 +61,15 @@ impl Target {
         Ok(rustix::fs::readlinkat(&self.directory, name, Vec::new())?.into_bytes())
     }
 
-    /// A path as the target sees it, as the observer can open it: through `/proc/PID/root`.
-    pub fn path(&self, inside: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.pid)).join(inside.trim_start_matches('/'))
+    /// A path as the target sees it, or as its maps have it, as the observer can open it: through `/proc/PID/root`.
+    pub fn path(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.pid)).join(self.inside(path).trim_start_matches('/'))
+    }
+
+    /// A path of the target's maps, as the target itself sees it.
+    pub fn inside<'a>(&self, mapped: &'a str) -> &'a str {
+        let below = self.root.as_deref().and_then(|root| mapped.strip_prefix(root));
+        below.filter(|path| path.starts_with('/')).unwrap_or(mapped)
     }
 
     /// Names of the entries of a directory below `/proc/PID` that are numbers: threads, descriptors.

@@ -3,7 +3,7 @@
 //! ```text
 //! PID ─┬─ $PLIMSOLL_DIR, /dev/shm/plimsoll-UID, /tmp/plimsoll-UID     of us and of the process's owner
 //!      ├─ the same under /proc/PID/root                                (another mount namespace)
-//!      └─ /proc/PID/maps: the mapped *.seg itself                      (another directory: --dir)
+//!      └─ /proc/PID/maps: the mapped *.seg itself                      (another directory: --dir; a deleted file)
 //! ```
 //! A segment belongs to the process if its header has the process's PID (in its own namespace) and its tracker started
 //! after the process did: PIDs are used again, start times aren't. Of several the newest wins (exec makes a new one).
@@ -18,6 +18,7 @@ use plimsoll_segment::{SUFFIX, State};
 
 use super::parse::Head;
 use super::read;
+use crate::source::proc::Target;
 
 /// What became of a segment's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub enum Life {
     Exited,
     /// Ended without them: a signal, the OOM killer, _exit, or exec of something untracked.
     Killed,
+    /// The tracker was detached: the process went on without books.
+    Detached,
 }
 
 /// The environment variable that names the segment directory.
@@ -100,7 +103,7 @@ pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
             .flatten()
             .filter(|entry| entry.file_name().as_bytes().starts_with(prefix.as_bytes()))
             .filter_map(|entry| read::head(&entry.path()).ok().map(|head| (entry.path(), head)))
-            .filter(|(_, head)| head.pid == inner)
+            .filter(|(_, head)| head.pid == inner && has_begun(head))
             .collect();
         heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
         for (path, head) in heads {
@@ -114,9 +117,18 @@ pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
         }
     }
     match mapped_segment(pid) {
+        // Mapped for the next attach.
+        Some((path, head)) if head.pid == inner && head.state == State::Detached as u32 => {
+            Some((path, head, Life::Detached))
+        }
         Some((path, head)) if head.pid == inner => Some((path, head, Life::Live)),
         _ => dead,
     }
+}
+
+/// Whether the books are somebody's yet. What a fork prepares for its child lies beside the parent's and bears its PID.
+fn has_begun(head: &Head) -> bool {
+    ![State::Booting, State::Prepared].iter().any(|state| head.state == *state as u32)
 }
 
 /// What became of the process of a segment file.
@@ -127,6 +139,9 @@ pub fn life_of(head: &Head, path: &Path) -> Life {
 fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
     if head.state == State::Exited as u32 {
         return Life::Exited;
+    }
+    if head.state == State::Detached as u32 {
+        return Life::Detached;
     }
     match start_time_ns(pid) {
         Some(start) if start > head.start_boottime_ns.saturating_add(TICK_NS) => Life::Killed,
@@ -192,22 +207,34 @@ fn maps_file(pid: u32, path: &Path) -> bool {
     for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
         let Ok(line) = line else { return true };
         readable = true;
-        if line.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
+        let name = line.strip_suffix(DELETED).unwrap_or(&line);
+        if name.ends_with(SUFFIX.as_bytes()) && line.split(|&b| b == b' ').nth(4) == Some(inode.as_bytes()) {
             return true;
         }
     }
     !readable
 }
 
+/// Through the name that maps has, or, where that was deleted or leads elsewhere from here, through the mapping itself
+/// (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32) -> Option<(PathBuf, Head)> {
-    let maps = fs::File::open(format!("/proc/{pid}/maps")).ok()?;
+    let target = Target::open(pid).ok()?;
+    let maps = target.file("maps").ok()?;
     BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).find_map(|line| {
         let name = line.get(line.iter().position(|&b| b == b'/')?..)?;
-        if !name.ends_with(SUFFIX.as_bytes()) {
+        let kept = name.strip_suffix(DELETED).unwrap_or(name);
+        if !kept.ends_with(SUFFIX.as_bytes()) {
             return None;
         }
-        let path = Path::new(std::ffi::OsStr::from_bytes(name));
-        let through_root = Path::new(&format!("/proc/{pid}/root")).join(path.strip_prefix("/").ok()?);
-        [through_root, path.to_path_buf()].into_iter().find_map(|p| Some((p.clone(), read::head(&p).ok()?)))
+        let path = std::str::from_utf8(kept).ok()?;
+        let range = std::str::from_utf8(line.split(|b| *b == b' ').next()?).ok()?;
+        let mapping = PathBuf::from(format!("/proc/{pid}/map_files/{range}"));
+        let named = [target.path(path), PathBuf::from(path)];
+        let named = named.into_iter().filter(|_| kept.len() == name.len());
+        let read = named.chain([mapping]).find_map(|p| Some((p.clone(), read::head(&p).ok()?)));
+        read.filter(|(_, head)| has_begun(head))
     })
 }
+
+/// What the kernel appends to the name of a mapped file that has none any more.
+const DELETED: &[u8] = b" (deleted)";

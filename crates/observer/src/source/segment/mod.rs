@@ -7,5 +7,7 @@ pub mod read;
 pub use find::{DIRECTORY_VARIABLE, Life, find_by_pid, leader_of, life_of, list, search_directories, start_time_ns};
 pub use parse::{Head, Raw, RowSums, Segment};
 /// The bound of a segment's size, and how many of dead processes a directory keeps by default.
-pub use plimsoll_segment::{FILE_BYTES, RETAINED};
-pub use read::{ReadError, head as head_of, read};
+/// What the agent in the target is told, and answers.
+pub use plimsoll_segment::agent;
+pub use plimsoll_segment::{FILE_BYTES, RETAINED, SAMPLE_MEAN};
+pub use read::{ReadError, head as head_of, read, set_control};

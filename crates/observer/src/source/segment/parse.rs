@@ -7,8 +7,8 @@
 use std::mem::offset_of;
 
 use plimsoll_segment::{
-    BadHeader, CallerFacts, CategoryFacts, Composition, Header, HeaderFacts, ModuleFacts, RowFacts, Section, State,
-    ThreadFacts, text,
+    BadHeader, CallerFacts, CategoryFacts, Composition, FrameNodeFacts, Header, HeaderFacts, MethodFacts, ModuleFacts,
+    RowFacts, SampleFacts, Section, SiteSamplesFacts, State, ThreadFacts, of_control, sites, text,
 };
 
 use crate::gap::{Gap, Source};
@@ -26,6 +26,13 @@ pub struct Raw {
     pub modules: Vec<u8>,
     pub categories: Vec<u8>,
     pub vmap: Vec<u8>,
+    pub frames: Vec<u8>,
+    pub methods: Vec<u8>,
+    pub names: Vec<u8>,
+    pub samples: Vec<u8>,
+    /// Twice, as the rows are.
+    pub site_samples_first: Vec<u8>,
+    pub site_samples_second: Vec<u8>,
     /// The map changed during each of the tries to copy it.
     pub vmap_moved: bool,
 }
@@ -42,6 +49,9 @@ pub struct Head {
     pub end_boottime_ns: u64,
     pub state: u32,
     pub mode: u32,
+    /// Mean of the sampling in force, bytes, and since when mode and mean are in force.
+    pub sample_mean: u64,
+    pub in_force_ns: u64,
     pub allocator: u32,
     pub runtime: u32,
     /// Which half of the composition is valid, if one is.
@@ -88,8 +98,18 @@ pub struct Segment {
     pub categories: Vec<CategoryFacts>,
     pub modules: Vec<ModuleFacts>,
     pub threads: Vec<ThreadFacts>,
+    /// Callers and sites; see [`Segment::caller_of`].
     pub callers: Vec<CallerFacts>,
     pub rows: Vec<RowSums>,
+    /// Stacks of the sites: [`sites::stack`].
+    pub frames: Vec<FrameNodeFacts>,
+    pub methods: Vec<MethodFacts>,
+    /// Texts of the methods: [`MethodFacts::names`].
+    pub names: Vec<u8>,
+    /// Live blocks that were sampled.
+    pub samples: Vec<SampleFacts>,
+    /// Estimates; indexes are those of [`CallerFacts::samples`].
+    pub site_samples: Vec<SiteSamplesFacts>,
     /// The virtual memory map's section as it is; its reader checks it.
     pub vmap: Vec<u8>,
     pub gaps: Vec<Gap>,
@@ -99,6 +119,11 @@ impl Segment {
     /// A counter by name; 0 where the writer didn't know it.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value)
+    }
+
+    /// The caller that an entry of `callers` counts for: a site's blocks are its caller's too.
+    pub fn caller_of(&self, index: usize) -> usize {
+        sites::caller_of(&self.callers, index)
     }
 
     /// CLOCK_BOOTTIME of the last moment that the segment itself tells of: what a killed process leaves.
@@ -128,6 +153,8 @@ pub fn head(header: &[u8]) -> Result<Head, BadHeader> {
         end_boottime_ns: h.u64(offset_of!(Header, end_boottime_ns)),
         state: h.u32(offset_of!(Header, state)),
         mode: h.u32(offset_of!(Header, mode)),
+        sample_mean: of_control(h.u64(offset_of!(Header, in_force))).1,
+        in_force_ns: h.u64(offset_of!(Header, in_force_ns)),
         allocator: h.u32(offset_of!(Header, allocator)),
         runtime: h.u32(offset_of!(Header, runtime)),
         composition,
@@ -169,6 +196,11 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
         (Section::Threads, &raw.threads),
         (Section::Callers, &raw.callers),
         (Section::Rows, &raw.rows_first),
+        (Section::Frames, &raw.frames),
+        (Section::Methods, &raw.methods),
+        (Section::Names, &raw.names),
+        (Section::Samples, &raw.samples),
+        (Section::SiteSamples, &raw.site_samples_first),
     ] {
         let used = facts.section(section).used;
         let have = (bytes.len() / section.entry_bytes()) as u64;
@@ -189,6 +221,14 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
         threads: entries(&raw.threads, Section::Threads, ThreadFacts::decode),
         callers: entries(&raw.callers, Section::Callers, CallerFacts::decode),
         rows,
+        frames: entries(&raw.frames, Section::Frames, FrameNodeFacts::decode),
+        methods: entries(&raw.methods, Section::Methods, MethodFacts::decode),
+        names: raw.names.clone(),
+        samples: entries(&raw.samples, Section::Samples, SampleFacts::decode)
+            .into_iter()
+            .filter(|sample| sample.address > 1)
+            .collect(),
+        site_samples: site_samples(&raw.site_samples_first, &raw.site_samples_second),
         vmap: raw.vmap.clone(),
         gaps,
     })
@@ -221,6 +261,27 @@ fn rows(first: &[u8], second: &[u8]) -> Vec<RowSums> {
         })
     });
     rows.collect()
+}
+
+/// As the rows: what is freed from the first reading, what is allocated from the second.
+fn site_samples(first: &[u8], second: &[u8]) -> Vec<SiteSamplesFacts> {
+    let size = Section::SiteSamples.entry_bytes();
+    let pairs = first.chunks_exact(size).zip(second.chunks_exact(size));
+    let joined = pairs.filter_map(|(first, second)| {
+        let (first, second) = (SiteSamplesFacts::decode(first)?, SiteSamplesFacts::decode(second)?);
+        Some(SiteSamplesFacts {
+            free_samples: first.free_samples,
+            free_bytes: first.free_bytes,
+            free_requested: first.free_requested,
+            free_count_256: first.free_count_256,
+            temporary_bytes: first.temporary_bytes,
+            temporary_count_256: first.temporary_count_256,
+            free_bytes_variance: first.free_bytes_variance,
+            free_count_variance: first.free_count_variance,
+            ..second
+        })
+    });
+    joined.collect()
 }
 
 /// The schema page says what the file's own counters are called: a line `name unit` each, after the title line.

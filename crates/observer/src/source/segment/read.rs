@@ -61,6 +61,18 @@ pub fn head(path: &Path) -> Result<Head, ReadError> {
     parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
+/// Asks the tracker for other sites: the one word of a segment that is the observer's to write.
+pub fn set_control(path: &Path, mode: u32, mean: u64) -> Result<(), ReadError> {
+    let io = |error| ReadError { path: path.into(), cause: Cause::Io(error) };
+    // The kernel's own links to what a process has mapped lead where they say.
+    let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
+    let nofollow = if is_mapping { OFlags::empty() } else { OFlags::NOFOLLOW };
+    let flags = (nofollow | OFlags::NONBLOCK).bits() as i32;
+    let file = File::options().write(true).custom_flags(flags).open(path).map_err(io)?;
+    let word = plimsoll_segment::control(mode, mean).to_ne_bytes();
+    file.write_all_at(&word, std::mem::offset_of!(plimsoll_segment::Header, control) as u64).map_err(io)
+}
+
 /// The main thread's stack; it has one of the first slots.
 pub fn main_stack(path: &Path) -> Option<(u64, u64)> {
     const MAIN: u64 = 2;
@@ -89,16 +101,28 @@ fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
     let mut header = at(file, path, 0, HEADER_BYTES as u64)?;
     let facts = HeaderFacts::parse(&header).map_err(bad)?;
     let rows_first = section(file, path, &facts, Section::Rows)?;
+    let site_samples_first = section(file, path, &facts, Section::SiteSamples)?;
     let rows_second = section(file, path, &facts, Section::Rows)?;
+    let site_samples_second = section(file, path, &facts, Section::SiteSamples)?;
 
     // Rows refer to callers, callers to categories: what is referred to is complete before the reference exists, so
     // it is read after it, by a newer header.
+    let samples = section(file, path, &facts, Section::Samples)?;
+    header = at(file, path, 0, HEADER_BYTES as u64)?;
+    let facts = HeaderFacts::parse(&header).map_err(bad)?;
+    let callers = section(file, path, &facts, Section::Callers)?;
     header = at(file, path, 0, HEADER_BYTES as u64)?;
     let facts = HeaderFacts::parse(&header).map_err(bad)?;
     let mut raw = Raw {
         rows_first,
         rows_second,
-        callers: section(file, path, &facts, Section::Callers)?,
+        site_samples_first,
+        site_samples_second,
+        samples,
+        callers,
+        frames: section(file, path, &facts, Section::Frames)?,
+        methods: section(file, path, &facts, Section::Methods)?,
+        names: section(file, path, &facts, Section::Names)?,
         threads: section(file, path, &facts, Section::Threads)?,
         modules: section(file, path, &facts, Section::Modules)?,
         schema: section(file, path, &facts, Section::Schema)?,

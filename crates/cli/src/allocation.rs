@@ -1,0 +1,132 @@
+//! `report` and `diff` of the stacks in a recording: who holds native memory (ours), who allocates Java objects (a VM's).
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use plimsoll_observer::allocation::{self, Allocations, Choice};
+use plimsoll_observer::profile::{Difference, Focus, Profile};
+use plimsoll_observer::recording::sites;
+use plimsoll_observer::source::jfr::Recording;
+use plimsoll_report::profile::{View, difference, html, json, svg, text as profile_text};
+use plimsoll_report::{allocation as print, words};
+
+use crate::Failure;
+use crate::output::{By, Format, to_output};
+use crate::recording;
+use crate::report::{Stacks, drawn};
+
+/// Whether it is the allocations that are asked for, and not the curves of native memory.
+pub fn is_asked_for(by: By, stacks: &Stacks, format: Format) -> bool {
+    let of_stacks = matches!(format, Format::Tree | Format::Folded | Format::Pprof | Format::Html);
+    !matches!(by, By::Category) || stacks.are_asked_for() || of_stacks
+}
+
+pub fn report(
+    target: &Path,
+    range: &recording::Options,
+    by: By,
+    stacks: &Stacks,
+    format: Format,
+    output: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    if let Some(mut sites) = own_sites(target, range)? {
+        if by == By::Thread {
+            // A site is written once, not once for each thread: an hour would be as many times as long.
+            return Err("a recording doesn't divide sites by threads: plimsoll report PID --by thread does; here use \
+                        class, site, package, module or caller"
+                .into());
+        }
+        let focused = stacks.focused_profile(&mut sites)?;
+        let mut view = View::new(&sites, stacks.measure("live"), stacks.weight.weight())?;
+        if let (Some(pattern), Some(focused)) = (&stacks.focus, &focused) {
+            view = view.focused(pattern, &focused.left_out);
+        }
+        let by = if by == By::Category { By::Site } else { by };
+        to_output(output, |out| match format {
+            Format::Text => profile_text::write(out, &view, by.groups(), stacks.all),
+            format => drawn(out, &view, format),
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if by == By::Module {
+        return Err("--by module: Java code has none here; use site, package, class, thread or caller".into());
+    }
+    let mut of = read(target, range, stacks)?;
+    let measure = stacks.measure.as_deref().unwrap_or(of.measure()).replace('-', "_");
+    if format != Format::Text {
+        of.profile.title = print::heading(&of);
+    }
+    let mut view = View::new(&of.profile, Some(&measure), stacks.weight.weight())?;
+    if let Some(pattern) = &stacks.focus {
+        view = view.focused(pattern, &of.left_out);
+    }
+    // Recordings have no categories: the default is the tree.
+    let by = if by == By::Category { By::Site } else { by };
+    to_output(output, |out| match format {
+        Format::Text => print::write(out, &of, &view, by.groups(), stacks.all),
+        Format::Json => print::write_json(out, &of, &view),
+        format => drawn(out, &view, format),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn diff(
+    [before, after]: [&Path; 2],
+    range: &recording::Options,
+    stacks: &Stacks,
+    format: Format,
+    output: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    if let (Some(mut before), Some(mut after)) = (own_sites(before, range)?, own_sites(after, range)?) {
+        stacks.focused_profile(&mut before)?;
+        stacks.focused_profile(&mut after)?;
+        let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
+        return difference_of(Difference::new((&before, column), (&after, column)), stacks, format, output);
+    }
+    let (before, after) = (read(before, range, stacks)?, read(after, range, stacks)?);
+    // Slow paths of one and samples of the other are not comparable: what both have decides.
+    let default = if before.measure() == after.measure() { before.measure() } else { "sampled" };
+    let measure = stacks.measure.as_deref().unwrap_or(default).replace('-', "_");
+    let column = View::new(&after.profile, Some(&measure), stacks.weight.weight())?.column;
+    let mut changes = Difference::new((&before.profile, column), (&after.profile, column));
+    changes.profile.title = {
+        let (before, after) = (print::heading(&before), print::heading(&after));
+        format!("{after}; before: {}", before.trim_start_matches("allocations of "))
+    };
+    difference_of(changes, stacks, format, output)
+}
+
+fn difference_of(
+    changes: Difference,
+    stacks: &Stacks,
+    format: Format,
+    output: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    to_output(output, |out: &mut dyn Write| match format {
+        Format::Text | Format::Tree => difference::write(out, &changes, stacks.all),
+        Format::Json => json::difference(out, &changes),
+        Format::Svg => svg::difference(out, &changes),
+        Format::Html => html::difference(out, &changes),
+        format => drawn(out, &View { profile: &changes.profile, column: 1, focus: None }, format),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Native memory by call site, where it is a recording of ours.
+fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile>, Failure> {
+    let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
+    let (from_ns, to_ns) = range.bounds(&recording, target)?;
+    Ok(sites(&recording, from_ns, to_ns))
+}
+
+fn read(target: &Path, range: &recording::Options, stacks: &Stacks) -> Result<Allocations, Failure> {
+    let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
+    let (from_ns, to_ns) = range.bounds(&recording, target)?;
+    let focus = stacks
+        .focus
+        .as_deref()
+        .map(|pattern| Focus::new(pattern).map_err(|e| format!("--focus {}: {e}", words::printable(pattern))));
+    let focus = focus.transpose()?;
+    Ok(allocation::read(&recording, Choice { from_ns, to_ns, focus: focus.as_ref() }))
+}

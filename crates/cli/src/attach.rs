@@ -1,0 +1,384 @@
+//! `plimsoll attach` and `plimsoll detach`: the tracker in a JVM that runs already.
+//!
+//! ```text
+//! what is there? ─┬─ tracked already ────────▶ other sites: the segment's control word
+//!                 └─ HotSpot ─▶ ask, if it will print a warning ─▶ library and rules into its file system ─▶ load
+//! ```
+//! The other side is crates/tracker/src/agent.rs.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_observer::rules::read as rules;
+use plimsoll_observer::snapshot::Vma;
+use plimsoll_observer::source::hotspot::{self, Patience, PerfData, Vm};
+use plimsoll_observer::source::proc::{self, Target};
+use plimsoll_observer::source::segment::{self, Life, agent::Answer};
+use plimsoll_report::words::printable;
+use sha2::{Digest, Sha256};
+
+use crate::obstacle::{self, Obstacle};
+use crate::output::{say, tell};
+use crate::run::Sites;
+use crate::target::closed;
+use crate::{Failure, tracker};
+
+mod place;
+mod settled;
+use place::Owner;
+
+/// A VM whose machine is overloaded is worth waiting for: nothing else is to be done here.
+const PATIENCE: Patience = Patience { handshake: Duration::from_secs(30), command: Duration::from_secs(30) };
+
+/// How an answer begins that did not come (observer: hotspot::Vm).
+const NO_ANSWER: &str = "no answer within";
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Of the JVM
+    pid: u32,
+    /// Deep stacks for blocks: none, of a sample, or of each
+    #[arg(long, value_enum, default_value = "sampled")]
+    sites: Sites,
+    /// Mean distance of samples, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = segment::SAMPLE_MEAN)]
+    sample: u64,
+    /// Don't ask, though the VM may write a warning to its standard error
+    #[arg(short, long)]
+    yes: bool,
+}
+
+#[derive(clap::Args)]
+pub struct DetachArgs {
+    /// Of the JVM
+    pid: u32,
+}
+
+impl Args {
+    fn mode(&self) -> u32 {
+        self.sites as u32
+    }
+
+    fn sites(&self) -> String {
+        self.sites.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default()
+    }
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let pid = args.pid;
+    let process = Process::open(pid, "attach")?;
+    let known = segment::find_by_pid(pid);
+    if let Some((path, _, Life::Live)) = &known {
+        segment::set_control(path, args.mode(), args.sample)?;
+        return done(format!("process {pid} is tracked already; from now on with --sites {}", args.sites()));
+    }
+    let perfdata = process.hotspot()?;
+    let loaded = process.tracker_file();
+    let mut vm = process.speak("attached to")?;
+    if loaded.is_none() && !process.warning_is_accepted(&perfdata, args.yes)? {
+        say(format_args!("nothing was done"));
+        return Ok(ExitCode::from(2));
+    }
+    if loaded.is_some() {
+        // Keys and counters of the books before must be at rest: see `settled`.
+        let announce = |threads| {
+            say(format_args!("waiting for {threads} threads of process {pid}, which have not run since the detach"));
+        };
+        settled::wait(&process.target, announce).map_err(|threads| {
+            format!(
+                "{threads} threads of process {pid} have not run since the detach, and might still book in the old books: try again when the machine is less busy"
+            )
+        })?;
+    }
+    let answer = load(&process, &mut vm, loaded, &args)?;
+    match Answer::of(answer) {
+        Some(Answer::Attached | Answer::AttachedAgain | Answer::Switched) => {}
+        other => return Err(sentence(pid, answer, other).into()),
+    }
+    let Some((path, _, Life::Live)) = segment::find_by_pid(pid) else {
+        return Err(if process.has_lost_its_segment() {
+            format!("process {pid} is tracked, but the file of its books was deleted, and only root could read them from its mapping: plimsoll detach {pid}").into()
+        } else if !process.is_there() {
+            format!("process {pid} ended meanwhile, or runs another program now").into()
+        } else {
+            format!("the agent in process {pid} says it is attached, but no segment of it is to be found").into()
+        });
+    };
+    let hooks = segment::read(&path).map(|segment| {
+        let left = match segment.counter("import_words_left") {
+            0 => String::new(),
+            n => format!("; {n} can't be written: calls through them aren't seen"),
+        };
+        format!("  hooks     in {} words of import tables{left}\n", segment.counter("import_words"))
+    });
+    done(format!(
+        "attached to process {pid}, --sites {}\n  segment   {}\n{}  then      plimsoll report {pid}   plimsoll detach {pid}",
+        args.sites(),
+        printable(&path.display().to_string()),
+        hooks.unwrap_or_default()
+    ))
+}
+
+pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
+    let pid = args.pid;
+    let process = Process::open(pid, "detach")?;
+    let path = match segment::find_by_pid(pid) {
+        Some((path, _, Life::Live)) => Some(path),
+        _ if process.has_lost_its_segment() => None,
+        _ => return Err(format!("process {pid} is not attached: there is nothing to detach").into()),
+    };
+    if let Some(path) = path.as_ref().filter(|path| segment::read(path).is_ok_and(|s| s.counter("attaches") == 0)) {
+        segment::set_control(path, Sites::Off as u32, segment::SAMPLE_MEAN)?;
+        return done(format!(
+            "process {pid} was started with the tracker, which stays: its books go on, with --sites off"
+        ));
+    }
+    let library =
+        process.tracker_file().ok_or_else(|| format!("process {pid} has the tracker in it, but not by an attach"))?;
+    let mut vm = process.speak("detached from")?;
+    let answer = vm.load_agent(&library, segment::agent::DETACH);
+    match answer.map_err(|e| process.unwilling("detached from", &e))? {
+        n if n == Answer::Detached as i32 => {}
+        n => return Err(sentence(pid, n, Answer::of(n)).into()),
+    }
+    done(match path {
+        Some(path) => format!(
+            "detached from process {pid}; its books up to now: plimsoll report {}",
+            printable(&path.display().to_string())
+        ),
+        None => format!("detached from process {pid}; its books are gone: their file was deleted"),
+    })
+}
+
+fn done(sentence: String) -> Result<ExitCode, Failure> {
+    tell(sentence);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
+    let why = match answer {
+        Some(Answer::NoSegment) => {
+            "no segment can be made: its directory is full or not its own, or the kernel is older than 5.14 ('plimsoll doctor' says more)"
+        }
+        Some(Answer::BadOptions) => "the agent in it is another version's",
+        Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",
+        Some(Answer::Busy) => "another attach or detach is under way",
+        Some(Answer::NotAttached) => "it is not attached",
+        Some(Answer::FromTheStart) => "the tracker was in it from the start",
+        _ => return format!("process {pid}: the agent answers {number}, which this version doesn't know"),
+    };
+    format!("process {pid}: {why}")
+}
+
+/// Puts the library where the target finds it and has the VM load it: the first place that it can be loaded from.
+fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> Result<i32, Failure> {
+    let pid = args.pid;
+    let options = |rules: Option<&str>| {
+        let rules = rules.map(|path| format!(",rules={path}")).unwrap_or_default();
+        format!("{},sites={},sample={}{rules}", segment::agent::ATTACH, args.sites(), args.sample)
+    };
+    if let Some(path) = loaded {
+        // glibc knows it by this name, whether the file is there or not.
+        let answer = vm.load_agent(&path, &options(None));
+        return answer.map_err(|e| process.unwilling("attached to", &e).into());
+    }
+    let blob = process.compiled_rules();
+    let mut refused = Vec::new();
+    for directory in place::candidates(&process.target, process.owner) {
+        let written = place::open(&process.target, &directory, process.owner).and_then(|place| {
+            let library = place.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::LIBRARY)?;
+            let name = format!("attach-{}.rules", tracker::hex(&Sha256::digest(&blob)[..8]));
+            let written = (library, place.write(&name, &blob)?);
+            place.prune();
+            Ok(written)
+        });
+        let reason = match written {
+            Err(reason) => reason,
+            Ok((library, rules)) => match vm.load_agent(&library, &options(Some(&rules))) {
+                Ok(answer) => return Ok(answer),
+                Err(e) if e.contains("EnableDynamicAgentLoading") => {
+                    return Err(format!(
+                        "process {pid} lets no agent in: it was started with -XX:-EnableDynamicAgentLoading"
+                    )
+                    .into());
+                }
+                // The next place won't help.
+                Err(e) if !process.is_there() || e.contains(NO_ANSWER) => {
+                    return Err(process.unwilling("attached to", &e).into());
+                }
+                Err(e) => format!("the VM says: {}", printable(&e)),
+            },
+        };
+        refused.push(format!("{}: {reason}", printable(&directory.display().to_string())));
+    }
+    if !process.is_there() {
+        return Err(process.unwilling("attached to", "").into());
+    }
+    let remedy = "mount a tmpfs there without noexec, or start it with 'plimsoll run -- COMMAND'";
+    Err(format!("the tracker can't be put where process {pid} could load it ({}); {remedy}", refused.join("; ")).into())
+}
+
+/// The target, as far as attach and detach look at it.
+struct Process {
+    target: Target,
+    pid: u32,
+    vmas: Vec<Vma>,
+    owner: Owner,
+}
+
+impl Process {
+    fn open(pid: u32, verb: &str) -> Result<Process, Failure> {
+        let target = Target::open(pid).map_err(|_| format!("there is no process {pid}"))?;
+        if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
+            return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
+        }
+        if segment::start_time_ns(pid).is_none() {
+            return Err(format!("process {pid} has ended; its parent has not taken note yet").into());
+        }
+        let maps = target.read("maps").map_err(|e| match e.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                format!("process {pid} can't be looked into: {}", closed(pid, verb))
+            }
+            _ => format!("process {pid} went away while it was being read"),
+        })?;
+        let mut vmas = proc::parse_maps(&maps, &[]).vmas;
+        vmas.iter_mut().for_each(|vma| vma.name = target.inside(&vma.name).into());
+        let status = String::from_utf8_lossy(&target.read("status").unwrap_or_default()).into_owned();
+        let effective = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+            line.split_whitespace().nth(1)?.parse::<u32>().ok()
+        };
+        let owner = Owner { uid: effective("Uid:").unwrap_or(0), gid: effective("Gid:").unwrap_or(0) };
+        Ok(Process { target, pid, vmas, owner })
+    }
+
+    /// What hsperfdata says, if there is a HotSpot VM that an agent can be loaded into.
+    fn hotspot(&self) -> Result<Option<PerfData>, Failure> {
+        let pid = self.pid;
+        let names = || self.vmas.iter().map(|vma| vma.name.as_str());
+        if let Some(other) = names().find(|name| is_library(name) && !name.contains(tracker::SHA256)) {
+            let other = printable(other);
+            return Err(format!(
+                "process {pid} holds the tracker of another version of plimsoll ({other}): use that one"
+            )
+            .into());
+        }
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        match obstacle::of(&exe) {
+            Some(Obstacle::Musl) => {
+                return Err(
+                    format!("process {pid} runs with musl, the tracker with glibc: it can't be attached to").into()
+                );
+            }
+            Some(Obstacle::OtherMachine) => {
+                return Err(format!("process {pid} is made for another machine than the tracker").into());
+            }
+            _ => {}
+        }
+        if !hotspot::is_hotspot(&self.vmas) {
+            let what = if is_native_image(&self.target, &self.vmas) {
+                "is a native image, which loads no agent"
+            } else {
+                "is no HotSpot JVM, and only those can be attached to"
+            };
+            return Err(format!("process {pid} {what}: start it with 'plimsoll run -- COMMAND'").into());
+        }
+        Ok(hotspot::perfdata(&self.target, &self.vmas))
+    }
+
+    /// Why the VM did not do what it was told.
+    fn unwilling(&self, what: &str, error: &str) -> String {
+        let pid = self.pid;
+        if !self.is_there() {
+            return format!("process {pid} ended while it was being {what}, or runs another program now");
+        }
+        let status = String::from_utf8_lossy(&self.target.read("status").unwrap_or_default()).into_owned();
+        let stopped = status.lines().any(|line| line.starts_with("State:") && line.contains("stop"));
+        let why = if stopped {
+            " (it is stopped: it goes on with what it was told once it is continued, kill -CONT)"
+        } else {
+            ""
+        };
+        format!("process {pid} can't be {what}: {}{why}", printable(error))
+    }
+
+    /// Whether it still is the program that was looked at.
+    fn is_there(&self) -> bool {
+        let Ok(maps) = self.target.read("maps") else { return false };
+        segment::start_time_ns(self.pid).is_some() && hotspot::is_hotspot(&proc::parse_maps(&maps, &[]).vmas)
+    }
+
+    /// Whether the file of its segment was deleted while it was in use.
+    fn has_lost_its_segment(&self) -> bool {
+        self.vmas.iter().any(|vma| vma.name.ends_with(".seg (deleted)"))
+    }
+
+    /// The tracker's library of this version, as the target's loader names it.
+    fn tracker_file(&self) -> Option<String> {
+        let name =
+            self.vmas.iter().map(|vma| vma.name.as_str()).find(|n| is_library(n) && n.contains(tracker::SHA256))?;
+        Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
+    }
+
+    /// JDK 21 and newer write to the target's standard error when an agent comes late (JEP 451). Says so, and asks on a
+    /// terminal.
+    fn warning_is_accepted(&self, vm: &Option<PerfData>, yes: bool) -> Result<bool, Failure> {
+        let text = |name: &str| vm.as_ref().and_then(|vm| vm.text(name)).unwrap_or_default();
+        let version = text("java.property.java.vm.specification.version");
+        let major: Option<u32> = version.strip_prefix("1.").unwrap_or(version).parse().ok();
+        let is_expected = ["sun.rt.javaCommand", "java.rt.vmArgs", "java.rt.vmFlags"]
+            .iter()
+            .any(|name| text(name).contains("+EnableDynamicAgentLoading"));
+        if is_expected || major.is_some_and(|major| major < 21) {
+            return Ok(true);
+        }
+        let pid = self.pid;
+        say(format_args!(
+            "the VM in process {pid} will write a warning to its standard error that an agent was loaded dynamically (JDK 21 and newer do; -XX:+EnableDynamicAgentLoading at its start keeps it quiet)"
+        ));
+        if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+            return Ok(true);
+        }
+        std::io::stderr().write_all(b"attach? [y/N] ")?;
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)?;
+        Ok(matches!(line.trim(), "y" | "Y" | "yes"))
+    }
+
+    /// `what`: is to be done with it.
+    fn speak(&self, what: &str) -> Result<Vm, Failure> {
+        let perfdata = hotspot::perfdata(&self.target, &self.vmas);
+        Vm::open(&self.target, perfdata.as_ref(), PATIENCE).map_err(|mute| match self.is_there() {
+            true => format!("process {} can't be asked: {mute}", self.pid).into(),
+            false => self.unwilling(what, "").into(),
+        })
+    }
+
+    /// The built-in category rules, for the objects that the target has loaded.
+    fn compiled_rules(&self) -> Vec<u8> {
+        let mut files: Vec<&str> =
+            self.vmas.iter().filter(|vma| vma.executable && vma.name.starts_with('/')).map(|vma| &*vma.name).collect();
+        files.sort_unstable();
+        files.dedup();
+        let modules: Vec<PathBuf> = files.into_iter().map(|file| self.target.path(file)).collect();
+        match rules::rules(&[]) {
+            Ok(set) => rules::compile(&set, &modules, rules::cache_dir().as_deref()).blob,
+            Err(_) => Vec::new(),
+        }
+    }
+}
+
+fn is_library(name: &str) -> bool {
+    let name = name.strip_suffix(" (deleted)").unwrap_or(name);
+    Path::new(name).file_name().is_some_and(|file| {
+        let file = file.to_string_lossy();
+        file.starts_with("libplimsoll-") && file.ends_with(".so")
+    })
+}
+
+fn is_native_image(target: &Target, vmas: &[Vma]) -> bool {
+    plimsoll_observer::source::native_image::read(target, vmas).0.is_some()
+}

@@ -1,0 +1,49 @@
+//! `report --format jfr`: the books of one moment as a recording of one instant.
+//!
+//! Like every report it asks the process nothing: resident bytes and limit are the kernel's, the ledger is `record`'s.
+
+use std::io;
+
+use plimsoll_observer::sites::Sites;
+use plimsoll_observer::source::segment::Life;
+use plimsoll_observer::source::{cgroup, proc};
+use plimsoll_report::jfr::{Cost, End, Instant, Recording, Site, Target as Described, Told};
+
+use crate::target::Target;
+
+pub fn recording(of: &Target, sites: &Sites) -> io::Result<Vec<u8>> {
+    let books = &of.books;
+    let process = of.live_pid.and_then(|pid| proc::Target::open(pid).ok());
+    let status = process.as_ref().and_then(|process| proc::read_process(process).ok());
+    let memory = proc::read_host().memory;
+    let group = process.as_ref().and_then(|process| cgroup::read_limit(process, memory).0).map(|(group, _)| group);
+    let end = matches!(books.life, Life::Exited | Life::Killed).then(|| End {
+        how: End::of(books.life),
+        // What the cgroup counted is only known to who was there.
+        oom_killed: false,
+        last_sign_ns: Some(books.time_ns),
+    });
+    let described = Described {
+        pid: of.live_pid.unwrap_or(books.process.pid),
+        command: books.process.arguments.join(" "),
+        executable: books.process.executable.clone(),
+        runtime: books.process.runtime.name(),
+        runtime_version: books.process.runtime_version.clone().unwrap_or_default(),
+        mode: books.mode.name(),
+        ..Described::default()
+    };
+    let sites = Site::of(sites, |_, _| None);
+    let instant = Instant {
+        rss: status.as_ref().map(|(process, rss)| (rss.total(), process.peak_rss.unwrap_or_default())),
+        cgroup: group.as_ref(),
+        books: Some(books),
+        sites: &sites,
+        full: true,
+        end: end.as_ref(),
+        cost: Cost::default(),
+        ..Instant::default()
+    };
+    let mut recording = Recording::new(Vec::new());
+    recording.instant(books.time_ns, |batch| instant.write(batch, &mut Told::default(), &described))?;
+    recording.finish()
+}

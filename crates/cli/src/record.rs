@@ -1,0 +1,349 @@
+//! `plimsoll record`: where memory goes over time, as a Flight Recorder file.
+//!
+//! ```text
+//! each interval   smaps, status, cgroup, segment ─► ledger lines, categories, limit          `recorder`
+//! every 20 s      arenas, sites, peaks too
+//! seldom          the VM and malloc's arenas are asked whose memory it is (≤ 0.5 % of a core)
+//!                      └─► one instant ─► the file, whole after each                         `file`, report::jfr
+//! ```
+//! One thread and one clock: it sleeps until the next instant, a signal, or a target's end.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use plimsoll_observer::units::Bytes;
+use plimsoll_report::words;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::output::say;
+use crate::run::{self, Launch, Prepared};
+use crate::sys::{self, Child, End, Signals};
+use crate::{Failure, explain};
+
+mod file;
+mod names;
+mod recorder;
+
+use file::Output;
+use recorder::{Life, Recorder};
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Processes to record, tracked or not
+    #[arg(value_name = "PID", required_unless_present = "command", conflicts_with = "command")]
+    pids: Vec<u32>,
+    /// The recording; %p in its name is the PID, %t the moment of its start [default: plimsoll-%p.jfr]
+    #[arg(short, long, value_name = "FILE.jfr")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    pace: Pace,
+    #[command(flatten)]
+    launch: Launch,
+    /// Start this program with the tracker in it, and record it from its first instruction
+    #[arg(last = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(clap::Args, Clone, Copy)]
+pub struct Pace {
+    /// Between two instants (500ms, 1s, 1m)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Stop after this time (30s, 5m, 2h, 1d); otherwise at the target's end
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    duration: Option<Duration>,
+    /// Begin another file when this one has that size (16m, 1g); the full one is named by its start
+    #[arg(long, value_name = "BYTES", value_parser = explain::bytes)]
+    max_size: Option<Bytes>,
+    /// Begin another file after this time
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    max_age: Option<Duration>,
+    /// Of the full files keep so many, and remove older ones
+    #[arg(long, value_name = "N")]
+    keep: Option<usize>,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { interval: Duration::from_secs(1), duration: None, max_size: None, max_age: None, keep: None }
+    }
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    let pattern = args.output.clone().unwrap_or_else(|| PathBuf::from("plimsoll-%p.jfr"));
+    if args.command.is_empty() {
+        return of_processes(&args.pids, &pattern, args.pace);
+    }
+    let Prepared { image, shown, .. } = match run::prepare(&args.launch, &args.command)? {
+        Ok(prepared) => prepared,
+        Err(status) => return Ok(status),
+    };
+    let recording = Recording::check(&pattern)?.paced(args.pace);
+    let child = match sys::spawn(&image) {
+        Ok(child) => child,
+        Err(error) => return Ok(run::failed(&shown, &error)),
+    };
+    Ok(run::mirror(recording.of_child(child)?))
+}
+
+fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Failure> {
+    if pids.len() > 1 && !file::tells_apart(pattern) {
+        let name = words::printable(&pattern.display().to_string());
+        return Err(
+            format!("{} processes can't be recorded into one file: put %p into the name '{name}'", pids.len()).into()
+        );
+    }
+    Recording::check(pattern)?;
+    let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
+    let recorders = pids
+        .iter()
+        .map(|pid| Recorder::of(*pid, false, pace.interval, Output::new(pattern, *pid, pace)?))
+        .collect::<Result<Vec<_>, _>>()?;
+    Series { recorders, signals, child: None, pace, shown: Progress::new() }.run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cant_wait(error: io::Error) -> Failure {
+    Failure(format!("signals can't be waited for: {error}"))
+}
+
+/// A recording of a program that we start.
+pub struct Recording {
+    pattern: PathBuf,
+    pace: Pace,
+}
+
+impl Recording {
+    /// Before the long run, not after it: a file that can't be made is known at once.
+    pub fn check(pattern: &Path) -> Result<Recording, Failure> {
+        file::writable(pattern)?;
+        Ok(Recording { pattern: pattern.to_owned(), pace: Pace::default() })
+    }
+
+    fn paced(self, pace: Pace) -> Recording {
+        Recording { pace, ..self }
+    }
+
+    /// Until the child's end. What fails meanwhile is said; the child goes on.
+    pub fn of_child(self, child: Child) -> Result<End, Failure> {
+        let signals = Signals::of(None).map_err(cant_wait)?;
+        let recorder = Output::new(&self.pattern, child.pid, self.pace)
+            .and_then(|output| Recorder::of(child.pid, true, self.pace.interval, output));
+        let recorders = match recorder {
+            Ok(recorder) => vec![recorder],
+            Err(Failure(sentence)) => {
+                say(&sentence);
+                Vec::new()
+            }
+        };
+        let mut series = Series { recorders, signals, child: Some(child), pace: self.pace, shown: Progress::new() };
+        let end = series.run()?;
+        if let Some(child) = &series.child {
+            child.restore();
+        }
+        end.ok_or_else(|| Failure("the program's end was not seen".into()))
+    }
+}
+
+struct Series {
+    recorders: Vec<Recorder>,
+    signals: Signals,
+    child: Option<Child>,
+    pace: Pace,
+    shown: Progress,
+}
+
+/// What there is to do after a wait.
+enum Woken {
+    Time,
+    /// A target may have ended.
+    End,
+    Stop,
+    ChildEnded(End),
+}
+
+impl Series {
+    fn run(&mut self) -> Result<Option<End>, Failure> {
+        let began = Instant::now();
+        let mut next = began;
+        let mut missed = 0;
+        let mut failures = Vec::new();
+        loop {
+            let left = self.pace.duration.map(|duration| duration.saturating_sub(began.elapsed()));
+            let last = left.is_some_and(|left| left < self.pace.interval / 2);
+            self.each(&mut failures, |recorder| recorder.instant(missed, last));
+            self.shown.instant(&self.recorders, began.elapsed());
+            if last {
+                self.finish(&mut failures);
+            }
+            if self.recorders.is_empty() && self.child.is_none() {
+                break;
+            }
+            // An instant that took longer than an interval leaves out those that it ran over.
+            let late = began.elapsed().as_nanos() / self.pace.interval.as_nanos().max(1);
+            let following = began + self.pace.interval * u32::try_from(late + 1).unwrap_or(u32::MAX);
+            missed = (following - next).as_nanos().saturating_div(self.pace.interval.as_nanos().max(1)) as u64;
+            missed = missed.saturating_sub(1);
+            next = following;
+            match self.wait(next)? {
+                Woken::Time => {}
+                Woken::Stop => {
+                    self.each(&mut failures, |recorder| recorder.instant(missed, true));
+                    break;
+                }
+                Woken::End => {
+                    self.each(
+                        &mut failures,
+                        |recorder| {
+                            if recorder.has_ended() { recorder.end(None) } else { Ok(Life::Live) }
+                        },
+                    );
+                }
+                Woken::ChildEnded(end) => {
+                    self.each(&mut failures, |recorder| recorder.end(Some(end)));
+                    self.finish(&mut failures);
+                    return said(failures).map(|()| Some(end));
+                }
+            }
+        }
+        self.finish(&mut failures);
+        said(failures).map(|()| None)
+    }
+
+    /// Those whose target has ended, or whose file can't be written, leave the series.
+    fn each(&mut self, failures: &mut Vec<String>, mut act: impl FnMut(&mut Recorder) -> Result<Life, Failure>) {
+        let mut left = Vec::new();
+        for mut recorder in std::mem::take(&mut self.recorders) {
+            match act(&mut recorder) {
+                Ok(Life::Live) => left.push(recorder),
+                Ok(Life::Ended) => self.close(recorder, failures),
+                Err(Failure(sentence)) => {
+                    self.shown.clear();
+                    say(&sentence);
+                    failures.push(sentence);
+                }
+            }
+        }
+        self.recorders = left;
+    }
+
+    fn close(&mut self, recorder: Recorder, failures: &mut Vec<String>) {
+        self.shown.clear();
+        match recorder.finish() {
+            Ok(sentence) => say(sentence),
+            Err(Failure(sentence)) => {
+                say(&sentence);
+                failures.push(sentence);
+            }
+        }
+    }
+
+    fn finish(&mut self, failures: &mut Vec<String>) {
+        for recorder in std::mem::take(&mut self.recorders) {
+            self.close(recorder, failures);
+        }
+    }
+
+    fn wait(&mut self, until: Instant) -> Result<Woken, Failure> {
+        loop {
+            if let Some(signal) = self.signals.next() {
+                match (&self.child, signal.number) {
+                    (_, libc::SIGHUP) => {
+                        let mut failures = Vec::new();
+                        self.each(&mut failures, |recorder| recorder.rotate().map(|()| Life::Live));
+                    }
+                    (Some(child), _) => {
+                        let end =
+                            child.take(signal).map_err(|e| format!("the program's end can't be waited for: {e}"))?;
+                        if let Some(end) = end {
+                            return Ok(Woken::ChildEnded(end));
+                        }
+                    }
+                    (None, _) => return Ok(Woken::Stop),
+                }
+                continue;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Woken::Time);
+            }
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+            let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
+            fds.extend(
+                self.recorders
+                    .iter()
+                    .filter_map(|recorder| recorder.pidfd())
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+            );
+            let ready = poll(&mut fds, Some(&timeout)).unwrap_or(0);
+            // A child's end comes with its SIGCHLD, which says how.
+            if ready > 0 && fds[0].revents().is_empty() && self.child.is_none() {
+                return Ok(Woken::End);
+            }
+        }
+    }
+}
+
+fn said(failures: Vec<String>) -> Result<(), Failure> {
+    match failures.into_iter().next() {
+        // Each has been said when it happened; the last word is the exit status.
+        Some(sentence) => Err(Failure(format!("the recording is not complete: {sentence}"))),
+        None => Ok(()),
+    }
+}
+
+/// One line on a terminal that is written over each interval.
+struct Progress {
+    terminal: bool,
+    drawn: bool,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { terminal: io::stderr().is_terminal(), drawn: false }
+    }
+
+    fn instant(&mut self, recorders: &[Recorder], elapsed: Duration) {
+        if !self.terminal || recorders.is_empty() {
+            return;
+        }
+        let parts: Vec<String> = recorders.iter().map(Recorder::progress).collect();
+        let time = words::duration(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX));
+        let _ = write!(io::stderr(), "\r\x1b[K{time}  {}", words::cut(&parts.join("   "), 100));
+        self.drawn = true;
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.drawn) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// `500ms`, `30s`, `5m`, `2h`, `1d`.
+fn time(text: &str) -> Result<Duration, String> {
+    const WANTED: &str = "wanted is a time such as 500ms, 30s, 5m, 2h or 1d";
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return Err(WANTED.into()),
+    };
+    let number: u64 = digits.parse().map_err(|_| WANTED)?;
+    match number.checked_mul(unit) {
+        Some(0) | None => Err(WANTED.into()),
+        Some(milliseconds) => Ok(Duration::from_millis(milliseconds)),
+    }
+}
+
+/// An instant's time is kept in milliseconds, and reading takes some: below 10 ms nothing is gained.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = time(text)?;
+    if interval < Duration::from_millis(10) { Err("an interval is at least 10ms".into()) } else { Ok(interval) }
+}

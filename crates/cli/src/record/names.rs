@@ -1,0 +1,120 @@
+//! Names of the frames in sites, found by a thread of its own: an interval doesn't wait for the symbols of libjvm. What
+//! it doesn't know yet is `libjvm.so` and an offset, and has its name 20 s later.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_observer::books::Books;
+use plimsoll_observer::profile::{Frame, Profile};
+use plimsoll_observer::sites::Sites;
+use plimsoll_observer::symbols::{Options, Place, Symbols};
+use plimsoll_observer::units::Avma;
+use plimsoll_report::jfr::{Site, unnamed};
+use rustix::time::{ClockId, clock_gettime};
+
+/// By module (path; empty for code in none) and offset (address). Without places: it has no name.
+type Known = HashMap<String, HashMap<u64, Vec<Place>>>;
+
+#[derive(Default)]
+pub struct Names {
+    known: Known,
+    asked: Option<Receiver<(Known, Duration)>>,
+    /// Not asked before.
+    next: Option<Instant>,
+}
+
+/// Looking for names may take a tenth of a percent of a core.
+const SHARE: u32 = 1000;
+
+impl Names {
+    /// The sites of an instant with the names that are there after this wait; None: all of them.
+    pub fn sites(&mut self, of: &Sites, books: &Books, options: Options, wait: Option<Duration>) -> Vec<Site> {
+        self.answer(wait);
+        let missing = self.missing(of);
+        let due = wait.is_none() || self.next.is_none_or(|next| Instant::now() >= next);
+        if !missing.is_empty() && self.asked.is_none() && due {
+            self.ask(missing, books, options);
+            self.answer(wait);
+        }
+        Site::of(of, |profile, frame| {
+            let (module, at) = key(profile, frame);
+            Some(self.known.get(module)?.get(&at)?.as_slice())
+        })
+    }
+
+    fn missing(&self, of: &Sites) -> BTreeMap<String, BTreeSet<u64>> {
+        let mut missing: BTreeMap<String, BTreeSet<u64>> = BTreeMap::new();
+        for frame in unnamed(of) {
+            let (module, at) = key(&of.profile, frame);
+            if self.known.get(module).is_none_or(|known| !known.contains_key(&at)) {
+                missing.entry(module.to_owned()).or_default().insert(at);
+            }
+        }
+        missing
+    }
+
+    fn ask(&mut self, missing: BTreeMap<String, BTreeSet<u64>>, books: &Books, options: Options) {
+        let books = Books { process: books.process.clone(), modules: books.modules.clone(), ..Books::default() };
+        let (answer, answered) = channel();
+        let thread = move || {
+            let mut symbols = Symbols::new(&options, &books);
+            let found = missing.into_iter().map(|(module, offsets)| {
+                let places = find(&mut symbols, &books, &module, offsets);
+                (module, places)
+            });
+            let found = found.collect();
+            let spent = clock_gettime(ClockId::ThreadCPUTime);
+            let spent = Duration::new(spent.tv_sec.unsigned_abs(), spent.tv_nsec.unsigned_abs() as u32);
+            // Nobody listens any more when the recording has ended.
+            let _ = answer.send((found, spent));
+        };
+        if thread::Builder::new().name("names".into()).spawn(thread).is_ok() {
+            self.asked = Some(answered);
+        }
+    }
+
+    fn answer(&mut self, wait: Option<Duration>) {
+        let Some(asked) = &self.asked else { return };
+        let answer = match wait {
+            Some(wait) => asked.recv_timeout(wait),
+            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match answer {
+            Ok((found, spent)) => {
+                for (module, names) in found {
+                    self.known.entry(module).or_default().extend(names);
+                }
+                self.next = Some(Instant::now() + spent * SHARE);
+                self.asked = None;
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => self.asked = None,
+        }
+    }
+}
+
+fn key<'p>(profile: &'p Profile, frame: &Frame) -> (&'p str, u64) {
+    match frame.module {
+        Some(module) => (&profile.module_at(module).path, frame.offset),
+        None => ("", frame.address.0),
+    }
+}
+
+fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u64>) -> HashMap<u64, Vec<Place>> {
+    let index = books.modules.iter().position(|of| of.path == module);
+    match index {
+        Some(index) => {
+            symbols.ask(&books.modules, &BTreeMap::from([(index, offsets.clone())]));
+            let places = |offset| symbols.at(index, offset).map(|location| location.places.clone()).unwrap_or_default();
+            offsets.into_iter().map(|offset| (offset, places(offset))).collect()
+        }
+        None => {
+            // Code that a JIT wrote down under this address; other code may come to lie there, but not often.
+            let place = |name: String| Place { function: name.into(), file: None, line: None, java: false };
+            let named = |at| (at, symbols.jit(Avma(at)).map(place).into_iter().collect());
+            offsets.into_iter().map(named).collect()
+        }
+    }
+}

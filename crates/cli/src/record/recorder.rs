@@ -1,0 +1,379 @@
+//! One process that is recorded: what is read when, and what becomes of it in the file.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use plimsoll_observer::books::Books;
+use plimsoll_observer::gap::Source;
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::snapshot::{Process, ProcessState, Rss, Snapshot};
+use plimsoll_observer::source::proc::{self, Target};
+use plimsoll_observer::source::segment::{self, Life as State};
+use plimsoll_observer::source::{Figures, Regions, Series, cgroup, hotspot, take};
+use plimsoll_observer::symbols;
+use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::judge;
+use plimsoll_report::jfr::{Cost, End, How, Instant as Moment, Site, Target as Described, Told};
+use plimsoll_report::words;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::file::Output;
+use super::names::Names;
+use crate::{Failure, sys, target};
+
+/// Sites, peaks and arenas: a curve of a night needs no more of them, and an hour stays below 8 MiB.
+const FULL: Duration = Duration::from_secs(20);
+/// A virtual machine that is asked stops for it: not more often than this, however cheap it was.
+const ASKED: Duration = Duration::from_secs(10);
+/// Instants in which a program that was just started may get its tracker.
+const BEGINNING: u64 = 5;
+/// A process that the kernel has killed is there for a while: its kill may be counted in an instant already.
+const DYING: Duration = Duration::from_secs(2);
+/// Work that costs `c` of processor time is done every `n × c`: reading mappings may take 0.4 % of a core, asking the owners
+/// 0.2 %, sites 0.15 %. A JVM with 2,600 mappings takes 4 ms to read: each second.
+const LINES: u32 = 250;
+const OWNERS: u32 = 500;
+const SITES: u32 = 666;
+/// Readings that were cheaper than they might have been save up for a dear one: so much.
+const SAVED: Duration = FULL;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    Live,
+    Ended,
+}
+
+pub struct Recorder {
+    pid: u32,
+    target: Target,
+    /// Our child: how it ended comes with its SIGCHLD.
+    child: bool,
+    /// Readable at the process's end. None on kernels before 5.3.
+    pidfd: Option<OwnedFd>,
+    snapshot: Option<Snapshot>,
+    series: Series,
+    /// When the owners were asked.
+    asked: Instant,
+    /// When the program in the process began: its age is how long it has had to become what it is.
+    began: Option<Instant>,
+    /// When what is due again.
+    owners_at: Instant,
+    lines_at: Instant,
+    full_at: Instant,
+    sites_at: Instant,
+    segment: Option<PathBuf>,
+    names: Names,
+    told: Told,
+    described: Described,
+    output: Output,
+    /// Kills in the target's cgroup at the last instants, oldest first.
+    oom_kills: VecDeque<(Instant, u64)>,
+    group: Option<PathBuf>,
+    instants: u64,
+    first_rss: Option<Bytes>,
+    rss: Bytes,
+    /// Of the host.
+    memory: Bytes,
+}
+
+impl Recorder {
+    pub fn of(pid: u32, child: bool, interval: Duration, output: Output) -> Result<Recorder, Failure> {
+        let target = Target::open(pid).map_err(|absent| match absent {
+            proc::Absent::NoSuchProcess => Failure(format!("no process {pid}")),
+            proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
+        })?;
+        if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
+            return Err(format!("{pid} is a thread of process {leader}: plimsoll record {leader}").into());
+        }
+        let (process, _) = proc::read_process(&target).map_err(|_| format!("no process {pid}"))?;
+        // A child that has ended at once is a zombie until we ask how.
+        if let Some(reason) = proc::refusal(process.state, pid).filter(|_| !child) {
+            return Err(reason.into());
+        }
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let now = Instant::now();
+        Ok(Recorder {
+            pid,
+            target,
+            child,
+            pidfd: raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()),
+            snapshot: None,
+            series: Series::default(),
+            asked: now,
+            began: process.uptime.and_then(|age| now.checked_sub(Duration::try_from_secs_f64(age).ok()?)),
+            owners_at: now,
+            lines_at: now,
+            full_at: now,
+            sites_at: now,
+            segment: None,
+            names: Names::default(),
+            told: Told::default(),
+            described: Described { pid, interval, ..Described::default() },
+            output,
+            oom_kills: VecDeque::new(),
+            group: None,
+            instants: 0,
+            first_rss: None,
+            rss: Bytes(0),
+            memory: Bytes(0),
+        })
+    }
+
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// True for a zombie too: it has no memory.
+    pub fn has_ended(&self) -> bool {
+        let lives = |process: &Process| process.state != ProcessState::Zombie || process.thread_count > 1;
+        !proc::read_process(&self.target).is_ok_and(|(process, _)| lives(&process))
+    }
+
+    /// `last`: nothing follows, so that it is a full one.
+    pub fn instant(&mut self, missed: u64, last: bool) -> Result<Life, Failure> {
+        let began = Instant::now();
+        let full = last || began >= self.full_at;
+        let Ok((process, rss)) = proc::read_process(&self.target) else {
+            // How our own child ended comes with its SIGCHLD.
+            return if self.child { Ok(Life::Live) } else { self.end(None) };
+        };
+        if process.state == ProcessState::Zombie {
+            // Of a first thread that has left by pthread_exit the others run on, with nothing to read here.
+            return if self.child || process.thread_count > 1 { Ok(Life::Live) } else { self.end(None) };
+        }
+        let executable = process.executable.clone().unwrap_or_default();
+        if executable != self.described.executable {
+            // An exec: other memory, with other owners, and another segment.
+            self.segment = None;
+            self.owners_at = began;
+            if self.instants > 0 {
+                self.began = Some(began);
+            }
+        }
+        let time_ns = now_ns();
+        let (books, sites) = self.books(full, last).unzip();
+        let sites = sites.unwrap_or_default();
+        let of_now = self.owners(began) || (began >= self.lines_at || last) && self.lines(began, (&process, rss), full);
+        let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
+        // After the readings: none of them is of a process that was being taken apart.
+        if proc::is_exiting(&self.target) {
+            return Ok(Life::Live);
+        }
+        self.group = group.as_ref().map(|group| group.directory.clone());
+        self.count_kills(began);
+        let snapshot = self.snapshot.take();
+        let of_now = snapshot.as_ref().filter(|_| of_now);
+        let ledger = of_now.map(|snapshot| (snapshot, Ledger::of(snapshot)));
+        let verdicts = ledger.as_ref().map(|(snapshot, ledger)| judge(snapshot, ledger)).unwrap_or_default();
+        let resident = ledger.as_ref().map_or(rss.total(), |(_, ledger)| ledger.rss);
+        self.first_rss.get_or_insert(resident);
+        self.rss = resident;
+        self.describe(&process, snapshot.as_ref(), books.as_ref());
+        let moment = Moment {
+            rss: Some((resident, process.peak_rss.unwrap_or_default())),
+            cgroup: group.as_ref(),
+            ledger: ledger.as_ref().map(|(snapshot, ledger)| (*snapshot, ledger)),
+            verdicts: &verdicts,
+            books: books.as_ref(),
+            sites: &sites,
+            pressure: cgroup::pressure(self.group.as_deref()),
+            full,
+            cost: Cost {
+                cpu: processor_time(),
+                reading: began.elapsed(),
+                mmap_lock: of_now
+                    .and_then(|of| of.reading(Source::Proc))
+                    .map_or(Duration::ZERO, |reading| reading.took),
+                missed,
+            },
+            provenance_age: if self.asked == began { Duration::ZERO } else { began - self.asked },
+            ..Moment::default()
+        };
+        let (told, described) = (&mut self.told, &self.described);
+        self.output.instant(time_ns, |batch| moment.write(batch, told, described))?;
+        self.snapshot = snapshot;
+        self.instants += 1;
+        if full {
+            self.full_at = began + FULL;
+        }
+        Ok(Life::Live)
+    }
+
+    fn count_kills(&mut self, now: Instant) {
+        if let Some(kills) = self.group.as_deref().and_then(cgroup::oom_kills) {
+            self.oom_kills.push_back((now, kills));
+        }
+        while self.oom_kills.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) > DYING) {
+            self.oom_kills.pop_front();
+        }
+    }
+
+    /// Asks who owns what, when it is time; true if the snapshot is of this moment.
+    fn owners(&mut self, now: Instant) -> bool {
+        if now < self.owners_at {
+            return false;
+        }
+        let before = processor_time();
+        let taken = take(self.pid, Regions::AsNeeded);
+        let spent = processor_time().saturating_sub(before);
+        let Ok(mut snapshot) = taken else {
+            self.owners_at = now + spent * OWNERS;
+            return false;
+        };
+        self.owners_at = now + self.patience(&snapshot, spent * OWNERS);
+        self.memory = snapshot.host.memory;
+        self.asked = now;
+        // Its cgroup is read in each instant, by the instant.
+        snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
+        self.snapshot = Some(snapshot);
+        self.series.begin();
+        true
+    }
+
+    /// Until the owners are asked again. A program that has just begun may not have its VM or its arenas yet: it is looked
+    /// at again when it is twice as old, which for a program of age `t` was `log2(t)` times.
+    fn patience(&self, snapshot: &Snapshot, dear: Duration) -> Duration {
+        let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
+        if snapshot.native_image.is_some() || snapshot.hotspot.is_some() && !mute {
+            return dear.max(ASKED);
+        }
+        let age = self.began.map_or(Duration::MAX, |began| began.elapsed());
+        dear.max(if mute { ASKED } else { Duration::ZERO }).min(age)
+    }
+
+    /// The figures of this moment for owners that are known. In full instants by smaps, which has more than Rss.
+    fn lines(&mut self, now: Instant, (process, rss): (&Process, Rss), full: bool) -> bool {
+        let Some(snapshot) = &mut self.snapshot else { return false };
+        let before = processor_time();
+        let figures = if full { Figures::Whole } else { Figures::Pages };
+        let read = self.series.again(&self.target, snapshot, (process.clone(), rss), figures).is_ok();
+        let spent = processor_time().saturating_sub(before);
+        let saved = now.checked_sub(SAVED).map_or(now, |oldest| self.lines_at.max(oldest));
+        self.lines_at = saved + spent * LINES;
+        if snapshot.hotspot.is_none() && hotspot::is_hotspot(&snapshot.vmas) {
+            // A VM came up since: of whose the memory is nobody could say anything then.
+            self.owners_at = now;
+        }
+        read
+    }
+
+    /// The tracker's books, if it is in there. An exec leaves its segment and may make another.
+    fn books(&mut self, full: bool, last: bool) -> Option<(Books, Vec<Site>)> {
+        // Looking for one costs as much as all else in an instant: only while the program begins, and when its mappings have one.
+        let is_mapped = || {
+            let snapshot = self.snapshot.as_ref();
+            snapshot.is_none_or(|snapshot| snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg")))
+        };
+        if full || self.segment.is_none() && (self.instants < BEGINNING || is_mapped()) {
+            self.segment = match segment::find_by_pid(self.pid) {
+                Some((path, _, State::Live)) => Some(path),
+                _ => None,
+            };
+        }
+        let read = target::of_segment(self.segment.as_deref()?, State::Live, Some(self.pid)).ok()?;
+        let sites = if full { self.sites(&read, last) } else { Vec::new() };
+        Some((read.books, sites))
+    }
+
+    /// `must`: nothing follows, where there could be more or better named ones.
+    fn sites(&mut self, read: &target::Target, must: bool) -> Vec<Site> {
+        let now = Instant::now();
+        if !must && now < self.sites_at {
+            return Vec::new();
+        }
+        let before = processor_time();
+        let nameless = symbols::Options { without: true, ..symbols::Options::default() };
+        let sites = read.sites(&nameless, false);
+        self.sites_at = now + processor_time().saturating_sub(before) * SITES;
+        let wait = (!must).then_some(self.described.interval / 4);
+        self.names.sites(&sites, &read.books, read.symbols(&[]), wait)
+    }
+
+    fn describe(&mut self, process: &Process, snapshot: Option<&Snapshot>, books: Option<&Books>) {
+        let vm = snapshot.and_then(|snapshot| snapshot.hotspot.as_ref());
+        let image = snapshot.and_then(|snapshot| snapshot.native_image.as_ref());
+        let (runtime, version) = match (vm, image, books) {
+            (Some(vm), _, _) => ("hotspot", vm.version.clone()),
+            (_, Some(_), _) => ("native-image", String::new()),
+            (_, _, Some(books)) => {
+                (books.process.runtime.name(), books.process.runtime_version.clone().unwrap_or_default())
+            }
+            _ => ("native", String::new()),
+        };
+        self.described = Described {
+            pid: self.pid,
+            command: process.command.join(" "),
+            executable: process.executable.clone().unwrap_or_default(),
+            runtime,
+            runtime_version: version,
+            mode: books.map_or("untracked", |books| books.mode.name()),
+            interval: self.described.interval,
+        };
+    }
+
+    /// The target is no more: its last books, which its segment has, and how it ended.
+    pub fn end(&mut self, status: Option<sys::End>) -> Result<Life, Failure> {
+        let kills = self.group.as_deref().and_then(cgroup::oom_kills);
+        let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
+        let found = self.segment.clone().or_else(|| segment::find_by_pid(self.pid).map(|(path, _, _)| path));
+        let read = found.and_then(|path| Some((segment::head_of(&path).ok()?, path)));
+        let (last, sites) = read
+            .and_then(|(head, path)| {
+                let life = segment::life_of(&head, &path);
+                let read = target::of_segment(&path, life, None).ok()?;
+                let sites = self.sites(&read, true);
+                Some((read.books, sites))
+            })
+            .unzip();
+        let sites = sites.unwrap_or_default();
+        let how = match (status, &last) {
+            (Some(sys::End::Code(code)), _) => How::Code(i32::from(code)),
+            (Some(sys::End::Signal(signal)), _) => How::Signal(signal),
+            (None, Some(books)) if books.life != State::Live => End::of(books.life),
+            _ => How::Unknown,
+        };
+        let end = End { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
+        let cost = Cost { cpu: processor_time(), ..Cost::default() };
+        let moment =
+            Moment { books: last.as_ref(), sites: &sites, full: true, end: Some(&end), cost, ..Moment::default() };
+        let (told, described) = (&mut self.told, &self.described);
+        self.output.instant(now_ns(), |batch| moment.write(batch, told, described))?;
+        self.instants += 1;
+        Ok(Life::Ended)
+    }
+
+    pub fn rotate(&mut self) -> Result<(), Failure> {
+        self.output.rotate()
+    }
+
+    /// What the terminal shows of it.
+    pub fn progress(&self) -> String {
+        let rss = self.rss;
+        let first = self.first_rss.unwrap_or_default();
+        let sign = if rss < first { '-' } else { '+' };
+        format!("{}  RSS {rss} ({sign}{})  {} written", self.pid, rss.abs_diff(first), self.output.written())
+    }
+
+    /// One sentence for the end.
+    pub fn finish(self) -> Result<String, Failure> {
+        let Recorder { pid, output, instants, .. } = self;
+        Ok(match output.finish()? {
+            Some((name, bytes)) => {
+                format!("{} of process {pid} in {name} ({bytes})", words::counted(instants, "instant"))
+            }
+            None => format!("process {pid} was gone before it could be read: there is no recording"),
+        })
+    }
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}

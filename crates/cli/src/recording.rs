@@ -1,0 +1,142 @@
+//! `report` and `diff` of flight recordings: which part of them, and in which form.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValue;
+use plimsoll_observer::recording::{Bound, History, Range};
+use plimsoll_observer::source::jfr::{Recording, is_recording};
+use plimsoll_report::recording_chart::{self as charts, Chart};
+use plimsoll_report::{recording as table, recording_diff, recording_json, words};
+
+use crate::Failure;
+use crate::output::{Format, shown, to_output};
+
+#[derive(clap::Args)]
+pub struct Options {
+    /// Of a recording: from this moment on: 2026-11-20T21:40:03Z, 21:40 (UTC), +10m from the beginning, -5m from the end
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    from: Option<Bound>,
+    /// Of a recording: up to this moment
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    to: Option<Bound>,
+}
+
+#[derive(clap::Args)]
+pub struct ChartOption {
+    /// Of a recording: a chart as SVG
+    #[arg(long, value_enum, value_name = "NAME")]
+    chart: Option<ChartName>,
+}
+
+#[derive(Clone, Copy)]
+struct ChartName(Chart);
+
+impl clap::ValueEnum for ChartName {
+    fn value_variants<'a>() -> &'a [ChartName] {
+        const NAMES: [ChartName; Chart::ALL.len()] = {
+            let mut names = [ChartName(Chart::RssGap); Chart::ALL.len()];
+            let mut i = 0;
+            while i < names.len() {
+                names[i] = ChartName(Chart::ALL[i]);
+                i += 1;
+            }
+            names
+        };
+        &NAMES
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.0.name()).help(self.0.help()))
+    }
+}
+
+impl Options {
+    pub fn are_given(&self) -> bool {
+        self.from.is_some() || self.to.is_some()
+    }
+
+    /// In nanoseconds since the epoch.
+    pub fn bounds(&self, recording: &Recording, target: &Path) -> Result<(Option<i64>, Option<i64>), Failure> {
+        let chunks = recording.chunks();
+        let begin = chunks.iter().map(|chunk| chunk.begin_ns).min();
+        let (Some(begin), Some(end)) = (begin, chunks.iter().map(|chunk| chunk.end_ns).max()) else {
+            return Err(format!("'{}' has no chunk of a flight recording in it", shown(target)).into());
+        };
+        let (from, to) = Range { from: self.from, to: self.to }.resolve(begin, end)?;
+        Ok((self.from.map(|_| from), self.to.map(|_| to)))
+    }
+
+    fn read(&self, target: &Path) -> Result<History, Failure> {
+        let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
+        let range = Range { from: self.from, to: self.to };
+        let history = History::read(&recording, range);
+        history.map_err(|e| format!("'{}': {e}", shown(target)).into())
+    }
+}
+
+impl ChartOption {
+    pub fn is_given(&self) -> bool {
+        self.chart.is_some()
+    }
+}
+
+/// By the first bytes of the file; a folder by those of the files in it.
+pub fn is_one(target: &Path) -> bool {
+    is_recording(target)
+}
+
+/// What only a recording has, asked of something else.
+pub fn refuse(target: &Path) -> Failure {
+    format!("--from, --to and --chart are for flight recordings, which '{}' is not", shown(target)).into()
+}
+
+pub fn report(
+    target: &Path,
+    options: &Options,
+    chart: &ChartOption,
+    format: Format,
+    output: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    let history = options.read(target)?;
+    let chart = match (chart.chart, format) {
+        (Some(ChartName(chart)), Format::Text) => Some(chart),
+        (Some(_), Format::Json) => return Err("--chart is an SVG: leave --format out".into()),
+        (None, Format::Text | Format::Json) => None,
+        (chart, Format::Svg) => Some(chart.map_or_else(|| charts::default_chart(&history), |ChartName(chart)| chart)),
+        _ => return Err("of curves there are --format text, json and svg; stacks are asked for by --by site".into()),
+    };
+    if let Some(chart) = chart {
+        let mut svg = vec![];
+        charts::write(&mut svg, &history, chart).map_err(|e| e.to_string())??;
+        to_output(output, |out| out.write_all(&svg))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    to_output(output, |out| match format {
+        Format::Json => recording_json::write(out, &history),
+        _ => table::text(out, &history),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub fn diff(
+    before: &Path,
+    after: &Path,
+    options: &Options,
+    format: Format,
+    output: Option<&Path>,
+) -> Result<ExitCode, Failure> {
+    for target in [before, after] {
+        if !is_one(target) {
+            let shown = shown(target);
+            return Err(format!("'{shown}' is no flight recording: two of a kind can be compared").into());
+        }
+    }
+    let (before, after) = (options.read(before)?, options.read(after)?);
+    to_output(output, |out: &mut dyn Write| match format {
+        Format::Json => recording_json::write_diff(out, &before, &after),
+        _ => recording_diff::text(out, &before, &after),
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

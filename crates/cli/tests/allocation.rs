@@ -1,0 +1,127 @@
+//! `report` and `diff` of recordings with allocation events, as a person types them.
+
+mod harness;
+#[allow(dead_code)]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use harness::{plimsoll, said};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The newest JDK's `bin`.
+fn jdk() -> PathBuf {
+    let homes = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|e| e.path());
+    let mut homes: Vec<PathBuf> = homes.chain(std::env::var_os("JAVA_HOME").map(PathBuf::from)).collect();
+    homes.retain(|home| home.join("bin/jfr").exists() && home.join("bin/javac").exists());
+    homes.pop().expect("a JDK under /usr/lib/jvm or JAVA_HOME").join("bin")
+}
+
+/// `Allocates BOXES START MORE` under a recording with both TLAB events; without `tlab` under the default settings.
+fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("allocation-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../observer/tests/programs/Allocates.java");
+    let run = |command: &mut Command| {
+        let output = command.output().expect("starts");
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    let (jfc, file, classes) = (dir.join(format!("{name}.jfc")), dir.join(format!("{name}.jfr")), dir.join(name));
+    run(Command::new(jdk().join("javac")).arg("-d").arg(&classes).arg(source));
+    let mut options = format!("-XX:StartFlightRecording=filename={}", file.display());
+    if tlab {
+        let events = ["jdk.ObjectAllocationInNewTLAB#enabled=true", "jdk.ObjectAllocationOutsideTLAB#enabled=true"];
+        run(Command::new(jdk().join("jfr")).arg("configure").args(events).arg("--output").arg(&jfc));
+        options += &format!(",settings={}", jfc.display());
+    }
+    let mut java = Command::new(jdk().join("java"));
+    java.args(["-Xmx256m", "-XX:+UseSerialGC", "-Xlog:disable", &options, "-cp"]).arg(&classes).arg("Allocates");
+    run(java.args(arguments));
+    file.display().to_string()
+}
+
+#[test]
+fn a_recording_is_shown_by_what_the_user_asks_for() {
+    let (before, after) =
+        (recorded("before", true, ["100000", "10", "0"]), recorded("after", true, ["100000", "10", "7"]));
+    let start = "^Allocates\\.doStart$";
+    let tree = said(&["report", &before, "--by", "site", "--focus", start, "--weight", "calls"]);
+    assert!(tree.contains("        10  100.0 %  ████████  Allocates.doStart:"), "{tree}");
+    assert!(tree.lines().any(|l| l.starts_with("        10 ") && l.ends_with("  main")), "{tree}");
+    let classes = said(&["report", &before, "--by", "class", "--focus", start, "--weight", "calls"]);
+    assert!(classes.lines().any(|l| l.starts_with("        10  100.0 %") && l.ends_with("  byte[]")), "{classes}");
+    let threads = said(&["report", &after, "--by", "thread"]);
+    assert!(threads.lines().any(|l| l.ends_with("box-maker")), "{threads}");
+    let svg = said(&["report", &before, "--by", "site", "--format", "svg"]);
+    assert!(svg.starts_with("<svg ") && svg.contains("<title>Allocates.doStart\n"), "{svg}");
+    let folded = said(&["report", &before, "--focus", start, "--weight", "calls", "--format", "folded"]);
+    assert_eq!(folded, "Allocates.doStart;Allocates.arrays 10\n");
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&["report", &before, "--by", "site", "--format", "json"])).expect("JSON");
+    assert_eq!((&json["schema"], &json["chunks"]), (&"plimsoll.allocations/2".into(), &serde_json::Value::Null));
+    let pprof = Path::new(&before).with_extension("pb.gz");
+    said(&["report", &before, "--by", "site", "--format", "pprof", "-o", &pprof.display().to_string()]);
+    assert_eq!(std::fs::read(pprof).expect("written")[..2], [0x1f, 0x8b]);
+
+    let diff = said(&["diff", &before, &after, "--by", "site", "--weight", "calls"]);
+    let new = diff.find("\nnew: ").expect("new ones");
+    let more = diff.find("Allocates.doMore").expect("the new stack");
+    assert!(new < more && diff[..more].contains("+7 slow paths"), "{diff}");
+    assert!(said(&["diff", &before, &after, "--by", "site", "--format", "svg"]).contains("Allocates.doMore"));
+    // Without any of these a recording is shown as curves.
+    assert!(!said(&["report", &before]).contains("slow paths"));
+    // A part of it that ends before anything was allocated.
+    assert!(!said(&["report", &before, "--by", "site", "--to", "+0s"]).contains("doStart"));
+}
+
+#[test]
+fn what_can_not_be_shown_is_one_sentence() {
+    let plain = recorded("plain", false, ["100000", "10", "0"]);
+    let text = said(&["report", &plain, "--by", "site"]);
+    assert!(text.contains("sampled: "), "{text}");
+    assert!(text.contains("jfr configure jdk.ObjectAllocationInNewTLAB#enabled=true"), "{text}");
+    for (arguments, sentence) in [
+        (&["report", &plain, "--by", "module"][..], "--by module: Java code has none here"),
+        (&["report", &plain, "--by", "site", "--measure", "live"], "there is no 'live' in bytes here, only slow_path"),
+        (&["report", &plain, "--focus", "("], "--focus (: it is no regular expression"),
+        (&["report", "1", "--by", "class"], "--by class is for flight recordings"),
+    ] {
+        let output = plimsoll(arguments);
+        let problem = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && problem.contains(sentence), "{arguments:?}: {output:?}");
+    }
+}
+
+/// The start-up flame graph of mmap calls, without perf, root or a rebuild: 24 arrays of 1 MiB are 24 slow paths of main,
+/// each a heap chunk of its own.
+#[test]
+fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
+    let segments = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("allocation-segments-{}", std::process::id()));
+    let dir = segments.display().to_string();
+    let image = stage::native_image("app").expect("the image `app`").display().to_string();
+    said(&["run", "--dir", &dir, "--report", "none", "--", &image, "24", "1", "1", "4", "0"]);
+    let calls = ["--measure", "mapped", "--weight", "calls"];
+    let folded = said(&[&["report", &dir, "--by", "site", "--format", "folded"], &calls[..]].concat());
+    let count = |wanted: &dyn Fn(&str) -> bool| -> u64 {
+        let lines = folded.lines().filter_map(|l| l.rsplit_once(' ')).filter(|(stack, _)| wanted(stack));
+        lines.map(|(_, n)| n.parse::<u64>().expect("calls")).sum()
+    };
+    let is_slow = |stack: &str| stack.contains("ThreadLocalAllocation.slowPathNew");
+    let own = count(&|stack| is_slow(stack) && stack.contains("App.main") && stack.contains("allocateUnalignedChunk"));
+    assert_eq!(own, 24, "{folded}");
+    let slow_paths = count(&is_slow);
+    assert!((25..40).contains(&slow_paths), "{slow_paths} of {folded}");
+    let text = said(&[&["report", &dir, "--by", "site"], &calls[..]].concat());
+    let line = format!("slow paths of the Java heap (slowPathNew*): {slow_paths} mapping calls: ");
+    let bytes = text.lines().find_map(|l| l.strip_prefix(&line)).unwrap_or_else(|| panic!("{text}"));
+    assert!(bytes.starts_with("2") && bytes.ends_with(" MiB of heap chunks"), "{bytes}");
+    // And the heap is booked as such, whatever the mode of the stacks.
+    let json: serde_json::Value = serde_json::from_str(&said(&["report", &dir, "--format", "json"])).expect("JSON");
+    let committed = |name: &str| {
+        let categories = json["categories"].as_array().expect("categories");
+        let of = categories.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no {name}"));
+        of["committed_bytes"].as_u64().expect("bytes")
+    };
+    assert!(committed("Java Heap") >= 24 << 20 && committed("Image Heap") > 1 << 20);
+    let _ = std::fs::remove_dir_all(segments);
+}

@@ -1,0 +1,226 @@
+//! Running JVMs to attach to: every JDK of the machine from 17 on, and a JRE 21 out of a Python package.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::stage;
+
+pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+pub fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures")
+}
+
+pub fn scratch(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("attach").join(name);
+    std::fs::create_dir_all(&dir).expect("scratch directory");
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).expect("private directory");
+    dir
+}
+
+pub struct Jdk {
+    pub home: PathBuf,
+    pub major: u32,
+    /// A JRE has no compiler and no headers of its own: those of another's JDK will do.
+    kit: PathBuf,
+}
+
+/// Of the JDKs from 17 on under /usr/lib/jvm and JAVA_HOME one for each major version, and 21. Oldest first.
+pub fn jdks() -> &'static [Jdk] {
+    static JDKS: OnceLock<Vec<Jdk>> = OnceLock::new();
+    JDKS.get_or_init(|| {
+        let installed = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
+        let homes = installed.chain(std::env::var_os("JAVA_HOME").map(PathBuf::from));
+        let homes = homes.filter_map(|home| home.canonicalize().ok()).filter(|home| home.join("bin/javac").exists());
+        let of = |home: PathBuf| Some(Jdk { major: major(&home)?, kit: home.clone(), home });
+        let mut jdks: Vec<Jdk> = homes.filter_map(of).filter(|jdk| jdk.major >= 17).collect();
+        jdks.sort_by_key(|jdk| jdk.major);
+        jdks.dedup_by_key(|jdk| jdk.major);
+        let oldest = jdks.first().expect("a JDK from 17 on under /usr/lib/jvm or JAVA_HOME").kit.clone();
+        if jdks.iter().all(|jdk| jdk.major != 21) {
+            assert!(major(&oldest) < Some(21), "no JDK that compiles for 21");
+            jdks.push(Jdk { home: stage::jre_21(), major: 21, kit: oldest });
+            jdks.sort_by_key(|jdk| jdk.major);
+        }
+        jdks
+    })
+}
+
+fn major(home: &Path) -> Option<u32> {
+    let release = fs::read_to_string(home.join("release")).ok()?;
+    release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse().ok()
+}
+
+impl Jdk {
+    /// The fixture's classes, compiled once.
+    pub fn classes(&self) -> PathBuf {
+        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let sources = fixtures().join("java/attach");
+        let classes = scratch(&format!("classes-{}-{}", self.major, std::process::id()));
+        if !classes.join("Rounds.class").exists() {
+            let mut javac = Command::new(self.kit.join("bin/javac"));
+            javac.args(["-nowarn", "-g", "-d"]).arg(&classes);
+            javac.args(["Rounds.java", "Orders.java"].map(|name| sources.join(name)));
+            if self.major >= 22 {
+                javac.arg(sources.join("Pointers.java"));
+            }
+            stage::must(&mut javac);
+        }
+        classes
+    }
+
+    /// A fixture's JNI library.
+    pub fn native(&self, name: &str) -> PathBuf {
+        let to = self.classes().join(format!("lib{name}.so"));
+        let include = self.kit.join("include");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", "-g", "-shared", "-fPIC", "-I"]).arg(&include).arg("-I").arg(include.join("linux"));
+        stage::must(gcc.arg(fixtures().join(format!("java/attach/{name}.c"))).arg("-o").arg(&to));
+        to
+    }
+
+    pub fn java(&self, flags: &[&str], main: &[&str]) -> Command {
+        let mut java = Command::new(self.home.join("bin/java"));
+        java.args(["-XX:NativeMemoryTracking=off", "-Xmx64m"]).args(flags);
+        if self.major >= 22 {
+            java.args(["--enable-native-access=ALL-UNNAMED"]);
+        }
+        java.arg("-cp").arg(self.classes()).args(main);
+        java
+    }
+
+    pub fn start(&self, name: &str, flags: &[&str]) -> Java {
+        Java::start(self.java(flags, &["Rounds"]), &format!("{name}-{}", self.major))
+    }
+
+    /// A service that leaks in a JNI library.
+    pub fn leaks(&self) -> Java {
+        let library = self.native("orders");
+        let java = self.java(&[], &["Orders", library.to_str().expect("a path")]);
+        Java::start(java, &format!("orders-{}", self.major))
+    }
+}
+
+/// A running fixture: commands go in, one line comes back for each. Killed when dropped.
+pub struct Java {
+    pub child: Child,
+    /// The JVM's, which may be a child of `child`.
+    id: u32,
+    input: ChildStdin,
+    lines: Receiver<String>,
+    pub errors: PathBuf,
+}
+
+impl Java {
+    pub fn start(mut java: Command, name: &str) -> Java {
+        java.env("PLIMSOLL_DIR", scratch(&format!("segments-{name}"))).env("XDG_CACHE_HOME", scratch("cache"));
+        Java::start_as_it_is(java, name)
+    }
+
+    /// With the environment that the command has.
+    pub fn start_as_it_is(mut java: Command, name: &str) -> Java {
+        let errors = scratch("errors").join(name);
+        let errors_file = fs::File::create(&errors).expect("a file");
+        let started = java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors_file).spawn();
+        let mut child = started.unwrap_or_else(|e| panic!("{java:?}: {e}"));
+        let (to, lines) = channel();
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+        let input = child.stdin.take().expect("piped");
+        let mut java = Java { id: child.id(), child, input, lines, errors };
+        assert_eq!(java.answer(), "ready", "{name}");
+        java.id = innermost(java.id);
+        java
+    }
+
+    pub fn pid(&self) -> String {
+        self.id.to_string()
+    }
+
+    pub fn input(&mut self) -> &mut ChildStdin {
+        &mut self.input
+    }
+
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.errors).unwrap_or_default()
+    }
+
+    fn answer(&self) -> String {
+        let answer = self.lines.recv_timeout(Duration::from_secs(120));
+        answer.unwrap_or_else(|_| panic!("no answer; it says: {}", self.said()))
+    }
+
+    pub fn tell(&mut self, command: &str) -> String {
+        writeln!(self.input, "{command}").expect("the program reads");
+        self.answer()
+    }
+
+    /// Blocks and bytes of each kind that the program holds, and how many operations it has done.
+    pub fn stop(&mut self) -> Log {
+        let line = self.tell("stop");
+        let numbers: Vec<u64> = line.split(' ').skip(1).map(|n| n.parse().expect("a number")).collect();
+        assert_eq!(numbers.len(), 9, "{line}");
+        let of = |i: usize| (numbers[2 * i], numbers[2 * i + 1]);
+        Log { unsafe_: of(0), pointers: of(1), inflaters: of(2).0, jni: of(3), operations: numbers[8] }
+    }
+
+    pub fn plimsoll(&self, arguments: &[&str]) -> Output {
+        plimsoll(arguments)
+    }
+
+    pub fn done(&self, arguments: &[&str]) -> String {
+        let output = self.plimsoll(arguments);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{arguments:?}: {out}{err}{}", self.said());
+        out.into_owned()
+    }
+
+    pub fn report(&self) -> Value {
+        serde_json::from_str(&self.done(&["report", &self.pid(), "--by", "caller", "--format", "json"])).expect("JSON")
+    }
+
+    pub fn mappings(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/maps", self.id)).expect("maps")
+    }
+}
+
+impl Drop for Java {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn plimsoll(arguments: &[&str]) -> Output {
+    Command::new(PLIMSOLL)
+        .args(arguments)
+        .env("XDG_CACHE_HOME", scratch("cache"))
+        .stdin(Stdio::null())
+        .output()
+        .expect("plimsoll")
+}
+
+/// What the program holds, by its own account.
+#[derive(Debug)]
+pub struct Log {
+    pub unsafe_: (u64, u64),
+    pub pointers: (u64, u64),
+    pub inflaters: u64,
+    pub jni: (u64, u64),
+    pub operations: u64,
+}
+
+/// The last of a line of only children: of unshare, setpriv and the like, what they started.
+fn innermost(pid: u32) -> u32 {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
+    children.split_whitespace().next().map_or(pid, |child| innermost(child.parse().expect("a PID")))
+}

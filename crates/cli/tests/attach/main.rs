@@ -1,0 +1,342 @@
+//! `plimsoll attach` and `detach` on running JVMs, 17, 21 and 25: the books against the program's own
+//! log over rounds under load, nothing that grows with them, plain calls after a detach, and every refusal in one line.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+mod kit;
+mod places;
+#[allow(dead_code)]
+#[path = "../subjects/stage.rs"]
+mod stage;
+mod trouble;
+
+use kit::{Java, Log, PLIMSOLL, jdks, plimsoll, scratch};
+
+/// Live blocks and requested bytes of a category.
+fn category(report: &Value, name: &str) -> (u64, u64) {
+    let all = report["categories"].as_array().expect("categories");
+    let of =
+        |c: &Value| (c["live_count"].as_u64().expect("a number"), c["requested_bytes"].as_u64().expect("a number"));
+    all.iter().filter(|c| c["name"] == name).map(of).fold((0, 0), |sum, c| (sum.0 + c.0, sum.1 + c.1))
+}
+
+fn dump(report: &Value) -> String {
+    let all = report["categories"].as_array().expect("categories").iter();
+    all.map(|c| format!("\n{} {} {}", c["name"], c["live_count"], c["requested_bytes"])).collect()
+}
+
+fn counter(report: &Value, name: &str) -> u64 {
+    let counters = report["counters"].as_array().expect("counters");
+    counters.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no counter {name}"))["value"]
+        .as_u64()
+        .expect("a number")
+}
+
+/// A round: attach under load, free what is from before, compare. Answers the report.
+fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
+    let pid = java.pid();
+    java.done(&["attach", &pid, "--sites", sites]);
+    if looks_up {
+        java.tell("lookup");
+    }
+    assert_eq!(java.tell("turn"), "turned");
+    let log = java.stop();
+    let report = java.report();
+    assert_eq!(unsafe_blocks(java, &report, sites, log.unsafe_), log.unsafe_, "Unsafe: {log:?}{}", dump(&report));
+    for (name, held) in [("code in no file", log.pointers), ("librounds.so", log.jni)] {
+        assert_eq!(category(&report, name), held, "{name}: {log:?}{}", dump(&report));
+    }
+    // The stream, by libzip, and its state, by zlib.
+    assert_eq!(category(&report, "zlib").0, 2 * log.inflaters, "zlib: {log:?}");
+    assert_eq!(counter(&report, "unbooked_blocks"), 0);
+    assert_eq!(counter(&report, "faults"), 0);
+    assert_eq!(counter(&report, "import_words_left"), 0);
+    assert_eq!(java.tell("go"), "gone");
+    (log, report)
+}
+
+/// Those of Unsafe: a category, where libjvm's symbols name it. Else they stand beside the VM's own, and only whole stacks
+/// tell them apart: in sampled mode nothing does, and what the program says is taken if there is room for it.
+fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> (u64, u64) {
+    let (named, unnamed) = (category(report, "Other"), category(report, "libjvm.so"));
+    if named.0 > 0 {
+        return (named.0 + unnamed.0, named.1 + unnamed.1);
+    }
+    if sites == "sampled" {
+        return (said.0.min(unnamed.0), said.1.min(unnamed.1));
+    }
+    let report = java.done(&["report", &java.pid(), "--by", "site", "--format", "json"]);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let is_unsafe = |site: &&Value| {
+        let mut names = site["frames"].as_array().expect("frames").iter().map(|frame| &frame["function"]);
+        names.any(|name| name.as_str().is_some_and(|name| name.contains("Unsafe.allocateMemory0")))
+    };
+    let of = |site: &Value, name: &str| site[name].as_u64().expect("a number");
+    let found = report["sites"].as_array().expect("sites").iter().filter(is_unsafe);
+    found.fold((0, 0), |sum, s| (sum.0 + of(s, "live_count"), sum.1 + of(s, "requested_bytes")))
+}
+
+/// What must not grow with the rounds: mappings of the tracker's, descriptors, threads' slots, memory of its own.
+fn held(java: &Java, report: &Value) -> [u64; 5] {
+    let maps = java.mappings();
+    let own = maps.lines().filter(|l| l.contains("plimsoll")).count() as u64;
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", java.child.id())).expect("descriptors").count() as u64;
+    let slots = report["threads"].as_array().expect("threads").len() as u64;
+    [own, descriptors, slots, counter(report, "own_private_bytes"), counter(report, "own_reserved_bytes")]
+}
+
+#[test]
+fn a_hundred_rounds_under_load_lose_and_leak_nothing() {
+    for jdk in jdks() {
+        let mut java = jdk.start("rounds", &[]);
+        let (mut exercised, mut settled) = (0, [0; 5]);
+        let modes = ["sampled", "exact"];
+        for n in 0..100 {
+            let (log, report) = round(&mut java, modes[n % 2], n < 3);
+            assert_eq!(counter(&report, "attaches"), n as u64 + 1);
+            assert!(counter(&report, "unknown_frees") > 0, "blocks from before are freed in every round");
+            exercised += log.unsafe_.0 + log.pointers.0 + log.inflaters + log.jni.0;
+            if n == 2 {
+                // From here on under a library that comes while the tracker is attached.
+                assert_eq!(java.tell(&format!("load {}", jdk.native("rounds").display())), "loaded");
+            }
+            if n == 30 {
+                settled = held(&java, &report);
+            }
+            if n == 99 {
+                let [own, descriptors, slots, private, reserved] = held(&java, &report);
+                let then = settled;
+                assert_eq!((own, descriptors, reserved), (then[0], then[1], then[4]), "JDK {}", jdk.major);
+                // A stack or two is met for the first time in any round.
+                assert!(slots <= then[2] + 2, "slots: {slots}, {} in round 30", then[2]);
+                // A thread's memo doubles when it has missed often, up to a bound; what a round leaks would be 69 times that.
+                assert!(private <= 2 * then[3], "private bytes: {private}, {} in round 30", then[3]);
+                assert!(log.jni.0 > 0 && (jdk.major < 22 || log.pointers.0 > 0), "{log:?}");
+            }
+            java.done(&["detach", &java.pid()]);
+        }
+        assert!(exercised > 10_000, "{exercised} blocks compared");
+        println!("exercised: JDK {}: {exercised} live blocks compared in 100 rounds", jdk.major);
+        let warnings = std::fs::read_to_string(&java.errors).expect("errors");
+        let agent = warnings.matches("has been loaded dynamically").count();
+        assert_eq!(agent, usize::from(jdk.major >= 21), "the VM warns once: {warnings}");
+    }
+}
+
+/// After a detach no import table holds a hook, in no object, and the tables' pages are as they were.
+#[test]
+fn a_detach_gives_everything_back() {
+    for jdk in jdks() {
+        let mut java = jdk.start("back", &[]);
+        let library = jdk.native("rounds");
+        let protections = |java: &Java| -> Vec<String> {
+            let maps = java.mappings();
+            let objects = maps.lines().filter(|l| l.contains(".so") && !l.contains("plimsoll"));
+            objects.map(|l| l.split_whitespace().step_by(1).take(2).collect::<Vec<_>>().join(" ")).collect()
+        };
+        java.tell(&format!("load {}", library.display()));
+        let before = protections(&java);
+        let words = hooked_words(&java);
+        assert_eq!(words, 0, "before the attach");
+        java.done(&["attach", &java.pid()]);
+        assert_eq!(protections(&java), before, "attached");
+        assert!(hooked_words(&java) > 30, "{} words hold hooks", hooked_words(&java));
+        java.done(&["detach", &java.pid()]);
+        assert_eq!(hooked_words(&java), 0, "detached");
+        assert_eq!(protections(&java), before, "detached");
+        // The program goes on, on plain calls, and its books stay as they were.
+        let log = java.stop();
+        assert_eq!(java.tell("go"), "gone");
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(java.stop().operations > log.operations);
+        let refused = java.plimsoll(&["report", &java.pid()]);
+        let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(sentence.contains("not attached any more") && sentence.contains(".seg"), "{sentence}");
+        let again = java.plimsoll(&["detach", &java.pid()]);
+        assert_eq!(again.status.code(), Some(2), "{}", String::from_utf8_lossy(&again.stderr));
+    }
+}
+
+/// Words in writable or relocated data of loaded objects that point at the tracker's code.
+fn hooked_words(java: &Java) -> usize {
+    use std::os::unix::fs::FileExt;
+    let maps = java.mappings();
+    let range = |line: &str| {
+        let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+        Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
+    };
+    let own = maps.lines().filter(|l| l.contains("libplimsoll") && l.contains("r-xp")).find_map(range);
+    let Some(own) = own else { return 0 };
+    let memory = std::fs::File::open(format!("/proc/{}/mem", java.child.id())).expect("its memory");
+    let objects = maps.lines().filter(|l| l.contains(".so") && !l.contains("plimsoll") && !l.contains("r-x"));
+    let mut words = 0;
+    for range in objects.filter_map(range) {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        if memory.read_exact_at(&mut bytes, range.start).is_ok() {
+            let word = |w: &[u8]| u64::from_ne_bytes(w.try_into().expect("eight bytes"));
+            words += bytes.chunks_exact(8).filter(|w| own.contains(&word(w))).count();
+        }
+    }
+    words
+}
+
+/// `plimsoll attach PID && sleep … && plimsoll diff …` names the Java line that leaks, and what it calls, in each mode.
+#[test]
+fn a_leak_behind_jni_is_named_by_its_java_line() {
+    for jdk in jdks() {
+        let java = jdk.leaks();
+        for sites in ["sampled", "exact"] {
+            let file = |n: u32| scratch(&format!("leak-{}", jdk.major)).join(format!("{sites}-{n}.json"));
+            java.done(&["attach", &java.pid(), "--sites", sites, "--sample", "65536"]);
+            let save = |n: u32| {
+                let to = file(n);
+                let to = to.to_str().expect("a path");
+                java.done(&["report", &java.pid(), "--by", "site", "--format", "json", "-o", to]);
+            };
+            save(1);
+            std::thread::sleep(Duration::from_secs(4));
+            save(2);
+            let [before, after] = [file(1), file(2)].map(|f| f.to_str().expect("a path").to_string());
+            let diff = java.done(&["diff", &before, &after, "--by", "site"]);
+            // The stack that grew by megabytes, and only that one.
+            let lines: Vec<&str> = diff.lines().collect();
+            let by_mebibytes = |l: &str| {
+                let mut words = l.split_whitespace();
+                words.next().is_some_and(|n| n.starts_with('+')) && words.next() == Some("MiB")
+            };
+            // What has no stack (other samples' blocks, mappings) has no frames below.
+            let has_frames = |i: usize| lines.get(i + 1).is_some_and(|l| l.starts_with("        ") && !l.contains('→'));
+            let stacks: Vec<usize> = (3..lines.len()).filter(|&i| by_mebibytes(lines[i]) && has_frames(i)).collect();
+            assert_eq!(stacks.len(), 1, "JDK {} {sites}: {diff}", jdk.major);
+            let stack: Vec<&str> = lines[stacks[0] + 1..].iter().take(5).map(|l| l.trim()).collect();
+            for (frame, words) in stack.iter().zip([
+                &["keep", "orders.c"][..],
+                &["Java_Orders_sign", "orders.c"],
+                &["Orders.sign"],
+                &["Orders.handle", ":9"],
+                &["Orders.main", ":23"],
+            ]) {
+                assert!(words.iter().all(|w| frame.contains(w)), "JDK {} {sites}: {frame} in {diff}", jdk.major);
+            }
+            java.done(&["detach", &java.pid()]);
+        }
+    }
+}
+
+/// Blocks from before are one line, sized by glibc's arenas: what the program holds of them, within the stated error.
+#[test]
+fn blocks_from_before_are_one_line() {
+    for jdk in jdks() {
+        let mut java = jdk.start("before", &[]);
+        let mut before = java.stop();
+        // The machine may be busy: the program has to hold something first.
+        while before.operations < 5_000 {
+            assert_eq!(java.tell("go"), "gone");
+            std::thread::sleep(Duration::from_millis(200));
+            before = java.stop();
+        }
+        java.done(&["attach", &java.pid()]);
+        let line = |java: &Java| {
+            let report = java.report();
+            let of = |name: &str| report["before_the_attach"][name].as_u64().expect("the line");
+            assert_eq!(report["before_the_attach"]["grade"], "derived");
+            (of("live_bytes"), of("live_count"), of("error_bytes"))
+        };
+        let (bytes, blocks, _) = line(&java);
+        let held = before.unsafe_.0 + before.pointers.0 + 2 * before.inflaters;
+        assert!(blocks > held && bytes > before.unsafe_.1, "{blocks} blocks, {bytes} B; {before:?}");
+        // All of the program's go, others come: what is from before has become less by what was there.
+        assert_eq!(java.tell("go"), "gone");
+        assert_eq!(java.tell("turn"), "turned");
+        let now = java.stop();
+        let (later, fewer, error) = line(&java);
+        println!(
+            "exercised: JDK {}: {bytes} B in {blocks} blocks, then {later} B ± {error} in {fewer}; {before:?} {now:?}",
+            jdk.major
+        );
+        let gone = before.unsafe_.1 + before.pointers.1;
+        // Pairs of pointers from before the attach go on past the hooks: theirs are besides, too.
+        let slack = error + 2 * now.pointers.1.max(before.pointers.1) + (1 << 20);
+        assert!(later + gone <= bytes + slack, "{bytes} B, then {later} B ± {error}, {gone} B were freed");
+        assert!(fewer < blocks, "{blocks} blocks, then {fewer}");
+    }
+}
+
+#[test]
+fn what_cannot_be_attached_to_is_refused_in_one_line() {
+    let refused = |arguments: &[&str], words: &[&str]| {
+        let output = plimsoll(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(words.iter().all(|w| said.contains(w)), "{arguments:?}: {said}");
+    };
+    refused(&["attach", "999999999"], &["there is no process 999999999"]);
+    refused(&["detach", "999999999"], &["there is no process 999999999"]);
+    let mut sleep = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let pid = sleep.id().to_string();
+    refused(&["attach", &pid], &[&pid, "no HotSpot JVM", "plimsoll run"]);
+    refused(&["detach", &pid], &[&pid, "not attached"]);
+    sleep.kill().expect("our child");
+    // Not waited for: a zombie.
+    std::thread::sleep(Duration::from_millis(20));
+    refused(&["attach", &pid], &[&pid, "has ended"]);
+    sleep.wait().expect("our child");
+    refused(&["attach", &pid], &["there is no process"]);
+
+    let jdk = jdks().last().expect("a JDK");
+    let java = jdk.start("refused", &["-XX:+DisableAttachMechanism"]);
+    refused(&["attach", &java.pid(), "--yes"], &[&java.pid(), "DisableAttachMechanism"].map(|w| w));
+    drop(java);
+    let java = jdk.start("stopped", &["-XX:+EnableDynamicAgentLoading"]);
+    let task = std::fs::read_dir(format!("/proc/{}/task", java.pid())).expect("threads");
+    let thread = task.flatten().filter_map(|t| t.file_name().into_string().ok()).find(|t| *t != java.pid());
+    refused(&["attach", &thread.expect("a thread")], &["is a thread of process", &java.pid()]);
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &java.pid()]).status().expect("kill").success());
+    signal("-STOP");
+    refused(&["attach", &java.pid()], &[&java.pid(), "stopped"]);
+    signal("-CONT");
+    assert!(plimsoll(&["attach", &java.pid()]).status.success(), "it goes on");
+    drop(java);
+    if jdk.major >= 21 {
+        let java = jdk.start("shut", &["-XX:-EnableDynamicAgentLoading"]);
+        let output = plimsoll(&["attach", &java.pid(), "--yes"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && said.contains("-XX:-EnableDynamicAgentLoading"), "{said}");
+    }
+}
+
+/// A process that runs under the tracker: attach switches its sites, detach puts them off, and the books go on.
+#[test]
+fn what_is_tracked_from_the_start_keeps_its_books() {
+    let dir = scratch("segments-from-the-start");
+    let mut run = Command::new(PLIMSOLL)
+        .args(["run", "--dir"])
+        .arg(&dir)
+        .args(["--", "sleep", "60"])
+        .env("XDG_CACHE_HOME", scratch("cache"))
+        .spawn()
+        .expect("plimsoll");
+    let pid = run.id().to_string();
+    let said = |arguments: &[&str]| {
+        let output = Command::new(PLIMSOLL).args(arguments).env("PLIMSOLL_DIR", &dir).output().expect("plimsoll");
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &err)
+    };
+    let mut tries = 0;
+    while said(&["report", &pid]).0 != Some(0) && tries < 200 {
+        std::thread::sleep(Duration::from_millis(20));
+        tries += 1;
+    }
+    let (code, text) = said(&["attach", &pid, "--sites", "exact"]);
+    assert!(code == Some(0) && text.contains("tracked already") && text.contains("exact"), "{text}");
+    let (code, text) = said(&["detach", &pid]);
+    assert!(code == Some(0) && text.contains("stays"), "{text}");
+    assert_eq!(said(&["report", &pid]).0, Some(0), "its books go on");
+    run.kill().expect("our child");
+    run.wait().expect("our child");
+}

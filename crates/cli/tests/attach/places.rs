@@ -1,0 +1,285 @@
+//! Where the target lives, and whose it is: containers, roots of its own, places that nothing can be run from, other users.
+//! What needs root is counted and said where the machine can't.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::kit::{Java, Jdk, PLIMSOLL, jdks, plimsoll};
+use crate::stage::{Scratch, say};
+
+const NOBODY: u32 = 65534;
+
+/// Whether this machine lets us do this; a case that it can't is said.
+fn can(case: &str, command: &mut Command) -> bool {
+    let can = command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success());
+    if !can {
+        say(&format!("attach, {case}: skipped, the machine doesn't allow {command:?}"));
+    }
+    can
+}
+
+pub fn can_contain(case: &str) -> bool {
+    can(case, Command::new("unshare").args(["-mpf", "--mount-proc", "mount", "-t", "tmpfs", "none", "/mnt"]))
+}
+
+/// The command in PID and mount namespaces of its own, after a script of mounts.
+pub fn contained(unshare: &[&str], script: &str, command: &Command) -> Command {
+    let mut inside = Command::new("unshare");
+    inside.args(["-mpf", "--mount-proc", "--kill-child"]).args(unshare);
+    inside.args(["sh", "-e", "-c", &format!("{script}\nexec \"$@\""), "sh"]);
+    inside.arg(command.get_program()).args(command.get_args());
+    inside
+}
+
+/// A round on a JVM wherever it is: attached, the books are its program's, and detached it goes on.
+fn goes_through(java: &mut Java, context: &str) -> String {
+    let said = java.done(&["attach", &java.pid(), "--sites", "exact"]);
+    assert!(said.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{said}");
+    assert_eq!(java.tell("turn"), "turned");
+    let log = java.stop();
+    let report = java.report();
+    let inflaters = crate::category(&report, "zlib").0;
+    assert_eq!(inflaters, 2 * log.inflaters, "{context}: {log:?}{}", crate::dump(&report));
+    assert!(inflaters > 0 && report["state"] == "live", "{context}: {log:?}");
+    assert_eq!(java.tell("go"), "gone");
+    java.done(&["detach", &java.pid()]);
+    let again = java.done(&["attach", &java.pid(), "--sites", "sampled"]);
+    assert!(again.contains("attached to process"), "{context}: {again}");
+    assert_eq!(java.tell("turn"), "turned");
+    java.done(&["detach", &java.pid()]);
+    said
+}
+
+/// The mapped library's place, as the target sees it.
+fn library(java: &Java) -> String {
+    let maps = java.mappings();
+    let line = maps.lines().find(|line| line.contains("libplimsoll-")).expect("the library is mapped");
+    line.split_once('/').map(|(_, path)| format!("/{path}")).expect("a path")
+}
+
+/// PID, mount and IPC of its own, with /tmp and /dev/shm of its own, as docker gives them.
+#[test]
+fn in_a_container() {
+    if !can_contain("a container") {
+        return;
+    }
+    for jdk in jdks() {
+        let mounts = "mount -t tmpfs none /tmp; mount -t tmpfs -o mode=1777 none /dev/shm";
+        let mut command = contained(&["-i", "-u"], mounts, &jdk.java(&[], &["Rounds"]));
+        command.env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR");
+        let mut java = Java::start_as_it_is(command, &format!("container-{}", jdk.major));
+        assert_ne!(java.pid(), java.child.id().to_string(), "it runs in namespaces of its own");
+        let said = goes_through(&mut java, &format!("JDK {}", jdk.major));
+        assert!(said.contains("/root/dev/shm/plimsoll-0/1-"), "the segment is process 1's: {said}");
+        assert!(library(&java).starts_with("/tmp/plimsoll-0-cache/"), "{}", library(&java));
+        assert!(!Path::new("/dev/shm/plimsoll-0/1-").exists());
+    }
+}
+
+/// A root of its own, in which the directories of this machine are only partly.
+#[test]
+fn in_a_root_of_its_own() {
+    if !can_contain("a root of its own") {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let root = Scratch::new("root");
+    let java = jdk.java(&[], &["Rounds"]);
+    let classes = jdk.classes();
+    let script = format!(
+        "mount -t tmpfs none {root}; cd {root}; mkdir proc tmp etc dev home
+         for d in usr lib lib64 bin; do mkdir $d; mount --rbind /$d $d; done
+         mkdir -p .{classes} .{home}
+         mount --bind {classes} .{classes}; mount --bind {home} .{home}
+         mount -t proc none proc; mount -t tmpfs none dev; mkdir dev/shm; mknod dev/null c 1 3; mknod dev/random c 1 8; mknod dev/urandom c 1 9
+         set -- chroot {root} \"$@\"",
+        root = root.path().display(),
+        classes = classes.display(),
+        home = jdk.home.display(),
+    );
+    let mut command = contained(&[], &script, &java);
+    command.env("HOME", "/home").env_remove("XDG_CACHE_HOME").env_remove("PLIMSOLL_DIR");
+    let mut java = Java::start_as_it_is(command, "root");
+    let link = fs::read_link(format!("/proc/{}/root", java.pid())).expect("its root");
+    assert_eq!(link, root.path());
+    goes_through(&mut java, "chroot");
+    assert!(library(&java).contains("/tmp/plimsoll-0-cache/"), "{}", library(&java));
+    assert!(!Path::new("/home/.cache/plimsoll").exists(), "nothing was written outside");
+}
+
+/// Nothing can be run from /tmp, nor from the caches: the next place is found. Where there is none, one sentence names each.
+#[test]
+fn where_nothing_can_be_run_from() {
+    if !can_contain("noexec") {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let start = |name: &str, noexec: &[&str]| {
+        let mounts =
+            noexec.iter().map(|d| format!("mount -t tmpfs -o noexec,mode=1777 none {d}\n")).collect::<String>();
+        let mounts = format!("{mounts}mkdir -p /tmp/home/.cache /tmp/xdg; chmod 700 /tmp/home /tmp/xdg");
+        let mut command = contained(&[], &mounts, &jdk.java(&[], &["Rounds"]));
+        command.env("HOME", "/tmp/home").env("XDG_CACHE_HOME", "/tmp/xdg").env_remove("PLIMSOLL_DIR");
+        Java::start_as_it_is(command, name)
+    };
+    let mut java = start("noexec", &["/tmp", "/var/tmp"]);
+    goes_through(&mut java, "noexec");
+    assert!(library(&java).starts_with("/dev/shm/plimsoll-0-cache/"), "{}", library(&java));
+
+    let mut java = start("noexec-everywhere", &["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"]);
+    let output = plimsoll(&["attach", &java.pid(), "--yes"]);
+    let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
+    let last = sentence.lines().last().expect("a sentence");
+    assert_eq!(output.status.code(), Some(2), "{sentence}");
+    for place in ["/tmp/xdg/plimsoll", "/tmp/home/.cache/plimsoll", "/var/tmp/", "/dev/shm/", "/var/cache/", "/run/"] {
+        assert!(last.contains(place), "{place}: {last}");
+    }
+    assert!(last.contains("is mounted noexec") && last.contains("plimsoll run"), "{last}");
+    assert!(!java.mappings().contains("plimsoll"), "nothing was left in it");
+    assert_eq!(java.tell("turn"), "turned");
+}
+
+/// A place that is full is passed over; what was begun there is gone.
+#[test]
+fn where_the_cache_is_full() {
+    if !can_contain("a full cache") {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let mounts = "mount -t tmpfs none /tmp; mkdir /tmp/small; mount -t tmpfs -o size=64k none /tmp/small; mount -t tmpfs none /dev/shm";
+    let mut command = contained(&[], mounts, &jdk.java(&[], &["Rounds"]));
+    command.env("XDG_CACHE_HOME", "/tmp/small").env("HOME", "/nowhere").env_remove("PLIMSOLL_DIR");
+    let mut java = Java::start_as_it_is(command, "full-cache");
+    goes_through(&mut java, "full cache");
+    assert!(library(&java).starts_with("/tmp/plimsoll-0-cache/"), "{}", library(&java));
+    let left = fs::read_dir(format!("/proc/{}/root/tmp/small/plimsoll", java.pid())).expect("it was tried");
+    assert_eq!(left.count(), 0, "half a library was left");
+}
+
+/// A copy of a program or folder where any user may go.
+fn open_to_all(scratch: &Scratch, from: &Path) -> PathBuf {
+    let to = scratch.path().join(from.file_name().expect("a name"));
+    assert!(Command::new("cp").arg("-r").arg(from).arg(&to).status().expect("cp").success());
+    assert!(Command::new("chmod").args(["-R", "a+rX"]).arg(&to).status().expect("chmod").success());
+    to
+}
+
+/// The JVM of another user, as that user would start it.
+fn of_nobody(jdk: &Jdk, scratch: &Scratch, wrap: &[&str], name: &str) -> Java {
+    let classes = open_to_all(scratch, &jdk.classes());
+    let own = |name: &str| {
+        let folder = scratch.path().join(name);
+        fs::create_dir_all(&folder).expect("a folder");
+        chown(&folder, Some(NOBODY), Some(NOBODY)).expect("root may");
+        fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).expect("root may");
+        folder
+    };
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"]).args(wrap);
+    let java = if jdk.home.starts_with("/usr") {
+        jdk.home.join("bin/java")
+    } else {
+        open_to_all(scratch, &jdk.home).join("bin/java")
+    };
+    command.arg(java).args(["-Xmx64m", "-cp"]).arg(classes).arg("Rounds");
+    command.env("HOME", own("home")).env("XDG_CACHE_HOME", own("cache")).env("PLIMSOLL_DIR", own("books"));
+    command.current_dir(scratch.path());
+    Java::start_as_it_is(command, &format!("{name}-{}", jdk.major))
+}
+
+fn is_root(case: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        say(&format!("attach, {case}: skipped, it takes root to become another user"));
+    }
+    root
+}
+
+#[test]
+fn root_attaches_to_another_user_s() {
+    if !is_root("another user's") {
+        return;
+    }
+    for jdk in jdks() {
+        let scratch = Scratch::new("nobody");
+        let mut java = of_nobody(jdk, &scratch, &[], "nobody");
+        let said = goes_through(&mut java, &format!("JDK {}, nobody's", jdk.major));
+        assert!(said.contains(&format!("{}/books/", scratch.path().display())), "{said}");
+        use std::os::unix::fs::MetadataExt;
+        let entries = |name: &str| fs::read_dir(scratch.path().join(name)).expect("it is there").flatten();
+        let files: Vec<_> = entries("cache/plimsoll").chain(entries("books")).map(|e| e.path()).collect();
+        assert!(files.len() >= 3, "library, rules, segment: {files:?}");
+        for file in files {
+            assert_eq!(file.metadata().expect("a file").uid(), NOBODY, "{}", file.display());
+        }
+    }
+}
+
+/// In a user namespace, where root outside is nobody in particular: the VM takes commands from its own user only.
+#[test]
+fn root_attaches_into_a_user_namespace() {
+    let mut inside = Command::new("setpriv");
+    inside.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"]);
+    inside.args(["unshare", "-Umpf", "--map-root-user", "--mount-proc", "true"]);
+    if !is_root("a user namespace") || !can("a user namespace", &mut inside) {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let scratch = Scratch::new("namespace");
+    let wrap = ["unshare", "-Umpf", "--map-root-user", "--mount-proc", "--kill-child"];
+    let mut java = of_nobody(jdk, &scratch, &wrap, "namespace");
+    goes_through(&mut java, "a user namespace");
+}
+
+/// Who may not is told so in one sentence, with what to type, and nothing happens.
+#[test]
+fn another_user_is_refused() {
+    if !is_root("another user") {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let mut java = jdk.start("roots", &["-XX:+EnableDynamicAgentLoading"]);
+    let scratch = Scratch::new("other");
+    let copy = open_to_all(&scratch, Path::new(PLIMSOLL));
+    for verb in ["attach", "detach"] {
+        let mut command = Command::new(&copy);
+        command.args([verb, &java.pid()]).uid(NOBODY).gid(NOBODY).env("HOME", "/nowhere").env_remove("PLIMSOLL_DIR");
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.lines().count() == 1 && said.contains("another user's"), "{said}");
+        assert!(said.contains(&format!("sudo plimsoll {verb} {}", java.pid())), "{said}");
+    }
+    assert!(!java.mappings().contains("plimsoll"));
+    assert_eq!(java.tell("turn"), "turned");
+}
+
+/// Root without the right to look into others (as in many containers; CAP_PERFMON is enough from Linux 6.16 on) isn't told to use sudo.
+#[test]
+fn root_that_may_not_is_not_sent_to_sudo() {
+    let without = ["--bounding-set=-sys_ptrace,-perfmon,-sys_admin"];
+    if !is_root("root without capabilities") || !can("no ptrace", Command::new("setpriv").args(without).arg("true")) {
+        return;
+    }
+    // Of another user: its own, root may see without the capability.
+    let mut sleep = Command::new("sleep").arg("60").uid(NOBODY).gid(NOBODY).spawn().expect("sleep");
+    let pid = sleep.id().to_string();
+    for verb in ["attach", "detach"] {
+        let mut command = Command::new("setpriv");
+        let output = command.args(without).arg(PLIMSOLL).args([verb, &pid]).stdin(Stdio::null()).output().expect("it");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.lines().count() == 1
+                && said.contains("root too")
+                && said.contains("CAP_SYS_PTRACE")
+                && !said.contains("sudo"),
+            "{said}"
+        );
+    }
+    sleep.kill().expect("our child");
+    sleep.wait().expect("our child");
+}

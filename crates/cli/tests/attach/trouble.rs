@@ -1,0 +1,288 @@
+//! What may happen in the middle of it: either side is killed, another program takes the target's place, it is stopped, it
+//! forks, many commands come at once, the disk is full, the segment is gone. A clear sentence or a gap; the target goes on.
+
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::kit::{Java, PLIMSOLL, jdks, plimsoll, scratch};
+use crate::places::{can_contain, contained};
+
+fn begin(arguments: &[&str]) -> Child {
+    let mut command = Command::new(PLIMSOLL);
+    command.args(arguments).env("XDG_CACHE_HOME", scratch("cache"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("plimsoll")
+}
+
+/// What is said before the outcome.
+const ANNOUNCED: [&str; 2] = ["will write a warning", "waiting for"];
+
+/// Either done, or one clear sentence besides the announcement of the VM's warning. How it ended.
+#[track_caller]
+fn is_clear(output: &Output, context: &str) -> bool {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let sentences: Vec<&str> = said.lines().filter(|line| !ANNOUNCED.iter().any(|a| line.contains(a))).collect();
+    match output.status.code() {
+        Some(0) => assert!(sentences.is_empty(), "{context}: {said}"),
+        Some(2) => {
+            let one = sentences.len() == 1 && sentences[0].starts_with("plimsoll: ") && !said.contains("panicked");
+            assert!(one && !said.contains("os error"), "{context}: {said}");
+        }
+        other => panic!("{context}: {other:?} {said}"),
+    }
+    output.status.success()
+}
+
+/// How long one attach takes here and now, and one detach: what is done at a part of it meets each of their phases.
+fn durations(java: &Java) -> [Duration; 2] {
+    ["attach", "detach"].map(|verb| {
+        let began = Instant::now();
+        java.done(&[verb, &java.pid()]);
+        began.elapsed()
+    })
+}
+
+/// In every phase of attach and detach the target is killed, or becomes another program.
+#[test]
+fn the_target_goes_away_in_the_middle() {
+    const PHASES: u32 = 6;
+    let (mut done, mut refused) = (0, 0);
+    for (n, action) in ["kill", "exec"].into_iter().enumerate() {
+        for phase in 0..=PHASES {
+            let jdk = &jdks()[(phase as usize + n) % jdks().len()];
+            let library = jdk.native("rounds");
+            let mut first = jdk.start("measured", &[]);
+            let [attach, detach] = durations(&first);
+            for (verb, takes) in [("attach", attach), ("detach", detach)] {
+                // The one that was measured serves for the detach.
+                let mut fresh = (verb == "attach").then(|| jdk.start("gone", &[]));
+                let java = fresh.as_mut().unwrap_or(&mut first);
+                assert_eq!(java.tell(&format!("load {}", library.display())), "loaded");
+                if verb == "detach" {
+                    java.done(&["attach", &java.pid()]);
+                }
+                let command = begin(&[verb, &java.pid()]);
+                sleep(takes * phase / PHASES);
+                match action {
+                    "kill" => java.child.kill().expect("our child"),
+                    _ => writeln!(java.input(), "exec").expect("the program reads"),
+                }
+                let output = command.wait_with_output().expect("plimsoll");
+                let context = format!("JDK {}: {verb}, {action} in phase {phase} of {PHASES}", jdk.major);
+                *if is_clear(&output, &context) { &mut done } else { &mut refused } += 1;
+            }
+        }
+    }
+    println!("exercised: {done} attaches and detaches that were done all the same, {refused} that were refused");
+    assert!(refused > 0 && done + refused == 4 * (PHASES + 1), "{done} {refused}");
+}
+
+/// The command is killed in every phase: the target goes on, and the next command finds its way.
+#[test]
+fn the_command_is_killed_in_the_middle() {
+    const PHASES: u32 = 10;
+    for jdk in jdks() {
+        let mut java = jdk.start("command", &[]);
+        let [attach, detach] = durations(&java);
+        drop(java);
+        // The first attach of all has more phases than a later one.
+        for fresh in [true, false] {
+            java = jdk.start("command", &[]);
+            for phase in 0..=PHASES {
+                for (verb, takes) in [("attach", attach), ("detach", detach)] {
+                    let mut command = begin(&[verb, &java.pid()]);
+                    sleep(takes * phase / PHASES);
+                    command.kill().expect("our child");
+                    command.wait().expect("our child");
+                }
+                if fresh && phase % 4 == 3 {
+                    java = jdk.start("command", &[]);
+                }
+            }
+            assert_eq!(java.tell("turn"), "turned", "JDK {}", jdk.major);
+            java.done(&["attach", &java.pid(), "--sites", "exact"]);
+            assert_eq!(java.tell("turn"), "turned");
+            let log = java.stop();
+            assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters, "JDK {}", jdk.major);
+            assert_eq!(java.tell("go"), "gone");
+            java.done(&["detach", &java.pid()]);
+        }
+    }
+}
+
+/// Many commands at once: each is done or told that another is under way, and the books are those of one attach.
+#[test]
+fn commands_at_the_same_time() {
+    for jdk in jdks() {
+        let mut java = jdk.start("together", &[]);
+        for round in 0..4 {
+            let verbs = [["attach"; 6], ["attach", "detach", "attach", "attach", "detach", "attach"]][round % 2];
+            let all: Vec<Child> = verbs.iter().map(|verb| begin(&[verb, &java.pid()])).collect();
+            let ended = all.into_iter().map(|child| child.wait_with_output().expect("plimsoll"));
+            let done = ended.filter(|output| is_clear(output, "at the same time")).count();
+            assert!(done > 0, "nobody got through");
+        }
+        let output = plimsoll(&["attach", &java.pid()]);
+        is_clear(&output, "after them");
+        assert_eq!(java.tell("turn"), "turned");
+        let log = java.stop();
+        assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters, "JDK {}: {log:?}", jdk.major);
+        assert_eq!(java.tell("go"), "gone");
+        java.done(&["detach", &java.pid()]);
+    }
+}
+
+/// Stopped for a while in every phase; and stopped for good, which is said at once.
+#[test]
+fn a_stopped_target() {
+    const PHASES: u32 = 5;
+    let jdk = &jdks()[0];
+    let mut java = jdk.start("halted", &[]);
+    let [attach, detach] = durations(&java);
+    let pid = java.pid();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
+    for phase in 0..=PHASES {
+        for (verb, takes) in [("attach", attach), ("detach", detach)] {
+            let command = begin(&[verb, &pid]);
+            sleep(takes * phase / PHASES);
+            signal("-STOP");
+            sleep(Duration::from_millis(100));
+            signal("-CONT");
+            is_clear(&command.wait_with_output().expect("plimsoll"), &format!("{verb}, phase {phase}"));
+        }
+    }
+    assert_eq!(java.tell("turn"), "turned");
+    is_clear(&plimsoll(&["attach", &pid]), "it goes on");
+    signal("-STOP");
+    // What needs nothing of the program goes on; what does is refused.
+    let switched = plimsoll(&["attach", &pid, "--sites", "off"]);
+    assert!(String::from_utf8_lossy(&switched.stdout).contains("tracked already"), "{switched:?}");
+    let refused = plimsoll(&["detach", &pid]);
+    let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!is_clear(&refused, "stopped") && sentence.contains("stopped") && sentence.contains("-CONT"), "{sentence}");
+    signal("-CONT");
+    java.done(&["detach", &pid]);
+}
+
+/// A thread that forks without end: no child dies of what is being done to its parent.
+#[test]
+fn forks_meanwhile() {
+    for jdk in jdks() {
+        let mut java = jdk.start("forks", &[]);
+        assert_eq!(java.tell(&format!("load {}", jdk.native("rounds").display())), "loaded");
+        let children = |java: &mut Java| -> [u64; 2] {
+            let said = java.tell("fork");
+            let mut numbers = said.split(' ').skip(1).map(|n| n.parse().expect("a number"));
+            [numbers.next().expect("born"), numbers.next().expect("failed")]
+        };
+        let before = children(&mut java);
+        for sites in ["sampled", "exact", "sampled", "off", "exact", "sampled"] {
+            java.done(&["attach", &java.pid(), "--sites", sites]);
+            assert_eq!(java.tell("turn"), "turned");
+            java.done(&["detach", &java.pid()]);
+        }
+        let [born, failed] = children(&mut java);
+        assert!(failed == 0 && born > before[0], "JDK {}: {born} children, {failed} failed", jdk.major);
+        println!("exercised: JDK {}: {born} children over 6 rounds", jdk.major);
+    }
+}
+
+/// No room for a segment: a sentence, and an attach later, when there is room. Little room: what doesn't fit is counted.
+#[test]
+fn where_the_segment_has_no_room() {
+    if !can_contain("a full disk") {
+        return;
+    }
+    let jdk = jdks().last().expect("a JDK");
+    let mounts = "mount -t tmpfs none /tmp; mkdir /tmp/books; mount -t tmpfs -o size=16k,mode=700 none /tmp/books";
+    let mut command = contained(&[], mounts, &jdk.java(&[], &["Rounds"]));
+    command.env("PLIMSOLL_DIR", "/tmp/books").env("HOME", "/nowhere").env_remove("XDG_CACHE_HOME");
+    let mut java = Java::start_as_it_is(command, "no-room");
+    let refused = plimsoll(&["attach", &java.pid()]);
+    let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!is_clear(&refused, "no room") && sentence.contains("full"), "{sentence}");
+    assert_eq!(java.tell("turn"), "turned");
+    let resize = |size: &str| {
+        let mut mount = Command::new("nsenter");
+        mount.args(["-t", &java.pid(), "-m", "mount", "-o", &format!("remount,size={size}"), "/tmp/books"]);
+        crate::stage::must(&mut mount);
+    };
+    // Enough to begin with, and not for all.
+    let mut size = 32;
+    let began = loop {
+        resize(&format!("{size}k"));
+        let output = plimsoll(&["attach", &java.pid(), "--sites", "exact"]);
+        if is_clear(&output, "little room") || size > 1 << 14 {
+            break output.status.success();
+        }
+        size += 16;
+    };
+    assert!(began, "there is room at {size} KiB");
+    for _ in 0..3 {
+        assert_eq!(java.tell("turn"), "turned");
+    }
+    let report = java.report();
+    assert_eq!(report["state"], "live");
+    println!("exercised: {size} KiB were enough to begin with; gaps: {}", report["gaps"]);
+    assert_eq!(crate::counter(&report, "faults"), 0);
+    java.done(&["detach", &java.pid()]);
+    // With room again all is whole.
+    let mut mount = Command::new("nsenter");
+    crate::stage::must(mount.args(["-t", &java.pid(), "-m", "mount", "-o", "remount,size=256m", "/tmp/books"]));
+    java.done(&["attach", &java.pid(), "--sites", "exact"]);
+    assert_eq!(java.tell("turn"), "turned");
+    let log = java.stop();
+    assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters);
+}
+
+/// Somebody deletes the directory of the segments: the books go on where they are, for root to read; a detach works.
+#[test]
+fn the_segment_is_deleted_meanwhile() {
+    let jdk = &jdks()[0];
+    let mut java = jdk.start("deleted", &[]);
+    let directory = scratch(&format!("segments-deleted-{}", jdk.major));
+    java.done(&["attach", &java.pid()]);
+    std::fs::remove_dir_all(&directory).expect("the directory");
+    let whole = |java: &mut Java| {
+        assert_eq!(java.tell("turn"), "turned");
+        let report = plimsoll(&["report", &java.pid(), "--format", "json"]);
+        if is_clear(&report, "report") {
+            let report = serde_json::from_slice(&report.stdout).expect("JSON");
+            let log = java.stop();
+            assert!(crate::category(&report, "zlib").0 > 0, "{log:?}");
+            assert_eq!(java.tell("go"), "gone");
+        }
+    };
+    whole(&mut java);
+    java.done(&["detach", &java.pid()]);
+    let again = plimsoll(&["attach", &java.pid()]);
+    if is_clear(&again, "attach again") {
+        whole(&mut java);
+    }
+    java.done(&["detach", &java.pid()]);
+    assert_eq!(java.tell("turn"), "turned");
+}
+
+/// Two hundred threads that never rest: a second attach waits until each has run, or says how many have not. Once they rest,
+/// it is done.
+#[test]
+fn a_crowd_that_never_rests() {
+    let jdk = &jdks()[0];
+    let mut java = Java::start(jdk.java(&[], &["Rounds", "200"]), "crowd");
+    java.done(&["attach", &java.pid()]);
+    java.done(&["detach", &java.pid()]);
+    let output = plimsoll(&["attach", &java.pid()]);
+    if is_clear(&output, "a second attach") {
+        java.done(&["detach", &java.pid()]);
+    } else {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("threads") && said.contains("have not run"), "{said}");
+    }
+    java.stop();
+    java.done(&["attach", &java.pid(), "--sites", "exact"]);
+    assert_eq!(java.tell("go"), "gone");
+    assert_eq!(java.tell("turn"), "turned");
+    let log = java.stop();
+    assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters, "{log:?}");
+}

@@ -1,0 +1,70 @@
+//! `--baseline`: what one reading can't tell, two can.
+
+use std::path::Path;
+
+use crate::fixture::{Fixture, explain, run, scratch};
+
+const MIB: u64 = 1 << 20;
+
+fn saved(fixture: &Fixture, file: &Path) {
+    let output = run(fixture.pid(), &["--format", "json"]);
+    assert!(output.status.success());
+    std::fs::write(file, output.stdout).unwrap();
+}
+
+#[test]
+fn growth_since_an_earlier_reading_is_told_line_by_line() {
+    let place = scratch().join(format!("grows-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let [go, done, before] = ["go", "done", "before.json"].map(|name| place.join(name));
+    let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap()]);
+    saved(&fixture, &before);
+    std::fs::write(&go, "").unwrap();
+    while !done.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let arguments = ["--baseline", before.to_str().unwrap()];
+    let explained = explain(fixture.pid(), &arguments);
+    let baseline = &explained.0["baseline"];
+    let truth = fixture.truth("growth");
+    let live = baseline["lines"].as_array().unwrap().iter().find(|line| line["id"] == "glibc-live").unwrap();
+    for grown in [&live["change_bytes"], &baseline["rss_change_bytes"]] {
+        let grown = u64::try_from(grown.as_i64().unwrap()).unwrap();
+        assert!(grown.abs_diff(truth) * 100 <= truth * 3, "{grown} {truth}: {baseline:#}");
+    }
+    let text = String::from_utf8(run(fixture.pid(), &arguments).stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("glibc, live")).unwrap();
+    let (_, change) = line.split_once('+').expect(line);
+    let mib: f64 = change.split(' ').next().unwrap().parse().unwrap();
+    assert!((mib * MIB as f64 - truth as f64).abs() <= truth as f64 * 0.03, "{text}");
+    assert!(text.lines().any(|line| line.contains("RSS since the baseline")), "{text}");
+    std::fs::remove_dir_all(place).unwrap();
+}
+
+#[test]
+fn only_an_earlier_reading_of_this_process_is_a_baseline() {
+    let [one, other] = [Fixture::c("healthy", &["8"]), Fixture::c("healthy", &["8"])];
+    let place = scratch().join(format!("baselines-{}", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let [good, foreign, old, none] = ["good", "foreign", "old", "none"].map(|name| place.join(name));
+    saved(&one, &good);
+    saved(&other, &foreign);
+    let text = std::fs::read_to_string(&good).unwrap();
+    let time = text.split("\"time\"").nth(1).unwrap().split('"').nth(1).unwrap();
+    std::fs::write(&old, text.replace(time, "2020-02-29T00:00:00.000Z")).unwrap();
+    let unreadable = place.join("missing");
+    std::fs::write(&none, "{\"schema\":\"plimsoll.report/1\"}").unwrap();
+    assert_eq!(run(one.pid(), &["--baseline", good.to_str().unwrap()]).status.code(), Some(0));
+    for (file, words) in [
+        (&foreign, "of another process"),
+        (&old, "of another process"),
+        (&none, "explain"),
+        (&unreadable, "can't be read"),
+    ] {
+        let output = run(one.pid(), &["--baseline", file.to_str().unwrap()]);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{}: {error}", file.display());
+        assert!(error.contains(words) && error.trim_end().lines().count() == 1, "{error}");
+    }
+    std::fs::remove_dir_all(place).unwrap();
+}

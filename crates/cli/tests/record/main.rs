@@ -1,0 +1,94 @@
+//! `plimsoll record`: what is in its files, who can read them, and what is left of them when somebody is killed.
+
+#[allow(dead_code)]
+#[path = "../subjects/cgroup.rs"]
+mod cgroup;
+mod java;
+mod killed;
+#[allow(dead_code)]
+#[path = "../../../report/tests/jfr/reader.rs"]
+mod reader;
+mod readers;
+#[allow(dead_code)]
+#[path = "../subjects/stage.rs"]
+mod stage;
+mod values;
+mod ways;
+
+use reader::Read;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A folder of one test, with a cache of the tracker that all tests of this run share.
+struct Place {
+    scratch: stage::Scratch,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        Place { scratch: stage::Scratch::new(&format!("record-{name}")) }
+    }
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+    fn plimsoll(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        command
+            .args(arguments)
+            .env("PLIMSOLL_DIR", self.path("segments"))
+            .stdin(Stdio::null())
+            .current_dir(self.scratch.path());
+        command.env("XDG_CACHE_HOME", Path::new(env!("CARGO_TARGET_TMPDIR")).join("record-cache"));
+        command
+    }
+    fn steps(&self) -> PathBuf {
+        let program = self.path("steps");
+        if program.exists() { program } else { stage::c_program("steps", self.scratch.path()) }
+    }
+    fn read(&self, name: &str) -> Read {
+        let bytes = std::fs::read(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        reader::read(&bytes).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+}
+
+/// Killed when dropped.
+struct Running(Child);
+
+impl Running {
+    /// Starts a program that says `ready`.
+    fn ready(command: &mut Command) -> Running {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says so");
+        assert_eq!(line, "ready\n");
+        Running(child)
+    }
+    fn pid(&self) -> String {
+        self.0.id().to_string()
+    }
+    fn signal(&self, name: &str) {
+        stage::must(Command::new("kill").args([&format!("-{name}"), &self.pid()]));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < Duration::from_secs(60), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Of one kind, in their order.
+fn events<'r>(read: &'r Read, name: &'r str) -> impl Iterator<Item = &'r reader::Event> {
+    read.events.iter().filter(move |event| event.name == name)
+}

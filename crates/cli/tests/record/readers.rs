@@ -1,0 +1,220 @@
+//! The readers that people have: the `jfr` of both JDKs, jdk.jfr.consumer, JDK Mission Control's parser and async-profiler's.
+
+use crate::reader::Value;
+use crate::stage::{cached, jdk, must, repository, say};
+use crate::{Place, Running, events, wait_until};
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn jdks() -> Vec<(u32, PathBuf)> {
+    let found: Vec<_> = [17, 25].into_iter().filter_map(|major| Some((major, jdk(major)?))).collect();
+    assert!(!found.is_empty(), "no JDK: run .ci/setup");
+    found
+}
+
+/// fixtures/java/recording: a class path.
+fn classes() -> String {
+    let source = repository().join("fixtures/java/recording");
+    let mut hash = DefaultHasher::new();
+    for name in ["pom.xml", "Readers.java"] {
+        fs::read(source.join(name)).expect("a fixture").hash(&mut hash);
+    }
+    let folder = cached(&format!("recording-{:016x}", hash.finish()), |part| {
+        let mut maven = Command::new("mvn");
+        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
+        maven.arg(format!("-DoutputDirectory={}", part.join("jars").display()));
+        maven.arg(format!("-Dmaven.repo.local={}", crate::stage::cache().join("m2").display()));
+        must(&mut maven);
+        let mut compiler = Command::new(jdks()[0].1.join("bin/javac"));
+        compiler.args(["--release", "17", "-cp"]).arg(part.join("jars/*"));
+        compiler.arg("-d").arg(part.join("classes")).arg(source.join("Readers.java"));
+        must(&mut compiler);
+    });
+    format!("{0}/classes:{0}/jars/*", folder.display())
+}
+
+fn java(home: &Path, mode: &str, path: &Path) -> String {
+    let mut command = Command::new(home.join("bin/java"));
+    command.args(["-Dfile.encoding=UTF-8", "-cp", &classes(), "Readers", mode]).arg(path);
+    String::from_utf8(must(&mut command)).expect("UTF-8")
+}
+
+/// Every file of a folder, by all readers of both JDKs: one process for each JDK.
+pub fn open_all(folder: &Path, files: usize) {
+    for (major, home) in jdks() {
+        let opened = java(&home, "open", folder);
+        assert_eq!(opened.lines().count(), files, "JDK {major}");
+        for line in opened.lines() {
+            let count: usize = line.rsplit(' ').next().and_then(|count| count.parse().ok()).expect("a count");
+            assert!(count > 5, "JDK {major}: {line}");
+        }
+    }
+}
+
+/// What grew until an OOM kill, as a person would look.
+pub fn view_oom(file: &Path) {
+    for (major, home) in jdks() {
+        let printed = jfr(&home, &["print", "--events", "plimsoll.TargetEnd"], file);
+        assert!(printed.contains("oomKilled = true") && printed.contains("memory limit"), "JDK {major}: {printed}");
+        if major >= 21 {
+            let sites = jfr(&home, &["view", "--width", "300", "plimsoll.Site"], file);
+            assert!(sites.contains("hoard"), "{sites}");
+            let usage = jfr(&home, &["view", "native-memory-committed"], file);
+            assert!(usage.contains("steps"), "{usage}");
+        }
+    }
+}
+
+fn jfr(home: &Path, arguments: &[&str], file: &Path) -> String {
+    let mut command = Command::new(home.join("bin/jfr"));
+    command.args(arguments).arg(file);
+    String::from_utf8_lossy(&must(&mut command)).into_owned()
+}
+
+/// A recording with all that the tracker sees, of more than one chunk's worth of events.
+fn recording(place: &Place) -> PathBuf {
+    let target = Running::ready(place.plimsoll(&["run", "--"]).arg(place.steps()).args(["100000", "1000"]));
+    let dir = place.path("segments");
+    wait_until("a segment", || fs::read_dir(&dir).is_ok_and(|entries| entries.count() > 0));
+    for name in ["a.jfr", "b.jfr"] {
+        let arguments = ["record", &target.pid(), "-o", name, "--interval", "50ms", "--duration", "1s"];
+        let output = place.plimsoll(&arguments).output().expect("plimsoll starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    place.path("a.jfr")
+}
+
+#[test]
+fn all_readers_see_the_same() {
+    let place = Place::new("readers");
+    let file = recording(&place);
+    let ours = place.read("a.jfr");
+    let sum = |name: &str, field: &str| events(&ours, name).map(|event| event.long(field)).sum::<u64>();
+    for (major, home) in jdks() {
+        // Each event, field by field.
+        let printed = java(&home, "events", &file);
+        let lines: Vec<&str> = printed.lines().collect();
+        assert_eq!(lines.len(), ours.events.len(), "JDK {major}");
+        let mut theirs: BTreeMap<(String, u64), Vec<String>> = BTreeMap::new();
+        for line in lines {
+            let (head, fields) = line.split_once('\t').expect("fields");
+            let (name, time) = head.split_once(' ').expect("name and time");
+            theirs.entry((name.into(), time.parse().expect("ns"))).or_default().push(fields.into());
+        }
+        let mut compared = 0;
+        for event in &ours.events {
+            let same = &theirs[&(event.name.clone(), event.time_ns)];
+            let text = |name: &str, value: &str| {
+                same.iter().any(|fields| fields.split('\t').any(|field| field == format!("{name}={value}")))
+            };
+            for (name, value) in &event.fields {
+                let shown = match value {
+                    Value::Text(value) => value.clone(),
+                    Value::Long(value) if name != "startTime" && event.name != "plimsoll.TargetEnd" => {
+                        (*value as i64).to_string()
+                    }
+                    _ => continue,
+                };
+                if !["oomKilled", "limited"].contains(&name.as_str()) {
+                    assert!(text(name, &shown), "JDK {major}: {} {name} is not {shown} in {same:?}", event.name);
+                    compared += 1;
+                }
+            }
+        }
+        assert!(compared > 300, "{compared}");
+        // The sums that Mission Control makes, and the stacks that it and async-profiler know.
+        let seen = java(&home, "same", &file);
+        let words: Vec<Vec<&str>> = seen.lines().map(|line| line.split(' ').collect()).collect();
+        let figure = |key: &str| {
+            let line = words.iter().find(|line| line[..line.len() - 1].join(" ") == key);
+            line.unwrap_or_else(|| panic!("no {key} in {seen}"))
+                .last()
+                .and_then(|last| last.parse::<u64>().ok())
+                .expect("a number")
+        };
+        for (event, field) in [
+            ("plimsoll.LedgerLine", "resident"),
+            ("plimsoll.Ledger", "rss"),
+            ("plimsoll.Category", "live"),
+            ("plimsoll.Site", "cumulative"),
+            ("jdk.NativeMemoryUsage", "committed"),
+            ("jdk.NativeMemoryUsagePeak", "peakCommitted"),
+            ("jdk.ResidentSetSize", "size"),
+        ] {
+            assert_eq!(figure(&format!("control {event}.{field}")), sum(event, field), "JDK {major} {event}.{field}");
+        }
+        assert!(figure("profiler-stacks") >= 2);
+        let with_stack = events(&ours, "plimsoll.Site").filter(|site| site.fields["stackTrace"] != Value::Null);
+        assert_eq!(figure("control-stacks"), with_stack.count() as u64);
+        // The flame view's weights are in whatever unit the first quantity has.
+        let flame = words.iter().find(|line| line[0] == "flame").expect("a tree");
+        let weight: f64 = flame[1].parse().expect("a weight");
+        let live = sum("plimsoll.Site", "live") as f64;
+        assert!((0..5).any(|unit| (weight * 1024f64.powi(unit) / live - 1.0).abs() < 0.01), "{weight} of {live}");
+    }
+}
+
+#[test]
+fn the_jdks_tools_take_it() {
+    let place = Place::new("tools");
+    let file = recording(&place);
+    let count = place.read("a.jfr").events.len();
+    for (major, home) in jdks() {
+        let summary = jfr(&home, &["summary"], &file);
+        let counted: usize = summary
+            .lines()
+            .filter(|line| line.trim_start().starts_with("plimsoll.") || line.trim_start().starts_with("jdk."))
+            .filter(|line| !line.contains("jdk.Metadata") && !line.to_lowercase().contains("jdk.checkpoint"))
+            .filter_map(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok())
+            .sum();
+        assert_eq!(counted, count, "JDK {major}: {summary}");
+        let metadata = jfr(&home, &["metadata"], &file);
+        assert!(metadata.contains("@Name(\"plimsoll.Site\")") && metadata.contains("@Experimental"), "JDK {major}");
+        let printed = jfr(&home, &["print", "--json", "--events", "plimsoll.Site,jdk.NativeMemoryUsagePeak"], &file);
+        let json: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+        let all = json["recording"]["events"].as_array().expect("events");
+        let hoard = all.iter().any(|event| event["values"]["stackTrace"]["frames"][0]["method"]["name"] == "hoard");
+        assert!(hoard, "JDK {major}: {printed}");
+
+        // Two recordings put together, taken apart again by chunk, and without their sites.
+        let parts = place.path(&format!("parts-{major}"));
+        fs::create_dir(&parts).expect("new");
+        for name in ["a.jfr", "b.jfr"] {
+            fs::copy(place.path(name), parts.join(name)).expect("a copy");
+        }
+        let both = place.path(&format!("both-{major}.jfr"));
+        must(Command::new(home.join("bin/jfr")).arg("assemble").arg(&parts).arg(&both));
+        let more = place.read("b.jfr").events.len();
+        assert_eq!(place.read(&format!("both-{major}.jfr")).events.len(), count + more);
+        let apart = place.path(&format!("apart-{major}"));
+        fs::create_dir(&apart).expect("new");
+        let arguments = ["disassemble", "--max-chunks", "1", "--output"];
+        must(Command::new(home.join("bin/jfr")).args(arguments).arg(&apart).arg(&both));
+        let mut found = 0;
+        for entry in fs::read_dir(&apart).expect("parts").flatten() {
+            found += crate::reader::read(&fs::read(entry.path()).expect("a part")).expect("a whole file").events.len();
+        }
+        assert_eq!(found, count + more, "JDK {major}");
+        if major >= 19 {
+            let scrubbed = place.path("scrubbed.jfr");
+            let arguments = ["scrub", "--exclude-events", "plimsoll.Site,plimsoll.Target"];
+            must(Command::new(home.join("bin/jfr")).args(arguments).arg(&both).arg(&scrubbed));
+            let left = java(&home, "events", &scrubbed);
+            assert!(
+                !left.contains("plimsoll.Site ") && !left.contains("plimsoll.Target "),
+                "command lines can be taken out"
+            );
+            assert!(left.lines().count() > (count + more) / 2 && left.contains("category="), "and the rest is whole");
+        }
+        if major >= 21 {
+            for view in ["plimsoll.LedgerLine", "native-memory-committed", "native-memory-reserved", "plimsoll.Site"] {
+                let shown = jfr(&home, &["view", "--width", "200", view], &file);
+                assert!(shown.lines().count() > 5, "{view}: {shown}");
+            }
+        }
+        say(&format!("record: JDK {major}'s jfr reads {count} events"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Starting, stopping, turning over.
+
+use crate::{Place, Running, events, stage, wait_until};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+#[test]
+fn a_command_is_recorded_from_its_first_block_to_its_end() {
+    let place = Place::new("command");
+    let program = place.steps();
+    for (verb, options) in [("record", &["-o", "c.jfr", "--interval", "20ms"][..]), ("run", &["--record", "c.jfr"])] {
+        let out =
+            place.plimsoll(&[verb]).args(options).arg("--").arg(&program).args(["100000", "1000", "300"]).output();
+        let out = out.expect("plimsoll starts");
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(7), "the program's own status; {errors}");
+        assert_eq!(out.stdout, b"ready\n");
+        assert!(errors.contains("in c.jfr ("), "{errors}");
+        let read = place.read("c.jfr");
+        let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
+        assert_eq!((end.text("state"), end.long("exitCode"), end.long("signal")), ("exited", 7, 0), "{verb}");
+        // 300 steps: 200 blocks kept, all of them asked for by now.
+        let last = events(&read, "plimsoll.Total").last().expect("books");
+        assert_eq!(last.time_ns, end.time_ns, "the recording ends with the last books");
+        assert!(last.long("liveCount") >= 200 && last.long("cumulativeCount") >= 300, "{last:?}");
+        assert!(last.long("live") >= 200 * 100_000);
+        std::fs::remove_file(place.path("c.jfr")).expect("a recording");
+    }
+    let out =
+        place.plimsoll(&["record", "-o", "k.jfr", "--", "sh", "-c", "kill -9 $$"]).output().expect("plimsoll starts");
+    assert_eq!(out.status.signal(), Some(9), "its likeness");
+    assert_eq!(events(&place.read("k.jfr"), "plimsoll.TargetEnd").next().expect("an end").long("signal"), 9);
+}
+
+#[test]
+fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
+    let place = Place::new("signals");
+    let target = Running::ready(Command::new(place.steps()).args(["1000", "1000"]));
+    for signal in ["INT", "TERM"] {
+        let mut recorder = Running(
+            place
+                .plimsoll(&["record", &target.pid(), "-o", "s.jfr", "--interval", "20ms"])
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("starts"),
+        );
+        wait_until("the file", || place.path("s.jfr").exists());
+        if signal == "TERM" {
+            std::thread::sleep(Duration::from_millis(60));
+            recorder.signal("HUP");
+            wait_until("the full file", || full(&place, "s.").len() == 1);
+            wait_until("the next", || place.path("s.jfr").exists());
+        }
+        recorder.signal(signal);
+        assert!(recorder.0.wait().expect("our child").success(), "{signal}");
+        let read = place.read("s.jfr");
+        assert!(events(&read, "jdk.ResidentSetSize").count() >= 2, "one at the start, one at the stop");
+        assert_eq!(events(&read, "plimsoll.TargetEnd").count(), 0, "it lives on");
+        std::fs::remove_file(place.path("s.jfr")).expect("a recording");
+    }
+    let turned = full(&place, "s.");
+    assert!(events(&place.read(&turned[0]), "jdk.ResidentSetSize").count() >= 1, "{turned:?}");
+}
+
+/// Files that were turned over: their start is in their names.
+fn full(place: &Place, prefix: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(place.path("")).expect("the folder");
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.retain(|name| name.starts_with(prefix) && name.ends_with(".jfr") && name.len() > "s.jfr".len() + 10);
+    names.sort();
+    names
+}
+
+#[test]
+fn full_files_are_turned_over_and_old_ones_go() {
+    let place = Place::new("rotation");
+    let program = place.steps();
+    let first = Running::ready(Command::new(&program).args(["1000", "1000"]));
+    let second = Running::ready(Command::new(&program).args(["1000", "1000"]));
+    // A file has 20 KiB with its first instant in it and grows by 16: each is full at its second instant or a little later.
+    let out = place
+        .plimsoll(&["record", &first.pid(), &second.pid(), "-o", "r-%p.jfr", "--interval", "10ms", "--duration", "3s"])
+        .args(["--max-size", "24k", "--keep", "2"])
+        .output()
+        .expect("plimsoll starts");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    for pid in [first.pid(), second.pid()] {
+        let prefix = format!("r-{pid}.");
+        let kept: Vec<String> = full(&place, &prefix);
+        assert_eq!(kept.len(), 2, "{kept:?}");
+        let mut times = Vec::new();
+        for name in kept.iter().chain([&format!("r-{pid}.jfr")]) {
+            let read = place.read(name);
+            times.extend(events(&read, "jdk.ResidentSetSize").map(|event| event.time_ns));
+            assert_eq!(
+                events(&read, "plimsoll.Target").next().expect("each says whose it is").long("pid").to_string(),
+                pid
+            );
+        }
+        assert!(times.len() > 3 && times.is_sorted(), "{times:?}");
+    }
+    assert_eq!(
+        stage::must(Command::new("find").arg(place.path("")).args(["-name", ".*.part"])),
+        b"",
+        "nothing aside is left"
+    );
+}
+
+#[test]
+fn what_cannot_be_recorded_is_said_in_one_sentence() {
+    let place = Place::new("refused");
+    let own = std::process::id().to_string();
+    for (arguments, sentence) in [
+        (&["record", "4194304", "-o", "x.jfr"][..], "no process 4194304"),
+        (&["record", &own, "-o", "no/such/folder/x.jfr"], "can't be made"),
+        (&["record", &own, "1", "-o", "x.jfr"], "put %p into the name"),
+        (&["record", &own, "--interval", "5ms"], "at least 10ms"),
+        (&["record", &own, "--duration", "soon"], "wanted is a time"),
+        (&["record"], "is missing"),
+        (&["record", "-o", "no/such/folder/x.jfr", "--", "true"], "can't be made"),
+    ] {
+        let out = place.plimsoll(arguments).output().expect("plimsoll starts");
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(2), "{arguments:?}: {errors}");
+        assert!(errors.contains(sentence) && errors.lines().count() <= 2, "{arguments:?}: {errors}");
+    }
+    let out = place.plimsoll(&["record", "-o", "x.jfr", "--", "no-such-program"]).output().expect("plimsoll starts");
+    assert_eq!(out.status.code(), Some(127));
+    assert!(!place.path("x.jfr").exists());
+}

@@ -1,0 +1,180 @@
+//! What is kept of the dead, and for how long: segments, whatever PID namespace they come from, and the files of the cache.
+
+#[allow(dead_code)]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use std::fs::{self, File, FileTimes};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use stage::{Scratch, must, say};
+
+const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A directory shared by containers, and the options with which each uses it.
+struct Shared {
+    scratch: Scratch,
+}
+
+impl Shared {
+    fn new(name: &str) -> Shared {
+        let scratch = Scratch::new(name);
+        for name in ["books", "cache"] {
+            let folder = scratch.path().join(name);
+            fs::create_dir(&folder).expect("a folder");
+            fs::set_permissions(&folder, PermissionsExt::from_mode(0o700)).expect("its owner may");
+        }
+        Shared { scratch }
+    }
+
+    fn cache(&self) -> PathBuf {
+        self.scratch.path().join("cache/plimsoll")
+    }
+
+    /// `program` under the tracker, in a PID namespace of its own or in ours.
+    fn run(&self, contained: bool, program: &[&str]) -> Command {
+        let mut command = Command::new(if contained { "unshare" } else { PLIMSOLL });
+        if contained {
+            command.args(["--pid", "--fork", "--mount-proc", "--kill-child", PLIMSOLL]);
+        }
+        command.args(["run", "--sites", "off", "--retain", "2", "--dir"]).arg(self.scratch.path().join("books"));
+        command.arg("--").args(program).stdin(Stdio::null()).env("XDG_CACHE_HOME", self.scratch.path().join("cache"));
+        command
+    }
+
+    fn segments(&self) -> Vec<String> {
+        let all = fs::read_dir(self.scratch.path().join("books")).expect("the directory").flatten();
+        all.map(|entry| entry.file_name().into_string().expect("a name")).filter(|n| n.ends_with(".seg")).collect()
+    }
+}
+
+fn can_contain() -> bool {
+    let mut unshare = Command::new("unshare");
+    let done = unshare.args(["--pid", "--fork", "--mount-proc", "true"]).stdin(Stdio::null()).output();
+    let can = done.is_ok_and(|output| output.status.success());
+    if !can {
+        say("retention over PID namespaces: skipped, the machine doesn't allow unshare --pid");
+    }
+    can
+}
+
+/// Each process 1 of its own container, so all have the same PID: those that live keep their segments, those that died don't.
+#[test]
+fn who_lives_in_another_pid_namespace_is_not_dead() {
+    if !can_contain() {
+        return;
+    }
+    let shared = Shared::new("retention");
+    // Process 1 there, and one more, whose number nobody here has or somebody else has.
+    let mut living = shared.run(true, &["sh", "-c", "echo here; sleep 120; :"]);
+    let mut living = living.stdout(Stdio::piped()).spawn().expect("unshare");
+    let mut line = [0; 5];
+    std::io::Read::read_exact(living.stdout.as_mut().expect("piped"), &mut line).expect("it lives");
+    let held = shared.segments();
+    assert!(!held.is_empty() && held.iter().any(|name| name.starts_with("1-")), "{held:?}");
+    for n in 0..24 {
+        must(&mut shared.run(n % 2 == 0, &["true"]));
+    }
+    let left = shared.segments();
+    assert!(held.iter().all(|name| left.contains(name)), "{held:?} of the living, {left:?} are left");
+    // Two are kept, half as many again until the next pruning, and the one that was made after it.
+    assert!(left.len() <= held.len() + 4, "{held:?} of the living, {left:?} are left");
+    let as_process_1 = left.iter().filter(|name| name.starts_with("1-")).count();
+    assert!(as_process_1 <= 1 + 4, "those of dead containers go: {left:?}");
+    living.kill().expect("our child");
+    living.wait().expect("our child");
+    for _ in 0..8 {
+        must(&mut shared.run(true, &["true"]));
+    }
+    assert!(held.iter().all(|name| !shared.segments().contains(name)), "dead now: {held:?}, {:?}", shared.segments());
+}
+
+fn aged(path: &Path, age: Duration) -> PathBuf {
+    let then = SystemTime::now() - age;
+    let file = File::create(path).expect("a file");
+    file.set_times(FileTimes::new().set_modified(then).set_accessed(then)).expect("its owner may");
+    path.to_path_buf()
+}
+
+/// What nobody has used for long goes at the next start; what is used stays, however old, and so does what isn't ours.
+#[test]
+fn the_cache_forgets_what_nobody_uses() {
+    let shared = Shared::new("cache");
+    must(&mut shared.run(false, &["true"]));
+    let files = || -> Vec<PathBuf> {
+        let all = fs::read_dir(shared.cache()).expect("the cache").flatten().map(|entry| entry.path());
+        all.filter(|path| !path.ends_with(".pruned")).collect()
+    };
+    let own = files();
+    assert!(own.iter().any(|path| path.to_string_lossy().contains("/libplimsoll-")), "{own:?}");
+    // This version's own files are old, and used again: they stay.
+    let then = SystemTime::now() - 400 * DAY;
+    for path in &own {
+        let times = FileTimes::new().set_modified(then).set_accessed(then);
+        File::open(path).and_then(|file| file.set_times(times)).expect("its owner may");
+    }
+    let name = |name: &str| shared.cache().join(name);
+    let digest = "0123456789abcdef".repeat(4);
+    let old = [
+        aged(&name(&format!("libplimsoll-{digest}.so")), 31 * DAY),
+        aged(&name("attach-0123456789abcdef.rules"), 31 * DAY),
+        aged(&name("run-0123456789abcdef0123456789abcdef.rules"), 31 * DAY),
+        aged(&name("0123456789abcdef-0123456789abcdef-libc.so.6.rules"), 31 * DAY),
+        aged(&name(".run-1-2"), 2 * DAY),
+        aged(&name(&format!(".libplimsoll-{digest}.so-1-2")), 2 * DAY),
+    ];
+    let kept = [
+        aged(&name(&format!("libplimsoll-{}.so", digest.replace('0', "f"))), 20 * DAY),
+        aged(&name("attach-fedcba9876543210.rules"), 20 * DAY),
+        aged(&name("1.rules.mine"), 400 * DAY),
+        aged(&name("notes.txt"), 400 * DAY),
+        aged(&name(".run-3-4"), Duration::from_secs(60)),
+    ];
+    // A library of another version, in use: a process has it mapped.
+    let mapped = aged(&name(&format!("libplimsoll-{}.so", digest.replace('1', "e"))), 400 * DAY);
+    fs::write(&mapped, vec![0; 4096]).expect("written");
+    let mut holder = Command::new("/usr/bin/python3");
+    let program = "import mmap,sys; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(),4096,mmap.MAP_PRIVATE,mmap.PROT_READ); print('here',flush=True); sys.stdin.read()";
+    let mut holder = holder
+        .args(["-c", program])
+        .arg(&mapped)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 (run .ci/setup)");
+    let mut line = [0; 5];
+    std::io::Read::read_exact(holder.stdout.as_mut().expect("piped"), &mut line).expect("it holds it");
+    // To map it was to use it.
+    let long_ago = || {
+        let times = FileTimes::new().set_modified(then).set_accessed(then);
+        File::open(&mapped).and_then(|file| file.set_times(times)).expect("its owner may");
+    };
+    long_ago();
+
+    // The first start pruned moments ago; the next day the next one does.
+    must(&mut shared.run(false, &["true"]));
+    assert!(old.iter().all(|path| path.exists()), "once a day is enough");
+    let _ = aged(&name(".pruned"), 2 * DAY);
+    // Several at once, as in a start of many containers: each must find its library.
+    let starts: Vec<_> = (0..6).map(|_| shared.run(false, &["true"]).spawn().expect("it starts")).collect();
+    for mut start in starts {
+        assert!(start.wait().expect("our child").success());
+    }
+    for path in &old {
+        assert!(!path.exists(), "{} is still there", path.display());
+    }
+    for path in own.iter().chain(&kept).chain([&mapped]) {
+        assert!(path.exists(), "{} is gone", path.display());
+    }
+    drop(holder.stdin.take());
+    holder.wait().expect("our child");
+    long_ago();
+    let _ = aged(&name(".pruned"), 2 * DAY);
+    must(&mut shared.run(false, &["true"]));
+    assert!(!mapped.exists(), "nobody holds it any more");
+    assert!(own.iter().all(|path| path.exists()), "{own:?}");
+}

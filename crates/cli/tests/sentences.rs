@@ -1,0 +1,157 @@
+//! What plimsoll says for itself: never at the cost of the program, always one sentence, and what to type.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("plimsoll-sentences-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Place(path)
+    }
+
+    fn plimsoll(&self, arguments: &[&str]) -> Command {
+        // A sentence that never comes is a failure, not a test that never ends.
+        let mut command = Command::new("timeout");
+        command
+            .args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_plimsoll")])
+            .args(arguments)
+            .current_dir(&self.0)
+            .env("XDG_CACHE_HOME", self.0.join("cache"))
+            .env("PLIMSOLL_DIR", self.0.join("segments"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn said(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let Output { status, stderr, .. } = self.plimsoll(arguments).output().unwrap();
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    }
+
+    fn static_program(&self) -> PathBuf {
+        let program = self.0.join("static");
+        let mut cc = Command::new("cc")
+            .args(["-static", "-x", "c", "-o"])
+            .arg(&program)
+            .arg("-")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        cc.stdin.take().unwrap().write_all(b"int main(void) { return 3; }").unwrap();
+        assert!(cc.wait().unwrap().success());
+        program
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_standard_error_that_takes_nothing_harms_nobody() {
+    let place = Place::new("full");
+    let program = place.static_program();
+    let program = program.to_str().unwrap();
+    let full = || File::options().write(true).open("/dev/full").unwrap();
+    for (arguments, code) in [
+        (&["run", "--", program][..], 3),
+        (&["run", "--report", "summary", "--", program], 3),
+        (&["run", "--report", "summary", "--", "sh", "-c", "exit 5"], 5),
+        (&["record", "-o", "x.jfr", "--", "sh", "-c", "exit 5"], 5),
+        (&["run", "--", "/nowhere/at-all"], 127),
+        (&["report", "/nowhere"], 2),
+        (&["nonsense"], 2),
+        (&[], 2),
+    ] {
+        let status = place.plimsoll(arguments).stdout(full()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}: {status}");
+    }
+}
+
+#[test]
+fn a_wrong_command_line_names_what_would_be_right() {
+    let place = Place::new("usage");
+    for (arguments, said) in [
+        (&["report"][..], "<TARGET> is missing: plimsoll report"),
+        (&["diff", "1"], "<AFTER> is missing: plimsoll diff"),
+        (&["run"], "<CMD>... is missing: plimsoll run -- <CMD>..."),
+        (&["run", "ls", "/"], "'ls' is no option or argument here: plimsoll run [OPTIONS] -- <CMD>..."),
+        (&["reprot", "1"], "'reprot' is no command: report"),
+        (&["frobnicate"], "'frobnicate' is no command: plimsoll --help"),
+        (&["report", "--formt", "svg", "1"], "'--formt' is no option or argument here: --format"),
+        (&["explain", "abc"], "'abc' for '<PID>': wanted is a number"),
+        (&["explain", "99999999999999999999"], "that is too large"),
+    ] {
+        let (code, text) = place.said(arguments);
+        assert_eq!(code, Some(2), "{arguments:?}");
+        assert!(text.starts_with("plimsoll: ") && text.contains(said), "{arguments:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_fifo_is_refused_and_not_waited_for() {
+    let place = Place::new("fifo");
+    let folder = place.0.join("repository");
+    std::fs::create_dir(&folder).unwrap();
+    for path in [place.0.join("fifo"), folder.join("chunk.jfr")] {
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    }
+    for arguments in [
+        &["report", "fifo"][..],
+        &["report", "--by", "site", "fifo"],
+        &["report", "repository"],
+        &["diff", "fifo", "fifo"],
+        &["run", "--", "./fifo"],
+    ] {
+        let out = place.plimsoll(arguments).output().unwrap();
+        assert!(matches!(out.status.code(), Some(2 | 126)), "{arguments:?}: {}", out.status);
+    }
+}
+
+#[test]
+fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
+    let place = Place::new("bytes");
+    let name = Path::new(std::ffi::OsStr::from_bytes(b"b\xff\n.json"));
+    let run = ["run", "--report", "summary", "--report-to"];
+    let status = place.plimsoll(&run).arg(name).args(["--", "true"]).status().unwrap();
+    assert!(status.success());
+    assert!(std::fs::read_to_string(place.0.join(name)).unwrap().contains("category"));
+    let out = place.plimsoll(&["report", "--format", "json", "segments", "-o"]).arg(name).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let out = place.plimsoll(&["report"]).arg(name).output().unwrap();
+    assert!(out.status.success() && out.stdout.starts_with(b"true"), "{out:?}");
+    let out = place.plimsoll(&["diff"]).arg(name).arg(name).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+}
+
+#[test]
+fn a_script_without_a_first_line_runs_in_the_shell_as_execvp_has_it() {
+    let place = Place::new("script");
+    let script = place.0.join("script");
+    // By cp: while we write a file ourselves, a child that another test forks has it open for writing too, and until its
+    // own exec the kernel refuses to run it (ETXTBSY).
+    let install = |bytes: &[u8]| {
+        std::fs::write(place.0.join("written"), bytes).unwrap();
+        let status = Command::new("install").arg(place.0.join("written")).arg(&script).status().unwrap();
+        assert!(status.success());
+    };
+    install(b"echo \"$0 $1\"; exit 7\n");
+    for way in [&["run"][..], &["run", "--report", "summary"]] {
+        let out = place.plimsoll(&[way, &["--", "./script", "one"]].concat()).output().unwrap();
+        assert_eq!((out.status.code(), &*out.stdout), (Some(7), &b"./script one\n"[..]), "{out:?}");
+    }
+    // What is ELF, and only not of this machine, is no script.
+    let mut elf = std::fs::read("/bin/true").unwrap();
+    elf[18] = 0xf3;
+    install(&elf);
+    let (code, text) = place.said(&["run", "--", "./script"]);
+    assert_eq!(code, Some(126), "{text}");
+}

@@ -1,0 +1,527 @@
+//! Sites against what the fixtures say they did: the right leaf, the right caller, the right number of blocks and bytes;
+//! and that every view of them adds up to the books.
+
+mod harness;
+#[allow(dead_code)]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::OnceLock;
+
+use harness::{PLIMSOLL, number, read_report};
+use stage::{must, repository};
+
+fn fixture(name: &str) -> PathBuf {
+    repository().join("fixtures/sites").join(name)
+}
+
+/// Maps of generated code that the fixtures leave in /tmp.
+fn tidy(pid: u32) {
+    let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
+}
+
+/// A folder of its own for one test.
+fn folder(name: &str) -> PathBuf {
+    harness::scratch("sites", name)
+}
+
+fn native() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let program = folder("build").join("native");
+        must(Command::new("g++").args(["-O2", "-g", "-o"]).arg(&program).arg(fixture("native.cc")));
+        program
+    })
+}
+
+/// A tracked program that has said `ready`.
+struct Tracked {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    folder: PathBuf,
+}
+
+impl Tracked {
+    fn start(name: &str, mode: &[&str], program: &mut Command) -> (Tracked, Vec<String>) {
+        let folder = folder(name);
+        let mut command = Command::new(PLIMSOLL);
+        command.arg("run").args(mode).arg("--dir").arg(&folder).arg("--").arg(program.get_program());
+        // Node leaves a log where it runs.
+        command.args(program.get_args()).current_dir(self::folder(&format!("{name}-runs")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("plimsoll starts");
+        let (input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+        let mut tracked = Tracked { child, input, output: BufReader::new(output), folder };
+        let said = tracked.until_ready();
+        (tracked, said)
+    }
+
+    fn until_ready(&mut self) -> Vec<String> {
+        let mut said = Vec::new();
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).expect("its output");
+            assert!(read > 0, "it ended before it was ready: {said:?}");
+            match line.trim() {
+                "ready" => return said,
+                line => said.push(line.to_string()),
+            }
+        }
+    }
+
+    fn go_on(&mut self) {
+        self.input.write_all(b"\n").expect("it reads");
+    }
+
+    fn report(&self, arguments: &[&str]) -> String {
+        report(&self.child.id().to_string(), arguments)
+    }
+
+    fn json(&self) -> Value {
+        read_report(&self.report(&["--by", "site", "--format", "json"]))
+    }
+
+    fn end(mut self) -> PathBuf {
+        self.go_on();
+        assert!(self.child.wait().expect("it ends").success());
+        self.folder
+    }
+}
+
+fn report(target: &str, arguments: &[&str]) -> String {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sites-cache");
+    let mut command = Command::new(PLIMSOLL);
+    let output =
+        command.args(["report", target]).args(arguments).env("XDG_CACHE_HOME", cache).output().expect("report");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// Function names of a site, innermost first, without parameters.
+fn functions(site: &Value) -> Vec<String> {
+    let frames = site["frames"].as_array().expect("frames");
+    let name = |f: &Value| f["function"].as_str().unwrap_or("?").split('(').next().unwrap_or("").trim().to_string();
+    frames.iter().map(name).collect()
+}
+
+/// Σ sites = total and, for each category, = that category.
+fn adds_up(report: &Value) {
+    let sites = report["sites"].as_array().expect("sites");
+    for key in [
+        "live_bytes",
+        "live_count",
+        "requested_bytes",
+        "cumulative_bytes",
+        "cumulative_count",
+        "reserved_bytes",
+        "committed_bytes",
+    ] {
+        let all: u64 = sites.iter().map(|s| number(s, key)).sum();
+        assert_eq!(all, number(&report["total"], key), "Σ sites of {key}");
+        for category in report["categories"].as_array().expect("categories") {
+            let of: u64 = sites.iter().filter(|s| s["category"] == category["name"]).map(|s| number(s, key)).sum();
+            assert_eq!(of, number(category, key), "Σ sites of {key} in {}", category["name"]);
+        }
+    }
+}
+
+/// What a fixture said: `expect LEAF COUNT REQUESTED` against the sites whose own frames begin with it.
+fn expected(report: &Value, said: &[String]) -> usize {
+    let mut compared = 0;
+    for line in said {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["expect", leaf, count, bytes] = words[..] else { continue };
+        let of = |site: &&Value| is_leaf(site, leaf);
+        let sites: Vec<&Value> = report["sites"].as_array().expect("sites").iter().filter(of).collect();
+        let sum = |key: &str| sites.iter().map(|s| number(s, key)).sum::<u64>();
+        let names: Vec<Vec<String>> = report["sites"].as_array().expect("sites").iter().map(functions).collect();
+        assert_eq!(
+            (sum("live_count"), sum("requested_bytes")),
+            (count.parse().expect("a count"), bytes.parse().expect("bytes")),
+            "{line}; there are {names:#?}"
+        );
+        compared += 1;
+    }
+    compared
+}
+
+/// Whether the first function that isn't the allocator's own is this.
+fn is_leaf(site: &Value, leaf: &str) -> bool {
+    let own = ["operator new", "__cxa_allocate_exception", "alloc::", "<alloc::", "__rust", "__rdl", "std::"];
+    let first = functions(site).into_iter().find(|f| !own.iter().any(|own| f.starts_with(own)));
+    first.is_some_and(|f| f == leaf || f.split("::").last() == Some(leaf) || f.starts_with(&format!("{leaf} ")))
+}
+
+fn way(name: &str) -> (Value, Vec<String>, PathBuf) {
+    let (tracked, said) = Tracked::start(name, &["--sites", "exact"], Command::new(native()).arg(name));
+    let live = tracked.json();
+    adds_up(&live);
+    assert!(expected(&live, &said) > 0, "{name} said {said:?}");
+    let pid = tracked.child.id();
+    let folder = tracked.end();
+    // The same of the dead process.
+    let dead = read_report(&report(&folder.display().to_string(), &["--by", "site", "--format", "json"]));
+    adds_up(&dead);
+    expected(&dead, &said);
+    tidy(pid);
+    (live, said, folder)
+}
+
+fn stack_with<'a>(report: &'a Value, function: &str) -> &'a Value {
+    let sites = report["sites"].as_array().expect("sites");
+    let found = sites.iter().find(|s| functions(s).iter().any(|f| f == function));
+    found.unwrap_or_else(|| panic!("no site with {function}"))
+}
+
+/// These functions in this order, from inside outwards, others between them.
+fn goes_through(site: &Value, order: &[&str]) {
+    let all = functions(site);
+    let mut rest = all.iter();
+    for name in order {
+        assert!(rest.any(|f| f == name), "{name} of {order:?} is missing in {all:?}");
+    }
+}
+
+#[test]
+fn exceptions_thrown_through_tracked_frames() {
+    let (report, ..) = way("exceptions");
+    goes_through(stack_with(&report, "thrower"), &["thrower", "between", "catcher", "exceptions", "main"]);
+    // The exceptions themselves were allocated and freed again.
+    let sites = report["sites"].as_array().expect("sites");
+    let thrown = sites.iter().find(|s| functions(s).iter().any(|f| f == "__cxa_allocate_exception")).expect("a throw");
+    goes_through(thrown, &["__cxa_allocate_exception", "thrower", "between"]);
+    assert_eq!((number(thrown, "live_count"), number(thrown, "cumulative_count")), (0, 100));
+}
+
+#[test]
+fn a_recursion_of_ten_thousand_frames_is_cut_and_says_so() {
+    let (report, ..) = way("recursion");
+    let site = stack_with(&report, "deeper");
+    assert_eq!(site["truncated"], true);
+    let names = functions(site);
+    assert!(names.len() >= 64 && names.iter().all(|f| f == "deeper"), "{} frames", names.len());
+}
+
+#[test]
+fn a_handler_on_a_stack_of_its_own_shows_what_it_interrupted() {
+    let (report, ..) = way("alternate");
+    let site = stack_with(&report, "in_handler");
+    goes_through(site, &["in_handler", "__restore_rt", "interrupted", "alternate", "main"]);
+}
+
+#[test]
+fn coroutines_keep_their_own_stacks_apart() {
+    let (report, ..) = way("coroutines");
+    goes_through(stack_with(&report, "first_leaf"), &["first_leaf", "first_body"]);
+    goes_through(stack_with(&report, "second_leaf"), &["second_leaf", "second_body"]);
+    for (leaf, other) in [("first_leaf", "second_body"), ("second_leaf", "first_body")] {
+        assert!(!functions(stack_with(&report, leaf)).iter().any(|f| f == other), "{leaf} below {other}");
+    }
+}
+
+#[test]
+fn generated_code_has_its_name_and_what_took_its_place_has_both() {
+    let (report, ..) = way("jit");
+    goes_through(stack_with(&report, "jit_stays"), &["jit_stays", "call_jitted", "jit", "main"]);
+    let frame = |s: &Value| s["frames"][0]["kind"].as_str().map(String::from);
+    assert_eq!(frame(stack_with(&report, "jit_stays")).as_deref(), Some("jit"));
+    goes_through(stack_with(&report, "one of: jit_round_1 | jit_round_0"), &["call_jitted", "main"]);
+}
+
+#[test]
+fn calls_of_mmap_are_counted_by_stack() {
+    let (tracked, said) = Tracked::start("mappings", &[], Command::new(native()).arg("mappings"));
+    let report = tracked.json();
+    adds_up(&report);
+    let mut compared = 0;
+    for line in &said {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["mapped", leaf, count, bytes] = words[..] else { continue };
+        let site = stack_with(&report, leaf);
+        goes_through(site, &[leaf, "mappings", "main"]);
+        let told = (number(site, "mapped_count").to_string(), number(site, "mapped_bytes").to_string());
+        assert_eq!(told, (count.to_string(), bytes.to_string()), "{leaf}");
+        compared += 1;
+    }
+    assert_eq!(compared, 2);
+    // What was mapped over is not held twice: 7 + 5 calls, 7 MiB.
+    let committed = |leaf: &str| number(stack_with(&report, leaf), "committed_bytes");
+    assert_eq!(committed("map_here") + committed("map_again"), 7 << 20);
+    // The start-up flame graph: no perf, no root.
+    let svg = tracked.report(&["--by", "site", "--format", "svg", "--measure", "mapped", "--weight", "calls"]);
+    assert!(svg.contains("<svg") && svg.contains("map_here") && svg.contains("map_again"), "{svg}");
+    let folded = tracked.report(&["--by", "site", "--format", "folded", "--measure", "mapped", "--weight", "calls"]);
+    let line = folded.lines().find(|l| l.contains("map_again")).expect("its line");
+    assert!(line.ends_with(" 5") && line.contains("main;mappings;map_again"), "{line}");
+    tracked.end();
+}
+
+/// Between two live reports one site leaks, and its neighbours are as busy as before.
+fn leak(name: &str, mode: &[&str]) {
+    let (mut tracked, _) = Tracked::start(name, mode, Command::new(native()).arg("leak"));
+    let before = tracked.folder.join("before.json");
+    fs::write(&before, tracked.report(&["--by", "site", "--format", "json"])).expect("written");
+    tracked.go_on();
+    let said = tracked.until_ready();
+    let report = tracked.json();
+    adds_up(&report);
+    if mode.contains(&"exact") {
+        assert_eq!(expected(&report, &said), 1);
+    }
+    let pid = tracked.child.id().to_string();
+    let diff = |arguments: &[&str]| {
+        let mut command = Command::new(PLIMSOLL);
+        let output = command.arg("diff").arg(&before).arg(&pid).args(arguments).output().expect("diff");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let changes = read_report(&diff(&["--by", "site", "--format", "json"]));
+    let grew: Vec<Vec<String>> = changes["sites"]
+        .as_array()
+        .expect("sites")
+        .iter()
+        .filter(|s| ["new", "grew"].contains(&s["verdict"].as_str().unwrap_or("")))
+        .map(functions)
+        .collect();
+    assert_eq!(grew.len(), 1, "{name}: {grew:?}");
+    assert_eq!(grew[0][..2], ["leaks", "serve"], "{name}");
+    let change = changes["sites"].as_array().expect("sites").iter().find(|s| functions(s)[0] == "leaks").expect("it");
+    let bytes = change["change"].as_i64().expect("bytes");
+    // 50,000 blocks of 300 bytes; glibc's usable size is 312 less the trailer.
+    assert!((15_000_000..16_000_000).contains(&bytes), "{name}: {bytes}");
+    let text = diff(&["--by", "site"]);
+    assert!(text.contains("grew: 1 site") || text.contains("new: 1 stack"), "{text}");
+    let svg = diff(&["--by", "site", "--format", "svg"]);
+    assert!(svg.contains("<svg") && svg.contains("leaks"), "{svg}");
+    tracked.end();
+}
+
+#[test]
+fn a_leak_is_what_grew_between_two_reports_exact() {
+    leak("leak-exact", &["--sites", "exact"]);
+}
+
+#[test]
+fn a_leak_is_what_grew_between_two_reports_sampled() {
+    leak("leak-sampled", &["--sites", "sampled"]);
+}
+
+/// Views of one segment: the same sum in each, whatever the lines are.
+#[test]
+fn every_view_has_the_same_sum() {
+    let (tracked, _) = Tracked::start("views", &["--sites", "exact"], Command::new(native()).arg("exceptions"));
+    let total = number(&tracked.json()["total"], "live_bytes");
+    for by in ["category", "caller", "site", "package", "module", "thread"] {
+        let folded = tracked.report(&["--by", by, "--format", "folded"]);
+        let sum: u64 = folded.lines().map(|l| l.rsplit(' ').next().expect("a number").parse::<u64>().expect(l)).sum();
+        assert_eq!(sum, total, "--by {by}");
+    }
+    let saved = tracked.folder.join("saved.json");
+    fs::write(&saved, tracked.report(&["--by", "site", "--format", "json"])).expect("written");
+    let live = tracked.report(&["--by", "site", "--measure", "live"]);
+    let again = report(&saved.display().to_string(), &["--by", "site", "--measure", "live"]);
+    // Ages go on.
+    let ageless = |text: &str| text.lines().filter(|l| !l.contains(" age ")).map(String::from).collect::<Vec<_>>();
+    assert_eq!(ageless(&live), ageless(&again), "a saved report shows the same");
+    let focused = tracked.report(&["--by", "site", "--focus", "^catcher"]);
+    assert!(focused.contains("below /^catcher/") && focused.contains("thrower"), "{focused}");
+    assert!(!focused.contains("_start"), "{focused}");
+    for (format, sign) in [("html", "<html"), ("tree", "catcher")] {
+        assert!(tracked.report(&["--by", "site", "--format", format]).contains(sign), "{format}");
+    }
+    tracked.end();
+}
+
+/// What docs/json.md says of stacks is enough to make the folded stacks of it: from a whole report, from one with a table of
+/// frames, and from one with a focus.
+#[test]
+fn json_read_by_its_documentation_gives_the_folded_stacks() {
+    const FOLD: &str = r#"
+import collections, json, sys
+report, folded = json.load(open(sys.argv[1])), collections.Counter()
+for site in report['sites']:
+    names = []
+    for frame in reversed(site['frames'] if 'frames' in site else [report['frames'][place] for place in site['stack']]):
+        module = frame['module'] and frame['module'].split('/')[-1]
+        at = '%s+%#x' % (module, frame['offset']) if module else hex(frame['address'])
+        names.append((frame['function'] or at).replace(';', ','))
+    if 'main' in names:
+        folded[';'.join(names[names.index('main'):])] += site['live_bytes']
+for stack, amount in folded.items():
+    if amount: print(stack, amount)
+"#;
+    let (folder, segments) = (folder("documented"), folder("documented-segments"));
+    let program = harness::compiled("deep_stacks", &folder.join("deep_stacks"), &[]);
+    let dir = segments.display().to_string();
+    must(Command::new(PLIMSOLL).args(["run", "--sites", "exact", "--dir", &dir, "--", &program]));
+    let below_main = ["--focus", "^main$"];
+    let of = |format: &str, more: &[&str]| report(&dir, &[&["--by", "site", "--format", format], more].concat());
+    // Below libc there may be frames of the allocator itself, which pictures leave out.
+    let is_own = |line: &&str| !line.contains("pthread_create") && !line.contains("printf");
+    let lines = |text: &str| text.lines().filter(is_own).map(String::from).collect::<BTreeSet<String>>();
+    let folded = lines(&of("folded", &below_main));
+    assert!(folded.len() >= 4, "{folded:?}");
+    let file = folder.join("report.json");
+    for (more, start) in
+        [(&[][..], "    {\"frames\":"), (&["--frame-table"], "    {\"stack\":"), (&below_main, "    {\"stack\":")]
+    {
+        let json = of("json", more);
+        fs::write(&file, &json).expect("written");
+        let by_python = must(Command::new("python3").args(["-c", FOLD]).arg(&file));
+        assert_eq!(lines(&String::from_utf8(by_python).expect("UTF-8")), folded, "{more:?}");
+        let whole = read_report(&json);
+        let listed = |key: &str| whole[key].as_array().map_or(0, Vec::len);
+        let written = json.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(written, listed("sites") + listed("callers"), "a site takes a line");
+    }
+}
+
+/// A stripped program keeps module+offset, and its symbols given later name them.
+#[test]
+fn symbols_given_later_name_a_stripped_program() {
+    let folder = folder("stripped");
+    let program = folder.join("bare");
+    must(Command::new("strip").arg("-s").arg("-o").arg(&program).arg(native()));
+    let (tracked, said) =
+        Tracked::start("stripped-run", &["--sites", "exact"], Command::new(&program).arg("exceptions"));
+    let bare = tracked.json();
+    adds_up(&bare);
+    assert!(!bare.to_string().contains("thrower"));
+    let symbols = native().display().to_string();
+    let named = tracked.report(&["--by", "site", "--format", "json", "--symbols", &symbols]);
+    let named = read_report(&named);
+    assert_eq!(expected(&named, &said), 2);
+    let offsets = |r: &Value| -> Vec<u64> {
+        let sites = r["sites"].as_array().expect("sites");
+        let mut all: Vec<u64> = sites
+            .iter()
+            .flat_map(|s| s["frames"].as_array().expect("frames").iter().map(|f| number(f, "offset")))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    assert_eq!(offsets(&bare), offsets(&named), "the frames are the same");
+    tracked.end();
+}
+
+/// Rules that are asked again in the report see the whole stack; the total stays.
+#[test]
+fn own_rules_see_deep_frames() {
+    let (tracked, _) = Tracked::start("rules", &["--sites", "exact"], Command::new(native()).arg("exceptions"));
+    let rules = tracked.folder.join("own.rules");
+    fs::write(&rules, "category Thrown [library]: test\nnative: thrower -> Thrown\n").expect("written");
+    let rules = rules.display().to_string();
+    let before = tracked.json();
+    let after = tracked.report(&["--by", "site", "--format", "json", "--rules", &rules]);
+    let after = read_report(&after);
+    adds_up(&after);
+    let live = |r: &Value, name: &str| {
+        let all = r["categories"].as_array().expect("categories");
+        all.iter().find(|c| c["name"] == name).map_or(0, |c| number(c, "live_bytes"))
+    };
+    let moved = live(&after, "Thrown");
+    assert_eq!(number(stack_with(&before, "thrower"), "live_bytes") > 0, moved > 300_000);
+    assert_eq!(live(&before, "native"), live(&after, "native") + moved);
+    assert_eq!(before["total"], after["total"]);
+    assert!(tracked.report(&["--rules", &rules]).contains("Thrown"), "the table of categories has it too");
+    tracked.end();
+}
+
+fn other_language(name: &str, program: &mut Command, callers: &[&str]) -> Value {
+    let (tracked, said) = Tracked::start(name, &["--sites", "exact"], program);
+    let report = tracked.json();
+    adds_up(&report);
+    assert_eq!(expected(&report, &said), 1, "{name} said {said:?}");
+    let leaf = said[0].split(' ').nth(1).expect("a leaf").to_string();
+    let sites = report["sites"].as_array().expect("sites");
+    let biggest = sites.iter().filter(|s| is_leaf(s, &leaf)).max_by_key(|s| number(s, "live_bytes")).expect("a site");
+    goes_through(biggest, callers);
+    let pid = tracked.child.id();
+    tracked.end();
+    tidy(pid);
+    report
+}
+
+#[test]
+fn rust_through_a_trait_object() {
+    let program = folder("rust").join("blocks");
+    must(Command::new("rustc").args(["-g", "-O", "-o"]).arg(&program).arg(fixture("blocks.rs")));
+    other_language(
+        "rust-run",
+        &mut Command::new(&program),
+        &["<blocks::Plain as blocks::Maker>::make", "blocks::main"],
+    );
+}
+
+#[test]
+fn go_with_cgo() {
+    let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|go| Path::new(go).exists());
+    let go = go.expect("go (.ci/setup)");
+    let folder = folder("go");
+    let program = folder.join("main");
+    must(
+        Command::new(go)
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg(fixture("main.go"))
+            .env("GOCACHE", folder.join("cache"))
+            .env("CGO_ENABLED", "1")
+            .env("GOFLAGS", "-mod=mod"),
+    );
+    // From C on the thread's stack back to the goroutine's own, and out to its start.
+    let callers = ["c_leaf", "c_caller", "runtime.cgocall", "main.inner", "main.outer"];
+    let report = other_language("go-run", &mut Command::new(&program), &callers);
+    let mut ends = Vec::new();
+    for site in report["sites"].as_array().expect("sites").iter().filter(|s| is_leaf(s, "c_leaf")) {
+        goes_through(site, &callers);
+        goes_through(site, &["main.outer", "runtime.goexit"]);
+        assert_ne!(site["truncated"], true, "{site}");
+        let main = functions(site).iter().any(|f| f == "main.main");
+        ends.push((main, number(site, "live_count")));
+    }
+    let blocks = |of: bool| ends.iter().filter(|(main, _)| *main == of).map(|(_, n)| n).sum::<u64>();
+    assert_eq!((blocks(true), blocks(false)), (40, 80), "by main's goroutine, and by others: {ends:?}");
+}
+
+#[test]
+fn a_node_addon_up_to_v8() {
+    // They come with node, or as Debian's libnode-dev (.ci/setup).
+    let prefix = must(Command::new("node").args(["-p", "require('path').resolve(process.execPath, '../..')"]));
+    let own = Path::new(String::from_utf8_lossy(&prefix).trim()).join("include/node");
+    let headers = if own.join("node_api.h").exists() { own } else { PathBuf::from("/usr/include/node") };
+    let addon = folder("node").join("addon.node");
+    let mut cc = Command::new("gcc");
+    must(cc.args(["-O2", "-g", "-shared", "-fPIC", "-I"]).arg(headers).arg("-o").arg(&addon).arg(fixture("addon.c")));
+    let mut node = Command::new("node");
+    node.args(["--perf-basic-prof", "--interpreted-frames-native-stack"]).arg(fixture("addon.js")).arg(&addon);
+    other_language("node-run", &mut node, &["addon_leaf", "make"]);
+}
+
+#[test]
+fn arrays_of_numpy() {
+    let (tracked, said) =
+        Tracked::start("numpy-run", &["--sites", "exact"], Command::new("/usr/bin/python3").arg(fixture("arrays.py")));
+    let report = tracked.json();
+    adds_up(&report);
+    assert!(said[0].starts_with("expect numpy 80"), "{said:?}");
+    let in_numpy = |s: &&Value| {
+        let module = s["frames"][0]["module"].as_str().unwrap_or("");
+        module.contains("multiarray") && number(s, "live_count") > 0
+    };
+    let arrays: Vec<&Value> = report["sites"].as_array().expect("sites").iter().filter(in_numpy).collect();
+    // The interpreter's code for one line changes as it runs, so the line may have several return addresses.
+    let of_arrays = |s: &&&Value| number(s, "requested_bytes") / number(s, "live_count") == 100_000;
+    let big: Vec<&&Value> = arrays.iter().filter(of_arrays).collect();
+    let sum = |key: &str| big.iter().map(|s| number(s, key)).sum::<u64>();
+    assert_eq!((sum("live_count"), sum("requested_bytes")), (80, 8_000_000), "{arrays:#?}");
+    assert!(big.iter().all(|s| functions(s).iter().any(|f| f == "_PyEval_EvalFrameDefault")));
+    tracked.end();
+}

@@ -1,0 +1,33 @@
+//! An earlier reading of the same process: what one reading can't tell, growth or use, two can.
+
+use super::{Ledger, LineId};
+use crate::units::Bytes;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Baseline {
+    /// Seconds since the epoch.
+    pub time: f64,
+    pub rss: Bytes,
+    /// Resident bytes; a line that isn't there had none.
+    pub lines: Vec<(LineId, Bytes)>,
+}
+
+impl Baseline {
+    pub fn resident(&self, id: LineId) -> Bytes {
+        self.lines.iter().find(|(line, _)| *line == id).map(|(_, bytes)| *bytes).unwrap_or_default()
+    }
+
+    /// What the line has more than it had; below nothing where it has less.
+    pub fn change(&self, ledger: &Ledger, id: LineId) -> i64 {
+        difference(ledger.resident(id), self.resident(id))
+    }
+
+    pub fn change_of_rss(&self, ledger: &Ledger) -> i64 {
+        difference(ledger.rss, self.rss)
+    }
+}
+
+fn difference(now: Bytes, then: Bytes) -> i64 {
+    let bytes = i64::try_from(now.abs_diff(then).0).unwrap_or(i64::MAX);
+    if now < then { -bytes } else { bytes }
+}

@@ -1,0 +1,35 @@
+//! Of a process that the tracker was attached to late: which of glibc's live blocks are from before. They leave the children
+//! that say where blocks lie for a child of their own, so that the children still add up:
+//!
+//!   before (resident) = before (usable) × resident live / live
+//!   |error|           = the program's traffic during the walk + what is not resident of live
+
+use super::lines::LineId;
+use super::vm_blocks::take;
+use super::{Books, Grade};
+use crate::books::before;
+use crate::gap::Source;
+use crate::snapshot::Snapshot;
+use crate::units::Bytes;
+
+const BEFORE: &str = "from before the attach";
+const SINCE: &str = ", since the attach";
+
+pub fn split(snapshot: &Snapshot, books: &mut Books) {
+    let (Some(glibc), Some([earlier, later])) = (&snapshot.glibc, snapshot.attached) else { return };
+    let before = before(glibc, earlier, later);
+    let resident = books.resident(LineId::GlibcLive);
+    let arenas: Bytes = glibc.arenas.iter().map(|arena| arena.live).sum();
+    let live = arenas + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>();
+    let moved = before.live.scaled(resident.0.min(live.0), live.0).min(resident);
+    let error = (before.error + (live - resident)).min(moved.max(resident - moved));
+    take(books, LineId::GlibcLive, moved, Source::Segment);
+    let parts: Vec<String> = books.of(LineId::GlibcLive).map(|(detail, _)| detail.to_owned()).collect();
+    for part in parts {
+        if let Some(entry) = books.entries.remove(&(LineId::GlibcLive, part.clone())) {
+            books.entries.insert((LineId::GlibcLive, part + SINCE), entry);
+        }
+    }
+    let grade = if error > Bytes(0) { Grade::Estimated } else { Grade::Derived };
+    books.entry(LineId::GlibcLive, BEFORE).add(moved, Bytes(0), Bytes(0), grade, error, Source::Segment);
+}

@@ -1,0 +1,57 @@
+//! Focus: only what happened below a function. The outermost frame that matches becomes the root, so that all of a
+//! recursion stays.
+
+use regex::Regex;
+
+use super::{Profile, Value};
+
+/// `--focus REGEX`: matches anywhere in a function's or module's name. Time is linear in the text (no backtracking).
+#[derive(Clone, Debug)]
+pub struct Focus(Regex);
+
+#[derive(Clone, Debug)]
+pub struct Focused {
+    pub profile: Profile,
+    /// For each column, what of the whole is not below the focus. `profile.total() + left_out` is the whole.
+    pub left_out: Vec<Value>,
+}
+
+impl Focus {
+    /// The error is one sentence.
+    pub fn new(pattern: &str) -> Result<Focus, String> {
+        let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
+        regex.map(Focus).map_err(|e| match e {
+            regex::Error::CompiledTooBig(_) => "the pattern is too large".into(),
+            // The last line says what is wrong; the lines before it point into the pattern.
+            e => format!("it is no regular expression: {}", e.to_string().lines().last().unwrap_or_default().trim()),
+        })
+    }
+
+    pub fn matches(&self, text: &str) -> bool {
+        self.0.is_match(text)
+    }
+}
+
+impl Profile {
+    pub fn focus(&self, focus: &Focus) -> Focused {
+        let matched: Vec<bool> =
+            self.functions.iter().map(|f| focus.matches(&f.name) || focus.matches(&f.module)).collect();
+        let mut profile = self.emptied();
+        let mut left_out = vec![Value::default(); self.columns.len()];
+        for (entry, values) in self.entries() {
+            let frames = self.frames_of(entry.stack);
+            match frames.iter().rposition(|f| matched[self.function_of(*f).0 as usize]) {
+                Some(root) => {
+                    let stack = profile.stack(&frames[..=root]);
+                    profile.add(stack, entry.labels, values);
+                }
+                None => left_out.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v)),
+            }
+        }
+        // The exact total is one of the whole.
+        for column in &mut profile.columns {
+            column.exact_total = None;
+        }
+        Focused { profile, left_out }
+    }
+}

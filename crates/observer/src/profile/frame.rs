@@ -1,0 +1,140 @@
+//! A frame as it was found, and the function a person sees in its place.
+
+use super::{Module, ModuleId};
+use crate::units::Avma;
+
+/// Where a frame's code comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Native,
+    /// A Java method: HotSpot's (interpreted or compiled) or a native image's.
+    Java,
+    /// Code made at run time that isn't a Java method: stubs, other JITs.
+    Jit,
+    Kernel,
+    #[default]
+    Unknown,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Native, Kind::Java, Kind::Jit, Kind::Kernel, Kind::Unknown];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Native => "native",
+            Kind::Java => "java",
+            Kind::Jit => "jit",
+            Kind::Kernel => "kernel",
+            Kind::Unknown => "unknown",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// Demangled; of Java methods `package.Class.method`, with `$` for nested classes and without the signature.
+    pub function: Option<String>,
+    pub module: Option<ModuleId>,
+    /// Of the return address, as linked (Svma); 0 where the module isn't known.
+    pub offset: u64,
+    /// In the process; 0 where there was none (a recording's Java frame).
+    pub address: Avma,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub kind: Kind,
+    /// The compiler put it into the next frame outwards.
+    pub inlined: bool,
+}
+
+/// What views merge frames by: the same function called from another line, at another address, or in another run of the
+/// program is the same function.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Function {
+    /// The function's name (of hidden classes without their addresses); without one `module+0xoffset`; without a module the address.
+    pub name: String,
+    /// The module's name (not its path); empty where there is none.
+    pub module: String,
+    pub kind: Kind,
+    /// It has a name of its own.
+    pub named: bool,
+}
+
+/// Without what differs between two runs of one program: addresses and numbers in the names of hidden and generated classes.
+/// `Shop$$Lambda$106+0x00007f50e1007a08.1976870338.run` → `Shop$$Lambda.run`.
+fn stable(name: &str) -> String {
+    let Some((class, method)) = name.rsplit_once('.') else { return name.to_string() };
+    let hidden = class.find("$$Lambda").map(|at| at + "$$Lambda".len());
+    let addressed = ["+0x", "/0x", ".0x"].iter().filter_map(|mark| class.find(mark)).min();
+    let numbered = ["GeneratedMethodAccessor", "GeneratedConstructorAccessor"]
+        .iter()
+        .filter_map(|mark| class.find(mark).map(|at| at + mark.len()))
+        .next();
+    match [hidden, addressed, numbered].into_iter().flatten().min() {
+        Some(end) => format!("{}.{method}", &class[..end]),
+        None => name.to_string(),
+    }
+}
+
+/// Packages of the Java platform and of Native Image's runtime: a package view looks further out for who called them.
+const RUNTIME_PACKAGES: [&str; 9] =
+    ["java.", "javax.", "jdk.", "sun.", "com.sun.", "com.oracle.svm.", "com.oracle.graal.", "org.graalvm.", "jrt."];
+
+impl Frame {
+    /// The outermost frame of a stack whose walk ended early.
+    pub fn truncated() -> Frame {
+        Frame { function: Some("[truncated]".into()), ..Frame::default() }
+    }
+
+    /// Stands for the stack of what has none.
+    pub fn no_stack(category: &str) -> Frame {
+        Frame { function: Some(format!("{NO_STACK}{category}]")), ..Frame::default() }
+    }
+
+    /// Stands for frames of a recursion that were left out.
+    pub fn repeated(times: u64) -> Frame {
+        Frame { function: Some(format!("[{times} more levels of recursion]")), ..Frame::default() }
+    }
+
+    pub(super) fn called(&self, module: Option<&Module>) -> Function {
+        let module = module.map(|m| m.name().to_string()).unwrap_or_default();
+        let named = self.function.as_ref().is_some_and(|f| !f.is_empty());
+        let name = match &self.function {
+            Some(function) if named && self.kind == Kind::Java => stable(function),
+            Some(function) if named => function.clone(),
+            _ if !module.is_empty() => format!("{module}+{:#x}", self.offset),
+            _ if self.address != Avma(0) => format!("{:#x}", self.address),
+            _ => "[unknown]".into(),
+        };
+        Function { name, module, kind: self.kind, named }
+    }
+}
+
+const NO_STACK: &str = "[no stack: ";
+
+impl Function {
+    /// Instead of a stack.
+    pub fn is_no_stack(&self) -> bool {
+        self.kind == Kind::Unknown && self.name.starts_with(NO_STACK)
+    }
+
+    pub fn is_truncation(&self) -> bool {
+        self.kind == Kind::Unknown && self.name == "[truncated]"
+    }
+
+    /// Of a Java method: `org.acme.Shop$Item.<init>` is in `org.acme`. A class without a package has the empty one.
+    pub fn package(&self) -> Option<&str> {
+        if self.kind != Kind::Java || !self.named {
+            return None;
+        }
+        let method = self.name.split('(').next().unwrap_or(&self.name);
+        let class = method.rsplit_once('.').map_or("", |(class, _)| class);
+        // Hidden classes: `Shop$$Lambda/0x0000713f8c0015e8`, `Shop$$Lambda+0x713f`, `Shop$$Lambda.0x713f`.
+        let outer = class.split(['$', '/', '+']).next().unwrap_or(class);
+        Some(outer.rsplit_once('.').map_or("", |(package, _)| package))
+    }
+
+    /// Java code of the platform or of Native Image's runtime, whose packages nobody can change.
+    pub fn is_runtime(&self) -> bool {
+        self.package().is_some_and(|_| RUNTIME_PACKAGES.iter().any(|p| self.name.starts_with(p)))
+    }
+}

@@ -1,0 +1,119 @@
+//! Lines: each entry belongs to exactly one group, so Σ groups = total.
+
+use std::collections::HashMap;
+
+use super::{Entry, Kind, Profile, StackId, Value};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    #[default]
+    Site,
+    /// The function that called the allocator: the innermost frame.
+    Caller,
+    Category,
+    /// Of the innermost Java method outside the Java platform and Native Image's runtime; else of the innermost Java
+    /// method; a stack without Java has its module's line.
+    Package,
+    /// Of the innermost frame that lies in one.
+    Module,
+    Thread,
+    /// Of the object allocated.
+    Class,
+}
+
+impl By {
+    pub const ALL: [By; 7] = [By::Site, By::Caller, By::Category, By::Package, By::Module, By::Thread, By::Class];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Site => "site",
+            By::Caller => "caller",
+            By::Category => "category",
+            By::Package => "package",
+            By::Module => "module",
+            By::Thread => "thread",
+            By::Class => "class",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// For a site its innermost function.
+    pub name: String,
+    /// Of sites only: one of the stacks (all have the same functions, maybe at other lines).
+    pub stack: Option<StackId>,
+    /// One for each column.
+    pub values: Vec<Value>,
+    pub entries: u64,
+}
+
+/// The name of a group whose members lack what they are grouped by.
+const NONE: &str = "(none)";
+
+impl Profile {
+    /// Biggest first by `column`, then by name: the same order on each run.
+    pub fn group(&self, by: By, column: usize) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut group_of: HashMap<Key, usize> = HashMap::new();
+        for (entry, values) in self.entries() {
+            let key = self.key(by, entry);
+            let at = *group_of.entry(key).or_insert_with_key(|key| {
+                let stack = matches!(key, Key::Site(_)).then_some(entry.stack);
+                let values = vec![Value::default(); self.columns.len()];
+                groups.push(Group { name: self.group_name(by, key), stack, values, entries: 0 });
+                groups.len() - 1
+            });
+            let group = &mut groups[at];
+            group.entries += 1;
+            group.values.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v));
+        }
+        let size = |g: &Group| g.values.get(column).map_or(0, |v| v.amount);
+        groups.sort_by(|a, b| size(b).cmp(&size(a)).then_with(|| a.name.cmp(&b.name)));
+        groups
+    }
+
+    fn key(&self, by: By, entry: Entry) -> Key {
+        let frames = self.frames_of(entry.stack);
+        let function = |f| self.function_at(self.function_of(f));
+        let label = |name: Option<super::NameId>| Key::Text(name.map_or(NONE, |n| self.name_at(n)).into());
+        let module = || {
+            let mut modules = frames.iter().map(|f| function(*f)).filter(|f| !f.module.is_empty());
+            Key::Text(modules.next().map_or(NONE, |f| &f.module).into())
+        };
+        match by {
+            By::Site => Key::Site(frames.iter().map(|f| self.function_of(*f).0).collect()),
+            By::Caller => frames.first().map_or(Key::Text(NONE.into()), |f| Key::Function(self.function_of(*f).0)),
+            By::Category => label(entry.labels.category),
+            By::Thread => label(entry.labels.thread),
+            By::Class => label(entry.labels.class),
+            By::Module => module(),
+            By::Package => {
+                let java = || frames.iter().map(|f| function(*f)).filter(|f| f.kind == Kind::Java && f.named);
+                match java().find(|f| !f.is_runtime()).or_else(|| java().next()).and_then(|f| f.package()) {
+                    Some("") => Key::Text("(default package)".into()),
+                    Some(package) => Key::Text(package.into()),
+                    None => module(),
+                }
+            }
+        }
+    }
+
+    fn group_name(&self, by: By, key: &Key) -> String {
+        match key {
+            Key::Text(text) => text.to_string(),
+            Key::Function(f) => self.functions.at(*f).name.clone(),
+            Key::Site(functions) => match functions.first() {
+                Some(f) => self.functions.at(*f).name.clone(),
+                None => format!("({} without a stack)", by.name()),
+            },
+        }
+    }
+}
+
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Site(Box<[u32]>),
+    Function(u32),
+    Text(Box<str>),
+}

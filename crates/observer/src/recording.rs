@@ -1,0 +1,251 @@
+//! What a flight recording says of memory over time: curves by event and name, verdicts, and the process they are of.
+//!
+//! One table says which event's field is which curve. It is the same for recordings of Plimsoll, HotSpot and native images;
+//! what a recording doesn't have is an absent curve.
+
+pub mod growth;
+mod range;
+pub mod series;
+mod sites;
+mod verdicts;
+
+use std::collections::BTreeMap;
+
+pub use growth::Growth;
+pub use range::{Bound, Range};
+pub use series::{Figures, Point, Series};
+pub use sites::sites;
+pub use verdicts::VerdictSpan;
+
+use crate::gap::{Gap, Source};
+use crate::source::jfr::{self, ChunkSummary, Event, Wanted};
+
+/// What a curve is a curve of. The names are those of the JSON.
+macro_rules! measures {
+    ($($(#[$doc:meta])* $variant:ident $id:literal $title:literal $event:literal $name:literal $value:literal $peak:literal)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Measure { $($(#[$doc])* $variant),* }
+        impl Measure {
+            pub const ALL: &'static [Measure] = &[$(Measure::$variant),*];
+            pub const fn id(self) -> &'static str {
+                match self { $(Measure::$variant => $id),* }
+            }
+            pub const fn title(self) -> &'static str {
+                match self { $(Measure::$variant => $title),* }
+            }
+            /// Event, the field that names the curve ("": one curve), the field with its value, the one with its peak.
+            const fn fields(self) -> (&'static str, &'static str, &'static str, &'static str) {
+                match self { $(Measure::$variant => ($event, $name, $value, $peak)),* }
+            }
+        }
+    };
+}
+
+measures! {
+    Rss "rss" "RSS" "jdk.ResidentSetSize" "" "size" "peak"
+    LedgerRss "ledger-rss" "RSS by smaps" "plimsoll.Ledger" "" "rss" ""
+    Charged "cgroup-charged" "charged to the cgroup" "plimsoll.Cgroup" "" "charged" "peak"
+    Limit "cgroup-limit" "memory limit" "plimsoll.Cgroup" "" "limit" ""
+    HeapCommitted "heap-committed" "Java heap committed (GC)" "jdk.GCHeapSummary" "" "heapSpace.committedSize" ""
+    HeapOccupied "heap-occupied" "Java heap occupied (GC)" "jdk.GCHeapSummary" "" "heapUsed" ""
+    Metaspace "metaspace-committed" "metaspace committed (GC)" "jdk.MetaspaceSummary" "" "metaspace.committed" ""
+    /// A number of threads: for the verdicts, no row of bytes.
+    Threads "java-threads" "Java threads" "jdk.JavaThreadStatistics" "" "activeCount" ""
+    DirectBuffers "direct-buffers" "direct buffers" "jdk.DirectBufferStatistics" "" "memoryUsed" ""
+    Line "line" "resident" "plimsoll.LedgerLine" "line" "resident" ""
+    LineCommitted "line-committed" "committed" "plimsoll.LedgerLine" "line" "committed" ""
+    Committed "category-committed" "committed" "jdk.NativeMemoryUsage" "type" "committed" ""
+    Reserved "category-reserved" "reserved" "jdk.NativeMemoryUsage" "type" "reserved" ""
+    TotalCommitted "total-committed" "committed, all categories" "jdk.NativeMemoryUsageTotal" "" "committed" ""
+    TotalReserved "total-reserved" "reserved, all categories" "jdk.NativeMemoryUsageTotal" "" "reserved" ""
+    Live "category-live" "live" "plimsoll.Category" "category" "live" "peak"
+    LiveCount "category-live-count" "live blocks" "plimsoll.Category" "category" "liveCount" ""
+    TotalLive "total-live" "live, all categories" "plimsoll.Total" "" "live" "peak"
+    /// Native Image alone has these; they are the peaks of `Committed`.
+    PeakCommitted "category-peak" "peak committed" "jdk.NativeMemoryUsagePeak" "type" "" "peakCommitted"
+    TotalPeakCommitted "total-peak" "peak committed, all categories" "jdk.NativeMemoryUsageTotalPeak" "" "" "peakCommitted"
+}
+
+/// Curves that a file may have: names are the file's own choice.
+const MOST_SERIES: usize = 512;
+const LONGEST_NAME: usize = 200;
+
+#[derive(Clone, Debug, Default)]
+pub struct ProcessFacts {
+    pub pid: Option<u64>,
+    pub command: String,
+    /// `OpenJDK 64-Bit Server VM 25.0.1`, `native`, …
+    pub runtime: String,
+    pub runtime_version: String,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    pub process: ProcessFacts,
+    /// Of the whole recording, and of the part that was asked for. Nanoseconds since the epoch.
+    pub begin_ns: i64,
+    pub end_ns: i64,
+    pub from_ns: i64,
+    pub to_ns: i64,
+    pub chunks: Vec<ChunkSummary>,
+    pub series: BTreeMap<(Measure, String), Series>,
+    pub verdicts: Vec<VerdictSpan>,
+    pub counts: BTreeMap<String, u64>,
+    pub gaps: Vec<Gap>,
+    pub more_gaps: u64,
+}
+
+impl History {
+    pub fn read(recording: &jfr::Recording, range: Range) -> Result<History, String> {
+        let chunks = recording.chunks();
+        let (Some(begin), Some(end)) =
+            (chunks.iter().map(|chunk| chunk.begin_ns).min(), chunks.iter().map(|chunk| chunk.end_ns).max())
+        else {
+            return Err("there is no chunk of a flight recording in it".into());
+        };
+        let (from, to) = range.resolve(begin, end)?;
+        let mut history = History {
+            begin_ns: begin,
+            end_ns: end,
+            from_ns: from.max(begin),
+            to_ns: to.min(end),
+            ..History::default()
+        };
+        let wanted = Wanted::when(|of| {
+            let is_measure = || Measure::ALL.iter().any(|measure| measure.fields().0 == of.name);
+            matches!(of.name.as_str(), "jdk.JVMInformation" | "plimsoll.Target" | "plimsoll.Verdict") || is_measure()
+        });
+        let mut left_out = 0u64;
+        let (lower, upper) = range.open_ended(from, to);
+        let summary = recording.for_each(&wanted, |event| match event.name() {
+            "jdk.JVMInformation" => history.jvm(event),
+            "plimsoll.Target" => history.target(event),
+            name => {
+                let Some(time) = event.time().filter(|time| (lower..=upper).contains(time)) else { return };
+                history.end_ns = history.end_ns.max(time);
+                if name == "plimsoll.Verdict" {
+                    verdicts::enter(&mut history.verdicts, event, time);
+                    return;
+                }
+                for measure in Measure::ALL.iter().filter(|measure| measure.fields().0 == name) {
+                    left_out += u64::from(!history.enter(*measure, event, time));
+                }
+            }
+        });
+        if range.is_whole() {
+            history.to_ns = history.end_ns;
+        }
+        history.chunks = summary.chunks;
+        history.counts = summary.counts;
+        (history.gaps, history.more_gaps) = (summary.gaps, summary.more_gaps);
+        if left_out > 0 {
+            let reason = format!("more than {MOST_SERIES} curves: {left_out} readings are left out");
+            history.gaps.push(Gap::new(Source::Jfr, reason, "lines are missing"));
+        }
+        history.series.values_mut().for_each(Series::settle);
+        history.peaks();
+        history.what_is_missing();
+        let derived = verdicts::derived(&history);
+        history.verdicts.extend(derived);
+        Ok(history)
+    }
+
+    fn enter(&mut self, measure: Measure, event: &Event<'_>, time: i64) -> bool {
+        let (_, name, value, peak) = measure.fields();
+        let mut name =
+            if name.is_empty() { String::new() } else { event.string(name).unwrap_or_default().into_owned() };
+        if name.len() > LONGEST_NAME {
+            name = name.chars().take(LONGEST_NAME).collect();
+        }
+        let is_full = self.series.len() >= MOST_SERIES;
+        let series = match self.series.entry((measure, name)) {
+            std::collections::btree_map::Entry::Vacant(_) if is_full => return false,
+            entry => entry.or_default(),
+        };
+        // A limit of 0 is none.
+        let value = event.u64(value).filter(|value| measure != Measure::Limit || *value > 0);
+        value.into_iter().for_each(|value| series.push(time, value));
+        event.u64(peak).into_iter().for_each(|peak| series.peak(peak));
+        true
+    }
+
+    fn jvm(&mut self, event: &Event<'_>) {
+        let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
+        if !self.process.runtime.is_empty() {
+            return;
+        }
+        self.process = ProcessFacts {
+            pid: event.u64("pid"),
+            command: text("javaArguments"),
+            runtime: text("jvmName"),
+            runtime_version: text("jvmVersion"),
+        };
+    }
+
+    fn target(&mut self, event: &Event<'_>) {
+        let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
+        self.process = ProcessFacts {
+            pid: event.u64("pid"),
+            command: text("command"),
+            runtime: text("runtime"),
+            runtime_version: text("runtimeVersion"),
+        };
+    }
+
+    /// What Native Image writes as events of their own belongs to the curves of the same name.
+    fn peaks(&mut self) {
+        for (of, peak) in
+            [(Measure::Committed, Measure::PeakCommitted), (Measure::TotalCommitted, Measure::TotalPeakCommitted)]
+        {
+            let found: Vec<(String, Option<u64>)> =
+                self.of(peak).map(|(name, series)| (name.to_string(), series.known_peak)).collect();
+            for (name, value) in found {
+                self.series.remove(&(peak, name.clone()));
+                if let (Some(series), Some(value)) = (self.series.get_mut(&(of, name)), value) {
+                    series.peak(value);
+                }
+            }
+        }
+        self.series.retain(|_, series| !series.points().is_empty());
+    }
+
+    fn what_is_missing(&mut self) {
+        if self.one(Measure::Committed).is_none()
+            && self.of(Measure::Line).next().is_none()
+            && self.of(Measure::Committed).next().is_none()
+        {
+            let gap = Gap::new(Source::Jfr, "the recording has no jdk.NativeMemoryUsage", "no categories");
+            self.gaps.push(gap.remedy(
+                "start the JVM (20 or later) with -XX:NativeMemoryTracking=summary, build the native image with \
+                 --enable-monitoring=nmt,jfr, or record with: plimsoll record PID -o FILE.jfr",
+            ));
+        }
+        if self.rss().is_none() {
+            let gap = Gap::new(Source::Jfr, "the recording has no jdk.ResidentSetSize", "no RSS");
+            self.gaps.push(gap.remedy(
+                "JDK 21 and later have it, native images don't; or record with: plimsoll record PID -o FILE.jfr",
+            ));
+        }
+    }
+
+    pub fn of(&self, measure: Measure) -> impl Iterator<Item = (&str, &Series)> {
+        let range = (measure, String::new())..;
+        self.series.range(range).take_while(move |((of, _), _)| *of == measure).map(|((_, name), s)| (name.as_str(), s))
+    }
+
+    pub fn one(&self, measure: Measure) -> Option<&Series> {
+        self.series.get(&(measure, String::new()))
+    }
+
+    pub fn rss(&self) -> Option<&Series> {
+        self.one(Measure::Rss).or_else(|| self.one(Measure::LedgerRss))
+    }
+
+    /// Committed Java heap: NMT has it each second, a collection only when there is one.
+    pub fn java_heap(&self) -> Option<&Series> {
+        let named = |measure, name: &str| self.series.get(&(measure, name.to_string()));
+        named(Measure::LineCommitted, "java-heap")
+            .or_else(|| named(Measure::Committed, "Java Heap"))
+            .or_else(|| self.one(Measure::HeapCommitted))
+    }
+}

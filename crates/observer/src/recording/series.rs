@@ -1,0 +1,159 @@
+//! A curve in bounded memory: readings, and where they are many, neighbours in one point that keeps what a chart and a table
+//! need of them.
+
+use super::growth::{Growth, growth};
+
+/// Readings that lie next to each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    pub begin_ns: i64,
+    pub end_ns: i64,
+    pub count: u64,
+    pub sum: f64,
+    pub first: u64,
+    pub last: u64,
+    pub min: u64,
+    pub max: u64,
+}
+
+impl Point {
+    pub fn one(time_ns: i64, value: u64) -> Point {
+        Point {
+            begin_ns: time_ns,
+            end_ns: time_ns,
+            count: 1,
+            sum: value as f64,
+            first: value,
+            last: value,
+            min: value,
+            max: value,
+        }
+    }
+
+    fn with(self, next: Point) -> Point {
+        Point {
+            begin_ns: self.begin_ns.min(next.begin_ns),
+            end_ns: self.end_ns.max(next.end_ns),
+            count: self.count + next.count,
+            sum: self.sum + next.sum,
+            first: self.first,
+            last: next.last,
+            min: self.min.min(next.min),
+            max: self.max.max(next.max),
+        }
+    }
+
+    pub fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+}
+
+/// At one reading a second an hour is kept whole; a week in points of five minutes.
+const MOST: usize = 4096;
+
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    points: Vec<Point>,
+    /// A peak that the recorded process knew of itself.
+    pub known_peak: Option<u64>,
+}
+
+/// What a table says of a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    pub readings: u64,
+    pub first: u64,
+    pub last: u64,
+    pub min: u64,
+    pub max: u64,
+    pub mean: f64,
+    /// The highest of all readings and of what the process knew itself.
+    pub peak: u64,
+    pub growth: Option<Growth>,
+}
+
+impl Series {
+    pub fn push(&mut self, time_ns: i64, value: u64) {
+        if self.points.len() >= MOST {
+            self.settle();
+            // Points of an equal number of readings: merging pairs each time would leave the oldest half in one point.
+            let mut most = 2 * self.points.iter().map(|point| point.count).max().unwrap_or(1);
+            let readings: u64 = self.points.iter().map(|point| point.count).sum();
+            most = most.min((4 * readings / MOST as u64).max(2).next_power_of_two());
+            let mut merged: Vec<Point> = Vec::with_capacity(MOST);
+            for point in self.points.drain(..) {
+                match merged.last_mut() {
+                    Some(last) if last.count + point.count <= most => *last = last.with(point),
+                    _ => merged.push(point),
+                }
+            }
+            self.points = merged;
+        }
+        self.points.push(Point::one(time_ns, value));
+    }
+
+    pub fn peak(&mut self, value: u64) {
+        self.known_peak = Some(self.known_peak.unwrap_or(0).max(value));
+    }
+
+    /// Puts the points in the order of time: a file has its events as its threads wrote them.
+    pub fn settle(&mut self) {
+        self.points.sort_by_key(|point| point.begin_ns);
+    }
+
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    pub fn figures(&self) -> Option<Figures> {
+        let (first, last) = (self.points.first()?, self.points.last()?);
+        let max = self.points.iter().map(|point| point.max).max()?;
+        let readings = self.points.iter().map(|point| point.count).sum::<u64>();
+        Some(Figures {
+            readings,
+            first: first.first,
+            last: last.last,
+            min: self.points.iter().map(|point| point.min).min()?,
+            max,
+            mean: self.points.iter().map(|point| point.sum).sum::<f64>() / readings as f64,
+            peak: self.known_peak.unwrap_or(0).max(max),
+            growth: growth(&self.points),
+        })
+    }
+
+    /// The reading in force at a moment: the last one before it, or the first of all.
+    pub fn at(&self, time_ns: i64) -> Option<f64> {
+        let after = self.points.partition_point(|point| point.begin_ns <= time_ns);
+        self.points.get(after.saturating_sub(1)).map(Point::mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_curve_keeps_its_figures_in_bounded_memory() {
+        let mut series = Series::default();
+        let value = |i: i64| 1000 + (i as u64 * 7919) % 5000 + i as u64 / 10;
+        let count = 200_000;
+        // Neighbours change places, as they do in a file.
+        for i in (0..count).map(|i| i ^ 1) {
+            series.push(i * 1_000_000_000, value(i));
+        }
+        series.settle();
+        let figures = series.figures().expect("readings");
+        let all = || (0..count).map(value);
+        assert!(series.points().len() <= MOST);
+        let largest = series.points().iter().map(|point| point.count).max();
+        assert!(largest <= Some(8 * count as u64 / MOST as u64), "{largest:?} readings in one point");
+        assert_eq!(
+            (figures.readings, figures.max, figures.min),
+            (count as u64, all().max().unwrap_or(0), all().min().unwrap_or(0))
+        );
+        assert!((figures.mean - all().sum::<u64>() as f64 / count as f64).abs() < 1e-3);
+        assert!(figures.last.abs_diff(value(count - 1)) < 10_000 && figures.first.abs_diff(value(0)) < 10_000);
+        let slope = figures.growth.expect("long");
+        assert!((slope.per_hour - 360.0).abs() < 5.0 && slope.is_up(), "{slope:?}");
+    }
+}

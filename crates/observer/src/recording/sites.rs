@@ -1,0 +1,121 @@
+//! Call sites of a recording of ours, as they were at its last full instant in the range: `plimsoll.Site` → a profile.
+
+use std::borrow::Cow;
+
+use crate::gap::{Gap, Source};
+use crate::profile::{Column, Frame, FrameId, Kind, Labels, Module, Profile, Value};
+use crate::source::jfr::{self, Event, Recording, Wanted};
+
+const SITE: &str = "plimsoll.Site";
+const TARGET: &str = "plimsoll.Target";
+
+fn columns() -> Vec<Column> {
+    vec![
+        Column::bytes("live"),
+        Column::count("live", "block"),
+        Column::bytes("cumulative"),
+        Column::count("cumulative", "call"),
+        Column::bytes("requested"),
+        Column::bytes("peak").of_many_moments(),
+        Column::count("peak", "block").of_many_moments(),
+    ]
+}
+
+/// As the event names them; the first is an estimate.
+const FIELDS: [&str; 7] = ["live", "liveCount", "cumulative", "cumulativeCount", "requested", "peak", "countAtPeak"];
+
+/// None where there is no such event. Times in ns since 1970, both inclusive.
+pub fn sites(recording: &Recording, from_ns: Option<i64>, to_ns: Option<i64>) -> Option<Profile> {
+    let mut found: Option<(i64, Profile)> = None;
+    let mut of = (String::new(), 0);
+    let is_wanted = |of: &jfr::Type| of.name == SITE || of.name == TARGET;
+    let summary = recording.for_each(&Wanted::when(is_wanted), |event| {
+        if event.name() == TARGET {
+            of = (event.string("command").map(Cow::into_owned).unwrap_or_default(), event.u64("pid").unwrap_or(0));
+            return;
+        }
+        let time = event.time().unwrap_or(0);
+        if from_ns.is_some_and(|from| time < from) || to_ns.is_some_and(|to| to < time) {
+            return;
+        }
+        match &mut found {
+            Some((of, profile)) if *of == time => add(profile, event),
+            Some((of, _)) if *of > time => {}
+            _ => {
+                let mut profile = Profile::new(columns());
+                profile.time_ns = u64::try_from(time).unwrap_or(0);
+                add(&mut profile, event);
+                found = Some((time, profile));
+            }
+        }
+    });
+    let (_, mut profile) = found?;
+    profile.title = format!("native memory of {}, pid {}", of.0, of.1);
+    profile.gaps = summary.gaps;
+    if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
+        return Some(profile);
+    }
+    profile.gaps.push(Gap::new(
+        Source::Jfr,
+        "a recording has the error of live bytes, and none of other figures",
+        "blocks, calls and peaks of sampled sites look exact, which they are not",
+    ));
+    Some(profile)
+}
+
+/// Stacks that are kept apart. We write 200.
+const ENTRIES: usize = 10_000;
+
+fn add(profile: &mut Profile, event: &Event) {
+    let mut frames = Vec::new();
+    let mut class = None;
+    if let Some(stack) = event.stack().filter(|_| profile.entries().len() < ENTRIES) {
+        for of in stack.frames() {
+            if class.is_none() && is_java(&of) {
+                class = of.class().map(|name| profile.name(&name));
+            }
+            frames.push(frame(profile, &of));
+        }
+        if stack.is_truncated() {
+            frames.push(profile.frame(Frame::truncated()));
+        }
+    }
+    // Half the 95 % interval.
+    let sigma = event.u64("error").unwrap_or(0) as f64 / 1.96;
+    let mut values = FIELDS.map(|field| Value::exact(event.u64(field).unwrap_or(0)));
+    values[0].variance = sigma * sigma;
+    let category = event.string("category").filter(|name| !name.is_empty()).map(|name| profile.name(&name));
+    let stack = profile.stack(&frames);
+    profile.add(stack, Labels { category, class, ..Labels::default() }, &values);
+}
+
+/// Native blocks have no class: by class they are those of the innermost Java method that asked for them.
+fn is_java(of: &jfr::Frame) -> bool {
+    let (kind, class) = (of.kind().unwrap_or_default(), of.class().unwrap_or_default());
+    !matches!(&*kind, "Native" | "Kernel") && !class.is_empty()
+}
+
+fn frame(profile: &mut Profile, of: &jfr::Frame) -> FrameId {
+    let class = of.class().unwrap_or_default();
+    let name = of.method().unwrap_or_default().into_owned();
+    let kind = of.kind().unwrap_or_default();
+    let line = of.line();
+    let frame = if is_java(of) {
+        let function = Some(format!("{class}.{name}"));
+        Frame { function, line, kind: Kind::Java, inlined: kind == "Inlined", ..Frame::default() }
+    } else {
+        let module = (!class.is_empty()).then(|| Module { path: class.into_owned(), ..Module::default() });
+        let module = module.map(|module| profile.module(module));
+        let kind = match &*kind {
+            "Native" => Kind::Native,
+            "Kernel" => Kind::Kernel,
+            _ => Kind::Jit,
+        };
+        // Without a name it is written as its offset.
+        match name.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
+            Some(offset) => Frame { module, offset, address: crate::units::Avma(offset), kind, ..Frame::default() },
+            None => Frame { function: Some(name), module, line, kind, ..Frame::default() },
+        }
+    };
+    profile.frame(frame)
+}

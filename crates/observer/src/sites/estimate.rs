@@ -1,0 +1,173 @@
+//! How a caller's blocks divide among its sites. Pure arithmetic.
+//!
+//! ```text
+//! caller, exact    L = U + Σ R(s)      R: blocks booked in the site's own rows (exact mode: all; sampled: the samples)
+//! sample i         of x bytes, with probability p: it stands for itself, which is in R, and for u = x(1 − p)/p in U
+//! site             Ê(s) = R(s) + U · u(s)/Σu          so that Σ Ê = L, by construction
+//! ```
+//! The caller's own total is known, so only the division is estimated (a ratio estimator): with r = u(s)/Σu and
+//! v(s) = Σ x²(1 − p)/p², its variance is (U/Σu)² · [(1 − r)² v(s) + r² (Σv − v(s))]. A site that no sample fell on is not
+//! seen: with 95 % it has less than 3 means, and what it has is missing in none but these sites; that is added. So is the
+//! variance of one sample more: of few samples the estimate of the variance is itself too low too often.
+//!
+//! Where the mode was switched, U has blocks of times without samples too: then u(s) itself is the estimate, and the rest
+//! stays the caller's.
+
+/// What samples say of one site in one unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Weight {
+    /// Σ x(1 − p)/p.
+    pub beyond: f64,
+    /// Σ x²(1 − p)/p².
+    pub variance: f64,
+}
+
+impl Weight {
+    /// Adds a sample of amount `x` and weight 1/p. What no tracker writes counts as itself.
+    pub fn add(&mut self, x: f64, weight: f64) {
+        let weight = if weight.is_finite() { weight.clamp(1.0, 1e12) } else { 1.0 };
+        self.beyond += x * (weight - 1.0);
+        self.variance += x * x * (weight * weight - weight);
+    }
+}
+
+/// A site's part of `U`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Part {
+    pub amount: u64,
+    /// Of the division among the sites that samples fell on.
+    pub division: f64,
+    /// With what sites may have that none fell on.
+    pub variance: f64,
+}
+
+/// How far the parts may be trusted to be all there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Times {
+    /// Each block was sampled or not: all of `U` is divided.
+    Whole,
+    /// Samples were taken at times only.
+    Parts,
+}
+
+/// Divides `whole` by the weights. Second: what is left to the caller. Σ parts + left = whole.
+/// `unseen`: one mean of the sampling in the unit of `whole`, for what no sample fell on.
+pub fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec<Part>, u64) {
+    let sum: f64 = weights.iter().map(|w| w.beyond).sum();
+    if whole == 0 || sum <= 0.0 || !sum.is_finite() {
+        return (vec![Part::default(); weights.len()], whole);
+    }
+    let divided = match times {
+        Times::Whole => whole,
+        Times::Parts => whole.min(sum as u64),
+    };
+    let scale = divided as f64 / sum;
+    let all: f64 = weights.iter().map(|w| w.variance).sum();
+    // 1.96 standard deviations of it are three means, or all there is.
+    let one_more = scale * scale * unseen * unseen;
+    let unseen = (3.0 * unseen).min(divided as f64) / 1.96;
+    let (mut run, mut given) = (0.0, 0u64);
+    let parts = weights.iter().map(|w| {
+        // Rounded running sums: what the parts lose by rounding, the next one gets.
+        run += w.beyond;
+        let until = ((run * scale).round() as u64).min(divided);
+        let amount = until.saturating_sub(given);
+        given = given.max(until);
+        let r = w.beyond / sum;
+        let own = (1.0 - r) * (1.0 - r) * w.variance + r * r * (all - w.variance).max(0.0);
+        let finite = |x: f64| if x.is_finite() { x } else { 0.0 };
+        let division = scale * scale * own;
+        Part {
+            amount,
+            division: finite(division),
+            variance: finite(division + (1.0 - r) * one_more + (r * unseen) * (r * unseen)),
+        }
+    });
+    let mut parts: Vec<Part> = parts.collect();
+    // Of float sums the last may stop short.
+    if let Some(last) = parts.iter_mut().rev().find(|p| p.amount > 0) {
+        last.amount += divided - given;
+        given = divided;
+    }
+    (parts, whole - given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Random(u64);
+
+    impl Random {
+        fn unit(&mut self) -> f64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((self.0 >> 11) + 1) as f64 / (1u64 << 53) as f64
+        }
+    }
+
+    /// Three sites of one caller with known sums, sampled 400 times: the parts always sum to the caller's total, they
+    /// are right on average, and the 95 % interval holds the truth about that often, or oftener.
+    #[test]
+    fn division_is_unbiased_and_its_bounds_hold() {
+        let blocks = [(4000, 64.0), (800, 1024.0), (50, 40_000.0)];
+        let mean = 32_768.0;
+        let truth = blocks.map(|(n, x)| n as f64 * x);
+        let mut random = Random(3);
+        let (mut sums, mut held) = ([0.0; 3], [0; 3]);
+        let rounds = 400;
+        for _ in 0..rounds {
+            let mut weights = [Weight::default(); 3];
+            let (mut rows, mut all) = ([0.0; 3], 0.0);
+            for (s, (n, x)) in blocks.iter().enumerate() {
+                let p = 1.0 - (-x / mean).exp();
+                for _ in 0..*n {
+                    all += x;
+                    if random.unit() <= p {
+                        weights[s].add(*x, 1.0 / p);
+                        rows[s] += x;
+                    }
+                }
+            }
+            let whole = (all - rows.iter().sum::<f64>()) as u64;
+            let (parts, left) = divide(whole, &weights, Times::Whole, mean);
+            assert_eq!(parts.iter().map(|p| p.amount).sum::<u64>() + left, whole);
+            for s in 0..3 {
+                let estimate = rows[s] + parts[s].amount as f64;
+                sums[s] += estimate;
+                held[s] += i32::from((estimate - truth[s]).abs() <= 1.96 * parts[s].variance.sqrt());
+            }
+        }
+        for s in 0..3 {
+            let (mean, truth) = (sums[s] / f64::from(rounds), truth[s]);
+            assert!((mean / truth - 1.0).abs() < 0.05, "site {s}: {mean} instead of {truth}");
+            let held = f64::from(held[s]) / f64::from(rounds);
+            assert!((0.92..=1.0).contains(&held), "site {s}: the interval holds it in {held}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_lost_whatever_the_weights() {
+        let mut random = Random(9);
+        for round in 0..5000 {
+            let n = (random.unit() * 6.0) as usize;
+            let weights: Vec<Weight> = (0..n)
+                .map(|_| {
+                    let mut w = Weight::default();
+                    for _ in 0..(random.unit() * 4.0) as usize {
+                        w.add((random.unit() * 1e6).floor(), 1.0 / random.unit());
+                    }
+                    w
+                })
+                .collect();
+            let whole = [0, 1, 7, u64::MAX / 2, (random.unit() * 1e9) as u64][round % 5];
+            for times in [Times::Whole, Times::Parts] {
+                let (parts, left) = divide(whole, &weights, times, 1e5);
+                assert_eq!(parts.iter().map(|p| p.amount).sum::<u64>() + left, whole, "{weights:?}");
+            }
+        }
+        let mut odd = Weight::default();
+        odd.add(1.0, f64::NAN);
+        odd.add(1.0, -5.0);
+        assert_eq!(odd, Weight::default());
+    }
+}

@@ -1,0 +1,12 @@
+//! CPython's pools of small objects.
+
+use crate::units::{AddressRange, Bytes};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pymalloc {
+    /// Sorted, disjoint, never touching.
+    pub pools: Vec<AddressRange>,
+    pub count: u64,
+    /// Blocks in use in them.
+    pub live: Bytes,
+}

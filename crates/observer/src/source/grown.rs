@@ -1,0 +1,222 @@
+//! Memory that came since the owners were asked, and says itself whose it is:
+//!
+//! ```text
+//! an arena's heap whose accessible part grew     up to the end of its reservation (64 MiB for a thread's, brk for the main one)
+//! a new heap of a known arena                    heap_info.ar_ptr at its start (malloc/arena.c)
+//! a block in a mapping of its own                its header at the start: IS_MMAPPED alone (malloc/malloc.c, sysmalloc_mmap)
+//! a new thread's stack                           the thread library's record at its top (`proc::find_stacks`)
+//! ```
+//! Everything here was found by a rule that the owners' own walk has too, and stays until they are asked again. Only pages that
+//! are present are read.
+
+use std::collections::HashSet;
+
+use super::memory::{Memory, PAGE, PageState, PageStates, word_at};
+use super::proc::{self, Target};
+use crate::ledger::vma_at;
+use crate::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// HEAP_MAX_SIZE of 64-bit systems without huge pages for malloc.
+const HEAP: u64 = 64 << 20;
+const IS_MMAPPED: u64 = 2;
+
+/// `threads`: as many as there are now.
+pub(super) fn follow(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma], threads: u64) {
+    let moved = before.len() != snapshot.vmas.len()
+        || before.iter().zip(&snapshot.vmas).any(|(old, new)| old.range != new.range || old.writable != new.writable);
+    if threads != snapshot.threads.len() as u64 {
+        new_threads(target, memory, snapshot);
+    }
+    if moved {
+        malloc(memory, snapshot, before);
+    }
+}
+
+fn new_threads(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot) {
+    let Ok(tids) = target.numbers("task") else { return };
+    let now: HashSet<u32> = tids.iter().copied().collect();
+    snapshot.threads.retain(|thread| now.contains(&thread.tid));
+    let known: HashSet<u32> = snapshot.threads.iter().map(|thread| thread.tid).collect();
+    let new = tids.into_iter().filter(|tid| !known.contains(tid));
+    let mut gaps = Vec::new();
+    snapshot.threads.extend(proc::read_these_threads(target, new, snapshot.process.contained, &mut gaps));
+    snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads);
+}
+
+/// What glibc's malloc got since.
+pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma]) {
+    let Snapshot { vmas, glibc: Some(glibc), hotspot, .. } = snapshot else { return };
+    for arena in &mut glibc.arenas {
+        for heap in &mut arena.heaps {
+            *heap = longer(*heap, arena.kind, vmas);
+        }
+    }
+    // Unmapped since: something else may come to lie there.
+    let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(is_malloc_s);
+    glibc.mmapped.retain(is_mapped);
+    let regions = hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
+    let mut pages = PageStates::new(memory);
+    for fresh in fresh(vmas, before).filter(|fresh| !regions.iter().any(|region| region.range.overlaps(*fresh))) {
+        if fresh.start.0.is_multiple_of(HEAP) {
+            let of = present(&mut pages, memory, fresh.start).and_then(|head| word_at(&head, 0));
+            if let Some(arena) = glibc.arenas.iter_mut().find(|arena| Some(arena.address.0) == of) {
+                let end = fresh.end.min(fresh.start.offset(Bytes(HEAP)));
+                arena.heaps.push(AddressRange::new(fresh.start, end));
+                arena.heaps.sort_unstable();
+                continue;
+            }
+        }
+        let mut at = fresh.start;
+        while let Some(chunk) = block(&mut pages, memory, at, fresh.end) {
+            glibc.mmapped.push(MmappedChunk { range: chunk });
+            at = chunk.end;
+        }
+    }
+    glibc.mmapped.sort_unstable_by_key(|chunk| chunk.range);
+    glibc.mmapped.dedup();
+}
+
+/// The heap up to where its reservation is accessible now: all of that is the arena's (malloc/arena.c, `grow_heap`). Where the
+/// owners' walk and the mappings were read at two moments it may have grown between them, so the mapping before decides nothing.
+/// Pieces that the main arena got by mmap have no reservation.
+fn longer(heap: AddressRange, kind: ArenaKind, vmas: &[Vma]) -> AddressRange {
+    let Some(new) = vma_at(vmas, heap.start).filter(|new| is_malloc_s(new)) else { return heap };
+    let end = match (&new.backing, kind) {
+        (Backing::Brk, _) => new.range.end,
+        (_, ArenaKind::Thread) => new.range.end.min(Avma((heap.start.0 / HEAP * HEAP).saturating_add(HEAP))),
+        (_, ArenaKind::Main) => heap.end,
+    };
+    AddressRange::new(heap.start, end.max(heap.end))
+}
+
+fn is_malloc_s(vma: &Vma) -> bool {
+    let is_unnamed = || vma.name.is_empty() || vma.name.starts_with("[anon: glibc: malloc");
+    vma.backing == Backing::Brk || vma.backing == Backing::Anonymous && vma.writable && !vma.shared && is_unnamed()
+}
+
+/// Parts of writable anonymous mappings where nothing was mapped before.
+fn fresh<'v>(vmas: &'v [Vma], before: &'v [Vma]) -> impl Iterator<Item = AddressRange> + 'v {
+    let own = vmas.iter().filter(|vma| vma.backing == Backing::Anonymous && is_malloc_s(vma) && vma.rss > Bytes(0));
+    own.flat_map(move |vma| {
+        let first = before.partition_point(|old| old.range.end <= vma.range.start);
+        let mut parts = Vec::new();
+        let mut at = vma.range.start;
+        for old in before[first..].iter().take_while(|old| old.range.start < vma.range.end) {
+            parts.push(AddressRange::new(at, old.range.start));
+            at = at.max(old.range.end);
+        }
+        parts.push(AddressRange::new(at, vma.range.end));
+        parts.into_iter().filter(|part| !part.is_empty())
+    })
+}
+
+/// The first bytes of a page that is present.
+fn present<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma) -> Option<[u8; 16]> {
+    let mut head = [0; 16];
+    (pages.of(at.0 / PAGE) == PageState::Present && memory.read(at, &mut head)).then_some(head)
+}
+
+fn block<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma, end: Avma) -> Option<AddressRange> {
+    let room = end.0.checked_sub(at.0).filter(|room| *room >= PAGE)?;
+    let head = present(pages, memory, at)?;
+    let (before, field) = (word_at(&head, 0)?, word_at(&head, 8)?);
+    let size = field & !7;
+    let fits = before == 0 && field & 7 == IS_MMAPPED && size >= PAGE && size.is_multiple_of(PAGE) && size <= room;
+    fits.then(|| AddressRange::sized(at, Bytes(size)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::{Arena, Glibc};
+    use std::collections::HashMap;
+
+    /// Words at addresses; every page is present.
+    struct Image(HashMap<u64, u64>);
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            for (index, piece) in into.chunks_mut(8).enumerate() {
+                let word = self.0.get(&(at.0 + 8 * index as u64)).copied().unwrap_or(0x1111);
+                piece.copy_from_slice(&word.to_le_bytes()[..piece.len()]);
+            }
+            true
+        }
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(1 << 63);
+            true
+        }
+    }
+
+    fn vma(start: u64, end: u64, backing: Backing) -> Vma {
+        let range = AddressRange::new(Avma(start), Avma(end));
+        Vma { range, readable: true, writable: true, rss: range.length(), backing, ..Vma::default() }
+    }
+
+    fn range(start: u64, end: u64) -> AddressRange {
+        AddressRange::new(Avma(start), Avma(end))
+    }
+
+    const BRK: u64 = 0x5555_0000_0000;
+    const FIRST: u64 = 0x7000_0000_0000;
+    const SECOND: u64 = FIRST + HEAP;
+    const FOREIGN: u64 = FIRST + 4 * HEAP;
+    const BLOCKS: u64 = 0x7100_0000_0000;
+    const OTHER: u64 = 0x7200_0000_0000;
+
+    #[test]
+    fn what_grew_is_its_owner_s_and_nothing_else_is() {
+        use Backing::{Anonymous, Brk};
+        let (main, thread) = (0x7300_0000_0000, FIRST + 0x30);
+        let arena = |address, kind, heap| Arena { address: Avma(address), kind, heaps: vec![heap], ..Arena::default() };
+        let arenas = vec![
+            arena(main, ArenaKind::Main, range(BRK, BRK + 0x21000)),
+            // Its walk was a moment before the mappings were read.
+            arena(thread, ArenaKind::Thread, range(FIRST, FIRST + 0x20000)),
+        ];
+        let gone = MmappedChunk { range: range(OTHER + 0x100_0000, OTHER + 0x110_0000) };
+        let before = vec![
+            vma(BRK, BRK + 0x21000, Brk),
+            vma(FIRST, FIRST + 0x21000, Anonymous),
+            vma(OTHER, OTHER + 0x4000, Anonymous),
+        ];
+        let now = vec![
+            vma(BRK, BRK + 0x42000, Brk),
+            // Merged with something behind its reservation.
+            vma(FIRST, FIRST + HEAP, Anonymous),
+            vma(SECOND, SECOND + 0x50000, Anonymous),
+            vma(FOREIGN, FOREIGN + 0x50000, Anonymous),
+            // Two blocks and something that is none, one mapping to the kernel.
+            vma(BLOCKS, BLOCKS + 0x45000, Anonymous),
+            // Grew by something that says nothing of itself.
+            vma(OTHER, OTHER + 0x8000, Anonymous),
+        ];
+        let words = [
+            (SECOND, thread),
+            (FOREIGN, 0xdead_beef),
+            (BLOCKS, 0),
+            (BLOCKS + 8, 0x21000 | IS_MMAPPED),
+            (BLOCKS + 0x21000, 0),
+            (BLOCKS + 0x21008, 0x22000 | IS_MMAPPED),
+        ];
+        let glibc = Glibc { arenas, mmapped: vec![gone], ..Glibc::default() };
+        let mut snapshot = Snapshot { vmas: now, glibc: Some(glibc), ..Snapshot::default() };
+        malloc(&Image(words.into_iter().collect()), &mut snapshot, &before);
+        let glibc = snapshot.glibc.as_ref().expect("as before");
+        assert_eq!(glibc.arenas[0].heaps, [range(BRK, BRK + 0x42000)]);
+        assert_eq!(glibc.arenas[1].heaps, [range(FIRST, FIRST + HEAP), range(SECOND, SECOND + 0x50000)]);
+        let blocks: Vec<_> = glibc.mmapped.iter().map(|chunk| chunk.range).collect();
+        assert_eq!(blocks, [range(BLOCKS, BLOCKS + 0x21000), range(BLOCKS + 0x21000, BLOCKS + 0x43000)]);
+
+        // The ledger has it so, and sums.
+        let ledger = crate::ledger::Ledger::of(&snapshot);
+        use crate::ledger::LineId;
+        let sum: Bytes = ledger.lines.iter().map(|line| line.resident).sum();
+        assert_eq!(sum + ledger.remainder, snapshot.rss());
+        assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(0x50000 + 0x2000 + 0x8000));
+        // Nothing was walked yet: which of it is live nobody knows.
+        assert_eq!(ledger.resident(LineId::GlibcUnknown), Bytes(0x42000 + HEAP + 0x50000));
+        assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000));
+    }
+}

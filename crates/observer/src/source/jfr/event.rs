@@ -1,0 +1,140 @@
+//! One event: its bytes, and where each field begins in them.
+
+use std::borrow::Cow;
+
+use super::cursor::Parsed;
+use super::schema::Type;
+use super::shape;
+use super::stack::{Stack, Thread};
+use super::value::{Chunk, Object, Value};
+
+#[derive(Clone, Copy)]
+pub struct Event<'c> {
+    pub(super) chunk: Chunk<'c>,
+    pub(super) type_index: u32,
+    pub(super) bytes: &'c [u8],
+    /// As far as the fields could be told apart.
+    pub(super) starts: &'c [u32],
+    /// Of its first byte in its file.
+    pub offset: u64,
+    /// The chunk it is of, counted over the whole recording. Keys of constants hold within one chunk.
+    pub chunk_number: u32,
+}
+
+/// Where each field begins, the end of the last at the end.
+pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &mut Vec<u32>) -> Parsed<()> {
+    starts.clear();
+    let mut cursor = super::cursor::Cursor::new(bytes, chunk.header.compressed);
+    cursor.i32()?;
+    cursor.i64()?;
+    for field in &chunk.schema.types[type_index as usize].fields {
+        let start = cursor.at as u32;
+        shape::skip_field(&chunk.schema.types, field, &mut cursor)?;
+        starts.push(start);
+    }
+    Ok(())
+}
+
+impl<'c> Event<'c> {
+    pub fn name(&self) -> &'c str {
+        &self.type_().name
+    }
+
+    pub fn type_(&self) -> &'c Type {
+        &self.chunk.schema.types[self.type_index as usize]
+    }
+
+    /// Nanoseconds since the epoch. Never earlier than what the field says, whatever the event's type.
+    pub fn time(&self) -> Option<i64> {
+        self.nanoseconds("startTime")
+    }
+
+    /// In nanoseconds; None for an instant.
+    pub fn duration(&self) -> Option<i64> {
+        self.nanoseconds("duration")
+    }
+
+    /// A field that is a moment (since the epoch) or a length of time, by its annotation.
+    pub fn nanoseconds(&self, name: &str) -> Option<i64> {
+        let index = self.type_().field(name)?;
+        let value = self.at(index)?.as_i64()?;
+        self.chunk.nanoseconds(self.type_().fields[index].unit, value)
+    }
+
+    fn at(&self, index: usize) -> Option<Value<'c>> {
+        let start = *self.starts.get(index)? as usize;
+        let mut cursor = self.chunk.cursor(self.bytes);
+        cursor.at = start;
+        self.chunk.field(&self.type_().fields[index], &mut cursor).ok()
+    }
+
+    /// A field by its name, or `field.of.its.object`. What isn't there, or is broken, is null.
+    pub fn value(&self, path: &str) -> Value<'c> {
+        let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
+        let value = self.type_().field(name).and_then(|index| self.at(index)).unwrap_or(Value::Null);
+        match (rest, value) {
+            (None, value) => value,
+            (Some(rest), Value::Object(object)) => object.get(rest),
+            _ => Value::Null,
+        }
+    }
+
+    pub fn u64(&self, path: &str) -> Option<u64> {
+        self.value(path).as_u64()
+    }
+
+    pub fn i64(&self, path: &str) -> Option<i64> {
+        self.value(path).as_i64()
+    }
+
+    pub fn f64(&self, path: &str) -> Option<f64> {
+        self.value(path).as_f64()
+    }
+
+    pub fn string(&self, path: &str) -> Option<Cow<'c, str>> {
+        self.value(path).into_string()
+    }
+
+    pub fn object(&self, path: &str) -> Option<Object<'c>> {
+        match self.value(path) {
+            Value::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+
+    /// The key by which a field names its constant: equal keys of one chunk are equal values, so that what is made of a
+    /// stack or a class can be remembered by (`chunk_number`, key).
+    pub fn key(&self, name: &str) -> Option<i64> {
+        let index = self.type_().field(name)?;
+        let field = &self.type_().fields[index];
+        if !field.constant || field.array {
+            return None;
+        }
+        let mut cursor = self.chunk.cursor(self.bytes);
+        cursor.at = *self.starts.get(index)? as usize;
+        cursor.i64().ok()
+    }
+
+    /// The class that a field of type java.lang.Class names, with dots: `java.lang.String`, `[B`.
+    pub fn class(&self, name: &str) -> Option<Cow<'c, str>> {
+        self.object(name).and_then(super::stack::class_name)
+    }
+
+    pub fn stack(&self) -> Option<Stack<'c>> {
+        self.object("stackTrace").map(Stack)
+    }
+
+    pub fn thread(&self) -> Option<Thread<'c>> {
+        self.object("eventThread").map(Thread)
+    }
+
+    /// Every field, in order.
+    pub fn fields(&self) -> impl Iterator<Item = (&'c super::Field, Value<'c>)> + '_ {
+        self.type_().fields.iter().enumerate().map_while(|(index, field)| Some((field, self.at(index)?)))
+    }
+
+    /// A moment or a length of time out of a field's integer, in nanoseconds.
+    pub fn in_nanoseconds(&self, field: &super::Field, value: i64) -> Option<i64> {
+        self.chunk.nanoseconds(field.unit, value)
+    }
+}

@@ -1,0 +1,137 @@
+//! ```text
+//! checkpoint   size | type 1 | start | duration | delta | kind u8 | count, pools …
+//! pool         type id | count, entries …
+//! entry        key | value as its type's fields
+//! ```
+//! `delta` is the way to the checkpoint before, 0 at the first. Values stay as they came, in one buffer, and are found by key.
+//! A key that several checkpoints bring counts as the earliest says, as in the JDK's reader.
+
+use super::cursor::{Broken, Cursor, Parsed};
+use super::schema::{Kind, Schema};
+use super::{Limits, shape, text};
+
+#[derive(Default)]
+pub(super) struct Pools {
+    bytes: Vec<u8>,
+    pools: Vec<Pool>,
+    count: usize,
+    /// Constants beyond the limits, and the bytes of them.
+    pub left_out: (u64, u64),
+    pub string: Option<u32>,
+}
+
+#[derive(Default)]
+struct Pool {
+    is_wanted: bool,
+    index: Vec<(i64, u32)>,
+}
+
+pub(super) struct Checkpoint {
+    pub delta: i64,
+    pub pools: usize,
+}
+
+/// Up to the first pool.
+pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
+    cursor.i32()?;
+    if cursor.i64()? != 1 {
+        return Err(Broken::Malformed("no checkpoint where one should be"));
+    }
+    cursor.i64()?;
+    cursor.i64()?;
+    let delta = cursor.i64()?;
+    cursor.u8()?;
+    Ok(Checkpoint { delta, pools: cursor.count()? })
+}
+
+impl Pools {
+    /// Empty, for the constants that events of these types can lead to. The buffers of the chunk before are used again.
+    pub fn begin(&mut self, schema: &Schema, events: impl Iterator<Item = u32>) {
+        self.bytes.clear();
+        self.left_out = (0, 0);
+        self.count = 0;
+        self.pools.iter_mut().for_each(|pool| {
+            pool.is_wanted = false;
+            pool.index.clear();
+        });
+        self.pools.resize_with(schema.types.len(), Pool::default);
+        self.string = schema.index_by_name("java.lang.String");
+        let mut seen = vec![false; schema.types.len()];
+        let mut to_do: Vec<u32> = events.collect();
+        while let Some(index) = to_do.pop() {
+            if std::mem::replace(&mut seen[index as usize], true) {
+                continue;
+            }
+            for field in &schema.types[index as usize].fields {
+                if let (Kind::String, false, Some(string)) = (field.kind, field.constant, self.string) {
+                    self.pools[string as usize].is_wanted = true;
+                }
+                if let Some(next) = field.type_index {
+                    self.pools[next as usize].is_wanted |= field.constant;
+                    to_do.push(next);
+                }
+            }
+        }
+    }
+
+    pub fn wants_any(&self) -> bool {
+        self.pools.iter().any(|pool| pool.is_wanted)
+    }
+
+    /// As many of `count` entries as `bytes` has whole: how many, and the bytes they took.
+    pub fn entries(
+        &mut self,
+        (schema, limits): (&Schema, &Limits),
+        type_index: u32,
+        count: usize,
+        bytes: &[u8],
+        compressed: bool,
+    ) -> (usize, usize, Parsed<()>) {
+        let mut cursor = Cursor::new(bytes, compressed);
+        let is_string = Some(type_index) == self.string;
+        for done in 0..count {
+            let begin = cursor.at;
+            let mut entry = || {
+                let key = cursor.i64()?;
+                let body = cursor.at;
+                if is_string {
+                    text::skip(&mut cursor)?
+                } else {
+                    shape::skip(&schema.types, type_index, &mut cursor)?
+                }
+                Ok((key, body))
+            };
+            match entry() {
+                Ok((key, body)) => self.keep(limits, type_index, key, &bytes[body..cursor.at]),
+                Err(broken) => return (done, begin, Err(broken)),
+            }
+        }
+        (count, cursor.at, Ok(()))
+    }
+
+    fn keep(&mut self, limits: &Limits, type_index: u32, key: i64, value: &[u8]) {
+        let Some(pool) = self.pools.get_mut(type_index as usize).filter(|pool| pool.is_wanted) else { return };
+        if self.bytes.len() + value.len() > limits.constants || self.count >= limits.constant_count {
+            self.left_out = (self.left_out.0 + 1, self.left_out.1 + value.len() as u64);
+            return;
+        }
+        pool.index.push((key, self.bytes.len() as u32));
+        self.bytes.extend_from_slice(value);
+        self.count += 1;
+    }
+
+    /// After the last checkpoint: entries came in the order of the file, the first of each key stays.
+    pub fn finish(&mut self) {
+        for pool in self.pools.iter_mut().filter(|pool| pool.is_wanted) {
+            pool.index.sort_by_key(|(key, _)| *key);
+            pool.index.dedup_by_key(|(key, _)| *key);
+        }
+    }
+
+    /// From the value's first byte on.
+    pub fn get(&self, type_index: u32, key: i64) -> Option<&[u8]> {
+        let pool = self.pools.get(type_index as usize)?;
+        let found = pool.index.binary_search_by_key(&key, |(key, _)| *key).ok()?;
+        self.bytes.get(pool.index[found].1 as usize..)
+    }
+}

@@ -1,0 +1,332 @@
+//! ```text
+//! metadata event   size | type 0 | start | duration | id | count, strings … | root element
+//! element          name | count, (name, value) … | count, children …           names and values are indices of strings
+//! root             metadata { class { field { annotation … }, annotation …, setting … } … }, region
+//! ```
+//! Every type that the chunk's events and constants are made of, with its annotations: what the reader knows of a recording
+//! beyond the integers.
+
+use std::collections::HashMap;
+
+use super::cursor::{Broken, Cursor, Parsed};
+use super::shape::{self, Shape, Step};
+use super::text::{self, Text};
+
+/// Beyond these a metadata event is hostile: JDK 25 has 1,500 fields and 7,000 strings.
+const STRINGS: usize = 1 << 20;
+const ELEMENTS: usize = 1 << 18;
+const DEPTH: usize = 16;
+
+/// An annotation of an event type or a field; `values` as written (arrays as `value-0`, `value-1`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    pub name: String,
+    pub values: Vec<(String, String)>,
+}
+
+/// What a field's integer counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    #[default]
+    None,
+    /// Moments: in the chunk's ticks, ms or ns since the epoch.
+    TicksSinceStart,
+    EpochMillis,
+    EpochNanos,
+    /// Lengths of time.
+    Ticks,
+    Nanos,
+    Micros,
+    Millis,
+    Seconds,
+    Bytes,
+    Bits,
+    BytesPerSecond,
+    BitsPerSecond,
+    Address,
+    Hertz,
+    /// 1.0 is 100 %.
+    Percentage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Boolean,
+    Byte,
+    Short,
+    Char,
+    Int,
+    Long,
+    Float,
+    Double,
+    String,
+    /// Fields of another type, by its index in the schema.
+    Struct(u32),
+    /// Of a type that the metadata doesn't have: neither it nor what follows can be read.
+    Unknown,
+}
+
+#[derive(Clone, Debug)]
+pub struct Field {
+    pub name: String,
+    pub kind: Kind,
+    /// The index of its type; also of what a constant's key leads to.
+    pub type_index: Option<u32>,
+    /// Stored as a key of its type's constant pool.
+    pub constant: bool,
+    pub array: bool,
+    pub unsigned: bool,
+    pub unit: Unit,
+    pub annotations: Vec<Annotation>,
+    /// How to step over it; None: it has no size.
+    pub(super) step: Option<Step>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Type {
+    pub id: i64,
+    pub name: String,
+    pub super_name: String,
+    /// A wrapper: its one field is the value.
+    pub simple: bool,
+    pub fields: Vec<Field>,
+    pub annotations: Vec<Annotation>,
+    pub(super) shape: Shape,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Schema {
+    pub types: Vec<Type>,
+    by_id: HashMap<i64, u32>,
+    by_name: HashMap<String, u32>,
+}
+
+impl Type {
+    pub fn is_event(&self) -> bool {
+        self.super_name == "jdk.jfr.Event"
+    }
+
+    pub fn field(&self, name: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.name == name)
+    }
+
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        annotation(&self.annotations, name)
+    }
+}
+
+impl Field {
+    pub fn annotation(&self, name: &str) -> Option<&str> {
+        annotation(&self.annotations, name)
+    }
+}
+
+/// Its value; empty for one without.
+fn annotation<'a>(all: &'a [Annotation], name: &str) -> Option<&'a str> {
+    let found = all.iter().find(|annotation| annotation.name == name)?;
+    Some(found.values.iter().find(|(key, _)| key == "value").map_or("", |(_, value)| value))
+}
+
+impl Schema {
+    pub fn by_id(&self, id: i64) -> Option<&Type> {
+        self.index_of(id).map(|index| &self.types[index as usize])
+    }
+
+    pub fn by_name(&self, name: &str) -> Option<&Type> {
+        self.by_name.get(name).map(|index| &self.types[*index as usize])
+    }
+
+    pub(super) fn index_of(&self, id: i64) -> Option<u32> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(super) fn index_by_name(&self, name: &str) -> Option<u32> {
+        self.by_name.get(name).copied()
+    }
+
+    /// A whole metadata event.
+    pub fn parse(event: &[u8], compressed: bool) -> Parsed<Schema> {
+        let mut cursor = Cursor::new(event, compressed);
+        cursor.i32()?;
+        if cursor.i64()? != 0 {
+            return Err(Broken::Malformed("no metadata event where the header has it"));
+        }
+        for _start_duration_id in 0..3 {
+            cursor.i64()?;
+        }
+        let count = cursor.count()?;
+        if count > STRINGS {
+            return Err(Broken::Malformed("metadata with too many strings"));
+        }
+        let mut strings = Vec::with_capacity(count.min(event.len()));
+        for _ in 0..count {
+            strings.push(match text::read(&mut cursor)? {
+                Text::Here(text) => text,
+                Text::Null | Text::Pooled(_) => "".into(),
+            });
+        }
+        let mut elements = Elements { cursor, strings: &strings, left: ELEMENTS };
+        let root = elements.element(0)?;
+        Ok(Builder::default().build(&root))
+    }
+}
+
+struct Element<'a> {
+    name: &'a str,
+    attributes: Vec<(&'a str, &'a str)>,
+    children: Vec<Element<'a>>,
+}
+
+impl<'a> Element<'a> {
+    fn get(&self, key: &str) -> &'a str {
+        self.attributes.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value)
+    }
+
+    fn id(&self, key: &str) -> Option<i64> {
+        self.get(key).parse().ok()
+    }
+
+    fn children(&self, name: &'static str) -> impl Iterator<Item = &Element<'a>> {
+        self.children.iter().filter(move |child| child.name == name)
+    }
+}
+
+struct Elements<'a, 's> {
+    cursor: Cursor<'a>,
+    strings: &'s [std::borrow::Cow<'a, str>],
+    left: usize,
+}
+
+impl<'s> Elements<'_, 's> {
+    fn string(&mut self) -> Parsed<&'s str> {
+        let index = self.cursor.count()?;
+        self.strings.get(index).map(|text| &**text).ok_or(Broken::Malformed("metadata names a string it lacks"))
+    }
+
+    fn spend(&mut self, count: usize) -> Parsed<()> {
+        self.left = self.left.checked_sub(count).ok_or(Broken::Malformed("metadata with too many elements"))?;
+        Ok(())
+    }
+
+    fn element(&mut self, depth: usize) -> Parsed<Element<'s>> {
+        if depth > DEPTH {
+            return Err(Broken::Malformed("metadata nested too deep"));
+        }
+        let name = self.string()?;
+        let count = self.cursor.count()?;
+        self.spend(count)?;
+        let mut attributes = Vec::with_capacity(count);
+        for _ in 0..count {
+            attributes.push((self.string()?, self.string()?));
+        }
+        let count = self.cursor.count()?;
+        self.spend(count)?;
+        let mut children = Vec::with_capacity(count);
+        for _ in 0..count {
+            children.push(self.element(depth + 1)?);
+        }
+        Ok(Element { name, attributes, children })
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    schema: Schema,
+}
+
+impl Builder {
+    fn build(mut self, root: &Element<'_>) -> Schema {
+        let classes = || root.children("metadata").flat_map(|metadata| metadata.children("class"));
+        for class in classes() {
+            let Some(id) = class.id("id") else { continue };
+            let index = self.schema.types.len() as u32;
+            let name = class.get("name").to_string();
+            self.schema.by_id.entry(id).or_insert(index);
+            self.schema.by_name.entry(name.clone()).or_insert(index);
+            let super_name = class.get("superType").to_string();
+            self.schema.types.push(Type { id, name, super_name, ..Type::default() });
+        }
+        let classes = classes().filter(|class| class.id("id").is_some());
+        for (index, class) in classes.enumerate() {
+            let fields: Vec<Field> = class.children("field").map(|field| self.field(field)).collect();
+            let simple = class.get("simpleType") == "true" && fields.len() == 1;
+            let annotations = self.annotations(class);
+            let into = &mut self.schema.types[index];
+            (into.fields, into.annotations, into.simple) = (fields, annotations, simple);
+        }
+        shape::compile(&mut self.schema.types);
+        self.schema
+    }
+
+    fn field(&self, element: &Element<'_>) -> Field {
+        let type_index = element.id("class").and_then(|id| self.schema.index_of(id));
+        let kind = type_index.map_or(Kind::Unknown, |index| match self.schema.types[index as usize].name.as_str() {
+            "boolean" => Kind::Boolean,
+            "byte" => Kind::Byte,
+            "short" => Kind::Short,
+            "char" => Kind::Char,
+            "int" => Kind::Int,
+            "long" => Kind::Long,
+            "float" => Kind::Float,
+            "double" => Kind::Double,
+            "java.lang.String" => Kind::String,
+            _ => Kind::Struct(index),
+        });
+        let annotations = self.annotations(element);
+        Field {
+            name: element.get("name").to_string(),
+            kind,
+            type_index,
+            constant: element.get("constantPool") == "true",
+            array: !matches!(element.get("dimension"), "" | "0"),
+            unsigned: annotation(&annotations, "jdk.jfr.Unsigned").is_some(),
+            unit: unit(&annotations),
+            annotations,
+            step: None,
+        }
+    }
+
+    fn annotations(&self, element: &Element<'_>) -> Vec<Annotation> {
+        let one = |child: &Element<'_>| {
+            let name = child.id("class").and_then(|id| self.schema.by_id(id))?.name.clone();
+            let others = child.attributes.iter().filter(|(key, _)| *key != "class");
+            Some(Annotation { name, values: others.map(|(k, v)| (k.to_string(), v.to_string())).collect() })
+        };
+        element.children("annotation").filter_map(one).collect()
+    }
+}
+
+fn unit(annotations: &[Annotation]) -> Unit {
+    let is = |name: &str| annotation(annotations, name);
+    if let Some(unit) = is("jdk.jfr.Timestamp") {
+        return match unit {
+            "TICKS" => Unit::TicksSinceStart,
+            "NANOSECONDS_SINCE_EPOCH" => Unit::EpochNanos,
+            _ => Unit::EpochMillis,
+        };
+    }
+    if let Some(unit) = is("jdk.jfr.Timespan") {
+        return match unit {
+            "TICKS" => Unit::Ticks,
+            "MICROSECONDS" => Unit::Micros,
+            "MILLISECONDS" => Unit::Millis,
+            "SECONDS" => Unit::Seconds,
+            _ => Unit::Nanos,
+        };
+    }
+    if let Some(amount) = is("jdk.jfr.DataAmount") {
+        let rate = is("jdk.jfr.Frequency").is_some();
+        return match (amount == "BITS", rate) {
+            (false, false) => Unit::Bytes,
+            (false, true) => Unit::BytesPerSecond,
+            (true, false) => Unit::Bits,
+            (true, true) => Unit::BitsPerSecond,
+        };
+    }
+    match () {
+        () if is("jdk.jfr.MemoryAddress").is_some() => Unit::Address,
+        () if is("jdk.jfr.Percentage").is_some() => Unit::Percentage,
+        () if is("jdk.jfr.Frequency").is_some() => Unit::Hertz,
+        () => Unit::None,
+    }
+}

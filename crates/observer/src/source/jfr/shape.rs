@@ -1,0 +1,186 @@
+//! How to step over a value without decoding it: each type's fields, compiled to runs.
+//!
+//! Two bounds hold for any metadata: a struct nests at most `DEPTH` deep and never contains itself, and each step but the
+//! finitely many of a struct's own program consumes at least one byte, since what is of size zero is dropped when compiled.
+//! So stepping over n bytes costs at most n × `DEPTH` steps.
+
+use super::cursor::{Broken, Cursor, Parsed};
+use super::schema::{Field, Kind, Type};
+use super::text;
+
+const DEPTH: u32 = 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A run of bytes in both forms.
+    Bytes(u32),
+    /// Integers: compressed, so many; else so many bytes.
+    Integers {
+        count: u32,
+        width: u32,
+    },
+    String,
+    Struct(u32),
+    Unknown,
+    /// A count, then so many of the next step.
+    Array,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    pub(super) steps: Vec<Step>,
+    /// Structs below each other, this one included.
+    height: u32,
+    is_compiled: bool,
+}
+
+/// One field alone, without its array.
+fn step(field: &Field, types: &[Type]) -> Option<Step> {
+    Some(match field.kind {
+        _ if field.constant => Step::Integers { count: 1, width: 8 },
+        Kind::Boolean | Kind::Byte => Step::Bytes(1),
+        Kind::Short | Kind::Char => Step::Integers { count: 1, width: 2 },
+        Kind::Int => Step::Integers { count: 1, width: 4 },
+        Kind::Long => Step::Integers { count: 1, width: 8 },
+        Kind::Float => Step::Bytes(4),
+        Kind::Double => Step::Bytes(8),
+        Kind::String => Step::String,
+        Kind::Unknown => Step::Unknown,
+        Kind::Struct(index) => {
+            let shape = &types[index as usize].shape;
+            match (shape.is_compiled, shape.height >= DEPTH) {
+                // Not compiled yet: it contains itself.
+                (false, _) | (_, true) => Step::Unknown,
+                _ if shape.steps.is_empty() => return None,
+                _ => Step::Struct(index),
+            }
+        }
+    })
+}
+
+fn inline_struct(field: &Field) -> Option<u32> {
+    match field.kind {
+        Kind::Struct(index) if !field.constant => Some(index),
+        _ => None,
+    }
+}
+
+/// Children first, by a stack of its own: hostile metadata nests as deep as it likes.
+pub(super) fn compile(types: &mut [Type]) {
+    let mut begun = vec![false; types.len()];
+    for root in 0..types.len() {
+        let mut path = vec![(root, 0)];
+        if std::mem::replace(&mut begun[root], true) {
+            continue;
+        }
+        while let Some((index, next)) = path.last_mut() {
+            let (index, field) = (*index, *next);
+            *next += 1;
+            match types[index].fields.get(field).map(inline_struct) {
+                Some(Some(child)) if !std::mem::replace(&mut begun[child as usize], true) => {
+                    path.push((child as usize, 0));
+                }
+                Some(_) => {}
+                None => {
+                    path.pop();
+                    types[index].shape = shape_of(&types[index], types);
+                }
+            }
+        }
+    }
+    for index in 0..types.len() {
+        let steps: Vec<Option<Step>> = types[index].fields.iter().map(|field| step(field, types)).collect();
+        types[index].fields.iter_mut().zip(steps).for_each(|(field, step)| field.step = step);
+    }
+}
+
+fn shape_of(of: &Type, types: &[Type]) -> Shape {
+    let mut steps: Vec<Step> = vec![];
+    let mut height = 1;
+    for field in &of.fields {
+        let one = step(field, types);
+        if let Some(Step::Struct(child)) = one {
+            height = height.max(types[child as usize].shape.height + 1);
+        }
+        // The count of an array of nothing is still there.
+        match (field.array, one) {
+            (true, one) => steps.extend([Step::Array, one.unwrap_or(Step::Bytes(0))]),
+            (false, Some(one)) => match (merge(&steps, one), steps.last_mut()) {
+                (Some(merged), Some(last)) => *last = merged,
+                _ => steps.push(one),
+            },
+            (false, None) => {}
+        }
+    }
+    Shape { steps, height, is_compiled: true }
+}
+
+/// The last step and this one in one, unless the last belongs to an array.
+fn merge(steps: &[Step], next: Step) -> Option<Step> {
+    let [before @ .., last] = steps else { return None };
+    if before.last() == Some(&Step::Array) {
+        return None;
+    }
+    match (*last, next) {
+        (Step::Bytes(a), Step::Bytes(b)) => Some(Step::Bytes(a + b)),
+        (Step::Integers { count, width }, Step::Integers { count: c, width: w }) => {
+            Some(Step::Integers { count: count + c, width: width + w })
+        }
+        _ => None,
+    }
+}
+
+/// Over a whole value of this type.
+pub(super) fn skip(types: &[Type], index: u32, cursor: &mut Cursor<'_>) -> Parsed<()> {
+    let mut steps = types[index as usize].shape.steps.iter();
+    while let Some(step) = steps.next() {
+        match (step, steps.as_slice()) {
+            (Step::Array, [element, ..]) => {
+                steps.next();
+                skip_array(types, *element, cursor)?;
+            }
+            (step, _) => skip_step(types, *step, cursor)?,
+        }
+    }
+    Ok(())
+}
+
+/// Over one field.
+#[inline]
+pub(super) fn skip_field(types: &[Type], field: &Field, cursor: &mut Cursor<'_>) -> Parsed<()> {
+    match (field.array, field.step) {
+        (true, one) => skip_array(types, one.unwrap_or(Step::Bytes(0)), cursor),
+        (false, Some(one)) => skip_step(types, one, cursor),
+        (false, None) => Ok(()),
+    }
+}
+
+/// Over one element of an array field.
+pub(super) fn skip_element(types: &[Type], field: &Field, cursor: &mut Cursor<'_>) -> Parsed<()> {
+    field.step.map_or(Ok(()), |one| skip_step(types, one, cursor))
+}
+
+#[inline]
+fn skip_step(types: &[Type], step: Step, cursor: &mut Cursor<'_>) -> Parsed<()> {
+    match step {
+        Step::Bytes(count) => cursor.take(count as usize).map(|_| ()),
+        Step::Integers { count, .. } if cursor.compressed => cursor.skip_leb128(count as usize),
+        Step::Integers { width, .. } => cursor.take(width as usize).map(|_| ()),
+        Step::String => text::skip(cursor),
+        Step::Struct(index) => skip(types, index, cursor),
+        Step::Unknown => Err(Broken::Malformed("a field of a type that the metadata doesn't describe")),
+        Step::Array => Ok(()),
+    }
+}
+
+fn skip_array(types: &[Type], element: Step, cursor: &mut Cursor<'_>) -> Parsed<()> {
+    let count = cursor.count()?;
+    match element {
+        Step::Bytes(size) => cursor.take(count.saturating_mul(size as usize)).map(|_| ()),
+        Step::Integers { width, .. } if !cursor.compressed => {
+            cursor.take(count.saturating_mul(width as usize)).map(|_| ())
+        }
+        Step::Integers { .. } => cursor.skip_leb128(count),
+        _ => (0..count).try_for_each(|_| skip_step(types, element, cursor)),
+    }
+}

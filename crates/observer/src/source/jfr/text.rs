@@ -1,0 +1,132 @@
+//! Strings in the encodings of the format.
+
+use std::borrow::Cow;
+
+use super::cursor::{Broken, Cursor, Parsed};
+
+const NULL: u8 = 0;
+const EMPTY: u8 = 1;
+const POOLED: u8 = 2;
+const UTF8: u8 = 3;
+const UTF16: u8 = 4;
+const LATIN1: u8 = 5;
+
+pub enum Text<'a> {
+    Null,
+    /// A key of the pool of java.lang.String.
+    Pooled(i64),
+    Here(Cow<'a, str>),
+}
+
+pub fn read<'a>(cursor: &mut Cursor<'a>) -> Parsed<Text<'a>> {
+    Ok(match cursor.u8()? {
+        NULL => Text::Null,
+        EMPTY => Text::Here(Cow::Borrowed("")),
+        POOLED => Text::Pooled(cursor.i64()?),
+        UTF8 => {
+            let length = cursor.count()?;
+            Text::Here(String::from_utf8_lossy(cursor.take(length)?))
+        }
+        UTF16 => {
+            let length = cursor.count()?;
+            if let Some(text) = ascii(cursor, length) {
+                cursor.at += length;
+                return Ok(Text::Here(Cow::Borrowed(text)));
+            }
+            // A unit is at least one byte, so what is set aside never exceeds the bytes there are.
+            let mut units = Vec::with_capacity(length.min(cursor.bytes.len() - cursor.at));
+            for _ in 0..length {
+                units.push(cursor.u16()?);
+            }
+            Text::Here(Cow::Owned(String::from_utf16_lossy(&units)))
+        }
+        LATIN1 => {
+            let length = cursor.count()?;
+            let bytes = cursor.take(length)?;
+            Text::Here(match std::str::from_utf8(bytes) {
+                Ok(text) if bytes.is_ascii() => Cow::Borrowed(text),
+                _ => Cow::Owned(bytes.iter().map(|byte| char::from(*byte)).collect()),
+            })
+        }
+        _ => return Err(Broken::Malformed("a string in an unknown encoding")),
+    })
+}
+
+/// UTF-16 units that are ASCII take one byte each in a compressed chunk, and are UTF-8 as they stand: how a JVM writes nearly
+/// every string of an event.
+#[inline]
+fn ascii<'a>(cursor: &Cursor<'a>, length: usize) -> Option<&'a str> {
+    let bytes = cursor.bytes.get(cursor.at..cursor.at.checked_add(length)?)?;
+    if cursor.compressed && bytes.is_ascii() { std::str::from_utf8(bytes).ok() } else { None }
+}
+
+#[inline]
+pub fn skip(cursor: &mut Cursor<'_>) -> Parsed<()> {
+    match cursor.u8()? {
+        NULL | EMPTY => Ok(()),
+        POOLED => cursor.i64().map(|_| ()),
+        UTF8 | LATIN1 => {
+            let length = cursor.count()?;
+            cursor.take(length).map(|_| ())
+        }
+        UTF16 => {
+            let length = cursor.count()?;
+            if ascii(cursor, length).is_some() {
+                cursor.at += length;
+                Ok(())
+            } else if cursor.compressed {
+                cursor.skip_leb128(length)
+            } else {
+                cursor.take(length.saturating_mul(2)).map(|_| ())
+            }
+        }
+        _ => Err(Broken::Malformed("a string in an unknown encoding")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every text as its units one by one, whichever way is taken.
+    #[test]
+    fn texts_in_units_are_read_the_same_short_or_long() {
+        let texts = ["", "a", "/shop/orders/4711?page=9", "\u{7f}", "\u{80}", "größe", "日本", "a\u{1f600}b"];
+        let mut ways = [0; 2];
+        for compressed in [true, false] {
+            for text in texts {
+                let units: Vec<u16> = text.encode_utf16().collect();
+                let mut bytes = vec![UTF16];
+                if compressed {
+                    let groups = |unit: u16| {
+                        let mut rest = unit;
+                        let mut out = vec![];
+                        while rest >= 0x80 {
+                            out.push(rest as u8 | 0x80);
+                            rest >>= 7;
+                        }
+                        out.push(rest as u8);
+                        out
+                    };
+                    bytes.push(units.len() as u8);
+                    bytes.extend(units.iter().copied().flat_map(groups));
+                } else {
+                    bytes.extend((units.len() as u32).to_be_bytes());
+                    bytes.extend(units.iter().flat_map(|unit| unit.to_be_bytes()));
+                }
+                bytes.push(0x2a);
+                let mut cursor = Cursor::new(&bytes, compressed);
+                let Ok(Text::Here(read)) = self::read(&mut cursor) else { panic!("{text}") };
+                ways[usize::from(matches!(read, Cow::Borrowed(_)))] += 1;
+                assert_eq!((&*read, cursor.at), (text, bytes.len() - 1));
+                let mut skipped = Cursor::new(&bytes, compressed);
+                assert_eq!((skip(&mut skipped), skipped.at), (Ok(()), bytes.len() - 1));
+                for short in 1..bytes.len() - 1 {
+                    let whole = self::read(&mut Cursor::new(&bytes[..short], compressed)).is_ok();
+                    assert!(!whole && skip(&mut Cursor::new(&bytes[..short], compressed)).is_err());
+                }
+            }
+        }
+        assert!(ways.iter().all(|count| *count >= 4), "{ways:?}");
+    }
+}

@@ -1,0 +1,255 @@
+//! Fields decoded when somebody asks: views of the bytes, constants looked up on the way.
+
+use std::borrow::Cow;
+
+use super::chunk::Header;
+use super::cursor::{Cursor, Parsed};
+use super::pools::Pools;
+use super::schema::{Field, Kind, Schema, Type, Unit};
+use super::shape;
+use super::text::{self, Text};
+
+/// What values of one chunk are read with.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'c> {
+    pub header: &'c Header,
+    pub schema: &'c Schema,
+    pub pools: &'c Pools,
+}
+
+#[derive(Clone)]
+pub enum Value<'c> {
+    Null,
+    Boolean(bool),
+    /// As wide as its field says, with its sign unless the field is unsigned; an unsigned long is the same 64 bits.
+    Integer(i64),
+    Float(f32),
+    Double(f64),
+    String(Cow<'c, str>),
+    Object(Object<'c>),
+    Array(Array<'c>),
+    /// The key of a constant that no checkpoint brought: of a chunk that was never finished, or a broken one.
+    Missing(i64),
+}
+
+/// A value with fields.
+#[derive(Clone, Copy)]
+pub struct Object<'c> {
+    pub(super) chunk: Chunk<'c>,
+    pub(super) type_index: u32,
+    pub(super) bytes: &'c [u8],
+}
+
+#[derive(Clone, Copy)]
+pub struct Array<'c> {
+    chunk: Chunk<'c>,
+    field: &'c Field,
+    /// Of the first element.
+    bytes: &'c [u8],
+    pub length: usize,
+}
+
+/// Wrappers around wrappers, strings that lead to strings.
+const INDIRECTIONS: u32 = 8;
+
+impl<'c> Chunk<'c> {
+    pub fn cursor(&self, bytes: &'c [u8]) -> Cursor<'c> {
+        Cursor::new(bytes, self.header.compressed)
+    }
+
+    /// The field that begins at the cursor; the cursor then stands anywhere.
+    pub fn field(&self, field: &'c Field, cursor: &mut Cursor<'c>) -> Parsed<Value<'c>> {
+        if field.array {
+            let length = cursor.count()?;
+            let bytes = &cursor.bytes[cursor.at..];
+            return Ok(Value::Array(Array { chunk: *self, field, bytes, length }));
+        }
+        self.one(field, cursor, 0)
+    }
+
+    fn one(&self, field: &'c Field, cursor: &mut Cursor<'c>, depth: u32) -> Parsed<Value<'c>> {
+        if field.constant {
+            let key = cursor.i64()?;
+            return self.constant(field, key, depth);
+        }
+        Ok(match field.kind {
+            Kind::Boolean => Value::Boolean(cursor.u8()? != 0),
+            Kind::Byte if field.unsigned => Value::Integer(i64::from(cursor.u8()?)),
+            Kind::Byte => Value::Integer(i64::from(cursor.u8()? as i8)),
+            Kind::Short if field.unsigned => Value::Integer(i64::from(cursor.u16()?)),
+            Kind::Short => Value::Integer(i64::from(cursor.i16()?)),
+            Kind::Char => Value::Integer(i64::from(cursor.u16()?)),
+            Kind::Int if field.unsigned => Value::Integer(i64::from(cursor.i32()? as u32)),
+            Kind::Int => Value::Integer(i64::from(cursor.i32()?)),
+            Kind::Long => Value::Integer(cursor.i64()?),
+            Kind::Float => Value::Float(cursor.f32()?),
+            Kind::Double => Value::Double(cursor.f64()?),
+            Kind::String => self.text(cursor, depth)?,
+            Kind::Struct(index) => self.object(index, &cursor.bytes[cursor.at..], depth)?,
+            Kind::Unknown => Value::Null,
+        })
+    }
+
+    fn constant(&self, field: &Field, key: i64, depth: u32) -> Parsed<Value<'c>> {
+        let Some(index) = field.type_index else { return Ok(Value::Missing(key)) };
+        match self.pools.get(index, key) {
+            Some(bytes) if Some(index) == self.pools.string => self.text(&mut self.cursor(bytes), depth + 1),
+            Some(bytes) => self.object(index, bytes, depth + 1),
+            None if key == 0 => Ok(Value::Null),
+            None => Ok(Value::Missing(key)),
+        }
+    }
+
+    fn object(&self, index: u32, bytes: &'c [u8], depth: u32) -> Parsed<Value<'c>> {
+        let of = &self.schema.types[index as usize];
+        match of.fields.first() {
+            Some(field) if of.simple && !field.array && depth < INDIRECTIONS => {
+                self.one(field, &mut self.cursor(bytes), depth + 1)
+            }
+            _ => Ok(Value::Object(Object { chunk: *self, type_index: index, bytes })),
+        }
+    }
+
+    fn text(&self, cursor: &mut Cursor<'c>, depth: u32) -> Parsed<Value<'c>> {
+        Ok(match text::read(cursor)? {
+            Text::Null => Value::Null,
+            Text::Here(text) => Value::String(text),
+            Text::Pooled(key) => match self.pools.string.and_then(|string| self.pools.get(string, key)) {
+                Some(bytes) if depth < INDIRECTIONS => self.text(&mut self.cursor(bytes), depth + 1)?,
+                _ if key == 0 => Value::Null,
+                _ => Value::Missing(key),
+            },
+        })
+    }
+
+    /// A moment or a length of time in nanoseconds; other units are None.
+    pub fn nanoseconds(&self, unit: Unit, value: i64) -> Option<i64> {
+        Some(match unit {
+            Unit::TicksSinceStart => self.header.time(value),
+            Unit::Ticks => self.header.span(value),
+            Unit::EpochNanos | Unit::Nanos => value,
+            Unit::Micros => value.saturating_mul(1000),
+            Unit::EpochMillis | Unit::Millis => value.saturating_mul(1_000_000),
+            Unit::Seconds => value.saturating_mul(1_000_000_000),
+            _ => return None,
+        })
+    }
+}
+
+impl<'c> Object<'c> {
+    pub fn type_(&self) -> &'c Type {
+        &self.chunk.schema.types[self.type_index as usize]
+    }
+
+    /// A field by its name, or `field.of.its.object`. What isn't there, or is broken, is null.
+    pub fn get(&self, path: &str) -> Value<'c> {
+        let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
+        let value = self.field(name);
+        match (rest, value) {
+            (None, value) => value,
+            (Some(rest), Value::Object(object)) => object.get(rest),
+            _ => Value::Null,
+        }
+    }
+
+    fn field(&self, name: &str) -> Value<'c> {
+        let mut cursor = self.chunk.cursor(self.bytes);
+        for field in &self.type_().fields {
+            if field.name == name {
+                return self.chunk.field(field, &mut cursor).unwrap_or(Value::Null);
+            }
+            if shape::skip_field(&self.chunk.schema.types, field, &mut cursor).is_err() {
+                break;
+            }
+        }
+        Value::Null
+    }
+
+    /// The key by which a field names its constant.
+    pub fn key(&self, name: &str) -> Option<i64> {
+        let mut cursor = self.chunk.cursor(self.bytes);
+        for field in &self.type_().fields {
+            if field.name == name {
+                return if field.constant && !field.array { cursor.i64().ok() } else { None };
+            }
+            shape::skip_field(&self.chunk.schema.types, field, &mut cursor).ok()?;
+        }
+        None
+    }
+
+    /// All of them, up to the first that is broken.
+    pub fn fields(&self) -> impl Iterator<Item = (&'c Field, Value<'c>)> + use<'c> {
+        let chunk = self.chunk;
+        let mut cursor = chunk.cursor(self.bytes);
+        self.type_().fields.iter().map_while(move |field| {
+            let value = chunk.field(field, &mut cursor.clone()).ok()?;
+            shape::skip_field(&chunk.schema.types, field, &mut cursor).ok()?;
+            Some((field, value))
+        })
+    }
+
+    pub fn u64(&self, path: &str) -> Option<u64> {
+        self.get(path).as_u64()
+    }
+
+    pub fn i64(&self, path: &str) -> Option<i64> {
+        self.get(path).as_i64()
+    }
+
+    pub fn string(&self, path: &str) -> Option<Cow<'c, str>> {
+        self.get(path).into_string()
+    }
+
+    pub fn object(&self, path: &str) -> Option<Object<'c>> {
+        match self.get(path) {
+            Value::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+}
+
+impl<'c> Array<'c> {
+    /// The elements, up to the first that is broken.
+    pub fn iter(&self) -> impl Iterator<Item = Value<'c>> + use<'c> {
+        let Array { chunk, field, bytes, length } = *self;
+        let mut cursor = chunk.cursor(bytes);
+        (0..length).map_while(move |_| {
+            let begin = cursor.at;
+            let value = chunk.one(field, &mut cursor.clone(), 0).ok()?;
+            shape::skip_element(&chunk.schema.types, field, &mut cursor).ok()?;
+            // Elements of no size: one stands for all of them, however many the file says there are.
+            if cursor.at == begin && length > 1 { None } else { Some(value) }
+        })
+    }
+}
+
+impl<'c> Value<'c> {
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Value::Integer(value) => Some(*value),
+            Value::Boolean(value) => Some(i64::from(*value)),
+            _ => None,
+        }
+    }
+
+    /// Of a long, its bits.
+    pub fn as_u64(&self) -> Option<u64> {
+        self.as_i64().map(|value| value as u64)
+    }
+
+    pub fn as_f64(&self) -> Option<f64> {
+        match self {
+            Value::Float(value) => Some(f64::from(*value)),
+            Value::Double(value) => Some(*value),
+            Value::Integer(value) => Some(*value as f64),
+            _ => None,
+        }
+    }
+
+    pub fn into_string(self) -> Option<Cow<'c, str>> {
+        match self {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! Chunk after chunk, event after event.
+//!
+//! A finished chunk says where its metadata and its last checkpoint are. One that its JVM never finished says nothing, or what
+//! was true at its last flush: its events are stepped through once by their sizes to find them. The same way is taken when a
+//! finished chunk's header or chain leads nowhere.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use super::Limits;
+use super::chunk::{Header, MAGIC, SIZE};
+use super::cursor::{Broken, Cursor, Parsed};
+use super::event::{self, Event};
+use super::pools::{self, Pools};
+use super::read::Window;
+use super::schema::{Schema, Type};
+use super::value::Chunk;
+use crate::gap::{Gap, Source};
+
+/// Which events the visitor is called for.
+pub struct Wanted {
+    by_type: Box<dyn Fn(&Type) -> bool>,
+    from_ns: i64,
+    to_ns: i64,
+}
+
+impl Wanted {
+    pub fn all() -> Wanted {
+        Wanted::when(|_| true)
+    }
+
+    pub fn named(names: &[&str]) -> Wanted {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        Wanted::when(move |of| names.contains(&of.name))
+    }
+
+    /// By the event's type as the chunk's metadata has it.
+    pub fn when(by_type: impl Fn(&Type) -> bool + 'static) -> Wanted {
+        Wanted { by_type: Box::new(by_type), from_ns: i64::MIN, to_ns: i64::MAX }
+    }
+
+    /// Only events that begin within these moments (ns since the epoch, both inclusive).
+    pub fn between(self, from_ns: Option<i64>, to_ns: Option<i64>) -> Wanted {
+        Wanted { from_ns: from_ns.unwrap_or(i64::MIN), to_ns: to_ns.unwrap_or(i64::MAX), ..self }
+    }
+
+    fn is_bounded(&self) -> bool {
+        (self.from_ns, self.to_ns) != (i64::MIN, i64::MAX)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct ChunkSummary {
+    /// None for a recording in memory.
+    pub file: Option<PathBuf>,
+    pub offset: u64,
+    pub bytes: u64,
+    pub version: (u16, u16),
+    pub begin_ns: i64,
+    /// Of an unfinished chunk: its last metadata or checkpoint.
+    pub end_ns: i64,
+    pub is_finished: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub chunks: Vec<ChunkSummary>,
+    /// Events by type, wanted or not, those of checkpoints and metadata left out.
+    pub counts: BTreeMap<String, u64>,
+    pub gaps: Vec<Gap>,
+    /// Gaps beyond those that are listed.
+    pub more_gaps: u64,
+}
+
+enum Trouble {
+    Io(io::Error),
+    Broken(u64, &'static str),
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble::Io(error)
+    }
+}
+
+/// Size and type of an event: at most 9 bytes each.
+const HEAD: usize = 18;
+const METADATA: i64 = 0;
+const CHECKPOINT: i64 = 1;
+
+fn head(bytes: &[u8], compressed: bool) -> Parsed<(u64, i64)> {
+    let mut cursor = Cursor::new(bytes, compressed);
+    let (size, id) = (cursor.count()?, cursor.i64()?);
+    if size < cursor.at {
+        return Err(Broken::Malformed("an event smaller than its own header"));
+    }
+    Ok((size as u64, id))
+}
+
+pub(super) struct Walker {
+    limits: Limits,
+    file: Option<PathBuf>,
+    pub summary: Summary,
+    pools: Pools,
+    starts: Vec<u32>,
+    /// Of the chunk before, for one that was killed before it wrote its own.
+    schema: Option<Schema>,
+}
+
+/// What stepping through a chunk finds.
+#[derive(Default)]
+struct Steps {
+    metadata: Option<u64>,
+    checkpoints: Vec<u64>,
+    /// Behind the last whole event.
+    end: u64,
+    last_ns: i64,
+    reason: Option<&'static str>,
+}
+
+/// What to do with a type's events.
+struct Slot {
+    type_index: u32,
+    is_wanted: bool,
+    count: u64,
+    broken: u64,
+}
+
+impl Walker {
+    pub fn new(limits: Limits) -> Walker {
+        Walker {
+            limits,
+            file: None,
+            summary: Summary::default(),
+            pools: Pools::default(),
+            starts: vec![],
+            schema: None,
+        }
+    }
+
+    pub fn begin_file(&mut self, path: &Path) {
+        self.file = Some(path.to_path_buf());
+    }
+
+    pub fn gap(&mut self, offset: u64, what: &str) {
+        self.gap_with(offset, what, "the events there are missing");
+    }
+
+    fn gap_with(&mut self, offset: u64, what: &str, effect: &str) {
+        if self.summary.gaps.len() >= self.limits.gaps {
+            self.summary.more_gaps += 1;
+            return;
+        }
+        let place = match &self.file {
+            Some(file) => format!("{}, offset {offset}", file.display()),
+            None => format!("offset {offset}"),
+        };
+        self.summary.gaps.push(Gap::new(Source::Jfr, format!("{place}: {what}"), effect));
+    }
+
+    fn trouble(&mut self, base: u64, trouble: Trouble) {
+        match trouble {
+            Trouble::Io(error) => self.gap(base, &format!("can't be read: {error}")),
+            Trouble::Broken(offset, what) => self.gap(offset, what),
+        }
+    }
+
+    /// Every chunk of a file.
+    pub fn file(
+        &mut self,
+        window: &mut Window<'_>,
+        wanted: &Wanted,
+        visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let mut base = 0;
+        while let Some((header, steps)) = self.next_chunk(window, &mut base) {
+            let end = steps.as_ref().map_or(base.saturating_add(header.size), |steps| steps.end);
+            let chunk = self.summary.chunks.last().map_or(i64::MAX, |chunk| chunk.end_ns);
+            // No event begins after the end of its chunk; one may have begun before its start.
+            if steps.is_some() || chunk >= wanted.from_ns {
+                match self.chunk(window, (base, end), &header, steps, wanted, visit) {
+                    Ok(ControlFlow::Break(())) => return ControlFlow::Break(()),
+                    Ok(ControlFlow::Continue(())) => {}
+                    Err(trouble) => self.trouble(base, trouble),
+                }
+            }
+            base = end;
+        }
+        ControlFlow::Continue(())
+    }
+
+    pub fn outline(&mut self, window: &mut Window<'_>) {
+        let mut base = 0;
+        while let Some((header, steps)) = self.next_chunk(window, &mut base) {
+            base = steps.map_or(base.saturating_add(header.size), |steps| steps.end);
+        }
+    }
+
+    /// The chunk at `base`, or the next behind what is none. It is entered in the summary.
+    fn next_chunk(&mut self, window: &mut Window<'_>, base: &mut u64) -> Option<(Header, Option<Steps>)> {
+        while *base < window.length {
+            let header = match window.view(*base, SIZE) {
+                Ok(bytes) => Header::parse(bytes),
+                Err(error) => {
+                    self.trouble(*base, Trouble::Io(error));
+                    return None;
+                }
+            };
+            match header {
+                Ok(header) => {
+                    let end = base.saturating_add(header.size);
+                    let is_finished = header.state == 0 && header.size >= SIZE as u64 && end <= window.length;
+                    let steps = if is_finished { None } else { self.steps_or_gap(window, *base, &header) };
+                    let (bytes, end_ns) = match &steps {
+                        Some(steps) => (steps.end - *base, steps.last_ns.max(header.start_ns)),
+                        None if is_finished => (header.size, header.end_ns()),
+                        None => return None,
+                    };
+                    self.summary.chunks.push(ChunkSummary {
+                        file: self.file.clone(),
+                        offset: *base,
+                        bytes,
+                        version: (header.major, header.minor),
+                        begin_ns: header.start_ns,
+                        end_ns,
+                        is_finished,
+                    });
+                    return Some((header, steps));
+                }
+                Err(reason) => {
+                    let next = find_chunk(window, *base + 1);
+                    let to = next.unwrap_or(window.length);
+                    self.gap(*base, &format!("{reason}; {} bytes are passed over", to - *base));
+                    *base = next?;
+                }
+            }
+        }
+        None
+    }
+
+    fn steps_or_gap(&mut self, window: &mut Window<'_>, base: u64, header: &Header) -> Option<Steps> {
+        let steps = match step_through(window, base, window.length, header, &self.limits) {
+            Ok(steps) => steps,
+            Err(error) => {
+                self.trouble(base, Trouble::Io(error));
+                return None;
+            }
+        };
+        let rest = match (steps.reason, find_chunk(window, steps.end)) {
+            (None, _) => 0,
+            (Some(_), next) => next.unwrap_or(window.length) - steps.end,
+        };
+        if let Some(reason) = steps.reason {
+            self.gap(steps.end, &format!("{reason}; {rest} bytes of an unfinished chunk are passed over"));
+        }
+        Some(steps)
+    }
+
+    fn chunk(
+        &mut self,
+        window: &mut Window<'_>,
+        (base, end): (u64, u64),
+        header: &Header,
+        steps: Option<Steps>,
+        wanted: &Wanted,
+        visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Trouble> {
+        let mut steps = steps;
+        // A flushed metadata offset may lie: in an unfinished chunk what was met on the way is trusted.
+        let offset = steps.as_ref().map_or(Some(base.saturating_add(header.metadata)), |steps| steps.metadata);
+        let parsed = offset.map(|offset| self.metadata(window, offset, end, header)).transpose();
+        let schema = match parsed {
+            Ok(Some(schema)) => schema,
+            failed => {
+                if let Err(trouble) = failed {
+                    self.trouble(base, trouble);
+                }
+                // Metadata that the header doesn't lead to may be there all the same.
+                let found = match &steps {
+                    Some(_) => None,
+                    None => {
+                        let found = step_through(window, base, end, header, &self.limits)?;
+                        let offset = found.metadata;
+                        steps = Some(found);
+                        offset.and_then(|offset| self.metadata(window, offset, end, header).ok())
+                    }
+                };
+                let before = self.schema.take();
+                match found.or_else(|| before.inspect(|_| self.borrowed(base))) {
+                    Some(schema) => schema,
+                    None => {
+                        self.gap(base, "a chunk without metadata: its events can't be told apart");
+                        return Ok(ControlFlow::Continue(()));
+                    }
+                }
+            }
+        };
+        let mut slots = Slots::new(&schema, wanted);
+        self.pools.begin(&schema, slots.wanted());
+        if self.pools.wants_any() {
+            let checkpoints = match &mut steps {
+                Some(steps) => std::mem::take(&mut steps.checkpoints),
+                None => match self.chain(window, base, end, header) {
+                    Ok(chain) => chain,
+                    Err(trouble) => {
+                        self.trouble(base, trouble);
+                        step_through(window, base, end, header, &self.limits)?.checkpoints
+                    }
+                },
+            };
+            self.constants(window, &checkpoints, end, header, &schema);
+        }
+        let done = self.events(window, (base, end), header, &schema, &mut slots, wanted, visit);
+        slots.enter(self, &schema, base);
+        self.schema = Some(schema);
+        done
+    }
+
+    fn borrowed(&mut self, base: u64) {
+        let effect = "its events are read as those of the chunk before are declared";
+        self.gap_with(base, "the chunk was cut off before its metadata was written", effect);
+    }
+
+    fn metadata(&self, window: &mut Window<'_>, at: u64, end: u64, header: &Header) -> Result<Schema, Trouble> {
+        let broken = |broken| match broken {
+            Broken::Short => Trouble::Broken(at, "metadata that is cut off"),
+            Broken::Malformed(what) => Trouble::Broken(at, what),
+        };
+        let (size, id) = head(window.view(at, HEAD)?, header.compressed).map_err(broken)?;
+        if id != METADATA || size > end.saturating_sub(at) {
+            return Err(Trouble::Broken(at, "no metadata where the header has it"));
+        }
+        if size > self.limits.metadata as u64 {
+            return Err(Trouble::Broken(at, "metadata beyond the limit of this reader"));
+        }
+        let bytes = window.view(at, size as usize)?;
+        let bytes = bytes.get(..size as usize).ok_or(Trouble::Broken(at, "metadata that is cut off"))?;
+        Schema::parse(bytes, header.compressed).map_err(broken)
+    }
+
+    /// Where the checkpoints are, in the order of the file, by their chain.
+    fn chain(&self, window: &mut Window<'_>, base: u64, end: u64, header: &Header) -> Result<Vec<u64>, Trouble> {
+        let mut at = base.saturating_add(header.checkpoint);
+        let mut chain = vec![];
+        loop {
+            if at < base + SIZE as u64 || at >= end {
+                return Err(Trouble::Broken(at, "the chain of checkpoints leads out of the chunk"));
+            }
+            let bytes = window.view(at, 64)?;
+            let checkpoint = pools::checkpoint(&mut Cursor::new(bytes, header.compressed));
+            let delta = match checkpoint {
+                Ok(checkpoint) => checkpoint.delta,
+                Err(_) => return Err(Trouble::Broken(at, "the chain of checkpoints leads to what is none")),
+            };
+            chain.push(at);
+            if delta == 0 {
+                break;
+            }
+            if delta > 0 || chain.len() >= self.limits.checkpoints {
+                return Err(Trouble::Broken(at, "the chain of checkpoints doesn't lead backwards"));
+            }
+            at = at.saturating_sub(delta.unsigned_abs());
+        }
+        chain.reverse();
+        Ok(chain)
+    }
+
+    fn constants(&mut self, window: &mut Window<'_>, checkpoints: &[u64], end: u64, header: &Header, schema: &Schema) {
+        for (number, at) in checkpoints.iter().enumerate() {
+            // Never beyond the next: checkpoints that overlap would cost the square of their size.
+            let end = checkpoints.get(number + 1).map_or(end, |next| end.min(*next));
+            if let Err(trouble) = self.checkpoint(window, *at, end, header, schema) {
+                let (offset, what) = match trouble {
+                    Trouble::Io(error) => (*at, format!("can't be read: {error}")),
+                    Trouble::Broken(offset, what) => (offset, what.to_string()),
+                };
+                self.gap_with(offset, &what, "names, stacks and threads from there on are missing");
+            }
+        }
+        self.pools.finish();
+        if self.pools.left_out.0 > 0 {
+            let (count, bytes) = self.pools.left_out;
+            let at = checkpoints.first().copied().unwrap_or(0);
+            let what = format!("{count} constants ({bytes} bytes) beyond the limit of this reader");
+            self.gap_with(at, &what, "names, stacks and threads are missing");
+        }
+    }
+
+    fn checkpoint(
+        &mut self,
+        window: &mut Window<'_>,
+        offset: u64,
+        end: u64,
+        header: &Header,
+        schema: &Schema,
+    ) -> Result<(), Trouble> {
+        let broken = |at: u64| {
+            move |broken| match broken {
+                Broken::Short => Trouble::Broken(at, "a checkpoint that is cut off"),
+                Broken::Malformed(what) => Trouble::Broken(at, what),
+            }
+        };
+        let bytes = window.view(offset, 64)?;
+        let (size, _) = head(bytes, header.compressed).map_err(broken(offset))?;
+        let end = end.min(offset.saturating_add(size));
+        let mut cursor = Cursor::new(bytes, header.compressed);
+        let count = pools::checkpoint(&mut cursor).map_err(broken(offset))?.pools;
+        let mut at = offset + cursor.at as u64;
+        for _ in 0..count {
+            let bytes = window.view(at, HEAD)?;
+            let available = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+            let mut cursor = Cursor::new(&bytes[..bytes.len().min(available)], header.compressed);
+            let pool = (|| Ok((cursor.i64()?, cursor.count()?)))().map_err(broken(at))?;
+            let (id, mut left) = pool;
+            let Some(type_index) = schema.index_of(id) else {
+                return Err(Trouble::Broken(at, "constants of a type that the metadata doesn't describe"));
+            };
+            at += cursor.at as u64;
+            let mut need = 1 << 12;
+            while left > 0 {
+                let bytes = window.view(at, need)?;
+                let available = usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX);
+                let is_rest = bytes.len() >= available || bytes.len() < need;
+                let bytes = &bytes[..bytes.len().min(available)];
+                let (done, used, result) =
+                    self.pools.entries((schema, &self.limits), type_index, left, bytes, header.compressed);
+                left -= done;
+                at += used as u64;
+                match result {
+                    Ok(()) => {}
+                    Err(Broken::Short) if !is_rest && used > 0 => need = 1 << 12,
+                    Err(Broken::Short) if !is_rest && need < self.limits.event => need *= 4,
+                    Err(Broken::Short) if !is_rest => return Err(Trouble::Broken(at, "a constant beyond the limit")),
+                    Err(error) => return Err(broken(at)(error)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn events(
+        &mut self,
+        window: &mut Window<'_>,
+        (base, end): (u64, u64),
+        header: &Header,
+        schema: &Schema,
+        slots: &mut Slots,
+        wanted: &Wanted,
+        visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, Trouble> {
+        let chunk = Chunk { header, schema, pools: &self.pools };
+        let chunk_number = self.summary.chunks.len().saturating_sub(1) as u32;
+        let mut at = base + SIZE as u64;
+        let mut need = HEAD;
+        while at < end {
+            let bytes = window.view(at, need)?;
+            let bytes = &bytes[..bytes.len().min(usize::try_from(end - at).unwrap_or(usize::MAX))];
+            let is_rest = bytes.len() as u64 == end - at || bytes.len() < need;
+            need = HEAD;
+            let mut position = 0;
+            while position < bytes.len() {
+                let rest = &bytes[position..];
+                if rest.len() < HEAD && !is_rest {
+                    break;
+                }
+                let here = at + position as u64;
+                let (size, id) = head(rest, header.compressed).map_err(|broken| match broken {
+                    Broken::Short => Trouble::Broken(here, "an event that is cut off"),
+                    Broken::Malformed(what) => Trouble::Broken(here, what),
+                })?;
+                if size > end - here {
+                    return Err(Trouble::Broken(here, "an event that reaches beyond its chunk"));
+                }
+                let slot = slots.get(id);
+                if slot.is_wanted && size <= self.limits.event as u64 {
+                    let size = size as usize;
+                    let Some(bytes) = rest.get(..size) else {
+                        if is_rest {
+                            return Err(Trouble::Broken(here, "an event that is cut off"));
+                        }
+                        need = size;
+                        break;
+                    };
+                    if event::starts(chunk, slot.type_index, bytes, &mut self.starts).is_err() {
+                        slot.broken += 1;
+                    }
+                    let starts = &self.starts;
+                    let type_index = slot.type_index;
+                    let event = Event { chunk, type_index, bytes, starts, offset: here, chunk_number };
+                    let is_within = !wanted.is_bounded()
+                        || event.time().is_none_or(|time| (wanted.from_ns..=wanted.to_ns).contains(&time));
+                    if is_within && visit(&event).is_break() {
+                        slot.count += 1;
+                        return Ok(ControlFlow::Break(()));
+                    }
+                } else if slot.is_wanted {
+                    slot.broken += 1;
+                }
+                slot.count += 1;
+                position = position.saturating_add(usize::try_from(size).unwrap_or(usize::MAX));
+            }
+            at += position as u64;
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+}
+
+/// By type id: JVMs number their types from 0, so nearly all are found in the table.
+struct Slots {
+    slots: Vec<Slot>,
+    dense: Vec<u32>,
+    sparse: HashMap<i64, u32>,
+}
+
+const DENSE: usize = 1 << 13;
+
+impl Slots {
+    fn new(schema: &Schema, wanted: &Wanted) -> Slots {
+        let unknown = Slot { type_index: u32::MAX, is_wanted: false, count: 0, broken: 0 };
+        let mut slots = Slots { slots: vec![unknown], dense: vec![0; DENSE], sparse: HashMap::new() };
+        for (index, of) in schema.types.iter().enumerate().filter(|(_, of)| of.is_event()) {
+            let number = slots.slots.len() as u32;
+            let is_wanted = (wanted.by_type)(of);
+            slots.slots.push(Slot { type_index: index as u32, is_wanted, count: 0, broken: 0 });
+            match usize::try_from(of.id).ok().and_then(|id| slots.dense.get_mut(id)) {
+                Some(place) => *place = number,
+                None => drop(slots.sparse.insert(of.id, number)),
+            }
+        }
+        slots
+    }
+
+    #[inline]
+    fn get(&mut self, id: i64) -> &mut Slot {
+        let number = match usize::try_from(id).ok().and_then(|id| self.dense.get(id)) {
+            Some(number) => *number,
+            None => self.sparse.get(&id).copied().unwrap_or(0),
+        };
+        &mut self.slots[number as usize]
+    }
+
+    fn wanted(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().filter(|slot| slot.is_wanted).map(|slot| slot.type_index)
+    }
+
+    fn enter(self, walker: &mut Walker, schema: &Schema, base: u64) {
+        let mut checkpoints_and_unknown = self.slots.iter();
+        checkpoints_and_unknown.next();
+        for slot in checkpoints_and_unknown.filter(|slot| slot.count > 0) {
+            let of = &schema.types[slot.type_index as usize];
+            *walker.summary.counts.entry(of.name.clone()).or_insert(0) += slot.count;
+            if slot.broken > 0 {
+                let what = format!("{} of {} events {} can't be read whole", slot.broken, slot.count, of.name);
+                walker.gap_with(base, &what, "fields of these events are missing");
+            }
+        }
+    }
+}
+
+/// Event by event, by sizes alone, until the bytes end, make no sense, or another chunk begins.
+fn step_through(window: &mut Window<'_>, base: u64, end: u64, header: &Header, limits: &Limits) -> io::Result<Steps> {
+    let mut steps = Steps { end: base + SIZE as u64, last_ns: header.start_ns, ..Steps::default() };
+    while steps.end < end {
+        let at = steps.end;
+        let bytes = window.view(at, SIZE)?;
+        let bytes = &bytes[..bytes.len().min(usize::try_from(end - at).unwrap_or(usize::MAX))];
+        if bytes.starts_with(&MAGIC) && Header::parse(bytes).is_ok() {
+            return Ok(steps);
+        }
+        let (size, id) = match head(bytes, header.compressed) {
+            Ok(head) => head,
+            Err(Broken::Short) => {
+                steps.reason = Some("the last event is cut off");
+                return Ok(steps);
+            }
+            Err(Broken::Malformed(what)) => {
+                steps.reason = Some(what);
+                return Ok(steps);
+            }
+        };
+        if size > end - at {
+            steps.reason = Some("the last event is cut off");
+            return Ok(steps);
+        }
+        if id == METADATA || id == CHECKPOINT {
+            let mut cursor = Cursor::new(bytes, header.compressed);
+            let time = (|| {
+                cursor.i32()?;
+                cursor.i64()?;
+                cursor.i64()
+            })();
+            steps.last_ns = steps.last_ns.max(time.map_or(0, |ticks| header.time(ticks)));
+            if id == METADATA {
+                steps.metadata = Some(at);
+            } else if steps.checkpoints.len() < limits.checkpoints {
+                steps.checkpoints.push(at);
+            }
+        }
+        steps.end += size;
+    }
+    Ok(steps)
+}
+
+/// The next place where a chunk header stands.
+fn find_chunk(window: &mut Window<'_>, from: u64) -> Option<u64> {
+    let mut at = from;
+    while at < window.length {
+        let bytes = window.view(at, SIZE).ok()?;
+        let found = memchr::memmem::find_iter(bytes, &MAGIC).find(|place| {
+            // A header at the end of the bytes is looked at again from where it begins.
+            bytes.len() - place < SIZE || Header::parse(&bytes[*place..]).is_ok()
+        });
+        match found {
+            Some(place) if bytes.len() - place >= SIZE => return Some(at + place as u64),
+            Some(place) if place > 0 => at += place as u64,
+            Some(_) => return None,
+            None if bytes.len() < MAGIC.len() => return None,
+            None => at += (bytes.len() + 1 - MAGIC.len()) as u64,
+        }
+    }
+    None
+}

@@ -1,0 +1,244 @@
+//! Heap chunks outside of a reservation: images without one (before 22.2, or built without isolates' address spaces) take
+//! each chunk from the kernel by itself, and the kernel merges it with whatever lies beside. A chunk begins with a header
+//! (`HeapChunk.Header` of com.oracle.svm.core.genscavenge), 64 bit, n words in front of `next`:
+//!
+//! ```text
+//! 0     end        offset of its end: an aligned chunk's size, or where the one object of an unaligned chunk ends
+//! …                identity hash salt, from 22.3 on
+//! n     next       offset to the next chunk of its space, or 0
+//! n + 1 previous   likewise
+//! n + 2 space
+//! n + 3 top        offset of the first free byte; −address while the chunk is a thread's allocation buffer
+//! ```
+//!
+//! n and the size of aligned chunks aren't assumed: the image heap is made of such chunks as well, the first of them with the
+//! next one right behind it, so that there `next` = `end`. (`previous` is kept by few versions: it proves nothing.)
+
+use crate::snapshot::{Backing, NativeImage, Vma};
+use crate::source::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// Words of a header in the widest layout.
+const HEADER: usize = 8 * 8;
+const ALIGNED: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
+/// Smaller arrays lie in aligned chunks (`LargeArrayThreshold`, 128 KiB).
+const LEAST_UNALIGNED: u64 = 32 << 10;
+/// Pages looked at in all: 4 GiB without a chunk. Inside of chunks none is looked at.
+const MOST_PAGES: usize = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Of aligned chunks, and what they are aligned to.
+    size: u64,
+    /// Number of the word that is `next`.
+    next: usize,
+}
+
+impl Shape {
+    /// Learned from the header that the image heap begins with.
+    pub fn of(header: &[u8]) -> Option<Shape> {
+        let size = word_at(header, 0)?;
+        (size.is_power_of_two() && ALIGNED.contains(&size)).then_some(())?;
+        let next = (1..=2).find(|word| word_at(header, word * 8) == Some(size))?;
+        Some(Shape { size, next })
+    }
+
+    /// Length of the chunk at `at` whose first bytes these are, if it is one.
+    fn length(self, header: &[u8], at: u64) -> Option<u64> {
+        let word = |number: usize| word_at(header, number * 8);
+        let (end, next, previous, top) = (word(0)?, word(self.next)?, word(self.next + 1)?, word(self.next + 3)?);
+        let begin = (self.next as u64 + 4) * 8;
+        let is_buffer = top == 0u64.wrapping_sub(at);
+        let aligned = end == self.size && at.is_multiple_of(self.size) && (is_buffer || (begin..=end).contains(&top));
+        let unaligned = end >= LEAST_UNALIGNED && end.is_multiple_of(8) && top == end;
+        let links = next.is_multiple_of(PAGE) && previous.is_multiple_of(PAGE);
+        (links && (aligned || unaligned)).then(|| end.checked_next_multiple_of(PAGE))?
+    }
+}
+
+/// Adds the chunks that lie in mappings of their own or beside others'. Answers false where it had to stop early.
+pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> bool {
+    let untouched = Untouched::new(memory);
+    let mut header = [0; HEADER];
+    let shapes = image
+        .image_heap
+        .iter()
+        .find_map(|heap| untouched.read(heap.range.start, &mut header).then(|| Shape::of(&header)).flatten());
+    let Some(shape) = shapes else { return true };
+    let known: Vec<AddressRange> = image
+        .image_heap
+        .iter()
+        .map(|heap| heap.range)
+        .chain(image.isolates.iter().map(|one| one.reservation))
+        .collect();
+    let may_hold = |vma: &&Vma| {
+        let memory = vma.backing == Backing::Anonymous && vma.name.is_empty() && !vma.shared;
+        memory && vma.readable && vma.writable && vma.rss > Bytes(0)
+    };
+    let mut pages = PageStates::new(memory);
+    let mut budget = MOST_PAGES;
+    for vma in vmas.iter().filter(may_hold).filter(|vma| !known.iter().any(|known| known.overlaps(vma.range))) {
+        let mut at = vma.range.start.0;
+        while at < vma.range.end.0 {
+            if budget == 0 {
+                return false;
+            }
+            budget -= 1;
+            let chunk = || {
+                memory.read(Avma(at), &mut header).then_some(())?;
+                let length = shape.length(&header, at)?;
+                let next = word_at(&header, shape.next * 8)?;
+                let leads_to_one = || {
+                    let target = Avma(at.wrapping_add(next));
+                    let mut next = [0; HEADER];
+                    untouched.read(target, &mut next) && shape.length(&next, target.0).is_some()
+                };
+                let fits = at.checked_add(length).is_some_and(|end| end <= vma.range.end.0);
+                (fits && (next == 0 || leads_to_one())).then_some(length)
+            };
+            // An untouched page is no header, and reading it would make the kernel map one.
+            let found = (pages.of(at / PAGE) == PageState::Present).then(chunk).flatten();
+            if let Some(length) = found {
+                match image.heap_chunks.last_mut() {
+                    Some(last) if last.end.0 == at => last.end = Avma(at + length),
+                    _ => image.heap_chunks.push(AddressRange::sized(Avma(at), Bytes(length))),
+                }
+            }
+            at += found.unwrap_or(PAGE);
+        }
+    }
+    image.heap_chunks.sort_unstable();
+    true
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::snapshot::ImageHeapRange;
+
+    /// Memory made of pieces at page boundaries; what lies between was never touched.
+    #[derive(Default)]
+    pub struct Image(pub Vec<(u64, Vec<u8>)>);
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            into.fill(0);
+            for (start, bytes) in &self.0 {
+                let from = at.0.max(*start);
+                let end = (at.0 + into.len() as u64).min(start + bytes.len() as u64);
+                if from < end {
+                    let piece = &bytes[(from - start) as usize..(end - start) as usize];
+                    into[(from - at.0) as usize..(end - at.0) as usize].copy_from_slice(piece);
+                }
+            }
+            true
+        }
+
+        fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+            for (page, word) in (first..).zip(into) {
+                let present =
+                    |(start, bytes): &(u64, Vec<u8>)| (*start..start + bytes.len() as u64).contains(&(page * PAGE));
+                *word = if self.0.iter().any(present) { 1 << 63 } else { 0 };
+            }
+            true
+        }
+    }
+
+    pub fn memory(start: u64, end: u64) -> Vma {
+        Vma {
+            range: AddressRange::new(Avma(start), Avma(end)),
+            readable: true,
+            writable: true,
+            rss: Bytes(PAGE),
+            ..Vma::default()
+        }
+    }
+
+    /// A header with `next` as its word `n`.
+    pub fn header(n: usize, end: u64, next: u64, top: u64) -> Vec<u8> {
+        let mut words = [0u64; PAGE as usize / 8];
+        words[0] = end;
+        words[n] = next;
+        words[n + 3] = top;
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn random(seed: &mut u64, below: u64) -> u64 {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*seed >> 33) % below
+    }
+
+    const VIEW: u64 = 0x7f10_0000_0000;
+    const HEAP: u64 = 0x7f00_0000_0000;
+
+    #[test]
+    fn chunks_among_other_memory_are_found_and_nothing_else() {
+        let (mut seed, mut aligned, mut unaligned, mut others) = (11, 0, 0, 0);
+        for round in 0..60 {
+            let (n, size) = (1 + round % 2, [512 << 10, 1 << 20][round / 2 % 2]);
+            let mut image = Image(vec![(VIEW, header(n, size, size, size))]);
+            let mut expected: Vec<AddressRange> = Vec::new();
+            let mut at = HEAP;
+            for _ in 0..1 + random(&mut seed, 12) {
+                let length = match random(&mut seed, 3) {
+                    0 => {
+                        let next = at.next_multiple_of(size);
+                        let top = match random(&mut seed, 2) {
+                            0 => size - 8 * random(&mut seed, 1000),
+                            _ => 0u64.wrapping_sub(next),
+                        };
+                        at = next;
+                        aligned += 1;
+                        image.0.push((at, header(n, size, 0, top)));
+                        size
+                    }
+                    1 => {
+                        let end = (128 << 10) + 8 * random(&mut seed, 40_000);
+                        unaligned += 1;
+                        image.0.push((at, header(n, end, 0, end)));
+                        end.next_multiple_of(PAGE)
+                    }
+                    _ => {
+                        // Pages of others: a malloc'ed block, a header that leads nowhere, a length that doesn't fit.
+                        let bytes = match random(&mut seed, 3) {
+                            0 => header(n, 0, 0x21002, 0),
+                            1 => header(n, 256 << 10, 0x7000_0000, 256 << 10),
+                            _ => header(n, 1 << 40, 0, 1 << 40),
+                        };
+                        others += 1;
+                        image.0.push((at, bytes));
+                        at += PAGE * (1 + random(&mut seed, 4));
+                        continue;
+                    }
+                };
+                match expected.last_mut() {
+                    Some(last) if last.end.0 == at => last.end = Avma(at + length),
+                    _ => expected.push(AddressRange::sized(Avma(at), Bytes(length))),
+                }
+                at += length;
+            }
+            let view = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
+            let mut native =
+                NativeImage { image_heap: vec![ImageHeapRange { range: view, view: true }], ..NativeImage::default() };
+            assert!(find(&image, &mut native, &[memory(HEAP, at), memory(VIEW, view.end.0)]));
+            assert_eq!(native.heap_chunks, expected);
+        }
+        assert!(aligned > 50 && unaligned > 50 && others > 50, "{aligned} {unaligned} {others}");
+    }
+
+    #[test]
+    fn a_chunk_leads_to_a_chunk() {
+        let size = 1 << 20;
+        let of = |next: u64, there: Vec<u8>| {
+            let first = (HEAP, header(1, size, next, size));
+            let image = Image(vec![(VIEW, header(1, size, size, size)), first, (HEAP + next, there)]);
+            let range = AddressRange::sized(Avma(VIEW), Bytes(4 * size));
+            let mut native =
+                NativeImage { image_heap: vec![ImageHeapRange { range, view: true }], ..NativeImage::default() };
+            find(&image, &mut native, &[memory(HEAP, HEAP + 8 * size)]);
+            native.heap_chunks.iter().map(|range| range.length().0 / size).collect::<Vec<_>>()
+        };
+        assert_eq!(of(2 * size, header(1, size, 0, 100 << 10)), [1, 1]);
+        assert_eq!(of(2 * size, header(1, 0, 0, 0)), Vec::<u64>::new());
+    }
+}

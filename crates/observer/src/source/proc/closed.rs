@@ -1,0 +1,111 @@
+//! Why the kernel keeps a process from us, and what to type. It says EACCES or EPERM and no more; the rest follows from who
+//! we are (ptrace(2), "Ptrace access mode checking"):
+//!
+//! ```text
+//! CAP_SYS_PTRACE in the first user namespace   all but what a security module keeps to itself
+//! CAP_SYS_PTRACE in a user namespace           processes of that namespace
+//! none, the same user                          its own, if dumpable and yama lets it
+//! none, another user                           nothing
+//! ```
+
+const CAP_SYS_PTRACE: u32 = 19;
+
+/// Two sentences without a full stop; the second is empty where nothing helps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// Follows "process PID".
+    pub reason: String,
+    pub remedy: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Facts {
+    own_user: u32,
+    its_user: u32,
+    may_trace: bool,
+    /// We live in a user namespace: what we may holds in there only.
+    in_namespace: bool,
+    yama: u32,
+}
+
+/// What /proc says of us and of the process, as text; empty where it says nothing.
+pub struct Said<'s> {
+    pub own_status: &'s str,
+    pub its_status: &'s str,
+    pub own_user_map: &'s str,
+    pub yama: &'s str,
+}
+
+/// `verb` is the command that was refused.
+pub fn parse_closed(said: Said<'_>, pid: u32, verb: &str) -> Closed {
+    let user = |status| value_of(status, "Uid:").and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    let capabilities = value_of(said.own_status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    let everybody = said.own_user_map.split_whitespace().eq(["0", "0", "4294967295"]);
+    let facts = Facts {
+        own_user: user(said.own_status).unwrap_or(u32::MAX),
+        its_user: user(said.its_status).unwrap_or(u32::MAX),
+        may_trace: capabilities.unwrap_or(0) >> CAP_SYS_PTRACE & 1 == 1,
+        in_namespace: !said.own_user_map.is_empty() && !everybody,
+        yama: said.yama.trim().parse().unwrap_or(0),
+    };
+    closed(facts, pid, verb)
+}
+
+fn value_of<'s>(status: &'s str, key: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+}
+
+fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
+    let sudo = format!("sudo plimsoll {verb} {pid}");
+    let (reason, remedy) = match facts {
+        Facts { yama: 3, .. } => {
+            ("is closed to everybody: kernel.yama.ptrace_scope = 3 until the next boot", String::new())
+        }
+        Facts { may_trace: true, in_namespace: true, .. } => (
+            "belongs to a user namespace outside of ours, where our root is nobody",
+            format!("{sudo}   # outside of this container"),
+        ),
+        Facts { may_trace: true, .. } => (
+            "is kept from root too: by a security module (SELinux, AppArmor, Landlock, BPF; cat /sys/kernel/security/lsm)",
+            String::new(),
+        ),
+        Facts { own_user: 0, .. } => (
+            "can't be read without CAP_SYS_PTRACE, which this root doesn't have",
+            format!("{sudo}   # with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
+        ),
+        Facts { own_user, its_user, yama, .. } if own_user == its_user => (
+            match yama {
+                0 => "is of this user, but doesn't let itself be read: setuid, or not dumpable (prctl(2))",
+                _ => "is of this user, but no child of ours, and kernel.yama.ptrace_scope wants that",
+            },
+            sudo,
+        ),
+        _ => (
+            "is another user's",
+            format!("{sudo}   # or with CAP_SYS_PTRACE; from inside a container: --cap-add SYS_PTRACE"),
+        ),
+    };
+    Closed { reason: reason.to_owned(), remedy }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_become_what_he_is() {
+        let facts = Facts { own_user: 1000, its_user: 0, may_trace: false, in_namespace: false, yama: 0 };
+        let of = |facts| closed(facts, 7, "explain");
+        assert_eq!(of(facts).reason, "is another user's");
+        assert!(of(facts).remedy.starts_with("sudo plimsoll explain 7 "));
+        let root = of(Facts { own_user: 0, may_trace: true, ..facts });
+        assert!(root.reason.contains("security module") && root.remedy.is_empty(), "{root:?}");
+        let contained = of(Facts { own_user: 0, may_trace: true, in_namespace: true, ..facts });
+        assert!(contained.reason.contains("namespace") && contained.remedy.contains("outside"), "{contained:?}");
+        let bounded = of(Facts { own_user: 0, ..facts });
+        assert!(bounded.reason.contains("CAP_SYS_PTRACE") && bounded.remedy.contains("--cap-add"), "{bounded:?}");
+        assert!(of(Facts { its_user: 1000, ..facts }).reason.contains("dumpable"));
+        assert!(of(Facts { its_user: 1000, yama: 1, ..facts }).reason.contains("ptrace_scope"));
+        assert!(of(Facts { own_user: 0, may_trace: true, yama: 3, ..facts }).reason.contains("= 3"));
+    }
+}

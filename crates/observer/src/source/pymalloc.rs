@@ -1,0 +1,217 @@
+//! CPython's allocator of small objects (Objects/obmalloc.c): arenas of 256 KiB or 1 MiB by mmap, cut into pools, each with
+//! blocks of one size. The mappings have no name, and the kernel joins neighbours; but each pool begins with a header whose
+//! fields determine each other (`struct pool_header`, Include/internal/pycore_obmalloc.h, 64 bit):
+//!
+//! ```text
+//!  0 blocks in use (4)    8 first free block, or 0    16 next pool    24 previous pool
+//! 32 arena's index (4)   36 size class c (4)          40 offset of the first block never used (4)
+//! 44 highest such offset (4)
+//!
+//! size of a block      s = 16 × (c + 1),  c < 32
+//! highest offset         = pool − s
+//! offset                 = 48 + k × s
+//! blocks in use          ≤ (pool − 48) / s
+//! ```
+//!
+//! Pools are aligned to their size: 16 KiB from 3.10 on, 4 KiB before.
+
+use crate::snapshot::{Backing, Pymalloc, Vma};
+use crate::source::memory::{Memory, PAGE, PageState, PageStates, half_at, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+const HEADER: u64 = 48;
+const CLASSES: u64 = 32;
+const GRAIN: u64 = 16;
+const POOL_SIZES: [u64; 2] = [16 << 10, 4 << 10];
+/// Headers looked at: 16 GiB of pools of 16 KiB.
+const MOST_HEADERS: usize = 1 << 20;
+/// A process with Python's name in it may still use another allocator; some pages may look like one pool by chance.
+const POOLS_AT_LEAST: usize = 4;
+
+fn is_python(vmas: &[Vma]) -> bool {
+    let file =
+        |vma: &Vma| vma.name.rsplit('/').next().is_some_and(|f| f.starts_with("libpython") || f.starts_with("python"));
+    vmas.iter().any(|vma| vma.executable && vma.backing == Backing::File && file(vma))
+}
+
+/// Pools of the process, or None where it is no CPython or keeps none.
+pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Pymalloc> {
+    if !is_python(vmas) {
+        return None;
+    }
+    let mut pages = PageStates::new(memory);
+    POOL_SIZES.into_iter().find_map(|pool| {
+        let found = pools(memory, &mut pages, vmas, pool);
+        (found.count >= POOLS_AT_LEAST as u64).then_some(found)
+    })
+}
+
+fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], pool: u64) -> Pymalloc {
+    let mut found = Pymalloc::default();
+    let mut budget = MOST_HEADERS;
+    let could_hold = |vma: &&Vma| {
+        vma.backing == Backing::Anonymous
+            && vma.readable
+            && vma.writable
+            && !vma.shared
+            && vma.name.is_empty()
+            && vma.rss.0 > 0
+    };
+    for vma in vmas.iter().filter(could_hold) {
+        let mut at = vma.range.start.0.next_multiple_of(pool);
+        while budget > 0 && at.checked_add(pool).is_some_and(|end| end <= vma.range.end.0) {
+            // An untouched page is no header, and reading it would make the kernel map one.
+            if pages.of(at / PAGE) == PageState::Present {
+                budget -= 1;
+                let mut header = [0; HEADER as usize];
+                if memory.read(Avma(at), &mut header)
+                    && let Some(live) = live_in(&header, at, pool)
+                {
+                    found.count += 1;
+                    found.live += live;
+                    match found.pools.last_mut() {
+                        Some(last) if last.end.0 == at => last.end = Avma(at + pool),
+                        _ => found.pools.push(AddressRange::sized(Avma(at), Bytes(pool))),
+                    }
+                }
+            }
+            at += pool;
+        }
+    }
+    found
+}
+
+/// Bytes of the blocks in use in the pool at `at` whose first bytes these are, if it is one.
+fn live_in(header: &[u8], at: u64, pool: u64) -> Option<Bytes> {
+    let half = |offset: usize| half_at(header, offset).map(u64::from);
+    let (count, class, next, highest) = (half(0)?, half(36)?, half(40)?, half(44)?);
+    let free = word_at(header, 8)?;
+    let size = GRAIN * (class.checked_add(1).filter(|classes| *classes <= CLASSES)?);
+    let is_block = |offset: u64| offset >= HEADER && (offset - HEADER).is_multiple_of(size);
+    let holds = highest == pool - size
+        && next > HEADER
+        && next <= pool
+        && is_block(next)
+        && count <= (pool - HEADER) / size
+        && (free == 0 || free.checked_sub(at).is_some_and(|offset| offset < pool && is_block(offset)));
+    holds.then_some(Bytes(count * size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: u64 = 0x7f00_0010_0000;
+
+    struct Image(Vec<u8>);
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            let from = at.0.wrapping_sub(START) as usize;
+            match from.checked_add(into.len()).and_then(|end| self.0.get(from..end)) {
+                Some(bytes) => into.copy_from_slice(bytes),
+                None => return false,
+            }
+            true
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(1 << 63);
+            true
+        }
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, below: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (self.0 >> 33) % below
+        }
+    }
+
+    fn vmas(length: u64) -> Vec<Vma> {
+        let python = Vma {
+            name: "/usr/bin/python3.11".into(),
+            backing: Backing::File,
+            executable: true,
+            range: AddressRange::new(Avma(0x1000), Avma(0x2000)),
+            ..Vma::default()
+        };
+        let range = AddressRange::sized(Avma(START), Bytes(length));
+        let heap = Vma { range, readable: true, writable: true, rss: Bytes(length), ..Vma::default() };
+        vec![python, heap]
+    }
+
+    /// `count` places for pools, some of them other memory, and what is live in the pools.
+    fn image(random: &mut Random, pool: u64, count: u64) -> (Vec<u8>, u64, Bytes) {
+        let (mut bytes, mut pools, mut live) = (Vec::new(), 0, Bytes(0));
+        for index in 0..count {
+            let at = START + bytes.len() as u64;
+            let mut page = vec![0u8; pool as usize];
+            if random.below(4) == 0 {
+                page.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+            } else {
+                let class = random.below(32);
+                let size = 16 * (class + 1);
+                let most = (pool - 48) / size;
+                let used = 1 + random.below(most);
+                let in_use = random.below(used + 1);
+                page[..4].copy_from_slice(&(in_use as u32).to_le_bytes());
+                let free = if in_use < used { at + 48 + size * random.below(used) } else { 0 };
+                page[8..16].copy_from_slice(&free.to_le_bytes());
+                let word = |value: u64| (value as u32).to_le_bytes();
+                page[32..36].copy_from_slice(&word(index / 64));
+                page[36..40].copy_from_slice(&word(class));
+                page[40..44].copy_from_slice(&word(48 + used * size));
+                page[44..48].copy_from_slice(&word(pool - size));
+                pools += 1;
+                live += Bytes(in_use * size);
+            }
+            bytes.extend_from_slice(&page);
+        }
+        (bytes, pools, live)
+    }
+
+    #[test]
+    fn pools_of_both_ages_are_counted_to_the_byte_among_other_memory() {
+        let mut random = Random(1);
+        for pool in POOL_SIZES {
+            for _ in 0..20 {
+                let (bytes, pools, live) = image(&mut random, pool, 64);
+                let vmas = vmas(bytes.len() as u64);
+                let found = find(&Image(bytes), &vmas).expect("pools");
+                assert_eq!((found.count, found.live), (pools, live));
+                assert_eq!(found.pools.iter().map(|range| range.length()).sum::<Bytes>(), Bytes(pools * pool));
+            }
+        }
+    }
+
+    #[test]
+    fn overwritten_headers_are_no_pools_and_never_more_than_there_is() {
+        let mut random = Random(2);
+        let mut lost = 0;
+        for _ in 0..60 {
+            let (mut bytes, pools, _) = image(&mut random, POOL_SIZES[0], 64);
+            for _ in 0..random.below(400) {
+                // Most of what is overwritten is a header's.
+                let at = random.below(64) * POOL_SIZES[0] + random.below(48);
+                bytes[at as usize] = random.below(256) as u8;
+            }
+            let length = bytes.len() as u64;
+            let found = find(&Image(bytes), &vmas(length)).unwrap_or_default();
+            lost += pools.saturating_sub(found.count);
+            assert!(found.live.0 <= length && found.count <= 64);
+            assert!(found.pools.windows(2).all(|pair| pair[0].end < pair[1].start));
+        }
+        assert!(lost > 100, "{lost}");
+    }
+
+    #[test]
+    fn no_other_program_is_searched() {
+        let (bytes, ..) = image(&mut Random(3), POOL_SIZES[0], 64);
+        let mut vmas = vmas(bytes.len() as u64);
+        vmas[0].name = "/usr/bin/ruby3".into();
+        assert!(find(&Image(bytes), &vmas).is_none());
+    }
+}

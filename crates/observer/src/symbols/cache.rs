@@ -1,0 +1,160 @@
+//! What was resolved of one object, kept from run to run. Pure; `read.rs` has the file.
+//!
+//! ```text
+//! plimsoll-symbols 2
+//! FINGERPRINT                 of the files that the names came from: when one is new or changed, all is asked again
+//! COUNT                       of texts, one a line: functions and source files
+//! …
+//! OFFSET INTO F:S:L:J;…       hex: the return address as linked, bytes into the function; function, source file + 1
+//!                             (0 = none), line (0 = none), 1 = a native image's Java method; innermost first;
+//!                             nothing behind INTO: it has no name
+//! ```
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::{Location, Place};
+
+const TITLE: &str = "plimsoll-symbols 2";
+
+/// Largest file kept: about 10⁶ places.
+pub const LARGEST: u64 = 96 << 20;
+
+/// By return address as linked; `None`: it was asked for, and has no name.
+pub type Known = HashMap<u64, Option<Location>>;
+
+#[derive(Default)]
+struct Texts<'a> {
+    list: Vec<&'a str>,
+    numbers: HashMap<&'a str, usize>,
+}
+
+impl<'a> Texts<'a> {
+    fn number(&mut self, text: &'a str) -> usize {
+        *self.numbers.entry(text).or_insert_with(|| {
+            self.list.push(text);
+            self.list.len() - 1
+        })
+    }
+}
+
+pub fn write(fingerprint: &str, known: &Known) -> String {
+    let mut texts = Texts::default();
+    let mut lines = String::new();
+    let mut sorted: Vec<_> = known.iter().collect();
+    sorted.sort_unstable_by_key(|(offset, _)| **offset);
+    for (offset, location) in sorted {
+        let _ = write!(lines, "{offset:x} {:x} ", location.as_ref().map_or(0, |l| l.into));
+        for (i, place) in location.iter().flat_map(|l| l.places.iter()).enumerate() {
+            let function = texts.number(&place.function);
+            let file = place.file.as_deref().map_or(0, |file| texts.number(file) + 1);
+            let separator = if i == 0 { "" } else { ";" };
+            let _ = write!(
+                lines,
+                "{separator}{function:x}:{file:x}:{:x}:{:x}",
+                place.line.unwrap_or(0),
+                u8::from(place.java)
+            );
+        }
+        lines.push('\n');
+    }
+    let mut out = format!("{TITLE}\n{}\n{}\n", one_line(fingerprint), texts.list.len());
+    for text in texts.list {
+        out.push_str(&one_line(text));
+        out.push('\n');
+    }
+    out + &lines
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
+}
+
+/// The fingerprint and what is known; `None` if it is no such file. A line that is damaged is not known.
+pub fn parse(text: &str) -> Option<(&str, Known)> {
+    let mut lines = text.split('\n');
+    if lines.next()? != TITLE {
+        return None;
+    }
+    let fingerprint = lines.next()?;
+    let count: usize = lines.next()?.parse().ok()?;
+    let mut texts: Vec<Arc<str>> = Vec::new();
+    for _ in 0..count {
+        texts.push(lines.next()?.into());
+    }
+    let mut known = Known::new();
+    known.reserve(lines.size_hint().1.unwrap_or(0).min(text.len() / 8));
+    for line in lines {
+        if let Some((offset, location)) = entry(line, &texts) {
+            known.insert(offset, location);
+        }
+    }
+    Some((fingerprint, known))
+}
+
+fn entry(line: &str, texts: &[Arc<str>]) -> Option<(u64, Option<Location>)> {
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let mut words = line.splitn(3, ' ');
+    let (offset, into, rest) = (hex(words.next()?)?, hex(words.next()?)?, words.next()?);
+    if rest.is_empty() {
+        return Some((offset, None));
+    }
+    let mut places = Vec::with_capacity(1);
+    for place in rest.split(';') {
+        let mut parts = place.splitn(4, ':');
+        let mut next = || hex(parts.next()?);
+        let (function, file, line, java) = (next()?, next()?, next()?, next()?);
+        let text = |n: u64| texts.get(usize::try_from(n).ok()?).cloned();
+        places.push(Place {
+            function: text(function)?,
+            file: if file == 0 { None } else { Some(text(file - 1)?) },
+            line: u32::try_from(line).ok().filter(|line| *line != 0),
+            java: java == 1,
+        });
+    }
+    Some((offset, Some(Location { places, into })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some() -> Known {
+        let place = |f: &str, file: Option<&str>, line| Place {
+            function: f.into(),
+            file: file.map(Into::into),
+            line,
+            java: line == Some(7),
+        };
+        let mut known = Known::new();
+        known.insert(0x1234, Some(Location { places: vec![place("f(int)", Some("/a b/c.cc"), Some(7))], into: 9 }));
+        let two = vec![place("inlined", Some("/a b/c.cc"), None), place("f(int)", None, Some(1))];
+        known.insert(0x99, Some(Location { places: two, into: 0 }));
+        known.insert(0, None);
+        known
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let text = write("a:1", &some());
+        assert_eq!(parse(&text), Some(("a:1", some())));
+        assert_eq!(parse("x\n"), None);
+    }
+
+    /// Each byte of a file changed in several ways: never a panic, never an offset that isn't there as such.
+    #[test]
+    fn a_damaged_file_is_read_without_harm() {
+        let good = write("a:1", &some());
+        let mut whole = 0;
+        for at in 0..good.len() {
+            for byte in [b'\n', b'f', b' ', b':', b';', 0xff] {
+                let mut bytes = good.clone().into_bytes();
+                bytes[at] = byte;
+                whole += parse(&String::from_utf8_lossy(&bytes)).map_or(0, |(_, known)| usize::from(known.len() == 3));
+                let _ = parse(&String::from_utf8_lossy(&bytes[..at]));
+            }
+        }
+        assert!(whole > 100, "{whole} of them were still read");
+    }
+}

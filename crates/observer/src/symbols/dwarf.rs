@@ -1,0 +1,479 @@
+//! DWARF → for each call the inlined functions it stands in and their lines. Pure; bytes may be hostile.
+//!
+//! All calls of an object are asked for at once, so each unit's entries and line program are walked once, and only
+//! entries that cover a call are kept:
+//! ```text
+//! .debug_aranges ─► units with calls ─► entries in preorder: function, inlined, inlined … around each call
+//!                                   └─► line program: file and line of each call
+//! place of the innermost = its line; of each further out = call_file, call_line of the one inside it
+//! ```
+//! No recursion, and every step is counted: entries that refer to each other in circles, or ranges that name the same
+//! call a million times, end in a gap. Split DWARF (.dwo) is not followed.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use gimli::{AttributeValue, EndianSlice, LittleEndian, UnitOffset, UnitRef};
+
+/// The reader: sections are in memory.
+pub type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+/// The sections of one object, and of the file that it shares with others (dwz), where there is one.
+pub type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
+
+type Unit<'a> = gimli::Unit<Bytes<'a>>;
+
+/// One function around a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    /// As the linker knows it, and as the source does.
+    pub linkage: Option<Vec<u8>>,
+    pub name: Option<Vec<u8>>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+/// Steps before we say that it is too much: Chromium's debug information has some 10⁸ entries.
+const STEPS: u64 = 1 << 29;
+/// References followed from an entry to the one that has its name.
+const HOPS: usize = 16;
+/// Functions inlined in each other.
+const DEEPEST: usize = 256;
+
+/// Bytes of a section → reader.
+pub fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
+    EndianSlice::new(bytes, LittleEndian)
+}
+
+/// `calls`: addresses as linked, ascending. One list for each, innermost first; empty where nothing is known. The
+/// sentence says why some may be missing.
+pub fn levels(dwarf: &Dwarf<'_>, calls: &[u64]) -> (Vec<Vec<Level>>, Option<String>) {
+    let mut walk = Walk { dwarf, calls, units: Units::new(dwarf), steps: 0, out: vec![Vec::new(); calls.len()] };
+    let reason = walk.all().err();
+    (walk.out, reason)
+}
+
+struct Walk<'d, 'a> {
+    dwarf: &'d Dwarf<'a>,
+    calls: &'d [u64],
+    units: Units<'a>,
+    steps: u64,
+    out: Vec<Vec<Level>>,
+}
+
+/// A function or inlined function that covers a call.
+#[derive(Clone)]
+struct Scope<'a> {
+    linkage: Option<Bytes<'a>>,
+    name: Option<Bytes<'a>>,
+    call_file: Option<u64>,
+    call_line: Option<u32>,
+}
+
+impl<'a> Walk<'_, 'a> {
+    fn all(&mut self) -> Result<(), String> {
+        let mut todo: BTreeSet<usize> = (0..self.calls.len()).collect();
+        let (named, told) = self.by_aranges();
+        for (unit, calls) in named {
+            for call in &calls {
+                todo.remove(call);
+            }
+            self.unit(unit, &calls)?;
+        }
+        if todo.is_empty() {
+            return Ok(());
+        }
+        // Units that the index doesn't name (Clang and Rust write none) say themselves what they cover.
+        for index in 0..self.units.headers.len() {
+            if told.contains(&index) {
+                continue;
+            }
+            let Some(unit) = self.units.get(self.dwarf, index) else { continue };
+            let ranges = self.root_ranges(&unit)?;
+            let mut calls = BTreeSet::new();
+            for (begin, end) in ranges {
+                calls.extend(self.covered(begin, end)?.filter(|call| todo.contains(call)));
+            }
+            if !calls.is_empty() {
+                self.unit(index, &calls)?;
+                for call in calls {
+                    if !self.out[call].is_empty() {
+                        todo.remove(&call);
+                    }
+                }
+                if todo.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, n: u64) -> Result<(), String> {
+        self.steps += n;
+        if self.steps > STEPS { Err("its debug information is too much or goes in circles".into()) } else { Ok(()) }
+    }
+
+    /// Indexes of the calls in [begin, end).
+    fn covered(&mut self, begin: u64, end: u64) -> Result<std::ops::Range<usize>, String> {
+        let from = self.calls.partition_point(|&c| c < begin);
+        let to = from + self.calls[from..].partition_point(|&c| c < end);
+        self.step(1 + (to - from) as u64)?;
+        Ok(from..to)
+    }
+
+    /// Calls by unit, and all units that the index names.
+    fn by_aranges(&mut self) -> (BTreeMap<usize, BTreeSet<usize>>, BTreeSet<usize>) {
+        let (mut named, mut told) = (BTreeMap::<usize, BTreeSet<usize>>::new(), BTreeSet::new());
+        let mut headers = self.dwarf.debug_aranges.headers();
+        while let Ok(Some(header)) = headers.next() {
+            let Some(unit) = self.units.at(header.debug_info_offset().0) else { continue };
+            let mut entries = header.entries();
+            let mut any = false;
+            while let Ok(Some(entry)) = entries.next() {
+                any = true;
+                let Some(end) = entry.address().checked_add(entry.length()) else { continue };
+                let Ok(calls) = self.covered(entry.address(), end) else { return (named, told) };
+                if !calls.is_empty() {
+                    named.entry(unit).or_default().extend(calls);
+                }
+            }
+            if any {
+                told.insert(unit);
+            }
+        }
+        (named, told)
+    }
+
+    fn root_ranges(&mut self, unit: &Unit<'a>) -> Result<Vec<(u64, u64)>, String> {
+        let unit = unit.unit_ref(self.dwarf);
+        let Ok(mut entries) = unit.entries_raw(None) else { return Ok(Vec::new()) };
+        let Ok(Some(abbreviation)) = entries.read_abbreviation() else { return Ok(Vec::new()) };
+        let mut extent = Extent::default();
+        for spec in abbreviation.attributes() {
+            let Ok(attribute) = entries.read_attribute(*spec) else { return Ok(Vec::new()) };
+            extent.take(unit, &attribute);
+        }
+        self.ranges(unit, &extent)
+    }
+
+    fn ranges(&mut self, unit: UnitRef<'_, Bytes<'a>>, extent: &Extent<'a>) -> Result<Vec<(u64, u64)>, String> {
+        let mut out = Vec::new();
+        if let Some(list) = extent.list.and_then(|value| unit.attr_ranges(value).ok().flatten()) {
+            let mut list = list;
+            while let Ok(Some(range)) = list.next() {
+                self.step(1)?;
+                out.push((range.begin, range.end));
+            }
+        } else if let Some(low) = extent.low {
+            out.extend(extent.size.and_then(|size| low.checked_add(size)).or(extent.high).map(|end| (low, end)));
+        }
+        Ok(out)
+    }
+
+    fn unit(&mut self, index: usize, wanted: &BTreeSet<usize>) -> Result<(), String> {
+        let Some(unit) = self.units.get(self.dwarf, index) else { return Ok(()) };
+        let scopes = self.scopes(&unit, wanted)?;
+        let rows = self.rows(&unit, wanted)?;
+        let unit = unit.unit_ref(self.dwarf);
+        let mut files: HashMap<u64, Option<String>> = HashMap::new();
+        let mut file = |index: u64| files.entry(index).or_insert_with(|| path(unit, index)).clone();
+        for &call in wanted {
+            let row = rows.get(&call).copied();
+            let chain = scopes.get(&call).map(Vec::as_slice).unwrap_or_default();
+            let mut at = row.map(|(index, line)| (file(index), line));
+            let mut levels: Vec<Level> = Vec::with_capacity(chain.len());
+            for scope in chain.iter().rev() {
+                let (file_of, line) = at.take().unwrap_or_default();
+                levels.push(Level {
+                    linkage: scope.linkage.map(|n| n.slice().to_vec()),
+                    name: scope.name.map(|n| n.slice().to_vec()),
+                    file: file_of,
+                    line,
+                });
+                at = Some((scope.call_file.and_then(&mut file), scope.call_line));
+            }
+            if chain.is_empty()
+                && let Some((file, line)) = at
+            {
+                // A line without a function: assembly.
+                levels.push(Level { file, line, ..Level::default() });
+            }
+            if !levels.is_empty() {
+                self.out[call] = levels;
+            }
+        }
+        Ok(())
+    }
+
+    /// For each wanted call the scopes around it, outermost first.
+    fn scopes(&mut self, unit: &Unit<'a>, wanted: &BTreeSet<usize>) -> Result<HashMap<usize, Vec<Scope<'a>>>, String> {
+        let mut out: HashMap<usize, Vec<Scope<'a>>> = HashMap::new();
+        let unit = unit.unit_ref(self.dwarf);
+        let Ok(mut entries) = unit.entries_raw(None) else { return Ok(out) };
+        while !entries.is_empty() {
+            self.step(1)?;
+            let here = entries.next_offset();
+            let abbreviation = match entries.read_abbreviation() {
+                Ok(Some(abbreviation)) => abbreviation,
+                Ok(None) => continue,
+                Err(_) => break,
+            };
+            let is_function = abbreviation.tag() == gimli::DW_TAG_subprogram;
+            if !is_function && abbreviation.tag() != gimli::DW_TAG_inlined_subroutine {
+                if entries.skip_attributes(abbreviation.attributes()).is_err() {
+                    break;
+                }
+                continue;
+            }
+            let mut extent = Extent::default();
+            let (mut call_file, mut call_line, mut sibling, mut broken) = (None, None, None, false);
+            for spec in abbreviation.attributes() {
+                let Ok(attribute) = entries.read_attribute(*spec) else {
+                    broken = true;
+                    break;
+                };
+                extent.take(unit, &attribute);
+                match (attribute.name(), attribute.value()) {
+                    (gimli::DW_AT_call_file, AttributeValue::FileIndex(file)) => call_file = Some(file),
+                    (gimli::DW_AT_call_line, value) => {
+                        call_line = value.udata_value().and_then(|line| u32::try_from(line).ok());
+                    }
+                    (gimli::DW_AT_sibling, AttributeValue::UnitRef(offset)) => sibling = Some(offset),
+                    _ => {}
+                }
+            }
+            if broken {
+                break;
+            }
+            let mut covered = BTreeSet::new();
+            for (begin, end) in self.ranges(unit, &extent)? {
+                covered.extend(self.covered(begin, end)?.filter(|call| wanted.contains(call)));
+            }
+            if covered.is_empty() {
+                // What lies in a function that covers no call is of no interest; forward only, so that this ends.
+                if let Some(next) = sibling.filter(|s| *s > entries.next_offset())
+                    && let Ok(after) = unit.entries_raw(Some(next))
+                {
+                    entries = after;
+                }
+                continue;
+            }
+            let (linkage, name) = self.name(unit, here)?;
+            for call in covered {
+                let chain = out.entry(call).or_default();
+                if is_function {
+                    chain.clear();
+                }
+                // An inlined function outside any function that covers the call would be a contradiction.
+                if chain.len() < DEEPEST && (is_function || !chain.is_empty()) {
+                    chain.push(Scope { linkage, name, call_file, call_line });
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// Linkage name and source name of an entry, its own or of what it is an instance of.
+    #[allow(clippy::type_complexity)]
+    fn name(
+        &mut self,
+        unit: UnitRef<'_, Bytes<'a>>,
+        offset: UnitOffset,
+    ) -> Result<(Option<Bytes<'a>>, Option<Bytes<'a>>), String> {
+        let dwarf = self.dwarf;
+        let mut units_of_sup = None;
+        let mut name = None;
+        let mut next = self.one_name(unit, offset, &mut name)?;
+        let mut at: Option<(std::rc::Rc<Unit<'a>>, bool)> = None;
+        for _ in 0..HOPS {
+            let Some(step) = next else { break };
+            let (unit, offset, in_sup) = match step {
+                Step::Linkage(linkage) => return Ok((Some(linkage), name)),
+                Step::Entry(AttributeValue::UnitRef(offset)) => match &at {
+                    Some((unit, in_sup)) => (unit.clone(), offset, *in_sup),
+                    None => {
+                        next = self.one_name(unit, offset, &mut name)?;
+                        continue;
+                    }
+                },
+                Step::Entry(AttributeValue::DebugInfoRef(offset)) => {
+                    let in_sup = at.as_ref().is_some_and(|a| a.1);
+                    let units = if in_sup {
+                        let Some(sup) = dwarf.sup() else { break };
+                        units_of_sup.get_or_insert_with(|| (Units::new(sup), sup)).0.containing(sup, offset.0)
+                    } else {
+                        self.units.containing(dwarf, offset.0)
+                    };
+                    let Some((unit, offset)) = units else { break };
+                    (unit, offset, in_sup)
+                }
+                Step::Entry(AttributeValue::DebugInfoRefSup(offset)) => {
+                    let Some(sup) = dwarf.sup() else { break };
+                    let units = &mut units_of_sup.get_or_insert_with(|| (Units::new(sup), sup)).0;
+                    let Some((unit, offset)) = units.containing(sup, offset.0) else { break };
+                    (unit, offset, true)
+                }
+                Step::Entry(_) => break,
+            };
+            let of = if in_sup { dwarf.sup().unwrap_or(dwarf) } else { dwarf };
+            next = self.one_name(unit.unit_ref(of), offset, &mut name)?;
+            at = Some((unit, in_sup));
+        }
+        Ok((None, name))
+    }
+
+    /// Reads one entry: its linkage name, or where to go on.
+    fn one_name(
+        &mut self,
+        unit: UnitRef<'_, Bytes<'a>>,
+        offset: UnitOffset,
+        name: &mut Option<Bytes<'a>>,
+    ) -> Result<Option<Step<'a>>, String> {
+        self.step(1)?;
+        let Ok(mut entries) = unit.entries_raw(Some(offset)) else { return Ok(None) };
+        let Ok(Some(abbreviation)) = entries.read_abbreviation() else { return Ok(None) };
+        let mut next = None;
+        for spec in abbreviation.attributes() {
+            let Ok(attribute) = entries.read_attribute(*spec) else { return Ok(None) };
+            match attribute.name() {
+                gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
+                    if let Ok(linkage) = unit.attr_string(attribute.value()) {
+                        return Ok(Some(Step::Linkage(linkage)));
+                    }
+                }
+                gimli::DW_AT_name if name.is_none() => *name = unit.attr_string(attribute.value()).ok(),
+                gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
+                    next = Some(Step::Entry(attribute.value()))
+                }
+                _ => {}
+            }
+        }
+        Ok(next)
+    }
+
+    /// File index and line of each wanted call.
+    #[allow(clippy::type_complexity)]
+    fn rows(
+        &mut self,
+        unit: &Unit<'a>,
+        wanted: &BTreeSet<usize>,
+    ) -> Result<HashMap<usize, (u64, Option<u32>)>, String> {
+        let mut out = HashMap::new();
+        let Some(program) = unit.line_program.clone() else { return Ok(out) };
+        let mut rows = program.rows();
+        let mut last: Option<(u64, u64, Option<u32>)> = None;
+        while let Ok(Some((_, row))) = rows.next_row() {
+            self.step(1)?;
+            let address = row.address();
+            if let Some((begin, file, line)) = last
+                && begin < address
+            {
+                for call in self.covered(begin, address)?.filter(|call| wanted.contains(call)) {
+                    out.insert(call, (file, line));
+                }
+            }
+            let line = row.line().and_then(|line| u32::try_from(line.get()).ok());
+            last = (!row.end_sequence()).then(|| (address, row.file_index(), line));
+        }
+        Ok(out)
+    }
+}
+
+enum Step<'a> {
+    Linkage(Bytes<'a>),
+    Entry(AttributeValue<Bytes<'a>>),
+}
+
+/// What an entry covers, as its attributes say.
+#[derive(Default)]
+struct Extent<'a> {
+    low: Option<u64>,
+    high: Option<u64>,
+    size: Option<u64>,
+    list: Option<AttributeValue<Bytes<'a>>>,
+}
+
+impl<'a> Extent<'a> {
+    fn take(&mut self, unit: UnitRef<'_, Bytes<'a>>, attribute: &gimli::Attribute<Bytes<'a>>) {
+        match attribute.name() {
+            gimli::DW_AT_low_pc => self.low = unit.attr_address(attribute.value()).ok().flatten(),
+            gimli::DW_AT_high_pc => match attribute.value() {
+                AttributeValue::Udata(size) => self.size = Some(size),
+                value => self.high = unit.attr_address(value).ok().flatten(),
+            },
+            gimli::DW_AT_ranges => self.list = Some(attribute.value()),
+            _ => {}
+        }
+    }
+}
+
+/// The units of .debug_info by offset, read when asked for.
+struct Units<'a> {
+    headers: Vec<gimli::UnitHeader<Bytes<'a>>>,
+    /// Start of each in .debug_info, ascending.
+    starts: Vec<usize>,
+    read: HashMap<usize, Option<std::rc::Rc<Unit<'a>>>>,
+}
+
+/// Units kept in memory between references.
+const KEPT: usize = 4096;
+
+impl<'a> Units<'a> {
+    fn new(dwarf: &Dwarf<'a>) -> Units<'a> {
+        let (mut headers, mut starts) = (Vec::new(), Vec::new());
+        let mut all = dwarf.units();
+        while let Ok(Some(header)) = all.next() {
+            if let Some(offset) = header.offset().as_debug_info_offset() {
+                starts.push(offset.0);
+                headers.push(header);
+            }
+        }
+        Units { headers, starts, read: HashMap::new() }
+    }
+
+    fn at(&self, offset: usize) -> Option<usize> {
+        self.starts.binary_search(&offset).ok()
+    }
+
+    fn get(&mut self, dwarf: &Dwarf<'a>, index: usize) -> Option<std::rc::Rc<Unit<'a>>> {
+        if self.read.len() > KEPT {
+            self.read.clear();
+        }
+        let header = self.headers.get(index)?;
+        let read = || dwarf.unit(*header).ok().map(std::rc::Rc::new);
+        self.read.entry(index).or_insert_with(read).clone()
+    }
+
+    fn containing(&mut self, dwarf: &Dwarf<'a>, offset: usize) -> Option<(std::rc::Rc<Unit<'a>>, UnitOffset)> {
+        let index = self.starts.partition_point(|&start| start <= offset).checked_sub(1)?;
+        let inner = gimli::DebugInfoOffset(offset).to_unit_offset(self.headers.get(index)?)?;
+        Some((self.get(dwarf, index)?, inner))
+    }
+}
+
+/// The path of a unit's file, as the compiler saw it.
+fn path(unit: UnitRef<'_, Bytes<'_>>, index: u64) -> Option<String> {
+    let header = unit.line_program.as_ref()?.header();
+    let file = header.file(index)?;
+    let text = |value| unit.attr_string(value).ok().map(|s| s.to_string_lossy().into_owned());
+    let mut path = String::new();
+    let join = |path: &mut String, part: &str| {
+        if part.starts_with('/') {
+            path.clear();
+        } else if !path.is_empty() && !path.ends_with('/') {
+            path.push('/');
+        }
+        path.push_str(part);
+    };
+    if let Some(directory) = &unit.comp_dir {
+        join(&mut path, &directory.to_string_lossy());
+    }
+    // Up to version 4, directory 0 is the unit's own.
+    if (header.version() >= 5 || file.directory_index() != 0)
+        && let Some(directory) = file.directory(header).and_then(text)
+    {
+        join(&mut path, &directory);
+    }
+    join(&mut path, &text(file.path_name())?);
+    Some(path)
+}

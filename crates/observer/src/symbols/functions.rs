@@ -1,0 +1,95 @@
+//! ELF symbol tables → functions by address. Pure: what isn't a table gives no functions.
+
+use object::read::ReadRef;
+use object::{Object, ObjectSymbol, SymbolKind};
+
+use super::names;
+
+/// The functions of one file, by address as linked.
+#[derive(Debug, Default)]
+pub struct Functions {
+    /// In address order.
+    sorted: Vec<Function>,
+    /// Mangled names, one behind the other.
+    text: Vec<u8>,
+    /// A native image: its local symbols have a mangling of their own.
+    image: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Function {
+    start: u64,
+    size: u64,
+    /// Where the next function begins.
+    next: u64,
+    name: (u32, u32),
+}
+
+impl Functions {
+    pub fn read<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Functions {
+        let mut of = Functions { image: file.section_by_name(".svm_heap").is_some(), ..Functions::default() };
+        for symbol in file.symbols().chain(file.dynamic_symbols()) {
+            if symbol.kind() == SymbolKind::Text && symbol.is_definition() {
+                of.push(symbol.address(), symbol.size(), symbol.name_bytes().unwrap_or_default());
+            }
+        }
+        of.sort();
+        of
+    }
+
+    /// Adds what another file has and this one hasn't.
+    pub fn add(&mut self, other: &Functions) {
+        for f in &other.sorted {
+            self.push(f.start, f.size, other.name(f));
+        }
+        self.image |= other.image;
+        self.sort();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    fn push(&mut self, start: u64, size: u64, name: &[u8]) {
+        let at = self.text.len();
+        if let (Ok(at), Ok(length), false) = (u32::try_from(at), u32::try_from(name.len()), name.is_empty()) {
+            self.text.extend_from_slice(name);
+            self.sorted.push(Function { start, size, next: u64::MAX, name: (at, length) });
+        }
+    }
+
+    fn sort(&mut self) {
+        let Functions { sorted, text, .. } = self;
+        let name = |f: &Function| text.get(f.name.0 as usize..(f.name.0 + f.name.1) as usize);
+        // Of aliases the longest extent, then the first name: the same on each run.
+        sorted.sort_unstable_by(|a, b| (a.start, b.size, name(a)).cmp(&(b.start, a.size, name(b))));
+        sorted.dedup_by_key(|f| f.start);
+        for i in 1..sorted.len() {
+            sorted[i - 1].next = sorted[i].start;
+        }
+    }
+
+    fn name(&self, f: &Function) -> &[u8] {
+        self.text.get(f.name.0 as usize..(f.name.0 + f.name.1) as usize).unwrap_or_default()
+    }
+
+    /// The function that contains `svma`, and how far into it. Assembly symbols have no size: they reach to the next.
+    pub fn at(&self, svma: u64) -> Option<(&[u8], u64)> {
+        let after = self.sorted.partition_point(|f| f.start <= svma);
+        let f = self.sorted.get(after.checked_sub(1)?)?;
+        let into = svma - f.start;
+        (into < f.size || (f.size == 0 && svma < f.next)).then(|| (self.name(f), into))
+    }
+
+    /// The name as its author wrote it, and whether it is that of a Java method.
+    pub fn readable(&self, name: &[u8]) -> (String, bool) {
+        let java = || {
+            let text = std::str::from_utf8(name).ok()?;
+            names::image_local(text).or_else(|| names::image_mangled(text))
+        };
+        match if self.image { java() } else { None } {
+            Some(name) => (name, true),
+            None => (names::demangle(name), false),
+        }
+    }
+}

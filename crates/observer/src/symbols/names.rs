@@ -1,0 +1,156 @@
+//! Names as their authors wrote them: Rust, C++, and Java in a native image.
+
+use std::fmt;
+
+/// Longest name that is printed; a mangled name of 1 KiB can stand for gigabytes, by referring to its own parts.
+const LONGEST: usize = 4096;
+
+/// Rust's and C++'s names as their authors wrote them; any other name as it is.
+pub fn demangle(name: &[u8]) -> String {
+    // Versioned names of the dynamic table (`memcpy@@GLIBC_2.14`) keep their version out of reports.
+    let name = name.split(|&b| b == b'@').next().unwrap_or(name);
+    let text = String::from_utf8_lossy(name);
+    if let Ok(rust) = rustc_demangle::try_demangle(&text) {
+        let mut out = Bounded(String::new());
+        return if fmt::write(&mut out, format_args!("{rust:#}")).is_ok() { out.0 } else { cut(&text) };
+    }
+    if let Some(java) = image_mangled(&text) {
+        return java;
+    }
+    if !text.starts_with("_Z") {
+        return cut(&text);
+    }
+    let cpp = |text: &str| {
+        let mut out = Bounded(String::new());
+        let symbol = cpp_demangle::Symbol::new(text.as_bytes()).ok()?;
+        symbol.structured_demangle(&mut out, &cpp_demangle::DemangleOptions::new()).ok()?;
+        Some(out.0)
+    };
+    cpp(&text).unwrap_or_else(|| cut(&text))
+}
+
+fn cut(name: &str) -> String {
+    name.chars().take(LONGEST).collect()
+}
+
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        if self.0.len() + part.len() > LONGEST {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(part);
+        Ok(())
+    }
+}
+
+/// Characters of the hash at the end of a native image's local symbols: 128 bits in base 62.
+const HASH: usize = 22;
+
+/// Local symbols of a native image that kept them (`-H:-DeleteLocalSymbols`): `App_main_a61…` → `App.main`, `App_b2…` →
+/// `App.<init>`. The class is the simple name, in which an underscore is rare; so the first one is taken for the dot.
+pub fn image_local(name: &str) -> Option<String> {
+    let (rest, hash) = name.rsplit_once('_')?;
+    let letters = hash.as_bytes();
+    // C functions of an image end in words (JNU_CallStaticMethodByName). Of random letters one in 10⁴ look like that.
+    let is_random = letters.iter().any(u8::is_ascii_digit)
+        || letters.windows(2).any(|w| w[0].is_ascii_uppercase() && w[1].is_ascii_uppercase());
+    if letters.len() != HASH || !is_random || !letters.iter().all(u8::is_ascii_alphanumeric) {
+        return None;
+    }
+    match rest.split_once('_') {
+        Some((class, method)) if !class.is_empty() && !method.is_empty() => Some(format!("{class}.{method}")),
+        _ if !rest.is_empty() => Some(format!("{rest}.<init>")),
+        _ => None,
+    }
+    .map(|name| cut(&name))
+}
+
+/// Symbols of an image with debug information: `_ZN15java.lang.Class7forNameEJP…` → `java.lang.Class.forName`. They are
+/// Itanium names whose classes have dots in them; the J, which says that the return type is mangled first, is set by
+/// compilers of Java only (Itanium C++ ABI, 5.1.4).
+pub fn image_mangled(name: &str) -> Option<String> {
+    let mut rest = name.strip_prefix("_ZN")?;
+    let mut parts: Vec<&str> = Vec::new();
+    loop {
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        if digits == 0 {
+            break;
+        }
+        let length: usize = rest[..digits].parse().ok()?;
+        parts.push(rest.get(digits..)?.get(..length)?);
+        rest = &rest[digits + length..];
+    }
+    let after = match rest.strip_prefix("C1E").or_else(|| rest.strip_prefix("C2E")) {
+        Some(after) => {
+            parts.push("<init>");
+            after
+        }
+        None => rest.strip_prefix('E')?,
+    };
+    // A constructor's name is the class's.
+    if let [class, .., method] = parts.as_mut_slice()
+        && class.rsplit(['.', '$']).next() == Some(*method)
+    {
+        *method = "<init>";
+    }
+    (after.starts_with('J') && parts.len() >= 2).then(|| cut(&parts.join(".")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_four_languages() {
+        assert_eq!(demangle(b"_ZN10JavaThread17thread_main_innerEv"), "JavaThread::thread_main_inner()");
+        assert_eq!(demangle(b"_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE"), "core::fmt::Write::write_fmt");
+        let method = demangle(b"_ZN43_$LT$shop..Plain$u20$as$u20$shop..Maker$GT$4make17h0123456789abcdefE");
+        assert_eq!(method, "<shop::Plain as shop::Maker>::make");
+        assert_eq!(demangle(b"inflateInit2_@@ZLIB_1.2.0"), "inflateInit2_");
+        assert_eq!(demangle(b"_Z\xff("), "_Z\u{fffd}(");
+        assert_eq!(demangle(b"_ZN3App10directLeafEJP19java.nio.ByteBufferi"), "App.directLeaf");
+        assert_eq!(
+            demangle(b"_ZN15java.lang.Class19getProtectionDomainEJP3Foov"),
+            "java.lang.Class.getProtectionDomain"
+        );
+        assert_eq!(
+            demangle(b"_ZN25java.nio.DirectByteBuffer16DirectByteBufferEJvi"),
+            "java.nio.DirectByteBuffer.<init>"
+        );
+        let local = |name| image_local(name).unwrap_or_default();
+        assert_eq!(local("$Proxys11e6d682_value_qybwAZfxmTE6t4KOIhd003"), "$Proxys11e6d682.value");
+        assert_eq!(local("ArrayList_7HbqoXbRs19FQxJRlbkAQK"), "ArrayList.<init>");
+        assert_eq!(local("JNU_CallStaticMethodByName"), "");
+    }
+
+    /// Each pair doubles what the one before stands for: 40 of them would be a terabyte.
+    #[test]
+    fn a_name_that_stands_for_gigabytes_is_left_as_it_is() {
+        let mut bomb = String::from("_Z1f1aIS_S_E");
+        for i in 0..60 {
+            bomb += &format!("1aIS{}_S{}_E", to36(i), to36(i));
+        }
+        assert!(demangle(bomb.as_bytes()).len() <= LONGEST * 4);
+    }
+
+    fn to36(n: usize) -> String {
+        let digit = |n: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n % 36]);
+        if n < 36 { digit(n).to_string() } else { format!("{}{}", digit(n / 36), digit(n)) }
+    }
+
+    #[test]
+    fn any_bytes_give_a_name() {
+        let mut seed = 1u64;
+        let alphabet = b"_ZNKSILE0123456789aJRPvXmC1DdT_.$@";
+        for _ in 0..20_000 {
+            let mut name = b"_ZN".to_vec();
+            for _ in 0..24 {
+                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                name.push(alphabet[(seed >> 33) as usize % alphabet.len()]);
+            }
+            let _ = (demangle(&name), image_local(&String::from_utf8_lossy(&name)));
+        }
+    }
+}

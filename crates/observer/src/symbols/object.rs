@@ -1,0 +1,186 @@
+//! One object's files → the functions and lines of its calls. `read.rs` found the files; nothing in them is believed.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use gimli::SectionId;
+use object::read::{ReadCache, ReadRef};
+use object::{Object, ObjectSection};
+
+use super::cache::Known;
+use super::dwarf::{self, Level};
+use super::functions::Functions;
+use super::names;
+use super::read::{Finder, Links, Opened};
+use super::{Location, Place};
+
+/// Debug sections of one object in memory, bytes. Chromium's are 2 GiB; they would be named by its symbol table alone.
+const SECTIONS: u64 = 3 << 29;
+/// A symbol table out of .gnu_debugdata, unpacked.
+const MINI: usize = 64 << 20;
+
+/// What an object's files gave.
+#[derive(Default)]
+pub struct Answers {
+    pub known: Known,
+    /// Why lines or inlined functions may be missing.
+    pub reason: Option<String>,
+}
+
+/// `offsets`: return addresses as linked, ascending. `files`: the object itself and what has names of it.
+pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
+    let mut functions = Functions::default();
+    let mut levels: Option<Vec<Vec<Level>>> = None;
+    let mut reason = None;
+    // The call lies before the address that it returns to, which may be the first byte of the next function.
+    let calls: Vec<u64> = offsets.iter().map(|o| o.saturating_sub(1)).collect();
+    for opened in files {
+        let cache = ReadCache::new(&opened.file);
+        let Ok(file) = object::File::parse(&cache) else { continue };
+        let own = Functions::read(&file);
+        if functions.is_empty() {
+            functions = own
+        } else {
+            functions.add(&own)
+        }
+        if let Some(mini) = mini(&file) {
+            functions.add(&mini);
+        }
+        if levels.is_some() || file.section_by_name(".debug_info").is_none() {
+            continue;
+        }
+        let shared = Links::of(&file).shared.and_then(|link| finder.shared(&opened.path, &link));
+        match lines(&file, shared.as_ref(), &calls) {
+            Ok((found, why)) => {
+                reason = reason.or(why);
+                levels = Some(found);
+            }
+            Err(why) => reason = Some(why),
+        }
+    }
+    Answers { known: join(&functions, levels.unwrap_or_default(), offsets), reason }
+}
+
+/// The same of an object in memory: the vdso.
+pub fn resolve_bytes(bytes: &[u8], build_id: &[u8], offsets: &[u64]) -> Option<Answers> {
+    let file = object::File::parse(bytes).ok()?;
+    if file.build_id().ok().flatten().is_none_or(|id| !id.starts_with(build_id)) {
+        return None;
+    }
+    Some(Answers { known: join(&Functions::read(&file), Vec::new(), offsets), reason: None })
+}
+
+fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> Known {
+    let mut texts: HashMap<Vec<u8>, (Arc<str>, bool)> = HashMap::new();
+    let mut files: HashMap<String, Arc<str>> = HashMap::new();
+    let mut intern = |name: &[u8], readable: &dyn Fn() -> (String, bool)| -> (Arc<str>, bool) {
+        match texts.get(name) {
+            Some(text) => text.clone(),
+            None => {
+                let (text, java) = readable();
+                let text: (Arc<str>, bool) = (text.into(), java);
+                texts.insert(name.to_vec(), text.clone());
+                text
+            }
+        }
+    };
+    let mut known = Known::new();
+    for (i, &offset) in offsets.iter().enumerate() {
+        // A trampoline that the kernel or makecontext(3) returns to was never called: its first byte is the address.
+        let symbol = functions.at(offset.saturating_sub(1)).or_else(|| functions.at(offset));
+        let levels = levels.get_mut(i).map(std::mem::take).unwrap_or_default();
+        let outermost = levels.len().saturating_sub(1);
+        let mut places = Vec::with_capacity(levels.len().max(1));
+        for (n, level) in levels.into_iter().enumerate() {
+            let function = match (&level.linkage, &level.name, symbol) {
+                (Some(linkage), name, _) => Some(intern(linkage, &|| readable(linkage, name.as_deref(), functions))),
+                (None, Some(name), _) => Some(intern(name, &|| (names::demangle(name), false))),
+                (None, None, Some((name, _))) if n == outermost => Some(intern(name, &|| functions.readable(name))),
+                _ => None,
+            };
+            let file = level.file.map(|file| match files.get(&file) {
+                Some(text) => text.clone(),
+                None => {
+                    let text: Arc<str> = file.as_str().into();
+                    files.insert(file, text.clone());
+                    text
+                }
+            });
+            places.extend(function.map(|(function, java)| Place { function, file, line: level.line, java }));
+        }
+        if let (true, Some((name, _))) = (places.is_empty(), symbol) {
+            let (function, java) = intern(name, &|| functions.readable(name));
+            places.push(Place { function, file: None, line: None, java });
+        }
+        let into = symbol.map_or(0, |(_, into)| into + 1);
+        known.insert(offset, (!places.is_empty()).then_some(Location { places, into }));
+    }
+    known
+}
+
+/// Where the linker's name can't be read, the source's will do.
+fn readable(linkage: &[u8], name: Option<&[u8]>, functions: &Functions) -> (String, bool) {
+    let (text, java) = functions.readable(linkage);
+    match name {
+        Some(name) if text.starts_with("_Z") => (String::from_utf8_lossy(name).into_owned(), false),
+        _ => (text, java),
+    }
+}
+
+type Lines = (Vec<Vec<Level>>, Option<String>);
+
+fn lines<'a, R: ReadRef<'a>>(
+    file: &object::File<'a, R>,
+    shared: Option<&Opened>,
+    calls: &[u64],
+) -> Result<Lines, String> {
+    let main = sections(file)?;
+    let shared_cache = shared.map(|opened| ReadCache::new(&opened.file));
+    let shared_file = shared_cache.as_ref().and_then(|cache| object::File::parse(cache).ok());
+    let shared = shared_file.as_ref().map(sections).transpose()?;
+    if !file.is_little_endian() {
+        return Err("its debug information has the other byte order".into());
+    }
+    let dwarf = match &shared {
+        Some(shared) => main.borrow_with_sup(shared, |bytes| dwarf::reader(bytes)),
+        None => main.borrow(|bytes| dwarf::reader(bytes)),
+    };
+    Ok(dwarf::levels(&dwarf, calls))
+}
+
+fn sections<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Result<gimli::DwarfSections<Cow<'a, [u8]>>, String> {
+    let mut left = SECTIONS;
+    gimli::DwarfSections::load(|id: SectionId| {
+        let Some(section) = file.section_by_name(id.name()) else { return Ok(Cow::Borrowed(&[][..])) };
+        // The size that a compressed section says it has is believed only within bounds.
+        let size = section.compressed_data().map(|data| data.uncompressed_size).unwrap_or(0);
+        left = left.checked_sub(size).ok_or("its debug information is larger than what is read into memory")?;
+        Ok(section.uncompressed_data().unwrap_or(Cow::Borrowed(&[])))
+    })
+}
+
+/// The symbol table that Fedora's builds carry packed (GDB manual, 'MiniDebugInfo').
+fn mini<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Option<Functions> {
+    let packed = file.section_by_name(".gnu_debugdata")?.data().ok()?;
+    let mut out = Bounded(Vec::new());
+    lzma_rs::xz_decompress(&mut io::BufReader::new(packed), &mut out).ok()?;
+    Some(Functions::read(&object::File::parse(out.0.as_slice()).ok()?))
+}
+
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MINI {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

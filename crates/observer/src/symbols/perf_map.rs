@@ -1,0 +1,170 @@
+//! Maps of code made at run time, as JITs write them for perf: lines `START SIZE NAME`, hex without 0x
+//! (Linux, tools/perf/Documentation/jit-interface.txt). Pure.
+//!
+//! Code is freed and its place used again, and the map has no times. Where an address had more than one name, it can't be
+//! told which was meant: the frame says both instead of a wrong one.
+
+use std::collections::BTreeMap;
+
+/// Names kept: node writes some 10⁵ for a large program.
+const MOST: usize = 4 << 20;
+/// Longest name.
+const LONGEST: usize = 1024;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    /// By first address; not overlapping.
+    ranges: BTreeMap<u64, (u64, Vec<u32>)>,
+    names: Vec<String>,
+    steps: usize,
+}
+
+/// Ranges laid on each other before the rest is left out: a hostile map could lie a million on a million.
+const STEPS: usize = 1 << 26;
+
+impl Map {
+    pub fn parse(bytes: &[u8]) -> Map {
+        let mut map = Map::default();
+        for line in bytes.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
+            if map.names.len() >= MOST {
+                break;
+            }
+            map.line(line);
+        }
+        map
+    }
+
+    fn line(&mut self, line: &[u8]) -> Option<()> {
+        let mut words = line.splitn(3, |&b| b == b' ');
+        let mut hex = || {
+            let word = std::str::from_utf8(words.next()?).ok()?;
+            u64::from_str_radix(word.strip_prefix("0x").unwrap_or(word), 16).ok()
+        };
+        let (start, size) = (hex()?, hex()?);
+        let name = String::from_utf8_lossy(words.next()?);
+        let end = start.checked_add(size)?;
+        self.add(start, end, name.chars().take(LONGEST).collect());
+        Some(())
+    }
+
+    /// Later entries are put over earlier ones; both names are kept where they lie on each other.
+    pub fn add(&mut self, start: u64, end: u64, name: String) {
+        if start >= end || name.is_empty() || self.steps > STEPS {
+            return;
+        }
+        let number = match self.names.last() {
+            Some(last) if *last == name => self.names.len() - 1,
+            _ => {
+                self.names.push(name);
+                self.names.len() - 1
+            }
+        } as u32;
+        // What the new one lies on is cut at its ends.
+        self.cut(start);
+        self.cut(end);
+        let mut at = start;
+        let inside: Vec<(u64, u64)> = self.ranges.range(start..end).map(|(s, (e, _))| (*s, *e)).collect();
+        self.steps += inside.len();
+        for (s, e) in inside {
+            if at < s {
+                self.ranges.insert(at, (s, vec![number]));
+            }
+            if let Some((_, names)) = self.ranges.get_mut(&s) {
+                let same = names.iter().any(|n| self.names[*n as usize] == self.names[number as usize]);
+                if !same {
+                    // The newest first; more than a few say nothing.
+                    names.insert(0, number);
+                    names.truncate(4);
+                }
+            }
+            at = e;
+        }
+        if at < end {
+            self.ranges.insert(at, (end, vec![number]));
+        }
+    }
+
+    fn cut(&mut self, at: u64) {
+        let Some((&start, (end, names))) = self.ranges.range(..at).next_back() else { return };
+        if *end > at {
+            let (end, names) = (*end, names.clone());
+            if let Some(first) = self.ranges.get_mut(&start) {
+                first.0 = at;
+            }
+            self.ranges.insert(at, (end, names));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// The name of the code at an address.
+    pub fn at(&self, address: u64) -> Option<String> {
+        let (_, (end, names)) = self.ranges.range(..=address).next_back()?;
+        if address >= *end {
+            return None;
+        }
+        let name = |n: &u32| self.names.get(*n as usize).map_or("", String::as_str);
+        match names.as_slice() {
+            [one] => Some(name(one).to_string()),
+            several => Some(format!("one of: {}", several.iter().map(name).collect::<Vec<_>>().join(" | "))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_answers() {
+        let map = Map::parse(
+            b"1000 20 LazyCompile:*f a.js:1\n0x1020 10 Builtin:g\nnonsense\n2000 zz h\nffffffffffffffff 10 i\n",
+        );
+        assert_eq!(map.at(0x101f).as_deref(), Some("LazyCompile:*f a.js:1"));
+        assert_eq!(map.at(0x1020).as_deref(), Some("Builtin:g"));
+        assert_eq!((map.at(0xfff), map.at(0x1030), map.at(0x2000)), (None, None, None));
+    }
+
+    #[test]
+    fn code_whose_place_was_used_again_has_no_single_name() {
+        let map = Map::parse(b"1000 100 old\n1080 40 new\n1000 100 old\n");
+        assert_eq!(map.at(0x1000).as_deref(), Some("old"));
+        assert_eq!(map.at(0x1090).as_deref(), Some("one of: new | old"));
+        assert_eq!(map.at(0x10c0).as_deref(), Some("old"));
+    }
+
+    /// Against a list that is searched for every address.
+    #[test]
+    fn random_maps_answer_as_a_naive_twin() {
+        let (mut seed, mut named, mut shared) = (7u64, 0, 0);
+        let mut random = |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (seed >> 33) % n
+        };
+        for _ in 0..200 {
+            let (mut map, mut list) = (Map::default(), Vec::new());
+            for i in 0..12 {
+                let (start, size) = (random(60), random(30));
+                map.add(start, start + size, format!("n{i}"));
+                list.push((start, start + size, format!("n{i}")));
+            }
+            for at in 0..100 {
+                let mut names: Vec<&str> =
+                    list.iter().filter(|(s, e, _)| *s <= at && at < *e).map(|(_, _, n)| n.as_str()).collect();
+                names.reverse();
+                names.truncate(4);
+                let twin = match names.as_slice() {
+                    [] => None,
+                    [one] => Some(one.to_string()),
+                    many => Some(format!("one of: {}", many.join(" | "))),
+                };
+                named += usize::from(twin.is_some());
+                shared += usize::from(names.len() > 1);
+                assert_eq!(map.at(at), twin, "{list:?} at {at}");
+            }
+        }
+        assert!(named > 10_000 && shared > 5_000, "{named} {shared}");
+    }
+}

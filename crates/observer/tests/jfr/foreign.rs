@@ -1,0 +1,89 @@
+//! Recordings that JDKs and native images make here and now.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::{Jdk, jdks};
+use crate::twin::{Compared, compare};
+
+pub fn scratch(name: &str) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("jfr-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).expect("scratch");
+    path
+}
+
+pub fn record(jdk: &Jdk, file: &Path, options: &str, flags: &[&str], arguments: &[&str]) {
+    let start = format!("-XX:StartFlightRecording=filename={}{options}", file.display());
+    let all = [&["-Xmx256m", "-XX:NativeMemoryTracking=summary", "-Xlog:disable", &start], flags].concat();
+    let output = jdk.program("Recorded", &all, arguments).output().expect("java");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn said(name: &str, chunks: usize, compared: &Compared) {
+    let (types, events) = (compared.events.len(), compared.events.values().sum::<u64>());
+    let Compared { fields, frames, .. } = compared;
+    eprintln!(
+        "{name}: {chunks} chunks, {types} types, {events} events, {fields} fields, {frames} frames as jfr prints them"
+    );
+}
+
+#[test]
+fn every_event_of_every_jdk_is_as_its_own_jfr_prints_it() {
+    let folder = scratch("foreign");
+    for jdk in jdks() {
+        let file = folder.join(format!("{}.jfr", jdk.major));
+        let options = ",settings=profile,+jdk.ObjectAllocationInNewTLAB#enabled=true";
+        record(&jdk, &file, options, &["-XX:TLABSize=64k"], &["1500", "200", "1"]);
+        let (compared, summary) = compare(&jdk, &file);
+        let seen = |name: &str| compared.events.get(name).copied().unwrap_or(0);
+        said(&format!("JDK {}", jdk.major), summary.chunks.len(), &compared);
+        assert_eq!((summary.gaps, summary.chunks.len()), (vec![], 5));
+        assert!(seen("test.Everything") > 200 && compared.frames > 5000, "{compared:?}");
+        assert!(seen("jdk.ObjectAllocationInNewTLAB") > 100 && seen("jdk.ObjectAllocationSample") > 50, "{compared:?}");
+        assert!(compared.strings > 5000 && compared.times > 1000 && compared.objects > 1000, "{compared:?}");
+        assert!(jdk.major < 25 || (seen("jdk.NativeMemoryUsage") > 25 && seen("jdk.ResidentSetSize") > 0));
+        assert!(compared.missing * 1000 < compared.fields, "{compared:?}");
+    }
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` of the kit, or built by `make native-images`.
+fn image(name: &str, folder: &Path) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = repository.join("target/native-images").join(name);
+    if built.exists() {
+        return built;
+    }
+    let packed = ["..", "../.."].map(|up| repository.join(up).join(format!("shared/subjects/native-image/{name}.xz")));
+    let packed = packed.iter().find(|path| path.exists());
+    let packed = packed.expect("../shared/subjects/native-image or target/native-images (make native-images)");
+    let image = folder.join(name);
+    let file = std::fs::File::create(&image).expect("scratch can be written");
+    assert!(Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz").success());
+    assert!(Command::new("chmod").arg("755").arg(&image).status().expect("chmod").success());
+    image
+}
+
+#[test]
+fn every_event_of_a_native_image_is_as_jfr_prints_it() {
+    let folder = scratch("image");
+    let app = image("app", &folder);
+    let file = folder.join("image.jfr");
+    let start = format!("-XX:StartFlightRecording=filename={}", file.display());
+    let output = Command::new(app).args([&start, "16", "8", "4", "4", "2"]).output().expect("it starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (mut jdks, mut compared_by) = (jdks(), 0);
+    jdks.sort_by_key(|jdk| jdk.major);
+    for jdk in jdks {
+        let (compared, summary) = compare(&jdk, &file);
+        said(&format!("native image by JDK {}", jdk.major), summary.chunks.len(), &compared);
+        assert_eq!(summary.gaps, []);
+        let seen = |name: &str| compared.events.get(name).copied().unwrap_or(0);
+        assert!(seen("jdk.NativeMemoryUsage") > 10 && seen("jdk.NativeMemoryUsagePeak") > 10, "{compared:?}");
+        assert!(compared.frames > 10, "{compared:?}");
+        compared_by += 1;
+    }
+    assert!(compared_by > 0);
+    let _ = std::fs::remove_dir_all(folder);
+}

@@ -1,0 +1,185 @@
+//! Curves and verdicts out of a recording whose every reading is known: an hour, a reading a second.
+
+use plimsoll_observer::recording::{History, Measure, Range};
+use plimsoll_observer::source::jfr::Recording;
+
+use crate::small::{Out, chunk_of};
+
+const MIB: i64 = 1 << 20;
+const S: i64 = 1_000_000_000;
+const START: i64 = 1_795_000_000 * S;
+
+/// MiB at a second.
+type Curve = fn(i64) -> i64;
+
+/// What the process does.
+struct Story {
+    rss: Curve,
+    categories: &'static [(&'static str, Curve)],
+}
+
+fn recording(story: &Story, seconds: i64, verdicts: bool) -> Vec<u8> {
+    let types: &[(&str, &[&str])] = &[
+        ("jdk.NativeMemoryUsage", &["$type", "reserved", "committed"]),
+        ("jdk.NativeMemoryUsageTotal", &["reserved", "committed"]),
+        ("jdk.ResidentSetSize", &["size", "peak"]),
+        ("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"]),
+    ];
+    chunk_of(types, START as u64, (START + seconds * S) as u64, |out| {
+        for s in 0..seconds {
+            // A saw tooth of 4 MiB and 7 s: growth must be seen through it.
+            let wobble = s % 7 * MIB * 4 / 7;
+            let mut total = 0;
+            for (name, value) in story.categories {
+                let value = value(s) * MIB;
+                total += value;
+                out.event(50, |out| {
+                    out.long(s * S);
+                    out.utf8(name);
+                    [2 * value, value].iter().for_each(|value| out.long(*value));
+                });
+            }
+            out.event(51, |out| [s * S, 2 * total, total].iter().for_each(|value| out.long(*value)));
+            let rss = (story.rss)(s) * MIB + wobble;
+            out.event(52, |out| [s * S, rss, rss + MIB].iter().for_each(|value| out.long(*value)));
+            if verdicts && s % 600 == 0 {
+                verdict(out, s, 100 + s / 60);
+            }
+        }
+    })
+}
+
+fn verdict(out: &mut Out, s: i64, mib: i64) {
+    out.event(53, |out| {
+        out.long(s * S);
+        out.utf8("arena-retention");
+        out.utf8(if s < 1200 { "warning" } else { "critical" });
+        out.long(mib * MIB);
+        out.utf8(&format!("{mib} MiB are free inside glibc"));
+        out.utf8("MALLOC_ARENA_MAX=4");
+    });
+}
+
+fn read(bytes: Vec<u8>, range: Range) -> History {
+    History::read(&Recording::of_bytes(bytes), range).expect("a recording")
+}
+
+/// RSS grows by 360 MiB an hour outside of what the VM knows; classes by 72.
+const LEAK: Story = Story { rss: |s| 1000 + s / 10, categories: &[("Java Heap", |_| 512), ("Class", |s| 40 + s / 50)] };
+
+#[test]
+fn figures_and_growth_of_each_curve() {
+    let history = read(recording(&LEAK, 3600, false), Range::default());
+    assert_eq!((history.begin_ns, history.end_ns), (START, START + 3600 * S));
+    let class = history.of(Measure::Committed).find(|(name, _)| *name == "Class").expect("it").1;
+    let figures = class.figures().expect("readings");
+    let mib = |n: i64| (n * MIB) as u64;
+    assert_eq!((figures.readings, figures.first, figures.last), (3600, mib(40), mib(111)));
+    let growth = figures.growth.expect("an hour");
+    assert!((growth.per_hour / MIB as f64 - 72.0).abs() < 1.0 && growth.is_up(), "{growth:?}");
+    let rss = history.rss().expect("it").figures().expect("readings");
+    let growth = rss.growth.expect("an hour");
+    assert!((growth.per_hour / MIB as f64 - 360.0).abs() < 2.0, "{growth:?}");
+    assert!(growth.least < growth.per_hour && growth.per_hour < growth.most && growth.is_up());
+    assert_eq!(rss.peak, rss.max + mib(1), "the peak that the kernel remembers");
+    assert_eq!(history.java_heap().and_then(|heap| heap.figures()).map(|f| (f.min, f.max)), Some((mib(512), mib(512))));
+}
+
+#[test]
+fn a_range_is_cut_out() {
+    let bytes = recording(&LEAK, 600, false);
+    let range = |from: &str, to: &str| Range { from: from.parse().ok(), to: to.parse().ok() };
+    for (from, to, first, count) in
+        [("+60s", "+2m", 60, 61), ("-30s", "", 570, 30), ("", "+9s", 0, 10), ("2026-11-18T11:06:50Z", "-589s", 10, 2)]
+    {
+        let rss = read(bytes.clone(), range(from, to)).rss().expect("it").figures().expect("readings");
+        let expected = ((LEAK.rss)(first) * MIB + first % 7 * MIB * 4 / 7) as u64;
+        assert_eq!((rss.first, rss.readings), (expected, count), "{from} to {to}");
+    }
+    let late = History::read(&Recording::of_bytes(bytes), range("+1h", ""));
+    assert!(late.is_err_and(|reason| reason.contains("later than the end")));
+}
+
+#[test]
+fn verdicts_of_ours_and_of_others() {
+    let ids = |history: &History| {
+        history.verdicts.iter().map(|v| (v.id.clone(), v.is_derived)).collect::<Vec<(String, bool)>>()
+    };
+    let leak = read(recording(&LEAK, 3600, false), Range::default());
+    assert_eq!(ids(&leak), [("class-growth".into(), true), ("native-leak".into(), true)]);
+    assert!(leak.verdicts[1].summary.contains("an hour"), "{:?}", leak.verdicts);
+
+    // What the VM itself commits more of is no leak outside of it.
+    let inside = Story { rss: |s| 600 + s / 10, categories: &[("Java Heap", |_| 512), ("Other", |s| 100 + s / 10)] };
+    assert_eq!(ids(&read(recording(&inside, 3600, false), Range::default())), [("direct-buffer-growth".into(), true)]);
+    // A process that was filled in its first minutes and then stays.
+    let flat = Story { rss: |s| 1000 + s.min(100), categories: &[("Java Heap", |_| 512), ("Class", |_| 40)] };
+    let settled = Range { from: "+5m".parse().ok(), to: None };
+    assert_eq!(ids(&read(recording(&flat, 3600, false), settled)), []);
+
+    let recorded = read(recording(&LEAK, 3600, true), Range::default());
+    assert_eq!(ids(&recorded), [("arena-retention".into(), false)]);
+    let span = &recorded.verdicts[0];
+    assert_eq!((span.first_bytes.0, span.last_bytes.0), (100 << 20, 150 << 20));
+    assert_eq!((span.first_ns, span.last_ns), (START, START + 3000 * S));
+    assert_eq!((span.severity.as_str(), span.remedy.as_str()), ("critical", "MALLOC_ARENA_MAX=4"));
+}
+
+/// Without NMT: threads, metaspace, the heap at collections and RSS are what there is.
+#[test]
+fn verdicts_of_a_vm_without_nmt() {
+    let types: &[(&str, &[&str])] = &[
+        ("jdk.ResidentSetSize", &["size", "peak"]),
+        ("jdk.JavaThreadStatistics", &["activeCount"]),
+        ("jdk.GCHeapSummary", &["heapUsed"]),
+        ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
+    ];
+    let ids_of = |rss: Curve, threads: Curve, heap: Curve, occupied: Curve| {
+        let bytes = chunk_of(types, START as u64, (START + 1800 * S) as u64, |out| {
+            for s in 0..1800 {
+                out.event(50, |out| [s * S, rss(s) * MIB, rss(s) * MIB].iter().for_each(|value| out.long(*value)));
+                out.event(51, |out| [s * S, threads(s) + s % 3].iter().for_each(|value| out.long(*value)));
+                out.event(53, |out| {
+                    out.long(s * S);
+                    out.utf8("java-heap");
+                    [heap(s) * MIB, heap(s) * MIB].iter().for_each(|value| out.long(*value));
+                });
+                if s % 100 == 0 {
+                    out.event(52, |out| [s * S, occupied(s) * MIB].iter().for_each(|value| out.long(*value)));
+                }
+            }
+        });
+        let of: Vec<String> = read(bytes, Range::default()).verdicts.into_iter().map(|v| v.id).collect();
+        of
+    };
+    let flat: Curve = |_| 512;
+    let ids = |rss, threads, heap| ids_of(rss, threads, heap, |s| 300 + s / 100);
+    assert_eq!(ids(|s| 700 + s / 10, |_| 30, flat), ["native-leak"]);
+    // The heap takes it.
+    assert_eq!(ids(|s| 700 + s / 10, |_| 30, |s| 512 + s / 10), [""; 0]);
+    // Pages of the heap that are touched one after the other.
+    assert_eq!(ids(|s| 200 + s / 10, |_| 30, flat), [""; 0]);
+    assert_eq!(ids(|_| 700, |s| 30 + s / 20, flat), ["thread-stacks"]);
+    assert_eq!(ids(|_| 700, |s| 30 + s.min(60) / 10, flat), [""; 0]);
+    assert_eq!(ids_of(|_| 700, |_| 30, flat, |s| 100 + s / 100), ["heap-committed-unused"]);
+    // Half of it was needed once.
+    assert_eq!(ids_of(|_| 700, |_| 30, flat, |s| if s == 900 { 300 } else { 100 }), [""; 0]);
+}
+
+#[test]
+fn a_file_that_invents_names_stays_within_bounds() {
+    let types: &[(&str, &[&str])] = &[("jdk.NativeMemoryUsage", &["$type", "reserved", "committed"])];
+    let bytes = chunk_of(types, START as u64, (START + S) as u64, |out| {
+        for number in 0..5000 {
+            out.event(50, |out| {
+                out.long(number);
+                out.utf8(&format!("{number} {}", "x".repeat(1000)));
+                [2, 1].iter().for_each(|value| out.long(*value));
+            });
+        }
+    });
+    let history = read(bytes, Range::default());
+    assert_eq!(history.series.len(), 512);
+    assert!(history.series.keys().all(|(_, name)| name.len() <= 200));
+    assert!(history.gaps.iter().any(|gap| gap.reason.contains("curves")), "{:?}", history.gaps);
+}

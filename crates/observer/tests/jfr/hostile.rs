@@ -1,0 +1,340 @@
+//! Files that were mutated or made to harm: whatever they say, reading ends, within its limits, and without a panic.
+
+use std::ops::ControlFlow;
+
+use plimsoll_observer::source::jfr::{Array, Event, Limits, Object, Recording, Value, Wanted};
+
+use crate::foreign::{record, scratch};
+use crate::small::{Out, chunk};
+use crate::support::jdks;
+
+/// Looks at all there is, but for what leads in circles: those are views, and endless.
+fn look(value: &Value<'_>, depth: u32, seen: &mut u64) {
+    *seen += 1;
+    if depth == 0 || *seen > 400 {
+        return;
+    }
+    match value {
+        Value::Object(object) => look_object(object, depth, seen),
+        Value::Array(array) => look_array(array, depth, seen),
+        _ => {}
+    }
+}
+
+fn look_object(object: &Object<'_>, depth: u32, seen: &mut u64) {
+    object.fields().for_each(|(_, value)| look(&value, depth - 1, seen));
+}
+
+fn look_array(array: &Array<'_>, depth: u32, seen: &mut u64) {
+    array.iter().take(1000).for_each(|value| look(&value, depth - 1, seen));
+}
+
+fn look_event(event: &Event<'_>, seen: &mut u64) {
+    let mut of_event = 0;
+    event.fields().for_each(|(_, value)| look(&value, 6, &mut of_event));
+    let _ = (event.time(), event.duration(), event.thread().and_then(|thread| thread.name()));
+    for frame in event.stack().into_iter().flat_map(|stack| stack.frames()).take(100) {
+        let _ = (frame.class(), frame.method(), frame.line(), frame.kind());
+    }
+    *seen += of_event;
+}
+
+#[derive(Debug, Default)]
+struct Outcomes {
+    files: u64,
+    events: u64,
+    values: u64,
+    with_gaps: u64,
+    without_events: u64,
+    unfinished: u64,
+}
+
+fn read(bytes: Vec<u8>, outcomes: &mut Outcomes) {
+    let length = bytes.len() as u64;
+    let recording = Recording::of_bytes(bytes);
+    let mut events = 0;
+    let summary = recording.read(&Wanted::all(), &mut |event| {
+        look_event(event, &mut outcomes.values);
+        events += 1;
+        ControlFlow::Continue(())
+    });
+    assert!(events <= length && summary.gaps.len() <= Limits::default().gaps);
+    assert_eq!(events, summary.counts.values().sum::<u64>());
+    let chunks = if outcomes.files.is_multiple_of(16) { recording.chunks() } else { summary.chunks.clone() };
+    assert_eq!(chunks.len(), summary.chunks.len());
+    outcomes.files += 1;
+    outcomes.events += events;
+    outcomes.with_gaps += u64::from(!summary.gaps.is_empty());
+    outcomes.without_events += u64::from(events == 0);
+    outcomes.unfinished += u64::from(chunks.iter().any(|chunk| !chunk.is_finished));
+}
+
+/// Deterministic.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit.max(1) as u64) as usize
+    }
+
+    /// Bits, bytes, integers at their ends, holes, repetitions and cuts, within `range`.
+    fn mutate(&mut self, bytes: &mut Vec<u8>, range: std::ops::Range<usize>) {
+        for _ in 0..1 + self.below(5) {
+            let end = range.end.min(bytes.len());
+            if end <= range.start {
+                return;
+            }
+            let at = range.start + self.below(end - range.start);
+            match self.below(9) {
+                0 => bytes[at] ^= 1 << self.below(8),
+                1 => bytes[at] = self.below(256) as u8,
+                2 => bytes[at..end].iter_mut().take(1 + self.below(10)).for_each(|byte| *byte = 0xff),
+                3 => bytes[at..end].iter_mut().take(8).for_each(|byte| *byte = 0),
+                4 => bytes[at] = bytes[at].wrapping_add(1),
+                5 => bytes[at] = bytes[at].wrapping_sub(1),
+                6 => drop(bytes.drain(at..(at + self.below(20)).min(end))),
+                7 => {
+                    let piece = bytes[at..(at + self.below(60)).min(end)].to_vec();
+                    let to = range.start + self.below(end - range.start);
+                    bytes.splice(to..to, piece);
+                }
+                _ if self.below(4) == 0 => bytes.truncate(at),
+                _ => {
+                    let from = range.start + self.below(end - range.start);
+                    bytes[at] = bytes[from];
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn two_hundred_thousand_mutations_of_a_small_recording() {
+    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut outcomes = Outcomes::default();
+    for compressed in [true, false] {
+        let whole = [chunk(compressed), chunk(compressed)].concat();
+        for _ in 0..100_000 {
+            let mut bytes = whole.clone();
+            let length = bytes.len();
+            // As often in the header as elsewhere: it leads to everything.
+            let range = if dice.below(8) == 0 { 0..68 } else { 0..length };
+            dice.mutate(&mut bytes, range);
+            read(bytes, &mut outcomes);
+        }
+    }
+    eprintln!("{outcomes:?}");
+    assert!(outcomes.files == 200_000 && outcomes.with_gaps > 40_000, "{outcomes:?}");
+    assert!(outcomes.events > 500_000 && outcomes.values > 2_000_000, "{outcomes:?}");
+    assert!(outcomes.unfinished > 1000 && outcomes.without_events > 100, "{outcomes:?}");
+}
+
+#[test]
+fn mutations_of_real_recordings() {
+    let folder = scratch("mutated");
+    let mut outcomes = Outcomes::default();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    for jdk in jdks() {
+        let file = folder.join(format!("{}.jfr", jdk.major));
+        record(
+            &jdk,
+            &file,
+            ",settings=none,jdk.NativeMemoryUsage#enabled=true,jdk.ThreadSleep#enabled=true",
+            &[],
+            &["30"],
+        );
+        let whole = std::fs::read(&file).expect("recorded");
+        let number = |at: usize| u64::from_be_bytes(whole[at..at + 8].try_into().expect("8 bytes")) as usize;
+        let (checkpoint, metadata) = (number(16), number(24));
+        for round in 0..300 {
+            let mut bytes = whole.clone();
+            let range = match round % 5 {
+                0 => 0..68,
+                1 => metadata..metadata + 60,
+                2 => checkpoint..bytes.len(),
+                _ => 68..bytes.len(),
+            };
+            dice.mutate(&mut bytes, range);
+            read(bytes, &mut outcomes);
+        }
+    }
+    eprintln!("{outcomes:?}");
+    assert!(outcomes.with_gaps > 50 && outcomes.events > 1000, "{outcomes:?}");
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// A chunk around events that the test writes itself.
+fn around(events: impl FnOnce(&mut Out) -> (u64, u64)) -> Vec<u8> {
+    let mut bytes = chunk(true);
+    bytes.truncate(68);
+    let mut out = Out { bytes, compressed: true };
+    let (metadata, checkpoint) = events(&mut out);
+    let size = out.bytes.len() as u64;
+    for (at, value) in [(8, size), (16, checkpoint), (24, metadata)] {
+        out.bytes[at..at + 8].copy_from_slice(&value.to_be_bytes());
+    }
+    out.bytes
+}
+
+fn peak_rss() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("a peak");
+    line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("KiB") << 10
+}
+
+fn element(out: &mut Out, name: i64, attributes: &[i64], children: i64) {
+    out.int(name);
+    out.int(attributes.len() as i64 / 2);
+    attributes.iter().for_each(|index| out.int(*index));
+    out.int(children);
+}
+
+/// Sizes and counts that promise more than there is, chains in circles, types that contain themselves: known attacks, one
+/// by one, each within a stated amount of memory.
+#[test]
+fn files_made_to_harm() {
+    // Memory is a process's: this test has one of its own.
+    const ALONE: &str = "PLIMSOLL_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let test = std::env::current_exe().expect("a path");
+        let mut command = std::process::Command::new(test);
+        command.args(["--exact", "hostile::files_made_to_harm", "--nocapture"]).env(ALONE, "1");
+        let output = command.output().expect("this program again");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        return;
+    }
+    let before = peak_rss();
+    let mut outcomes = Outcomes::default();
+    // A count of 2³¹ - 1 strings, elements, children, pools, entries.
+    for place in 0..4 {
+        read(
+            around(|out| {
+                let metadata = out.event(0, |out| {
+                    (0..3).for_each(|value| out.long(value));
+                    out.int(if place == 0 { i64::from(i32::MAX) } else { 1 });
+                    out.bytes.extend([3, 4]);
+                    out.bytes.extend(b"root");
+                    out.int(0);
+                    out.int(if place == 1 { i64::from(i32::MAX) } else { 0 });
+                    out.int(if place == 2 { i64::from(i32::MAX) } else { 0 });
+                });
+                let checkpoint = out.event(1, |out| {
+                    [0, 0, 0].iter().for_each(|value| out.long(*value));
+                    out.bytes.push(0);
+                    out.int(i64::from(i32::MAX));
+                });
+                (metadata, checkpoint)
+            }),
+            &mut outcomes,
+        );
+    }
+    // Metadata that nests without end.
+    read(
+        around(|out| {
+            let metadata = out.event(0, |out| {
+                (0..3).for_each(|value| out.long(value));
+                out.int(1);
+                out.bytes.extend([3, 1, b'x']);
+                (0..100_000).for_each(|_| element(out, 0, &[], 1));
+            });
+            (metadata, 0)
+        }),
+        &mut outcomes,
+    );
+    // 40 types, each with 10 fields of the next: 10⁴⁰ values of no size; and the last of them contains the first.
+    for cyclic in [false, true] {
+        let strings: Vec<String> =
+            ["root", "metadata", "class", "field", "id", "name", "superType", "jdk.jfr.Event", "class"]
+                .iter()
+                .map(|text| text.to_string())
+                .chain((0..41).map(|id| (100 + id).to_string()))
+                .collect();
+        let id = |number: i64| 9 + number;
+        read(
+            around(|out| {
+                let metadata = out.event(0, |out| {
+                    (0..3).for_each(|value| out.long(value));
+                    out.int(strings.len() as i64);
+                    for text in &strings {
+                        out.bytes.push(3);
+                        out.int(text.len() as i64);
+                        out.bytes.extend(text.as_bytes());
+                    }
+                    element(out, 0, &[], 1);
+                    element(out, 1, &[], 40);
+                    for number in 0..40 {
+                        let next = if number < 39 { Some(number + 1) } else { cyclic.then_some(0) };
+                        element(out, 2, &[4, id(number), 5, id(number), 6, 7], if next.is_some() { 10 } else { 0 });
+                        for _ in 0..next.map_or(0, |_| 10) {
+                            element(out, 3, &[5, id(40), 8, id(next.unwrap_or(0))], 0);
+                        }
+                    }
+                });
+                (0..40).for_each(|number| {
+                    out.event(100 + number, |out| out.bytes.extend([0; 64]));
+                });
+                (metadata, 0)
+            }),
+            &mut outcomes,
+        );
+    }
+    // A chain of checkpoints in a circle, forwards, and out of the chunk.
+    for delta in [i64::from(i32::MIN), -1, 1, 100, i64::MIN, i64::MAX] {
+        let whole = chunk(true);
+        let checkpoint = u64::from_be_bytes(whole[16..24].try_into().expect("8 bytes")) as usize;
+        let mut out = Out { bytes: whole[..checkpoint].to_vec(), compressed: true };
+        out.event(1, |out| {
+            [0, 0, delta].iter().for_each(|value| out.long(*value));
+            out.bytes.push(0);
+            out.int(0);
+        });
+        let size = out.bytes.len() as u64;
+        out.bytes[8..16].copy_from_slice(&size.to_be_bytes());
+        read(out.bytes, &mut outcomes);
+    }
+    // Zeros and ones without end, behind a header that says it isn't finished; and headers behind each other.
+    for filler in [0u8, 0xff, 1, 2] {
+        let mut bytes = chunk(true);
+        bytes[8..16].fill(0);
+        bytes.resize(4 << 20, filler);
+        read(bytes, &mut outcomes);
+    }
+    read(chunk(true)[..68].repeat(10_000), &mut outcomes);
+    read(b"FLR\0".repeat(1 << 18), &mut outcomes);
+    for (major, minor) in [(0, 9), (1, 0), (3, 0), (2, 9)] {
+        let mut bytes = chunk(true);
+        bytes[4..8].copy_from_slice(&[0, major, 0, minor]);
+        read(bytes, &mut outcomes);
+    }
+    // The largest file is 4 MiB, and held once.
+    let more = peak_rss() - before;
+    eprintln!("{outcomes:?}, {} MiB", more >> 20);
+    assert!(outcomes.files == 23 && outcomes.with_gaps >= 18, "{outcomes:?}");
+    assert!(more < 256 << 20, "{} MiB", more >> 20);
+}
+
+#[test]
+fn what_is_beyond_the_limits_is_a_gap() {
+    let limited = |limits: Limits| {
+        let recording = Recording::of_bytes(chunk(true)).with_limits(limits);
+        let mut names = 0;
+        let summary = recording.for_each(&Wanted::named(&["test.Small"]), |event| {
+            names += usize::from(event.thread().and_then(|thread| thread.name()).is_some());
+        });
+        (summary.gaps.len(), summary.counts["test.Small"], names)
+    };
+    assert_eq!(limited(Limits::default()), (0, 3, 3));
+    assert_eq!(limited(Limits { constants: 16, ..Limits::default() }), (1, 3, 0));
+    assert_eq!(limited(Limits { constant_count: 0, ..Limits::default() }), (1, 3, 0));
+    // Too big to be decoded: counted, and not shown.
+    assert_eq!(limited(Limits { event: 64, ..Limits::default() }).1, 3);
+    assert!(limited(Limits { event: 64, ..Limits::default() }).0 > 0);
+}

@@ -1,0 +1,238 @@
+//! The naive twin: what `jfr print --json` of a JDK says of a recording, compared with what the reader says, field by field.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use plimsoll_observer::source::jfr::{Event, Field, Recording, Summary, Unit, Value, Wanted};
+use serde_json::Value as Json;
+
+use crate::support::Jdk;
+
+/// The JDK's own reader converts the ticks of every chunk by the header of the first while their metadata is the same; ours
+/// takes each chunk's own header, as JMC does. Within one JVM the two differ by how its clocks drift.
+const SLACK_NS: i128 = 5_000_000;
+
+/// What was compared, so that a test can say it compared something.
+#[derive(Debug, Default)]
+pub struct Compared {
+    pub events: BTreeMap<String, u64>,
+    pub fields: u64,
+    pub frames: u64,
+    pub strings: u64,
+    pub objects: u64,
+    pub arrays: u64,
+    pub times: u64,
+    /// Constants that no checkpoint brought: the JDK prints null for them.
+    pub missing: u64,
+}
+
+/// Events by type. The JDK sorts a chunk's by their end; by start and end is an order that both sides can be put in.
+fn printed(jdk: &Jdk, recording: &Path) -> BTreeMap<String, Vec<Json>> {
+    let mut command = jdk.tool("jfr");
+    command.args(["print", "--json", "--stack-depth", "64"]).arg(recording).env("TZ", "UTC");
+    let output = command.output().expect("jfr");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Json = serde_json::from_slice(&output.stdout).expect("JSON");
+    let mut events: BTreeMap<String, Vec<Json>> = BTreeMap::new();
+    for event in json["recording"]["events"].as_array().expect("events") {
+        let name = event["type"].as_str().expect("a type").to_string();
+        events.entry(name).or_default().push(event["values"].clone());
+    }
+    for events in events.values_mut() {
+        events.sort_by_cached_key(|event| {
+            (event["startTime"].as_str().and_then(moment), event["duration"].as_str().and_then(span).unwrap_or(0))
+        });
+    }
+    events
+}
+
+/// All events of all types, each field; the counts of both sides are equal.
+pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
+    let theirs = printed(jdk, path);
+    let mut compared = Compared::default();
+    let mut next: BTreeMap<String, usize> = BTreeMap::new();
+    let recording = Recording::open(path).expect("a recording");
+    let places = places(&recording);
+    let summary = recording.read(&Wanted::all(), &mut |event| {
+        let place = next.entry(event.name().to_string()).or_insert(0);
+        let printed_at = places.get(event.name()).and_then(|places| places.get(*place));
+        let their = printed_at.and_then(|at| theirs.get(event.name())?.get(*at));
+        let their = their.unwrap_or_else(|| panic!("{} number {place} is ours alone", event.name()));
+        *place += 1;
+        compare_event(event, their, &mut compared);
+        ControlFlow::Continue(())
+    });
+    let counts: BTreeMap<String, usize> = theirs.iter().map(|(name, events)| (name.clone(), events.len())).collect();
+    assert_eq!(counts, next);
+    assert_eq!(compared.events, summary.counts);
+    (compared, summary)
+}
+
+/// The place of each event of a type in that order: by ticks, see `SLACK_NS`.
+fn places(recording: &Recording) -> BTreeMap<String, Vec<usize>> {
+    let mut ends: BTreeMap<String, Vec<(Option<i64>, i64, usize)>> = BTreeMap::new();
+    recording.for_each(&Wanted::all(), |event| {
+        let ends = ends.entry(event.name().to_string()).or_default();
+        ends.push((event.i64("startTime"), event.i64("duration").unwrap_or(0), ends.len()));
+    });
+    let place = |mut ends: Vec<(Option<i64>, i64, usize)>| {
+        ends.sort();
+        let mut places = vec![0; ends.len()];
+        ends.iter().enumerate().for_each(|(place, (_, _, number))| places[*number] = place);
+        places
+    };
+    ends.into_iter().map(|(name, ends)| (name, place(ends))).collect()
+}
+
+fn compare_event(event: &Event<'_>, their: &Json, compared: &mut Compared) {
+    *compared.events.entry(event.name().to_string()).or_insert(0) += 1;
+    let their = their.as_object().expect("values");
+    let mut seen = 0;
+    for (field, value) in event.fields() {
+        let place = || format!("{} at {}, field {}", event.name(), event.offset, field.name);
+        let Some(expected) = their.get(&field.name) else { panic!("{}: ours alone", place()) };
+        seen += 1;
+        compared.fields += 1;
+        same(event, field, &value, expected, compared, &place);
+    }
+    assert_eq!(seen, their.len(), "{} at {}: fields of theirs are missing: {their:?}", event.name(), event.offset);
+}
+
+fn same(
+    event: &Event<'_>,
+    field: &Field,
+    ours: &Value<'_>,
+    their: &Json,
+    c: &mut Compared,
+    place: &dyn Fn() -> String,
+) {
+    let wrong = |ours: &dyn std::fmt::Debug| panic!("{}: {ours:?} is {their}", place());
+    match ours {
+        Value::Null => {
+            if !their.is_null() {
+                wrong(&"null");
+            }
+        }
+        Value::Missing(key) => {
+            c.missing += 1;
+            if !their.is_null() {
+                wrong(&format!("missing {key}"));
+            }
+        }
+        Value::Boolean(value) => assert_eq!(Some(*value), their.as_bool(), "{}", place()),
+        Value::Integer(value) => match field.unit {
+            Unit::None | Unit::Bytes | Unit::Bits | Unit::Address | Unit::BytesPerSecond | Unit::BitsPerSecond => {
+                integer(*value, field, their, place);
+            }
+            Unit::Hertz | Unit::Percentage => integer(*value, field, their, place),
+            unit => {
+                c.times += 1;
+                let is_moment = matches!(unit, Unit::TicksSinceStart | Unit::EpochMillis | Unit::EpochNanos);
+                let ns = event.in_nanoseconds(field, *value).expect("a time");
+                let expected = their.as_str().and_then(|text| if is_moment { moment(text) } else { span(text) });
+                // The JDK has no figure for the ends of the scale (Long.MIN_VALUE: no timeout).
+                if expected.is_none() && (*value == i64::MIN || *value == i64::MAX || their.is_null()) {
+                    return;
+                }
+                let expected = expected.unwrap_or_else(|| panic!("{}: {their} for {value}", place()));
+                let is_in_range = i64::try_from(expected).is_ok();
+                let slack = if unit == Unit::TicksSinceStart && event.chunk_number > 0 { SLACK_NS } else { 0 };
+                let difference = (i128::from(ns) - expected).abs();
+                assert!(!is_in_range || difference <= slack, "{}: {ns} is {their}", place());
+            }
+        },
+        Value::Float(value) => match their.as_f64() {
+            Some(their) => assert_eq!(*value, their as f32, "{}", place()),
+            None => assert!(!value.is_finite(), "{}: {value} is {their}", place()),
+        },
+        Value::Double(value) => match their.as_f64() {
+            Some(their) => assert_eq!(*value, their, "{}", place()),
+            None => assert!(!value.is_finite(), "{}: {value} is {their}", place()),
+        },
+        Value::String(text) => {
+            c.strings += 1;
+            assert_eq!(Some(&**text), their.as_str(), "{}", place());
+        }
+        Value::Object(object) => {
+            c.objects += 1;
+            let Some(expected) = their.as_object() else { return wrong(&object.type_().name) };
+            let mut seen = 0;
+            for (inner, value) in object.fields() {
+                let place = || format!("{}.{}", place(), inner.name);
+                let Some(their) = expected.get(&inner.name) else { panic!("{}: ours alone: {expected:?}", place()) };
+                seen += 1;
+                same(event, inner, &value, their, c, &place);
+            }
+            assert_eq!(seen, expected.len(), "{}", place());
+        }
+        Value::Array(array) => {
+            c.arrays += 1;
+            let Some(expected) = their.as_array() else { return wrong(&"an array") };
+            let mut seen = 0;
+            for (index, value) in array.iter().enumerate() {
+                let mut element = field.clone();
+                element.array = false;
+                same(event, &element, &value, &expected[index], c, &|| format!("{}[{index}]", place()));
+                seen += 1;
+            }
+            assert_eq!((seen, array.length), (expected.len(), expected.len()), "{}", place());
+            c.frames += u64::from(field.name == "frames") * seen as u64;
+        }
+    }
+}
+
+/// JSON has a char as a string, and an unsigned value sometimes with a sign.
+fn integer(value: i64, field: &Field, their: &Json, place: &dyn Fn() -> String) {
+    if let Some(text) = their.as_str() {
+        let mut letters = text.chars();
+        let letter = letters.next().map(|letter| i64::from(u32::from(letter)));
+        // Not a number: the JDK prints what is out of range of its annotation in words.
+        assert!(letters.next().is_some() || letter == Some(value), "{}: {value} is {their}", place());
+        return;
+    }
+    let number = their.as_i64().or_else(|| their.as_u64().map(|number| number as i64));
+    let number = number.unwrap_or_else(|| panic!("{}: {their} for {value}", place()));
+    let is_same = number == value || (field.unsigned && number as i32 == value as i32 && value >> 32 == 0);
+    assert!(is_same, "{}: {value} is {their}", place());
+}
+
+/// `2026-11-21T00:29:40.595708802Z` in nanoseconds since the epoch.
+pub fn moment(text: &str) -> Option<i128> {
+    let (date, time) = text.split_once('T')?;
+    // Years beyond 9999 carry a sign.
+    let date = date.strip_prefix('+').unwrap_or(date);
+    let mut parts = date.splitn(3, '-').map(|part| part.parse::<i128>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    // Days from the civil date (era of 400 years, March first).
+    let shifted = if month <= 2 { year - 1 } else { year };
+    let era = shifted.div_euclid(400);
+    let of_era = shifted.rem_euclid(400);
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
+    let time = time.trim_end_matches('Z').trim_end_matches("+00:00");
+    let mut parts = time.split(':');
+    let (hour, minute) = (parts.next()?.parse::<i128>().ok()?, parts.next()?.parse::<i128>().ok()?);
+    let seconds = decimal(parts.next().unwrap_or("0"))?;
+    Some((days * 86_400 + hour * 3600 + minute * 60) * 1_000_000_000 + seconds)
+}
+
+/// `PT1H2M3.5S` in nanoseconds.
+fn span(text: &str) -> Option<i128> {
+    let mut rest = text.strip_prefix("PT")?;
+    let mut total = 0;
+    for (unit, seconds) in [('H', 3600), ('M', 60), ('S', 1)] {
+        if let Some((number, after)) = rest.split_once(unit) {
+            total += decimal(number)? * seconds;
+            rest = after;
+        }
+    }
+    Some(total)
+}
+
+fn decimal(text: &str) -> Option<i128> {
+    let (digits, sign) = text.strip_prefix('-').map_or((text, 1), |digits| (digits, -1));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let nanos: i128 = format!("{fraction:0<9}").parse().ok()?;
+    Some(sign * (whole.parse::<i128>().ok()? * 1_000_000_000 + nanos))
+}

@@ -1,0 +1,113 @@
+//! Frames of a JSON document, each once. Where the document has the table itself, a site's `stack` are places in it, innermost
+//! first: a few bytes a frame instead of the few hundred that its names and paths take. Where it hasn't, a frame's text is
+//! made once and copied.
+
+use std::collections::HashMap;
+
+use plimsoll_observer::profile::{FrameId, Profile, StackId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct FrameLine {
+    pub function: Option<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub function_offset: u64,
+    pub module: Option<String>,
+    pub offset: u64,
+    pub address: u64,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub inlined: bool,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+#[derive(Default)]
+pub(crate) struct FrameTable {
+    lines: Vec<FrameLine>,
+    places: HashMap<FrameLine, u32>,
+    /// By `FrameId`.
+    of_profile: Vec<Option<u32>>,
+}
+
+impl FrameTable {
+    pub fn of(profile: &Profile) -> FrameTable {
+        let mut table = FrameTable::default();
+        table.add_all(profile);
+        table
+    }
+
+    /// The frames of all entries.
+    pub fn add_all(&mut self, profile: &Profile) {
+        profile.entries().for_each(|(entry, _)| self.add(profile, entry.stack));
+    }
+
+    pub fn add(&mut self, profile: &Profile, stack: StackId) {
+        for id in whole(profile, stack).0 {
+            let at = id.number();
+            if at >= self.of_profile.len() {
+                self.of_profile.resize(at + 1, None);
+            }
+            if self.of_profile[at].is_none() {
+                self.of_profile[at] = Some(self.place(line(profile, *id)));
+            }
+        }
+    }
+
+    /// Of a frame of whatever origin.
+    pub fn place(&mut self, frame: FrameLine) -> u32 {
+        let next = self.lines.len() as u32;
+        *self.places.entry(frame).or_insert_with_key(|frame| {
+            self.lines.push(frame.clone());
+            next
+        })
+    }
+
+    /// Of an added stack; second: its walk ended early, there are callers that nobody saw.
+    pub fn stack(&self, profile: &Profile, stack: StackId) -> (Vec<u32>, bool) {
+        let (frames, truncated) = whole(profile, stack);
+        let place = |id: &FrameId| self.of_profile.get(id.number()).copied().flatten();
+        (frames.iter().filter_map(place).collect(), truncated)
+    }
+
+    pub fn lines(&self) -> &[FrameLine] {
+        &self.lines
+    }
+
+    /// As they stand in a document.
+    pub fn texts(&self) -> serde_json::Result<Vec<Box<RawValue>>> {
+        self.lines.iter().map(serde_json::value::to_raw_value).collect()
+    }
+
+    pub fn into_lines(self) -> Vec<FrameLine> {
+        self.lines
+    }
+}
+
+/// The frames without the mark that the walk ended early, and whether it did.
+fn whole(profile: &Profile, stack: StackId) -> (&[FrameId], bool) {
+    match profile.frames_of(stack) {
+        [rest @ .., last] if profile.function_at(profile.function_of(*last)).is_truncation() => (rest, true),
+        frames => (frames, false),
+    }
+}
+
+fn line(profile: &Profile, id: FrameId) -> FrameLine {
+    let frame = profile.frame_at(id);
+    FrameLine {
+        function: frame.function.clone(),
+        function_offset: 0,
+        module: frame.module.map(|m| profile.module_at(m).path.clone()),
+        offset: frame.offset,
+        address: frame.address.0,
+        file: frame.file.clone(),
+        line: frame.line,
+        kind: frame.kind.name().into(),
+        inlined: frame.inlined,
+    }
+}

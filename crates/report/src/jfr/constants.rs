@@ -1,0 +1,218 @@
+//! Constants: names, symbols, methods and stacks that events refer to by number, and the checkpoint events that say
+//! what the numbers mean.
+//!
+//! A constant keeps its number for the whole recording, and a chunk has those only that its events use: readers may carry
+//! what they resolved from one chunk to the next, and a chunk must stand alone.
+
+use std::collections::HashMap;
+
+use super::integers;
+use super::types::{CLASS, FRAME_TYPE, METHOD, NAME, NMT_TYPE, STACK_TRACE, SYMBOL};
+
+/// A call stack, innermost frame first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Stack {
+    pub frames: Vec<Frame>,
+    /// The walk ended early.
+    pub truncated: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Frame {
+    /// The class of a Java frame, `java.util.HashMap`; the module of a native one, `libz.so.1`.
+    pub class: String,
+    pub function: String,
+    /// 0 where it is not known.
+    pub line: u32,
+    pub kind: FrameKind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FrameKind {
+    #[default]
+    Native,
+    Interpreted,
+    Jit,
+    Inlined,
+    Kernel,
+}
+
+impl FrameKind {
+    /// As HotSpot and async-profiler name them.
+    const fn description(self) -> &'static str {
+        match self {
+            FrameKind::Native => "Native",
+            FrameKind::Interpreted => "Interpreted",
+            FrameKind::Jit => "JIT compiled",
+            FrameKind::Inlined => "Inlined",
+            FrameKind::Kernel => "Kernel",
+        }
+    }
+}
+
+/// Pools in the order in which a checkpoint has them. What a constant refers to may come before or after it.
+const POOLS: [u64; 7] = [NAME, NMT_TYPE, SYMBOL, FRAME_TYPE, CLASS, METHOD, STACK_TRACE];
+
+#[derive(Default)]
+pub struct Constants {
+    /// By pool and encoded value: equal values are one constant.
+    numbers: HashMap<(u64, Vec<u8>), Constant>,
+    /// By the stack itself, so that one that is written each second is looked up once.
+    stacks: HashMap<Stack, (u64, u64)>,
+    /// The last number of each pool: small ones are short, and names are in most events.
+    last: [u64; POOLS.len()],
+    chunk: u64,
+    /// New in this chunk since the last checkpoint, by pool: entries as they are written, and how many.
+    fresh: [(Vec<u8>, u64); POOLS.len()],
+}
+
+struct Constant {
+    number: u64,
+    chunk: u64,
+}
+
+impl Constants {
+    /// A chunk begins: it has no constant yet.
+    pub fn next_chunk(&mut self) {
+        self.chunk += 1;
+        self.told();
+    }
+
+    pub fn name(&mut self, pool: u64, text: &str) -> u64 {
+        let mut value = Vec::with_capacity(text.len() + 2);
+        integers::string(&mut value, Some(text));
+        self.number(pool, value)
+    }
+
+    fn symbol(&mut self, text: &str) -> u64 {
+        self.name(SYMBOL, text)
+    }
+
+    pub fn stack(&mut self, stack: &Stack) -> u64 {
+        if let Some((number, chunk)) = self.stacks.get(stack)
+            && *chunk == self.chunk
+        {
+            return *number;
+        }
+        let mut value = vec![u8::from(stack.truncated)];
+        integers::long(&mut value, stack.frames.len() as u64);
+        for frame in &stack.frames {
+            let method = self.method(frame);
+            let kind = self.frame_type(frame.kind);
+            // Readers leave out a line of -1.
+            let line = if frame.line == 0 { u64::from(u32::MAX) } else { u64::from(frame.line) };
+            for part in [method, line, 0, kind] {
+                integers::long(&mut value, part);
+            }
+        }
+        let number = self.number(STACK_TRACE, value);
+        self.stacks.insert(stack.clone(), (number, self.chunk));
+        number
+    }
+
+    /// These numbers are known to async-profiler's converter, which colours by them; 0, its number of interpreted frames, is
+    /// null for others.
+    fn frame_type(&mut self, kind: FrameKind) -> u64 {
+        let number = match kind {
+            FrameKind::Jit => 1,
+            FrameKind::Inlined => 2,
+            FrameKind::Native => 3,
+            FrameKind::Kernel => 5,
+            FrameKind::Interpreted => 8,
+        };
+        let mut value = Vec::new();
+        integers::string(&mut value, Some(kind.description()));
+        self.insert(FRAME_TYPE, value, Some(number))
+    }
+
+    fn method(&mut self, frame: &Frame) -> u64 {
+        let class_name = self.symbol(&frame.class.replace('.', if frame.kind.is_java() { "/" } else { "." }));
+        let mut class = Vec::new();
+        // No loader, no package, no modifiers.
+        for part in [0, class_name, 0, 0] {
+            integers::long(&mut class, part);
+        }
+        let class = self.number(CLASS, class);
+        let name = self.symbol(&frame.function);
+        // Readers take a descriptor apart: arguments are not known, so none are claimed.
+        let descriptor = self.symbol("()V");
+        let mut method = Vec::new();
+        for part in [class, name, descriptor, 0, 0] {
+            integers::long(&mut method, part);
+        }
+        self.number(METHOD, method)
+    }
+
+    fn number(&mut self, pool: u64, value: Vec<u8>) -> u64 {
+        self.insert(pool, value, None)
+    }
+
+    fn insert(&mut self, pool: u64, value: Vec<u8>, fixed: Option<u64>) -> u64 {
+        let key = (pool, value);
+        let Some(index) = POOLS.iter().position(|known| *known == pool) else { return 0 };
+        let number = match self.numbers.get_mut(&key) {
+            Some(constant) if constant.chunk == self.chunk => return constant.number,
+            Some(constant) => {
+                constant.chunk = self.chunk;
+                constant.number
+            }
+            None => {
+                // 0 is null for every reader.
+                self.last[index] += u64::from(fixed.is_none());
+                let number = fixed.unwrap_or(self.last[index]);
+                self.numbers.insert(key.clone(), Constant { number, chunk: self.chunk });
+                number
+            }
+        };
+        let (entries, count) = &mut self.fresh[index];
+        integers::long(entries, number);
+        entries.extend_from_slice(&key.1);
+        *count += 1;
+        number
+    }
+
+    pub fn has_fresh(&self) -> bool {
+        self.fresh.iter().any(|(_, count)| *count > 0)
+    }
+
+    /// What is new has been told.
+    pub fn told(&mut self) {
+        self.fresh = Default::default();
+    }
+
+    /// The checkpoint of what is new; the one before it begins `delta` bytes from it.
+    pub fn checkpoint(&self, ticks: u64, delta: i64) -> Vec<u8> {
+        let pools = POOLS.iter().zip(&self.fresh).filter(|(_, (_, count))| *count > 0);
+        checkpoint(ticks, delta, pools.map(|(pool, (entries, count))| (*pool, *count, entries.as_slice())))
+    }
+}
+
+/// Ends every chain of checkpoints: it has no pool.
+pub fn empty_checkpoint() -> Vec<u8> {
+    checkpoint(0, 0, std::iter::empty())
+}
+
+fn checkpoint<'a>(ticks: u64, delta: i64, pools: impl Iterator<Item = (u64, u64, &'a [u8])>) -> Vec<u8> {
+    let mut body = Vec::new();
+    // Type, start, duration, and the distance in two's complement.
+    for value in [1, ticks, 0, delta as u64] {
+        integers::long(&mut body, value);
+    }
+    body.push(0);
+    let pools: Vec<_> = pools.collect();
+    integers::long(&mut body, pools.len() as u64);
+    for (pool, count, entries) in pools {
+        integers::long(&mut body, pool);
+        integers::long(&mut body, count);
+        body.extend_from_slice(entries);
+    }
+    let mut out = Vec::new();
+    integers::event(&mut out, &body);
+    out
+}
+
+impl FrameKind {
+    const fn is_java(self) -> bool {
+        matches!(self, FrameKind::Interpreted | FrameKind::Jit | FrameKind::Inlined)
+    }
+}

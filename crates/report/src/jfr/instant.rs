@@ -1,0 +1,472 @@
+//! What is known of a process at one moment, as the events of one instant.
+//!
+//! ```text
+//! Σ LedgerLine.resident (remainder too) = Ledger.rss                          whenever smaps was read
+//! Σ NativeMemoryUsage = NativeMemoryUsageTotal                                each interval
+//! Σ last Category of each name = Total                                        each interval; one that stays is not said again
+//! Σ Site = Total (what is beyond the biggest is one event without a stack)    in full instants
+//! ```
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use plimsoll_observer::books::{Books, Figures};
+use plimsoll_observer::gap::Gap;
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::snapshot::{ArenaKind, Cgroup, NmtCategory, Pressure, Snapshot, Vma};
+use plimsoll_observer::source::segment::Life;
+use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
+
+use super::constants::Stack;
+use super::events as e;
+use super::recording::Batch;
+
+/// Sites with an event of their own: those with the most live bytes.
+pub const MOST_SITES: usize = 200;
+
+#[derive(Clone, Copy, Default)]
+pub struct Instant<'a> {
+    /// Resident bytes now and at most: status's where no ledger is of this instant.
+    pub rss: Option<(Bytes, Bytes)>,
+    pub cgroup: Option<&'a Cgroup>,
+    pub ledger: Option<(&'a Snapshot, &'a Ledger)>,
+    pub verdicts: &'a [Verdict],
+    pub books: Option<&'a Books>,
+    /// Of the same moment as the books; none where they are not of this instant.
+    pub sites: &'a [Site],
+    pub pressure: Option<Pressure>,
+    /// With what is written more rarely: sites, peaks, arenas.
+    pub full: bool,
+    pub end: Option<&'a End>,
+    pub cost: Cost,
+    pub provenance_age: Duration,
+}
+
+/// A call stack that allocates, and what it holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Site {
+    pub stack: Stack,
+    pub category: String,
+    pub figures: Figures,
+    /// By how much `live` may be wrong.
+    pub error: Bytes,
+}
+
+/// What the recorder itself spent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    pub cpu: Duration,
+    pub reading: Duration,
+    pub mmap_lock: Duration,
+    pub missed: u64,
+}
+
+/// How the target ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// The status is only known to its parent.
+    Code(i32),
+    Signal(i32),
+    /// Its segment says that it ran its exit handlers.
+    Exited,
+    /// It didn't run them.
+    Killed,
+    /// It was not tracked, and not our child.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    pub how: How,
+    /// The kernel killed a process of the cgroup for its limit in the last seconds.
+    pub oom_killed: bool,
+    /// ns since 1970.
+    pub last_sign_ns: Option<u64>,
+}
+
+/// What stands in the chunk already, so that it is said again only when it has changed.
+#[derive(Default)]
+pub struct Told {
+    target: Target,
+    verdicts: Vec<(VerdictId, Severity)>,
+    gaps: Vec<Gap>,
+    libraries: usize,
+    categories: HashMap<String, Figures>,
+}
+
+/// What is written of the target at the beginning of each chunk, and when it has changed.
+#[derive(Clone, Debug, Default)]
+pub struct Target {
+    pub pid: u32,
+    pub command: String,
+    pub executable: String,
+    pub runtime: &'static str,
+    pub runtime_version: String,
+    pub mode: &'static str,
+    pub interval: Duration,
+}
+
+impl Instant<'_> {
+    pub fn write(&self, batch: &mut Batch<'_>, told: &mut Told, target: &Target) {
+        if batch.opens_chunk {
+            *told = Told::default();
+        }
+        // Again when it became something else: by an exec, or a launcher that a VM came up in.
+        let is = |of: &Target| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
+        if batch.opens_chunk || is(&told.target) != is(target) {
+            told.target = target.clone();
+            told.categories.clear();
+            self.target(batch, target);
+        }
+        if let Some((snapshot, ledger)) = self.ledger {
+            self.lines(batch, snapshot, ledger);
+            libraries(batch, snapshot, told);
+            if self.full {
+                arenas(batch, snapshot);
+            }
+        }
+        if let Some((size, peak)) = self.rss {
+            e::ResidentSetSize { size, peak: peak.max(size) }.write(batch);
+        }
+        if let Some(cgroup) = self.cgroup {
+            limit(batch, cgroup);
+        }
+        if let Some(pressure) = self.pressure {
+            e::Pressure {
+                scope: if pressure.of_cgroup { "cgroup" } else { "system" },
+                some: pressure.some,
+                full: pressure.full,
+                some_total: ns(pressure.some_total),
+                full_total: ns(pressure.full_total),
+            }
+            .write(batch);
+        }
+        match self.books {
+            Some(books) => self.books(batch, books, told),
+            None => self.vm(batch),
+        }
+        self.judgement(batch, told);
+        if let Some(end) = self.end {
+            end.write(batch);
+        }
+        e::Recorder {
+            cpu: ns(self.cost.cpu),
+            reading: ns(self.cost.reading),
+            mmap_lock: ns(self.cost.mmap_lock),
+            missed: self.cost.missed,
+        }
+        .write(batch);
+    }
+
+    fn target(&self, batch: &mut Batch<'_>, target: &Target) {
+        e::Target {
+            pid: u64::from(target.pid),
+            command: &target.command,
+            executable: &target.executable,
+            runtime: target.runtime,
+            runtime_version: &target.runtime_version,
+            mode: target.mode,
+            interval: ns(target.interval),
+            plimsoll: env!("CARGO_PKG_VERSION"),
+        }
+        .write(batch);
+    }
+
+    fn lines(&self, batch: &mut Batch<'_>, snapshot: &Snapshot, ledger: &Ledger) {
+        e::Ledger {
+            rss: ledger.rss,
+            remainder: ledger.remainder,
+            swap: snapshot.process.swap,
+            mappings: snapshot.vmas.len() as u64,
+            threads: snapshot.process.thread_count,
+            provenance_age: ns(self.provenance_age),
+        }
+        .write(batch);
+        for line in &ledger.lines {
+            e::LedgerLine {
+                line: line.id.id(),
+                resident: line.resident,
+                reserved: line.reserved,
+                committed: line.committed,
+                error: line.error,
+                grade: line.grade.name(),
+            }
+            .write(batch);
+        }
+        let zero = Bytes::ZERO;
+        e::LedgerLine {
+            line: "remainder",
+            resident: ledger.remainder,
+            reserved: zero,
+            committed: zero,
+            error: zero,
+            grade: "exact",
+        }
+        .write(batch);
+    }
+
+    /// The tracker's books. In HotSpot's events a block is reserved and committed with its usable bytes.
+    fn books(&self, batch: &mut Batch<'_>, books: &Books, told: &mut Told) {
+        let t = &books.total;
+        e::Total {
+            live: t.live,
+            live_count: t.live_count,
+            requested: t.requested,
+            peak: t.peak,
+            count_at_peak: t.count_at_peak,
+            peak_time: t.peak_time_ns.map(|ns| ns / 1_000_000),
+            peak_error: books.peak_error,
+            cumulative: t.cumulative,
+            cumulative_count: t.cumulative_count,
+            reserved: t.reserved,
+            committed: t.committed,
+            own: books.own.bytes(),
+        }
+        .write(batch);
+        e::NativeMemoryUsageTotal { reserved: t.live + t.reserved, committed: t.live + t.committed }.write(batch);
+        for category in books.categories.iter().filter(|category| !category.figures.is_empty()) {
+            let f = &category.figures;
+            let name = &category.name;
+            // 25 bytes each, and of a JVM's 30 few move from one second to the next.
+            if self.full || told.categories.get(name) != Some(f) {
+                told.categories.insert(name.clone(), *f);
+                e::Category {
+                    category: name,
+                    origin: category.kind.name(),
+                    live: f.live,
+                    live_count: f.live_count,
+                    requested: f.requested,
+                    peak: f.peak,
+                    count_at_peak: f.count_at_peak,
+                    cumulative: f.cumulative,
+                    cumulative_count: f.cumulative_count,
+                    reserved: f.reserved,
+                    committed: f.committed,
+                }
+                .write(batch);
+            }
+            e::NativeMemoryUsage { category: name, reserved: f.live + f.reserved, committed: f.live + f.committed }
+                .write(batch);
+            if self.full {
+                e::NativeMemoryUsagePeak {
+                    duration: 0,
+                    event_thread: (),
+                    stack_trace: None,
+                    category: name,
+                    peak_reserved: f.peak + f.peak_reserved,
+                    peak_committed: f.peak + f.peak_committed,
+                    count_at_peak: f.count_at_peak,
+                }
+                .write(batch);
+            }
+        }
+        if self.full {
+            e::NativeMemoryUsageTotalPeak {
+                duration: 0,
+                event_thread: (),
+                stack_trace: None,
+                peak_reserved: t.peak + t.peak_reserved,
+                peak_committed: t.peak + t.peak_committed,
+                count_at_peak: t.count_at_peak,
+            }
+            .write(batch);
+            sites(batch, self.sites);
+        }
+    }
+
+    /// Without the tracker: what a virtual machine with its own tracking on says of itself.
+    fn vm(&self, batch: &mut Batch<'_>) {
+        let Some(vm) = self.ledger.and_then(|(snapshot, _)| snapshot.hotspot.as_ref()) else { return };
+        // Said when the VM was asked, not again until it is.
+        if vm.categories.is_empty() || !self.provenance_age.is_zero() {
+            return;
+        }
+        let sum = |of: fn(&NmtCategory) -> Bytes| vm.categories.iter().map(of).sum();
+        e::NativeMemoryUsageTotal { reserved: sum(|c| c.reserved), committed: sum(|c| c.committed) }.write(batch);
+        for category in &vm.categories {
+            let NmtCategory { name, reserved, committed, .. } = category;
+            e::NativeMemoryUsage { category: name, reserved: *reserved, committed: *committed }.write(batch);
+        }
+    }
+
+    fn judgement(&self, batch: &mut Batch<'_>, told: &mut Told) {
+        if self.ledger.is_none() && self.books.is_none() {
+            return;
+        }
+        let verdicts: Vec<_> = self.verdicts.iter().map(|verdict| (verdict.id, verdict.severity)).collect();
+        if self.ledger.is_some() && verdicts != told.verdicts {
+            told.verdicts = verdicts;
+            for verdict in self.verdicts {
+                let (least, most) = verdict.saving.unwrap_or_default();
+                e::Verdict {
+                    verdict: verdict.id.id(),
+                    severity: verdict.severity.name(),
+                    bytes: verdict.bytes,
+                    summary: &verdict.summary,
+                    evidence: &verdict.evidence.join("; "),
+                    saving_least: least,
+                    saving_most: most,
+                    remedy: verdict.remedies.first().map_or("", |remedy| &remedy.how),
+                }
+                .write(batch);
+            }
+        }
+        let of_snapshot = self.ledger.map(|(snapshot, _)| snapshot.gaps.as_slice()).unwrap_or_default();
+        let of_books = self.books.map(|books| books.gaps.as_slice()).unwrap_or_default();
+        for gap in of_snapshot.iter().chain(of_books) {
+            // By source and effect: a reason may hold a number that changes.
+            if told.gaps.iter().any(|one| one.source == gap.source && one.effect == gap.effect) {
+                continue;
+            }
+            told.gaps.push(gap.clone());
+            let Gap { source, reason, effect, remedy } = gap;
+            e::Gap { source: source.name(), reason, effect, remedy }.write(batch);
+        }
+    }
+}
+
+impl End {
+    fn write(&self, batch: &mut Batch<'_>) {
+        let killed = |by: i32| match by {
+            9 if self.oom_killed => "killed by the kernel: the cgroup's memory limit was reached".to_owned(),
+            signal => format!("killed by signal {signal}"),
+        };
+        let (state, how, exit_code, signal) = match self.how {
+            How::Code(code) => ("exited", format!("exited with status {code}"), code, 0),
+            How::Signal(signal) => ("killed", killed(signal), -1, signal),
+            How::Exited => {
+                ("exited", "ran its exit handlers; its status is known to its parent only".to_owned(), -1, 0)
+            }
+            How::Killed if self.oom_killed => ("killed", killed(9), -1, 9),
+            How::Killed => {
+                ("killed", "ended without running its exit handlers: by a signal or _exit".to_owned(), -1, -1)
+            }
+            How::Unknown if self.oom_killed => ("killed", killed(9), -1, 9),
+            How::Unknown => ("ended", "ended; how is known to its parent only".to_owned(), -1, -1),
+        };
+        e::TargetEnd {
+            state,
+            how: &how,
+            exit_code,
+            signal,
+            oom_killed: self.oom_killed,
+            last_sign: self.last_sign_ns.map(|ns| ns / 1_000_000),
+        }
+        .write(batch);
+    }
+}
+
+impl End {
+    /// From what a dead process's segment says.
+    pub fn of(life: Life) -> How {
+        if life == Life::Exited { How::Exited } else { How::Killed }
+    }
+}
+
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn limit(batch: &mut Batch<'_>, cgroup: &Cgroup) {
+    e::Cgroup {
+        path: &cgroup.limit_path,
+        limited: cgroup.limit.is_some(),
+        limit: cgroup.limit.unwrap_or_default(),
+        charged: cgroup.charged,
+        working_set: cgroup.working_set(),
+        peak: cgroup.peak.unwrap_or_default().max(cgroup.charged),
+        anonymous: cgroup.stat.anon,
+        file: cgroup.stat.file,
+        kernel: cgroup.stat.kernel,
+        sock: cgroup.stat.sock,
+        limit_hits: cgroup.oom.max,
+        oom_kills: cgroup.oom.oom_kill,
+    }
+    .write(batch);
+}
+
+fn arenas(batch: &mut Batch<'_>, snapshot: &Snapshot) {
+    for arena in snapshot.glibc.iter().flat_map(|glibc| &glibc.arenas) {
+        e::Arena {
+            address: arena.address,
+            kind: if arena.kind == ArenaKind::Main { "main" } else { "thread" },
+            reserved: arena.reserved,
+            live: arena.live,
+            live_count: arena.live_count,
+            retained: arena.free(),
+            live_resident: arena.live_resident,
+            retained_resident: arena.free_resident,
+            trimmable: arena.trimmable,
+            threads: arena.attached_threads,
+        }
+        .write(batch);
+    }
+}
+
+/// Mapped objects with code, each from its first mapping to its last: in each chunk, and again when one was added.
+fn libraries(batch: &mut Batch<'_>, snapshot: &Snapshot, told: &mut Told) {
+    let code = |vma: &&Vma| vma.executable && vma.inode != 0;
+    let count = snapshot.vmas.iter().filter(code).count();
+    if count == told.libraries {
+        return;
+    }
+    told.libraries = count;
+    let mut extents: HashMap<(&str, u64), (_, _)> = HashMap::new();
+    for vma in snapshot.vmas.iter().filter(|vma| vma.inode != 0) {
+        let extent = extents.entry((&vma.name, vma.inode)).or_insert((vma.range.start, vma.range.end));
+        extent.1 = vma.range.end;
+    }
+    for vma in snapshot.vmas.iter().filter(code) {
+        if let Some((base, top)) = extents.remove(&(vma.name.as_str(), vma.inode)) {
+            e::NativeLibrary { name: &vma.name, base, top }.write(batch);
+        }
+    }
+}
+
+fn sites(batch: &mut Batch<'_>, sites: &[Site]) {
+    let mut order: Vec<&Site> = sites.iter().collect();
+    order.sort_by_key(|site| std::cmp::Reverse(site.figures.live));
+    let rest = order.split_off(order.len().min(MOST_SITES));
+    for one in order {
+        // Thread stacks, libraries, Plimsoll's own: nobody called for them.
+        let stack = Some(&one.stack).filter(|stack| !stack.frames.is_empty());
+        site(batch, stack, &one.category, &one.figures, one.error);
+    }
+    others(batch, rest.iter().map(|site| (&site.figures, site.error)));
+}
+
+/// So that the sites sum to the total.
+fn others<'a>(batch: &mut Batch<'_>, rest: impl Iterator<Item = (&'a Figures, Bytes)>) {
+    let mut sum = Figures::default();
+    let mut error = Bytes::ZERO;
+    let mut count = 0;
+    for (figures, bound) in rest {
+        sum.live += figures.live;
+        sum.live_count = sum.live_count.saturating_add(figures.live_count);
+        sum.requested += figures.requested;
+        sum.cumulative += figures.cumulative;
+        sum.cumulative_count = sum.cumulative_count.saturating_add(figures.cumulative_count);
+        error += bound;
+        count += 1;
+    }
+    if count > 0 {
+        site(batch, None, "", &sum, error);
+    }
+}
+
+fn site(batch: &mut Batch<'_>, stack: Option<&Stack>, category: &str, f: &Figures, error: Bytes) {
+    e::Site {
+        stack_trace: stack,
+        category,
+        live: f.live,
+        live_count: f.live_count,
+        requested: f.requested,
+        peak: f.peak,
+        count_at_peak: f.count_at_peak,
+        cumulative: f.cumulative,
+        cumulative_count: f.cumulative_count,
+        error,
+    }
+    .write(batch);
+}

@@ -1,0 +1,313 @@
+//! A recording that is a whole file at every moment: whoever kills the recorder leaves one that every reader opens.
+//!
+//! A chunk is of use once its header says so, but size, offsets and file length can't change in one step. So each
+//! step that shows is one write of 8 bytes that lie in one page (or of one page), which the kernel does whole or not at
+//! all whatever signal comes (mm/filemap.c, generic_perform_write: signals are looked at between pages), and what
+//! lies on either side of it is a file of finished chunks:
+//!
+//! ```text
+//! chunk = header gap ┃ skip ┃ event event checkpoint ┃ skip ┃ event … ┃ tail ──────────────────┐
+//!                    each instant begins with a skip                   ┗ to the end of the file ┘
+//! ```
+//! - The **tail** is an event of the metadata's type (0) that reaches to the chunk's end: readers pass over it, and
+//!   JDK Mission Control stops reading events there. What lies in it is not seen.
+//! - An instant is written into the tail, a new tail behind it. Then the header is told of the newest checkpoint, and
+//!   last the old tail becomes a **skip**: an empty checkpoint event, a few bytes long, that nobody's chain leads to.
+//! - The file grows by pages of **reserve**, one write each. A page of reserve is a chunk of its own that holds nothing;
+//!   and when the header's size takes it in, it is a row of events that nobody knows ('F' is a size of 70, 'L' a type
+//!   of 76) until the tail reaches over it. Shrinking goes the same way back.
+//! - A new chunk starts as a page of reserve whose header takes in the ones behind it.
+//!
+//! So the file is at most the reserve (16 KiB) longer than what it holds, a kill loses the instant that was being written,
+//! and nothing is ever written twice. Not promised: order on the disk when the whole machine dies (that would be an
+//! fsync for each step).
+
+use std::io;
+
+use super::constants::{Constants, Stack, empty_checkpoint};
+use super::{integers, metadata};
+
+/// Where a recording goes. `write_at` of a piece that lies in one page must be all or nothing.
+pub trait Store {
+    /// At most one page past the end.
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    fn truncate(&mut self, length: u64) -> io::Result<()>;
+}
+
+impl Store for Vec<u8> {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let start = usize::try_from(offset).map_err(io::Error::other)?;
+        let end = start + bytes.len();
+        if self.len() < end {
+            self.resize(end, 0);
+        }
+        self[start..end].copy_from_slice(bytes);
+        Ok(())
+    }
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
+        Vec::truncate(self, usize::try_from(length).map_err(io::Error::other)?);
+        Ok(())
+    }
+}
+
+const PAGE: u64 = 4096;
+/// Grown by this many pages at a time.
+const RESERVE: u64 = 4;
+const HEADER: u64 = 68;
+/// An event of 12 bytes after the header, so that the first tail lies at a multiple of 8.
+const FIRST: u64 = HEADER + 12;
+/// Where a reserve page has its metadata and its checkpoint; in the first page of a chunk they stay and end the chain.
+const NOTHING: u64 = FIRST + 16;
+/// The part of a skip that changes at once; mask, number of pools and padding follow.
+const SKIP: u64 = 8;
+/// A tail's length is 28 bits (`integers::padded`).
+const LARGEST_CHUNK: u64 = 1 << 27;
+
+/// Of an instant's time nothing finer is kept: two bytes then do for 16 s, three for half an hour.
+const TICKS_A_SECOND: u64 = 1000;
+const NS_A_TICK: u64 = 1_000_000_000 / TICKS_A_SECOND;
+/// A chunk repeats metadata and constants: 12 KiB, and 90 KiB with 200 deep stacks. By its age it is time for another.
+const CHUNK_NS: u64 = 900 * 1_000_000_000;
+
+pub struct Recording<S: Store> {
+    store: S,
+    constants: Constants,
+    /// End of the file, and of the last chunk.
+    end: u64,
+    chunk: Option<Chunk>,
+    /// Of the last instant: time doesn't go back in a recording, whatever the clock does.
+    time_ns: u64,
+}
+
+struct Chunk {
+    start: u64,
+    start_ns: u64,
+    tail: u64,
+    checkpoint: u64,
+}
+
+/// The events of one instant while they are gathered.
+pub struct Batch<'r> {
+    constants: &'r mut Constants,
+    ticks: u64,
+    events: Vec<u8>,
+    pub(super) body: Vec<u8>,
+    /// True where the instant opens a chunk: what stands once in each has to be said.
+    pub opens_chunk: bool,
+}
+
+impl Batch<'_> {
+    pub(super) fn begin(&mut self, event: u64) {
+        self.body.clear();
+        integers::long(&mut self.body, event);
+        integers::long(&mut self.body, self.ticks);
+    }
+
+    pub(super) fn end(&mut self) {
+        integers::event(&mut self.events, &self.body);
+    }
+
+    pub(super) fn constant(&mut self, pool: u64, text: &str) {
+        let number = self.constants.name(pool, text);
+        integers::long(&mut self.body, number);
+    }
+
+    pub(super) fn stack(&mut self, stack: Option<&Stack>) {
+        let number = stack.map_or(0, |stack| self.constants.stack(stack));
+        integers::long(&mut self.body, number);
+    }
+}
+
+impl<S: Store> Recording<S> {
+    /// Into an empty store, which is a file of chunks from the first instant on.
+    pub fn new(store: S) -> Recording<S> {
+        Recording { store, constants: Constants::default(), end: 0, chunk: None, time_ns: 0 }
+    }
+
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Length of the file, reserve included.
+    pub fn length(&self) -> u64 {
+        self.end
+    }
+
+    /// One instant: all its events carry the same time. When this returns they can be read.
+    pub fn instant(&mut self, time_ns: u64, write: impl FnOnce(&mut Batch<'_>)) -> io::Result<()> {
+        let time_ns = time_ns.max(self.time_ns);
+        self.time_ns = time_ns;
+        let full = |chunk: &Chunk| {
+            time_ns.saturating_sub(chunk.start_ns) >= CHUNK_NS || chunk.tail - chunk.start >= LARGEST_CHUNK / 2
+        };
+        let opens_chunk = self.chunk.as_ref().is_none_or(full);
+        let start_ns = match &self.chunk {
+            Some(chunk) if !opens_chunk => chunk.start_ns,
+            _ => time_ns - time_ns % NS_A_TICK,
+        };
+        if opens_chunk {
+            self.open_chunk(start_ns)?;
+        }
+        let ticks = (time_ns - start_ns) / NS_A_TICK;
+        let mut batch =
+            Batch { constants: &mut self.constants, ticks, events: Vec::new(), body: Vec::new(), opens_chunk };
+        write(&mut batch);
+        let events = batch.events;
+        self.append(&events, ticks)?;
+        self.patch(40, time_ns - start_ns)
+    }
+
+    /// Gives the reserve back. The last chunk ends at the page in which its last event does.
+    pub fn finish(mut self) -> io::Result<S> {
+        if let Some(chunk) = &self.chunk {
+            let (start, tail) = (chunk.start, chunk.tail);
+            let end = (tail + 8).next_multiple_of(PAGE);
+            if end < self.end {
+                let page = reserve_page(chunk.start_ns);
+                for at in (end..self.end).step_by(PAGE as usize) {
+                    self.store.write_at(at, &page)?;
+                }
+                self.store.write_at(tail, &tail_of(end - tail))?;
+                self.store.write_at(start + 8, &(end - start).to_be_bytes())?;
+                self.store.truncate(end)?;
+            }
+        }
+        Ok(self.store)
+    }
+
+    fn open_chunk(&mut self, start_ns: u64) -> io::Result<()> {
+        self.constants.next_chunk();
+        let metadata = metadata::all();
+        let metadata_at = NOTHING + nothing().len() as u64;
+        let start = self.end;
+        let pages = pages(metadata_at + metadata.len() as u64 + 16);
+        self.reserve(pages, start_ns)?;
+        let size = pages * PAGE;
+        let mut page = reserve_page(start_ns);
+        page[8..16].copy_from_slice(&size.to_be_bytes());
+        page[HEADER as usize..FIRST as usize].copy_from_slice(&[12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        page[FIRST as usize..FIRST as usize + 8].copy_from_slice(&tail_of(size - FIRST));
+        // This chunk is now one whose tail begins right after its header.
+        self.store.write_at(start, &page)?;
+        let checkpoint = start + NOTHING + metadata::none().len() as u64;
+        let chunk = Chunk { start, start_ns, tail: start + FIRST, checkpoint };
+        // Metadata can't stand among the events, where Mission Control takes it for their end: it lies in the first skip.
+        let at = start + metadata_at;
+        let tail = (at + metadata.len() as u64).next_multiple_of(8);
+        self.store.write_at(at, &metadata)?;
+        self.store.write_at(tail, &tail_of(self.end - tail))?;
+        self.chunk = Some(chunk);
+        self.patch(24, at - start)?;
+        self.show(tail - (start + FIRST), tail)
+    }
+
+    /// Writes events into the tail, and shows them.
+    fn append(&mut self, events: &[u8], ticks: u64) -> io::Result<()> {
+        let Some(Chunk { tail, checkpoint: newest, .. }) = self.chunk else { return Ok(()) };
+        // A distance backwards takes 9 bytes whatever it is: the length is known before the place.
+        let length = if self.constants.has_fresh() { self.constants.checkpoint(ticks, -1).len() } else { 0 };
+        let bare = SKIP + 2 + (events.len() + length) as u64;
+        let padding = bare.next_multiple_of(8) - bare;
+        let next = tail + bare + padding;
+        if next + 8 > self.end {
+            self.grow(next + 8)?;
+        }
+        let mut piece = vec![0; 2 + padding as usize];
+        piece.extend_from_slice(events);
+        let checkpoint = tail + SKIP + piece.len() as u64;
+        if length > 0 {
+            piece.extend(self.constants.checkpoint(ticks, newest.wrapping_sub(checkpoint) as i64));
+            self.constants.told();
+        }
+        piece.extend_from_slice(&tail_of(self.end - next));
+        self.store.write_at(tail + SKIP, &piece)?;
+        if length > 0
+            && let Some(chunk) = &mut self.chunk
+        {
+            chunk.checkpoint = checkpoint;
+            let offset = checkpoint - chunk.start;
+            self.patch(16, offset)?;
+        }
+        self.show(SKIP + 2 + padding, next)
+    }
+
+    /// The old tail becomes a skip of this length: what lies between it and the next tail can be seen.
+    fn show(&mut self, length: u64, next: u64) -> io::Result<()> {
+        let Some(chunk) = &mut self.chunk else { return Ok(()) };
+        // Type 1; start, duration and delta are 0, and so are mask and number of pools behind them.
+        let [a, b, c, d] = integers::padded(length as u32);
+        self.store.write_at(chunk.tail, &[a, b, c, d, 1, 0, 0, 0])?;
+        chunk.tail = next;
+        Ok(())
+    }
+
+    fn grow(&mut self, wanted: u64) -> io::Result<()> {
+        let Some(Chunk { start, start_ns, tail, .. }) = self.chunk else { return Ok(()) };
+        if wanted - start > LARGEST_CHUNK {
+            return Err(io::Error::other("one instant of the recording is larger than a chunk may be"));
+        }
+        self.reserve(pages(wanted - self.end), start_ns)?;
+        self.patch(8, self.end - start)?;
+        self.store.write_at(tail, &tail_of(self.end - tail))
+    }
+
+    fn reserve(&mut self, pages: u64, start_ns: u64) -> io::Result<()> {
+        let page = reserve_page(start_ns);
+        for _ in 0..pages {
+            self.store.write_at(self.end, &page)?;
+            self.end += PAGE;
+        }
+        Ok(())
+    }
+
+    /// One of the longs of the chunk's header.
+    fn patch(&mut self, at: u64, value: u64) -> io::Result<()> {
+        match &self.chunk {
+            Some(chunk) => self.store.write_at(chunk.start + at, &value.to_be_bytes()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Metadata without a type, and the checkpoint that ends each chain.
+fn nothing() -> Vec<u8> {
+    let mut bytes = metadata::none();
+    bytes.extend(empty_checkpoint());
+    bytes
+}
+
+fn pages(bytes: u64) -> u64 {
+    bytes.div_ceil(PAGE).next_multiple_of(RESERVE)
+}
+
+fn tail_of(length: u64) -> [u8; 8] {
+    let [a, b, c, d] = integers::padded(length as u32);
+    [a, b, c, d, 0, 0, 0, 0]
+}
+
+/// A chunk of one page that holds nothing, and that can also be walked as events.
+fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
+    let mut page = [0; PAGE as usize];
+    let metadata = metadata::none();
+    let mut put = |at: u64, bytes: &[u8]| page[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    put(0, b"FLR\0\0\x02\0\x01");
+    for (at, value) in [
+        (8, PAGE),
+        (16, NOTHING + metadata.len() as u64),
+        (24, NOTHING),
+        (32, start_ns),
+        (40, 0),
+        (48, 0),
+        (56, TICKS_A_SECOND),
+        (64, 1),
+    ] {
+        // State, padding and flags are four bytes.
+        let bytes = value.to_be_bytes();
+        if at == 64 { put(at, &bytes[4..]) } else { put(at, &bytes) }
+    }
+    // As a chunk: its first event, that ends it. As events: the end of the one that 'F' began, then one to the page's end.
+    put(HEADER, &[2, 0]);
+    put(HEADER + 2, &tail_of(PAGE - HEADER - 2));
+    put(NOTHING, &nothing());
+    page
+}

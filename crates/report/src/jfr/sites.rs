@@ -1,0 +1,105 @@
+//! Deep stacks as the sites of an instant: those with the most live bytes with their frames, the others with their figures.
+
+use plimsoll_observer::books::Figures;
+use plimsoll_observer::profile::{Frame as Deep, FrameId, Kind, Profile, Value};
+use plimsoll_observer::sites::{self, Sites};
+use plimsoll_observer::symbols::Place;
+use plimsoll_observer::units::Bytes;
+
+use super::constants::{Frame, FrameKind, Stack};
+use super::instant::{MOST_SITES, Site};
+
+impl Site {
+    /// Biggest first. `named`: what lies at the return address of a frame that has no name yet, innermost place first.
+    pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [Place]>) -> Vec<Site> {
+        let profile = &of.profile;
+        let sites = by_size(profile).into_iter().enumerate().map(|(rank, (stack, category, values))| Site {
+            stack: if rank < MOST_SITES { frames(profile, stack, &named) } else { Stack::default() },
+            category,
+            figures: figures(values),
+            error: Bytes(values[sites::LIVE].error()),
+        });
+        sites.collect()
+    }
+}
+
+/// Frames without a name in the stacks that will be written.
+pub fn unnamed(of: &Sites) -> impl Iterator<Item = &Deep> {
+    let profile = &of.profile;
+    let biggest = by_size(profile).into_iter().take(MOST_SITES).flat_map(|(stack, ..)| stack);
+    let nameless = |frame: &&Deep| frame.function.is_none() && matches!(frame.kind, Kind::Native | Kind::Jit);
+    biggest.map(|frame| profile.frame_at(*frame)).filter(nameless)
+}
+
+fn by_size(profile: &Profile) -> Vec<(&[FrameId], String, &[Value])> {
+    let mut entries: Vec<_> = profile.entries().collect();
+    entries.sort_by_key(|(_, values)| std::cmp::Reverse(values[sites::LIVE].amount));
+    let with_names = entries.into_iter().map(|(entry, values)| {
+        let category = entry.labels.category.map_or("", |category| profile.name_at(category));
+        (profile.frames_of(entry.stack), category.to_owned(), values)
+    });
+    with_names.collect()
+}
+
+fn figures(values: &[Value]) -> Figures {
+    let n = |column: usize| u64::try_from(values[column].amount).unwrap_or(0);
+    Figures {
+        live: Bytes(n(sites::LIVE)),
+        live_count: n(sites::LIVE_COUNT),
+        requested: Bytes(n(sites::REQUESTED)),
+        peak: Bytes(n(sites::PEAK)),
+        count_at_peak: n(sites::PEAK_COUNT),
+        cumulative: Bytes(n(sites::CUMULATIVE)),
+        cumulative_count: n(sites::CUMULATIVE_COUNT),
+        ..Figures::default()
+    }
+}
+
+fn frames<'n>(profile: &Profile, stack: &[FrameId], named: &impl Fn(&Profile, &Deep) -> Option<&'n [Place]>) -> Stack {
+    let mut out = Stack::default();
+    for id in stack {
+        let frame = profile.frame_at(*id);
+        let function = profile.function_at(profile.function_of(*id));
+        if function.is_truncation() {
+            out.truncated = true;
+            continue;
+        }
+        let module = frame.module.map_or("", |module| profile.module_at(module).name());
+        let line = frame.line.unwrap_or(0);
+        match (&frame.function, named(profile, frame)) {
+            (Some(name), _) if frame.kind == Kind::Java => out.frames.push(java(name, line, frame.inlined)),
+            (Some(name), _) => out.frames.push(native(module, name.clone(), line, frame.kind)),
+            (None, Some(places)) if !places.is_empty() => {
+                let last = places.len() - 1;
+                out.frames.extend(places.iter().enumerate().map(|(i, place)| {
+                    let line = place.line.unwrap_or(0);
+                    match place.java {
+                        true => java(&place.function, line, i < last),
+                        false => native(module, place.function.to_string(), line, frame.kind),
+                    }
+                }));
+            }
+            (None, _) => {
+                let at = if module.is_empty() { frame.address.0 } else { frame.offset };
+                out.frames.push(native(module, format!("{at:#x}"), line, frame.kind));
+            }
+        }
+    }
+    out
+}
+
+/// Interpreted and compiled frames of one method are one line of a report: which of them it was isn't kept.
+fn java(name: &str, line: u32, inlined: bool) -> Frame {
+    let (class, function) = name.rsplit_once('.').unwrap_or(("", name));
+    let kind = if inlined { FrameKind::Inlined } else { FrameKind::Jit };
+    Frame { class: class.into(), function: function.into(), line, kind }
+}
+
+fn native(module: &str, function: String, line: u32, kind: Kind) -> Frame {
+    let kind = match kind {
+        Kind::Jit | Kind::Java => FrameKind::Jit,
+        Kind::Kernel => FrameKind::Kernel,
+        Kind::Native | Kind::Unknown => FrameKind::Native,
+    };
+    Frame { class: module.into(), function, line, kind }
+}

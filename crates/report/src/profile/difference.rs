@@ -1,0 +1,107 @@
+//! Two profiles as text: the sums, then site by site what is new, grew, shrank and is gone; noise is counted.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::profile::{Change, Difference, FrameId, SiteChange};
+
+use super::{amount, called_at, change};
+use crate::words;
+
+/// Sites listed of each kind, and only those with a thousandth of the largest change, unless all are asked for.
+const LISTED: usize = 15;
+const WORTH: u64 = 1000;
+/// Frames shown of a site, innermost first.
+const FRAMES: usize = 12;
+
+pub fn write(out: &mut dyn Write, difference: &Difference, all: bool) -> io::Result<()> {
+    let column = &difference.profile.columns[0];
+    let (before, after) = difference.total();
+    let grown = after.amount.saturating_sub(before.amount);
+    if !difference.profile.title.is_empty() {
+        writeln!(out, "{}", words::printable(&difference.profile.title))?;
+    }
+    let (from, to) = (amount(column, before.amount), amount(column, after.amount));
+    writeln!(out, "{}: {from} → {to}   {}", difference.measure, change(column, grown))?;
+    let largest = difference.sites.iter().map(|s| s.grown().unsigned_abs()).max().unwrap_or(0);
+    for kind in [Change::New, Change::Grew, Change::Shrank, Change::Gone] {
+        let sites: Vec<&SiteChange> = difference.sites.iter().filter(|s| s.change == kind).collect();
+        if sites.is_empty() {
+            continue;
+        }
+        let sum = sites.iter().fold(0i64, |sum, s| sum.saturating_add(s.grown()));
+        let noun = if kind == Change::New { "stack" } else { "site" };
+        writeln!(out, "\n{}: {}, {}", heading(kind), words::counted(sites.len() as u64, noun), change(column, sum))?;
+        let worth = sites.iter().take_while(|s| s.grown().unsigned_abs() > largest / WORTH).count();
+        let shown = if all { sites.len() } else { worth.min(LISTED) };
+        for site in &sites[..shown] {
+            one(out, difference, site, all)?;
+        }
+        if shown < sites.len() {
+            let rest = sites[shown..].iter().fold(0i64, |sum, s| sum.saturating_add(s.grown()));
+            writeln!(out, "{:>12}  {} more (--all lists them)", change(column, rest), sites.len() - shown)?;
+        }
+    }
+    let of = |kind: Change| difference.sites.iter().filter(move |s| s.change == kind);
+    let (noise, same) = (of(Change::Noise).count(), of(Change::Same).count());
+    if noise > 0 {
+        let sum = of(Change::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));
+        writeln!(
+            out,
+            "\nnoise: {}, {} together: within {:.1} standard deviations of what estimates and blocks that come and go make, or tiny",
+            words::counted(noise as u64, "site"),
+            change(column, sum),
+            difference.deviations
+        )?;
+    }
+    if same > 0 {
+        writeln!(out, "{}same: {}", if noise > 0 { "" } else { "\n" }, words::counted(same as u64, "site"))?;
+    }
+    for gap in &difference.profile.gaps {
+        writeln!(out, "gap: {}: {}", words::printable(&gap.reason), words::printable(&gap.effect))?;
+    }
+    Ok(())
+}
+
+const fn heading(kind: Change) -> &'static str {
+    match kind {
+        Change::New => "new",
+        Change::Grew => "grew",
+        Change::Shrank => "shrank",
+        Change::Gone => "gone",
+        Change::Noise => "noise",
+        Change::Same => "same",
+    }
+}
+
+fn one(out: &mut dyn Write, difference: &Difference, site: &SiteChange, all: bool) -> io::Result<()> {
+    let (profile, column) = (&difference.profile, &difference.profile.columns[0]);
+    let noise =
+        if site.bound > 0 { format!("  noise up to {}", super::magnitude(column, site.bound)) } else { String::new() };
+    let from = match site.change {
+        Change::New | Change::Gone => String::new(),
+        _ => format!("  {} → {}", amount(column, site.before.amount), amount(column, site.after.amount)),
+    };
+    let frames = profile.frames_of(site.stack);
+    write!(out, "{:>12}{from}{noise}", change(column, site.grown()))?;
+    let function = |id: &FrameId| profile.function_at(profile.function_of(*id));
+    if let Some(what) = frames.first().map(function).filter(|f| f.is_no_stack()) {
+        return writeln!(out, "  {}", words::cut(&what.name, 60));
+    }
+    writeln!(out)?;
+    let shown = if all { frames.len() } else { frames.len().min(FRAMES) };
+    for id in &frames[..shown] {
+        let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
+        // Without a name the module is in the text already.
+        let module = if function.named && !function.module.is_empty() {
+            format!("  ({})", words::printable(&function.module))
+        } else {
+            String::new()
+        };
+        let text = called_at(function, frame) + &module;
+        writeln!(out, "{:14}{}", "", words::cut(&text, super::text::WIDTH - 14))?;
+    }
+    if shown < frames.len() {
+        writeln!(out, "{:14}… {} further out", "", words::counted((frames.len() - shown) as u64, "frame"))?;
+    }
+    Ok(())
+}

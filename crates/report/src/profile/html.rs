@@ -1,0 +1,155 @@
+//! One self-contained page: the sums, the flame graph, tables by what the profile knows, the gaps. Nothing is loaded from
+//! elsewhere, and the page says so to the browser (Content-Security-Policy).
+
+use std::io::{self, Write};
+
+use plimsoll_observer::profile::{By, Change, Column, Difference, Profile, StackId, Value};
+
+use super::svg::{self, escaped};
+use super::text::sum_words;
+use super::{View, amount, by_words, called_at, change, error, magnitude, named, share};
+use crate::words;
+
+/// Lines of a table.
+const LINES: usize = 50;
+/// Frames shown of a stack that isn't unfolded.
+const INNERMOST: usize = 3;
+/// And of a name: parameters of C++ fill lines.
+const NAME: usize = 48;
+const STYLE: &str = include_str!("page.css");
+
+pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
+    let profile = view.profile;
+    let total = profile.total();
+    open(out, if profile.title.is_empty() { "Profile" } else { &profile.title })?;
+    writeln!(out, "<p>{}</p>", escaped(&sum_words(view, &total)))?;
+    if profile.time_ns != 0 {
+        writeln!(out, "<p class=quiet>{}</p>", words::moment_text(profile.time_ns))?;
+    }
+    writeln!(out, "<div class=graph>")?;
+    svg::write(out, view)?;
+    writeln!(out, "</div>")?;
+    for by in [By::Site, By::Category, By::Package, By::Class, By::Thread, By::Module, By::Caller] {
+        table(out, view, by, &total)?;
+    }
+    close(out, profile)
+}
+
+pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
+    let profile = &difference.profile;
+    open(out, &format!("Difference: {}", profile.title))?;
+    writeln!(out, "<div class=graph>")?;
+    svg::difference(out, difference)?;
+    writeln!(out, "</div>")?;
+    let column = &profile.columns[0];
+    for kind in [Change::New, Change::Grew, Change::Shrank, Change::Gone, Change::Noise] {
+        let sites: Vec<_> = difference.sites.iter().filter(|s| s.change == kind).collect();
+        if sites.is_empty() {
+            continue;
+        }
+        let is_open = if matches!(kind, Change::New | Change::Grew) { " open" } else { "" };
+        writeln!(
+            out,
+            "<details{is_open}><summary>{}: {}</summary><table>",
+            kind.name(),
+            words::count(sites.len() as u64)
+        )?;
+        writeln!(out, "<tr><th>change<th>before<th>after<th>noise up to<th class=name>stack</tr>")?;
+        for site in sites.iter().take(LINES) {
+            let (from, to) = (amount(column, site.before.amount), amount(column, site.after.amount));
+            let grown = change(column, site.grown());
+            write!(out, "<tr><td>{grown}<td>{from}<td>{to}<td>{}<td class=name>", magnitude(column, site.bound))?;
+            stack(out, profile, site.stack)?;
+            writeln!(out, "</tr>")?;
+        }
+        writeln!(out, "</table>{}</details>", more(sites.len()))?;
+    }
+    close(out, profile)
+}
+
+fn open(out: &mut dyn Write, title: &str) -> io::Result<()> {
+    let title = escaped(&words::printable(title));
+    writeln!(out, "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>")?;
+    writeln!(out, r#"<meta name=viewport content="width=device-width, initial-scale=1">"#)?;
+    let only_inline = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+    writeln!(out, r#"<meta http-equiv=Content-Security-Policy content="{only_inline}">"#)?;
+    writeln!(out, "<title>{title}</title>\n<style>{STYLE}</style>\n<h1>{title}</h1>")
+}
+
+fn close(out: &mut dyn Write, profile: &Profile) -> io::Result<()> {
+    if !profile.gaps.is_empty() {
+        writeln!(out, "<h2>What could not be read</h2>\n<ul>")?;
+        for gap in &profile.gaps {
+            let [reason, effect, remedy] =
+                [&gap.reason, &gap.effect, &gap.remedy].map(|text| escaped(&words::printable(text)));
+            let remedy = if remedy.is_empty() { remedy } else { format!("<pre>{remedy}</pre>") };
+            writeln!(out, "<li>{reason}: {effect}{remedy}</li>")?;
+        }
+        writeln!(out, "</ul>")?;
+    }
+    writeln!(out, "</html>")
+}
+
+fn table(out: &mut dyn Write, view: &View, by: By, total: &[Value]) -> io::Result<()> {
+    let profile = view.profile;
+    let groups = profile.group(by, view.column);
+    // One line that is the whole says nothing.
+    if groups.len() < 2 {
+        return Ok(());
+    }
+    let is_open = if by == By::Site { " open" } else { "" };
+    let head = format!("by {}: {}", by_words(by), words::count(groups.len() as u64));
+    // Whose it is stands beside what the page is about; other figures, if there are any, follow to the right.
+    let about: Vec<usize> = [Some(view.column), profile.companion(view.column)].into_iter().flatten().collect();
+    let other: Vec<usize> =
+        (0..profile.columns.len()).filter(|at| !about.contains(at) && total[*at].amount != 0).collect();
+    writeln!(out, "<details{is_open}><summary>{head}</summary><div class=wide><table><tr>")?;
+    let heads = |columns: &[usize]| -> String {
+        columns.iter().map(|at| format!("<th>{}", profile.columns[*at].name().replace('_', " "))).collect()
+    };
+    writeln!(out, "{}<th>share<th class=name>{}{}</tr>", heads(&about), by_words(by), heads(&other))?;
+    for group in groups.iter().take(LINES) {
+        let cells = |columns: &[usize]| -> String {
+            let figure = |at: &usize| (&profile.columns[*at], group.values[*at]);
+            let cell = |(column, value): (&Column, Value)| {
+                // The heads say what is counted.
+                let bare = Column { noun: "", ..column.clone() };
+                format!("<td>{}{}", amount(&bare, value.amount), error(column, value))
+            };
+            columns.iter().map(figure).map(cell).collect()
+        };
+        let percent = share(group.values[view.column].amount, total[view.column].amount);
+        write!(out, "<tr>{}<td>{percent:.1} %<td class=name>", cells(&about))?;
+        match group.stack {
+            Some(of) => stack(out, profile, of)?,
+            None => write!(out, "{}", escaped(&words::printable(&group.name)))?,
+        }
+        writeln!(out, "{}</tr>", cells(&other))?;
+    }
+    writeln!(out, "</table></div>{}</details>", more(groups.len()))
+}
+
+fn more(lines: usize) -> String {
+    match lines.saturating_sub(LINES) {
+        0 => String::new(),
+        n => format!("<p class=quiet>{} more</p>", words::count(n as u64)),
+    }
+}
+
+/// The innermost functions, with all of the stack to be unfolded.
+fn stack(out: &mut dyn Write, profile: &Profile, stack: StackId) -> io::Result<()> {
+    let functions = profile.frames_of(stack).iter().map(|id| (profile.function_at(profile.function_of(*id)), *id));
+    let names: Vec<String> =
+        functions.clone().map(|(function, _)| escaped(&words::cut(&named(function), NAME))).collect();
+    let lines: Vec<String> =
+        functions.map(|(function, id)| escaped(&called_at(function, profile.frame_at(id)))).collect();
+    match names.len() {
+        0 => write!(out, "(no stack)"),
+        1 => write!(out, "{}", lines[0]),
+        n => {
+            let more = if n > INNERMOST { " ← …" } else { "" };
+            let summary = names[..n.min(INNERMOST)].join(" ← ");
+            write!(out, "<details><summary>{summary}{more}</summary>{}</details>", lines.join("<br>"))
+        }
+    }
+}

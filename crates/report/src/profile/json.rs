@@ -1,0 +1,194 @@
+//! Whole profiles as JSON, `plimsoll.profile/2`, and what changed between two, `plimsoll.profile-diff/2` (docs/json.md).
+//!
+//! A site's figures are its columns by name (`live_bytes`, `live_count`, …); `error_bytes` is the half width of the 95 %
+//! interval of the first column in bytes, `error_count` of the first count; 0: counted.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use plimsoll_observer::profile::{Change, Column, Difference, Entry, Profile, SiteChange, Unit, Value};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use super::View;
+use crate::frame_table::{FrameLine, FrameTable};
+use crate::lines::{self, Each};
+use crate::words::moment;
+
+pub const SCHEMA: &str = "plimsoll.profile/2";
+pub const DIFFERENCE_SCHEMA: &str = "plimsoll.profile-diff/2";
+
+pub(crate) struct Document<'a> {
+    view: View<'a>,
+    /// The columns' names: keys of each site.
+    keys: Vec<String>,
+    frames: FrameTable,
+}
+
+#[derive(Serialize)]
+struct ColumnLine {
+    name: String,
+    unit: &'static str,
+    of_one_moment: bool,
+    exact_total: Option<i64>,
+}
+
+#[derive(Serialize)]
+struct FocusLine<'a> {
+    pattern: &'a str,
+    left_out: BTreeMap<String, i64>,
+}
+
+#[derive(Serialize)]
+struct GapLine<'a> {
+    source: &'a str,
+    reason: &'a str,
+    effect: &'a str,
+    remedy: &'a str,
+}
+
+/// Biggest first by the view's column.
+pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
+    lines::write(out, &document(view))
+}
+
+pub(crate) fn document<'a>(view: &View<'a>) -> Document<'a> {
+    let keys = view.profile.columns.iter().map(|c| c.name()).collect();
+    Document { view: *view, keys, frames: FrameTable::of(view.profile) }
+}
+
+impl Serialize for Document<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let profile = self.view.profile;
+        let column = |c: &Column| ColumnLine {
+            name: c.name(),
+            unit: if c.unit == Unit::Bytes { "bytes" } else { "count" },
+            of_one_moment: c.of_one_moment,
+            exact_total: c.exact_total,
+        };
+        let focus = |(pattern, left)| FocusLine { pattern, left_out: figures(profile, left) };
+        let mut entries: Vec<(Entry, &[Value])> = profile.entries().collect();
+        entries.sort_by_key(|(_, values)| std::cmp::Reverse(values.get(self.view.column).map_or(0, |v| v.amount)));
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("schema", SCHEMA)?;
+        map.serialize_entry("title", &profile.title)?;
+        map.serialize_entry("time", &(profile.time_ns != 0).then(|| moment(profile.time_ns)))?;
+        map.serialize_entry("columns", &profile.columns.iter().map(column).collect::<Vec<_>>())?;
+        map.serialize_entry("total", &figures(profile, &profile.total()))?;
+        map.serialize_entry("focus", &self.view.focus.map(focus))?;
+        map.serialize_entry("frames", self.frames.lines())?;
+        let site = |(entry, values)| Site { of: self, entry, values };
+        map.serialize_entry("sites", &Each(|| entries.iter().copied().map(site)))?;
+        map.serialize_entry("gaps", &gaps(profile))?;
+        map.end()
+    }
+}
+
+/// A stack with labels.
+struct Site<'a> {
+    of: &'a Document<'a>,
+    entry: Entry,
+    values: &'a [Value],
+}
+
+impl Serialize for Site<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let profile = self.of.view.profile;
+        let (stack, truncated) = self.of.frames.stack(profile, self.entry.stack);
+        let error = |unit| {
+            let of_unit = profile.columns.iter().zip(self.values).find(|(c, _)| c.unit == unit);
+            of_unit.map_or(0, |(_, value)| value.error())
+        };
+        let labels = self.entry.labels;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("stack", &stack)?;
+        for (key, id) in [("category", labels.category), ("thread", labels.thread), ("class", labels.class)] {
+            if let Some(id) = id {
+                map.serialize_entry(key, profile.name_at(id))?;
+            }
+        }
+        map.serialize_entry("truncated", &truncated)?;
+        for (key, value) in self.of.keys.iter().zip(self.values) {
+            map.serialize_entry(key, &value.amount)?;
+        }
+        map.serialize_entry("error_bytes", &error(Unit::Bytes))?;
+        map.serialize_entry("error_count", &error(Unit::Count))?;
+        map.end()
+    }
+}
+
+fn figures(profile: &Profile, values: &[Value]) -> BTreeMap<String, i64> {
+    profile.columns.iter().zip(values).map(|(c, v)| (c.name(), v.amount)).collect()
+}
+
+fn gaps(profile: &Profile) -> Vec<GapLine<'_>> {
+    profile
+        .gaps
+        .iter()
+        .map(|g| GapLine { source: g.source.name(), reason: &g.reason, effect: &g.effect, remedy: &g.remedy })
+        .collect()
+}
+
+#[derive(Serialize)]
+struct DifferenceDocument<'a> {
+    schema: &'static str,
+    unit: &'static str,
+    measure: &'static str,
+    before: i64,
+    after: i64,
+    change: i64,
+    /// Of a site's change, in standard deviations: below it is noise.
+    deviations: f64,
+    counts: BTreeMap<&'static str, usize>,
+    frames: &'a [FrameLine],
+    sites: Vec<ChangedSite>,
+    gaps: Vec<GapLine<'a>>,
+}
+
+#[derive(Serialize)]
+struct ChangedSite {
+    stack: Vec<u32>,
+    truncated: bool,
+    verdict: &'static str,
+    before: i64,
+    after: i64,
+    change: i64,
+    noise_up_to: u64,
+}
+
+/// New stacks first; sites that are the same on both sides are counted, not listed.
+pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
+    let profile = &difference.profile;
+    let (before, after) = difference.total();
+    let of = |change: Change| difference.sites.iter().filter(move |s| s.change == change);
+    let changed = || difference.sites.iter().filter(|s| s.change != Change::Same);
+    let mut frames = FrameTable::default();
+    changed().for_each(|s| frames.add(profile, s.stack));
+    let site = |s: &SiteChange| {
+        let (stack, truncated) = frames.stack(profile, s.stack);
+        let (before, after) = (s.before.amount, s.after.amount);
+        ChangedSite {
+            stack,
+            truncated,
+            verdict: s.change.name(),
+            before,
+            after,
+            change: s.grown(),
+            noise_up_to: s.bound,
+        }
+    };
+    let document = DifferenceDocument {
+        schema: DIFFERENCE_SCHEMA,
+        unit: if profile.columns[0].unit == Unit::Bytes { "bytes" } else { "count" },
+        measure: difference.measure,
+        before: before.amount,
+        after: after.amount,
+        change: after.amount.saturating_sub(before.amount),
+        deviations: difference.deviations,
+        counts: Change::ALL.iter().map(|c| (c.name(), of(*c).count())).collect(),
+        frames: frames.lines(),
+        sites: changed().map(site).collect(),
+        gaps: gaps(profile),
+    };
+    lines::write(out, &document)
+}

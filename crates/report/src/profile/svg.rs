@@ -1,0 +1,318 @@
+//! A flame graph that is one SVG file: a picture without a script, interactive with the one inside.
+//!
+//! The root is on top, callees hang below their callers, as wide as what they hold; biggest first. Each box is
+//!
+//! ```text
+//! <g class="f j">                      its kind (native, java, …) or its change
+//!   <title>name ⏎ figures ⏎ where</title>   what pointing at it tells; no script needed
+//!   <rect x y width height/>
+//!   <text x y>name, cut to the box</text>
+//! </g>
+//! ```
+//! A box's caller is the last box before it in the row above: callees directly follow their callers.
+//! The script reads boxes from these elements, so nothing is written twice. Foreign text is in text nodes only, escaped,
+//! and the script writes it back by `textContent`: a name can't become markup.
+//!
+//! Colours: by kind of code; in a difference blue shrank, red grew, grey is noise. A difference's boxes are as wide as the larger of the
+//! two sides of the stacks in them, so that what is gone can still be seen.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::profile::{Difference, Kind, Tree, Unit, Value};
+
+use super::text::sum_words;
+use super::{View, amount, change, error, kind_words, moments_words, named, position, share};
+use crate::words;
+
+const WIDTH: f64 = 1200.0;
+const ROW: f64 = 18.0;
+/// Of the first row of boxes: title, figures, search, legend and details are above.
+const TOP: f64 = 102.0;
+const MARGIN: f64 = 10.0;
+/// Of the font's characters, which are all of one width.
+const CHARACTER: f64 = 6.63;
+/// Boxes narrower than this (in pixels of the whole picture) are left out, and counted. Zooming can't show them: a focus can.
+const NARROWEST: f64 = 0.15;
+/// And rows further down than this.
+const DEEPEST: usize = 400;
+
+const STYLE: &str = include_str!("svg.css");
+const SCRIPT: &str = include_str!("svg.js");
+
+pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
+    let tree = Tree::of_column(view.profile, view.column);
+    let total = view.profile.total();
+    let mut subtitle = sum_words(view, &total);
+    if let Some((pattern, left_out)) = view.focus {
+        let rest = amount(view.of(), left_out[view.column].amount);
+        subtitle += &format!(", below /{pattern}/; {rest} are elsewhere");
+    }
+    if let Some(words) = moments_words(view.profile, view.of()) {
+        subtitle += &format!("; {words}");
+    }
+    let kinds = Kind::ALL.iter().map(|k| (kind_class(*k), kind_words(*k))).collect();
+    Picture { view, tree: &tree, title: &view.profile.title, subtitle, legend: kinds, paint: &|_| None }.write(out)
+}
+
+/// The colours say by how much of its width a box grew or shrank.
+pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
+    let view = View { profile: &difference.profile, column: 1, focus: None };
+    let tree = Tree::new(&difference.profile, &[0, 1], |v| v[0].amount.max(v[1].amount));
+    let (before, after) = difference.total();
+    let grown = after.amount.saturating_sub(before.amount);
+    let column = view.of();
+    let (from, to) = (amount(column, before.amount), amount(column, after.amount));
+    let subtitle = format!(
+        "{}: {from} → {to} ({}); a box is as wide as the larger of both",
+        difference.measure,
+        change(column, grown)
+    );
+    let legend = vec![
+        ("s4", ""),
+        ("s2", "shrank"),
+        ("same", "same"),
+        ("g2", ""),
+        ("g4", "grew, darker: by more of its size"),
+        ("noise", "within the noise of estimates"),
+    ];
+    let title = format!("Difference: {}", difference.profile.title);
+    let paint = |values: &[Value]| Some(change_class(values, difference.deviations));
+    Picture { view: &view, tree: &tree, title: &title, subtitle, legend, paint: &paint }.write(out)
+}
+
+const fn kind_class(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Native => "n",
+        Kind::Java => "j",
+        Kind::Jit => "c",
+        Kind::Kernel => "o",
+        Kind::Unknown => "u",
+    }
+}
+
+/// Four steps each way: up to 10 %, 25 %, 50 % and above of the larger side.
+fn change_class(values: &[Value], deviations: f64) -> &'static str {
+    let grown = values[1].minus(values[0]);
+    let larger = values[0].amount.max(values[1].amount).max(1);
+    if grown.amount == 0 {
+        return "same";
+    }
+    if grown.amount.unsigned_abs() as f64 <= deviations * grown.variance.sqrt() {
+        return "noise";
+    }
+    let percent = share(grown.amount, larger).abs();
+    let step = [10.0, 25.0, 50.0].iter().filter(|limit| percent > **limit).count();
+    if grown.amount > 0 { ["g1", "g2", "g3", "g4"][step] } else { ["s1", "s2", "s3", "s4"][step] }
+}
+
+struct Picture<'a> {
+    view: &'a View<'a>,
+    tree: &'a Tree,
+    title: &'a str,
+    subtitle: String,
+    /// Classes and what they stand for.
+    legend: Vec<(&'static str, &'static str)>,
+    /// A box's class by its values; `None`: by the kind of code.
+    paint: &'a dyn Fn(&[Value]) -> Option<&'static str>,
+}
+
+struct Box {
+    node: usize,
+    x: f64,
+    width: f64,
+}
+
+impl Picture<'_> {
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let (boxes, left_out) = self.boxes();
+        let deepest = boxes.iter().map(|b| self.tree.nodes[b.node].depth).max().unwrap_or(0);
+        let height = TOP + (deepest + 1) as f64 * ROW + 30.0;
+        writeln!(
+            out,
+            r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" class="flame">"#
+        )?;
+        writeln!(out, "<style>{STYLE}</style>")?;
+        writeln!(out, r#"<rect class="paper" width="100%" height="100%"/>"#)?;
+        self.head(out, height, left_out)?;
+        writeln!(out, r#"<g class="boxes">"#)?;
+        for b in &boxes {
+            self.one(out, b)?;
+        }
+        writeln!(out, "</g>")?;
+        writeln!(out, "<script><![CDATA[\n{SCRIPT}]]></script>")?;
+        writeln!(out, "</svg>")
+    }
+
+    fn head(&self, out: &mut dyn Write, height: f64, left_out: usize) -> io::Result<()> {
+        let room = ((WIDTH - 2.0 * MARGIN) / CHARACTER) as usize;
+        let title = if self.title.is_empty() { "Flame graph" } else { self.title };
+        // The title's font is larger by a fifth, and the search field stands beside it.
+        writeln!(
+            out,
+            r#"<text class="title" x="{MARGIN}" y="22">{}</text>"#,
+            escaped(&shortened(title, room * 5 / 9))
+        )?;
+        writeln!(out, r#"<text x="{MARGIN}" y="41">{}</text>"#, escaped(&words::cut(&self.subtitle, room)))?;
+        let mut x = MARGIN;
+        for (class, words) in self.legend.iter().filter(|(class, _)| self.has(class)) {
+            writeln!(out, r#"<rect class="{class}" x="{x:.1}" y="50" width="14" height="11" rx="2"/>"#)?;
+            x += 18.0;
+            if !words.is_empty() {
+                writeln!(out, r#"<text class="small" x="{x:.1}" y="59.5">{words}</text>"#)?;
+                x += words.chars().count() as f64 * CHARACTER + 12.0;
+            }
+        }
+        writeln!(out, r#"<text class="name" x="{MARGIN}" y="80"></text>"#)?;
+        writeln!(out, r#"<text class="details" x="{MARGIN}" y="94"></text>"#)?;
+        writeln!(out, r#"<text class="matched small" x="{:.1}" y="59.5"></text>"#, WIDTH - MARGIN)?;
+        // Without a script there is nothing to type into: the field is added by it.
+        if left_out > 0 {
+            let boxes =
+                if left_out == 1 { "1 box is".into() } else { format!("{} boxes are", words::count(left_out as u64)) };
+            let text = format!("{boxes} too narrow or too deep to be drawn; a focus shows them");
+            writeln!(out, r#"<text class="small" x="{MARGIN}" y="{:.1}">{text}</text>"#, height - 10.0)?;
+        }
+        Ok(())
+    }
+
+    /// Whether any box has the class: legends name only what is there. A scale is shown whole.
+    fn has(&self, class: &str) -> bool {
+        let nodes = self.tree.nodes.iter().enumerate().skip(1);
+        (self.paint)(self.tree.values(0)).is_some() || nodes.into_iter().any(|(at, _)| self.class(at) == class)
+    }
+
+    fn class(&self, node: usize) -> &'static str {
+        let function = self.tree.nodes[node].function;
+        (self.paint)(self.tree.values(node)).unwrap_or_else(|| match function {
+            Some(f) => kind_class(self.view.profile.function_at(f).kind),
+            None => "root",
+        })
+    }
+
+    /// Each before its callees, these before its right neighbour: a box's caller is the last one before it in the row
+    /// above, as the script knows. And how many were left out.
+    fn boxes(&self) -> (Vec<Box>, usize) {
+        let whole = self.tree.nodes[0].weight;
+        if whole == 0 {
+            return (Vec::new(), 0);
+        }
+        let scale = (WIDTH - 2.0 * MARGIN) / whole as f64;
+        let mut boxes = Vec::new();
+        let mut open = vec![Box { node: 0, x: MARGIN, width: WIDTH - 2.0 * MARGIN }];
+        while let Some(b) = open.pop() {
+            let (first, mut x) = (open.len(), b.x);
+            for child in &self.tree.nodes[b.node].children {
+                let width = self.tree.nodes[*child].weight as f64 * scale;
+                if width >= NARROWEST && self.tree.nodes[*child].depth <= DEEPEST {
+                    open.push(Box { node: *child, x, width });
+                }
+                x += width;
+            }
+            open[first..].reverse();
+            boxes.push(b);
+        }
+        let drawn = self.tree.nodes.iter().filter(|n| n.weight > 0).count();
+        let left_out = drawn - boxes.len().min(drawn);
+        (boxes, left_out)
+    }
+
+    fn one(&self, out: &mut dyn Write, b: &Box) -> io::Result<()> {
+        let node = &self.tree.nodes[b.node];
+        let (x, y) = (b.x, TOP + node.depth as f64 * ROW);
+        let name = match node.function {
+            Some(f) => named(self.view.profile.function_at(f)),
+            None => "all".into(),
+        };
+        write!(out, r#"<g class="f {}"><title>{}"#, self.class(b.node), escaped(&name))?;
+        for line in self.details(b.node) {
+            write!(out, "\n{}", escaped(&line))?;
+        }
+        // A hair of paper between neighbours.
+        let width = if b.width > 3.0 { b.width - 0.6 } else { b.width };
+        write!(out, r#"</title><rect x="{x:.2}" y="{y:.0}" width="{width:.2}" height="{}"/>"#, ROW - 1.0)?;
+        let fitting = ((b.width - 6.0) / CHARACTER) as usize;
+        if fitting >= 3 {
+            let text = escaped(&fitted(&name, fitting));
+            write!(out, r#"<text x="{:.2}" y="{:.1}">{text}</text>"#, x + 3.0, y + 12.5)?;
+        }
+        writeln!(out, "</g>")
+    }
+
+    /// What pointing at a box tells, after its name.
+    fn details(&self, at: usize) -> Vec<String> {
+        let (profile, node) = (self.view.profile, &self.tree.nodes[at]);
+        let (column, values) = (self.view.of(), self.tree.values(at));
+        let mut lines = vec![];
+        if (self.paint)(values).is_some() {
+            let grown = values[1].minus(values[0]);
+            let (from, to) = (amount(column, values[0].amount), amount(column, values[1].amount));
+            lines.push(format!("{from} → {to} ({}{})", change(column, grown.amount), error(column, grown)));
+        } else {
+            let percent = share(values[0].amount, self.tree.values(0)[0].amount);
+            let mut line =
+                format!("{}{}, {percent:.1} % of all", amount(column, values[0].amount), error(column, values[0]));
+            if let (Some(other), Some(value)) = (profile.companion(self.view.column), values.get(1)) {
+                let joint = if profile.columns[other].unit == Unit::Bytes { ", " } else { " in " };
+                line += &format!("{joint}{}", amount(&profile.columns[other], value.amount));
+            }
+            let own = self.tree.own(at)[0].amount;
+            if own != 0 && own != values[0].amount {
+                line += &format!("; itself {}", amount(column, own));
+            }
+            lines.push(line);
+        }
+        if let (Some(function), Some(frame)) = (node.function, node.frame) {
+            let (function, frame) = (profile.function_at(function), profile.frame_at(frame));
+            let position = if node.several { String::new() } else { words::printable(&position(frame)) };
+            let inlined = if frame.inlined { "inlined" } else { "" };
+            let module = words::printable(&function.module);
+            let known = [kind_words(function.kind), inlined, &module, &position];
+            lines.push(known.iter().filter(|w| !w.is_empty()).copied().collect::<Vec<_>>().join(", "));
+        }
+        lines
+    }
+}
+
+/// A title that is too long for the picture keeps its end, which says which process it is.
+fn shortened(title: &str, room: usize) -> String {
+    let (long, end) = title.rfind(", pid ").map_or((title, ""), |at| title.split_at(at));
+    let end = words::cut(end, room / 2);
+    words::cut(long, room - end.chars().count()) + &end
+}
+
+/// A name in a box that is too narrow for it: of Java names the package goes first. The script does the same.
+fn fitted(name: &str, room: usize) -> String {
+    if name.chars().count() <= room {
+        return name.to_string();
+    }
+    let mut rest = name;
+    while let Some((part, after)) = rest.split_once('.') {
+        let is_package = part.starts_with(|c: char| c.is_ascii_lowercase())
+            && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_package {
+            break;
+        }
+        rest = after;
+    }
+    // Only what ends at a class is a package: `libc.so.6` isn't one.
+    words::cut(if rest.starts_with(|c: char| c.is_ascii_uppercase()) { rest } else { name }, room)
+}
+
+/// For text nodes and attributes of XML. Characters that XML 1.0 forbids are gone already: `words::printable`.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // Noncharacters and what XML has no form for.
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c if c.is_control() && c != '\n' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,167 @@
+//! A flight recording as a table: curves by their first and last reading, their ends, their peak and their growth.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::recording::{Figures, Growth, History, Measure};
+use plimsoll_observer::units::Bytes;
+
+use crate::words::{count, counted, cut, duration, moment_text, printable};
+
+/// Rows that belong together; the JSON has all of them, the text leaves out what is only of use to programs.
+pub struct Section {
+    pub id: &'static str,
+    pub title: &'static str,
+    pub rows: Vec<Row>,
+    in_text: bool,
+}
+
+pub struct Row {
+    pub name: String,
+    pub measure: Measure,
+    pub figures: Figures,
+}
+
+const PROCESS: [Measure; 10] = [
+    Measure::Rss,
+    Measure::LedgerRss,
+    Measure::Charged,
+    Measure::Limit,
+    Measure::TotalCommitted,
+    Measure::TotalLive,
+    Measure::HeapCommitted,
+    Measure::HeapOccupied,
+    Measure::Metaspace,
+    Measure::DirectBuffers,
+];
+
+/// Section, title, curves, shown in the text.
+const BY_NAME: [(&str, &str, Measure, bool); 6] = [
+    ("lines", "resident by line", Measure::Line, true),
+    ("lines-committed", "committed by line", Measure::LineCommitted, false),
+    ("categories", "committed by category", Measure::Committed, true),
+    ("categories-reserved", "reserved by category", Measure::Reserved, false),
+    ("categories-live", "live by category", Measure::Live, true),
+    ("categories-live-count", "live blocks by category", Measure::LiveCount, false),
+];
+
+/// Biggest last reading first.
+pub fn sections(history: &History) -> Vec<Section> {
+    let row = |measure: Measure, name: &str| {
+        let figures = history.of(measure).find(|(of, _)| *of == name)?.1.figures()?;
+        Some(Row { name: name.to_string(), measure, figures })
+    };
+    let process = PROCESS.iter().filter_map(|measure| row(*measure, "")).map(|mut row| {
+        row.name = row.measure.title().to_string();
+        row
+    });
+    let mut sections = vec![Section { id: "process", title: "process", rows: process.collect(), in_text: true }];
+    for (id, title, measure, in_text) in BY_NAME {
+        let mut rows: Vec<Row> = history.of(measure).filter_map(|(name, _)| row(measure, name)).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse((row.figures.last, row.figures.max)));
+        sections.push(Section { id, title, rows, in_text });
+    }
+    sections.retain(|section| !section.rows.is_empty());
+    sections
+}
+
+pub fn signed(value: f64) -> String {
+    let sign = if value < 0.0 { "-" } else { "+" };
+    format!("{sign}{}", Bytes(value.abs() as u64))
+}
+
+fn growth(growth: Option<Growth>) -> String {
+    growth.map_or("–".into(), |growth| {
+        format!("{} ({} to {})", signed(growth.per_hour), signed(growth.least), signed(growth.most))
+    })
+}
+
+/// `… to 21:45:00` where the day is the same.
+pub fn period(history: &History) -> String {
+    let [from, to] = [history.from_ns, history.to_ns].map(|ns| moment_text(ns.max(0) as u64));
+    let to = if from[..10] == to[..10] { &to[11..] } else { &to };
+    let length = duration((history.to_ns - history.from_ns).max(0) as u64);
+    format!("{} to {to}, {length}", from.trim_end_matches(" UTC"))
+}
+
+pub fn head(history: &History) -> String {
+    let process = &history.process;
+    let pid = process.pid.map_or(String::new(), |pid| format!("   pid {pid}"));
+    // HotSpot: `OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (…), built on …`.
+    let version = process.runtime_version.split_once('(').and_then(|(_, rest)| Some(rest.split_once(')')?.0));
+    let runtime = [process.runtime.as_str(), version.unwrap_or(&process.runtime_version)].join(" ");
+    let runtime = if runtime.trim().is_empty() { "process unknown" } else { runtime.trim() };
+    format!("{}{pid}   {}", cut(runtime, 90), cut(&process.command, 60)).trim_end().to_string()
+}
+
+pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
+    writeln!(out, "recording of {}", head(history))?;
+    let open = history.chunks.iter().filter(|chunk| !chunk.is_finished).count();
+    let open = match (open, history.chunks.len()) {
+        (0, _) => String::new(),
+        (1, 1) => ", never finished".into(),
+        (open, _) => format!(", {open} of them never finished"),
+    };
+    let chunks = counted(history.chunks.len() as u64, "chunk");
+    let events = counted(history.counts.values().sum(), "event");
+    writeln!(out, "{}   {chunks}{open}, {events}", period(history))?;
+    let sections = sections(history);
+    for section in sections.iter().filter(|section| section.in_text) {
+        writeln!(
+            out,
+            "\n{:28} {:>10} {:>10} {:>10} {:>10} {:>10}   growth an hour (95 % interval)",
+            section.title, "first", "last", "min", "max", "peak"
+        )?;
+        for row in &section.rows {
+            let f = &row.figures;
+            // What is never there has no line in the text.
+            if f.max == 0 && f.peak == 0 {
+                continue;
+            }
+            let [first, last, min, max, peak] = [f.first, f.last, f.min, f.max, f.peak].map(|n| Bytes(n).to_string());
+            let name = cut(&row.name, 28);
+            writeln!(out, "{name:28} {first:>10} {last:>10} {min:>10} {max:>10} {peak:>10}   {}", growth(f.growth))?;
+        }
+    }
+    let has_growth = sections.iter().flat_map(|section| &section.rows).any(|row| row.figures.growth.is_some());
+    match has_growth {
+        true => writeln!(
+            out,
+            "\ngrowth: least squares over the means of 24 equal slices of time; Student's interval, widened by the residuals' correlation"
+        )?,
+        false => writeln!(out, "\ngrowth: given from one minute and six readings on")?,
+    }
+    verdicts(out, history)?;
+    for gap in &history.gaps {
+        write!(out, "gap: {}; {}", printable(&gap.reason), printable(&gap.effect))?;
+        match gap.remedy.as_str() {
+            "" => writeln!(out)?,
+            remedy => writeln!(out, "; {}", printable(remedy))?,
+        }
+    }
+    if history.more_gaps > 0 {
+        writeln!(out, "and {} more gaps", count(history.more_gaps))?;
+    }
+    Ok(())
+}
+
+fn verdicts(out: &mut dyn Write, history: &History) -> io::Result<()> {
+    for span in &history.verdicts {
+        let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64)[11..19].to_string());
+        let how = if span.is_derived { "concluded from the curves" } else { "recorded" };
+        let bytes = match (span.first_bytes, span.last_bytes) {
+            (first, last) if first == last => last.to_string(),
+            (first, last) => format!("{first} → {last}"),
+        };
+        let id = printable(&span.id);
+        let severity = printable(&span.severity);
+        writeln!(out, "\n! {id}  {severity}, {first} to {last}, {bytes}, {how}")?;
+        writeln!(out, "  {}", printable(&span.summary))?;
+        if !span.remedy.is_empty() {
+            writeln!(out, "  {}", printable(&span.remedy))?;
+        }
+    }
+    if !history.verdicts.is_empty() {
+        writeln!(out)?;
+    }
+    Ok(())
+}

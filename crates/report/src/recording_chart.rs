@@ -1,0 +1,434 @@
+//! Curves of a recording as a self-contained SVG: axes in MiB and clock time (UTC), a reading in force until the next.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::recording::{History, Measure, Series};
+use plimsoll_observer::units::Bytes;
+
+use crate::recording::{head, period, signed};
+use crate::words::{count, cut, moment};
+
+/// The charts by name: what `--chart` takes, the help says and docs/cli.md lists.
+macro_rules! charts {
+    ($($variant:ident $name:literal $help:literal)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Chart { $($variant),* }
+        impl Chart {
+            pub const ALL: &'static [Chart] = &[$(Chart::$variant),*];
+            pub const fn name(self) -> &'static str {
+                match self { $(Chart::$variant => $name),* }
+            }
+            pub const fn help(self) -> &'static str {
+                match self { $(Chart::$variant => $help),* }
+            }
+        }
+    };
+}
+
+charts! {
+    RssGap "rss-gap" "RSS beside the committed Java heap, the gap between them shaded"
+    Categories "categories" "Committed memory by category, stacked, and RSS over it"
+    Lines "lines" "Resident memory by line of the ledger, stacked: together they are RSS (recordings of plimsoll record)"
+    Growth "growth" "Growth an hour of each category and line, with its 95 % interval"
+}
+
+const WIDTH: f64 = 1040.0;
+const HEIGHT: f64 = 460.0;
+const LEFT: f64 = 84.0;
+const RIGHT: f64 = 250.0;
+const TOP: f64 = 64.0;
+const BOTTOM: f64 = 52.0;
+/// Columns that readings are gathered in: more than a screen resolves says nothing.
+const COLUMNS: usize = 600;
+/// Curves of a stack; the rest is one.
+const LAYERS: usize = 8;
+const MIB: f64 = 1048576.0;
+
+/// Okabe and Ito's colours, which people with colour blindness tell apart; black stays for RSS.
+const COLOURS: [&str; 9] =
+    ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#BBBBBB"];
+const RSS: &str = "#111111";
+
+/// What the recording lacks for a chart is one sentence.
+pub fn write(out: &mut dyn Write, history: &History, chart: Chart) -> io::Result<Result<(), String>> {
+    let drawn = match chart {
+        Chart::RssGap => rss_gap(history),
+        Chart::Categories => stacked(history, Measure::Committed, "committed by category"),
+        Chart::Lines => stacked(history, Measure::Line, "resident by line"),
+        Chart::Growth => growth(history),
+    };
+    match drawn {
+        Ok(svg) => out.write_all(svg.as_bytes()).map(Ok),
+        Err(lack) => Ok(Err(lack)),
+    }
+}
+
+/// The first chart that the recording has the curves for.
+pub fn default_chart(history: &History) -> Chart {
+    match (history.rss(), history.java_heap()) {
+        (Some(_), Some(_)) => Chart::RssGap,
+        _ if history.of(Measure::Line).next().is_some() => Chart::Lines,
+        _ => Chart::Categories,
+    }
+}
+
+/// Text of a recording in XML: escaped, and without characters that XML 1.0 doesn't have.
+fn xml(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in crate::words::printable(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The reading in force in each column; None before the first.
+fn columns(series: &Series, from: i64, to: i64) -> Vec<Option<f64>> {
+    let width = (to - from).max(1) as f64;
+    let mut columns = vec![None; COLUMNS];
+    for point in series.points() {
+        let place = ((point.end_ns.saturating_sub(from)) as f64 / width * (COLUMNS - 1) as f64).round();
+        columns[place.clamp(0.0, (COLUMNS - 1) as f64) as usize] =
+            Some(if point.count == 1 { point.last as f64 } else { point.mean() });
+    }
+    let mut before = None;
+    for column in &mut columns {
+        before = column.or(before);
+        *column = before;
+    }
+    columns
+}
+
+struct Plot {
+    svg: String,
+    from: i64,
+    to: i64,
+    top: f64,
+    legend: f64,
+}
+
+fn x(column: usize) -> f64 {
+    LEFT + (WIDTH - LEFT - RIGHT) * column as f64 / (COLUMNS - 1) as f64
+}
+
+impl Plot {
+    fn new(history: &History, title: &str, highest: f64) -> Plot {
+        let mut plot = Plot {
+            svg: frame(history, title, HEIGHT),
+            from: history.from_ns,
+            to: history.to_ns,
+            top: 1.0,
+            legend: TOP + 6.0,
+        };
+        plot.scale(highest);
+        plot.clock();
+        plot
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value / self.top)
+    }
+
+    /// 1, 2 or 5 times a power of ten MiB, at most six lines, from zero on.
+    fn scale(&mut self, highest: f64) {
+        let rough = (highest / MIB).max(0.001) / 5.0;
+        let power = 10f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|n| n * power).find(|step| *step >= rough).unwrap_or(power);
+        let lines = ((highest / MIB) / step).ceil().max(1.0) as usize;
+        self.top = lines as f64 * step * MIB;
+        for line in 0..=lines {
+            let value = line as f64 * step;
+            let y = self.y(value * MIB);
+            let label = if step >= 1.0 { count(value.round() as u64) } else { format!("{value:.3}") };
+            let label = if step >= 1.0 { label } else { label.trim_end_matches('0').trim_end_matches('.').to_string() };
+            self.svg += &format!(
+                "<line x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#dddddd\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>\n",
+                WIDTH - RIGHT,
+                LEFT - 8.0,
+                y + 4.0
+            );
+        }
+        self.svg += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"#555\">MiB</text>\n",
+            LEFT - 8.0,
+            TOP - 12.0
+        );
+    }
+
+    /// Round moments of the clock, at most eight.
+    fn clock(&mut self) {
+        const SECOND: i64 = 1_000_000_000;
+        const STEPS: [i64; 26] = [
+            1,
+            2,
+            5,
+            10,
+            15,
+            30,
+            60,
+            120,
+            300,
+            600,
+            900,
+            1800,
+            3600,
+            7200,
+            10_800,
+            21_600,
+            43_200,
+            86_400,
+            172_800,
+            432_000,
+            864_000,
+            2_592_000,
+            7_776_000,
+            31_536_000,
+            315_360_000,
+            3_153_600_000,
+        ];
+        let range = (self.to - self.from).max(1);
+        let step = STEPS.iter().map(|step| step * SECOND).find(|step| range / step <= 8).unwrap_or(range);
+        // Less than two seconds: the ends.
+        let step = if range < 2 * SECOND { (range / 2).max(1) } else { step };
+        let mut at = self.from.div_euclid(step) * step;
+        let bottom = HEIGHT - BOTTOM;
+        while at <= self.to {
+            if at >= self.from {
+                let share = (at - self.from) as f64 / range as f64;
+                let x = LEFT + (WIDTH - LEFT - RIGHT) * share;
+                let text = moment(at.max(0) as u64);
+                let label = match () {
+                    () if range > 86_400 * SECOND => format!("{} {}", &text[5..10], &text[11..16]),
+                    () if step % (60 * SECOND) == 0 => text[11..16].to_string(),
+                    () if step % SECOND == 0 => text[11..19].to_string(),
+                    () => text[11..23].to_string(),
+                };
+                self.svg += &format!(
+                    "<line x1=\"{x:.1}\" y1=\"{bottom}\" x2=\"{x:.1}\" y2=\"{:.1}\" stroke=\"#888\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text>\n",
+                    bottom + 5.0,
+                    bottom + 20.0
+                );
+            }
+            at += step;
+        }
+        let day = &moment(self.from.max(0) as u64)[..10];
+        self.svg += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"#555\">{day}, UTC</text>\n",
+            LEFT + (WIDTH - LEFT - RIGHT) / 2.0,
+            bottom + 40.0
+        );
+    }
+
+    /// `x y` of each column where the curve turns: between two equal neighbours nothing does.
+    fn turns(&self, values: &[Option<f64>]) -> Vec<String> {
+        let is_turn =
+            |i: usize| i == 0 || i + 1 == values.len() || values[i - 1] != values[i] || values[i + 1] != values[i];
+        let there = values.iter().enumerate().filter(|(i, _)| is_turn(*i));
+        there.filter_map(|(i, v)| Some(format!("{:.1} {:.1}", x(i), self.y((*v)?)))).collect()
+    }
+
+    fn line(&mut self, values: &[Option<f64>], colour: &str, width: f64, dash: &str) {
+        self.svg += &format!(
+            "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\" stroke-linejoin=\"round\"{dash}/>\n",
+            self.turns(values).join("L")
+        );
+    }
+
+    /// Between two curves, where the upper is above.
+    fn area(&mut self, lower: &[Option<f64>], upper: &[Option<f64>], fill: &str, opacity: f64) {
+        let both = || lower.iter().zip(upper).map(|(lower, upper)| lower.zip(*upper));
+        let tops: Vec<Option<f64>> = both().map(|both| both.map(|(lower, upper)| upper.max(lower))).collect();
+        let bottoms: Vec<Option<f64>> = both().map(|both| both.map(|(lower, _)| lower)).collect();
+        let path: Vec<String> = self.turns(&tops).into_iter().chain(self.turns(&bottoms).into_iter().rev()).collect();
+        if !path.is_empty() {
+            let path = path.join("L");
+            self.svg += &format!("<path d=\"M{path}Z\" fill=\"{fill}\" fill-opacity=\"{opacity}\" stroke=\"none\"/>\n");
+        }
+    }
+
+    fn name(&mut self, colour: &str, name: &str, more: &str) {
+        let left = WIDTH - RIGHT + 16.0;
+        self.svg += &format!(
+            "<rect x=\"{left}\" y=\"{:.1}\" width=\"12\" height=\"12\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{:.1}\">{}</text><text x=\"{:.1}\" y=\"{:.1}\" fill=\"#555\">{}</text>\n",
+            self.legend - 10.0,
+            left + 18.0,
+            self.legend,
+            xml(&cut(name, 26)),
+            left + 18.0,
+            self.legend + 14.0,
+            xml(more)
+        );
+        self.legend += 36.0;
+    }
+
+    fn end(mut self) -> String {
+        self.svg += "</svg>\n";
+        self.svg
+    }
+}
+
+fn frame(history: &History, title: &str, height: f64) -> String {
+    let subtitle = format!("{}   {}", head(history), period(history));
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"system-ui, 'DejaVu Sans', sans-serif\" font-size=\"12\" fill=\"#222\">\n<title>{}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n<text x=\"{LEFT}\" y=\"22\" font-size=\"16\" font-weight=\"600\">{}</text>\n<text x=\"{LEFT}\" y=\"40\" fill=\"#555\">{}</text>\n",
+        xml(title),
+        xml(title),
+        xml(&cut(&subtitle, 150))
+    )
+}
+
+fn highest<'v>(curves: impl Iterator<Item = &'v Vec<Option<f64>>>) -> f64 {
+    curves.flatten().flatten().fold(0.0, |highest: f64, value| highest.max(*value))
+}
+
+fn ends(values: &[Option<f64>]) -> (f64, f64) {
+    let mut there = values.iter().flatten();
+    let first = there.next().copied().unwrap_or(0.0);
+    (first, there.next_back().copied().unwrap_or(first))
+}
+
+fn from_to(values: &[Option<f64>]) -> String {
+    let (first, last) = ends(values);
+    let bytes = |value: f64| Bytes(value.max(0.0) as u64);
+    format!("{} → {} ({})", bytes(first), bytes(last), signed(last - first))
+}
+
+const NO_RSS: &str = "the recording has no RSS over time: jdk.ResidentSetSize is there from JDK 21 on, native images lack it; plimsoll record PID -o FILE.jfr records it of every process";
+
+fn rss_gap(history: &History) -> Result<String, String> {
+    let rss = history.rss().ok_or(NO_RSS)?;
+    let heap = history.java_heap().ok_or(
+        "the recording has no committed Java heap: start the JVM with -XX:NativeMemoryTracking=summary, enable jdk.GCHeapSummary, or use plimsoll record",
+    )?;
+    let [rss, heap] = [rss, heap].map(|series| columns(series, history.from_ns, history.to_ns));
+    let limit = history.one(Measure::Limit).map(|series| columns(series, history.from_ns, history.to_ns));
+    let top = highest([&rss, &heap].into_iter().chain(&limit));
+    let mut plot = Plot::new(history, "RSS and committed Java heap", top);
+    let zero = vec![Some(0.0); COLUMNS];
+    plot.area(&zero, &heap, COLOURS[0], 0.15);
+    plot.area(&heap, &rss, COLOURS[5], 0.35);
+    plot.line(&heap, COLOURS[0], 2.0, "");
+    plot.line(&rss, RSS, 2.0, "");
+    let gap: Vec<Option<f64>> = heap.iter().zip(&rss).map(|(heap, rss)| Some((*rss)? - (*heap)?)).collect();
+    plot.name(RSS, "RSS", &from_to(&rss));
+    plot.name(COLOURS[0], "Java heap, committed", &from_to(&heap));
+    let (first, last) = ends(&gap);
+    // A heap that is committed and not yet touched is above RSS: the gap is then negative, and nothing is shaded.
+    plot.name("#EDA883", "gap: RSS above the heap", &format!("{} → {}", signed(first), signed(last)));
+    if let Some(limit) = limit {
+        plot.line(&limit, "#B00020", 1.5, " stroke-dasharray=\"6 4\"");
+        plot.name("#B00020", "memory limit", &Bytes(ends(&limit).1 as u64).to_string());
+    }
+    Ok(plot.end())
+}
+
+fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, String> {
+    let mut layers: Vec<(String, Vec<Option<f64>>, f64)> = history
+        .of(measure)
+        .filter_map(|(name, series)| {
+            let mean = series.figures().filter(|figures| figures.max > 0)?.mean;
+            Some((name.to_string(), columns(series, history.from_ns, history.to_ns), mean))
+        })
+        .collect();
+    if layers.is_empty() {
+        return Err(match measure {
+            Measure::Line => "the recording has no ledger lines: those of plimsoll record have them".into(),
+            _ => {
+                "the recording has no jdk.NativeMemoryUsage: start the JVM with -XX:NativeMemoryTracking=summary".into()
+            }
+        });
+    }
+    layers.sort_by(|one, other| other.2.total_cmp(&one.2));
+    if layers.len() > LAYERS + 1 {
+        let rest = layers.split_off(LAYERS);
+        let mut sum = vec![None; COLUMNS];
+        for (_, values, _) in &rest {
+            sum.iter_mut().zip(values).filter(|(_, v)| v.is_some()).for_each(|(sum, v)| {
+                *sum = Some(sum.unwrap_or(0.0) + v.unwrap_or(0.0));
+            });
+        }
+        layers.push((format!("{} others", rest.len()), sum, 0.0));
+    }
+    // Nothing is drawn before the first reading.
+    let zero = (0..COLUMNS).map(|column| layers.iter().any(|layer| layer.1[column].is_some()).then_some(0.0));
+    let mut sums: Vec<Vec<Option<f64>>> = vec![zero.collect()];
+    for (_, values, _) in &layers {
+        let below = &sums[sums.len() - 1];
+        sums.push(below.iter().zip(values).map(|(below, v)| Some((*below)? + v.unwrap_or(0.0))).collect());
+    }
+    // The lines of a ledger sum to the RSS of their own reading.
+    let of_ledger = history.one(Measure::LedgerRss).filter(|_| measure == Measure::Line);
+    let rss = of_ledger.or(history.rss()).map(|series| columns(series, history.from_ns, history.to_ns));
+    let mut plot = Plot::new(history, &format!("Memory {title}"), highest(sums.last().into_iter().chain(&rss)));
+    for (number, _) in layers.iter().enumerate() {
+        plot.area(&sums[number], &sums[number + 1], COLOURS[number % COLOURS.len()], 0.8);
+    }
+    if let Some(rss) = &rss {
+        plot.line(rss, RSS, 2.0, "");
+        plot.name(RSS, "RSS", &from_to(rss));
+    }
+    // The legend from the top of the stack down.
+    for (number, (name, values, _)) in layers.iter().enumerate().rev() {
+        plot.name(COLOURS[number % COLOURS.len()], name, &from_to(values));
+    }
+    Ok(plot.end())
+}
+
+/// Bars from zero, the interval as a line across the end.
+fn growth(history: &History) -> Result<String, String> {
+    let measures = [Measure::Rss, Measure::TotalCommitted, Measure::Line, Measure::Committed];
+    let mut rows = vec![];
+    for measure in measures {
+        for (name, series) in history.of(measure) {
+            let Some(growth) = series.figures().and_then(|figures| figures.growth) else { continue };
+            let name =
+                if name.is_empty() { measure.title().to_string() } else { format!("{name}, {}", measure.title()) };
+            rows.push((name, growth));
+        }
+    }
+    rows.sort_by(|one, other| other.1.per_hour.abs().total_cmp(&one.1.per_hour.abs()));
+    rows.truncate(20);
+    if rows.is_empty() {
+        return Err("the recording is too short for growth an hour: a minute and six readings are needed".into());
+    }
+    let height = TOP + BOTTOM + rows.len() as f64 * 24.0;
+    let mut svg = frame(history, "Growth an hour, with its 95 % interval", height);
+    let ends = |f: fn(f64, f64) -> f64| rows.iter().fold(0.0, |end, (_, g)| f(f(end, g.least), f(g.most, g.per_hour)));
+    let (low, high) = (ends(f64::min), ends(f64::max));
+    let (left, right) = (LEFT + 190.0, WIDTH - 210.0);
+    let x = |value: f64| left + (right - left) * (value - low) / (high - low).max(1.0);
+    for (number, (name, growth)) in rows.iter().enumerate() {
+        let y = TOP + 10.0 + number as f64 * 24.0;
+        let (from, to) = (x(growth.per_hour.min(0.0)), x(growth.per_hour.max(0.0)));
+        let colour = if growth.is_up() { COLOURS[5] } else { COLOURS[8] };
+        svg += &format!(
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"12\" fill=\"{colour}\"/><line x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\" stroke=\"#111\" stroke-width=\"1.5\"/><text x=\"{:.1}\" y=\"{:.1}\" fill=\"#555\">{} ({} to {})</text>\n",
+            left - 10.0,
+            y + 4.0,
+            xml(&cut(name, 36)),
+            y - 6.0,
+            (to - from).max(0.5),
+            x(growth.least),
+            x(growth.most),
+            right + 12.0,
+            y + 4.0,
+            signed(growth.per_hour),
+            signed(growth.least),
+            signed(growth.most)
+        );
+    }
+    let bottom = height - BOTTOM + 10.0;
+    svg += &format!(
+        "<line x1=\"{0:.1}\" y1=\"{TOP}\" x2=\"{0:.1}\" y2=\"{bottom:.1}\" stroke=\"#888\"/><text x=\"{0:.1}\" y=\"{1:.1}\" text-anchor=\"middle\">0</text>\n<text x=\"{LEFT}\" y=\"{2:.1}\" fill=\"#555\">coloured: surely growing (the whole interval is above 0)</text>\n</svg>\n",
+        x(0.0),
+        bottom + 16.0,
+        bottom + 34.0
+    );
+    Ok(svg)
+}

@@ -1,0 +1,96 @@
+//! Two recordings side by side: the same curves, their last reading and their highest.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use plimsoll_observer::recording::{Figures, History, Measure};
+use plimsoll_observer::units::Bytes;
+
+use crate::recording::{head, period, sections, signed};
+use crate::words::{cut, printable};
+
+/// One curve; None on the side that doesn't have it.
+pub struct Change {
+    pub name: String,
+    pub measure: Measure,
+    pub before: Option<Figures>,
+    pub after: Option<Figures>,
+}
+
+impl Change {
+    pub fn of(&self, figure: impl Fn(&Figures) -> u64) -> i64 {
+        let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
+        after.wrapping_sub(before) as i64
+    }
+}
+
+/// By section: id, title, curves, the biggest change of the last reading first.
+pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static str, Vec<Change>)> {
+    type ByCurve = BTreeMap<(Measure, String), Change>;
+    let mut found: Vec<(&str, &str, ByCurve)> = vec![];
+    for (is_after, history) in [(false, before), (true, after)] {
+        for section in sections(history) {
+            let place = match found.iter().position(|(id, ..)| *id == section.id) {
+                Some(place) => place,
+                None => {
+                    found.push((section.id, section.title, BTreeMap::new()));
+                    found.len() - 1
+                }
+            };
+            for row in section.rows {
+                let change = found[place].2.entry((row.measure, row.name.clone())).or_insert(Change {
+                    name: row.name,
+                    measure: row.measure,
+                    before: None,
+                    after: None,
+                });
+                *(if is_after { &mut change.after } else { &mut change.before }) = Some(row.figures);
+            }
+        }
+    }
+    let sorted = |changes: ByCurve| {
+        let mut changes: Vec<Change> = changes.into_values().collect();
+        changes.sort_by_key(|change| {
+            let [last, max] = [change.of(|figures| figures.last), change.of(|figures| figures.max)];
+            std::cmp::Reverse((last.unsigned_abs(), max.unsigned_abs()))
+        });
+        changes
+    };
+    found.into_iter().map(|(id, title, changes)| (id, title, sorted(changes))).collect()
+}
+
+pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Result<()> {
+    for (name, history) in [("before", before), ("after ", after)] {
+        writeln!(out, "{name}  {}   {}", head(history), period(history))?;
+    }
+    for (id, title, changes) in changes(before, after) {
+        if id.ends_with("-reserved") || id.ends_with("-count") || id == "lines-committed" {
+            continue;
+        }
+        writeln!(
+            out,
+            "\n{title:28} {:>10} {:>10} {:>11}   {:>10} {:>10} {:>11}",
+            "last", "then", "change", "max", "then", "change"
+        )?;
+        for change in changes {
+            let side = |figures: &Option<Figures>, figure: fn(&Figures) -> u64| {
+                figures.as_ref().map_or("–".into(), |figures| Bytes(figure(figures)).to_string())
+            };
+            let column = |figure: fn(&Figures) -> u64| {
+                let (one, other) = (side(&change.before, figure), side(&change.after, figure));
+                format!("{one:>10} {other:>10} {:>11}", signed(change.of(figure) as f64))
+            };
+            if change.before.iter().chain(&change.after).all(|figures| figures.max == 0) {
+                continue;
+            }
+            let (last, max) = (column(|figures| figures.last), column(|figures| figures.max));
+            writeln!(out, "{:28} {last}   {max}", cut(&change.name, 28))?;
+        }
+    }
+    for (name, history) in [("before", before), ("after", after)] {
+        for gap in &history.gaps {
+            writeln!(out, "gap ({name}): {}; {}", printable(&gap.reason), printable(&gap.effect))?;
+        }
+    }
+    Ok(())
+}

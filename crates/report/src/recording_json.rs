@@ -1,0 +1,245 @@
+//! Schemas `plimsoll.recording/1` and `plimsoll.recording-diff/1`, documented in docs/json.md.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::recording::{Figures, History, Measure};
+use serde::Serialize;
+
+use crate::recording::sections;
+use crate::recording_diff::{Change, changes};
+use crate::words::moment;
+
+pub const SCHEMA: &str = "plimsoll.recording/1";
+pub const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
+
+#[derive(Serialize)]
+struct Recording<'h> {
+    schema: &'static str,
+    process: Process<'h>,
+    begin: String,
+    end: String,
+    from: String,
+    to: String,
+    chunks: Vec<Chunk>,
+    events: u64,
+    series: Vec<Series<'h>>,
+    verdicts: Vec<Verdict<'h>>,
+    gaps: Vec<Gap<'h>>,
+    more_gaps: u64,
+}
+
+#[derive(Serialize)]
+struct Process<'h> {
+    pid: Option<u64>,
+    command: &'h str,
+    runtime: &'h str,
+    runtime_version: &'h str,
+}
+
+#[derive(Serialize)]
+struct Chunk {
+    file: Option<String>,
+    offset: u64,
+    bytes: u64,
+    begin: String,
+    end: String,
+    finished: bool,
+}
+
+#[derive(Serialize)]
+struct Series<'h> {
+    section: &'static str,
+    measure: &'static str,
+    name: String,
+    unit: &'static str,
+    #[serde(flatten)]
+    figures: Numbers,
+    points: Vec<Point>,
+    #[serde(skip)]
+    _history: std::marker::PhantomData<&'h ()>,
+}
+
+#[derive(Serialize)]
+struct Numbers {
+    readings: u64,
+    first: u64,
+    last: u64,
+    min: u64,
+    max: u64,
+    mean: f64,
+    peak: u64,
+    growth_per_hour: Option<f64>,
+    growth_least: Option<f64>,
+    growth_most: Option<f64>,
+}
+
+/// Milliseconds since the epoch, value; where many readings are one point, their mean and their ends.
+#[derive(Serialize)]
+struct Point {
+    time_ms: i64,
+    value: f64,
+    min: u64,
+    max: u64,
+}
+
+#[derive(Serialize)]
+struct Verdict<'h> {
+    id: &'h str,
+    severity: &'h str,
+    first: String,
+    last: String,
+    first_bytes: u64,
+    last_bytes: u64,
+    most_bytes: u64,
+    summary: &'h str,
+    remedy: &'h str,
+    origin: &'static str,
+}
+
+#[derive(Serialize)]
+struct Gap<'h> {
+    source: &'static str,
+    reason: &'h str,
+    effect: &'h str,
+    remedy: &'h str,
+}
+
+fn time(ns: i64) -> String {
+    moment(ns.max(0) as u64)
+}
+
+fn numbers(figures: &Figures) -> Numbers {
+    Numbers {
+        readings: figures.readings,
+        first: figures.first,
+        last: figures.last,
+        min: figures.min,
+        max: figures.max,
+        mean: figures.mean,
+        peak: figures.peak,
+        growth_per_hour: figures.growth.map(|growth| growth.per_hour),
+        growth_least: figures.growth.map(|growth| growth.least),
+        growth_most: figures.growth.map(|growth| growth.most),
+    }
+}
+
+fn process(history: &History) -> Process<'_> {
+    let of = &history.process;
+    Process { pid: of.pid, command: &of.command, runtime: &of.runtime, runtime_version: &of.runtime_version }
+}
+
+fn gaps(history: &History) -> Vec<Gap<'_>> {
+    let gaps = history.gaps.iter();
+    gaps.map(|gap| Gap { source: gap.source.name(), reason: &gap.reason, effect: &gap.effect, remedy: &gap.remedy })
+        .collect()
+}
+
+pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
+    let mut series = vec![];
+    for section in sections(history) {
+        for row in section.rows {
+            let name = if section.id == "process" { "" } else { row.name.as_str() };
+            let curve = history.of(row.measure).find(|(of, _)| *of == name).map(|(_, series)| series.points());
+            let point = |point: &plimsoll_observer::recording::Point| Point {
+                time_ms: point.begin_ns.div_euclid(1_000_000),
+                value: point.mean(),
+                min: point.min,
+                max: point.max,
+            };
+            series.push(Series {
+                section: section.id,
+                measure: row.measure.id(),
+                unit: if row.measure == Measure::LiveCount { "blocks" } else { "bytes" },
+                figures: numbers(&row.figures),
+                points: curve.unwrap_or_default().iter().map(point).collect(),
+                name: row.name,
+                _history: std::marker::PhantomData,
+            });
+        }
+    }
+    let chunk = |chunk: &plimsoll_observer::source::jfr::ChunkSummary| Chunk {
+        file: chunk.file.as_ref().map(|file| file.display().to_string()),
+        offset: chunk.offset,
+        bytes: chunk.bytes,
+        begin: time(chunk.begin_ns),
+        end: time(chunk.end_ns),
+        finished: chunk.is_finished,
+    };
+    let verdicts = history.verdicts.iter().map(|span| Verdict {
+        id: &span.id,
+        severity: &span.severity,
+        first: time(span.first_ns),
+        last: time(span.last_ns),
+        first_bytes: span.first_bytes.0,
+        last_bytes: span.last_bytes.0,
+        most_bytes: span.most_bytes.0,
+        summary: &span.summary,
+        remedy: &span.remedy,
+        origin: if span.is_derived { "derived" } else { "recorded" },
+    });
+    let report = Recording {
+        schema: SCHEMA,
+        process: process(history),
+        begin: time(history.begin_ns),
+        end: time(history.end_ns),
+        from: time(history.from_ns),
+        to: time(history.to_ns),
+        chunks: history.chunks.iter().map(chunk).collect(),
+        events: history.counts.values().sum(),
+        series,
+        verdicts: verdicts.collect(),
+        gaps: gaps(history),
+        more_gaps: history.more_gaps,
+    };
+    serde_json::to_writer_pretty(&mut *out, &report)?;
+    writeln!(out)
+}
+
+#[derive(Serialize)]
+struct Diff<'h> {
+    schema: &'static str,
+    before: Side<'h>,
+    after: Side<'h>,
+    changes: Vec<ChangeLine>,
+}
+
+#[derive(Serialize)]
+struct Side<'h> {
+    process: Process<'h>,
+    from: String,
+    to: String,
+    gaps: Vec<Gap<'h>>,
+}
+
+#[derive(Serialize)]
+struct ChangeLine {
+    section: &'static str,
+    measure: &'static str,
+    name: String,
+    before: Option<Numbers>,
+    after: Option<Numbers>,
+    last_change: i64,
+    max_change: i64,
+    mean_change: f64,
+}
+
+pub fn write_diff(out: &mut dyn Write, before: &History, after: &History) -> io::Result<()> {
+    let side = |history| -> Side<'_> {
+        let history: &History = history;
+        Side { process: process(history), from: time(history.from_ns), to: time(history.to_ns), gaps: gaps(history) }
+    };
+    let line = |(section, change): (&'static str, Change)| ChangeLine {
+        section,
+        measure: change.measure.id(),
+        last_change: change.of(|figures| figures.last),
+        max_change: change.of(|figures| figures.max),
+        mean_change: change.after.map_or(0.0, |f| f.mean) - change.before.map_or(0.0, |f| f.mean),
+        before: change.before.as_ref().map(numbers),
+        after: change.after.as_ref().map(numbers),
+        name: change.name,
+    };
+    let all = changes(before, after).into_iter().flat_map(|(id, _, rows)| rows.into_iter().map(move |row| (id, row)));
+    let diff = Diff { schema: DIFF_SCHEMA, before: side(before), after: side(after), changes: all.map(line).collect() };
+    serde_json::to_writer_pretty(&mut *out, &diff)?;
+    writeln!(out)
+}

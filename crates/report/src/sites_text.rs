@@ -1,0 +1,192 @@
+//! Sites for a person: the biggest first, each with the function that asked for the memory and who called it. The
+//! allocator's own frames (`operator new`, `os::malloc`) are left out by whoever made the profile; long stacks are cut in
+//! the middle. What isn't listed is a line of its own, so that the sum stays whole.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::books::Books;
+use plimsoll_observer::profile::{By, Column, Entry, Focused, FrameId, Kind, Profile, Unit, Value};
+use plimsoll_observer::sites::{self, Detail, Sites};
+
+use crate::profile::{amount, called_at, error, moments_words};
+use crate::words::{self, count, counted, cut, duration, printable};
+
+/// Sites listed.
+const LINES: usize = 30;
+/// Frames of a stack: innermost ones, then the outermost.
+const INNER: usize = 16;
+const OUTER: usize = 2;
+/// Where a stack begins.
+const INDENT: usize = 12;
+
+/// What is listed and how.
+#[derive(Clone, Copy)]
+pub struct Choice<'a> {
+    pub column: usize,
+    /// Pattern and what lies outside it.
+    pub focus: Option<(&'a str, &'a Focused)>,
+    /// Every site, every frame.
+    pub all: bool,
+}
+
+pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>) -> io::Result<()> {
+    let profile = &of.profile;
+    let column = &profile.columns[choice.column];
+    let total = profile.total();
+    writeln!(out, "{}", printable(&profile.title))?;
+    writeln!(out, "{} sites by {}", books.mode.name(), measure_words(column.measure, column.unit))?;
+    if let Some((pattern, focused)) = choice.focus {
+        let elsewhere = amount(column, focused.left_out[choice.column].amount);
+        writeln!(out, "below /{}/; {elsewhere} are elsewhere", printable(pattern))?;
+    }
+    if let Some(words) = moments_words(profile, column) {
+        writeln!(out, "{words}")?;
+    }
+    writeln!(out)?;
+    let table = Table::of(profile, choice.column, total[choice.column].amount);
+    writeln!(out, "{}  site", table.head())?;
+    let groups = profile.group(By::Site, choice.column);
+    let groups: Vec<_> = groups.into_iter().filter(|g| g.values[choice.column].amount != 0).collect();
+    let shown = if choice.all { groups.len() } else { groups.len().min(LINES) };
+    for group in &groups[..shown] {
+        let Some(stack) = group.stack else { continue };
+        let members: Vec<(Entry, &[Value])> = profile.entries().filter(|(e, _)| e.stack == stack).collect();
+        let category = |e: &Entry| e.labels.category.map_or(String::new(), |c| cut(profile.name_at(c), 60));
+        if profile.frames_of(stack).is_empty() {
+            // Of each category: what no stack is known of has nothing else in common.
+            for (entry, values) in members.iter().filter(|(_, v)| v[choice.column].amount != 0) {
+                writeln!(out, "{}  {}, no stack", table.line(values), category(entry))?;
+            }
+            continue;
+        }
+        writeln!(
+            out,
+            "{}  {}",
+            table.line(&group.values),
+            members.first().map(|(e, _)| category(e)).unwrap_or_default()
+        )?;
+        frames(out, profile, profile.frames_of(stack), choice.all)?;
+        if let Some(detail) = members.iter().find_map(|(e, _)| of.details.get(e)) {
+            about(out, &group.values, detail)?;
+        }
+    }
+    if shown < groups.len() {
+        let mut rest = vec![Value::default(); profile.columns.len()];
+        for group in &groups[shown..] {
+            rest.iter_mut().zip(&group.values).for_each(|(sum, v)| *sum = sum.plus(*v));
+        }
+        writeln!(out, "{}  {}", table.line(&rest), counted((groups.len() - shown) as u64, "smaller site"))?;
+    }
+    writeln!(out, "{}  total", table.line(&total))?;
+    if books.mode == plimsoll_observer::books::Mode::Sampled {
+        writeln!(
+            out,
+            "\nFigures of sites are estimated from samples (± is half the 95 % interval); those of categories, callers and the\ntotal are counted. Exact sites: plimsoll run --sites exact."
+        )?;
+    }
+    for gap in &profile.gaps {
+        let remedy = if gap.remedy.is_empty() { String::new() } else { format!(": {}", printable(&gap.remedy)) };
+        writeln!(out, "gap ({}): {}; {}{remedy}", gap.source.name(), printable(&gap.reason), printable(&gap.effect))?;
+    }
+    Ok(())
+}
+
+fn measure_words(measure: &str, unit: Unit) -> String {
+    let unit = if unit == Unit::Bytes { "bytes" } else { "calls" };
+    format!("{} {unit}", measure.replace('_', " "))
+}
+
+/// The columns before a site.
+struct Table<'a> {
+    profile: &'a Profile,
+    column: usize,
+    whole: i64,
+    estimated: bool,
+}
+
+impl Table<'_> {
+    fn of(profile: &Profile, column: usize, whole: i64) -> Table<'_> {
+        let estimated = profile.entries().any(|(_, v)| v[column].variance > 0.0);
+        Table { profile, column, whole, estimated }
+    }
+
+    /// What stands beside the column: its parts, or the same in the other unit.
+    fn beside(&self) -> Vec<usize> {
+        if self.column == sites::HELD {
+            return vec![sites::LIVE, sites::LIVE_COUNT, sites::COMMITTED];
+        }
+        self.profile.companion(self.column).into_iter().collect()
+    }
+
+    fn head(&self) -> String {
+        let words = |c: usize| {
+            let column = &self.profile.columns[c];
+            match column.unit {
+                Unit::Bytes => column.measure.to_string(),
+                Unit::Count => format!("{}s", column.noun),
+            }
+        };
+        let beside: String = self.beside().into_iter().map(|c| format!(" {:>10}", words(c))).collect();
+        let error = if self.estimated { format!(" {:>9}", "± 95 %") } else { String::new() };
+        format!("{:>10}{error} {:>6}{beside}", words(self.column), "share")
+    }
+
+    fn line(&self, values: &[Value]) -> String {
+        let bare = |c: usize| Column { noun: "", ..self.profile.columns[c].clone() };
+        let value = values[self.column];
+        let percent = if self.whole == 0 { 0.0 } else { value.amount as f64 * 100.0 / self.whole as f64 };
+        let text = |c: usize| if values[c].amount == 0 { "-".into() } else { amount(&bare(c), values[c].amount) };
+        let beside: String = self.beside().into_iter().map(|c| format!(" {:>10}", text(c))).collect();
+        let error = error(&bare(self.column), value);
+        let error = if self.estimated { format!(" {:>9}", error.trim_start()) } else { String::new() };
+        format!("{:>10}{error} {percent:>5.1}%{beside}", amount(&bare(self.column), value.amount))
+    }
+}
+
+fn frames(out: &mut dyn Write, profile: &Profile, frames: &[FrameId], all: bool) -> io::Result<()> {
+    if frames.is_empty() {
+        return Ok(());
+    }
+    let hidden = frames.len().saturating_sub(INNER + OUTER);
+    for (i, id) in frames.iter().enumerate() {
+        if hidden > 1 && !all {
+            if i == INNER {
+                writeln!(out, "{:INDENT$}  … {} more", "", counted(hidden as u64, "frame"))?;
+            }
+            if i >= INNER && i < INNER + hidden {
+                continue;
+            }
+        }
+        let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
+        let module = match (frame.kind, function.named) {
+            (Kind::Native | Kind::Unknown, true) if !function.module.is_empty() => {
+                format!("  {}", printable(&function.module))
+            }
+            _ => String::new(),
+        };
+        writeln!(out, "{:INDENT$}  {}{module}", "", called_at(function, frame))?;
+    }
+    Ok(())
+}
+
+/// Ages, threads and churn, where samples tell.
+fn about(out: &mut dyn Write, values: &[Value], detail: &Detail) -> io::Result<()> {
+    let mut parts = Vec::new();
+    let cumulative = values[sites::CUMULATIVE].amount;
+    if cumulative > 0 && values[sites::LIVE].amount < cumulative {
+        let temporary = values[sites::TEMPORARY].amount as f64 * 100.0 / cumulative as f64;
+        if temporary >= 1.0 {
+            parts.push(format!("{temporary:.0} % of all that it ever allocated was freed within 0.1 s"));
+        }
+    }
+    if let (Some(oldest), Some(median)) = (detail.oldest_ns, detail.median_age_ns) {
+        parts.push(format!("age {} (median), oldest {}", duration(median), duration(oldest)));
+    }
+    if !detail.threads.is_empty() {
+        let names: Vec<String> = detail.threads.iter().take(3).map(|t| cut(t, 30)).collect();
+        let more = detail.threads.len().saturating_sub(3);
+        let more = if more > 0 { format!(" and {}", count(more as u64)) } else { String::new() };
+        parts.push(format!("by {}{more}", names.join(", ")));
+    }
+    if parts.is_empty() { Ok(()) } else { writeln!(out, "{:INDENT$}  {}", "", words::printable(&parts.join("; "))) }
+}

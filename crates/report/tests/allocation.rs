@@ -1,0 +1,122 @@
+//! Allocation analysis as text (goldens) and JSON, of a native image's recording that is made by hand.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use plimsoll_observer::allocation::{Allocations, Chunks, IN_NEW_TLAB, OUTSIDE_TLAB, ThreadSlowPaths, Vm};
+use plimsoll_observer::profile::{By, Column, Frame, FrameId, Kind, Labels, Profile, Value, Weight};
+use plimsoll_observer::units::Bytes;
+use plimsoll_report::allocation;
+use plimsoll_report::profile::View;
+
+const MIB: u64 = 1 << 20;
+
+/// As in the article: five slow paths below ApplicationImpl.doStart by main, one elsewhere; and a large array.
+fn quarkus() -> Allocations {
+    let mut profile = Profile::new(vec![Column::bytes("slow_path"), Column::count("slow_path", "slow path")]);
+    let slow = ["ThreadLocalAllocation.slowPathNewInstance", "ThreadLocalAllocation.slowPathNewArray"];
+    let paths: [(&[&str], &str, &str, u64, u64); 4] = [
+        (
+            &["io.smallrye.config.ConfigMappings.map", "io.quarkus.runner.ApplicationImpl.doStart"],
+            slow[0],
+            "main",
+            3,
+            3 * MIB,
+        ),
+        (&["java.util.HashMap.resize", "io.quarkus.runner.ApplicationImpl.doStart"], slow[1], "main", 2, 2 * MIB),
+        (&["io.netty.Pool.<init>", "io.quarkus.runner.ApplicationImpl.doStart"], slow[1], "main", 1, 4 * MIB + 64),
+        (&["org.acme.Job.run"], slow[0], "executor-thread-1", 1, MIB),
+    ];
+    let mut threads: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (outer, innermost, thread, times, bytes) in paths {
+        let names = [format!("com.oracle.svm.core.genscavenge.{innermost}")]
+            .into_iter()
+            .chain(outer.iter().map(|s| s.to_string()));
+        let frames: Vec<FrameId> = names
+            .map(|name| profile.frame(Frame { function: Some(name), kind: Kind::Java, ..Frame::default() }))
+            .collect();
+        let stack = profile.stack(&frames);
+        let labels = Labels { thread: Some(profile.name(thread)), ..Labels::default() };
+        profile.add(stack, labels, &[Value::exact(bytes), Value::exact(times)]);
+        let sum = threads.entry(thread).or_default();
+        *sum = (sum.0 + times, sum.1 + bytes);
+    }
+    let why =
+        "Substrate VM 17.0.8+7: a thread's buffer is a whole heap chunk of 1.00 MiB; buffers taken are of 1.00 MiB";
+    let chunks = |aligned, own, own_bytes| Chunks {
+        aligned,
+        aligned_size: Bytes::mib(1),
+        slices: Bytes::ZERO,
+        own,
+        own_bytes: Bytes(own_bytes),
+        why: why.into(),
+    };
+    let thread = |name: &str, chunks| {
+        let (slow_paths, bytes) = threads[name];
+        ThreadSlowPaths { thread: name.into(), slow_paths, bytes, chunks: Some(chunks) }
+    };
+    Allocations {
+        vm: Vm { name: "Substrate VM".into(), version: "17.0.8+7".into(), pid: Some(4711) },
+        events: BTreeMap::from([(IN_NEW_TLAB, 6), (OUTSIDE_TLAB, 1)]),
+        threads: vec![thread("main", chunks(5, 1, 4 * MIB + 64)), thread("executor-thread-1", chunks(1, 0, 0))],
+        chunks: Some(chunks(6, 1, 4 * MIB + 64)),
+        profile,
+        left_out: vec![],
+    }
+}
+
+fn text(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
+    let mut out = vec![];
+    write(&mut out).expect("written");
+    String::from_utf8(out).expect("UTF-8")
+}
+
+fn golden(name: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(name);
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, text).expect("written");
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}; BLESS=1 makes it"));
+    assert!(want == text, "{name} differs; BLESS=1 takes the new one:\n{text}");
+}
+
+#[test]
+fn slow_paths_are_told_by_thread_and_in_heap_chunks() {
+    let of = quarkus();
+    let by_calls = View::new(&of.profile, Some("slow_path"), Weight::Calls).expect("calls");
+    golden("allocations.txt", &text(|out| allocation::write(out, &of, &by_calls, By::Site, false)));
+    golden("allocations-by-package.txt", &text(|out| allocation::write(out, &of, &by_calls, By::Package, false)));
+}
+
+#[test]
+fn hotspot_has_no_heap_chunks() {
+    let mut of = quarkus();
+    of.vm.name = "OpenJDK 64-Bit Server VM".into();
+    of.vm.version = "OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (25.0.3+9-LTS), built on …".into();
+    of.chunks = None;
+    of.threads.iter_mut().for_each(|t| t.chunks = None);
+    let view = View::new(&of.profile, None, Weight::Bytes).expect("bytes");
+    let text = text(|out| allocation::write(out, &of, &view, By::Thread, false));
+    assert!(
+        text.starts_with(
+            "allocations of OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (25.0.3+9-LTS), pid 4711\n"
+        ),
+        "{text}"
+    );
+    assert!(!text.contains("chunk") && text.contains("         7      10.0 MiB  all\n"), "{text}");
+}
+
+#[test]
+fn json_has_threads_chunks_and_sites() {
+    let of = quarkus();
+    let view = View::new(&of.profile, None, Weight::Bytes).expect("bytes");
+    let json: serde_json::Value =
+        serde_json::from_str(&text(|out| allocation::write_json(out, &of, &view))).expect("JSON");
+    assert_eq!(json["schema"], "plimsoll.allocations/2");
+    assert_eq!(json["events"][IN_NEW_TLAB], 6);
+    assert_eq!(json["threads"][0]["thread"], "main");
+    assert_eq!(json["threads"][0]["chunks"]["bytes"], 5 * MIB + 4 * MIB + 64);
+    assert_eq!(json["chunks"]["aligned"], 6);
+    assert_eq!(json["profile"]["schema"], "plimsoll.profile/2");
+    assert_eq!(json["profile"]["total"]["slow_path_count"], 7);
+}

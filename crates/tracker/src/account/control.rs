@@ -1,0 +1,67 @@
+//! Mode and mean of the sampling: asked for in the header, by an observer too, and put into force here.
+//!
+//! An observer writes one word into the file; nobody is signalled or stopped. A thread sees it at its next sample (the
+//! countdown runs in every mode), at its next walk, or when it starts. The first one puts it into force for all, as a
+//! change of the code map is: every thread finds an empty memo, and books what it then walks for in the mode's way.
+
+use super::segment::Segment;
+use super::thread;
+use crate::options::{Options, number};
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use plimsoll_segment::{SAMPLE_MEAN, control, of_control};
+
+/// Modes, as the header has them.
+pub const OFF: u32 = 0;
+/// See [`OFF`].
+pub const SAMPLED: u32 = 1;
+/// See [`OFF`].
+pub const EXACT: u32 = 2;
+
+const USUAL_DEPTH: usize = 256;
+static DEPTH: AtomicUsize = AtomicUsize::new(USUAL_DEPTH);
+
+/// Frames of a deep stack at most.
+pub fn depth() -> usize {
+    DEPTH.load(Relaxed)
+}
+
+/// What the options ask for, in a fresh segment.
+pub fn start(segment: Segment, options: &Options) {
+    let mode = match options.sites.map(CStr::to_bytes) {
+        Some(b"off") => OFF,
+        Some(b"exact") => EXACT,
+        _ => SAMPLED,
+    };
+    let word = control(mode, number(options.sample).map_or(SAMPLE_MEAN, |n| n as u64));
+    DEPTH.store(number(options.depth).unwrap_or(USUAL_DEPTH).clamp(16, crate::stack::deep::MOST_FRAMES), Relaxed);
+    let h = segment.header();
+    h.control.store(word, Relaxed);
+    h.in_force.store(word, Relaxed);
+    h.in_force_ns.store(h.start_boottime_ns.load(Relaxed), Relaxed);
+    h.mode.store(mode, Relaxed);
+}
+
+/// Mode and mean in force, after what was asked for since has been put into force.
+#[inline]
+pub fn now(segment: Segment) -> (u32, u64) {
+    let h = segment.header();
+    let (asked, known) = (h.control.load(Relaxed), h.in_force.load(Relaxed));
+    if asked != known {
+        change(segment, asked, known);
+    }
+    of_control(asked)
+}
+
+#[cold]
+fn change(segment: Segment, asked: u64, known: u64) {
+    let h = segment.header();
+    if h.in_force.compare_exchange(known, asked, AcqRel, Relaxed).is_err() {
+        return;
+    }
+    let (mode, _) = of_control(asked);
+    h.in_force_ns.store(crate::boot::now_ns(), Relaxed);
+    if h.mode.swap(mode, Relaxed) != mode {
+        thread::forget_stacks(segment);
+    }
+}

@@ -1,0 +1,85 @@
+//! Which blocks are sampled, and what a sample stands for.
+//!
+//! Marks lie on the line of all requested bytes of a thread, eight more for each block, so that none has none, as a
+//! Poisson process: a block is sampled if a mark lies in it. The distance to the next mark is exponential with the given
+//! mean; it has no memory, so it may be drawn anew at any moment that doesn't depend on it.
+//!
+//! ```text
+//! p(n) = 1 − exp(−(n + 8) / mean)            a block of n requested bytes is sampled, whatever other blocks are
+//! Σ 1/p                                      estimates how many blocks there are, Σ x/p the sum of any x over them
+//! Σ x² (1 − p) / p²                          estimates the variance of that      (Horvitz and Thompson, 1952)
+//! ```
+//! The countdown is the distance rounded down to whole bytes: blocks have whole bytes, so this changes no decision.
+
+/// Bytes that count in addition to what was asked for.
+pub const EXTRA: usize = 8;
+
+/// A thread's source of random numbers: xorshift64* (Vigna, 2016). Never 0.
+#[derive(Clone, Copy)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// Seeded by anything.
+    pub fn new(seed: u64) -> Random {
+        // The finaliser of splitmix64: neighbouring seeds make unlike sequences.
+        let x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Random((x ^ (x >> 31)) | 1)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Bytes to the next mark.
+    pub fn countdown(&mut self, mean: u64) -> u64 {
+        // In (0, 1]: 53 bits, of which none all zero.
+        let u = ((self.next() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64);
+        (-ln(u) * mean as f64) as u64
+    }
+}
+
+/// 1/p of a block of `requested` bytes.
+pub fn weight(requested: u64, mean: u64) -> f64 {
+    1.0 / one_minus_exp(requested.saturating_add(EXTRA as u64) as f64 / mean as f64)
+}
+
+/// Natural logarithm of a positive normal number: 2 artanh((m − 1) / (m + 1)) of the mantissa, √½ ≤ m < √2.
+pub fn ln(x: f64) -> f64 {
+    const SQRT_HALF: f64 = core::f64::consts::FRAC_1_SQRT_2;
+    let bits = x.to_bits();
+    let mut exponent = (bits >> 52) as i64 - 1022;
+    let mut m = f64::from_bits(bits & 0x000f_ffff_ffff_ffff | 1022 << 52);
+    if m < SQRT_HALF {
+        m *= 2.0;
+        exponent -= 1;
+    }
+    let s = (m - 1.0) / (m + 1.0);
+    let (square, mut sum, mut k) = (s * s, 0.0, 23);
+    while k > 0 {
+        sum = sum * square + 1.0 / k as f64;
+        k -= 2;
+    }
+    2.0 * s * sum + exponent as f64 * core::f64::consts::LN_2
+}
+
+/// 1 − exp(−y) for y ≥ 0, without loss where y is small.
+pub fn one_minus_exp(y: f64) -> f64 {
+    if y > 745.0 {
+        return 1.0;
+    }
+    // exp(−y) = 2^−k · exp(−r), 0 ≤ r ≤ ln 2; 1 − exp(−r) = r − r²/2 + r³/6 …
+    let k = (y * core::f64::consts::LOG2_E) as u64;
+    let r = y - k as f64 * core::f64::consts::LN_2;
+    let (mut sum, mut n) = (1.0, 20);
+    while n > 1 {
+        sum = 1.0 - r * sum / n as f64;
+        n -= 1;
+    }
+    let small = r * sum;
+    if k == 0 { small } else { 1.0 - (1.0 - small) * f64::from_bits((1023 - k.min(1022)) << 52) }
+}

@@ -1,0 +1,258 @@
+//! Attach and detach: the tracker comes to a JVM that runs, and goes again.
+//!
+//! ```text
+//! not attached ── attach ──▶ attached ── detach ──▶ detached ── attach ──▶ attached (new books, same file) …
+//!                              │ attach: other sites
+//! ```
+//!
+//! | attach | why in this order |
+//! | --- | --- |
+//! | segment, tables, or new books in those of the last time | nobody is told yet: the hooks pass on |
+//! | import tables of all objects | a call goes through the hook or not, and is booked in neither case |
+//! | the segment is published | from this store on every call is booked: none is allocated by a hook and freed past one |
+//! | mappings from before | under the map's lock, so that none is missed or doubled that comes meanwhile |
+//!
+//! Detach goes the other way: nothing is booked from one store on, then the tables are given back. Threads may be in hooks
+//! at that moment, and pointers to hooks are cached (dlsym, FFM, ctypes): so the library stays, and a hook that finds
+//! nothing to book in passes on.
+//!
+//! Blocks of an earlier attach carry keys under another secret: they are to these books what blocks from before are. New
+//! books are begun only when no thread is in a hook any more that it entered before the detach. That can't be seen from
+//! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach.rs).
+
+use crate::account::segment::{Segment, set_text};
+use crate::account::{blocks, categories, peaks, rows, samples, table, thread};
+use crate::hook;
+use crate::options::{Options, Path};
+use crate::sys::os::{self, Clock};
+use crate::{boot, patch, stacks};
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicBool, Ordering::*};
+use plimsoll_segment::agent::{ATTACH, Answer, DETACH, OPTIONS_BYTES};
+use plimsoll_segment::{Counter, Section, control};
+
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+struct Text(UnsafeCell<Path<OPTIONS_BYTES>>);
+// SAFETY: only touched by the holder of BUSY.
+unsafe impl Sync for Text {}
+/// What `Options` points into: the VM's own string goes when the agent returns.
+static TEXT: Text = Text(UnsafeCell::new(Path::new()));
+
+/// The VM calls with options.
+///
+/// # Safety
+/// `options` is null or a C string; `exports` is the shim's table.
+pub unsafe fn called(options: *const c_char, exports: &'static [usize]) -> i32 {
+    if BUSY.swap(true, Acquire) {
+        return Answer::Busy as i32;
+    }
+    // SAFETY: the caller's string; the holder of BUSY.
+    let answer = unsafe {
+        let text = if options.is_null() { c"" } else { CStr::from_ptr(options) };
+        match Request::parse(text, &mut *TEXT.0.get()) {
+            None => Answer::BadOptions,
+            Some(Request::Detach) => detach(),
+            Some(Request::Attach { sites, sample, rules }) => attach(Wish { sites, sample, rules }, exports),
+        }
+    };
+    BUSY.store(false, Release);
+    answer as i32
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// See [`plimsoll_segment::agent`].
+    Attach {
+        /// 0 off, 1 sampled, 2 exact.
+        sites: u32,
+        /// Mean of the sampling, bytes.
+        sample: u64,
+        /// File of compiled rules.
+        rules: Option<&'static CStr>,
+    },
+    /// Give the import tables back.
+    Detach,
+}
+
+struct Wish {
+    sites: u32,
+    sample: u64,
+    rules: Option<&'static CStr>,
+}
+
+impl Request {
+    /// Reads the options; what the answer points to is kept in `keep`. `None`: they aren't understood.
+    pub fn parse(text: &CStr, keep: &'static mut Path<OPTIONS_BYTES>) -> Option<Request> {
+        let text = text.to_bytes();
+        if text == DETACH.as_bytes() {
+            return Some(Request::Detach);
+        }
+        let mut rest = match text.strip_prefix(ATTACH.as_bytes()) {
+            Some(rest) => rest,
+            // At the VM's start, by -agentpath:PATH, the word may be missing.
+            None if text.is_empty() => text,
+            None => return None,
+        };
+        let (mut sites, mut sample, mut rules) = (1, plimsoll_segment::SAMPLE_MEAN, None);
+        while let Some(option) = rest.strip_prefix(b",") {
+            if let Some(path) = option.strip_prefix(b"rules=") {
+                keep.clear().push(path);
+                if keep.bytes().len() < path.len() {
+                    return None;
+                }
+                rules = Some(keep.as_c());
+                break;
+            }
+            let end = option.iter().position(|b| *b == b',').unwrap_or(option.len());
+            match option[..end].split_at(end.min(6)) {
+                (b"sites=", b"off") => sites = 0,
+                (b"sites=", b"sampled") => sites = 1,
+                (b"sites=", b"exact") => sites = 2,
+                _ => {
+                    let digits = option[..end].strip_prefix(b"sample=").filter(|d| !d.is_empty() && d.len() < 16)?;
+                    let digit = |n: u64, d: &u8| d.is_ascii_digit().then(|| n * 10 + u64::from(d - b'0'));
+                    sample = digits.iter().try_fold(0, digit)?;
+                }
+            }
+            rest = &option[end..];
+        }
+        (rest.is_empty() || rules.is_some()).then_some(Request::Attach { sites, sample, rules })
+    }
+}
+
+fn attach(wish: Wish, exports: &'static [usize]) -> Answer {
+    if let Some(segment) = Segment::current() {
+        segment.header().control.store(control(wish.sites, wish.sample), Release);
+        return Answer::Switched;
+    }
+    if !boot::is_late() {
+        // There from the start, and it found no room for a segment: everything passes through it.
+        return Answer::NoSegment;
+    }
+    if !boot::resolved() {
+        boot::resolve();
+        stacks::init_late();
+    }
+    let (segment, answer) = match Segment::mapped() {
+        // SAFETY: whoever sent the request has seen every thread come out of the hooks.
+        Some(segment) => unsafe { (begin_anew(segment), Answer::AttachedAgain) },
+        None => {
+            let Some(segment) = first(&wish, exports) else { return Answer::NoSegment };
+            (segment, Answer::Attached)
+        }
+    };
+    let h = segment.header();
+    let word = control(wish.sites, wish.sample);
+    h.mode.store(wish.sites, Relaxed);
+    h.control.store(word, Relaxed);
+    h.in_force.store(word, Relaxed);
+    let now = os::clock_ns(Clock::Boottime);
+    h.in_force_ns.store(now, Relaxed);
+    segment.set(Counter::attached_ns, now);
+    segment.count(Counter::attaches, 1);
+    // Objects may have come and gone unseen.
+    thread::forget_stacks(segment);
+    let Some(done) = patch::put_hooks() else {
+        patch::take_hooks();
+        return Answer::NoLoader;
+    };
+    segment.set(Counter::import_words, done.written);
+    segment.set(Counter::import_words_left, done.left);
+    if !boot::book(segment) {
+        patch::take_hooks();
+        return Answer::NoSegment;
+    }
+    hook::mapping::before::take_in(segment);
+    // Whoever was loading an object when the tables were gone through is done with it now, as a rule.
+    patch::look_again();
+    answer
+}
+
+fn first(wish: &Wish, exports: &'static [usize]) -> Option<Segment> {
+    let sites = [c"off", c"sampled", c"exact"][wish.sites.min(2) as usize];
+    let options = Options { sites: Some(sites), rules: wish.rules, ..boot::late_options() };
+    let segment = boot::begin(&options, exports)?;
+    set_text(&segment.category(categories::EARLY).name, b"before the attach");
+    Some(segment)
+}
+
+/// New books in the old file: callers, rows, threads keep their numbers, and begin at nothing.
+///
+/// # Safety
+/// No thread is in a hook that it entered when blocks were booked.
+unsafe fn begin_anew(segment: Segment) -> Segment {
+    blocks::renew_secret();
+    hook::mapping::before::forget(segment);
+    // SAFETY: the caller's contract.
+    unsafe {
+        table::reset_books();
+        samples::reset_books(segment);
+        rows::reset_books(segment);
+        peaks::reset_books(segment);
+        thread::reset_books(segment);
+    }
+    let counted = [
+        Counter::unknown_frees,
+        Counter::unknown_free_bytes,
+        Counter::nested_entries,
+        Counter::unbooked_blocks,
+        Counter::unbooked_bytes,
+        Counter::table_inserts,
+        Counter::table_removes,
+        Counter::advised_bytes,
+        Counter::vmap_operations,
+        Counter::vmap_deferred,
+        Counter::vmap_lost,
+        Counter::samples,
+        Counter::samples_dropped,
+        Counter::samples_dropped_bytes,
+    ];
+    counted.into_iter().for_each(|c| segment.set(c, 0));
+    debug_assert!(segment.used(Section::Rows) > 0);
+    segment
+}
+
+fn detach() -> Answer {
+    if !boot::is_late() {
+        return Answer::FromTheStart;
+    }
+    let Some(segment) = Segment::current() else { return Answer::NotAttached };
+    boot::pass(segment);
+    match patch::take_hooks() {
+        Some(_) => Answer::Detached,
+        // Hooks that are left pass on.
+        None => Answer::NoLoader,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &CStr) -> Option<Request> {
+        Request::parse(text, Box::leak(Box::new(Path::new())))
+    }
+
+    #[test]
+    fn requests() {
+        let attach = |sites, sample, rules| Some(Request::Attach { sites, sample, rules });
+        assert_eq!(parse(c"attach"), attach(1, 512 << 10, None));
+        assert_eq!(parse(c""), attach(1, 512 << 10, None));
+        assert_eq!(parse(c"attach,sites=exact,sample=4096"), attach(2, 4096, None));
+        assert_eq!(parse(c"attach,sites=off,rules=/a,b=c"), attach(0, 512 << 10, Some(c"/a,b=c")));
+        assert_eq!(parse(c"detach"), Some(Request::Detach));
+        for bad in [c"attached", c"attach,", c"attach,sites=all", c"attach,sample=", c"attach,sample=1k", c"detach,now"]
+        {
+            assert_eq!(parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_is_cut_is_no_path() {
+        let long = std::ffi::CString::new(format!("attach,rules=/{}", "x".repeat(OPTIONS_BYTES))).expect("text");
+        assert_eq!(parse(&long), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! What was mapped before the tracker came (an attach), and what an earlier attach left in the map.
+
+use super::{BOOK, Operation, book, lock, time, unlock};
+use crate::account::categories::EARLY;
+use crate::account::segment::Segment;
+use crate::account::vmas::Placement;
+use crate::boot;
+use crate::sys::{libc, os};
+use plimsoll_segment::vmap::{Attributes, Vma};
+use plimsoll_segment::{CALLER_EARLY, FILE_BYTES};
+
+/// The end of addresses that a program can map (x86-64 and AArch64 with 48 bits; Documentation/arch/x86/x86_64/mm.rst).
+const END: usize = 1 << 47;
+
+/// The map holds nothing any more (a new attach).
+pub fn forget(segment: Segment) {
+    let held = lock(segment, 0);
+    if held {
+        book(segment, Operation::Unmap { start: 4096, bytes: END - 4096 });
+        unlock(segment);
+    }
+}
+
+/// Takes in what was mapped before the attach, from /proc/self/maps: all but loaded objects, the break, the main stack, and
+/// what is the tracker's own. What another thread maps or unmaps meanwhile waits for the lock; a call that the kernel is
+/// in at this moment may be missing.
+pub fn take_in(segment: Segment) {
+    let held = lock(segment, 0);
+    if !held {
+        return;
+    }
+    let attributes = |kind, prot| {
+        let (caller, category) = (CALLER_EARLY, EARLY);
+        Attributes::new(caller, category, kind, prot, time(segment))
+    };
+    os::each_line(c"/proc/self/maps", |line| {
+        let Some(m) = maps::parse(line) else { return };
+        let own = segment.base()..segment.base() + FILE_BYTES;
+        if m.is_kernels()
+            || own.contains(&m.start)
+            || m.name == b"[anon:plimsoll]"
+            || libc::find_object(m.start).is_some()
+        {
+            return;
+        }
+        let op = Operation::Map {
+            start: m.start,
+            bytes: m.end - m.start,
+            attributes: attributes(m.kind, m.prot),
+            placement: Placement::Chosen,
+        };
+        book(segment, op);
+    });
+    unlock(segment);
+}
+
+/// Takes the stack of a thread that was there before the attach out of the map: the mapping that holds `here`, if the
+/// thread pointer lies in it too, and the inaccessible one below. Answers the guard's low end, the stack's ends.
+pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
+    let segment = Segment::current().filter(|_| boot::is_late())?;
+    if !lock(segment, &raw const here as usize) {
+        return None;
+    }
+    // SAFETY: the lock is held.
+    let found = unsafe { (*BOOK.0.get()).as_ref() }.and_then(|b| {
+        let early = |v: &Vma| v.attributes().category() == EARLY;
+        let vma = b.lookup(here as u64).filter(early)?;
+        let holds = (vma.start as usize..vma.end as usize).contains(&pointer) && vma.attributes().committed();
+        let guard = b.lookup(vma.start - 1).filter(|g| early(g) && !g.attributes().committed());
+        let low = guard.map_or(vma.start, |g| g.start);
+        // glibc puts the descriptor at the high end; a stack of the program's own may lie in any mapping.
+        let at_end = vma.end as usize - pointer < 64 << 10;
+        (holds && at_end).then_some((low as usize, vma.start as usize, vma.end as usize))
+    });
+    if let Some((guard, _, high)) = found {
+        book(segment, Operation::Unmap { start: guard, bytes: high - guard });
+    }
+    unlock(segment);
+    found
+}
+
+/// Lines of /proc/PID/maps (proc(5)): `start-end perms offset dev inode   name`.
+mod maps {
+    use plimsoll_segment::vmap::Kind;
+
+    pub struct Mapping<'a> {
+        pub start: usize,
+        pub end: usize,
+        pub prot: u16,
+        pub kind: Kind,
+        pub name: &'a [u8],
+    }
+
+    impl Mapping<'_> {
+        /// The break, the main stack, the vdso and its kin.
+        pub fn is_kernels(&self) -> bool {
+            self.name.starts_with(b"[") && !self.name.starts_with(b"[anon")
+        }
+    }
+
+    fn hex(text: &[u8]) -> Option<usize> {
+        let digit = |n: usize, b: &u8| {
+            let d = (*b as char).to_digit(16)?;
+            Some(n << 4 | d as usize)
+        };
+        (!text.is_empty() && text.len() <= 16).then(|| text.iter().try_fold(0, digit))?
+    }
+
+    pub fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+        let mut words = line.split(|b| *b == b' ');
+        let range = words.next()?;
+        let dash = range.iter().position(|b| *b == b'-')?;
+        let (start, end) = (hex(&range[..dash])?, hex(&range[dash + 1..])?);
+        let perms: [u8; 4] = words.next()?.try_into().ok()?;
+        let inode = words.nth(2)?;
+        let name = line.iter().position(|b| matches!(b, b'/' | b'[')).map_or(&[][..], |i| &line[i..]);
+        let bit = |at: usize, letter: u8, value: u16| if perms[at] == letter { value } else { 0 };
+        let kind = match (perms[3], inode) {
+            (b's', _) => Kind::Shared,
+            (_, b"0") => Kind::Anonymous,
+            _ => Kind::File,
+        };
+        let prot = bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4);
+        (start < end).then_some(Mapping { start, end, prot, kind, name })
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn lines() {
+            let m = parse(b"7f00-8000 rw-s 00000000 00:01 12 /dev/shm/a b").expect("a mapping");
+            assert_eq!(
+                (m.start, m.end, m.prot, m.kind, m.name),
+                (0x7f00, 0x8000, 3, Kind::Shared, &b"/dev/shm/a b"[..])
+            );
+            let m = parse(b"7f00-8000 ---p 00000000 00:00 0 ").expect("a mapping");
+            assert_eq!((m.prot, m.kind, m.name.len(), m.is_kernels()), (0, Kind::Anonymous, 0, false));
+            assert!(
+                parse(b"7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0          [stack]").expect("it").is_kernels()
+            );
+            for bad in [&b""[..], b"-", b"8000-7f00 r--p 0 0:0 0", b"xyz-8000 r--p 0 0:0 0", b"1-2 r-- 0 0:0 0"] {
+                assert!(parse(bad).is_none());
+            }
+        }
+    }
+}

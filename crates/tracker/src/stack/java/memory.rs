@@ -1,0 +1,92 @@
+//! Loads from the VM's memory (code cache, metaspace, C heap) that can't fault.
+//!
+//! What a live frame points to is alive: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
+//! page is read only after the kernel said that it can be ([`os::readable`]: rt_sigprocmask, which every seccomp filter
+//! lets pass; process_vm_readv is in systemd's @debug group, where a filter kills), and the answer is kept until some of
+//! the process's memory is unmapped or protected, which the hooks see before it happens.
+
+use crate::sys::os;
+use core::ops::Range;
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// Pages known to be readable: page number | generation << 36. A cell is one word: a lost store costs a question.
+static PAGES: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+const PAGE_BITS: u32 = 36;
+
+fn cell(page: u64) -> &'static AtomicU64 {
+    &PAGES[(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize]
+}
+
+fn mark(page: u64) -> u64 {
+    page | (GENERATION.load(Relaxed) as u64) << PAGE_BITS
+}
+
+/// Whether the page can be read.
+#[inline]
+fn page(number: u64) -> bool {
+    let cell = cell(number);
+    let mark = mark(number);
+    if cell.load(Relaxed) == mark {
+        return true;
+    }
+    if number == 0 || number >> PAGE_BITS != 0 || !os::readable((number << 12) as usize) {
+        return false;
+    }
+    cell.store(mark, Relaxed);
+    true
+}
+
+/// This range is about to be unmapped or made unreadable.
+pub fn forget(range: Range<usize>) {
+    let (first, last) = (range.start as u64 >> 12, range.end as u64 >> 12);
+    if last.saturating_sub(first) > 64 {
+        GENERATION.fetch_add(1, Relaxed);
+        return;
+    }
+    for number in first..=last {
+        let cell = cell(number);
+        if cell.load(Relaxed) & ((1 << PAGE_BITS) - 1) == number {
+            cell.store(0, Relaxed);
+        }
+    }
+}
+
+/// What can be loaded at any alignment.
+pub trait Plain: Copy {}
+impl Plain for u8 {}
+impl Plain for i8 {}
+impl Plain for u16 {}
+impl Plain for i16 {}
+impl Plain for u32 {}
+impl Plain for i32 {}
+impl Plain for u64 {}
+
+/// The value at `at`, if it can be read.
+#[inline]
+pub fn load<T: Plain>(at: u64) -> Option<T> {
+    let last = at.checked_add(size_of::<T>() as u64 - 1)?;
+    if !page(at >> 12) || (last >> 12 != at >> 12 && !page(last >> 12)) {
+        return None;
+    }
+    // SAFETY: both pages were just found readable, or were and haven't been unmapped through a hook since; all bit
+    // patterns of `T` are valid.
+    Some(unsafe { (at as *const T).read_unaligned() })
+}
+
+/// `bytes` bytes from `at` on, if all can be read and are no more than `most`.
+pub fn slice(at: u64, bytes: usize, most: usize) -> Option<&'static [u8]> {
+    let last = at.checked_add(bytes as u64)?.checked_sub(1).unwrap_or(at);
+    if bytes > most || !(at >> 12..=last >> 12).all(page) {
+        return None;
+    }
+    // SAFETY: as in `load`. The VM doesn't change names, tables and code while a frame refers to them; what it did change
+    // would be other bytes, which is as good as any garbage here.
+    Some(unsafe { core::slice::from_raw_parts(at as *const u8, bytes) })
+}
+
+/// The text that a C string of the VM holds, up to 64 bytes.
+pub fn c_string(at: u64) -> Option<&'static [u8]> {
+    let whole = slice(at, 64, 64).or_else(|| slice(at, (4096 - (at & 4095) as usize).min(64), 64))?;
+    whole.split(|b| *b == 0).next()
+}

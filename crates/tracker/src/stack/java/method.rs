@@ -1,0 +1,251 @@
+//! Methods: what they are by name, and their entry in the segment.
+//!
+//! ```text
+//! Method ─▶ ConstMethod { constants, code size, name, signature; code …, line numbers } ─▶ ConstantPool ─▶ Klass
+//!                                                                       │ source file        └ symbols
+//!                                                                       └▶ Symbol { length, text }
+//! ```
+//! A Method's address is given to another one once its class is unloaded. So an entry is found by what the method *is*:
+//! the hash of its class's name, its own, its signature, its line numbers. The same class loaded again by another loader
+//! has the same entries.
+
+use core::sync::atomic::{AtomicU32, Ordering::*};
+
+use plimsoll_segment::{Counter, Section};
+
+use super::code::Vm;
+use super::compiled::Stream;
+use super::memory::{load, slice};
+use crate::account::segment::Segment;
+use crate::boot;
+
+/// A symbol's text is no longer (Symbol::max_symbol_length).
+const TEXT: usize = 65_535;
+/// Line numbers kept of a method at most, and bytes of the VM's table read for them.
+const LINES: usize = 1024;
+const TABLE_BYTES: usize = 8192;
+/// JVM_ACC_NATIVE.
+const NATIVE: u16 = 0x100;
+/// ConstMethod::_has_linenumber_table; from 21 on ConstMethodFlags::_misc_has_linenumber_table.
+const HAS_LINES: u16 = 1;
+
+/// Identity → index of its entry + 1. Open addressing, never removed from. Small first: a table is touched all over.
+static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
+static TABLE: [AtomicU32; 2 * Section::Methods.capacity()] =
+    [const { AtomicU32::new(0) }; 2 * Section::Methods.capacity()];
+
+/// What a method is called, in the VM's memory.
+struct Texts {
+    class: &'static [u8],
+    name: &'static [u8],
+    signature: &'static [u8],
+    pool: u64,
+    const_method: u64,
+}
+
+fn symbol(vm: &Vm, at: u64) -> Option<&'static [u8]> {
+    let length: u16 = load(at.checked_add(vm.layout.symbol_length as u64)?)?;
+    slice(at.wrapping_add(vm.layout.symbol_body as u64), length as usize, TEXT)
+}
+
+fn pool_symbol(vm: &Vm, pool: u64, index: u16) -> Option<&'static [u8]> {
+    let length: i32 = load(pool.wrapping_add(vm.layout.pool_length as u64))?;
+    if index == 0 || i32::from(index) >= length {
+        return None;
+    }
+    symbol(vm, load(pool.wrapping_add(vm.layout.pool_size as u64 + 8 * index as u64))?)
+}
+
+fn texts(vm: &Vm, method: u64) -> Option<Texts> {
+    let l = &vm.layout;
+    if method == 0 || !method.is_multiple_of(8) {
+        return None;
+    }
+    let const_method: u64 = load(method.checked_add(l.const_method as u64)?)?;
+    let pool: u64 = load(const_method.checked_add(l.pool as u64)?)?;
+    let holder: u64 = load(pool.checked_add(l.holder as u64)?)?;
+    let class: u64 = load(holder.checked_add(l.class_name as u64)?)?;
+    Some(Texts {
+        class: symbol(vm, class)?,
+        name: pool_symbol(vm, pool, load(const_method.wrapping_add(l.name_index as u64))?)?,
+        signature: pool_symbol(vm, pool, load(const_method.wrapping_add(l.signature_index as u64))?)?,
+        pool,
+        const_method,
+    })
+}
+
+fn hash(seed: u64, text: &[u8]) -> u64 {
+    let mix = |h: u64, w: u64| {
+        let h = (h ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        h ^ h >> 29
+    };
+    let (words, rest) = text.as_chunks::<8>();
+    let h = words.iter().fold(seed ^ text.len() as u64, |h, w| mix(h, u64::from_le_bytes(*w)));
+    match text.last_chunk::<8>() {
+        // The last eight bytes, some of them a second time.
+        Some(last) if !rest.is_empty() => mix(h, u64::from_le_bytes(*last)),
+        _ => mix(h, rest.iter().fold(0, |w, b| w << 8 | *b as u64)),
+    }
+}
+
+/// What tells this method from every other one by name; `None`: there is no method at this address.
+pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
+    texts(vm, method).map(|t| of(vm, &t))
+}
+
+fn of(vm: &Vm, t: &Texts) -> u64 {
+    let size: u16 = load(t.const_method.wrapping_add(vm.layout.code_size as u64)).unwrap_or(0);
+    let h = hash(hash(hash(size as u64 + 1, t.class), t.name), t.signature);
+    // Of another version of the class only the lines may differ. Their table has no length: up to a zero byte is enough.
+    let lines = lines_at(vm, t.const_method).and_then(|at| slice(at, 16, 16)).unwrap_or_default();
+    hash(h, lines.split(|b| *b == 0).next().unwrap_or_default()) | 1
+}
+
+pub fn is_native(vm: &Vm, method: u64) -> bool {
+    load::<u16>(method.wrapping_add(vm.layout.access as u64)).is_some_and(|flags| flags & NATIVE != 0)
+}
+
+pub fn is_named(vm: &Vm, method: u64, name: &[u8]) -> bool {
+    texts(vm, method).is_some_and(|t| t.name == name)
+}
+
+/// Where a bytecode pointer is in its method; `None` if it isn't.
+pub fn bci(vm: &Vm, method: u64, bcp: u64) -> Option<u16> {
+    let const_method: u64 = load(method.checked_add(vm.layout.const_method as u64)?)?;
+    let size: u16 = load(const_method.checked_add(vm.layout.code_size as u64)?)?;
+    let bci = bcp.checked_sub(const_method.wrapping_add(vm.layout.const_method_size as u64))?;
+    (bci < size as u64).then_some(bci as u16)
+}
+
+/// Where the VM's line number table is, if the method has one: behind the code.
+fn lines_at(vm: &Vm, const_method: u64) -> Option<u64> {
+    let l = &vm.layout;
+    let size: u16 = load(const_method.wrapping_add(l.code_size as u64))?;
+    let flags: u16 = load(const_method.wrapping_add(l.method_flags as u64))?;
+    (flags & HAS_LINES != 0).then_some(const_method.wrapping_add(l.const_method_size as u64 + size as u64))
+}
+
+/// The table, as far as it can be read.
+fn line_table(vm: &Vm, const_method: u64) -> Option<&'static [u8]> {
+    let at = lines_at(vm, const_method)?;
+    let page = (4096 - (at & 4095)) as usize;
+    slice(at, TABLE_BYTES, TABLE_BYTES)
+        .or_else(|| slice(at, page + 4096, TABLE_BYTES))
+        .or_else(|| slice(at, page, page))
+}
+
+/// One entry of a line number table, as differences of bci and line: a byte bci << 3 | line, or 0xff and two signed numbers;
+/// a zero byte ends it (hotspot, share/code/compressedStream.cpp, CompressedLineNumberReadStream).
+fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
+    Some(match stream.byte()? {
+        0 => None,
+        0xff => Some((stream.signed()?, stream.signed()?)),
+        both => Some((i32::from(both >> 3), i32::from(both & 7))),
+    })
+}
+
+/// The index of this method's entry, made if there is none, and its identity. `None`: there is no method here. No index:
+/// there is no room; counted.
+pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64)> {
+    let texts = texts(vm, method)?;
+    let identity = of(vm, &texts);
+    Some((entry(segment, identity, || insert_method(segment, vm, method, &texts)), identity))
+}
+
+/// The index of a stub's entry: a method without a class.
+pub fn stub(segment: Segment, name: &[u8]) -> Option<u32> {
+    entry(segment, hash(2, name) | 1, || insert(segment, [b"", name, b"", b""], &[], STUB))
+}
+
+/// [`plimsoll_segment::Method`] flags.
+const IS_NATIVE: u64 = 1;
+const HIDDEN: u64 = 2;
+const STUB: u64 = 4;
+
+fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Option<u32> {
+    for table in [&FIRST[..], &TABLE[..]] {
+        let full = table.len() == FIRST.len() && segment.used(Section::Methods) > FIRST.len() / 2;
+        let mut at = (identity >> 40) as usize % table.len();
+        for _ in 0..table.len() {
+            let cell = &table[at];
+            let mut i = cell.load(Acquire);
+            if i == 0 {
+                if full {
+                    break;
+                }
+                let Some(made) = make() else {
+                    segment.count(Counter::methods_lost, 1);
+                    return None;
+                };
+                segment.method(made).identity.store(identity, Relaxed);
+                segment.method(made).first_ns.store(boot::ordered_ns(), Release);
+                // If another thread took the place, perhaps for this very method, ours stays an entry that none refers to.
+                i = cell.compare_exchange(0, made + 1, AcqRel, Acquire).map_or_else(|other| other, |_| made + 1);
+            }
+            if segment.method(i - 1).identity.load(Relaxed) == identity {
+                return Some(i - 1);
+            }
+            at = (at + 1) % table.len();
+        }
+    }
+    segment.count(Counter::methods_lost, 1);
+    None
+}
+
+#[cold]
+#[inline(never)]
+fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &Texts) -> Option<u32> {
+    let source = load(t.pool.wrapping_add(vm.layout.source_index as u64))
+        .and_then(|i| pool_symbol(vm, t.pool, i))
+        .unwrap_or_default();
+    let mut lines = [[0u8; 4]; LINES];
+    let lines = lines_of(vm, t.const_method, &mut lines).as_flattened();
+    // Hidden classes have an address behind a plus (up to 14: a slash) in their names (JEP 371).
+    let hidden = t.class.windows(3).any(|w| w == b"+0x" || w == b"/0x");
+    let flags = if is_native(vm, method) { IS_NATIVE } else { 0 } | if hidden { HIDDEN } else { 0 };
+    insert(segment, [t.class, t.name, t.signature, source], lines, flags)
+}
+
+fn insert(segment: Segment, texts: [&[u8]; 4], lines: &[u8], flags: u64) -> Option<u32> {
+    let bytes = texts.iter().map(|t| t.len()).sum::<usize>() + lines.len();
+    let mut at = segment.append_bytes(Section::Names, bytes)?;
+    let index = segment.append(Section::Methods)?;
+    let m = segment.method(index);
+    let mut put = |text: &[u8]| {
+        segment.set_names(at, text);
+        at += text.len() as u32;
+        at - text.len() as u32
+    };
+    let [class, name, signature, source] = texts;
+    m.class_at.store(put(class), Relaxed);
+    m.name_at.store(put(name), Relaxed);
+    m.signature_at.store(put(signature), Relaxed);
+    m.source_at.store(put(source), Relaxed);
+    m.lines_at.store(put(lines), Relaxed);
+    m.lines_bytes.store(lines.len() as u32, Relaxed);
+    m.class_bytes.store(class.len() as u16, Relaxed);
+    m.name_bytes.store(name.len() as u16, Relaxed);
+    m.signature_bytes.store(signature.len() as u16, Relaxed);
+    m.source_bytes.store(source.len() as u16, Relaxed);
+    m.flags.store(flags, Relaxed);
+    Some(index)
+}
+
+/// Pairs of first bytecode index and line, by bytecode index.
+fn lines_of<'a>(vm: &Vm, const_method: u64, pairs: &'a mut [[u8; 4]; LINES]) -> &'a [[u8; 4]] {
+    let mut n = 0;
+    let table = line_table(vm, const_method).unwrap_or_default();
+    let mut stream = Stream { bytes: table, at: 0, skips_zero: vm.skips_zero_bytes };
+    let (mut bci, mut number) = (0i32, 0i32);
+    while let Some(Some((b, l))) = line(&mut stream) {
+        (bci, number) = (bci.wrapping_add(b), number.wrapping_add(l));
+        let (Ok(bci), Ok(number)) = (u16::try_from(bci), u16::try_from(number)) else { break };
+        let Some(pair) = pairs.get_mut(n) else { break };
+        pair[..2].copy_from_slice(&bci.to_ne_bytes());
+        pair[2..].copy_from_slice(&number.to_ne_bytes());
+        n += 1;
+    }
+    // javac writes them in order; others may not.
+    pairs[..n].sort_unstable_by_key(|p| u16::from_ne_bytes([p[0], p[1]]));
+    &pairs[..n]
+}

@@ -1,0 +1,245 @@
+//! Java frames of HotSpot, without an agent: under `run` a VM has none.
+//!
+//! ```text
+//! malloc ◀ libzip, libnio, libjvm …          by the modules' rules
+//!        ◀ native method's wrapper           code: blob ▶ a frame of fixed size
+//!        ◀ compiled method                   compiled: pc ▶ scopes ▶ methods inlined into each other
+//!        ◀ interpreter                       slots of the frame: method, bytecode pointer
+//!        ◀ call stub ◀ libjvm … thread start
+//! ```
+//! The rules for the walk are ordinary ones ([`super::rule`]); what a frame's Java methods are is asked once the walk is
+//! done ([`frames`]). Everything is read from the VM's own memory as the tables say that libjvm exports for debuggers
+//! ([`structs`]), with loads that can't fault ([`memory`]).
+//!
+//! AsyncGetCallTrace was the other way: it wants a JNIEnv and a class-load event enabled by an agent (else it answers −1),
+//! answers jmethodIDs that must have been made beforehand, and doesn't know the native frames between Java ones.
+//!
+//! # When a remembered stack may stand for a new one
+//!
+//! The memo compares the stack's words. With Java frames these are not the whole truth: an nmethod's or a method's place
+//! may be taken by another later. [`Guard`]s say what else has to be the same: for a compiled frame the word of the
+//! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
+
+use plimsoll_segment::{Cut, FrameKind, frame_flags};
+
+use super::rule::{Base, Rule};
+use super::rule::{Cfa, SavedFp};
+use crate::account::segment::Segment;
+use crate::account::thread::{GENERATION, forget_stacks};
+use code::{Blob, Code, Vm};
+use structs::Layout;
+
+pub mod code;
+pub mod compiled;
+pub mod memory;
+pub mod method;
+pub mod structs;
+
+/// Nothing tried yet; being read; there; none in this generation of the code map.
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const BUSY: u8 = 1;
+const READY: u8 = 2;
+const NONE: u8 = 3;
+static TRIED: AtomicU32 = AtomicU32::new(0);
+/// How often a VM was found that wasn't ready.
+static STARTING: AtomicU32 = AtomicU32::new(0);
+
+struct Found(UnsafeCell<Option<Vm>>);
+// SAFETY: written once by the thread that took STATE from UNKNOWN to BUSY, read only once it is READY.
+unsafe impl Sync for Found {}
+static VM: Found = Found(UnsafeCell::new(None));
+/// Bytes of the frame through which virtual threads are entered; 0 = none was seen yet.
+static ENTRY_BYTES: AtomicU32 = AtomicU32::new(0);
+
+/// The VM, if this process has one that runs Java code.
+fn vm() -> Option<&'static Vm> {
+    if STATE.load(Acquire) == READY {
+        // SAFETY: as `Found` says.
+        return unsafe { (*VM.0.get()).as_ref() };
+    }
+    look()
+}
+
+#[cold]
+fn look() -> Option<&'static Vm> {
+    let generation = GENERATION.load(Relaxed).wrapping_add(1).max(1);
+    let state = STATE.load(Relaxed);
+    if cfg!(not(target_arch = "x86_64")) || state == BUSY || (state == NONE && TRIED.load(Relaxed) == generation) {
+        return None;
+    }
+    if STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
+        return None;
+    }
+    let layout = Layout::find();
+    let Some(vm) = layout.and_then(Vm::new) else {
+        // Not again before another object is loaded; but a VM that is still starting runs Java code soon.
+        if layout.is_none() || STARTING.fetch_add(1, Relaxed) > 1000 {
+            TRIED.store(generation, Relaxed);
+        }
+        STATE.store(NONE, Release);
+        return None;
+    };
+    // SAFETY: as `Found` says.
+    unsafe { *VM.0.get() = Some(vm) };
+    STATE.store(READY, Release);
+    forget();
+    // SAFETY: just written.
+    unsafe { (*VM.0.get()).as_ref() }
+}
+
+/// What has become known makes stacks longer that were remembered without it.
+fn forget() {
+    if let Some(segment) = Segment::current() {
+        forget_stacks(segment);
+    }
+}
+
+/// Memory of the process is unmapped, or made unreadable, by `real`. Forgotten before, since a reader may be about to ask,
+/// and after, since one may have asked in between.
+#[inline]
+pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
+    if STATE.load(Relaxed) != READY {
+        return real();
+    }
+    let range = start..start.saturating_add(bytes);
+    memory::forget(range.clone());
+    let result = real();
+    memory::forget(range);
+    result
+}
+
+/// The rule for code in no module: `pc` is inside the call, one below the return address.
+pub fn rule(pc: u64) -> Option<Rule> {
+    let vm = vm().filter(|vm| vm.holds(pc))?;
+    let ra = pc + 1;
+    let fp = Rule::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));
+    match vm.code(ra)? {
+        Code::Interpreter => Some(Rule::INTERPRETED),
+        Code::Entry | Code::Upcall => Some(fp),
+        Code::Stub(blob) => Some(Rule::compiled(blob.frame as i32)),
+        Code::Method(blob) => Some(match compiled::deoptimised(vm, blob, ra) {
+            Some(own) => Rule::deoptimised(blob.frame as i32, own as i32),
+            None => Rule::compiled(blob.frame as i32),
+        }),
+        Code::Continuation => {
+            let bytes = match ENTRY_BYTES.load(Relaxed) {
+                0 => entry_bytes(vm)?,
+                known => known,
+            };
+            Some(Rule::continuation(bytes as i32))
+        }
+        Code::Other => Some(Rule::FRAME_POINTER),
+    }
+}
+
+/// Newer VMs tell where the entry frame's code returns to; in older ones it is learnt when a stack goes through it.
+fn entry_bytes(vm: &Vm) -> Option<u32> {
+    let pc = memory::load(vm.layout.continuation_return).filter(|_| vm.layout.continuation_return != 0)?;
+    let Code::Method(blob) = vm.code(pc)? else { return None };
+    ENTRY_BYTES.store(blob.frame, Relaxed);
+    Some(blob.frame)
+}
+
+/// What must be as it was for a remembered Java frame to be true.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Guard {
+    /// Address of a word in the code cache; or, if odd, one above a method's.
+    at: u64,
+    value: u64,
+}
+
+impl Guard {
+    /// Whether it is. Ask after the stack's words have been compared: then the frame is a live one.
+    #[inline]
+    pub fn holds(self) -> bool {
+        let Some(vm) = vm() else { return false };
+        if self.at & 1 == 0 {
+            memory::load(self.at) == Some(self.value)
+        } else {
+            method::identity(vm, self.at - 1) == Some(self.value)
+        }
+    }
+}
+
+/// One frame as it is written into the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub value: u64,
+    pub kind: FrameKind,
+    pub flags: u8,
+}
+
+/// The frames that a return address in the code cache stands for, innermost first; `words` are what the walk noted of
+/// it. `None`: the code cache doesn't hold it, or what it holds isn't understood: a frame of code without a name.
+pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(Frame)) -> Option<Guard> {
+    let vm = vm().filter(|vm| vm.holds(ra))?;
+    let mut java = |method: u64, bci: Option<u16>, flags: u8| {
+        let (index, identity) = method::index(segment, vm, method).unzip();
+        each(match index.flatten() {
+            Some(index) => {
+                Frame { value: (index as u64) << 16 | bci.unwrap_or(0xffff) as u64, kind: FrameKind::Java, flags }
+            }
+            None => Frame { value: ra, kind: FrameKind::Jit, flags: 0 },
+        });
+        identity
+    };
+    match vm.code(ra)? {
+        Code::Interpreter => {
+            let [method, bcp] = words;
+            let (bci, flags) = match method::bci(vm, method, bcp) {
+                Some(bci) => (Some(bci), frame_flags::INTERPRETED),
+                None if method::is_native(vm, method) => (None, frame_flags::NATIVE),
+                None => (None, frame_flags::INTERPRETED),
+            };
+            Some(Guard { at: method | 1, value: java(method, bci, flags)? })
+        }
+        Code::Method(blob) => {
+            let at = compiled::identity_at(vm, blob);
+            let guard = Guard { at, value: memory::load(at)? };
+            let pc = if words[0] != 0 { words[0] } else { ra };
+            let method = compiled::method(vm, blob)?;
+            if method::is_native(vm, method) {
+                learn_entry(vm, blob, method);
+                java(method, None, frame_flags::NATIVE);
+                return Some(guard);
+            }
+            let tier = match compiled::level(vm, blob) {
+                1..=3 => frame_flags::C1,
+                4 => frame_flags::C2,
+                _ => 0,
+            };
+            let mut any = false;
+            let whole = compiled::frames(vm, blob, pc, |v| {
+                any = true;
+                java(v.method, v.bci, if v.inlined { tier | frame_flags::INLINED } else { tier });
+            });
+            if whole.is_none() && !any {
+                java(method, None, tier);
+            }
+            Some(guard)
+        }
+        Code::Continuation => {
+            each(Frame { value: Cut::Unmounted as u64, kind: FrameKind::Cut, flags: 0 });
+            None
+        }
+        code => {
+            let name = if code == Code::Entry { b"call_stub" } else { vm.blob_name(ra).unwrap_or_default() };
+            if let Some(index) = method::stub(segment, name) {
+                each(Frame { value: (index as u64) << 16 | 0xffff, kind: FrameKind::Java, flags: 0 });
+            }
+            None
+        }
+    }
+}
+
+fn learn_entry(vm: &Vm, blob: Blob, method: u64) {
+    if ENTRY_BYTES.load(Relaxed) == 0 && method::is_named(vm, method, b"enterSpecial") {
+        ENTRY_BYTES.store(blob.frame, Relaxed);
+        forget();
+    }
+}

@@ -1,0 +1,292 @@
+//! malloc and free over glibc, as long as nothing unusual happens: x86-64.
+//!
+//! Written by hand since it runs for every block of the program: 68 and 31 instructions where the compiler made 88 and 46
+//! of the same steps (six registers kept for paths that a block doesn't take, two for the entry's stack and frame pointer,
+//! every pointer to a real function through a register). It spills nothing to aligned places, so it runs on any stack;
+//! what it jumps to aligns it ([`crate::any_alignment`]). On other CPUs `hook::malloc` has the same in Rust.
+//!
+//! ```text
+//! malloc   the thread's state, taken │ small enough │ no sample due │ the remembered stack, each word compared
+//!          │ the real one, 8 bytes more │ the size that glibc gave │ trailer │ the row's four numbers │ state given back
+//! free     the size │ the trailer's check │ the row is this thread's │ trailer cleared │ four numbers │ on to the real one
+//! ```
+
+use crate::account::blocks::{CHECKED, REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
+use crate::account::segment::{self, LASTING, WIPED};
+use crate::account::thread::ThreadState;
+use crate::hook::malloc::off_path;
+use crate::stack::memo::Memo;
+use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
+use crate::sys::libc::{Call, REAL};
+use core::mem::offset_of;
+use plimsoll_segment::{Row, Section};
+
+const _: () = assert!(ROW_SHIFT == 28 && REQUESTED_SHIFT == 48 && Row::BYTES == 64, "the shifts below");
+const ROWS: usize = Section::Rows.offset();
+const _: () = assert!(size_of::<Memo>() == 192, "three times 64, below");
+
+/// Where fields lie, for the assembly in `entry_straight`.
+#[allow(missing_docs)]
+pub mod at {
+    use super::*;
+    pub const COUNTDOWN: usize = offset_of!(ThreadState, countdown);
+    pub const MEMO: usize = offset_of!(ThreadState, memo);
+    pub const MASK: usize = offset_of!(ThreadState, memo_mask_64);
+    pub const CATEGORY: usize = offset_of!(ThreadState, category_tag);
+    pub const TAG: usize = offset_of!(Memo, tag);
+    pub const SP: usize = offset_of!(Memo, sp);
+    pub const OFFSETS: usize = offset_of!(Memo, offsets);
+    pub const WORDS: usize = offset_of!(Memo, words);
+    pub const ROW: usize = offset_of!(Memo, row);
+    pub const ROW_KEY: usize = offset_of!(Memo, row_key);
+    pub const ALLOC_REQUESTED: usize = offset_of!(Row, alloc_requested);
+    pub const ALLOC_BYTES: usize = offset_of!(Row, alloc_bytes);
+    pub const ALLOC_COUNT: usize = offset_of!(Row, alloc_count);
+    pub const ROOM: usize = offset_of!(Row, room);
+    pub const CALLER: usize = offset_of!(Row, caller);
+    pub const REAL_MALLOC: usize = Call::malloc as usize * 8;
+    pub const CHUNK_END: usize = TABLE_FROM / 4 - 1;
+    pub const ROW_BITS: u32 = ROW_SHIFT;
+}
+
+/// Defines malloc(3) itself: the program's call comes straight here.
+#[macro_export]
+macro_rules! entry_straight {
+    ($name:ident, $target:path) => {
+        /// See `sys::pair`.
+        ///
+        /// # Safety
+        /// As malloc(3).
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(n: usize) -> *mut u8 {
+            use $crate::account::segment;
+            use $crate::hook::malloc::off_path;
+            use $crate::stack::memo;
+            use $crate::sys::pair::at;
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+                "mov r9, qword ptr fs:[r8]",
+                "test r9, r9",
+                "je 20f",
+                "cmp rdi, qword ptr [rip + {wiped} + {below}]",
+                "jae 20f",
+                "mov qword ptr fs:[r8], 0",
+                "lea rax, [rdi + 8]",
+                "sub qword ptr [r9 + {countdown}], rax",
+                "js 21f",
+                // The entry: `memo::place` says the same.
+                "mov rcx, qword ptr [rsp]",
+                "lea rdx, [rsp + rcx*8]",
+                "imul edx, edx, {hash}",
+                "and edx, dword ptr [r9 + {mask}]",
+                "lea rdx, [rdx + rdx*2]",
+                "add rdx, qword ptr [r9 + {memo}]",
+                "or rcx, qword ptr [r9 + {category}]",
+                "cmp rcx, qword ptr [rdx + {tag}]",
+                "jne 22f",
+                "cmp rsp, qword ptr [rdx + {sp}]",
+                "jne 23f",
+                "movzx ecx, word ptr [rdx + {offsets} + 4]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words} + 16]",
+                "jne 22f",
+                "movzx ecx, word ptr [rdx + {offsets} + 2]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words} + 8]",
+                "jne 22f",
+                "movzx ecx, word ptr [rdx + {offsets}]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words}]",
+                "jne 22f",
+                // The state is taken: nobody changes the entry during the real call.
+                "24: push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rdi, rax",
+                "call qword ptr [rip + {real} + {real_malloc}]",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test rax, rax",
+                "je 25f",
+                // `blocks::usable_small`
+                "mov rsi, qword ptr [rax - 8]",
+                "and rsi, -6",
+                "rol rsi, 62",
+                "cmp rsi, {chunk_end}",
+                "ja 27f",
+                "lea rsi, [rsi*4 - 16]",
+                "mov ecx, dword ptr [rdx + {row}]",
+                "add rcx, qword ptr [rip + {lasting}]",
+                "add qword ptr [rcx + {alloc_requested}], rdi",
+                "shl rdi, 48",
+                "or rdi, qword ptr [rdx + {row_key}]",
+                "xor rdi, rax",
+                "xor rdi, qword ptr [rip + {wiped} + {secret}]",
+                "mov qword ptr [rax + rsi], rdi",
+                "add qword ptr [rcx + {alloc_bytes}], rsi",
+                "inc qword ptr [rcx + {alloc_count}]",
+                "sub qword ptr [rcx + {room}], rsi",
+                "js 28f",
+                "25: mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+                "mov qword ptr fs:[r8], r9",
+                "ret",
+                "20: mov rsi, rsp",
+                "mov rdx, rbp",
+                "jmp {slow}",
+                "21: mov rsi, rsp",
+                "mov rdx, rbp",
+                "mov rcx, r9",
+                "jmp {sampled}",
+                // Not three words: the low bits of the entry's stack pointer say none, or more.
+                "23: mov rcx, qword ptr [rdx + {sp}]",
+                "xor rcx, rsp",
+                "cmp rcx, {none}",
+                "je 24b",
+                "cmp rcx, {more}",
+                "jne 22f",
+                "push rdi",
+                ".cfi_adjust_cfa_offset 8",
+                "push r9",
+                ".cfi_adjust_cfa_offset 8",
+                "push rdx",
+                ".cfi_adjust_cfa_offset 8",
+                "mov rdi, rdx",
+                "lea rsi, [rsp + 24]",
+                "mov rdx, rbp",
+                "call {same}",
+                "pop rdx",
+                ".cfi_adjust_cfa_offset -8",
+                "pop r9",
+                ".cfi_adjust_cfa_offset -8",
+                "pop rdi",
+                ".cfi_adjust_cfa_offset -8",
+                "test al, al",
+                "lea rax, [rdi + 8]",
+                "jne 24b",
+                "22: mov rsi, rsp",
+                "mov rdx, rbp",
+                "mov rcx, r9",
+                "jmp {walk}",
+                "27: mov rcx, qword ptr [rdx + {row_key}]",
+                "shr rcx, {row_shift}",
+                "mov rdx, rdi",
+                "mov rsi, rax",
+                "mov rdi, r9",
+                "jmp {large}",
+                "28: mov rdi, r9",
+                "mov rsi, rax",
+                "mov edx, dword ptr [rcx + {caller}]",
+                "jmp {flush}",
+                ".cfi_endproc",
+                below = const segment::BELOW_AT,
+                countdown = const at::COUNTDOWN,
+                memo = const at::MEMO,
+                mask = const at::MASK,
+                category = const at::CATEGORY,
+                hash = const memo::HASH,
+                tag = const at::TAG,
+                sp = const at::SP,
+                offsets = const at::OFFSETS,
+                words = const at::WORDS,
+                row = const at::ROW,
+                row_key = const at::ROW_KEY,
+                none = const memo::NO_WORDS,
+                more = const memo::MORE_WORDS,
+                row_shift = const at::ROW_BITS,
+                wiped = sym segment::WIPED,
+                lasting = sym segment::LASTING,
+                secret = const segment::SECRET_AT,
+                chunk_end = const at::CHUNK_END,
+                alloc_requested = const at::ALLOC_REQUESTED,
+                alloc_bytes = const at::ALLOC_BYTES,
+                alloc_count = const at::ALLOC_COUNT,
+                room = const at::ROOM,
+                caller = const at::CALLER,
+                real = sym $crate::sys::libc::REAL,
+                real_malloc = const at::REAL_MALLOC,
+                slow = sym off_path::malloc_slow,
+                sampled = sym off_path::malloc_sampled,
+                walk = sym off_path::malloc_walk,
+                same = sym memo::same_words,
+                large = sym off_path::finish_row,
+                flush = sym off_path::flush,
+            );
+        }
+    };
+}
+
+/// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler on top can add
+/// to the same row.
+///
+/// What a forked process that nobody prepared has for a secret is zero, and real secrets are odd: no trailer passes there.
+///
+/// # Safety
+/// As free(3).
+#[unsafe(naked)]
+pub unsafe extern "C" fn free_glibc(p: *mut u8) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "test rdi, rdi",
+        "je 20f",
+        "mov rcx, qword ptr [rdi - 8]",
+        "and rcx, -6",
+        "rol rcx, 62",
+        "cmp rcx, {chunk_end}",
+        "ja 21f",
+        "lea rcx, [rcx*4 - 16]",
+        "mov rdx, qword ptr [rdi + rcx]",
+        "xor rdx, rdi",
+        "xor rdx, qword ptr [rip + {wiped} + {secret}]",
+        "test edx, {check}",
+        "jne 21f",
+        "mov r8, rdx",
+        "shl r8, 16",
+        "shr r8, 38",
+        "add r8, qword ptr [rip + {lasting}]",
+        "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+        "mov r10d, dword ptr fs:[r9 + {slot_mark}]",
+        "cmp r10d, dword ptr [r8 + {slot}]",
+        "jne 21f",
+        "shr rdx, 48",
+        "mov qword ptr [rdi + rcx], 0",
+        "add qword ptr [r8 + {free_bytes}], rcx",
+        "add qword ptr [r8 + {free_requested}], rdx",
+        "inc qword ptr [r8 + {free_count}]",
+        "add qword ptr [r8 + {room}], rcx",
+        "mov rcx, qword ptr fs:[r9 + {room_span}]",
+        "cmp qword ptr [r8 + {room}], rcx",
+        "jg 22f",
+        "jmp qword ptr [rip + {real} + {real_free}]",
+        "20: ret",
+        "21: jmp {slow}",
+        "22: mov esi, dword ptr [r8 + {caller}]",
+        "jmp {flush}",
+        ".cfi_endproc",
+        chunk_end = const at::CHUNK_END,
+        wiped = sym WIPED,
+        secret = const segment::SECRET_AT,
+        check = const CHECKED,
+        lasting = sym LASTING,
+        slot_mark = const SLOT_MARK,
+        room_span = const ROOM_SPAN,
+        slot = const ROWS + offset_of!(Row, slot),
+        free_bytes = const ROWS + offset_of!(Row, free_bytes),
+        free_requested = const ROWS + offset_of!(Row, free_requested),
+        free_count = const ROWS + offset_of!(Row, free_count),
+        room = const ROWS + offset_of!(Row, room),
+        caller = const ROWS + offset_of!(Row, caller),
+        real = sym REAL,
+        real_free = const Call::free as usize * 8,
+        slow = sym off_path::free,
+        flush = sym off_path::free_flush,
+    );
+}

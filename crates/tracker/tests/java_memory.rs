@@ -1,0 +1,298 @@
+//! What reads the VM's memory survives any memory: pages that can't be read, pointers to anywhere, chains that turn in
+//! circles. And the compressed numbers are what a slow decoder makes of them.
+
+#[path = "stack/random.rs"]
+mod random;
+
+use plimsoll_tracker::stack::java::code::{Blob, Code, Vm};
+use plimsoll_tracker::stack::java::compiled::{self, Stream};
+use plimsoll_tracker::stack::java::structs::{Layout, NONE};
+use plimsoll_tracker::stack::java::{memory, method};
+use random::Random;
+
+fn pages(n: usize, protection: i32) -> *mut u8 {
+    // SAFETY: a fresh private mapping.
+    let p = unsafe {
+        libc::mmap(core::ptr::null_mut(), n * 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+    };
+    assert_ne!(p, libc::MAP_FAILED);
+    p.cast()
+}
+
+#[test]
+fn nothing_is_read_that_cannot_be() {
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let p = pages(3, both);
+    let at = p as u64;
+    // SAFETY: own pages.
+    unsafe {
+        p.add(4094).cast::<u32>().write_unaligned(0xdead_beef);
+        libc::mprotect(p.add(8192).cast(), 4096, libc::PROT_NONE);
+    }
+    assert_eq!(memory::load::<u32>(at + 4094), Some(0xdead_beef));
+    assert_eq!(memory::load::<u64>(at + 8192 - 8), Some(0));
+    for bad in [0, 1, 4095, at + 8192 - 7, at + 8192, at + 12287, 1 << 47, u64::MAX - 3, u64::MAX] {
+        assert_eq!(memory::load::<u64>(bad), None, "{bad:x}");
+    }
+    assert_eq!(memory::slice(at, 8192, 8192).map(<[u8]>::len), Some(8192));
+    assert_eq!((memory::slice(at, 8193, 9000), memory::slice(at, 100, 99)), (None, None));
+    // A page that was known to be readable, and is no longer.
+    for (range, protect) in [(at as usize..at as usize + 4096, 1), (at as usize..at as usize + (100 << 12), 1)] {
+        assert!(memory::load::<u8>(at).is_some());
+        // SAFETY: own pages.
+        unsafe { libc::mprotect(p.cast(), 4096, libc::PROT_NONE * protect) };
+        memory::forget(range);
+        assert_eq!(memory::load::<u8>(at), None);
+        // SAFETY: own pages.
+        unsafe { libc::mprotect(p.cast(), 4096, both) };
+    }
+}
+
+/// UNSIGNED5 as its comment states it: digits of 64, low first; a byte above the limit says that another follows.
+fn slow_number(bytes: &[u8], skip: u64) -> Option<(u32, usize)> {
+    let mut sum = 0u64;
+    for i in 0..5 {
+        let digit = u64::from(*bytes.get(i)?).checked_sub(skip)?;
+        sum += digit * 64u64.pow(i as u32);
+        if digit < 192 - skip || i == 4 {
+            return Some((sum as u32, i + 1));
+        }
+    }
+    None
+}
+
+#[test]
+fn compressed_numbers() {
+    let mut random = Random(7);
+    let mut lengths = [0; 6];
+    for _ in 0..200_000 {
+        let bytes: Vec<u8> =
+            (0..random.below(7)).map(|_| if random.below(2) == 0 { 200 } else { random.next() as u8 }).collect();
+        let skips_zero = random.below(2) == 0;
+        let mut stream = Stream { bytes: &bytes, at: 0, skips_zero };
+        let slow = slow_number(&bytes, u64::from(skips_zero));
+        assert_eq!(stream.number(), slow.map(|(n, _)| n), "{bytes:?}");
+        if let Some((_, length)) = slow {
+            assert_eq!(stream.at, length);
+            lengths[length] += 1;
+        }
+    }
+    assert!(lengths[1..].iter().all(|n| *n > 1000), "{lengths:?}");
+}
+
+/// Offsets as JDK 25 has them, or as 17 has.
+fn layout(old: bool, at: u64) -> Layout {
+    let both = Layout {
+        array_length: 0,
+        array_data: 8,
+        heap_memory: 0,
+        heap_map: 112,
+        heap_log2: 248,
+        space_low: 16,
+        space_high: 24,
+        used: 4,
+        stubs_at: 8,
+        stubs_bytes: 20,
+        const_method: 8,
+        access: 40,
+        pool: 8,
+        method_flags: 28,
+        code_size: 34,
+        name_index: 36,
+        signature_index: 38,
+        holder: 24,
+        pool_length: 60,
+        source_index: 54,
+        class_name: 24,
+        symbol_length: 4,
+        symbol_body: 6,
+        block_header: 16,
+        pc_desc: 16,
+        const_method_size: 56,
+        pool_size: 72,
+        heaps: at,
+        code_low: at + 8,
+        code_high: at + 16,
+        interpreter: at + 24,
+        call_stub_return: at + 32,
+        major: at + 40,
+        ..Layout::EMPTY
+    };
+    if old {
+        Layout {
+            blob_name: 96,
+            blob_size: 12,
+            blob_frame: 28,
+            blob_code: 32,
+            method: 112,
+            compile_id: 304,
+            level: 308,
+            original_pc: 300,
+            scope_pcs: 268,
+            dependencies: 272,
+            scopes: 120,
+            metadata: 260,
+            deopt: 128,
+            deopt_mh: 136,
+            ..both
+        }
+    } else {
+        Layout {
+            blob_name: 8,
+            blob_kind: 56,
+            blob_size: 24,
+            blob_frame: 44,
+            blob_code_offset: 36,
+            blob_mutable: 16,
+            blob_relocations: 28,
+            method: 80,
+            compile_id: 212,
+            level: 216,
+            original_pc: 208,
+            scope_pcs: 196,
+            scopes_offset: 200,
+            immutable: 96,
+            immutable_size: 160,
+            deopt_offset: 176,
+            deopt_mh_offset: 180,
+            ..both
+        }
+    }
+}
+
+const PLANTED: u64 = 0x4000;
+
+/// A compiled method with one inlined into it, and a method with its names: pc, blob, method.
+fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64) {
+    let l = layout(old, at);
+    // SAFETY: all that is written lies in the pages, which end far behind.
+    let byte = |to: u64, value: u8| unsafe { p.add((to - at) as usize).write(value) };
+    let write = |to: u64, bytes: &[u8]| bytes.iter().enumerate().for_each(|(i, b)| byte(to + i as u64, *b));
+    let word = |to: u64, value: u64| write(to, &value.to_le_bytes());
+    let int = |to: u64, value: u64| write(to, &(value as u32).to_le_bytes());
+    let here = at + PLANTED;
+    let (blob, data, code, class) = (here, here + 0x400, here + 0x1000, here + 0x1800);
+    let (some, own, pool, klass) = (here + 0x600, here + 0x700, here + 0x900, here + 0xb00);
+    word(blob + u64::from(l.method), some);
+    if old {
+        word(blob + u64::from(l.blob_code), code);
+        word(blob + u64::from(l.scopes), data);
+        int(blob + u64::from(l.metadata), data + 0x100 - blob);
+        int(blob + u64::from(l.scope_pcs), data + 0x80 - blob);
+        int(blob + u64::from(l.dependencies), data + 0x80 + 4 * 16 - blob);
+    } else {
+        int(blob + u64::from(l.blob_code_offset), code - blob);
+        word(blob + u64::from(l.immutable), data - 0x40);
+        int(blob + u64::from(l.scope_pcs), 0);
+        int(blob + u64::from(l.scopes_offset), 0x40);
+        int(blob + u64::from(l.immutable_size), 0x80);
+        word(blob + u64::from(l.blob_mutable), data + 0xf0);
+        int(blob + u64::from(l.blob_relocations), 16);
+    }
+    let pcs = if old { data + 0x80 } else { data - 0x40 };
+    for i in 0..4 {
+        int(pcs + 16 * i, 32 * i);
+        int(pcs + 16 * i + 4, 10);
+    }
+    let skip = u8::from(!old);
+    write(data + 3, &[0, 1, 9].map(|n| n + skip));
+    write(data + 10, &[3, 1, 5].map(|n| n + skip));
+    word(data + 0x100, some);
+    word(some + u64::from(l.const_method), own);
+    word(own + u64::from(l.pool), pool);
+    write(own + u64::from(l.code_size), &[40, 0, 1, 0, 2, 0]);
+    word(pool + u64::from(l.holder), klass);
+    int(pool + u64::from(l.pool_length), 3);
+    word(klass + u64::from(l.class_name), class);
+    for i in 0..3 {
+        let symbol = class + 64 * i;
+        write(symbol + u64::from(l.symbol_length), &[20, 0]);
+        word(pool + u64::from(l.pool_size) + 8 * i, symbol);
+    }
+    (code + 32 * random.below(4), Blob { at: blob, frame: 64 }, some)
+}
+
+#[test]
+fn any_memory_is_survived() {
+    const BYTES: usize = 256 << 10;
+    let p = pages(BYTES / 4096 + 1, libc::PROT_READ | libc::PROT_WRITE);
+    let at = p as u64;
+    // SAFETY: own pages; the last one can't be read.
+    let words = unsafe {
+        libc::mprotect(p.add(BYTES).cast(), 4096, libc::PROT_NONE);
+        core::slice::from_raw_parts_mut(p.cast::<u64>(), BYTES / 8)
+    };
+    let mut random = Random(11);
+    let (mut vms, mut methods, mut frames, mut named) = (0u64, 0u64, 0u64, 0u64);
+    for round in 0..1500u64 {
+        for w in words.iter_mut() {
+            *w = match random.below(8) {
+                0..=3 => at + random.below(BYTES as u64 + 4096) / 8 * 8,
+                4 => random.below(64),
+                5 => random.below(1 << 12) | random.below(1 << 12) << 32,
+                6 => 0,
+                _ => random.next(),
+            };
+        }
+        let old = round % 2 == 0;
+        // Enough is in place that most get past the first look.
+        let (list, heap, map) = (at + 512, at + 1024, at + 4096);
+        words[0] = list;
+        (words[1], words[2]) = (at, at + BYTES as u64);
+        words[3] = at + 256;
+        words[4] = at + 8 * random.below(100);
+        words[5] = if old { 17 } else { 25 };
+        (words[32 + 1], words[32 + 2]) = (at + 8 * random.below(1000), (100 + random.below(1000)) << 32);
+        words[64] = 1 + random.below(3);
+        words[65] = at + 800;
+        for i in 0..3 {
+            words[100 + i] = heap;
+        }
+        (words[128 + 2], words[128 + 3]) = (at, at + BYTES as u64);
+        words[128 + 14 + 2] = map;
+        words[128 + 31] = 7;
+        if random.below(2) == 0 {
+            // Blocks of random sizes.
+            let bytes = map as usize - at as usize;
+            let mut segment = 0;
+            while segment < BYTES >> 7 {
+                let n = 1 + random.below(300) as usize;
+                for i in 0..n.min((BYTES >> 7) - segment) {
+                    let back = i.min(1 + random.below(254) as usize) as u8;
+                    // SAFETY: the map lies in the pages, a byte for each segment.
+                    unsafe { p.add(bytes + segment + i).write(back) };
+                }
+                segment += n;
+            }
+        }
+        let Some(vm) = Vm::new(layout(old, at)) else { continue };
+        vms += 1;
+        for _ in 0..20 {
+            let (pc, blob, some) = plant(p, at, old, &mut random);
+            for _ in 0..random.below(2) * random.below(200) {
+                words[(PLANTED + random.below(0x2000)) as usize / 8] = at + random.below(BYTES as u64 + 4096);
+            }
+            if random.below(2) == 0 {
+                // SAFETY: in the pages.
+                unsafe { p.add((PLANTED + random.below(0x2000)) as usize).write(random.next() as u8) };
+            }
+            let mut inlined = 0;
+            compiled::frames(&vm, blob, pc, |_| inlined += 1);
+            frames += inlined;
+            compiled::deoptimised(&vm, blob, pc);
+            methods += u64::from(compiled::method(&vm, blob).is_some());
+            named += u64::from(method::identity(&vm, some).is_some());
+            method::bci(&vm, some, random.next());
+            // And what lies there by chance.
+            let pc = at + random.below(BYTES as u64 + 64);
+            if let Some(Code::Method(blob)) = vm.code(pc) {
+                compiled::frames(&vm, blob, pc, |_| frames += 1);
+            }
+            vm.blob_name(pc);
+        }
+    }
+    println!("{vms} VMs, {methods} compiled, {frames} frames, {named} methods with names");
+    assert!(vms > 1000 && methods > 10_000 && frames > 20_000 && named > 10_000);
+    let none = Layout::EMPTY;
+    assert!(Vm::new(none).is_none() && none.blob_kind == NONE);
+}

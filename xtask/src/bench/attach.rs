@@ -1,0 +1,218 @@
+//! `plimsoll attach` to a JVM with 200 busy threads: does the application stand still? And its speed after `detach`.
+
+use super::measure::columns;
+use super::results::{Results, verdict};
+use super::stats::median;
+use super::way::Way;
+use super::{Bench, java, words};
+use crate::stage::{Result, jdk, must, plimsoll};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// bench/busy/Busy.java, which answers a line to each line.
+pub struct Busy {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+/// What the threads do, and the milliseconds that each rests after one of work. Without rest, 200 threads on few processors stand in
+/// their own way: each stop that the VM itself makes waits until all of them had their turn, with or without an attach.
+const LOADS: &[(&str, &str)] = &[("1 ms of work, 300 ms of rest", "300"), ("no rest", "0")];
+
+/// What the application saw of a window.
+struct Window {
+    milliseconds: f64,
+    /// The longest stretch in which none of its threads got on, and all of those over 5 ms, ms.
+    largest: f64,
+    gaps: f64,
+    /// Rounds of work in a millisecond.
+    rate: f64,
+}
+
+impl Busy {
+    pub fn start(bench: &Bench, way: &Way, major: u32, crowd: [&str; 3]) -> Result<Busy> {
+        let home = jdk(major).ok_or_else(|| format!("JDK {major} is needed"))?;
+        let classes = bench.classes_of(&["bench/busy/Busy.java"])?.display().to_string();
+        let mut arguments = words(&["-XX:+UseSerialGC", "-Xmx64m"]);
+        if major >= 21 {
+            arguments.push("-XX:+EnableDynamicAgentLoading".into());
+        }
+        arguments.extend(words(&["-cp", &classes, "Busy"]));
+        arguments.extend(words(&crowd));
+        let mut command = way.command(&java(&home), &arguments)?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let pipes = (child.stdin.take(), child.stdout.take());
+        let (Some(input), Some(output)) = pipes else { return Err("pipes were asked for".into()) };
+        let mut busy = Busy { child, input, output: BufReader::new(output) };
+        match busy.line()?.as_str() {
+            "ready" => Ok(busy),
+            other => Err(format!("Busy: {other}").into()),
+        }
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        if line.is_empty() { Err("Busy ended".into()) } else { Ok(line.trim().to_string()) }
+    }
+
+    fn ask(&mut self, command: &str) -> Result<String> {
+        writeln!(self.input, "{command}")?;
+        self.line()
+    }
+
+    /// Nanoseconds of one malloc+free pair, over so many milliseconds.
+    pub fn pairs(&mut self, milliseconds: u32) -> Result<f64> {
+        Ok(self.ask(&format!("pairs {milliseconds}"))?.parse()?)
+    }
+
+    pub fn pid(&self) -> String {
+        self.child.id().to_string()
+    }
+
+    fn window(&mut self, meanwhile: impl FnOnce() -> Result<()>) -> Result<Window> {
+        self.ask("begin")?;
+        let done = meanwhile();
+        let answer = self.ask("end")?;
+        done?;
+        let figures: Vec<f64> = answer.split(' ').map(str::parse).collect::<std::result::Result<_, _>>()?;
+        let [milliseconds, largest, gaps, work] = figures[..] else { return Err(format!("Busy: {answer}").into()) };
+        Ok(Window { milliseconds, largest, gaps, rate: work / milliseconds })
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn tell(verb: &str, pid: &str) -> Result<()> {
+    let mut command = Command::new(plimsoll()?);
+    command.args([verb, pid]);
+    if verb == "attach" {
+        command.arg("--yes");
+    }
+    must(&mut command).map(drop)
+}
+
+/// A fresh JVM each round: the first attach loads the library, the second finds it.
+pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Attach to a busy JVM",
+        "bench/busy/Busy.java: 200 threads that compute and allocate, 2,000 mappings. A gap is a stretch in which none \
+         of the 200 threads got on, as they themselves saw it; all gaps over 5 ms are added. Windows of the same length in which \
+         nothing happens stand beside (A/A). Work is what the threads did, against the A/A windows: the command's own processor time \
+         is in it. Medians; in brackets the worst.",
+    );
+    results.head(&[
+        "JVM, its threads",
+        "window",
+        "length, ms",
+        "largest gap, ms",
+        "gaps in all, ms",
+        "work",
+        "bar, ms",
+        "",
+    ]);
+    let loads = if bench.quick { &LOADS[..1] } else { LOADS };
+    for major in [25, 17] {
+        if jdk(major).is_none() {
+            continue;
+        }
+        for (load, rest) in loads {
+            let names = ["attach", "A/A", "detach", "A/A again", "attach again", "A/A, attached"];
+            let mut windows: [Vec<Window>; 6] = Default::default();
+            let mut refused = 0;
+            for _ in 0..bench.rounds {
+                let mut busy = Busy::start(bench, &Way::Plain("plain"), major, ["200", "2000", rest])?;
+                let pid = busy.pid();
+                // The compilers have their say before the first window.
+                std::thread::sleep(Duration::from_secs(3));
+                for (number, verb) in ["attach", "detach", "attach"].into_iter().enumerate() {
+                    let mut begin = Instant::now();
+                    let mut window = busy.window(|| tell(verb, &pid));
+                    // Until each thread has run since the detach, it says so and does nothing: on 2 processors that takes a while.
+                    for _ in 0..20 {
+                        if number < 2 || window.is_ok() {
+                            break;
+                        }
+                        refused += 1;
+                        std::thread::sleep(Duration::from_secs(1));
+                        begin = Instant::now();
+                        window = busy.window(|| tell(verb, &pid));
+                    }
+                    let took = begin.elapsed();
+                    windows[2 * number].push(window?);
+                    windows[2 * number + 1].push(busy.window(|| {
+                        std::thread::sleep(took);
+                        Ok(())
+                    })?);
+                }
+            }
+            let of =
+                |windows: &[Window], figure: fn(&Window) -> f64| -> Vec<f64> { windows.iter().map(figure).collect() };
+            for (number, (name, own)) in names.into_iter().zip(&windows).enumerate() {
+                let quiet = &windows[number | 1];
+                let worst = |figures: &[f64]| figures.iter().copied().fold(0.0, f64::max);
+                let cell = |figure: fn(&Window) -> f64| -> String {
+                    let figures = of(own, figure);
+                    format!("{:.1} ({:.1})", median(&figures), worst(&figures))
+                };
+                let is_attach = name.starts_with("attach");
+                results.row(&[
+                    format!("JDK {major}, {load}"),
+                    name.into(),
+                    cell(|window| window.milliseconds),
+                    cell(|window| window.largest),
+                    cell(|window| window.gaps),
+                    format!("{:.3}", median(&of(own, |w| w.rate)) / median(&of(quiet, |w| w.rate))),
+                    if is_attach { "< 50".into() } else { String::new() },
+                    if is_attach { verdict(worst(&of(own, |window| window.gaps)), 50.0) } else { String::new() },
+                ]);
+            }
+            if refused > 0 {
+                results.add(&format!("\nJDK {major}, {load}: {refused} attaches were refused before the second ones: threads hadn't run since the detach.\n\n"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// JVMs that live side by side and run in turn: never attached to, attached to and let go of, still attached to.
+pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Speed after detach",
+        "Unsafe pairs of 512 B (bench/busy/Busy.java, no other threads) in JVMs that live side by side, blocks of 300 ms in turn. The bar \
+         is what plain against plain makes.",
+    );
+    results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
+    for major in [25, 17] {
+        if jdk(major).is_none() {
+            continue;
+        }
+        let ways = ["plain", "plain again", "detached", "attached, sites sampled"].map(Way::Plain);
+        let start = |way: &Way| Busy::start(bench, way, major, ["0"; 3]);
+        let mut busy = ways.iter().map(start).collect::<Result<Vec<Busy>>>()?;
+        tell("attach", &busy[2].pid())?;
+        busy[2].pairs(300)?;
+        tell("detach", &busy[2].pid())?;
+        tell("attach", &busy[3].pid())?;
+        let mut values = vec![Vec::new(); ways.len()];
+        for round in 0..=2 * bench.rounds.max(6) {
+            for (busy, values) in busy.iter_mut().zip(&mut values) {
+                let figure = busy.pairs(300)?;
+                if round > 0 {
+                    values.push(figure);
+                }
+            }
+        }
+        let columns = columns(&ways, &values);
+        let bound = columns[1].ratio.high.max(1.0);
+        results.ways(&format!("JDK {major}"), &columns, &[("detached", bound)]);
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! What a tracked run counted itself: the counters of its segments.
+
+use super::way::segments;
+use crate::stage::{Result, must, plimsoll};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Sums over all processes of a run.
+#[derive(Default)]
+pub struct Books {
+    pub blocks: f64,
+    /// Deep walks and their frames.
+    pub walks: f64,
+    pub frames: f64,
+    /// Remembered stacks that were walked too (PLIMSOLL_CHECK=1), and those that disagreed.
+    pub checks: f64,
+    pub disagreements: f64,
+}
+
+impl Books {
+    /// Runs a program to its end with these sites.
+    pub fn of(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Books> {
+        let mut books = Books::default();
+        for segment in run(program, arguments, sites, check)? {
+            let text = must(Command::new(plimsoll()?).args(["report", "--format", "json"]).arg(&segment))?;
+            let report: Value = serde_json::from_str(&text)?;
+            let counter = |name: &str| -> Result<f64> {
+                let mut counters = report["counters"].as_array().into_iter().flatten();
+                let own =
+                    counters.find(|counter| counter["name"] == name).ok_or_else(|| format!("no counter {name}"))?;
+                Ok(own["value"].as_f64().ok_or("a counter without a value")?)
+            };
+            books.blocks += report["total"]["cumulative_count"].as_f64().ok_or("no cumulative_count")?;
+            books.walks += counter("deep_walks")?;
+            books.frames += counter("deep_frames")?;
+            books.checks += counter("memo_checks")?;
+            books.disagreements += counter("memo_disagreements")?;
+        }
+        Ok(books)
+    }
+}
+
+/// The segments that a run left, in a folder that is emptied first.
+pub fn run(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Vec<PathBuf>> {
+    let folder = segments()?.join("books");
+    if folder.exists() {
+        fs::remove_dir_all(&folder)?;
+    }
+    let mut command = Command::new(plimsoll()?);
+    command.args(["run", "--follow", "--report", "none", "--sites", sites, "--dir"]).arg(&folder);
+    command.arg("--").arg(program).args(arguments).stdin(Stdio::null());
+    must(command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }))?;
+    Ok(fs::read_dir(&folder)?.collect::<std::io::Result<Vec<_>>>()?.iter().map(fs::DirEntry::path).collect())
+}

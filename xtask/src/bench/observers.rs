@@ -1,0 +1,113 @@
+//! What it takes to look: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
+
+use super::books;
+use super::measure::{Waiting, children};
+use super::results::{Results, verdict};
+use super::stats::median;
+use super::way::Way;
+use super::{Bench, java, words};
+use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Wall milliseconds of a whole command, over and over; the mean of its processor time.
+fn timed(times: usize, command: impl Fn() -> Result<Command>) -> Result<(Vec<f64>, f64)> {
+    let mut walls = Vec::new();
+    let before = children()?;
+    for _ in 0..times {
+        let mut command = command()?;
+        let begin = Instant::now();
+        must(&mut command)?;
+        walls.push(begin.elapsed().as_secs_f64() * 1e3);
+    }
+    let after = children()?;
+    let processor = (after[0] - before[0] + after[1] - before[1]) * 1e3 / times as f64;
+    Ok((walls, processor))
+}
+
+fn row(results: &mut Results, what: &str, (walls, processor): &(Vec<f64>, f64), bar: f64) {
+    results.row(&[
+        what.into(),
+        format!("{:.1}", median(walls)),
+        format!("{:.1}", walls.iter().copied().fold(0.0, f64::max)),
+        format!("{processor:.1}"),
+        format!("≤ {bar:.0}"),
+        verdict(median(walls), bar),
+    ]);
+}
+
+const HEAD: [&str; 6] = ["what", "median ms", "slowest ms", "processor ms, mean", "bar, ms", ""];
+
+/// A real program with as many call paths, tracked with exact sites: the segment is what the tracker writes.
+pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
+    let folder = folder("bench/many")?;
+    let (source, program) = (folder.join("many.c"), folder.join("many"));
+    let text = must(Command::new("python3").arg(repository().join("fixtures/sites/many.py")))?;
+    std::fs::write(&source, text)?;
+    must(Command::new("gcc").args(["-g", "-O1", "-o"]).arg(&program).arg(&source))?;
+    let segments = books::run(&program, &words(&["100000"]), "exact", false)?;
+    let [segment] = segments.as_slice() else { return Err(format!("{} segments", segments.len()).into()) };
+    let report = |format: &str| -> Result<Command> {
+        let mut command = Command::new(plimsoll()?);
+        command.args(["report", "--by", "site", "--format", format]).arg(segment);
+        Ok(command)
+    };
+    let stacks = must(&mut report("folded")?)?.lines().count();
+    results.group(
+        "A report with 100,000 sites",
+        &format!(
+            "fixtures/sites/many.py, 18 frames each, run with exact sites, {stacks} stacks in the report; symbolised from its DWARF, the \
+             symbol cache and the files warm. Whole commands."
+        ),
+    );
+    results.head(&HEAD);
+    for format in ["text", "tree", "folded", "svg", "pprof", "html", "json"] {
+        let measured = timed(bench.rounds.max(5), || report(format))?;
+        row(results, &format!("report --by site --format {format}"), &measured, 1000.0);
+    }
+    if stacks < 100_000 { Err(format!("only {stacks} stacks").into()) } else { Ok(()) }
+}
+
+/// The whole command, at each level of the VM's own tracking.
+pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Explain a crowded JVM",
+        "The whole command `plimsoll explain PID`; fixtures/java/explain/Crowd.java with 200 threads and 2,000 mappings, untracked.",
+    );
+    results.head(&HEAD);
+    let classes = bench.classes_of(&["fixtures/java/explain/Crowd.java", "fixtures/java/explain/Truth.java"])?;
+    for major in [25, 17] {
+        let Some(home) = jdk(major) else {
+            results.add(&format!("\nNo JDK {major} on this machine.\n"));
+            continue;
+        };
+        let arguments = words(&["-Xmx128m", "-cp", &classes.display().to_string(), "Crowd", "200", "2000"]);
+        for level in ["off", "summary", "detail"] {
+            let crowd = Waiting::start(Way::Nmt(level).command(&java(&home), &arguments)?)?;
+            std::thread::sleep(Duration::from_secs(1));
+            let measured = timed(if bench.quick { 7 } else { 21 }, || explained(crowd.pid()))?;
+            row(results, &format!("JDK {major}, NativeMemoryTracking={level}"), &measured, 150.0);
+        }
+    }
+    Ok(())
+}
+
+pub fn arena(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Explain a heap of 1 GiB",
+        "bench/arena.c: blocks of 16 to 1,040 B in glibc's main arena, 1 GiB of them live, every third freed on the way. The whole command `plimsoll explain PID`.",
+    );
+    results.head(&HEAD);
+    let program = bench.program("arena")?;
+    let arena = Waiting::start(Way::Plain("plain").command(Path::new(&program), &words(&["1024"]))?)?;
+    let measured = timed(bench.rounds.max(5), || explained(arena.pid()))?;
+    row(results, &format!("{} MiB resident", arena.resident()? >> 20), &measured, 1000.0);
+    Ok(())
+}
+
+fn explained(pid: u32) -> Result<Command> {
+    let mut command = Command::new(plimsoll()?);
+    command.args(["explain", &pid.to_string()]);
+    Ok(command)
+}

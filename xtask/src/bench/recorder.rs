@@ -1,0 +1,125 @@
+//! `plimsoll record` at 1 s of a JVM with 2,000 mappings: what the recorder takes, what the application notices, what a file holds.
+
+use super::attach::Busy;
+use super::measure::{Waiting, children, columns};
+use super::results::{Results, verdict};
+use super::way::Way;
+use super::{Bench, java, words};
+use crate::stage::{Result, folder, jdk, must, plimsoll};
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A recorder that is ended when let go of.
+struct Recorder(Child);
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn record(pid: &str, file: &str) -> Result<Command> {
+    let mut command = Command::new(plimsoll()?);
+    command.args(["record", pid, "--interval", "1s", "-o", file]).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Ok(command)
+}
+
+pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
+    let seconds = 60.0;
+    results.group(
+        "Recording at 1 s",
+        &format!(
+            "fixtures/java/explain/Crowd.java, 200 threads and 2,000 mappings, for {seconds} s. The recorder's user and system time, its \
+             start and end included, of one core; the file's bytes, and an hour of four chunks, each with one minute like the first and 14 \
+             like the later ones."
+        ),
+    );
+    results.head(&[
+        "what",
+        "recorder, % of a core",
+        "bar",
+        "",
+        "a minute, KiB",
+        "five, KiB",
+        "an hour, MiB",
+        "bar",
+        "",
+    ]);
+    let classes = bench.classes_of(&["fixtures/java/explain/Crowd.java", "fixtures/java/explain/Truth.java"])?;
+    for major in if bench.quick { vec![25] } else { vec![25, 17] } {
+        let Some(home) = jdk(major) else { continue };
+        let arguments = words(&["-Xmx128m", "-cp", &classes.display().to_string(), "Crowd", "200", "2000"]);
+        for (name, way) in [("without the tracker", Way::Plain("plain")), ("sites sampled", Way::Tracked("sampled"))] {
+            let crowd = Waiting::start(way.command(&java(&home), &arguments)?)?;
+            std::thread::sleep(Duration::from_secs(2));
+            let file = folder("bench/out")?.join("crowd.jfr").display().to_string();
+            let before = children()?;
+            must(record(&crowd.pid().to_string(), &file)?.args(["--duration", &format!("{seconds}s")]))?;
+            let after = children()?;
+            let share = (after[0] - before[0] + after[1] - before[1]) / seconds * 100.0;
+            let bytes = fs::metadata(&file)?.len() as f64;
+            // Names and metadata stand once in each chunk: the first minute has them, later ones don't.
+            let minutes = if bench.quick { 2.0 } else { 5.0 };
+            must(record(&crowd.pid().to_string(), &file)?.args(["--duration", &format!("{}s", minutes * seconds)]))?;
+            let longer = fs::metadata(&file)?.len() as f64;
+            let later = (longer - bytes).max(0.0) / (minutes - 1.0);
+            let hour = (4.0 * bytes + 56.0 * later) / 1048576.0;
+            results.row(&[
+                format!("JDK {major}, {name}"),
+                format!("{share:.2}"),
+                "≤ 1".into(),
+                verdict(share, 1.0),
+                format!("{:.0}", bytes / 1024.0),
+                format!("{:.0}", longer / 1024.0),
+                format!("{hour:.1}"),
+                "≤ 8".into(),
+                verdict(hour, 8.0),
+            ]);
+            fs::remove_file(file)?;
+        }
+    }
+    Ok(())
+}
+
+/// A window of the application, in which a whole recorder lives if there is one.
+const WINDOW: u32 = 5000;
+
+pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "An application that is recorded",
+        &format!(
+            "Unsafe pairs of 512 B in one JVM with 2,000 mappings (bench/busy/Busy.java), tracked with sites sampled: windows of {} s in \
+             turn, the third of three with a recorder at 1 s, its start and end included. The bar is what plain against plain makes.",
+            WINDOW / 1000
+        ),
+    );
+    results.head(&["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""]);
+    let major = if jdk(25).is_some() { 25 } else { 17 };
+    let ways = ["not recorded", "not recorded again", "recorded"].map(Way::Plain);
+    let mut busy = Busy::start(bench, &Way::Tracked("sampled"), major, ["0", "2000", "0"])?;
+    let file = folder("bench/out")?.join("busy.jfr").display().to_string();
+    let mut values: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
+    // The round before the first warms up.
+    for round in 0..=bench.rounds.max(6) {
+        // In each round another one is first: what creeps in a round falls on all of them alike.
+        for way in (0..ways.len()).map(|turn| (turn + round) % ways.len()) {
+            let recorder = match way {
+                2 => Some(Recorder(record(&busy.pid(), &file)?.spawn()?)),
+                _ => None,
+            };
+            let figure = busy.pairs(WINDOW)?;
+            drop(recorder);
+            if round > 0 {
+                values[way].push(figure);
+            }
+        }
+    }
+    let columns = columns(&ways, &values);
+    let bound = columns[1].ratio.high.max(1.0);
+    results.ways(&format!("JDK {major}"), &columns, &[("recorded", bound)]);
+    fs::remove_file(file)?;
+    Ok(())
+}

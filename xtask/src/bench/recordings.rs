@@ -1,0 +1,110 @@
+//! Reading a large recording of another JVM: ours on one core, and the JDK's `jfr` and JDK Mission Control's parser beside it.
+
+use super::results::Results;
+use super::{Bench, words};
+use crate::stage::{Result, folder, jdk, must, plimsoll, repository, target};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// The readers that issue 4's bar is for.
+const BARRED: [&str; 4] = [
+    "plimsoll report",
+    "plimsoll report --chart rss-gap",
+    "plimsoll report --by class",
+    "our reader, every field of every event",
+];
+/// Some 54 bytes each, with a stack.
+const EVENTS: u64 = 10_000_000;
+
+/// Wall seconds, processor seconds, and the peak of resident memory in MiB, as wait4(2) has them of one child.
+fn timed(program: &Path, arguments: &[String]) -> Result<[f64; 3]> {
+    let mut command = Command::new("taskset");
+    command.args(["-c", "0"]).arg(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+    let begin = Instant::now();
+    let child = command.spawn()?;
+    let (pid, mut status) = (libc::pid_t::try_from(child.id())?, 0);
+    // SAFETY: a rusage is numbers only, for which zeros are values.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to locals that outlive the call; the child is ours and nobody else waits for it.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+    let seconds = begin.elapsed().as_secs_f64();
+    if waited != pid || status != 0 {
+        return Err(format!("{command:?}: ended with {status:#x}").into());
+    }
+    let of = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    Ok([seconds, of(usage.ru_utime) + of(usage.ru_stime), usage.ru_maxrss as f64 / 1024.0])
+}
+
+pub fn reading(bench: &Bench, results: &mut Results) -> Result<()> {
+    let home = jdk(25).ok_or("JDK 25 is needed")?;
+    let (scratch, sources) = (folder("bench/recording")?, repository().join("bench/recording"));
+    must(Command::new(home.join("bin/javac")).arg("-d").arg(&scratch).arg(sources.join("Flood.java")))?;
+    let file = scratch.join("flood.jfr");
+    let events = if bench.quick { EVENTS / 10 } else { EVENTS };
+    let mut flood = Command::new(home.join("bin/java"));
+    flood.args(["-Xmx256m", "-Xlog:disable", "-XX:NativeMemoryTracking=summary"]);
+    flood.arg(format!("-XX:StartFlightRecording=filename={},settings=profile,maxsize=0", file.display()));
+    must(flood.arg("-cp").arg(&scratch).arg("Flood").arg(events.to_string()))?;
+    must(Command::new("cargo").args(["build", "-q", "--release", "-p", "plimsoll-observer", "--example", "jfr_read"]))?;
+
+    let jars = scratch.join("jars");
+    let mut maven = Command::new("mvn");
+    maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(sources.join("pom.xml"));
+    must(maven.arg(format!("-DoutputDirectory={}", jars.display())))?;
+    let path = format!("{}:{}/*", scratch.display(), jars.display());
+    must(Command::new(home.join("bin/javac")).args(["-cp", &path, "-d"]).arg(&scratch).arg(sources.join("Jmc.java")))?;
+
+    let mib = fs::metadata(&file)?.len() as f64 / 1048576.0;
+    let name = file.display().to_string();
+    let (jfr, java, reader) = (home.join("bin/jfr"), home.join("bin/java"), target().join("release/examples/jfr_read"));
+    let ours = plimsoll()?;
+    let ways: [(&str, &Path, Vec<String>); 9] = [
+        ("plimsoll report", &ours, words(&["report", &name])),
+        ("plimsoll report --chart rss-gap", &ours, words(&["report", &name, "--chart", "rss-gap"])),
+        ("plimsoll report --by class", &ours, words(&["report", &name, "--by", "class"])),
+        ("our reader, every event stepped over", &reader, words(&["skip", &name])),
+        ("our reader, every field of every event", &reader, words(&["fields", &name])),
+        ("our reader, every frame's names too", &reader, words(&["stacks", &name])),
+        ("jfr summary (JDK 25)", &jfr, words(&["summary", &name])),
+        (
+            "jfr print --events jdk.NativeMemoryUsage",
+            &jfr,
+            words(&["print", "--events", "jdk.NativeMemoryUsage", &name]),
+        ),
+        ("JMC's parser, -Xmx8g", &java, words(&["-Xmx8g", "-cp", &path, "Jmc", &name])),
+    ];
+    let how = format!(
+        "bench/recording/Flood.java on JDK 25: {mib:.0} MiB, {events} events of an application with stacks beside the profile \
+         settings. Each reader on one core (taskset), best of {}, the file in the page cache; memory is the peak of RSS.",
+        bench.rounds.min(5)
+    );
+    results.group("Reading a recording", &how);
+    results.head(&["reader", "seconds", "of CPU", "MiB/s of CPU", "memory, MiB", "bar"]);
+    for (name, program, arguments) in ways {
+        let mut best: Option<[f64; 3]> = None;
+        let rounds = if program == java || program == jfr { 1 } else { bench.rounds.min(5) };
+        for _ in 0..rounds {
+            let one = timed(program, &arguments)?;
+            // By processor time: another program on the machine doesn't count.
+            best = best.filter(|best| best[1] <= one[1]).or(Some(one));
+        }
+        let [wall, seconds, memory] = best.ok_or("no round")?;
+        let bar = match name {
+            _ if !BARRED.contains(&name) => "",
+            _ if mib / seconds < 150.0 || memory > 256.0 => "≥ 150 MiB/s, ≤ 256 MiB: missed",
+            _ => "≥ 150 MiB/s, ≤ 256 MiB: held",
+        };
+        results.row(&[
+            name.into(),
+            format!("{wall:.2}"),
+            format!("{seconds:.2}"),
+            format!("{:.0}", mib / seconds),
+            format!("{memory:.0}"),
+            bar.into(),
+        ]);
+    }
+    fs::remove_file(file)?;
+    Ok(())
+}

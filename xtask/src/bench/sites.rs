@@ -1,0 +1,86 @@
+//! Wall-clock ratios of call stacks in three modes: a malloc-bound C loop, and C++ as Debian builds it.
+
+use super::measure::{alternate, columns, number, turns};
+use super::results::Results;
+use super::stats::ratio;
+use super::way::{Way, has_profiler, library};
+use super::{Bench, words};
+use crate::stage::{Result, folder, must, repository};
+use std::process::Command;
+
+const HEAD: [&str; 7] = ["what", "way", "ns for one", "ratio", "95 % bound", "bar", ""];
+const OFF: &str = "off";
+const SAMPLED: &str = "sampled";
+const EXACT: &str = "exact";
+
+/// 8 and 16 frames between the loop and malloc, with and without frame pointers; peers at 8 without.
+pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Sites: malloc+free pair",
+        "bench/mtalloc.c: threads that churn 1,000 live blocks of 16 to 528 B each, below 8 or 16 frames, built without (gcc's \
+         default) and with -fno-omit-frame-pointer. Nanoseconds of one thread's pair.",
+    );
+    let jemalloc = library("libjemalloc.so.2");
+    let profiled = jemalloc.as_ref().filter(|path| has_profiler(path));
+    if profiled.is_none() {
+        results.add("jemalloc's own profiler isn't beside it: no libjemalloc.so.2 that was built with it.\n\n");
+    }
+    results.head(&HEAD);
+    let most: u64 = if bench.quick { 1_000_000 } else { 4_000_000 };
+    for (build, flag) in [("no frame pointers", "-fomit-frame-pointer"), ("frame pointers", "-fno-omit-frame-pointer")]
+    {
+        let program = bench.program_with("mtalloc", &format!("mtalloc{flag}"), &[flag])?;
+        for depth in ["8", "16"] {
+            // Of exact sites: one thread's rounds, then two threads'.
+            let (mut exact, mut again): (Vec<Vec<f64>>, Vec<Vec<f64>>) = Default::default();
+            for threads in ["1", "2"] {
+                let mut ways = vec![Way::Plain("plain"), Way::Plain("plain again")];
+                ways.extend([OFF, SAMPLED, EXACT].map(Way::Tracked));
+                if depth == "8" && flag == "-fomit-frame-pointer" {
+                    ways.extend(["", "=512k", "=512k,nofree"].map(Way::AsyncProfiler));
+                    ways.push(Way::Heaptrack);
+                    ways.extend(jemalloc.iter().map(|path| Way::Allocator("jemalloc", path.clone())));
+                    ways.extend(profiled.map(|path| Way::JemallocProfiler(path.clone())));
+                }
+                let values = turns(bench.rounds, &ways, |way| {
+                    let count = (most / way.slowness()).to_string();
+                    number(&mut way.command(&program, &words(&[threads, &count, "1000", "512", depth]))?)
+                })?;
+                let what = format!("{depth} frames, {build}, {threads} thread(s)");
+                let bars = [("Plimsoll, sites sampled", 1.45), ("Plimsoll, sites exact", 1.70)];
+                results.ways(&what, &columns(&ways, &values), &bars);
+                let against_off = ratio(&values[2], &values[3]);
+                results.judged(&what, "sampled against sites off", "", against_off, Some(1.05));
+                let relative = |own: &[f64]| own.iter().zip(&values[0]).map(|(own, plain)| own / plain).collect();
+                exact.push(relative(&values[4]));
+                again.push(relative(&values[1]));
+            }
+            // The ratio to plain at two threads against that at one. It may vary as plain against plain does.
+            let noise = ratio(&again[0], &again[1]).high.max(1.0);
+            let bar = noise.is_finite().then_some(noise);
+            let what = format!("{depth} frames, {build}");
+            results.judged(&what, "exact, ratio of 2 threads against 1", "", ratio(&exact[0], &exact[1]), bar);
+        }
+    }
+    Ok(())
+}
+
+/// Strings, maps, streams, virtual calls through libstdc++, with the flags of Debian's packages.
+pub fn cpp(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Sites: C++ without frame pointers",
+        "bench/orders.cc, g++ -g -O2 -fstack-protector-strong -D_FORTIFY_SOURCE=2, as Debian builds. Nanoseconds of one order.",
+    );
+    results.head(&HEAD);
+    let (source, program) = (repository().join("bench/orders.cc"), folder("bench")?.join("orders"));
+    let flags = ["-std=c++17", "-g", "-O2", "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-o"];
+    must(Command::new("g++").args(flags).arg(&program).arg(source))?;
+    let mut ways = vec![Way::Plain("plain"), Way::Plain("plain again")];
+    ways.extend([OFF, SAMPLED, EXACT].map(Way::Tracked));
+    ways.extend([Way::Heaptrack, Way::AsyncProfiler(""), Way::AsyncProfiler("=512k,nofree")]);
+    let most = if bench.quick { 100_000 } else { 400_000 };
+    let measured =
+        alternate(bench.rounds, &ways, |way| way.command(&program, &words(&[&(most / way.slowness()).to_string()])))?;
+    results.ways("an order", &measured, &[("Plimsoll, sites exact", 3.0)]);
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Exact sites in programs that people use: what they cost, how often the memo knows a stack, and whether it is ever wrong.
+
+use super::books::Books;
+use super::cost::{cc1plus, javac};
+use super::measure::{children, columns, instructions, turns};
+use super::results::{Results, verdict};
+use super::way::Way;
+use super::{Bench, words};
+use crate::stage::{Result, jdk, must};
+use std::path::{Path, PathBuf};
+
+const PLAIN: Way = Way::Plain("plain");
+const EXACT: Way = Way::Tracked("exact");
+/// Comparisons in which the memo must agree, all programs together.
+const CHECKS: f64 = 1e7;
+/// Of them, after each program. A second of javac's gives 9,000 comparisons, of cc1plus's 37,000, of numpy's 32,000.
+const SHARES: [f64; 3] = [0.45, 0.9, 1.0];
+
+/// A program and its arguments.
+type Program = (&'static str, PathBuf, Vec<String>);
+
+fn programs() -> Result<Vec<Program>> {
+    let numpy = "import numpy as n\ng=n.random.default_rng(7)\nt=0.0\nfor i in range(300):\n a=g.random((i%50+2,i%40+2))\n \
+        t+=float((a@a.T).sum())+len(n.unique(n.round(a,1)))\nd={str(i):n.arange(i%9) for i in range(20000)}\n\
+        print(t,sum(map(len,d.values())))";
+    let (compiler, compile) = cc1plus()?;
+    let home = jdk(25).or_else(|| jdk(17)).ok_or("a JDK is needed")?;
+    Ok(vec![
+        ("cc1plus", compiler, compile),
+        ("python3 with numpy", Path::new("/usr/bin/python3").to_path_buf(), words(&["-c", numpy])),
+        ("javac", home.join("bin/javac"), javac()?),
+    ])
+}
+
+pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "Exact sites in real programs",
+        "Instructions of whole runs by callgrind. A walk is a deep one, for a stack that the memo didn't know; what it costs is all \
+         that exact sites gain over plain, divided by the walks: booking included, so it is an upper bound.",
+    );
+    results.head(&[
+        "program",
+        "plain",
+        "exact",
+        "ratio",
+        "bar",
+        "",
+        "blocks",
+        "walks",
+        "memo hits, %",
+        "frames of a walk",
+        "gained for each walk",
+    ]);
+    for (name, program, arguments) in programs()? {
+        let count = |way: &Way| instructions(way, &program, &arguments).map(|count| count as f64);
+        let (plain, exact) = (count(&PLAIN)?, count(&EXACT)?);
+        let books = Books::of(&program, &arguments, "exact", false)?;
+        let ratio = exact / plain;
+        results.row(&[
+            name.into(),
+            format!("{plain:.0}"),
+            format!("{exact:.0}"),
+            format!("{ratio:.4}"),
+            "≤ 1.50".into(),
+            verdict(ratio, 1.5),
+            format!("{:.0}", books.blocks),
+            format!("{:.0}", books.walks),
+            format!("{:.3}", 100.0 * (1.0 - books.walks / books.blocks)),
+            format!("{:.1}", books.frames / books.walks),
+            format!("{:.0}", (exact - plain) / books.walks),
+        ]);
+    }
+
+    results.add("\nAs they run, user CPU: valgrind's JVM is not quite the one that people have.\n\n");
+    results.head(&["program", "way", "user ms", "ratio", "95 % bound", "bar", ""]);
+    let ways = [PLAIN, Way::Plain("plain again"), Way::Tracked("sampled"), EXACT];
+    for (name, program, arguments) in programs()? {
+        let values = turns(bench.rounds, &ways, |way| {
+            let before = children()?[0];
+            must(&mut way.command(&program, &arguments)?)?;
+            Ok((children()?[0] - before) * 1e3)
+        })?;
+        results.ways(name, &columns(&ways, &values), &[("Plimsoll, sites exact", 1.5)]);
+    }
+    Ok(())
+}
+
+/// Each remembered stack is walked too and compared.
+pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
+    results.group(
+        "The memo against full walks",
+        "The same programs with PLIMSOLL_CHECK=1 and exact sites, over and over until all together made 10⁷ comparisons (once each in \
+         a quick run). The bar is 0 disagreements in 10⁷.",
+    );
+    results.head(&["program", "runs", "comparisons", "disagreements", "verdict"]);
+    let programs = programs()?;
+    let (mut checks, mut disagreements) = (0.0, 0.0);
+    for ((name, program, arguments), share) in programs.iter().zip(SHARES) {
+        // What a program falls short of its share the next ones make up for.
+        let share = CHECKS * share;
+        let (mut runs, mut own) = (0, Books::default());
+        while runs == 0 || !bench.quick && runs < 200 && checks + own.checks < share {
+            let books = Books::of(program, arguments, "exact", true)?;
+            own.checks += books.checks;
+            own.disagreements += books.disagreements;
+            runs += 1;
+        }
+        let figures = [runs.to_string(), format!("{:.0}", own.checks), format!("{:.0}", own.disagreements)];
+        results.row(&[&[name.to_string()], figures.as_slice(), &[String::new()]].concat());
+        checks += own.checks;
+        disagreements += own.disagreements;
+    }
+    let verdict = match (disagreements > 0.0, checks >= CHECKS) {
+        (true, _) => "fails",
+        (false, true) => "holds",
+        (false, false) => "open: too few",
+    };
+    let figures = [String::new(), format!("{checks:.0}"), format!("{disagreements:.0}"), verdict.into()];
+    results.row(&[&["all".to_string()], figures.as_slice()].concat());
+    Ok(())
+}

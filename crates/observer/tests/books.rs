@@ -161,6 +161,29 @@ fn frees_of_the_first_reading_and_allocations_of_the_second() {
     assert_eq!(named(&books, "server").live_count, 7922 - 7900 + 1);
 }
 
+/// A row that came after the first reading holds what an old row has freed since: it counts, and it is no gap.
+#[test]
+fn rows_that_came_between_the_readings() {
+    let (before, mut after) = (server(4711), server(4711));
+    after.row(RowOf { caller: 2, slot: 3, alloc: (1000, 1_000_000, 900_000), free: (7, 7000, 6300) });
+    let rows = |s: &Synthetic, n: usize| s.bytes[Section::Rows.offset()..Section::Rows.offset() + n * 64].to_vec();
+    let section = |s: Section, n: usize| after.bytes[s.offset()..s.offset() + n * s.entry_bytes()].to_vec();
+    let used = after.used(Section::Rows);
+    let raw = parse::Raw {
+        header: after.bytes[..4096].to_vec(),
+        schema: section(Section::Schema, 4096),
+        rows_first: rows(&before, used - 1),
+        rows_second: rows(&after, used),
+        callers: section(Section::Callers, 6),
+        categories: section(Section::Categories, after.used(Section::Categories)),
+        ..parse::Raw::default()
+    };
+    let segment = parse::segment(&raw).unwrap();
+    let newest = segment.rows.last().unwrap();
+    assert_eq!((newest.alloc_count, newest.alloc_bytes, newest.free_count, newest.free_bytes), (1000, 1_000_000, 0, 0));
+    assert!(segment.gaps.is_empty(), "{:?}", segment.gaps);
+}
+
 #[test]
 fn bad_headers_are_one_clear_sentence() {
     let good = server(1).trimmed();
@@ -410,6 +433,7 @@ fn mutated_segments_never_break_the_reader() {
             site_samples_second: site_samples_first.clone(),
             site_samples_first,
             vmap_moved: false,
+            cut: Vec::new(),
         };
         match parse::segment(&raw) {
             Err(_) => refused += 1,

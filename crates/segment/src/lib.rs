@@ -51,7 +51,8 @@
 //!    `used` whose key is 0 is one whose owner was killed, or is still, between the two steps: it holds nothing.
 //! 2. The six counters of a row are monotone, and each has one writer. A block's allocation is booked before the
 //!    program learns its address, its release before the real `free`. So a reader that reads *all* `free_*` of all rows
-//!    first and *all* `alloc_*` afterwards has, for each caller, `allocated ≥ freed`: nothing is ever negative.
+//!    first and *all* `alloc_*` afterwards, up to a newer `used`, has, for each caller, `allocated ≥ freed`: nothing is
+//!    ever negative.
 //! 3. Live = Σ rows (alloc − free). Σ categories = total, since both are sums of the same rows.
 //! 4. A frame's, a site's and a method's references (parent, stack, names) are to entries that were complete before it,
 //!    with smaller indexes where they are of its own section: no cycle can be built.
@@ -61,9 +62,10 @@
 //!
 //! # READER ALGORITHM
 //!
-//! read header, check magic, version, record sizes → read rows and site samples, keep `free_*` → read both again, keep
-//! `alloc_*` → read samples, callers, frames, methods, names, threads, modules, categories up to `used` (what refers
-//! before what is referred to) → Σ by site, Σ by caller, Σ by category. The map has its own `seq`.
+//! read header, check magic, version, record sizes → read rows and site samples, keep `free_*` → read header and both
+//! again, keep `alloc_*` (an entry that is new has freed nothing) → read samples, callers, frames, methods, names,
+//! threads, modules, categories up to `used` (what refers before what is referred to) → Σ by site, Σ by caller,
+//! Σ by category. The map has its own `seq`.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -38,9 +38,9 @@ pub struct Sums {
 /// Σ rows by caller, read as the reader algorithm says: all that was freed first.
 pub fn by_caller(segment: Segment) -> BTreeMap<u32, Sums> {
     let mut sums = BTreeMap::<u32, Sums>::new();
-    let used = segment.used(Section::Rows) as u32;
     for freed in [true, false] {
-        for i in 0..used {
+        // Counted anew: a newer row may hold what an old one has freed.
+        for i in 0..segment.used(Section::Rows) as u32 {
             let row = segment.row(i);
             if row.slot.load(Acquire) == 0 {
                 continue;

@@ -35,6 +35,8 @@ pub struct Raw {
     pub site_samples_second: Vec<u8>,
     /// The map changed during each of the tries to copy it.
     pub vmap_moved: bool,
+    /// Sections that were shorter than the header in force when they were read: entries had, entries counted.
+    pub cut: Vec<(Section, u64, u64)>,
 }
 
 /// The header's own fields.
@@ -187,30 +189,12 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let command = raw.command.split(|&b| b == 0).filter(|part| !part.is_empty()).map(<[u8]>::to_vec).collect();
     let categories = entries(&raw.categories, Section::Categories, CategoryFacts::decode);
     let rows = rows(&raw.rows_first, &raw.rows_second);
-    if raw.rows_second.len() < raw.rows_first.len() {
-        gaps.push(gap("the file was cut while its rows were read", "blocks of the missing rows are not counted"));
-    }
-    for (section, bytes) in [
-        (Section::Categories, &raw.categories),
-        (Section::Modules, &raw.modules),
-        (Section::Threads, &raw.threads),
-        (Section::Callers, &raw.callers),
-        (Section::Rows, &raw.rows_first),
-        (Section::Frames, &raw.frames),
-        (Section::Methods, &raw.methods),
-        (Section::Names, &raw.names),
-        (Section::Samples, &raw.samples),
-        (Section::SiteSamples, &raw.site_samples_first),
-    ] {
-        let used = facts.section(section).used;
-        let have = (bytes.len() / section.entry_bytes()) as u64;
-        if have < used {
-            let name = plimsoll_segment::SECTION_NAMES[section as usize];
-            gaps.push(gap(
-                &format!("the file holds {have} of the {used} {name} that its header counts"),
-                "figures that need the missing ones are too low or in 'other'",
-            ));
-        }
+    for (section, have, used) in &raw.cut {
+        let name = plimsoll_segment::SECTION_NAMES[*section as usize];
+        gaps.push(gap(
+            &format!("the file holds {have} of the {used} {name} that its header counts"),
+            "figures that need the missing ones are too low or in 'other'",
+        ));
     }
     Ok(Segment {
         head,
@@ -242,15 +226,20 @@ fn entries<T>(bytes: &[u8], section: Section, decode: fn(&[u8]) -> Option<T>) ->
     bytes.chunks_exact(section.entry_bytes()).filter_map(decode).collect()
 }
 
+/// Entries of both readings. One that came after the first had nothing freed in it by then: it reads as zeros there.
+fn twice<'a>(first: &'a [u8], second: &'a [u8], section: Section) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+    static NOTHING: [u8; 256] = [0; 256];
+    let mut first = first.chunks_exact(section.entry_bytes());
+    second.chunks_exact(section.entry_bytes()).map(move |second| (first.next().unwrap_or(&NOTHING), second))
+}
+
 fn rows(first: &[u8], second: &[u8]) -> Vec<RowSums> {
-    let size = Section::Rows.entry_bytes();
-    let pairs = first.chunks_exact(size).zip(second.chunks_exact(size));
-    let rows = pairs.filter_map(|(first, second)| {
+    let rows = twice(first, second, Section::Rows).filter_map(|(first, second)| {
         let (first, second) = (RowFacts::decode(first)?, RowFacts::decode(second)?);
-        // A key of 0 is an entry between claim and completion: it held nothing when the frees were read.
-        let slot = first.slot.checked_sub(1)?;
+        // A key of 0 is an entry between claim and completion: it holds nothing yet.
+        let slot = second.slot.checked_sub(1)?;
         Some(RowSums {
-            caller: first.caller,
+            caller: second.caller,
             slot,
             alloc_count: second.alloc_count,
             alloc_bytes: second.alloc_bytes,
@@ -265,9 +254,7 @@ fn rows(first: &[u8], second: &[u8]) -> Vec<RowSums> {
 
 /// As the rows: what is freed from the first reading, what is allocated from the second.
 fn site_samples(first: &[u8], second: &[u8]) -> Vec<SiteSamplesFacts> {
-    let size = Section::SiteSamples.entry_bytes();
-    let pairs = first.chunks_exact(size).zip(second.chunks_exact(size));
-    let joined = pairs.filter_map(|(first, second)| {
+    let joined = twice(first, second, Section::SiteSamples).filter_map(|(first, second)| {
         let (first, second) = (SiteSamplesFacts::decode(first)?, SiteSamplesFacts::decode(second)?);
         Some(SiteSamplesFacts {
             free_samples: first.free_samples,

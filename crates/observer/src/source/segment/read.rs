@@ -98,19 +98,24 @@ const COMPOSITION_TRIES: usize = 4;
 
 fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
     let bad = |bad| ReadError { path: path.into(), cause: Cause::Header(bad) };
+    let mut cut = Vec::new();
+    let mut section = |facts: &HeaderFacts<'_>, of| section(file, path, facts, of, &mut cut);
     let mut header = at(file, path, 0, HEADER_BYTES as u64)?;
     let facts = HeaderFacts::parse(&header).map_err(bad)?;
-    let rows_first = section(file, path, &facts, Section::Rows)?;
-    let site_samples_first = section(file, path, &facts, Section::SiteSamples)?;
-    let rows_second = section(file, path, &facts, Section::Rows)?;
-    let site_samples_second = section(file, path, &facts, Section::SiteSamples)?;
+    let rows_first = section(&facts, Section::Rows)?;
+    let site_samples_first = section(&facts, Section::SiteSamples)?;
+    // A row that is newer than the header may hold what an old row has freed: the allocations are read by a newer one.
+    header = at(file, path, 0, HEADER_BYTES as u64)?;
+    let facts = HeaderFacts::parse(&header).map_err(bad)?;
+    let rows_second = section(&facts, Section::Rows)?;
+    let site_samples_second = section(&facts, Section::SiteSamples)?;
 
     // Rows refer to callers, callers to categories: what is referred to is complete before the reference exists, so
     // it is read after it, by a newer header.
-    let samples = section(file, path, &facts, Section::Samples)?;
+    let samples = section(&facts, Section::Samples)?;
     header = at(file, path, 0, HEADER_BYTES as u64)?;
     let facts = HeaderFacts::parse(&header).map_err(bad)?;
-    let callers = section(file, path, &facts, Section::Callers)?;
+    let callers = section(&facts, Section::Callers)?;
     header = at(file, path, 0, HEADER_BYTES as u64)?;
     let facts = HeaderFacts::parse(&header).map_err(bad)?;
     let mut raw = Raw {
@@ -120,20 +125,20 @@ fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
         site_samples_second,
         samples,
         callers,
-        frames: section(file, path, &facts, Section::Frames)?,
-        methods: section(file, path, &facts, Section::Methods)?,
-        names: section(file, path, &facts, Section::Names)?,
-        threads: section(file, path, &facts, Section::Threads)?,
-        modules: section(file, path, &facts, Section::Modules)?,
-        schema: section(file, path, &facts, Section::Schema)?,
-        command: section(file, path, &facts, Section::Command)?,
+        frames: section(&facts, Section::Frames)?,
+        methods: section(&facts, Section::Methods)?,
+        names: section(&facts, Section::Names)?,
+        threads: section(&facts, Section::Threads)?,
+        modules: section(&facts, Section::Modules)?,
+        schema: section(&facts, Section::Schema)?,
+        command: section(&facts, Section::Command)?,
         ..Raw::default()
     };
     (raw.vmap, raw.vmap_moved) = vmap(file, path, &facts)?;
     for _ in 0..COMPOSITION_TRIES {
         let before = parse::head(&header).map_err(bad)?;
         let facts = HeaderFacts::parse(&header).map_err(bad)?;
-        raw.categories = section(file, path, &facts, Section::Categories)?;
+        raw.categories = section(&facts, Section::Categories)?;
         let again = at(file, path, 0, HEADER_BYTES as u64)?;
         let after = parse::head(&again).map_err(bad)?;
         let steady = (before.composition, before.composition_ns) == (after.composition, after.composition_ns);
@@ -143,6 +148,7 @@ fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
         }
     }
     raw.header = header;
+    raw.cut = cut;
     Ok(raw)
 }
 
@@ -190,15 +196,26 @@ fn open(path: &Path) -> Result<File, ReadError> {
 
 /// A section's used part, as much of it as the file has and as a segment of ours could hold: a header that claims more
 /// can't make the reader allocate more.
-fn section(file: &File, path: &Path, facts: &HeaderFacts<'_>, section: Section) -> Result<Vec<u8>, ReadError> {
+fn section(
+    file: &File,
+    path: &Path,
+    facts: &HeaderFacts<'_>,
+    section: Section,
+    cut: &mut Vec<(Section, u64, u64)>,
+) -> Result<Vec<u8>, ReadError> {
     let s = facts.section(section);
     let used = match section {
         // Text pages carry no count; they end at a NUL.
         Section::Schema | Section::Command => s.capacity,
         _ => s.used,
     };
-    let bytes = used.min(section.capacity() as u64) * section.entry_bytes() as u64;
-    at(file, path, s.offset, bytes)
+    let (entries, entry) = (used.min(section.capacity() as u64), section.entry_bytes() as u64);
+    let bytes = at(file, path, s.offset, entries * entry)?;
+    let have = bytes.len() as u64 / entry;
+    if have < entries && !matches!(section, Section::Schema | Section::Command) {
+        cut.push((section, have, entries));
+    }
+    Ok(bytes)
 }
 
 fn at(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>, ReadError> {

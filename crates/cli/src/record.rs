@@ -102,8 +102,13 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
         .iter()
         .map(|pid| Recorder::of(*pid, false, pace.interval, Output::new(pattern, *pid, pace)?))
         .collect::<Result<Vec<_>, _>>()?;
-    Series { recorders, signals, child: None, pace, shown: Progress::new() }.run()?;
-    Ok(ExitCode::SUCCESS)
+    let mut series = Series { recorders, signals, child: None, pace, shown: Progress::new(), failures: Vec::new() };
+    series.run()?;
+    // Each has been said when it happened; the last word is the exit status.
+    match series.failures.first() {
+        Some(sentence) => Err(Failure(format!("the recording is not complete: {sentence}"))),
+        None => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn cant_wait(error: io::Error) -> Failure {
@@ -127,7 +132,7 @@ impl Recording {
         Recording { pace, ..self }
     }
 
-    /// Until the child's end. What fails meanwhile is said; the child goes on.
+    /// Until the child's end. What fails meanwhile is said; the child goes on, and its end is ours.
     pub fn of_child(self, child: Child) -> Result<End, Failure> {
         let signals = Signals::of(None).map_err(cant_wait)?;
         let recorder = Output::new(&self.pattern, child.pid, self.pace)
@@ -139,7 +144,8 @@ impl Recording {
                 Vec::new()
             }
         };
-        let mut series = Series { recorders, signals, child: Some(child), pace: self.pace, shown: Progress::new() };
+        let (pace, shown) = (self.pace, Progress::new());
+        let mut series = Series { recorders, signals, child: Some(child), pace, shown, failures: Vec::new() };
         let end = series.run()?;
         if let Some(child) = &series.child {
             child.restore();
@@ -154,6 +160,8 @@ struct Series {
     child: Option<Child>,
     pace: Pace,
     shown: Progress,
+    /// What was said of files that can't be written.
+    failures: Vec<String>,
 }
 
 /// What there is to do after a wait.
@@ -170,14 +178,13 @@ impl Series {
         let began = Instant::now();
         let mut next = began;
         let mut missed = 0;
-        let mut failures = Vec::new();
         loop {
             let left = self.pace.duration.map(|duration| duration.saturating_sub(began.elapsed()));
             let last = left.is_some_and(|left| left < self.pace.interval / 2);
-            self.each(&mut failures, |recorder| recorder.instant(missed, last));
+            self.each(|recorder| recorder.instant(missed, last));
             self.shown.instant(&self.recorders, began.elapsed());
             if last {
-                self.finish(&mut failures);
+                self.finish();
             }
             if self.recorders.is_empty() && self.child.is_none() {
                 break;
@@ -191,59 +198,54 @@ impl Series {
             match self.wait(next)? {
                 Woken::Time => {}
                 Woken::Stop => {
-                    self.each(&mut failures, |recorder| recorder.instant(missed, true));
+                    self.each(|recorder| recorder.instant(missed, true));
                     break;
                 }
                 Woken::End => {
-                    self.each(
-                        &mut failures,
-                        |recorder| {
-                            if recorder.has_ended() { recorder.end(None) } else { Ok(Life::Live) }
-                        },
-                    );
+                    self.each(|recorder| if recorder.has_ended() { recorder.end(None) } else { Ok(Life::Live) });
                 }
                 Woken::ChildEnded(end) => {
-                    self.each(&mut failures, |recorder| recorder.end(Some(end)));
-                    self.finish(&mut failures);
-                    return said(failures).map(|()| Some(end));
+                    self.each(|recorder| recorder.end(Some(end)));
+                    self.finish();
+                    return Ok(Some(end));
                 }
             }
         }
-        self.finish(&mut failures);
-        said(failures).map(|()| None)
+        self.finish();
+        Ok(None)
     }
 
     /// Those whose target has ended, or whose file can't be written, leave the series.
-    fn each(&mut self, failures: &mut Vec<String>, mut act: impl FnMut(&mut Recorder) -> Result<Life, Failure>) {
+    fn each(&mut self, mut act: impl FnMut(&mut Recorder) -> Result<Life, Failure>) {
         let mut left = Vec::new();
         for mut recorder in std::mem::take(&mut self.recorders) {
             match act(&mut recorder) {
                 Ok(Life::Live) => left.push(recorder),
-                Ok(Life::Ended) => self.close(recorder, failures),
+                Ok(Life::Ended) => self.close(recorder),
                 Err(Failure(sentence)) => {
                     self.shown.clear();
                     say(&sentence);
-                    failures.push(sentence);
+                    self.failures.push(sentence);
                 }
             }
         }
         self.recorders = left;
     }
 
-    fn close(&mut self, recorder: Recorder, failures: &mut Vec<String>) {
+    fn close(&mut self, recorder: Recorder) {
         self.shown.clear();
         match recorder.finish() {
             Ok(sentence) => say(sentence),
             Err(Failure(sentence)) => {
                 say(&sentence);
-                failures.push(sentence);
+                self.failures.push(sentence);
             }
         }
     }
 
-    fn finish(&mut self, failures: &mut Vec<String>) {
+    fn finish(&mut self) {
         for recorder in std::mem::take(&mut self.recorders) {
-            self.close(recorder, failures);
+            self.close(recorder);
         }
     }
 
@@ -252,8 +254,7 @@ impl Series {
             if let Some(signal) = self.signals.next() {
                 match (&self.child, signal.number) {
                     (_, libc::SIGHUP) => {
-                        let mut failures = Vec::new();
-                        self.each(&mut failures, |recorder| recorder.rotate().map(|()| Life::Live));
+                        self.each(|recorder| recorder.rotate().map(|()| Life::Live));
                     }
                     (Some(child), _) => {
                         let end =
@@ -284,14 +285,6 @@ impl Series {
                 return Ok(Woken::End);
             }
         }
-    }
-}
-
-fn said(failures: Vec<String>) -> Result<(), Failure> {
-    match failures.into_iter().next() {
-        // Each has been said when it happened; the last word is the exit status.
-        Some(sentence) => Err(Failure(format!("the recording is not complete: {sentence}"))),
-        None => Ok(()),
     }
 }
 

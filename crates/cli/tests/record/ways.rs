@@ -63,6 +63,32 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
     assert!(events(&place.read(&turned[0]), "jdk.ResidentSetSize").count() >= 1, "{turned:?}");
 }
 
+#[test]
+fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
+    let place = Place::new("unwritable");
+    // The folder goes away; a hang-up then wants the file renamed in it.
+    let taken_away = "until [ -e s/k.jfr ]; do sleep 0.01; done; rm -r s";
+    for (pids, status) in [(false, 7), (true, 2)] {
+        std::fs::create_dir_all(place.path("s")).expect("a folder");
+        let mut record = place.plimsoll(&["record", "-o", "s/k.jfr", "--interval", "20ms"]);
+        let out = if pids {
+            let target = Running::ready(Command::new(place.steps()).args(["1000", "1000"]));
+            let script = format!("{taken_away}; kill -HUP $PPID; sleep 0.5");
+            let recorder = record.arg(target.pid()).stderr(Stdio::piped()).spawn().expect("plimsoll starts");
+            let script = script.replace("$PPID", &recorder.id().to_string());
+            let mut shell = Command::new("sh");
+            assert!(shell.args(["-c", &script]).current_dir(place.path("")).status().expect("a shell").success());
+            recorder.wait_with_output().expect("our child")
+        } else {
+            let script = format!("{taken_away}; kill -HUP $PPID; sleep 0.5; exit 7");
+            record.args(["--", "sh", "-c", &script]).output().expect("plimsoll starts")
+        };
+        let errors = String::from_utf8_lossy(&out.stderr);
+        assert!(errors.contains("s/k.jfr can't be renamed"), "{errors}");
+        assert_eq!(out.status.code(), Some(status), "{errors}");
+    }
+}
+
 /// Files that were turned over: their start is in their names.
 fn full(place: &Place, prefix: &str) -> Vec<String> {
     let entries = std::fs::read_dir(place.path("")).expect("the folder");

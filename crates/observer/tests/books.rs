@@ -7,6 +7,7 @@ use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::{self, Life, parse};
 use plimsoll_observer::symbols::{self, Symbols};
 use plimsoll_observer::units::Bytes;
+use plimsoll_segment::vmap::VmaMap;
 use plimsoll_segment::{ALL_SECTIONS, SECTIONS, Section, sites};
 
 mod synthetic;
@@ -182,6 +183,72 @@ fn rows_that_came_between_the_readings() {
     let newest = segment.rows.last().unwrap();
     assert_eq!((newest.alloc_count, newest.alloc_bytes, newest.free_count, newest.free_bytes), (1000, 1_000_000, 0, 0));
     assert!(segment.gaps.is_empty(), "{:?}", segment.gaps);
+}
+
+/// While it is read the program goes on: between any two reads come a category, methods, frames, a caller with a site, a
+/// row, a sample and a mapping, each of which names the newest of the others. Nothing that was read names what wasn't.
+#[test]
+fn nothing_refers_to_what_was_read_too_early() {
+    let mut s = server(4711);
+    let mut grown = 0;
+    let reading = |offset: u64, bytes: u64| {
+        let part = s.bytes.get(offset as usize..).unwrap_or_default();
+        let part = part[..part.len().min(bytes as usize)].to_vec();
+        grown += 1;
+        let method = s.method("a/B", "c", "()V", "B.java", &[(0, 1)]);
+        let stack = s.stack(&[(u64::from(method) << 16, 1), (0x40_1000, 0)]);
+        let category = s.category(&format!("category {grown}"), 1) as u16;
+        let caller = s.caller(category, &[0x40_1000]);
+        let site = s.site(caller, category, 2, stack);
+        let slot = s.thread(5000 + grown, 1, 0, 0, 0);
+        s.row(RowOf { caller: site, slot, alloc: (1, 100, 90), free: (0, 0, 0) });
+        s.sample(site, slot, 1000, 2.0);
+        s.vmap(2 * u64::from(grown), &[(0x10_0000, 0x20_0000, category, site, 3)]);
+        Ok(part)
+    };
+    let raw = segment::read_parts(std::path::Path::new("growing"), reading).unwrap();
+    assert!(raw.vmap_moved, "the map changes at each read");
+    let of = parse::segment(&raw).unwrap();
+    assert!(grown > 20 && of.rows.len() > 5 && of.samples.len() > 1, "{grown}");
+    let known = |index: u32| of.callers.get(index as usize).is_some_and(|c| c.hash != 0);
+    assert!(of.rows.iter().all(|row| known(row.caller) && of.threads.len() > row.slot as usize));
+    assert!(of.samples.iter().all(|sample| known(sample.site)));
+    let map = VmaMap::new(&of.vmap).unwrap();
+    assert_eq!(map.entries().filter(|vma| known(vma.attributes().commit_caller())).count(), 1);
+    let last = map.entries().next().unwrap().attributes();
+    assert!(usize::from(last.category()) < of.categories.len());
+    for caller in &of.callers {
+        assert!(!of.categories[usize::from(caller.category)].name.starts_with(&[0]), "{caller:?}");
+        assert!(caller.samples().is_none_or(|i| of.site_samples.get(i).is_some_and(|of| of.site != 0)), "{caller:?}");
+        let stack: Vec<_> = sites::stack(&of.frames, caller.stack).collect();
+        assert!(!caller.is_site() || stack.len() == 2, "{caller:?}");
+        for (method, _) in stack.iter().filter_map(|frame| frame.method()) {
+            assert_eq!(of.methods[method].names(&of.names).source, b"B.java");
+        }
+    }
+    let books = Books::new(&of, Life::Live, 1_010_000_000_000);
+    assert!(books.gaps.iter().all(|g| !g.reason.contains("name a")), "{:?}", books.gaps);
+}
+
+/// One long update of the map: its number stays, while it changes. Such a copy is of no moment; what stands still is.
+#[test]
+fn a_map_in_an_update_that_goes_on_is_read_again() {
+    for (reads_in_update, moved) in [(9, false), (1000, true)] {
+        let mut s = server(4711);
+        let mut reads = 0;
+        let reading = |offset: u64, bytes: u64| {
+            if offset == Section::Vmap.offset() as u64 {
+                reads += 1;
+                let ends = |n: u64| 0x20_0000 + 0x1000 * n;
+                let seq = if reads < reads_in_update { 3 } else { 4 };
+                s.vmap(seq, &[(0x10_0000, ends(reads.min(reads_in_update)), 0, 1, 3)]);
+            }
+            let part = s.bytes.get(offset as usize..).unwrap_or_default();
+            Ok(part[..part.len().min(bytes as usize)].to_vec())
+        };
+        let raw = segment::read_parts(std::path::Path::new("updating"), reading).unwrap();
+        assert_eq!((raw.vmap_moved, VmaMap::new(&raw.vmap).unwrap().seq()), (moved, if moved { 3 } else { 4 }));
+    }
 }
 
 #[test]

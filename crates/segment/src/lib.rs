@@ -46,9 +46,9 @@
 //!
 //! # What a reader may rely on
 //!
-//! 1. `used` of a section only grows, and an entry below `used` has its identity (key, frames, name) complete:
-//!    identity first, then `used` with release order. Rows and callers are claimed by index, so an entry below
-//!    `used` whose key is 0 is one whose owner was killed, or is still, between the two steps: it holds nothing.
+//! 1. An entry is claimed by raising `used`, gets its identity (key, frames, name) and is named by others after that: what
+//!    is referred to is complete. An entry below `used` whose key is 0 is one whose owner was killed, or is still, between
+//!    the first two steps: it holds nothing. `used` only grows, but for such entries that found no room.
 //! 2. The six counters of a row are monotone, and each has one writer. A block's allocation is booked before the
 //!    program learns its address, its release before the real `free`. So a reader that reads *all* `free_*` of all rows
 //!    first and *all* `alloc_*` afterwards, up to a newer `used`, has, for each caller, `allocated ≥ freed`: nothing is
@@ -62,10 +62,11 @@
 //!
 //! # READER ALGORITHM
 //!
-//! read header, check magic, version, record sizes → read rows and site samples, keep `free_*` → read header and both
-//! again, keep `alloc_*` (an entry that is new has freed nothing) → read samples, callers, frames, methods, names,
-//! threads, modules, categories up to `used` (what refers before what is referred to) → Σ by site, Σ by caller,
-//! Σ by category. The map has its own `seq`.
+//! read header, check magic, version, record sizes → read rows and site samples, keep `free_*` → read header and rows
+//! again, keep `alloc_*` (an entry that is new has freed nothing) → read samples and the map → read header and callers →
+//! read header, site samples again, frames, methods, names, threads, modules, categories up to `used` (what refers before
+//! what is referred to) → Σ by site, Σ by caller, Σ by category. The map has its own `seq`: a copy is good if it was even
+//! and the same before and after; if it stays odd, when two copies are equal.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use plimsoll_segment::vmap::{self, VmaMap};
 use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section, ThreadFacts};
@@ -87,7 +88,7 @@ pub fn main_stack(path: &Path) -> Option<(u64, u64)> {
 /// A consistent snapshot of the whole segment.
 pub fn read(path: &Path) -> Result<Segment, ReadError> {
     let file = open(path)?;
-    let raw = read_raw(&file, path)?;
+    let raw = read_parts(path, |offset, bytes| at(&file, path, offset, bytes))?;
     parse::segment(&raw).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
@@ -96,88 +97,113 @@ pub fn read(path: &Path) -> Result<Segment, ReadError> {
 /// so a second try nearly always suffices.
 const COMPOSITION_TRIES: usize = 4;
 
-fn read_raw(file: &File, path: &Path) -> Result<Raw, ReadError> {
-    let bad = |bad| ReadError { path: path.into(), cause: Cause::Header(bad) };
-    let mut cut = Vec::new();
-    let mut section = |facts: &HeaderFacts<'_>, of| section(file, path, facts, of, &mut cut);
-    let mut header = at(file, path, 0, HEADER_BYTES as u64)?;
-    let facts = HeaderFacts::parse(&header).map_err(bad)?;
-    let rows_first = section(&facts, Section::Rows)?;
-    let site_samples_first = section(&facts, Section::SiteSamples)?;
+/// All parts of a segment, each by a read of its own (offset, bytes) from a file that goes on changing: the order is what
+/// makes them fit. `path` is for errors.
+pub fn read_parts(path: &Path, at: impl FnMut(u64, u64) -> Result<Vec<u8>, ReadError>) -> Result<Raw, ReadError> {
+    let mut parts = Parts { path, at, cut: Vec::new() };
+    let mut raw = Raw::default();
+    let first = parts.header()?;
+    raw.rows_first = parts.section(&first, Section::Rows)?;
+    raw.site_samples_first = parts.section(&first, Section::SiteSamples)?;
     // A row that is newer than the header may hold what an old row has freed: the allocations are read by a newer one.
-    header = at(file, path, 0, HEADER_BYTES as u64)?;
-    let facts = HeaderFacts::parse(&header).map_err(bad)?;
-    let rows_second = section(&facts, Section::Rows)?;
-    let site_samples_second = section(&facts, Section::SiteSamples)?;
+    let second = parts.header()?;
+    raw.rows_second = parts.section(&second, Section::Rows)?;
 
-    // Rows refer to callers, callers to categories: what is referred to is complete before the reference exists, so
-    // it is read after it, by a newer header.
-    let samples = section(&facts, Section::Samples)?;
-    header = at(file, path, 0, HEADER_BYTES as u64)?;
-    let facts = HeaderFacts::parse(&header).map_err(bad)?;
-    let callers = section(&facts, Section::Callers)?;
-    header = at(file, path, 0, HEADER_BYTES as u64)?;
-    let facts = HeaderFacts::parse(&header).map_err(bad)?;
-    let mut raw = Raw {
-        rows_first,
-        rows_second,
-        site_samples_first,
-        site_samples_second,
-        samples,
-        callers,
-        frames: section(&facts, Section::Frames)?,
-        methods: section(&facts, Section::Methods)?,
-        names: section(&facts, Section::Names)?,
-        threads: section(&facts, Section::Threads)?,
-        modules: section(&facts, Section::Modules)?,
-        schema: section(&facts, Section::Schema)?,
-        command: section(&facts, Section::Command)?,
-        ..Raw::default()
-    };
-    (raw.vmap, raw.vmap_moved) = vmap(file, path, &facts)?;
+    // Rows, samples and mappings refer to callers, callers to categories, frames and estimates: what is referred to is
+    // complete before the reference exists, so it is read after it, by a newer header.
+    raw.samples = parts.section(&second, Section::Samples)?;
+    (raw.vmap, raw.vmap_moved) = parts.vmap(&second)?;
+    let third = parts.header()?;
+    raw.callers = parts.section(&third, Section::Callers)?;
+    raw.header = parts.header()?;
+    raw.site_samples_second = parts.section(&raw.header, Section::SiteSamples)?;
+    raw.frames = parts.section(&raw.header, Section::Frames)?;
+    raw.methods = parts.section(&raw.header, Section::Methods)?;
+    raw.names = parts.section(&raw.header, Section::Names)?;
+    raw.threads = parts.section(&raw.header, Section::Threads)?;
+    raw.modules = parts.section(&raw.header, Section::Modules)?;
+    raw.schema = parts.section(&raw.header, Section::Schema)?;
+    raw.command = parts.section(&raw.header, Section::Command)?;
     for _ in 0..COMPOSITION_TRIES {
-        let before = parse::head(&header).map_err(bad)?;
-        let facts = HeaderFacts::parse(&header).map_err(bad)?;
-        raw.categories = section(&facts, Section::Categories)?;
-        let again = at(file, path, 0, HEADER_BYTES as u64)?;
-        let after = parse::head(&again).map_err(bad)?;
-        let steady = (before.composition, before.composition_ns) == (after.composition, after.composition_ns);
-        header = again;
-        if steady {
+        let before = parts.head(&raw.header)?;
+        raw.categories = parts.section(&raw.header, Section::Categories)?;
+        raw.header = parts.header()?;
+        let after = parts.head(&raw.header)?;
+        if (before.composition, before.composition_ns) == (after.composition, after.composition_ns) {
             break;
         }
     }
-    raw.header = header;
-    raw.cut = cut;
+    raw.cut = parts.cut;
     Ok(raw)
 }
 
-/// Copies of the map that are tried until one is of one moment.
-const VMAP_TRIES: usize = 8;
-
-/// The map's own header says how much of it is in use. Its `seq` must be even, and the same before and after the copy.
-/// Of a process that died in an update it stays odd: what is there then is whole all the same (see vmap.rs).
-fn vmap(file: &File, path: &Path, facts: &HeaderFacts<'_>) -> Result<(Vec<u8>, bool), ReadError> {
-    let s = facts.section(Section::Vmap);
-    let most = s.capacity.min(Section::Vmap.capacity() as u64);
-    let mut copy = Vec::new();
-    for attempt in 0..VMAP_TRIES {
-        let before = at(file, path, s.offset, most.min(vmap::BLOCK as u64))?;
-        let Ok(map) = VmaMap::new(&before) else { return Ok((before, false)) };
-        copy = at(file, path, s.offset, map.used().min(most))?;
-        let seq = |bytes: &[u8]| VmaMap::new(bytes).map(|map| map.seq()).ok();
-        let after = at(file, path, s.offset, most.min(vmap::BLOCK as u64))?;
-        if map.seq() & 1 == 0 && seq(&copy) == Some(map.seq()) && seq(&after) == Some(map.seq()) {
-            return Ok((copy, false));
-        }
-        // Nobody is writing any more: the same odd number each time.
-        if attempt > 0 && map.seq() & 1 == 1 && seq(&after) == Some(map.seq()) {
-            return Ok((copy, false));
-        }
-        std::thread::sleep(std::time::Duration::from_micros(50));
-    }
-    Ok((copy, true))
+struct Parts<'a, F> {
+    path: &'a Path,
+    at: F,
+    cut: Vec<(Section, u64, u64)>,
 }
+
+impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
+    fn bad(&self, bad: BadHeader) -> ReadError {
+        ReadError { path: self.path.into(), cause: Cause::Header(bad) }
+    }
+
+    fn header(&mut self) -> Result<Vec<u8>, ReadError> {
+        let header = (self.at)(0, HEADER_BYTES as u64)?;
+        HeaderFacts::parse(&header).map_err(|bad| self.bad(bad))?;
+        Ok(header)
+    }
+
+    fn head(&self, header: &[u8]) -> Result<Head, ReadError> {
+        parse::head(header).map_err(|bad| self.bad(bad))
+    }
+
+    /// A section's used part, as much of it as the file has and as a segment of ours could hold: a header that claims
+    /// more can't make the reader allocate more.
+    fn section(&mut self, header: &[u8], section: Section) -> Result<Vec<u8>, ReadError> {
+        let s = HeaderFacts::parse(header).map_err(|bad| self.bad(bad))?.section(section);
+        let is_text = matches!(section, Section::Schema | Section::Command);
+        // Text pages carry no count; they end at a NUL.
+        let used = if is_text { s.capacity } else { s.used };
+        let (entries, entry) = (used.min(section.capacity() as u64), section.entry_bytes() as u64);
+        let bytes = (self.at)(s.offset, entries * entry)?;
+        let have = bytes.len() as u64 / entry;
+        if have < entries && !is_text {
+            self.cut.push((section, have, entries));
+        }
+        Ok(bytes)
+    }
+
+    /// The map's own header says how much of it is in use. Its `seq` must be even, and the same before and after the copy.
+    /// Of a process that died or was stopped in an update it stays odd: what is there then is whole all the same (see
+    /// vmap.rs). That nobody goes on with the update has to show: an odd number that stays says only that one update took
+    /// all the time, two copies that are equal say that it stood still.
+    fn vmap(&mut self, header: &[u8]) -> Result<(Vec<u8>, bool), ReadError> {
+        let s = HeaderFacts::parse(header).map_err(|bad| self.bad(bad))?.section(Section::Vmap);
+        let most = s.capacity.min(Section::Vmap.capacity() as u64);
+        let (mut copy, mut last) = (Vec::new(), Vec::new());
+        for attempt in 0..VMAP_TRIES {
+            if attempt > 0 {
+                std::thread::sleep(VMAP_PAUSE * (1 << (attempt - 1)));
+            }
+            let before = (self.at)(s.offset, most.min(vmap::BLOCK as u64))?;
+            let Ok(map) = VmaMap::new(&before) else { return Ok((before, false)) };
+            last = std::mem::replace(&mut copy, (self.at)(s.offset, map.used().min(most))?);
+            let seq = |bytes: &[u8]| VmaMap::new(bytes).map(|map| map.seq()).ok();
+            let after = (self.at)(s.offset, most.min(vmap::BLOCK as u64))?;
+            if map.seq() & 1 == 0 && seq(&copy) == Some(map.seq()) && seq(&after) == Some(map.seq()) {
+                return Ok((copy, false));
+            }
+        }
+        let moved = copy != last;
+        Ok((copy, moved))
+    }
+}
+
+/// Copies of the map that are tried until one is of one moment, with pauses in between that double: 51 ms in all, since a
+/// thread in an update may have to wait for a CPU.
+const VMAP_TRIES: u32 = 11;
+const VMAP_PAUSE: Duration = Duration::from_micros(50);
 
 fn open(path: &Path) -> Result<File, ReadError> {
     let error = |cause| ReadError { path: path.into(), cause };
@@ -192,30 +218,6 @@ fn open(path: &Path) -> Result<File, ReadError> {
         Ok(_) => Err(error(Cause::NotAFile)),
         Err(e) => Err(error(Cause::Io(e))),
     }
-}
-
-/// A section's used part, as much of it as the file has and as a segment of ours could hold: a header that claims more
-/// can't make the reader allocate more.
-fn section(
-    file: &File,
-    path: &Path,
-    facts: &HeaderFacts<'_>,
-    section: Section,
-    cut: &mut Vec<(Section, u64, u64)>,
-) -> Result<Vec<u8>, ReadError> {
-    let s = facts.section(section);
-    let used = match section {
-        // Text pages carry no count; they end at a NUL.
-        Section::Schema | Section::Command => s.capacity,
-        _ => s.used,
-    };
-    let (entries, entry) = (used.min(section.capacity() as u64), section.entry_bytes() as u64);
-    let bytes = at(file, path, s.offset, entries * entry)?;
-    let have = bytes.len() as u64 / entry;
-    if have < entries && !matches!(section, Section::Schema | Section::Command) {
-        cut.push((section, have, entries));
-    }
-    Ok(bytes)
 }
 
 fn at(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>, ReadError> {

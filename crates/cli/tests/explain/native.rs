@@ -119,8 +119,18 @@ fn live_blocks_are_live_and_healthy() {
 }
 
 #[test]
+fn a_block_that_the_kernel_keeps_in_several_mappings_is_one_block() {
+    let fixture = Fixture::c("split_blocks", &[]);
+    let explained = fixture.explained();
+    explained.line_is("glibc-live", fixture.truth("live"));
+    assert!(explained.line("other-anonymous") < MIB, "{:#}", explained.0["lines"]);
+    assert_eq!(explained.0["gaps"].as_array().unwrap().len(), 0, "{:#}", explained.0["gaps"]);
+    own_verdicts(&explained, &["healthy"]);
+}
+
+#[test]
 fn what_no_line_explains_is_at_most_two_percent() {
-    for name in ["healthy", "arena_threads", "main_fragmentation"] {
+    for name in ["healthy", "split_blocks", "arena_threads", "main_fragmentation"] {
         let explained = Fixture::c(name, &[]).explained();
         let rss = explained.0["rss_bytes"].as_u64().unwrap();
         let unexplained = explained.0["remainder_bytes"].as_u64().unwrap()

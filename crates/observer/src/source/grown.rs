@@ -11,6 +11,7 @@
 
 use std::collections::HashSet;
 
+use super::glibc::{reach, stretches};
 use super::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use super::proc::{self, Target};
 use crate::ledger::vma_at;
@@ -57,6 +58,8 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
     glibc.mmapped.retain(is_mapped);
     let regions = hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
     let mut pages = PageStates::new(memory);
+    let stretches = stretches(vmas);
+    let mut taken = Avma(0);
     for fresh in fresh(vmas, before).filter(|fresh| !regions.iter().any(|region| region.range.overlaps(*fresh))) {
         if fresh.start.0.is_multiple_of(HEAP) {
             let of = present(&mut pages, memory, fresh.start).and_then(|head| word_at(&head, 0));
@@ -67,10 +70,11 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
                 continue;
             }
         }
-        let mut at = fresh.start;
-        while let Some(chunk) = block(&mut pages, memory, at, fresh.end) {
+        taken = taken.max(fresh.start);
+        let end = reach(&stretches, fresh.start);
+        while let Some(chunk) = block(&mut pages, memory, taken, end) {
             glibc.mmapped.push(MmappedChunk { range: chunk });
-            at = chunk.end;
+            taken = chunk.end;
         }
     }
     glibc.mmapped.sort_unstable_by_key(|chunk| chunk.range);
@@ -163,6 +167,7 @@ mod tests {
     const SECOND: u64 = FIRST + HEAP;
     const FOREIGN: u64 = FIRST + 4 * HEAP;
     const BLOCKS: u64 = 0x7100_0000_0000;
+    const SPLIT: u64 = 0x7180_0000_0000;
     const OTHER: u64 = 0x7200_0000_0000;
 
     #[test]
@@ -189,6 +194,9 @@ mod tests {
             vma(FOREIGN, FOREIGN + 0x50000, Anonymous),
             // Two blocks and something that is none, one mapping to the kernel.
             vma(BLOCKS, BLOCKS + 0x45000, Anonymous),
+            // One block whose first page alone was not advised.
+            vma(SPLIT, SPLIT + 0x1000, Anonymous),
+            vma(SPLIT + 0x1000, SPLIT + 0x31000, Anonymous),
             // Grew by something that says nothing of itself.
             vma(OTHER, OTHER + 0x8000, Anonymous),
         ];
@@ -199,6 +207,8 @@ mod tests {
             (BLOCKS + 8, 0x21000 | IS_MMAPPED),
             (BLOCKS + 0x21000, 0),
             (BLOCKS + 0x21008, 0x22000 | IS_MMAPPED),
+            (SPLIT, 0),
+            (SPLIT + 8, 0x31000 | IS_MMAPPED),
         ];
         let glibc = Glibc { arenas, mmapped: vec![gone], ..Glibc::default() };
         let mut snapshot = Snapshot { vmas: now, glibc: Some(glibc), ..Snapshot::default() };
@@ -207,7 +217,8 @@ mod tests {
         assert_eq!(glibc.arenas[0].heaps, [range(BRK, BRK + 0x42000)]);
         assert_eq!(glibc.arenas[1].heaps, [range(FIRST, FIRST + HEAP), range(SECOND, SECOND + 0x50000)]);
         let blocks: Vec<_> = glibc.mmapped.iter().map(|chunk| chunk.range).collect();
-        assert_eq!(blocks, [range(BLOCKS, BLOCKS + 0x21000), range(BLOCKS + 0x21000, BLOCKS + 0x43000)]);
+        let expected = [(BLOCKS, 0x21000), (BLOCKS + 0x21000, 0x22000), (SPLIT, 0x31000)];
+        assert_eq!(blocks, expected.map(|(start, length)| range(start, start + length)));
 
         // The ledger has it so, and sums.
         let ledger = crate::ledger::Ledger::of(&snapshot);
@@ -217,6 +228,6 @@ mod tests {
         assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(0x50000 + 0x2000 + 0x8000));
         // Nothing was walked yet: which of it is live nobody knows.
         assert_eq!(ledger.resident(LineId::GlibcUnknown), Bytes(0x42000 + HEAP + 0x50000));
-        assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000));
+        assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000 + 0x31000));
     }
 }

@@ -1,5 +1,6 @@
 //! Blocks above the mmap threshold: each is an mmap of its own, with a chunk header at its start whose flags are
-//! IS_MMAPPED alone. The kernel merges neighbouring mappings, so one VMA holds many, and other mappings beside them.
+//! IS_MMAPPED alone. The kernel merges neighbouring mappings, so one VMA holds many, and other mappings beside them; and it
+//! splits a block into several where the program advises or protects a part of it (numpy asks for huge pages behind the first page).
 //! libc counts them (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search is over when it has found that many bytes.
 
 use crate::snapshot::{Backing, MmappedChunk, Vma};
@@ -10,22 +11,17 @@ const IS_MMAPPED: u64 = 2;
 /// Headers looked at in the second pass, one for each page present: 4 GiB of them.
 const MOST_PAGES: u64 = 1 << 20;
 
-/// The chunk whose mapping starts at the page `start`, inside `vma`. Where memalign moved it off the page's start, its
+/// The chunk whose mapping starts at the page `start` and ends at `end` at the latest. Where memalign moved it off the page's start, its
 /// `prev_size` says by how much (malloc/malloc.c, `_int_memalign`).
-fn chunk_at<M: Memory>(
-    memory: &M,
-    pages: &mut PageStates<'_, M>,
-    start: u64,
-    vma: AddressRange,
-) -> Option<AddressRange> {
+fn chunk_at<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, start: u64, end: u64) -> Option<AddressRange> {
     let mut page = [0; PAGE as usize];
-    let whole = start + PAGE <= vma.end.0 && pages.of(start / PAGE) != PageState::Absent;
+    let whole = start + PAGE <= end && pages.of(start / PAGE) != PageState::Absent;
     (whole && memory.read(Avma(start), &mut page)).then_some(())?;
-    chunk_in(&page, start, vma)
+    chunk_in(&page, start, end)
 }
 
 /// The same in a page that was read.
-fn chunk_in(page: &[u8], start: u64, vma: AddressRange) -> Option<AddressRange> {
+fn chunk_in(page: &[u8], start: u64, end: u64) -> Option<AddressRange> {
     (4..=12).map(|power| if power == 4 { 0 } else { (1u64 << power) - 16 }).find_map(|shift| {
         let before = word_at(page, shift as usize)?;
         let field = word_at(page, shift as usize + 8)?;
@@ -34,7 +30,7 @@ fn chunk_in(page: &[u8], start: u64, vma: AddressRange) -> Option<AddressRange> 
             && field & 7 == IS_MMAPPED
             && size >= PAGE
             && size.is_multiple_of(PAGE)
-            && size <= vma.end.0 - start;
+            && size <= end - start;
         fits.then(|| AddressRange::sized(Avma(start), Bytes(size)))
     })
 }
@@ -75,6 +71,24 @@ fn could_hold(vma: &Vma) -> bool {
     vma.readable && vma.writable && !vma.shared && vma.backing == Backing::Anonymous && vma.rss.0 + vma.swap.0 > 0
 }
 
+/// Private anonymous mappings without a hole between them, joined: a block that begins in one ends in the same.
+pub fn stretches(vmas: &[Vma]) -> Vec<AddressRange> {
+    let mut joined: Vec<AddressRange> = Vec::new();
+    for vma in vmas.iter().filter(|vma| !vma.shared && vma.backing == Backing::Anonymous) {
+        match joined.last_mut().filter(|last| last.end == vma.range.start) {
+            Some(last) => last.end = vma.range.end,
+            None => joined.push(vma.range),
+        }
+    }
+    joined
+}
+
+/// Where the one of `stretches` that has `at` ends.
+pub fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
+    let index = stretches.partition_point(|stretch| stretch.end <= at);
+    stretches.get(index).filter(|stretch| stretch.start <= at).map_or(at, |stretch| stretch.end)
+}
+
 /// The parts of `range` outside of `taken` (sorted). Of a page that is taken in part nothing is left.
 fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     let mut open = Vec::new();
@@ -109,11 +123,15 @@ pub fn find<M: Memory>(
     let candidates: Vec<AddressRange> =
         vmas.iter().filter(|vma| could_hold(vma)).flat_map(|vma| without(vma.range, elsewhere)).collect();
 
+    let open: Vec<AddressRange> = stretches(vmas).into_iter().flat_map(|stretch| without(stretch, elsewhere)).collect();
+
     // First from the start of each mapping, chunk after chunk; what is left over of a mapping is the second pass's.
     let mut left = Vec::new();
+    let mut at = 0;
     for vma in candidates {
-        let mut at = vma.start.0;
-        while let Some(range) = chunk_at(memory, pages, at, vma).filter(|range| bytes + range.length() <= expected) {
+        at = vma.start.0.max(at);
+        let end = reach(&open, vma.start).0;
+        while let Some(range) = chunk_at(memory, pages, at, end).filter(|range| bytes + range.length() <= expected) {
             found.push(MmappedChunk { range });
             bytes += range.length();
             at = range.end.0;
@@ -123,10 +141,14 @@ pub fn find<M: Memory>(
         }
     }
 
+    let firsts: Vec<u64> = found.iter().map(|chunk| chunk.range.start.0).collect();
     let mut budget = MOST_PAGES;
     let mut run = Run { start: 0, bytes: Vec::new() };
+    let mut at = 0;
     for vma in left {
-        let mut at = vma.start.0;
+        at = vma.start.0.max(at);
+        let next = firsts.get(firsts.partition_point(|first| *first < vma.start.0)).copied().unwrap_or(u64::MAX);
+        let end = reach(&open, vma.start).0.min(next);
         while at < vma.end.0 && bytes < expected && budget > 0 {
             if pages.of(at / PAGE) != PageState::Present {
                 at += PAGE;
@@ -136,7 +158,7 @@ pub fn find<M: Memory>(
             if !run.holds(at) {
                 run.read(memory, pages, at, vma.end.0);
             }
-            let chunk = run.page(at).and_then(|page| chunk_in(page, at, vma));
+            let chunk = run.page(at).and_then(|page| chunk_in(page, at, end));
             match chunk.filter(|range| bytes + range.length() <= expected) {
                 Some(range) => {
                     found.push(MmappedChunk { range });

@@ -271,7 +271,7 @@ impl<W: Write> Page<'_, W> {
                 if let Some(heap) = self.snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref()) {
                     notes.push(format!("committed {}", heap.committed));
                     match heap.live_after_gc {
-                        Some(live) => notes.push(format!("live after last GC {live}")),
+                        Some(live) => notes.push(format!("at most {live} live after the last GC")),
                         None => notes.push(format!("occupied {}", heap.occupied)),
                     }
                 }

@@ -24,7 +24,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         heap.committed, heap.occupied
     )];
     if let Some(live) = heap.live_after_gc {
-        evidence.push(format!("{live} was live after the last collection"));
+        evidence.push(format!("at most {live} was live after the last collection"));
     }
     if case.flag("AlwaysPreTouch") == Some("true") {
         evidence.push("AlwaysPreTouch is on: the whole committed heap was touched at start, by request".to_owned());

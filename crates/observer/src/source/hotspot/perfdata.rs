@@ -86,10 +86,6 @@ impl PerfData {
         }
         sum
     }
-
-    pub fn collections(&self) -> u64 {
-        (0..3).filter_map(|n| self.number(&format!("sun.gc.collector.{n}.invocations"))).sum()
-    }
 }
 
 fn parse_entry(entry: &[u8]) -> Option<(String, Counter)> {
@@ -124,7 +120,6 @@ mod tests {
         assert_eq!(perfdata.attachable(), Some(true));
         assert_eq!(perfdata.bytes("sun.gc.compressedclassspace.maxCapacity"), Some(Bytes::mib(1024)));
         assert_eq!(perfdata.heap_sum("capacity").map(|sum| sum.0 / (1 << 20)), Some(380));
-        assert_eq!(perfdata.collections(), 0);
     }
 
     #[test]

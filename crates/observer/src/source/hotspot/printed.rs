@@ -42,11 +42,13 @@ pub fn parse_printed(text: &str) -> Printed {
     let mut generations: Vec<(AddressRange, Bytes, Bytes)> = Vec::new();
     // VM.info repeats the heap as it was before and after past collections: what comes first is now.
     let mut heap_is_known = false;
+    let mut after_gc = AfterGc::default();
     for line in text.lines() {
         let line = line.trim_start();
+        after_gc.line(line);
         if line.starts_with("Event: ") || line.starts_with("{Heap before") || line.starts_with("GC Heap ") {
             heap_is_known = printed.heap.is_some() || !generations.is_empty();
-        } else if heap_is_known && (collector(line).is_some() || is_metaspace(line)) {
+        } else if heap_is_known && (collector(line).is_some() || occupied_in(line).is_some() || is_metaspace(line)) {
             continue;
         } else if let Some(bounds) = line.strip_prefix("bounds ") {
             if let (Some(segment), Some((start, committed, end))) = (code_heap.take(), three(bounds)) {
@@ -105,8 +107,44 @@ pub fn parse_printed(text: &str) -> Printed {
         }
     }
     join_generations(&mut printed, &generations);
+    if let Some(heap) = &mut printed.heap {
+        heap.live_after_gc = after_gc.last;
+    }
     printed.regions.sort_by_key(|region| region.range.start);
     printed
+}
+
+/// What past collections left, as VM.info's history has it; the last one counts. Garbage that a young collection doesn't reach is in it.
+///
+/// ```text
+/// {Heap after GC invocations=1 (full 1):                       up to 24
+/// Event: 0.324 {heap After GC invocations=1 (full 0):          25
+///  garbage-first heap   total 10240K, used 1655K [0x…
+/// }
+/// ```
+#[derive(Default)]
+struct AfterGc {
+    last: Option<Bytes>,
+    inside: bool,
+}
+
+impl AfterGc {
+    fn line(&mut self, line: &str) {
+        if line.contains("{Heap after GC ") || line.contains("{heap After GC ") {
+            (self.last, self.inside) = (None, true);
+        } else if line.starts_with('}') || line.starts_with("Event: ") {
+            self.inside = false;
+        } else if self.inside
+            && let Some(occupied) = occupied_in(line)
+        {
+            self.last = Some(self.last.unwrap_or_default() + occupied);
+        }
+    }
+}
+
+/// Of a heap's or a generation's line.
+fn occupied_in(line: &str) -> Option<Bytes> {
+    if collector(line).is_some() { figure(line, "used ") } else { shenandoah_figure(line, " used") }
 }
 
 fn is_metaspace(line: &str) -> bool {
@@ -158,8 +196,14 @@ fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, 
 }
 
 /// `65536K max, 65536K soft max, 65536K committed, 1536K used`
+fn shenandoah_figure(line: &str, key: &str) -> Option<Bytes> {
+    let is_its = line.ends_with("K used") && line.contains("K soft max, ");
+    let figures = is_its.then(|| line.split(", "))?.find_map(|part| part.strip_suffix(key));
+    figures.and_then(|part| figure(part, ""))
+}
+
 fn shenandoah_line(printed: &mut Printed, line: &str) {
-    let before = |key: &str| line.split(", ").find_map(|part| part.strip_suffix(key)).and_then(|part| figure(part, ""));
+    let before = |key: &str| shenandoah_figure(line, key);
     let heap = printed.heap.get_or_insert_default();
     heap.committed = before(" committed").unwrap_or_default();
     heap.occupied = before(" used").unwrap_or_default();
@@ -329,6 +373,38 @@ mod tests {
         let both = format!("{now}GC Heap Usage History (2 events):\nEvent: 0.1 {{type Before\n{past}}}\n");
         assert_eq!(parse_printed(&both), parse_printed(now));
         assert_eq!(parse_printed(now).heap.map(|heap| heap.occupied), Some(Bytes::kib(10)));
+    }
+
+    #[test]
+    fn what_the_last_collection_left_is_read_from_the_history() {
+        let now = "garbage-first heap   total reserved 262144K, committed 262144K, used 16553K [0x00000000f0000000, 0x0000000100000000)\n";
+        let of = |history: &str| {
+            parse_printed(&format!("{now}{history}")).heap.map(|heap| (heap.occupied, heap.live_after_gc))
+        };
+        let occupied = Bytes::kib(16553);
+        assert_eq!(of("GC Heap History (0 events):\nNo events\n"), Some((occupied, None)));
+        let newest = "GC Heap Usage History (2 events):\nEvent: 0.298 {heap Before GC invocations=0 (full 0):\n\
+             \x20garbage-first heap   total reserved 262144K, committed 262144K, used 15502K [0x00000000f0000000, 0x0000000100000000)\n\
+             }\nEvent: 0.324 {heap After GC invocations=1 (full 0):\n\
+             \x20garbage-first heap   total reserved 262144K, committed 262144K, used 1326K [0x00000000f0000000, 0x0000000100000000)\n}\n\
+             Metaspace Usage History (2 events):\nEvent: 0.324 {metaspace After GC invocations=1 (full 0):\n\
+             \x20Metaspace       used 172K, committed 384K, reserved 1114112K\n}\n";
+        assert_eq!(of(newest), Some((occupied, Some(Bytes::kib(1326)))));
+        let after = |young: u32, old: u32| {
+            format!(
+                "Event: 9.9 GC heap after\n{{Heap after GC invocations=1 (full 1):\n\
+                 \x20PSYoungGen      total 18944K, used {young}K [0x00000000feb00000, 0x0000000100000000, 0x0000000100000000)\n\
+                 \x20 eden space 17472K, 10% used [0x00000000fc000000, 0x00000000fc1b6ef0, 0x00000000fd110000)\n\
+                 \x20ParOldGen       total 44032K, used {old}K [0x00000000fc000000, 0x00000000feb00000, 0x00000000feb00000)\n}}\n"
+            )
+        };
+        let two = format!("GC Heap History (4 events):\n{}{}", after(700, 11), after(17, 1013));
+        assert_eq!(of(&two), Some((occupied, Some(Bytes::kib(1030)))));
+        let shenandoah = "Shenandoah Heap\n 65536K max, 65536K soft max, 65536K committed, 1536K used\n";
+        let history = "GC Heap History (1 events):\nEvent: 1.0 GC heap after\n{Heap after GC invocations=1 (full 0):\nShenandoah Heap\n \
+             65536K max, 65536K soft max, 65536K committed, 1024K used\n}\n";
+        let heap = parse_printed(&format!("{shenandoah}{history}")).heap.expect("a heap");
+        assert_eq!((heap.occupied, heap.live_after_gc), (Bytes::kib(1536), Some(Bytes::kib(1024))));
     }
 
     #[test]

@@ -115,13 +115,7 @@ fn from_perfdata(hotspot: &mut HotSpot, perfdata: &PerfData) {
     if let Some(committed) = perfdata.heap_sum("capacity") {
         let occupied = perfdata.heap_sum("used").unwrap_or_default();
         let max = (0..2).filter_map(|n| perfdata.bytes(&format!("sun.gc.generation.{n}.maxCapacity"))).max();
-        hotspot.java_heap = Some(JavaHeap {
-            committed,
-            occupied,
-            live_after_gc: (perfdata.collections() > 0).then_some(occupied),
-            max,
-            ..JavaHeap::default()
-        });
+        hotspot.java_heap = Some(JavaHeap { committed, occupied, max, ..JavaHeap::default() });
     }
     if let Some(committed) = perfdata.bytes("sun.gc.metaspace.capacity") {
         hotspot.metaspace = Some(Metaspace {
@@ -204,9 +198,7 @@ fn take_sizes(
     let max =
         hotspot.flags.iter().find(|(name, _)| name == "MaxHeapSize").and_then(|(_, size)| size.parse().ok()).map(Bytes);
     if let Some(heap) = heap {
-        // hsperfdata alone knows what was left after the last collection.
-        let live_after_gc = hotspot.java_heap.as_ref().and_then(|known| known.live_after_gc);
-        hotspot.java_heap = Some(JavaHeap { live_after_gc, max: max.or(heap.max), ..heap });
+        hotspot.java_heap = Some(JavaHeap { max: max.or(heap.max), ..heap });
     }
     if let Some(metaspace) = metaspace {
         let known = hotspot.metaspace.take().unwrap_or_default();

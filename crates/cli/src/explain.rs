@@ -14,7 +14,8 @@ use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::words::printable;
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
 
-use crate::{Failure, sys};
+use crate::Failure;
+use crate::output::require_stdout;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -43,10 +44,7 @@ enum Format {
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    if !sys::has_stdout() {
-        // Rust's runtime has put /dev/null in its place, where every report would vanish in silence.
-        return Err(Failure("standard output is closed: the report can't be written".to_owned()));
-    }
+    require_stdout()?;
     // Who owns each mapping is what --maps is for; the lines need it only where they fall short.
     let regions = if args.maps { Regions::All } else { Regions::AsNeeded };
     let mut snapshot = take(args.pid, regions).map_err(|refusal| Failure(refusal.0))?;

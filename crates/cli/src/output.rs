@@ -10,7 +10,7 @@ use plimsoll_observer::books::Books;
 use plimsoll_observer::profile;
 use plimsoll_report::{hotspot, json, native_image, text, words};
 
-use crate::Failure;
+use crate::{Failure, sys};
 
 /// Our own words. `eprintln!` panics where standard error is full or its reader has gone, and what we were to start, or
 /// are the parent of, would end with us.
@@ -155,8 +155,16 @@ pub fn refuse_terminal(format: Format, file: Option<&Path>) -> Result<(), Failur
     }
 }
 
+/// Rust's runtime has put /dev/null in the place of a closed one, where every report would vanish in silence.
+pub fn require_stdout() -> Result<(), Failure> {
+    if sys::has_stdout() { Ok(()) } else { Err("standard output is closed: the report can't be written".into()) }
+}
+
 /// Standard output or a file. A reader that went away (`| head`) is no failure.
 pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    if file.is_none() {
+        require_stdout()?;
+    }
     let (name, sink): (String, Box<dyn Write>) = match file {
         None => ("standard output".into(), Box::new(io::stdout().lock())),
         Some(path) => {

@@ -55,6 +55,23 @@ impl Drop for Place {
 }
 
 #[test]
+fn a_report_whose_standard_output_is_closed_is_refused() {
+    let place = Place::new("closed");
+    assert_eq!(place.said(&["run", "--", "true"]).0, Some(0));
+    for verb in [&["doctor"][..], &["report", "segments"], &["diff", "segments", "segments"]] {
+        let plimsoll = place.plimsoll(verb);
+        let shell = format!("exec {} \"$@\" >&-", plimsoll.get_program().to_str().unwrap());
+        let mut closed = Command::new("sh");
+        closed.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&place.0);
+        closed.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let Output { status, stderr, .. } = closed.output().unwrap();
+        let error = String::from_utf8_lossy(&stderr);
+        assert_eq!(status.code(), Some(2), "{verb:?}: {error}");
+        assert!(error.contains("standard output is closed") && error.trim_end().lines().count() == 1, "{error}");
+    }
+}
+
+#[test]
 fn a_standard_error_that_takes_nothing_harms_nobody() {
     let place = Place::new("full");
     let program = place.static_program();

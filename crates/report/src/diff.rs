@@ -144,8 +144,7 @@ pub fn json(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff) -> 
         categories: diff.categories.iter().map(|(name, c)| change_line(name, c)).collect(),
         modules: diff.modules.iter().map(|(name, c)| change_line(name, c)).collect(),
     };
-    serde_json::to_writer_pretty(&mut *out, &document).map_err(io::Error::from)?;
-    writeln!(out)
+    crate::lines::write_indented(out, &document)
 }
 
 fn change_line<'a>(name: &'a str, c: &Change) -> ChangeLine<'a> {

@@ -160,8 +160,7 @@ struct Reading {
 }
 
 pub fn write(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, &document(explanation))?;
-    writeln!(out)
+    crate::lines::write_indented(out, &document(explanation))
 }
 
 fn document(explanation: &Explanation) -> Ledger<'_> {

@@ -14,11 +14,50 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 
+use crate::words;
+
 /// Ends with a newline.
 pub(crate) fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     let layout = Layout::default();
-    document.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, layout)).map_err(io::Error::from)?;
+    document
+        .serialize(&mut serde_json::Serializer::with_formatter(Escaping(&mut *out), layout))
+        .map_err(io::Error::from)?;
     writeln!(out)
+}
+
+/// The same, all of it indented.
+pub(crate) fn write_indented(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(Escaping(&mut *out), document)?;
+    writeln!(out)
+}
+
+/// JSON escapes control characters below a space only; a terminal obeys others too (U+009B is ESC [). Outside of strings JSON has
+/// none of them, so their escapes may be put in wherever they come by. What is written at once ends with a whole character.
+struct Escaping<'a>(&'a mut dyn Write);
+
+impl Write for Escaping<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.iter().all(|byte| *byte < 0x7f) {
+            return self.0.write_all(bytes);
+        }
+        let text = std::str::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let mut plain = 0;
+        for (at, c) in text.char_indices().filter(|(_, c)| *c >= '\u{7f}' && (c.is_control() || words::turns_text(*c)))
+        {
+            self.0.write_all(&bytes[plain..at])?;
+            write!(self.0, "\\u{:04x}", u32::from(c))?;
+            plain = at + c.len_utf8();
+        }
+        self.0.write_all(&bytes[plain..])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 /// An array whose elements are made while they are written.
@@ -119,6 +158,19 @@ impl Formatter for Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_character_that_a_terminal_obeys_stands_in_the_text() {
+        let value = serde_json::json!({"na\u{7f}me": ["a\x1b[1m\u{9b}2Jé", "\u{85}\u{202e}한\u{2066}", "\u{fffd}"]});
+        let (mut lines, mut indented) = (Vec::new(), Vec::new());
+        write(&mut lines, &value).unwrap();
+        write_indented(&mut indented, &value).unwrap();
+        for text in [lines, indented].map(|out| String::from_utf8(out).unwrap()) {
+            assert!(!text.chars().any(|c| c != '\n' && c.is_control() || words::turns_text(c)), "{text:?}");
+            assert!(text.contains("\\u009b2Jé"), "{text}");
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        }
+    }
 
     #[test]
     fn an_element_takes_a_line_and_the_value_stays() {

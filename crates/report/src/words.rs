@@ -6,14 +6,17 @@ pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                out.extend(c.escape_unicode())
-            }
+            c if turns_text(c) => out.extend(c.escape_unicode()),
             c if c.is_control() => out.extend(c.escape_default()),
             c => out.push(c),
         }
     }
     out
+}
+
+/// Direction marks and line separators, which are no control characters to Unicode.
+pub(crate) fn turns_text(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The same, cut to `width` characters with an ellipsis.

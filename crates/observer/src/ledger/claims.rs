@@ -212,7 +212,14 @@ fn is_tracker(name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or_default();
     // The segment and the compiled rules lie in directories of ours, under names that say what they are.
     let in_ours = name.contains("/plimsoll") && (file.ends_with(".seg") || file.ends_with(".rules"));
-    in_ours || file.starts_with("libplimsoll")
+    in_ours || is_library(file)
+}
+
+/// `libplimsoll.so`, or with its SHA-256 as `run` and `attach` unpack it; not whatever else a build calls libplimsoll….
+fn is_library(file: &str) -> bool {
+    let Some(hash) = file.strip_prefix("libplimsoll").and_then(|rest| rest.strip_suffix(".so")) else { return false };
+    let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hash.is_empty() || hash == "_preload" || hash.strip_prefix('-').is_some_and(is_hash)
 }
 
 /// The tracker names its private pools where the kernel can (CONFIG_ANON_VMA_NAME). Elsewhere their shape tells, in a process
@@ -432,5 +439,25 @@ mod tests {
         assert_eq!(thread_group("lettuce-nioEventLoop-4-1"), "lettuce-nioEventLoop");
         assert_eq!(thread_group("GC Thread#3"), "GC Thread");
         assert_eq!(thread_group("123"), "123");
+    }
+
+    #[test]
+    fn the_tracker_is_known_by_its_whole_name() {
+        let hash = "6c".repeat(32);
+        let unpacked = format!("/root/.cache/plimsoll/libplimsoll-{hash}.so");
+        let ours = [
+            &unpacked,
+            "/opt/libplimsoll.so",
+            "/dev/shm/plimsoll-0/7-9.seg",
+            "/x/plimsoll/ab.rules",
+            "[anon:plimsoll]",
+        ];
+        assert_eq!(ours.map(super::is_tracker), [true; 5]);
+        let others = [
+            "/src/target/debug/deps/libplimsoll_segment-69.rmeta",
+            "/usr/lib/libplimsollier.so",
+            "/tmp/libplimsoll-1.so",
+        ];
+        assert_eq!(others.map(super::is_tracker), [false; 3]);
     }
 }

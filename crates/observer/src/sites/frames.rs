@@ -119,6 +119,26 @@ impl<'a> Frames<'a> {
         }
     }
 
+    /// The program is the first module, frames of it or not: `go tool pprof` calls a profile after its first.
+    pub fn program(&mut self, profile: &mut Profile) {
+        let executable = &self.books.process.executable;
+        if let Some(index) = self.books.modules.iter().position(|module| module.path == *executable) {
+            self.module(profile, index);
+        }
+    }
+
+    fn module(&mut self, profile: &mut Profile, index: usize) -> ModuleId {
+        let of = &self.books.modules[index];
+        *self.modules.entry(index).or_insert_with(|| {
+            profile.module(Module {
+                path: of.path.clone(),
+                build_id: of.build_id.clone(),
+                range: AddressRange::new(of.range.0, of.range.1),
+                bias: of.bias,
+            })
+        })
+    }
+
     fn code(&mut self, profile: &mut Profile, symbols: &mut Symbols, address: Avma, module: Option<usize>) {
         let Some(index) = module else {
             let frame = Frame { function: symbols.jit(address), address, kind: Kind::Jit, ..Frame::default() };
@@ -126,16 +146,8 @@ impl<'a> Frames<'a> {
             self.frames.push(frame);
             return;
         };
-        let of = &self.books.modules[index];
-        let id = *self.modules.entry(index).or_insert_with(|| {
-            profile.module(Module {
-                path: of.path.clone(),
-                build_id: of.build_id.clone(),
-                range: AddressRange::new(of.range.0, of.range.1),
-                bias: of.bias,
-            })
-        });
-        let offset = address.0.wrapping_sub(of.bias);
+        let id = self.module(profile, index);
+        let offset = address.0.wrapping_sub(self.books.modules[index].bias);
         let plain = Frame { module: Some(id), offset, address, kind: Kind::Native, ..Frame::default() };
         let Some(location) = symbols.at(index, offset) else {
             let frame = profile.frame(plain);

@@ -140,6 +140,11 @@ impl Sites {
             of.by_slot = rows_by_slot(segment);
         }
         of.make(symbols);
+        let total = of.out.profile.total();
+        for ((at, column), sum) in of.out.profile.columns.iter_mut().enumerate().zip(total) {
+            let is_divided = column.of_one_moment && at != TEMPORARY;
+            column.exact_total = (is_divided && sum.variance > 0.0).then_some(sum.amount);
+        }
         of.out.profile.gaps = books.gaps.clone();
         of.out.profile.gaps.append(&mut symbols.gaps);
         of.out
@@ -261,6 +266,7 @@ impl Making<'_> {
         let (segment, books) = (self.segment, self.books);
         let mut sites_of: HashMap<usize, Vec<usize>> = HashMap::new();
         let mut frames = Frames::new(segment, books);
+        frames.program(&mut self.out.profile);
         for (index, facts) in segment.callers.iter().enumerate() {
             if facts.flags & CALLER_SITE == 0 {
                 continue;

@@ -61,22 +61,19 @@ fn heading(out: &mut dyn Write, view: &View) -> io::Result<()> {
     writeln!(out)
 }
 
-/// `live: 812 MiB ±14 MiB in 12,034 blocks (exact: 809 MiB)`.
+/// `live: 812 MiB ±14 MiB in 12,034 blocks (counted: 809 MiB)`. What was counted and divided among sites has no error as a whole.
 pub(crate) fn sum_words(view: &View, total: &[Value]) -> String {
     let column = view.of();
-    let mut text = format!(
-        "{}: {}{}",
-        column.measure.replace('_', " "),
-        amount(column, total[view.column].amount),
-        error(column, total[view.column])
-    );
+    let of_all = |of: &Column, sum: Value| match of.exact_total {
+        Some(exact) if exact == sum.amount => amount(of, exact),
+        Some(exact) => format!("{}{} (counted: {})", amount(of, sum.amount), error(of, sum), amount(of, exact)),
+        None => format!("{}{}", amount(of, sum.amount), error(of, sum)),
+    };
+    let mut text = format!("{}: {}", column.measure.replace('_', " "), of_all(column, total[view.column]));
     if let Some(other) = view.profile.companion(view.column) {
         let of = &view.profile.columns[other];
         let joint = if of.unit == Unit::Bytes { "," } else { " in" };
-        text += &format!("{joint} {}{}", amount(of, total[other].amount), error(of, total[other]));
-    }
-    if let Some(exact) = column.exact_total {
-        text += &format!(" (counted: {})", amount(column, exact));
+        text += &format!("{joint} {}", of_all(of, total[other]));
     }
     text
 }

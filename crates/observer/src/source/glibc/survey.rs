@@ -109,7 +109,10 @@ pub fn survey<M: Memory>(
                 gaps.push(Gap::new(
                     Source::Glibc,
                     format!("the chunks of the arena at {:#x} could not be followed to the end", address.0),
-                    "its share of glibc-live and glibc-retained is short; the rest is glibc-unknown",
+                    format!(
+                        "{} of it is not told apart (glibc-unknown), and its share of glibc-live and glibc-retained is short by that",
+                        arena.unknown_resident
+                    ),
                 ));
             }
             glibc.arenas.push(arena);

@@ -26,7 +26,8 @@ const SMALLEST: u64 = 32;
 /// `sizeof(struct malloc_chunk)`: mtrim gives back whole pages after it.
 const FREE_CHUNK_FIELDS: u64 = 48;
 
-/// How far headers are read ahead. Small enough to copy little around large chunks, large enough to amortise the call.
+/// How far headers are read ahead at most: as far as chunks lie close together. Of chunks larger than a page the page of the header
+/// is enough; reading on would copy the whole arena.
 const WINDOW: usize = 128 << 10;
 
 /// Sums over chunks of one heap: `live + binned + top + overhead = walked`, by construction.
@@ -75,6 +76,8 @@ struct Headers<'m, M: Memory> {
     start: u64,
     bytes: Vec<u8>,
     filled: usize,
+    /// Of the next reading.
+    ahead: usize,
     limit: u64,
 }
 
@@ -91,9 +94,11 @@ impl<M: Memory> Headers<'_, M> {
             return None;
         }
         if at < self.start || at + 8 > self.start + self.filled as u64 {
+            let goes_on = at < self.start + self.filled as u64 + PAGE;
+            self.ahead = if goes_on { (2 * self.ahead).min(WINDOW) } else { PAGE as usize };
             let mut end = at / PAGE * PAGE;
             while end < self.limit
-                && end - at / PAGE * PAGE < WINDOW as u64
+                && end - at / PAGE * PAGE < self.ahead as u64
                 && pages.of(end / PAGE) != PageState::Absent
             {
                 end += PAGE;
@@ -132,7 +137,7 @@ pub fn walk<M: Memory>(
     mut seen: impl FnMut(InUse<'_>, &mut PageStates<'_, M>),
 ) -> (ChunkSums, End) {
     let mut sums = ChunkSums::default();
-    let mut headers = Headers { memory, start: 0, bytes: vec![0; WINDOW], filled: 0, limit: limit.0 };
+    let mut headers = Headers { memory, start: 0, bytes: vec![0; WINDOW], filled: 0, ahead: WINDOW, limit: limit.0 };
     let mut chunk = first.0;
     let Some(mut field) = headers.size_field(chunk, pages) else { return (sums, End::Broken(first)) };
     let mut first_bytes = headers.first_bytes(chunk).copied();
@@ -188,10 +193,13 @@ mod tests {
     use super::*;
 
     /// One stretch of memory, all of it present but for the pages listed.
+    #[derive(Default)]
     struct Image {
         start: u64,
         bytes: Vec<u8>,
         absent: Vec<u64>,
+        /// Bytes that were read, and in how many readings.
+        read: std::cell::Cell<(usize, usize)>,
     }
 
     impl Memory for Image {
@@ -201,6 +209,8 @@ mod tests {
                 return false;
             };
             into.copy_from_slice(bytes);
+            let (sum, times) = self.read.get();
+            self.read.set((sum + into.len(), times + 1));
             true
         }
 
@@ -227,7 +237,7 @@ mod tests {
 
     /// A heap of random chunks, never two free ones side by side, with its top; and what it holds, kept chunk by chunk.
     fn heap(random: &mut Random, chunks: u64) -> (Image, Avma, ChunkSums) {
-        let mut image = Image { start: START, bytes: Vec::new(), absent: Vec::new() };
+        let mut image = Image { start: START, ..Image::default() };
         let mut sums = ChunkSums::default();
         let mut free_before = false;
         for _ in 0..chunks {
@@ -287,6 +297,24 @@ mod tests {
             given_back += image.absent.len();
         }
         assert!(given_back > 100, "the absent pages were exercised: {given_back}");
+    }
+
+    #[test]
+    fn of_large_chunks_the_header_s_page_is_read_and_small_ones_are_read_together() {
+        let read = |size: u64, count: u64| {
+            let mut image = Image { start: START, ..Image::default() };
+            (0..count).for_each(|_| put(&mut image.bytes, size, false));
+            let top = START + image.bytes.len() as u64;
+            put(&mut image.bytes, (top + 32).next_multiple_of(PAGE) - top, false);
+            let end = Avma(START + image.bytes.len() as u64);
+            let (sums, _) = walk(&image, &mut PageStates::new(&image), Avma(START), end, Avma(top), |_, _| {});
+            assert_eq!((sums.inuse, sums.inuse_count), (Bytes(size * count), count));
+            (image.bytes.len(), image.read.get())
+        };
+        let (all, (bytes, _)) = read(65_040, 500);
+        assert!(bytes * 10 < all, "{bytes} of {all}");
+        let (all, (bytes, times)) = read(112, 200_000);
+        assert!(bytes <= all && times <= all / WINDOW + 8, "{bytes} of {all} in {times}");
     }
 
     #[test]

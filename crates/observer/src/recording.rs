@@ -4,6 +4,7 @@
 //! what a recording doesn't have is an absent curve.
 
 pub mod growth;
+mod lines;
 mod range;
 pub mod series;
 mod sites;
@@ -19,6 +20,7 @@ pub use verdicts::VerdictSpan;
 
 use crate::gap::{Gap, Source};
 use crate::source::jfr::{self, ChunkSummary, Event, Wanted};
+use lines::Lines;
 
 /// What a curve is a curve of. The names are those of the JSON.
 macro_rules! measures {
@@ -116,6 +118,8 @@ impl History {
             matches!(of.name.as_str(), "jdk.JVMInformation" | "plimsoll.Target" | "plimsoll.Verdict") || is_measure()
         });
         let mut left_out = 0u64;
+        let mut lines = Lines::default();
+        let mut changes = std::collections::BTreeSet::new();
         let (lower, upper) = range.open_ended(from, to);
         let summary = recording.for_each(&wanted, |event| match event.name() {
             "jdk.JVMInformation" => history.jvm(event),
@@ -123,7 +127,15 @@ impl History {
             name => {
                 let Some(time) = event.time().filter(|time| (lower..=upper).contains(time)) else { return };
                 history.end_ns = history.end_ns.max(time);
+                match name {
+                    "plimsoll.Ledger" => lines.next(&mut history.series, Some(time)),
+                    "plimsoll.LedgerLine" => lines.has(&event.string("line").unwrap_or_default()),
+                    _ => {}
+                }
                 if name == "plimsoll.Verdict" {
+                    if changes.len() < verdicts::MOST_CHANGES {
+                        changes.insert(time);
+                    }
                     verdicts::enter(&mut history.verdicts, event, time);
                     return;
                 }
@@ -135,6 +147,8 @@ impl History {
         if range.is_whole() {
             history.to_ns = history.end_ns;
         }
+        lines.next(&mut history.series, None);
+        verdicts::hold(&mut history.verdicts, &changes, history.to_ns);
         history.chunks = summary.chunks;
         history.counts = summary.counts;
         (history.gaps, history.more_gaps) = (summary.gaps, summary.more_gaps);

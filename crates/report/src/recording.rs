@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use plimsoll_observer::recording::{Figures, Growth, History, Measure};
 use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::Severity;
 
 use crate::words::{count, counted, cut, duration, moment_text, printable};
 
@@ -154,7 +155,8 @@ fn verdicts(out: &mut dyn Write, history: &History) -> io::Result<()> {
         };
         let id = printable(&span.id);
         let severity = printable(&span.severity);
-        writeln!(out, "\n! {id}  {severity}, {first} to {last}, {bytes}, {how}")?;
+        let mark = if span.severity == Severity::Note.name() { "·" } else { "!" };
+        writeln!(out, "\n{mark} {id}  {severity}, {first} to {last}, {bytes}, {how}")?;
         writeln!(out, "  {}", printable(&span.summary))?;
         if !span.remedy.is_empty() {
             writeln!(out, "  {}", printable(&span.remedy))?;

@@ -1,11 +1,13 @@
 //! Verdicts over time: as Plimsoll recorded them, or as far as the curves of another recorder allow one.
 
+use std::collections::BTreeSet;
+
 use super::{Growth, History, Measure, Series};
 use crate::source::jfr::Event;
 use crate::units::Bytes;
 use crate::verdict::VerdictId;
 
-/// How long a verdict held.
+/// How long a verdict held. Recordings have all verdicts of a moment when they are others than before, so each holds until the next time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerdictSpan {
     pub id: String,
@@ -24,6 +26,15 @@ pub struct VerdictSpan {
 }
 
 const MOST: usize = 256;
+pub(super) const MOST_CHANGES: usize = 1 << 16;
+
+/// `changes`: when verdicts were recorded. What is not replaced holds to the end.
+pub(super) fn hold(spans: &mut [VerdictSpan], changes: &BTreeSet<i64>, end_ns: i64) {
+    for span in spans {
+        let next = changes.range(span.last_ns.saturating_add(1)..).next();
+        span.last_ns = next.copied().unwrap_or(end_ns).max(span.last_ns);
+    }
+}
 
 pub(super) fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) {
     let text = |name: &str| event.string(name).unwrap_or_default().into_owned();

@@ -121,8 +121,56 @@ fn verdicts_of_ours_and_of_others() {
     assert_eq!(ids(&recorded), [("arena-retention".into(), false)]);
     let span = &recorded.verdicts[0];
     assert_eq!((span.first_bytes.0, span.last_bytes.0), (100 << 20, 150 << 20));
-    assert_eq!((span.first_ns, span.last_ns), (START, START + 3000 * S));
+    // Nothing else was recorded since: it holds to the end.
+    assert_eq!((span.first_ns, span.last_ns), (START, START + 3600 * S));
     assert_eq!((span.severity.as_str(), span.remedy.as_str()), ("critical", "MALLOC_ARENA_MAX=4"));
+}
+
+/// A recorder writes the verdicts when they change, and no line of the ledger that is nothing.
+#[test]
+fn what_is_not_written_again_has_ended() {
+    let types: &[(&str, &[&str])] = &[
+        ("plimsoll.Ledger", &["rss"]),
+        ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
+        ("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"]),
+    ];
+    let bytes = chunk_of(types, START as u64, (START + 10 * S) as u64, |out| {
+        for s in 0..10 {
+            out.event(50, |out| [s * S, 20 * MIB].iter().for_each(|value| out.long(*value)));
+            let lines = [("glibc-live", 13, true), ("glibc-unknown", 7, matches!(s, 2 | 3 | 6))];
+            for (line, mib, _) in lines.into_iter().filter(|(.., is_there)| *is_there) {
+                out.event(51, |out| {
+                    out.long(s * S);
+                    out.utf8(line);
+                    [mib * MIB, mib * MIB].iter().for_each(|value| out.long(*value));
+                });
+            }
+            if let Some(verdict) = match s {
+                1 => Some("healthy"),
+                4 => Some("native-leak"),
+                _ => None,
+            } {
+                out.event(52, |out| {
+                    out.long(s * S);
+                    out.utf8(verdict);
+                    out.utf8("note");
+                    out.long(MIB);
+                    ["so", ""].iter().for_each(|text| out.utf8(text));
+                });
+            }
+        }
+    });
+    let history = read(bytes, Range::default());
+    for measure in [Measure::Line, Measure::LineCommitted] {
+        let of = |line: &str| history.of(measure).find(|(name, _)| *name == line).expect("it").1;
+        let values = |line: &str| of(line).points().iter().map(|point| point.last / MIB as u64).collect::<Vec<_>>();
+        assert_eq!(values("glibc-live"), [13; 10]);
+        assert_eq!(values("glibc-unknown"), [7, 7, 0, 0, 7, 0, 0, 0], "from the first time on");
+        assert_eq!(of("glibc-unknown").figures().map(|figures| figures.last), Some(0));
+    }
+    let spans: Vec<_> =
+        history.verdicts.iter().map(|v| (v.id.as_str(), v.first_ns - START, v.last_ns - START)).collect();
+    assert_eq!(spans, [("healthy", S, 4 * S), ("native-leak", 4 * S, 10 * S)]);
 }
 
 /// Without NMT: threads, metaspace, the heap at collections and RSS are what there is.

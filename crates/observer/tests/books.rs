@@ -251,6 +251,22 @@ fn a_map_in_an_update_that_goes_on_is_read_again() {
     }
 }
 
+/// A process that ends between the reading of its header and the look for the process ended as it then says.
+#[test]
+fn an_end_after_the_header_was_read() {
+    let mut gone = std::process::Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let mut s = server(gone.id());
+    let path = std::env::temp_dir().join(format!("plimsoll-test-{}-end.seg", std::process::id()));
+    std::fs::write(&path, &s.bytes).unwrap();
+    let head = segment::head_of(&path).unwrap();
+    assert_eq!(segment::life_of(&head, &path), Life::Killed);
+    s.u32(std::mem::offset_of!(plimsoll_segment::Header, state), plimsoll_segment::State::Exited as u32);
+    std::fs::write(&path, &s.bytes).unwrap();
+    assert_eq!(segment::life_of(&head, &path), Life::Exited);
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn bad_headers_are_one_clear_sentence() {
     let good = server(1).trimmed();

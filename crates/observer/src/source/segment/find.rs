@@ -137,16 +137,23 @@ pub fn life_of(head: &Head, path: &Path) -> Life {
 }
 
 fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
-    if head.state == State::Exited as u32 {
-        return Life::Exited;
+    let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
+    match last_word(head) {
+        Some(life) => life,
+        None if start_time_ns(pid).is_some_and(lives) && (has_main_stack(pid, path) || maps_file(pid, path)) => {
+            Life::Live
+        }
+        // It may have ended in order since the header was read.
+        None => read::head(path).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
     }
-    if head.state == State::Detached as u32 {
-        return Life::Detached;
-    }
-    match start_time_ns(pid) {
-        Some(start) if start > head.start_boottime_ns.saturating_add(TICK_NS) => Life::Killed,
-        Some(_) if has_main_stack(pid, path) || maps_file(pid, path) => Life::Live,
-        _ => Life::Killed,
+}
+
+/// What the process itself has written of its end.
+fn last_word(head: &Head) -> Option<Life> {
+    match head.state {
+        state if state == State::Exited as u32 => Some(Life::Exited),
+        state if state == State::Detached as u32 => Some(Life::Detached),
+        _ => None,
     }
 }
 

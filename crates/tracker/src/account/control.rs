@@ -59,9 +59,18 @@ fn change(segment: Segment, asked: u64, known: u64) {
     if h.in_force.compare_exchange(known, asked, AcqRel, Relaxed).is_err() {
         return;
     }
-    let (mode, _) = of_control(asked);
-    h.in_force_ns.store(crate::boot::now_ns(), Relaxed);
-    if h.mode.swap(mode, Relaxed) != mode {
-        thread::forget_stacks(segment);
+    // Asked for again meanwhile, another thread may be here too: the last word is the one in force, whoever writes it.
+    h.in_force_ns.fetch_max(crate::boot::now_ns(), Relaxed);
+    let mut word = asked;
+    loop {
+        let (mode, _) = of_control(word);
+        if h.mode.swap(mode, AcqRel) != mode {
+            thread::forget_stacks(segment);
+        }
+        let now = h.in_force.load(Acquire);
+        if now == word {
+            return;
+        }
+        word = now;
     }
 }

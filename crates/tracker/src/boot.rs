@@ -510,11 +510,10 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
 }
 
 /// Creates the segment of a fork child: named after the parent until the child knows its own id.
-pub fn create_beside(directory: os::Fd, parent: Segment) -> Option<Segment> {
+pub fn create_beside(directory: os::Fd, wanted: &hook::fork::Wanted) -> Option<Segment> {
     let child = create(directory, os::getpid())?;
-    let enough = hook::fork::wanted(parent)
-        .iter()
-        .all(|&(s, bytes)| bytes == 0 || os::populate(child.base() + s.offset(), bytes.next_multiple_of(4096)));
+    let enough =
+        ALL_SECTIONS.iter().zip(wanted).all(|(s, &bytes)| bytes == 0 || os::populate(child.base() + s.offset(), bytes));
     if enough {
         return Some(child);
     }

@@ -63,6 +63,7 @@ mod self_check {
             "exceptions",
             "longjmp_handler",
             "fork",
+            "fork_both_go_on",
             "fork_storm",
             "spawn",
             "vfork_exec",

@@ -5,6 +5,7 @@ use crate::situations;
 
 situations! {
     fork => situation("fork").moments(7);
+    fork_both_go_on => situation("fork_both_go_on").moments(7);
     fork_storm => situation("fork_storm").moments(12);
     fork_threads => situation("fork_threads");
     vfork_exec => situation("vfork_exec").follow().moments(12);

@@ -126,16 +126,14 @@ fn keep_composition(segment: Segment, half: u32, now: u64) {
 }
 
 /// In a fork child: whoever held the lock in the parent isn't here, and peaks begin anew.
-pub fn reset_after_fork(parent: Segment, child: Segment) {
+pub fn reset_after_fork(child: Segment) {
     BUSY.store(false, Relaxed);
     let now = crate::boot::now_ns();
-    let (h, p) = (child.header(), parent.header());
+    let h = child.header();
     let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
         peak.store(live.load(Relaxed).max(0) as u64, Relaxed);
         at.store(count.load(Relaxed).max(0) as u64, Relaxed);
     };
-    h.live_bytes.store(p.live_bytes.load(Relaxed), Relaxed);
-    h.live_count.store(p.live_count.load(Relaxed), Relaxed);
     begin(&h.live_bytes, &h.live_count, &h.peak_bytes, &h.count_at_peak);
     h.peak_ns.store(now, Relaxed);
     for i in 0..child.used(Section::Callers) as u32 {

@@ -245,14 +245,18 @@ impl Segment {
         os::populate(self.0, Section::Categories.offset())
     }
 
-    /// In a fork child: this much of each section was populated in the parent.
-    pub fn populated(self, sections: &[(Section, usize)]) {
-        for p in &POPULATED {
-            p.store(0, Relaxed);
+    /// In a fork child: this much of each section was populated for it.
+    pub fn populated(self, sections: &[usize; plimsoll_segment::SECTIONS]) {
+        for (p, bytes) in POPULATED.iter().zip(sections) {
+            p.store(*bytes, Relaxed);
         }
-        for (s, bytes) in sections {
-            POPULATED[*s as usize].store(bytes.next_multiple_of(plimsoll_segment::PAGE), Relaxed);
-        }
+    }
+
+    /// A section as words, the last of which may reach into what lies behind it on its page.
+    pub fn words(self, s: Section) -> &'static [AtomicU64] {
+        let bytes = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
+        // SAFETY: as in `record`; sections begin on pages and have whole ones.
+        unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, bytes / 8) }
     }
 
     /// How much of a section is safe to write.

@@ -377,6 +377,8 @@ pub struct FileFacts {
     pub mode: u32,
     /// Bytes.
     pub size: u64,
+    /// st_nlink.
+    pub links: u64,
 }
 
 /// fstat.
@@ -385,9 +387,18 @@ pub fn file_facts(fd: Fd) -> Option<FileFacts> {
     // SAFETY: struct stat has 144 bytes on x86-64 and 128 on aarch64.
     unsafe { syscall(nr::FSTAT, [fd.0, st.as_mut_ptr() as usize, 0, 0, 0, 0]) }.ok()?;
     #[cfg(target_arch = "x86_64")]
-    return Some(FileFacts { mode: st[3] as u32, uid: (st[3] >> 32) as u32, size: st[6] });
+    return Some(FileFacts { mode: st[3] as u32, uid: (st[3] >> 32) as u32, size: st[6], links: st[2] });
     #[cfg(target_arch = "aarch64")]
-    return Some(FileFacts { mode: st[2] as u32, uid: st[3] as u32, size: st[6] });
+    return Some(FileFacts { mode: st[2] as u32, uid: st[3] as u32, size: st[6], links: st[2] >> 32 });
+}
+
+/// Whether the process has no other thread: the directory of its threads has a link for each, besides its own two. False
+/// where that can't be seen.
+pub fn is_only_thread() -> bool {
+    let Some(fd) = open_dir(c"/proc/self/task") else { return false };
+    let links = file_facts(fd).map(|facts| facts.links);
+    close(fd);
+    links == Some(3)
 }
 
 /// Reads a link's target into the buffer.

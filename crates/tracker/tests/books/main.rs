@@ -3,6 +3,7 @@
 
 mod alone;
 mod callers;
+mod fork;
 #[path = "../stack/random.rs"]
 mod random;
 mod rows;

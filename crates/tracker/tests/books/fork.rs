@@ -1,0 +1,69 @@
+//! hook/fork.rs: a copy of the books that three threads go on with.
+
+use crate::segment::by_caller;
+use crate::{Random, alone, fresh};
+use plimsoll_segment::{FILE_BYTES, SECTIONS, Section};
+use plimsoll_tracker::account::rows::{self, Amount};
+use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::account::{callers, thread};
+use plimsoll_tracker::hook::fork::copy_books;
+use plimsoll_tracker::sys::os;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+#[test]
+fn a_copy_beside_three_threads_has_nothing_freed_only() {
+    alone(|| {
+        let parent = fresh();
+        let (done, round) = (AtomicBool::new(false), AtomicU64::new(0));
+        let pool = Mutex::new(Vec::<(u32, Amount)>::new());
+        let (mut copies, mut grown) = (0u64, 0u64);
+        std::thread::scope(|scope| {
+            for n in 0..3u64 {
+                let (done, round, pool) = (&done, &round, &pool);
+                scope.spawn(move || {
+                    let mut t = thread::attach(parent, None);
+                    let mut random = Random(n + 1);
+                    let mut made = 0;
+                    while !done.load(Relaxed) {
+                        // Now and then a caller that nobody had; what it allocates another thread may free at once.
+                        made += u64::from(made < round.load(Relaxed) * 50 && random.below(4) == 0);
+                        let frame = 0x1_0000 * (n + 1) + 2 * (made - random.below(made.min(8) + 1));
+                        let caller = callers::number(parent, &[frame], 0, 1);
+                        let amount = Amount { usable: 24 + random.below(100) * 16, requested: 24 };
+                        rows::alloc(parent, t.as_deref_mut(), caller, amount);
+                        let mut pool = pool.lock().expect("pool");
+                        pool.push((caller, amount));
+                        if pool.len() > 3 {
+                            let at = random.below(pool.len() as u64) as usize;
+                            let (caller, amount) = pool.swap_remove(at);
+                            drop(pool);
+                            rows::free(parent, t.as_deref_mut(), caller, amount);
+                        }
+                    }
+                });
+            }
+            // As many as it takes until some were made while new rows came.
+            while grown < 20 && copies < 600 {
+                round.fetch_add(1, Relaxed);
+                let base = os::private(FILE_BYTES).expect("address space");
+                // SAFETY: a zeroed writable mapping of that size, unmapped below.
+                let child = unsafe { Segment::at(base as usize) };
+                let before = parent.used(Section::Rows);
+                assert!(child.populate_start() && copy_books(parent, child, &[0; SECTIONS]));
+                for (caller, s) in by_caller(child) {
+                    assert!(s.alloc_count >= s.free_count && s.alloc_bytes >= s.free_bytes, "caller {caller}: {s:?}");
+                    let there = (caller as usize) < child.used(Section::Callers);
+                    assert!(there && child.caller(caller).hash.load(Relaxed) != 0, "caller {caller} isn't there");
+                }
+                copies += 1;
+                grown += u64::from(parent.used(Section::Rows) > before);
+                // SAFETY: nobody else knows of it.
+                unsafe { os::unmap(base, FILE_BYTES) };
+            }
+            done.store(true, Relaxed);
+        });
+        println!("exercised: {copies} copies, during {grown} of them came new rows");
+        assert_eq!(grown, 20);
+    });
+}

@@ -272,7 +272,13 @@ fn report<'a, S>(
             grade: "derived".into(),
             error_bytes: b.error.0,
         }),
-        categories: books.categories.iter().map(named_line).collect(),
+        // One without a name was about to be registered: it holds nothing.
+        categories: books
+            .categories
+            .iter()
+            .filter(|c| !c.name.is_empty() || !c.figures.is_empty())
+            .map(named_line)
+            .collect(),
         frames,
         sites,
         callers,

@@ -3,13 +3,18 @@
 //! Order of decision for a caller: pushed by the program → a rule → the loaded object that calls.
 
 use super::segment::{Segment, set_text};
-use core::sync::atomic::{AtomicBool, AtomicU16, Ordering::*};
+use core::sync::atomic::{AtomicU16, Ordering::*};
 use plimsoll_segment::rules::{self, ModuleRules, Target};
-use plimsoll_segment::{CategoryKind, Counter, FIXED_CATEGORIES, Section};
+use plimsoll_segment::{Category, CategoryKind, Counter, FIXED_CATEGORIES, Section, text};
+
+const NAME_BYTES: usize = 48;
 
 /// Rule category → category + 1.
 static BY_RULE: [AtomicU16; rules::CATEGORIES] = [const { AtomicU16::new(0) }; rules::CATEGORIES];
-static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// Hash of the name → category + 1. Twice the section's capacity: there is always an empty cell.
+static BY_NAME: [AtomicU16; 2 * Section::Categories.capacity()] =
+    [const { AtomicU16::new(0) }; 2 * Section::Categories.capacity()];
 
 /// Category 'other'.
 pub const OTHER: u16 = 0;
@@ -20,57 +25,60 @@ pub const NO_FILE: u16 = 6;
 
 /// Registers the fixed ones in a fresh segment.
 pub fn init(segment: Segment) -> bool {
-    FIXED_CATEGORIES.iter().enumerate().all(|(i, name)| {
-        let made = segment.append(Section::Categories) == Some(i as u32);
-        if made {
-            let c = segment.category(i as u16);
-            set_text(&c.name, name.as_bytes());
-            c.kind.store(CategoryKind::Own as u32, Relaxed);
-        }
-        made
-    })
+    forget();
+    (0..).zip(FIXED_CATEGORIES).all(|(i, name)| find_or_make(segment, name.as_bytes(), CategoryKind::Own) == Some(i))
 }
 
-/// The category with this name, registered if it is new. 'other' when there is no room.
-pub fn register(segment: Segment, name: &[u8], kind: CategoryKind) -> u16 {
-    let known = |from: usize| {
-        let n = segment.used(Section::Categories);
-        (from..n).find(|&i| {
-            let c = segment.category(i as u16);
-            let cut = name.len().min(c.name.len() - 1);
-            (0..cut).all(|j| c.name[j].load(Relaxed) == name[j]) && c.name[cut].load(Relaxed) == 0
-        })
-    };
-    if let Some(i) = known(0) {
-        return i as u16;
-    }
-    // Two threads with the same new name must not make two of it. A signal handler on top of the holder, or a holder
-    // that isn't scheduled, costs a duplicate, which a reader merges by name.
-    let mut mine = false;
-    for _ in 0..1000 {
-        mine = !BUSY.swap(true, Acquire);
-        if mine {
-            break;
+fn forget() {
+    // A store makes a page of what was none.
+    BY_NAME.iter().chain(&BY_RULE).filter(|cell| cell.load(Relaxed) != 0).for_each(|cell| cell.store(0, Relaxed));
+}
+
+fn is(c: &Category, name: &[u8]) -> bool {
+    c.name.iter().zip(name).all(|(have, want)| have.load(Relaxed) == *want)
+        && c.name.get(name.len()).is_none_or(|end| end.load(Relaxed) == 0)
+}
+
+/// `Err`: the cell where the name belongs.
+fn find(segment: Segment, name: &[u8]) -> Result<u16, &'static AtomicU16> {
+    let hash = name.iter().fold(0xcbf2_9ce4u32, |h, b| (h ^ *b as u32).wrapping_mul(0x0100_0193));
+    let mut at = (hash ^ hash >> 15) as usize;
+    loop {
+        let cell = &BY_NAME[at % BY_NAME.len()];
+        match cell.load(Acquire).checked_sub(1) {
+            None => return Err(cell),
+            Some(i) if is(segment.category(i), name) => return Ok(i),
+            Some(_) => at += 1,
         }
-        core::hint::spin_loop();
     }
-    let i = known(0).map(|i| i as u32).or_else(|| {
-        let i = segment.append(Section::Categories)?;
-        let c = segment.category(i as u16);
+}
+
+fn find_or_make(segment: Segment, name: &[u8], kind: CategoryKind) -> Option<u16> {
+    loop {
+        let cell = match find(segment, name) {
+            Ok(i) => return Some(i),
+            Err(cell) => cell,
+        };
+        let i = segment.append(Section::Categories)? as u16;
+        let c = segment.category(i);
         c.kind.store(kind as u32, Relaxed);
         set_text(&c.name, name);
-        Some(i)
-    });
-    if mine {
-        BUSY.store(false, Release);
+        match cell.compare_exchange(0, i + 1, AcqRel, Acquire) {
+            Ok(_) => return Some(i),
+            // Another thread took the place, perhaps for the same name: look again; ours stays an entry without a name.
+            Err(_) => set_text(&c.name, b""),
+        }
     }
-    i.map_or_else(
-        || {
-            segment.count(Counter::categories_lost, 1);
-            OTHER
-        },
-        |i| i as u16,
-    )
+}
+
+/// The category with this name, registered if it is new. 'other' when there is no room. Two threads with the same new name
+/// don't make two of it, and nobody waits: what is found is complete, as with callers.
+pub fn register(segment: Segment, name: &[u8], kind: CategoryKind) -> u16 {
+    let name = &name[..name.len().min(NAME_BYTES - 1)];
+    find_or_make(segment, name, kind).unwrap_or_else(|| {
+        segment.count(Counter::categories_lost, 1);
+        OTHER
+    })
 }
 
 /// The category of a rule.
@@ -94,7 +102,16 @@ pub fn of_module(segment: Segment, path: &[u8], rules: &ModuleRules) -> u16 {
     }
 }
 
-/// In a fork child: the lock's holder isn't here. Numbers stay: the section was copied.
-pub fn reset_after_fork() {
-    BUSY.store(false, Relaxed);
+/// In a fork child, whose copy of the section may be newer than its table.
+pub fn reset_after_fork(child: Segment) {
+    forget();
+    for i in 0..child.used(Section::Categories) as u16 {
+        let mut name = [0; NAME_BYTES];
+        for (to, from) in name.iter_mut().zip(&child.category(i).name) {
+            *to = from.load(Relaxed);
+        }
+        if let (false, Err(cell)) = (text(&name).is_empty(), find(child, text(&name))) {
+            cell.store(i + 1, Relaxed);
+        }
+    }
 }

@@ -239,7 +239,7 @@ fn seed(child: Segment) {
     child.populated(&wanted(child));
     super::mapping::resume_after_fork(child, child.populated_of(Section::Vmap));
     child.header().ppid.store(os::getppid(), Relaxed);
-    categories::reset_after_fork();
+    categories::reset_after_fork(child);
     crate::summary::reset_after_fork();
     samples::reset_after_fork(child);
     peaks::reset_after_fork(child);

@@ -3,6 +3,7 @@
 
 mod alone;
 mod callers;
+mod categories;
 mod fork;
 #[path = "../stack/random.rs"]
 mod random;

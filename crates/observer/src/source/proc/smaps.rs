@@ -35,6 +35,16 @@ pub fn parse_smaps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
             smaps.bad_lines += 1;
         }
     }
+    // Between two buffers the kernel lets go of the address space and goes on at an address: a mapping that has grown over it
+    // meanwhile, alone or by merging, comes once more. The last word counts.
+    let mut last: Vec<Vma> = Vec::with_capacity(smaps.vmas.len());
+    for vma in smaps.vmas.drain(..) {
+        while last.last().is_some_and(|old| vma.range.start <= old.range.start && old.range.end <= vma.range.end) {
+            last.pop();
+        }
+        last.push(vma);
+    }
+    smaps.vmas = last;
     // The kernel writes them in order; a broken or hostile text may not.
     let before = smaps.vmas.len();
     smaps.vmas.sort_by_key(|vma| vma.range);
@@ -314,6 +324,25 @@ VmFlags: rd wr
             assert!(smaps.vmas.windows(2).all(|pair| pair[0].range.end <= pair[1].range.start));
         }
         assert!(fewer > 100, "{fewer}");
+    }
+
+    /// An arena's heap grows by mprotect, and neighbours merge, while the text is read.
+    #[test]
+    fn a_mapping_that_grew_while_it_was_read_counts_once() {
+        let line = |range: &str, rss: u64| format!("{range} rw-p 00000000 00:00 0 \nRss: {rss} kB\n");
+        let text = [
+            line("1000-2000", 4),
+            line("5000-8000", 12),
+            line("8000-9000", 4),
+            line("5000-a000", 20),
+            line("a000-b000", 4),
+            line("f000-10000", 0),
+        ];
+        let smaps = parse_smaps(text.concat().as_bytes(), &[]);
+        let found: Vec<_> =
+            smaps.vmas.iter().map(|vma| (vma.range.start.0, vma.range.end.0, vma.rss.0 >> 10)).collect();
+        assert_eq!(found, [(0x1000, 0x2000, 4), (0x5000, 0xa000, 20), (0xa000, 0xb000, 4), (0xf000, 0x1_0000, 0)]);
+        assert_eq!(smaps.bad_lines, 0);
     }
 
     #[test]

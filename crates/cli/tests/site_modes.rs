@@ -121,13 +121,20 @@ fn modes_are_switched_while_the_program_runs() {
         }
         last = now;
     }
-    std::thread::sleep(Duration::from_millis(200));
-    let quiet = segment::read(&path).expect("segment");
-    std::thread::sleep(Duration::from_millis(200));
-    let still = segment::read(&path).expect("segment");
-    assert_eq!(booked(&quiet), booked(&still), "mode off books in callers again");
+    // A thread that was interrupted in a hook may still book one block as before; then callers only, while the program goes on.
     let sum = |s: &segment::Segment| s.rows.iter().map(|r| r.alloc_count).sum::<u64>();
-    assert!(sum(&still) > sum(&quiet), "and goes on booking");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let (mut quiet, mut beyond) = (last, 0);
+    while beyond < 1000 {
+        assert!(Instant::now() < deadline, "mode off goes on booking in sites, or nothing is booked: {beyond}");
+        std::thread::sleep(Duration::from_millis(20));
+        let now = segment::read(&path).expect("segment");
+        if booked(&now) == booked(&quiet) {
+            beyond = sum(&now) - sum(&quiet);
+        } else {
+            quiet = now;
+        }
+    }
     child.stdin.take().expect("piped").write_all(b"\n").expect("the program listens");
     assert!(child.wait().expect("status").success());
     let end = segment::read(&path).expect("segment");

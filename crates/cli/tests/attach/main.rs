@@ -1,8 +1,9 @@
 //! `plimsoll attach` and `detach` on running JVMs, 17, 21 and 25: the books against the program's own
 //! log over rounds under load, nothing that grows with them, plain calls after a detach, and every refusal in one line.
 
+use std::fs;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -14,6 +15,17 @@ mod stage;
 mod trouble;
 
 use kit::{Java, Log, PLIMSOLL, jdks, plimsoll, scratch};
+
+/// What a leak has to come to before it is looked for: megabytes, whatever samples say of it.
+const LEAK: u64 = 8 << 20;
+
+fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !reached() {
+        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
 
 /// Live blocks and requested bytes of a category.
 fn category(report: &Value, name: &str) -> (u64, u64) {
@@ -149,9 +161,12 @@ fn a_detach_gives_everything_back() {
         assert_eq!(protections(&java), before, "detached");
         // The program goes on, on plain calls, and its books stay as they were.
         let log = java.stop();
-        assert_eq!(java.tell("go"), "gone");
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(java.stop().operations > log.operations);
+        // The machine may be busy.
+        wait_until("the program to go on", || {
+            assert_eq!(java.tell("go"), "gone");
+            std::thread::sleep(Duration::from_millis(50));
+            java.stop().operations > log.operations
+        });
         let refused = java.plimsoll(&["report", &java.pid()]);
         let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2));
@@ -197,8 +212,10 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
                 let to = to.to_str().expect("a path");
                 java.done(&["report", &java.pid(), "--by", "site", "--format", "json", "-o", to]);
             };
+            let live = || java.report()["total"]["live_bytes"].as_u64().expect("live bytes");
             save(1);
-            std::thread::sleep(Duration::from_secs(4));
+            let before = live();
+            wait_until("the leak", || live() > before + LEAK);
             save(2);
             let [before, after] = [file(1), file(2)].map(|f| f.to_str().expect("a path").to_string());
             let diff = java.done(&["diff", &before, &after, "--by", "site"]);
@@ -283,7 +300,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     refused(&["detach", &pid], &[&pid, "not attached"]);
     sleep.kill().expect("our child");
     // Not waited for: a zombie.
-    std::thread::sleep(Duration::from_millis(20));
+    wait_until("its end", || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z ")));
     refused(&["attach", &pid], &[&pid, "has ended"]);
     sleep.wait().expect("our child");
     refused(&["attach", &pid], &["there is no process"]);
@@ -327,11 +344,7 @@ fn what_is_tracked_from_the_start_keeps_its_books() {
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &err)
     };
-    let mut tries = 0;
-    while said(&["report", &pid]).0 != Some(0) && tries < 200 {
-        std::thread::sleep(Duration::from_millis(20));
-        tries += 1;
-    }
+    wait_until("its books", || said(&["report", &pid]).0 == Some(0));
     let (code, text) = said(&["attach", &pid, "--sites", "exact"]);
     assert!(code == Some(0) && text.contains("tracked already") && text.contains("exact"), "{text}");
     let (code, text) = said(&["detach", &pid]);

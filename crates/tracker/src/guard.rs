@@ -27,9 +27,8 @@ pub enum Entered {
     Outside,
 }
 
-/// Enters from a hook's slow path.
-#[cold]
-#[inline(never)]
+/// Enters from a hook that is not written by hand.
+#[inline(always)]
 pub fn enter() -> Entered {
     let Some(segment) = Segment::current() else { return Entered::Outside };
     let current = tls_get::<CURRENT>();
@@ -37,6 +36,13 @@ pub fn enter() -> Entered {
         tls_set::<CURRENT>(0);
         return Entered::Thread(Inside { state: current as *mut ThreadState, segment });
     }
+    enter_without(segment)
+}
+
+/// [`enter`] of a thread whose state is not there.
+#[cold]
+#[inline(never)]
+fn enter_without(segment: Segment) -> Entered {
     match tls_get::<OWN>() {
         0 if tls_get::<DEPTH>() == 0 => {
             // A thread that we did not see start: made inside libc, by clone, or before boot.

@@ -284,7 +284,12 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         } else {
             false
         };
-        if done { limit } else { self.step_any(from, end, change, post, removed, diff) }
+        if done {
+            return limit;
+        }
+        let (upto, more) = self.step_any(from, end, change, post, removed);
+        *diff = *diff + more;
+        upto
     }
 
     /// A range in a hole becomes an entry or part of a neighbour. False if that isn't simple.
@@ -384,6 +389,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
     /// A step of any kind.
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
     fn step_any(
         &mut self,
         from: u64,
@@ -391,8 +397,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
-        diff: &mut Diff,
-    ) -> u64 {
+    ) -> (u64, Diff) {
+        let mut diff = Diff::default();
         let leaf = &self.tree.peek(from);
         let (count, limit) = (leaf.count, end.min(leaf.high));
         let first = leaf.at - (leaf.at > 0 && leaf.end(leaf.at - 1) > from) as usize;
@@ -401,10 +407,10 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         if upto <= from {
             // Only in a map that the tracked program scribbled over.
             diff.lost += end - from;
-            return end;
+            return (end, diff);
         }
         if !changed {
-            return upto;
+            return (upto, diff);
         }
 
         // Neighbours that are alike join; what the run cuts off of others stays.
@@ -451,7 +457,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
         if !self.tree.has_room(leaf, n) {
             diff.lost += upto - from;
-            return upto;
+            return (upto, diff);
         }
         let mut at = from;
         for old in first..count {
@@ -460,18 +466,18 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
                 break;
             }
             if vma.start > at {
-                exchange(Attributes::HOLE, change(Attributes::HOLE), vma.start - at, post, diff);
+                exchange(Attributes::HOLE, change(Attributes::HOLE), vma.start - at, post, &mut diff);
             }
             let piece = Vma::new(vma.start.max(from), vma.end.min(upto), vma.attributes());
             removed(piece);
-            exchange(vma.attributes(), change(vma.attributes()), piece.bytes(), post, diff);
+            exchange(vma.attributes(), change(vma.attributes()), piece.bytes(), post, &mut diff);
             at = piece.end;
         }
         if at < upto {
-            exchange(Attributes::HOLE, change(Attributes::HOLE), upto - at, post, diff);
+            exchange(Attributes::HOLE, change(Attributes::HOLE), upto - at, post, &mut diff);
         }
         self.tree.splice(from, leaf, begin, to, &parts[..n]);
-        upto
+        (upto, diff)
     }
 }
 

@@ -18,7 +18,7 @@
 use super::malloc::site_of_call;
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::vmas::{Delta, Placement, Remap, VmaBook};
+use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
 use crate::account::{callers, image};
 use crate::boot;
 use crate::guard::{Entered, enter};
@@ -53,6 +53,7 @@ static LOCK: AtomicUsize = AtomicUsize::new(0);
 /// Stack pointer and return address of the call that has the lock.
 static HOLDER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
+#[unsafe(link_section = ".text.hot")]
 fn grow(upto: usize) -> bool {
     // SAFETY: BASE is the mapping of this process's segment.
     unsafe { Segment::at(BASE.load(Relaxed)) }.grow(Section::Vmap, upto)
@@ -74,6 +75,7 @@ pub fn init(segment: Segment) -> bool {
     made
 }
 
+#[inline(always)]
 fn settle(segment: Segment) {
     // SAFETY: called by the holder of the lock, or at boot.
     if let Some(b) = unsafe { &*BOOK.0.get() } {
@@ -103,7 +105,19 @@ static LATER_USED: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether the lock was taken (false: this thread is nested in a call of its own that has it). `sp` is the stack pointer at
 /// the hook's entry: the return address lies there.
+#[inline(always)]
 fn lock(segment: Segment, sp: usize) -> bool {
+    if LOCK.compare_exchange(0, cpu::thread_pointer(), Acquire, Relaxed).is_ok() {
+        hold(sp);
+        return true;
+    }
+    wait(segment, sp)
+}
+
+/// [`lock`] while somebody has it.
+#[cold]
+#[inline(never)]
+fn wait(segment: Segment, sp: usize) -> bool {
     let me = cpu::thread_pointer();
     let mut waited = 0u32;
     loop {
@@ -143,6 +157,7 @@ fn lock(segment: Segment, sp: usize) -> bool {
     }
 }
 
+#[inline(always)]
 fn hold(sp: usize) {
     HOLDER[0].store(sp, Relaxed);
     if sp == 0 {
@@ -168,38 +183,59 @@ fn left(sp: usize) -> bool {
     on_stack(sp) && on_stack(held) && (sp >= held || unsafe { *(held as *const usize) } != HOLDER[1].load(Relaxed))
 }
 
+#[inline(always)]
 fn unlock(segment: Segment) {
     // Handlers append only while the lock is ours; one that comes between the last look and the release is seen by
     // the second look.
-    loop {
-        let mut booked = 0;
-        loop {
-            let seen = LATER_USED.load(Acquire);
-            for i in booked..seen.min(DEFERRED) {
-                // SAFETY: entries below `seen` are complete: their handlers have returned to this thread.
-                if let Some(op) = unsafe { (*LATER.0.get())[i].take() } {
-                    book(segment, op);
-                }
-            }
-            booked = seen.min(DEFERRED);
-            // A handler that comes while we book appends behind `seen`; the list is emptied only if none did, or its
-            // entry would be written over one that still waits.
-            if LATER_USED.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok() {
-                break;
-            }
-        }
-        settle(segment);
-        let sp = HOLDER[0].load(Relaxed);
-        // Who was thought lost has nothing to give back: it may be another thread's by now.
-        let _ = LOCK.compare_exchange(cpu::thread_pointer(), 0, Release, Relaxed);
-        // Taken again for what came meanwhile; if another thread has it, that one books it.
-        if LATER_USED.load(Acquire) == 0 || LOCK.compare_exchange(0, cpu::thread_pointer(), Acquire, Relaxed).is_err() {
-            return;
-        }
-        hold(sp);
+    if LATER_USED.load(Acquire) != 0 {
+        book_deferred(segment);
+    }
+    settle(segment);
+    let sp = HOLDER[0].load(Relaxed);
+    // Who was thought lost has nothing to give back: it may be another thread's by now.
+    let _ = LOCK.compare_exchange(cpu::thread_pointer(), 0, Release, Relaxed);
+    if LATER_USED.load(Acquire) != 0 {
+        unlock_again(segment, sp);
     }
 }
 
+/// An operation was deferred while the lock was given back: it is taken again for that. If another thread has it, that one
+/// books it.
+#[cold]
+#[inline(never)]
+fn unlock_again(segment: Segment, sp: usize) {
+    while LATER_USED.load(Acquire) != 0 && LOCK.compare_exchange(0, cpu::thread_pointer(), Acquire, Relaxed).is_ok() {
+        hold(sp);
+        book_deferred(segment);
+        settle(segment);
+        let _ = LOCK.compare_exchange(cpu::thread_pointer(), 0, Release, Relaxed);
+    }
+}
+
+/// Books what handlers have left; the lock is held.
+#[cold]
+#[inline(never)]
+fn book_deferred(segment: Segment) {
+    let mut booked = 0;
+    loop {
+        let seen = LATER_USED.load(Acquire);
+        for i in booked..seen.min(DEFERRED) {
+            // SAFETY: entries below `seen` are complete: their handlers have returned to this thread.
+            if let Some(op) = unsafe { (*LATER.0.get())[i].take() } {
+                book(segment, op);
+            }
+        }
+        booked = seen.min(DEFERRED);
+        // A handler that comes while we book appends behind `seen`; the list is emptied only if none did, or its
+        // entry would be written over one that still waits.
+        if LATER_USED.compare_exchange(seen, 0, AcqRel, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
 fn defer(segment: Segment, op: Operation) {
     let i = LATER_USED.fetch_add(1, AcqRel);
     if i < DEFERRED {
@@ -219,41 +255,94 @@ fn raise(cell: &AtomicU64, peak: &AtomicU64, by: i64) {
     }
 }
 
-/// Books an operation; the lock is held.
+/// Books an operation; the lock is held. Who knows which it is calls straight what does it.
+#[inline(always)]
 fn book(segment: Segment, op: Operation) {
+    match op {
+        Operation::Map { start, bytes, attributes, placement: Placement::Chosen } => {
+            book_map(segment, start, bytes, attributes)
+        }
+        Operation::Map { start, bytes, attributes, placement: Placement::Fixed } => {
+            book_fixed(segment, start, bytes, attributes)
+        }
+        Operation::Unmap { start, bytes } => book_unmap(segment, start, bytes),
+        Operation::Protect { start, bytes, prot, caller, failed } => {
+            book_protect(segment, start, bytes, prot, caller, failed)
+        }
+        Operation::Remap { remap } => book_remap(segment, remap),
+    }
+}
+
+#[inline(never)]
+#[unsafe(link_section = ".text.hot")]
+fn book_map(segment: Segment, start: usize, bytes: usize, attributes: Attributes) {
+    in_book(segment, |b| b.map(start as u64, bytes as u64, attributes, Placement::Chosen, move |d| post(segment, d)));
+}
+
+#[inline(never)]
+fn book_fixed(segment: Segment, start: usize, bytes: usize, attributes: Attributes) {
+    in_book(segment, |b| b.map(start as u64, bytes as u64, attributes, Placement::Fixed, move |d| post(segment, d)));
+}
+
+#[inline(never)]
+#[unsafe(link_section = ".text.hot")]
+fn book_unmap(segment: Segment, start: usize, bytes: usize) {
+    in_book(segment, |b| b.unmap(start as u64, bytes as u64, move |d| post(segment, d), |_| ()));
+}
+
+#[inline(never)]
+#[unsafe(link_section = ".text.hot")]
+fn book_protect(segment: Segment, start: usize, bytes: usize, prot: u16, caller: u32, failed: bool) {
+    let bytes = if failed { bytes.min(upto_hole(start) - start) } else { bytes };
+    if bytes == 0 {
+        return;
+    }
+    in_book(segment, |b| b.protect(start as u64, bytes as u64, prot, caller, time(segment), move |d| post(segment, d)));
+}
+
+/// mprotect that meets a hole fails, but what lies before the hole has changed (mprotect(2), ENOMEM). The lock is held.
+#[cold]
+#[inline(never)]
+fn upto_hole(start: usize) -> usize {
+    let mut at = start as u64;
+    // SAFETY: the lock is held.
+    while let Some(v) = unsafe { &*BOOK.0.get() }.as_ref().and_then(|b| b.lookup(at)) {
+        at = v.end;
+    }
+    at as usize
+}
+
+#[cold]
+#[inline(never)]
+fn book_remap(segment: Segment, remap: Remap) {
+    in_book(segment, |b| b.remap(remap, move |d| post(segment, d)));
+}
+
+/// What a change of the map means for a category.
+#[inline(always)]
+fn post(segment: Segment, d: Delta) {
+    let k = segment.category(d.category);
+    if d.reserved != 0 {
+        raise(&k.reserved_bytes, &k.peak_reserved_bytes, d.reserved);
+    }
+    if d.committed != 0 {
+        raise(&k.committed_bytes, &k.peak_committed_bytes, d.committed);
+    }
+}
+
+/// Changes the map, and the sums of all with it; the lock is held.
+#[inline(always)]
+fn in_book(segment: Segment, change: impl FnOnce(&mut Book) -> Diff) {
     // SAFETY: the lock is held.
     let Some(b) = (unsafe { &mut *BOOK.0.get() }) else { return };
+    let diff = change(b);
     let h = segment.header();
-    let post = |d: Delta| {
-        let k = segment.category(d.category);
-        if d.reserved != 0 {
-            raise(&k.reserved_bytes, &k.peak_reserved_bytes, d.reserved);
-        }
-        if d.committed != 0 {
-            raise(&k.committed_bytes, &k.peak_committed_bytes, d.committed);
-        }
-    };
-    let diff = match op {
-        Operation::Map { start, bytes, attributes, placement } => {
-            b.map(start as u64, bytes as u64, attributes, placement, post)
-        }
-        Operation::Unmap { start, bytes } => b.unmap(start as u64, bytes as u64, post, |_| ()),
-        Operation::Protect { start, bytes, prot, caller, failed } => {
-            // mprotect that meets a hole fails, but what lies before the hole has changed (mprotect(2), ENOMEM).
-            let mut at = start as u64;
-            while let Some(v) = failed.then(|| b.lookup(at)).flatten() {
-                at = v.end;
-            }
-            let bytes = if failed { bytes.min(at as usize - start) } else { bytes };
-            if bytes == 0 {
-                return;
-            }
-            b.protect(start as u64, bytes as u64, prot, caller, time(segment), post)
-        }
-        Operation::Remap { remap } => b.remap(remap, post),
-    };
-    raise(&h.reserved_bytes, &h.peak_reserved_bytes, diff.reserved);
-    raise(&h.committed_bytes, &h.peak_committed_bytes, diff.committed);
+    if diff.reserved != 0 {
+        raise(&h.reserved_bytes, &h.peak_reserved_bytes, diff.reserved);
+    }
+    if diff.committed != 0 {
+        raise(&h.committed_bytes, &h.peak_committed_bytes, diff.committed);
+    }
     let n = &h.values[Counter::vmap_operations as usize];
     n.store(n.load(Relaxed) + 1, Relaxed);
 }
@@ -264,6 +353,7 @@ fn time(segment: Segment) -> u32 {
 }
 
 /// Who maps: segment, caller and its category. `None`: not booked.
+#[inline(always)]
 unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     if !boot::resolved() {
         boot::resolve();
@@ -283,6 +373,7 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
 }
 
 /// The real call under the lock, then the booking of what it did.
+#[inline(always)]
 fn locked<R>(segment: Segment, sp: usize, real: impl FnOnce() -> R, done: impl FnOnce(&R) -> Option<Operation>) -> R {
     let held = lock(segment, sp);
     let r = real();
@@ -304,6 +395,7 @@ fn locked<R>(segment: Segment, sp: usize, real: impl FnOnce() -> R, done: impl F
 /// # Safety
 /// Called by the entry stub.
 #[allow(clippy::too_many_arguments)]
+#[unsafe(link_section = ".text.hot")]
 pub unsafe extern "C" fn mmap(
     a: usize,
     n: usize,
@@ -315,9 +407,9 @@ pub unsafe extern "C" fn mmap(
     fp: usize,
 ) -> usize {
     // SAFETY: the program's arguments.
-    let map = || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
+    let map = move || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
     let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
-    let real = || if hides { java::unmapping(a, n, map) } else { map() };
+    let real = move || java::unmapping_if(hides, a, n, map);
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
     let kind = match flags {
@@ -342,7 +434,7 @@ pub unsafe extern "C" fn mmap(
         let replaces = of_image.is_some() && kind != Kind::Anonymous;
         locked(segment, sp, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
     } else {
-        let r = real();
+        let r = map();
         locked(segment, sp, || r, done(Placement::Chosen))
     }
 }
@@ -352,6 +444,7 @@ pub unsafe extern "C" fn mmap(
 /// # Safety
 /// Called by the entry stub.
 #[allow(clippy::too_many_arguments)]
+#[unsafe(link_section = ".text.hot")]
 pub unsafe extern "C" fn munmap(
     a: usize,
     n: usize,
@@ -363,7 +456,7 @@ pub unsafe extern "C" fn munmap(
     _fp: usize,
 ) -> c_int {
     // SAFETY: the program's arguments.
-    let real = || java::unmapping(a, n, || unsafe { calls::munmap(a, n) });
+    let real = move || java::unmapping(a, n, || unsafe { calls::munmap(a, n) });
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
 }
@@ -391,7 +484,7 @@ pub unsafe extern "C" fn mremap(
     _fp: usize,
 ) -> usize {
     // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
-    let real = || java::unmapping(a, old, || unsafe { calls::mremap(a, old, new, flags, to) });
+    let real = move || java::unmapping(a, old, || unsafe { calls::mremap(a, old, new, flags, to) });
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| {
         (*r != MAP_FAILED).then_some(Operation::Remap {
@@ -411,6 +504,7 @@ pub unsafe extern "C" fn mremap(
 /// # Safety
 /// Called by the entry stub.
 #[allow(clippy::too_many_arguments)]
+#[unsafe(link_section = ".text.hot")]
 pub unsafe extern "C" fn mprotect(
     a: usize,
     n: usize,
@@ -422,8 +516,7 @@ pub unsafe extern "C" fn mprotect(
     fp: usize,
 ) -> c_int {
     // SAFETY: the program's arguments.
-    let protect = || unsafe { calls::mprotect(a, n, prot) };
-    let real = || if prot & 1 == 0 { java::unmapping(a, n, protect) } else { protect() };
+    let real = move || java::unmapping_if(prot & 1 == 0, a, n, || unsafe { calls::mprotect(a, n, prot) });
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
     locked(segment, sp, real, |r| {
@@ -604,7 +697,7 @@ pub unsafe extern "C" fn shmdt(
     _fp: usize,
 ) -> c_int {
     // SAFETY: the program's argument.
-    let real = || unsafe { calls::shmdt(a) };
+    let real = move || unsafe { calls::shmdt(a) };
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| {
         if *r != 0 {

@@ -14,8 +14,11 @@ const NODE_JOINED: usize = 48;
 
 /// Blocks that only replacing and joining may use (one for each level, given back in the same update); a split leaves them.
 const SPARE: usize = MAX_HEIGHT + 2;
+/// Bytes that are asked for at first: most programs have few mappings.
+const FIRST: usize = 8 << 10;
 /// Bytes that are asked for at a time.
 const GROW_STEP: usize = 16 << 10;
+const _: () = assert!((2 + SPARE) * BLOCK <= FIRST && GROW_STEP.is_multiple_of(FIRST));
 
 /// The leaf whose share holds an address.
 #[derive(Clone, Copy)]
@@ -97,7 +100,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     /// As for [`Region::new`], with `capacity` for the bytes that `grow` may be asked to make safe.
     pub(super) unsafe fn create(base: *mut u8, capacity: usize, mut grow: G) -> Option<Self> {
         let capacity = capacity.min(MAX_CAPACITY) / BLOCK * BLOCK;
-        let populated = GROW_STEP.min(capacity);
+        let populated = FIRST.min(capacity);
         if capacity < (2 + SPARE) * BLOCK || !grow(populated) {
             return None;
         }
@@ -156,6 +159,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     }
 
     /// [`Tree::find`] that leaves the hint alone.
+    #[unsafe(link_section = ".text.hot")]
     pub(super) fn peek(&self, address: u64) -> Leaf {
         self.leaf(self.search(address), address)
     }
@@ -200,6 +204,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
 
     #[cold]
     #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
     fn has_room_to_split(&mut self) -> bool {
         let head = self.region.header();
         let height = (head.get(header::ROOT) >> 32) as usize;
@@ -286,7 +291,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let Leaf { block, order, count, .. } = *leaf;
         let left = (count + new.len()).saturating_sub(to - from);
         if count + new.len() > LEAF_ENTRIES || (left < LEAF_LOW && left < count) {
-            return self.rebuild(address, leaf, from, to, new);
+            return self.rebuild(address, *leaf, from, to, new);
         }
         let order = order >> 4;
         let fresh = order >> (4 * count) & places(new.len());
@@ -313,7 +318,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
     /// [`Tree::splice`] where the leaf has no free entries for the new ones, or hardly any entries.
     #[cold]
     #[inline(never)]
-    fn rebuild(&mut self, address: u64, leaf: &Leaf, from: usize, to: usize, new: &[Vma]) {
+    #[unsafe(link_section = ".text.hot")]
+    fn rebuild(&mut self, address: u64, leaf: Leaf, from: usize, to: usize, new: &[Vma]) {
         self.hint.high = 0;
         let path = self.path(address);
         let (mut all, mut n) = ([EMPTY; LEAF_ENTRIES + 3], 0);
@@ -455,6 +461,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
 
     /// In the node above the blocks of `depth`, `old` slots from the path's on become `new`; on upwards as far as it takes,
     /// and the topmost change is the one store.
+    #[unsafe(link_section = ".text.hot")]
     fn link(&mut self, path: &Path, depth: usize, old: usize, (new, n): Slots) {
         let Some(level) = depth.checked_sub(1) else {
             return self.link_root(path, (new, n));

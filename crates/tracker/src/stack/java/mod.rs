@@ -100,15 +100,22 @@ fn forget() {
 
 /// Memory of the process is unmapped, or made unreadable, by `real`. Forgotten before, since a reader may be about to ask,
 /// and after, since one may have asked in between.
-#[inline]
+#[inline(always)]
 pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
-    if STATE.load(Relaxed) != READY {
-        return real();
+    unmapping_if(true, start, bytes, real)
+}
+
+/// The same, if it is `so`.
+#[inline(always)]
+pub fn unmapping_if<R>(so: bool, start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
+    let forgets = so && STATE.load(Relaxed) == READY;
+    if forgets {
+        memory::forget(start..start.saturating_add(bytes));
     }
-    let range = start..start.saturating_add(bytes);
-    memory::forget(range.clone());
     let result = real();
-    memory::forget(range);
+    if forgets {
+        memory::forget(start..start.saturating_add(bytes));
+    }
     result
 }
 

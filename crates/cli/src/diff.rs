@@ -10,7 +10,7 @@ use plimsoll_observer::symbols;
 use plimsoll_report::diff as print;
 use plimsoll_report::profile::{View, difference, html, json, svg};
 
-use crate::output::{By, Format, Style, refuse_terminal, to_output};
+use crate::output::{By, Format, Style, hiding, refuse_terminal, to_output};
 use crate::report::{Stacks, drawn, without_wrappers};
 use crate::target::Target;
 use crate::{Failure, allocation, recording, target};
@@ -29,10 +29,10 @@ pub struct Args {
     #[command(flatten)]
     stacks: Stacks,
     /// In whose manner the text is
-    #[arg(long, value_enum, default_value = "plimsoll")]
+    #[arg(long, value_parser = hiding(&[Style::NativeImage, Style::NativeImage23]), default_value = "plimsoll")]
     style: Style,
     /// Text for people, JSON, or a view of the stacks
-    #[arg(long, value_enum, default_value = "text")]
+    #[arg(long, value_parser = hiding(&[Format::Jfr]), default_value = "text")]
     format: Format,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]

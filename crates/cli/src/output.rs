@@ -6,6 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use plimsoll_observer::books::Books;
 use plimsoll_observer::profile;
 use plimsoll_report::{hotspot, json, native_image, text, words};
@@ -95,6 +96,17 @@ pub enum Format {
     Html,
     /// Flight recording of this one moment
     Jfr,
+}
+
+/// For a verb that has no use for some values: its help doesn't offer them, and who types one is told why.
+pub fn hiding<T: ValueEnum + PartialEq + Send + Sync + 'static>(
+    values: &[T],
+) -> impl TypedValueParser<Value = T> + use<T> {
+    let offered = T::value_variants()
+        .iter()
+        .filter_map(|value| value.to_possible_value().map(|shown| shown.hide(values.contains(value))))
+        .collect::<Vec<_>>();
+    PossibleValuesParser::new(offered).try_map(|name| T::from_str(&name, false))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -9,9 +9,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// Whether SIGPIPE was ignored when we were started. Rust's runtime ignores it before `main`; a program that we exec has
-/// to find it as our parent left it.
-static SIGPIPE_WAS_IGNORED: AtomicBool = AtomicBool::new(false);
+/// What we ignore, where a program that we exec has to find it as our parent left it. SIGPIPE: Rust's runtime does so before `main`.
+/// SIGXFSZ: a file that may not grow (`ulimit -f`) is an error of its writing, not our end.
+const IGNORED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
+
+/// Which of them were ignored when we were started.
+static WAS_IGNORED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
 
 /// Which of the descriptors 0, 1, 2 were closed when we were started, as bits. Rust's runtime opens /dev/null in their
 /// place before `main`; the program has to find them closed.
@@ -28,11 +31,15 @@ extern "C" fn remember() {
             CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
         }
     }
-    // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough.
-    unsafe {
-        let mut old: libc::sigaction = std::mem::zeroed();
-        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 {
-            SIGPIPE_WAS_IGNORED.store(old.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+    for (signal, was_ignored) in IGNORED.into_iter().zip(&WAS_IGNORED) {
+        // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough. To ignore is a valid
+        // disposition for both.
+        unsafe {
+            let mut old: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut old) == 0 {
+                was_ignored.store(old.sa_sigaction == libc::SIG_IGN, Ordering::Relaxed);
+            }
+            libc::signal(signal, libc::SIG_IGN);
         }
     }
 }
@@ -145,7 +152,7 @@ impl Image {
 
     /// Replaces this process; returns only with an error.
     pub fn exec(&self) -> io::Error {
-        restore_sigpipe();
+        restore_ignored();
         restore_closed();
         // SAFETY: path and both lists are NUL-terminated and live as long as `self`.
         unsafe { libc::execve(self.path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
@@ -167,10 +174,12 @@ fn restore_closed() {
     }
 }
 
-fn restore_sigpipe() {
-    let disposition = if SIGPIPE_WAS_IGNORED.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
-    // SAFETY: both dispositions are valid for SIGPIPE.
-    unsafe { libc::signal(libc::SIGPIPE, disposition) };
+fn restore_ignored() {
+    for (signal, was_ignored) in IGNORED.into_iter().zip(&WAS_IGNORED) {
+        let disposition = if was_ignored.load(Ordering::Relaxed) { libc::SIG_IGN } else { libc::SIG_DFL };
+        // SAFETY: both dispositions are valid for these signals.
+        unsafe { libc::signal(signal, disposition) };
+    }
 }
 
 /// How a child ended.
@@ -251,7 +260,9 @@ impl Child {
                 libc::sigfillset(&mut all);
                 (libc::sigwaitinfo(&all, &mut info), info)
             };
-            if let Some(end) = self.take(Signal { number: signal, code: info.si_code })? {
+            // SAFETY: of a signal that a process sent (si_code <= 0) the field is set; of others nobody asks for it.
+            let sender = unsafe { info.si_pid() } as u32;
+            if let Some(end) = self.take(Signal { number: signal, code: info.si_code, sender })? {
                 self.restore();
                 return Ok(end);
             }
@@ -261,12 +272,14 @@ impl Child {
     /// Does with a signal what it is for: SIGCHLD tells of the child, any other goes on to it. The end, if that was it.
     ///
     /// Signals that the terminal made (si_code > 0: SI_KERNEL) reached the whole foreground group, the child too: they
-    /// are not sent twice.
-    pub fn take(&self, Signal { number, code }: Signal) -> io::Result<Option<End>> {
+    /// are not sent twice. What our own writing brought us (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is ours alone; blocked
+    /// signals are queued though they are ignored.
+    pub fn take(&self, Signal { number, code, sender }: Signal) -> io::Result<Option<End>> {
         if number == libc::SIGCHLD {
             return self.reap();
         }
-        if number > 0 && (code <= 0 || number == libc::SIGCONT) {
+        let is_ours = code <= 0 && sender == std::process::id();
+        if number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT) {
             // SAFETY: plain kill of a child that we have not reaped yet, so its PID can't be another's.
             unsafe { libc::kill(self.pid as libc::pid_t, number) };
         }
@@ -301,11 +314,12 @@ impl Child {
     }
 }
 
-/// A signal that was taken from the queue, and who sent it (siginfo's si_code).
+/// A signal that was taken from the queue, and who sent it (siginfo's si_code, and si_pid where that is 0 or less).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
     pub number: i32,
     pub code: i32,
+    pub sender: u32,
 }
 
 /// Blocked signals as something to poll for, beside processes and the clock.
@@ -344,7 +358,7 @@ impl Signals {
             let size = size_of::<libc::signalfd_siginfo>();
             (libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), size), info)
         };
-        (got > 0).then_some(Signal { number: info.ssi_signo as i32, code: info.ssi_code })
+        (got > 0).then_some(Signal { number: info.ssi_signo as i32, code: info.ssi_code, sender: info.ssi_pid })
     }
 }
 

@@ -72,6 +72,48 @@ fn a_report_whose_standard_output_is_closed_is_refused() {
 }
 
 #[test]
+fn help_of_diff_offers_what_diff_can_do() {
+    let place = Place::new("help");
+    let help =
+        |verb: &str| String::from_utf8_lossy(&place.plimsoll(&[verb, "--help"]).output().unwrap().stdout).into_owned();
+    for (word, of_diff) in
+        [("jfr:", false), ("native-image:", false), ("native-image-23:", false), ("hotspot:", true), ("svg:", true)]
+    {
+        assert!(help("report").contains(word), "{word}");
+        assert_eq!(help("diff").contains(word), of_diff, "{word}");
+    }
+    let (status, said) = place.said(&["diff", "a", "b", "--format", "jfr"]);
+    assert!(status == Some(2) && said.contains("of one moment, not of a difference"), "{said}");
+}
+
+/// `ulimit -f` kills whoever writes beyond it, unless they have said that they take the error.
+#[test]
+fn a_file_that_may_not_grow_ends_a_recording_and_not_the_program() {
+    let place = Place::new("small-files");
+    let limited = |arguments: &[&str]| {
+        let plimsoll = place.plimsoll(arguments);
+        let shell = format!("ulimit -f 8; exec {} \"$@\"", plimsoll.get_program().to_str().unwrap());
+        let mut limited = Command::new("sh");
+        limited.args(["-c", &shell, "sh"]).args(plimsoll.get_args()).current_dir(&place.0).stdin(Stdio::null());
+        limited.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?)))).stderr(Stdio::piped());
+        limited.spawn().unwrap()
+    };
+    let said = |arguments: &[&str]| {
+        let Output { status, stderr, .. } = limited(arguments).wait_with_output().unwrap();
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let program = ["record", "-o", "a.jfr", "--interval", "50ms", "--", "sh", "-c", "sleep 0.6; exit 7"];
+    let (status, words) = said(&program);
+    assert!(status == Some(7) && words.contains("a.jfr can't be written: File too large"), "{status:?} {words}");
+    let mut unheard = limited(&program);
+    drop(unheard.stderr.take());
+    assert_eq!(unheard.wait().unwrap().code(), Some(7));
+    let own = std::process::id().to_string();
+    let (status, words) = said(&["record", &own, "-o", "b.jfr", "--interval", "50ms", "--duration", "400ms"]);
+    assert!(status == Some(2) && words.contains("b.jfr can't be written: File too large"), "{status:?} {words}");
+}
+
+#[test]
 fn a_standard_error_that_takes_nothing_harms_nobody() {
     let place = Place::new("full");
     let program = place.static_program();

@@ -30,6 +30,8 @@ pub struct Style {
 const BAR: usize = 24;
 const NARROW: usize = 100;
 const NAME: usize = 26;
+/// Other anonymous memory of so many percent is worth a word on how to find its callers.
+const LARGE: f64 = 10.0;
 /// Columns of a command beside its facts, at least.
 const COMMAND: usize = 40;
 /// A note that has less room than this beside its bar stands below it.
@@ -298,6 +300,15 @@ impl<W: Write> Page<'_, W> {
             LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
                 if line.reserved > line.resident {
                     notes.push(format!("of {} address space", line.reserved));
+                }
+                let is_large = line.resident.percent_of(self.ledger.rss) >= LARGE;
+                if line.id == LineId::OtherAnonymous && is_large && !self.snapshot.vmas.is_empty() {
+                    let is_tracked = self.ledger.resident(LineId::Tracker) > Bytes(0);
+                    let pid = self.snapshot.process.pid;
+                    notes.push(match is_tracked {
+                        true => format!("its own mmap: plimsoll report {pid} --by site tells the calls"),
+                        false => "its own mmap: plimsoll run tells the calls".to_owned(),
+                    });
                 }
                 if line.id == LineId::ImageHeap && self.snapshot.unpacked.is_some() {
                     notes.push("a packed program: copies, not pages of its file".to_owned());

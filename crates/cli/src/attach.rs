@@ -43,8 +43,9 @@ pub struct Args {
     /// Deep stacks for blocks: none, of a sample, or of each
     #[arg(long, value_enum, default_value = "sampled")]
     sites: Sites,
-    /// Mean distance of samples, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = segment::SAMPLE_MEAN)]
+    /// Mean bytes between two samples
+    #[arg(long, value_name = "BYTES", default_value_t = segment::SAMPLE_MEAN,
+          value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
     sample: u64,
     /// Don't ask, though the VM may write a warning to its standard error
     #[arg(short, long)]

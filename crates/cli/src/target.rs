@@ -150,6 +150,11 @@ fn by_file(path: &Path) -> Result<Target, Failure> {
 fn live(path: &Path, pid: u32) -> Result<Target, Failure> {
     let mut target = of_segment(path, Life::Live, Some(pid))?;
     target.books.read_resident(pid);
+    // Threads that were there before an attach have no slot until they allocate.
+    if let Ok((process, _)) = proc::Target::open(pid).map_err(drop).and_then(|of| proc::read_process(&of).map_err(drop))
+    {
+        target.books.process.threads = process.thread_count.max(target.books.process.threads);
+    }
     for thread in target.books.threads.iter_mut().filter(|t| t.in_use && t.tid != 0 && t.name.is_none()) {
         let name = fs::read_to_string(format!("/proc/{pid}/task/{}/comm", thread.tid)).ok();
         thread.name = name.map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty());

@@ -86,7 +86,20 @@ fn help_of_diff_offers_what_diff_can_do() {
     assert!(status == Some(2) && said.contains("of one moment, not of a difference"), "{said}");
 }
 
-/// `ulimit -f` kills whoever writes beyond it, unless they have said that they take the error.
+#[test]
+fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
+    let place = Place::new("mean");
+    for (verb, rest) in [("run", "true"), ("attach", "1"), ("record", "true")] {
+        for bytes in ["0", "255", "1099511627777"] {
+            let rest = if verb == "attach" { &[rest][..] } else { &["--", rest] };
+            let (status, said) = place.said(&[&[verb, "--sample", bytes], rest].concat());
+            assert!(status == Some(2) && said.contains("--sample") && said.contains(bytes), "{verb}: {said}");
+        }
+    }
+}
+
+/// `ulimit -f` kills whoever writes beyond it, unless they have said that they take the error; and where nobody reads what is said of
+/// it, SIGPIPE comes besides. Neither is the program's.
 #[test]
 fn a_file_that_may_not_grow_ends_a_recording_and_not_the_program() {
     let place = Place::new("small-files");

@@ -120,7 +120,7 @@ pub struct ProcessFacts {
     pub runtime: Runtime,
     pub runtime_version: Option<String>,
     pub allocator: &'static str,
-    /// Threads with a slot in use.
+    /// Of a live process as the kernel counts them, where that can be read; else those with a slot in use.
     pub threads: u64,
     /// Of the tracker, ns since 1970.
     pub start_ns: u64,

@@ -235,7 +235,11 @@ pub(crate) fn summarize(books: &Books) -> Summary {
         e.reserved += reserved[i];
         e.committed += committed[i];
         match category.name.as_str() {
-            STACKS => (e.stack, e.threads) = (Some((reserved[i], committed[i])), books.process.threads),
+            STACKS => {
+                // Those whose stacks these are: of an attached process there are more.
+                let with_stack = books.threads.iter().filter(|thread| thread.in_use && thread.tid != 0).count() as u64;
+                (e.stack, e.threads) = (Some((reserved[i], committed[i])), with_stack);
+            }
             OWN => e.overhead = Some(committed[i]),
             _ => {
                 // A peak printed below the present figure would be a lie of rounding.

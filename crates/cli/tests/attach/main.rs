@@ -257,6 +257,10 @@ fn blocks_from_before_are_one_line() {
             before = java.stop();
         }
         java.done(&["attach", &java.pid()]);
+        // Most of its threads have allocated nothing since.
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", java.child.id())).expect("threads").count() as u64;
+        let threads = java.report()["process"]["threads"].as_u64().expect("threads");
+        assert!(tasks > 8 && threads.abs_diff(tasks) <= 3, "{threads} of {tasks}");
         let line = |java: &Java| {
             let report = java.report();
             let of = |name: &str| report["before_the_attach"][name].as_u64().expect("the line");

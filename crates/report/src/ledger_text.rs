@@ -336,8 +336,11 @@ impl<W: Write> Page<'_, W> {
             }
             _ => {}
         }
-        if line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0 {
-            notes.push(format!("± {}", line.error));
+        let is_rough = line.grade == Grade::Estimated || line.error.percent_of(line.resident) >= 1.0;
+        match line.error {
+            Bytes(0) if is_rough => notes.push("estimated".to_owned()),
+            error if is_rough => notes.push(format!("± {error}")),
+            _ => {}
         }
         notes.join(", ")
     }

@@ -5,7 +5,7 @@
 //!  garbage-first heap   total 397312K, used 4675K [0x0000000687400000, 0x0000000800000000)              17, G1
 //! garbage-first heap   total reserved 6172672K, committed 393216K, used 2477K [0x…, 0x…)                25, G1
 //!  ZHeap           used 2M, capacity 64M, max capacity 64M
-//!  65536K max, 65536K soft max, 65536K committed, 1536K used           Shenandoah, then: Reserved region:\n - [0x…, 0x…)
+//!  128M max, 128M soft max, 65536K committed, 1536K used               Shenandoah, then: Reserved region:\n - [0x…, 0x…)
 //!  def new generation   total 9792K, used 1047K [0x…, 0x…, 0x…)            Serial and Parallel: start, committed end, end
 //!  Metaspace       used 84K, committed 320K, reserved 1114112K
 //!   class space    used 4K, committed 128K, reserved 1048576K
@@ -91,7 +91,7 @@ pub fn parse_printed(text: &str) -> Printed {
             if let Some((range, _)) = line.split_once(": ").and_then(|(_, range)| bracketed_range(range.trim_start())) {
                 push(&mut printed.regions, VmTag::Gc, range, None);
             }
-        } else if line.ends_with("K used") && line.contains("K soft max, ") {
+        } else if shenandoah_figure(line, " used").is_some() {
             shenandoah_line(&mut printed, line);
         } else if let Some(range) = line.strip_prefix("- ").and_then(bracketed_range) {
             // Shenandoah's "Reserved region:"
@@ -197,7 +197,7 @@ fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, 
 
 /// `65536K max, 65536K soft max, 65536K committed, 1536K used`
 fn shenandoah_figure(line: &str, key: &str) -> Option<Bytes> {
-    let is_its = line.ends_with("K used") && line.contains("K soft max, ");
+    let is_its = line.ends_with(" used") && line.contains(" soft max, ");
     let figures = is_its.then(|| line.split(", "))?.find_map(|part| part.strip_suffix(key));
     figures.and_then(|part| figure(part, ""))
 }
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(heap(parallel), ("Parallel".into(), Bytes::mib(64), Bytes::kib(2476), Bytes::mib(64)));
         let z = "Heap address: 0x0000040000000000, size: 1024 MB\nZHeap            used 2M, capacity 64M, max capacity 64M\n";
         assert_eq!(heap(z), ("Z".into(), Bytes::mib(64), Bytes::mib(2), Bytes::mib(1024)));
-        let shenandoah = "Shenandoah Heap\n 65536K max, 65536K soft max, 65536K committed, 1536K used\nReserved region:\n\
+        let shenandoah = "Shenandoah Heap\n 128M max, 128M soft max, 64M committed, 1536K used\nReserved region:\n\
              \x20- [0x00000000fc000000, 0x0000000100000000) \n";
         assert_eq!(heap(shenandoah), ("Shenandoah".into(), Bytes::mib(64), Bytes::kib(1536), Bytes::mib(64)));
     }

@@ -98,6 +98,28 @@ fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
     }
 }
 
+/// A recording is written aside and renamed: root once had a regular file where /dev/null had been.
+#[test]
+fn a_recording_takes_the_place_of_nothing_but_a_file() {
+    let place = Place::new("odd-files");
+    let path = |name: &str| place.0.join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(path("folder")).unwrap();
+    std::os::unix::fs::symlink("/dev/null", path("link")).unwrap();
+    assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
+    let own = std::process::id().to_string();
+    for (name, word) in [("folder", "directory"), ("link", "symbolic link"), ("fifo", "no regular file")] {
+        let kind = || std::fs::symlink_metadata(path(name)).unwrap().file_type();
+        let before = kind();
+        for target in [&[own.as_str()][..], &["--", "true"]] {
+            let (status, said) = place.said(&[&["record", "--duration", "100ms", "-o", &path(name)], target].concat());
+            assert!(status == Some(2) && said.contains(word) && said.trim_end().lines().count() == 1, "{said}");
+            assert_eq!(kind(), before);
+        }
+    }
+    std::fs::write(path("old.jfr"), "old").unwrap();
+    assert_eq!(place.said(&["record", "--duration", "100ms", "-o", &path("old.jfr"), &own]).0, Some(0));
+}
+
 /// `ulimit -f` kills whoever writes beyond it, unless they have said that they take the error; and where nobody reads what is said of
 /// it, SIGPIPE comes besides. Neither is the program's.
 #[test]

@@ -82,6 +82,7 @@ impl Output {
 
     fn begin(&self, time_ns: u64) -> Result<Current, Failure> {
         let path = named(&self.pattern, self.pid, time_ns);
+        is_replaceable(&path)?;
         let aside = beside(&path, &format!(".{}.part", std::process::id()));
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).open(&aside);
@@ -147,11 +148,24 @@ pub fn tells_apart(pattern: &Path) -> bool {
 
 /// Whether a file can be made there.
 pub fn writable(pattern: &Path) -> Result<(), Failure> {
+    is_replaceable(&named(pattern, 0, 0))?;
     let probe = beside(&named(pattern, 0, 0), &format!(".{}.probe", std::process::id()));
     let made = OpenOptions::new().write(true).create(true).truncate(true).open(&probe);
     made.map_err(|e| format!("{} can't be made: {e}", shown(&named(pattern, 0, 0))))?;
     let _ = fs::remove_file(&probe);
     Ok(())
+}
+
+/// A recording takes the place of the file of its name. Root could have it take the place of /dev/null.
+fn is_replaceable(path: &Path) -> Result<(), Failure> {
+    let kind = fs::symlink_metadata(path).map(|there| there.file_type());
+    let what = match kind {
+        Ok(kind) if kind.is_dir() => "is a directory",
+        Ok(kind) if kind.is_symlink() => "is a symbolic link: name the file itself",
+        Ok(kind) if !kind.is_file() => "is no regular file",
+        _ => return Ok(()),
+    };
+    Err(format!("{} {what}; a recording takes the place of a file", shown(path)).into())
 }
 
 fn named(pattern: &Path, pid: u32, time_ns: u64) -> PathBuf {

@@ -130,15 +130,7 @@ fn wait(segment: Segment, sp: usize) -> bool {
                 if !left(sp) {
                     return false;
                 }
-                // The map is as after a kill: valid, one operation perhaps half booked. What the tree's owner knew
-                // besides is read again from it.
-                segment.count(Counter::faults, 1);
-                // SAFETY: the lock is this thread's, and no frame of it is in the map any more.
-                unsafe {
-                    let populated = segment.populated_of(Section::Vmap);
-                    *BOOK.0.get() = Book::resume(region(segment), Section::Vmap.capacity(), populated, grow);
-                }
-                hold(sp);
+                take_over(segment, sp);
                 return true;
             }
             Err(owner) => {
@@ -147,14 +139,28 @@ fn wait(segment: Segment, sp: usize) -> bool {
                     core::hint::spin_loop();
                 } else if waited < 100 + 1000 {
                     os::sleep_ms(1);
+                } else if LOCK.compare_exchange(owner, me, AcqRel, Relaxed).is_ok() {
+                    // Its holder has jumped out and maps no more, or its real call takes long: then it takes it again.
+                    take_over(segment, sp);
+                    return true;
                 } else {
-                    segment.count(Counter::faults, 1);
-                    let _ = LOCK.compare_exchange(owner, 0, AcqRel, Relaxed);
                     waited = 0;
                 }
             }
         }
     }
+}
+
+/// The lock is this thread's, but whoever had it has left the map as after a kill: valid, one operation perhaps half
+/// booked. What the tree's owner knew besides is read again from it.
+fn take_over(segment: Segment, sp: usize) {
+    segment.count(Counter::faults, 1);
+    // SAFETY: the lock is held, and no frame is in the map any more.
+    unsafe {
+        let populated = segment.populated_of(Section::Vmap);
+        *BOOK.0.get() = Book::resume(region(segment), Section::Vmap.capacity(), populated, grow);
+    }
+    hold(sp);
 }
 
 #[inline(always)]
@@ -334,7 +340,9 @@ fn post(segment: Segment, d: Delta) {
 #[inline(always)]
 fn in_book(segment: Segment, change: impl FnOnce(&mut Book) -> Diff) {
     // SAFETY: the lock is held.
-    let Some(b) = (unsafe { &mut *BOOK.0.get() }) else { return };
+    let Some(b) = (unsafe { &mut *BOOK.0.get() }) else {
+        return segment.count(Counter::vmap_lost, 1);
+    };
     let diff = change(b);
     let h = segment.header();
     if diff.reserved != 0 {
@@ -375,8 +383,12 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
 /// The real call under the lock, then the booking of what it did.
 #[inline(always)]
 fn locked<R>(segment: Segment, sp: usize, real: impl FnOnce() -> R, done: impl FnOnce(&R) -> Option<Operation>) -> R {
-    let held = lock(segment, sp);
+    let mut held = lock(segment, sp);
     let r = real();
+    if held && LOCK.load(Relaxed) != cpu::thread_pointer() {
+        // The call took so long that a waiter thought its thread lost.
+        held = lock(segment, sp);
+    }
     if let Some(op) = done(&r) {
         if held {
             book(segment, op);

@@ -659,6 +659,57 @@ fn a_copied_map_goes_on() {
     assert!(unsafe { VmaBook::resume(region[1..].as_mut_ptr().cast(), 64 << 10, 64 << 10, |_| true) }.is_none());
 }
 
+/// A signal handler jumped out of an update, or a fork copied it: at any store. Whoever goes on with what lies there has a
+/// sound map, and no block in two places.
+#[test]
+fn a_writer_that_was_left_at_any_store_goes_on() {
+    const PAGES: usize = 500;
+    const BYTES: usize = 64 << 10;
+    let mut random = Random(0x1ef7_0000_0000_0007);
+    let mut region = region(BYTES);
+    let mut book = book(&mut region);
+    let mut books = Books::new();
+    let stores = std::rc::Rc::new(RefCell::new(Vec::<Vec<u8>>::new()));
+    let mut left = 0;
+    for round in 0..4000 {
+        let op = match round % 500 {
+            // Holes, so that leaves are joined and their blocks given back.
+            400.. => Op::Unmap { at: random.below(PAGES as u64 - 16) as usize, n: 1 + random.below(16) as usize },
+            _ => random_op(&mut random, PAGES, 40),
+        };
+        if round > 400 && round % 40 == 0 {
+            let stores = stores.clone();
+            WATCH.set(Some(Box::new(move |bytes| stores.borrow_mut().push(bytes.to_vec()))));
+        }
+        perform(&mut book, op, round, &mut books);
+        WATCH.set(None);
+        for bytes in stores.borrow_mut().drain(..) {
+            let mut copy: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+            // SAFETY: the vector outlives the book.
+            let resumed = unsafe { VmaBook::resume(copy.as_mut_ptr().cast(), BYTES, BYTES, |_| true) };
+            let mut resumed = resumed.expect("a map");
+            let mut twin = Twin(pages_of(&bytes, PAGES).0);
+            let mut own = twin.books();
+            for later in 0..60 {
+                // Splits until blocks are taken, then holes until they are given back.
+                let at = random.below(PAGES as u64 - 24) as usize;
+                let op = match later {
+                    30.. => Op::Unmap { at, n: 24 },
+                    _ => Op::Map { at, n: 1, page: random_page(&mut random), fixed: false },
+                };
+                assert_eq!(perform(&mut resumed, op, 9999, &mut own).lost, 0);
+                twin.apply(op);
+            }
+            let (found, damaged) = pages_of(&bytes_of(&copy), PAGES);
+            assert_eq!(damaged, 0, "after {op:?} was left");
+            assert!(found == twin.0, "after {op:?} was left");
+            left += 1;
+        }
+    }
+    assert!(left > 800, "left {left} times");
+    met(&["LeafSplit", "LeafJoined", "LeafRemoved"]);
+}
+
 #[test]
 fn times_are_of_the_state_and_the_oldest_wins() {
     let mut region = region(64 << 10);

@@ -2,8 +2,8 @@
 
 use super::region::{Block, Region};
 use plimsoll_segment::vmap::{
-    Attributes, BLOCK, EMPTY_ORDER, LEAF_ENTRIES, LEAF_TAG, MAGIC, MAX_CAPACITY, MAX_HEIGHT, NO_SLOT, NODE_SLOTS,
-    NOWHERE, PAGE_BITS, SLOT_BLOCK_BITS, Vma, entry_number, header,
+    ADDRESS_END, Attributes, BLOCK, EMPTY_ORDER, LEAF_ENTRIES, LEAF_TAG, MAGIC, MAX_CAPACITY, MAX_HEIGHT, NO_SLOT,
+    NODE_SLOTS, NOWHERE, PAGE_BITS, SLOT_BLOCK_BITS, Vma, entry_number, header,
 };
 
 /// A leaf that falls below this is joined with a sibling if both fit into `LEAF_JOINED`.
@@ -139,7 +139,37 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         region.put(head, header::POPULATED, populated.min(capacity) as u64);
         region.put(head, header::SEQ, head.get(header::SEQ).wrapping_add(1) & !1);
         let hint = Hint { low: 0, high: 0, block: head };
-        Some(Self { region, grow, last_start: 0, hint })
+        let mut tree = Self { region, grow, last_start: 0, hint };
+        tree.mend();
+        Some(tree)
+    }
+
+    /// A leaf that was being updated may have free entries that start somewhere, or two entries that overlap: a reader knows
+    /// what they mean (segment/vmap.rs), [`Block::entries_from`] relies on there being none. Nodes are never updated in
+    /// place.
+    fn mend(&mut self) {
+        let mut at = 0;
+        while at < ADDRESS_END {
+            let Hint { high, block, .. } = self.search(at);
+            let order = block.get(0);
+            let count = (order & 15) as usize;
+            let mut before = 0;
+            for place in 0..count {
+                let vma = block.entry(order, place);
+                if vma.start < before && before < vma.end {
+                    self.region.put(block, 4 * entry_number(order, place), before);
+                }
+                before = vma.end;
+            }
+            for place in count..LEAF_ENTRIES {
+                self.region.put(block, 4 * entry_number(order, place), NOWHERE);
+            }
+            if high <= at {
+                // Scribbled over.
+                return;
+            }
+            at = high;
+        }
     }
 
     #[inline(always)]
@@ -232,9 +262,10 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let head = self.region.header();
         let free = head.get(header::FREE_COUNT);
         if free != 0 {
+            // The count first: whoever is left in between has a block that isn't counted, rather than counts one that isn't.
             let number = head.get(header::FREE_HEAD);
-            self.region.put(head, header::FREE_HEAD, self.region.block(number).get(2));
             self.region.put(head, header::FREE_COUNT, free - 1);
+            self.region.publish(head, header::FREE_HEAD, self.region.block(number).get(2));
             return number;
         }
         let used = head.get(header::USED);
@@ -249,7 +280,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let head = self.region.header();
         let (first, free) = (head.get(header::FREE_HEAD), head.get(header::FREE_COUNT));
         self.region.put(self.region.block(number), 2, first);
-        self.region.put(head, header::FREE_HEAD, number);
+        self.region.publish(head, header::FREE_HEAD, number);
         self.region.put(head, header::FREE_COUNT, free.wrapping_add(1));
     }
 

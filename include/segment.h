@@ -53,8 +53,8 @@
 #define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
 #define PLIMSOLL_COUNTER_OWN_SEGMENT_BYTES 25 /* bytes: Own memory in the segment: populated pages. */
 #define PLIMSOLL_COUNTER_OWN_RESERVED_BYTES 26 /* bytes: Address space reserved for the side table, directories and hash tables; resident only where touched. */
-#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks kept in the side table since the segment was made (inserted). */
-#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks removed from the side table. */
+#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks put into the side table by whoever had no slot (after a thread's end, before the start); the slots have theirs. */
+#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks taken out of the side table, likewise. */
 #define PLIMSOLL_COUNTER_THREADS_STARTED 29 /* count: Threads started since the tracker was. */
 #define PLIMSOLL_COUNTER_CODE_GENERATIONS 30 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
@@ -238,7 +238,9 @@ struct plimsoll_thread {
     uint64_t creator; /* Caller that created the thread; 0 = unknown. */
     uint64_t stack_kind; /* 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's. */
     char name[16]; /* The thread's name when it was last heard of, NUL-padded; empty if it never was. */
-    uint64_t reserved[4]; /* Reserved, zero. */
+    uint64_t table_inserts; /* Blocks that this slot's threads put into the side table; the counter of the same name has what others did. */
+    uint64_t table_removes; /* Blocks that they took out of it, whoever put them in. */
+    uint64_t reserved[2]; /* Reserved, zero. */
 };
 _Static_assert(offsetof(struct plimsoll_thread, tid) == 0, "tid");
 _Static_assert(offsetof(struct plimsoll_thread, state) == 4, "state");
@@ -252,7 +254,9 @@ _Static_assert(offsetof(struct plimsoll_thread, own_bytes) == 56, "own_bytes");
 _Static_assert(offsetof(struct plimsoll_thread, creator) == 64, "creator");
 _Static_assert(offsetof(struct plimsoll_thread, stack_kind) == 72, "stack_kind");
 _Static_assert(offsetof(struct plimsoll_thread, name) == 80, "name");
-_Static_assert(offsetof(struct plimsoll_thread, reserved) == 96, "reserved");
+_Static_assert(offsetof(struct plimsoll_thread, table_inserts) == 96, "table_inserts");
+_Static_assert(offsetof(struct plimsoll_thread, table_removes) == 104, "table_removes");
+_Static_assert(offsetof(struct plimsoll_thread, reserved) == 112, "reserved");
 _Static_assert(sizeof(struct plimsoll_thread) == 128, "size");
 
 /* A caller: up to eight native return addresses, innermost first, and the category they were given. Or a site: a deep stack under a caller, whose category it has; blocks of the caller that are not known to be of one of its sites are in the caller's own rows, so a caller's sum is its rows and those of its sites. */

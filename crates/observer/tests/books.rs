@@ -8,7 +8,7 @@ use plimsoll_observer::source::segment::{self, Life, parse};
 use plimsoll_observer::symbols::{self, Symbols};
 use plimsoll_observer::units::Bytes;
 use plimsoll_segment::vmap::VmaMap;
-use plimsoll_segment::{ALL_SECTIONS, SECTIONS, Section, sites};
+use plimsoll_segment::{ALL_SECTIONS, Counter, SECTIONS, Section, sites};
 
 mod synthetic;
 use synthetic::{RowOf, Synthetic, server};
@@ -104,6 +104,19 @@ fn own_cost_identity() {
     let books = books_of(&server(4711).bytes, "own").unwrap();
     let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();
     assert_eq!(books.own.bytes(), Bytes(live * 8 + 65_536 + 131_072));
+    // What lies in the side table has no trailer: counted in the threads' slots, and by whoever has none.
+    let mut s = server(4711);
+    let (of_slots, elsewhere) = ([(50u64, 20u64), (5, 10)], (7u64, 1u64));
+    for (put, taken) in of_slots {
+        let slot = s.thread(0, 2, 0, 0, 0) as usize;
+        let at = Section::Threads.offset() + slot * Section::Threads.entry_bytes();
+        s.u64(at + std::mem::offset_of!(plimsoll_segment::Thread, table_inserts), put);
+        s.u64(at + std::mem::offset_of!(plimsoll_segment::Thread, table_removes), taken);
+    }
+    s.counter(Counter::table_inserts, elsewhere.0);
+    s.counter(Counter::table_removes, elsewhere.1);
+    let some = books_of(&s.bytes, "tabled").unwrap();
+    assert_eq!(some.own.trailers, live - (50 + 5 + 7 - 20 - 10 - 1));
     // The trailers are in the blocks, the rest is the category's.
     assert_eq!(named(&books, "Plimsoll").committed, Bytes(65_536 + 131_072));
 }

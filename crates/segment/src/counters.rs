@@ -93,9 +93,9 @@ counters! {
     own_segment_bytes "bytes",
     /// Address space reserved for the side table, directories and hash tables; resident only where touched.
     own_reserved_bytes "bytes",
-    /// Blocks kept in the side table since the segment was made (inserted).
+    /// Blocks put into the side table by whoever had no slot (after a thread's end, before the start); the slots have theirs.
     table_inserts "count",
-    /// Blocks removed from the side table.
+    /// Blocks taken out of the side table, likewise.
     table_removes "count",
     /// Threads started since the tracker was.
     threads_started "count",

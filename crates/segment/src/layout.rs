@@ -363,8 +363,12 @@ record! {
         stack_kind: u64,
         /// The thread's name when it was last heard of, NUL-padded; empty if it never was.
         name: text 16,
+        /// Blocks that this slot's threads put into the side table; the counter of the same name has what others did.
+        table_inserts: u64,
+        /// Blocks that they took out of it, whoever put them in.
+        table_removes: u64,
         /// Reserved, zero.
-        reserved: words 4,
+        reserved: words 2,
     }
 }
 

@@ -243,7 +243,8 @@ fn the_parsed_layout_is_the_compiled_one() {
         Category: name kind flags live_bytes live_count peak_bytes count_at_peak peak_ns reserved_bytes committed_bytes
             peak_reserved_bytes peak_committed_bytes at_peak_bytes at_peak_count reserved;
         Module: start end bias loaded_ns unloaded_ns build_id build_id_bytes category path;
-        Thread: tid state stack_low stack_high guard_bytes start_ns end_ns generation own_bytes creator stack_kind name reserved;
+        Thread: tid state stack_low stack_high guard_bytes start_ns end_ns generation own_bytes creator stack_kind name table_inserts
+            table_removes reserved;
         Caller: depth category flags hash live_bytes live_count peak_bytes count_at_peak first_ns parent stack frames;
         FrameNode: value parent kind flags depth;
         Method: identity first_ns class_at name_at signature_at source_at lines_at lines_bytes class_bytes name_bytes

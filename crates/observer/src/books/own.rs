@@ -76,7 +76,11 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     map(&mut books.categories[index].figures, libraries, libraries);
     books.categories[index].figures.files += libraries;
 
-    let tabled = segment.counter("table_inserts").saturating_sub(segment.counter("table_removes"));
+    let slots = segment.threads.iter();
+    let (put, taken) = slots
+        .fold((0u64, 0u64), |sum, t| (sum.0.saturating_add(t.table_inserts), sum.1.saturating_add(t.table_removes)));
+    let put = put.saturating_add(segment.counter("table_inserts"));
+    let tabled = put.saturating_sub(taken.saturating_add(segment.counter("table_removes")));
     let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
     books.own = Own {
         trailers: live.saturating_sub(tabled),

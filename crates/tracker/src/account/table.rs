@@ -15,9 +15,11 @@
 
 use super::blocks::Key;
 use super::segment::Segment;
+use crate::sys::cpu::{SLOT_MARK, count_own, tls_get};
 use crate::sys::os;
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use plimsoll_segment::{Counter, Section};
+use plimsoll_segment::{Counter, Section, Thread};
 
 #[repr(C)]
 struct Entry {
@@ -34,6 +36,7 @@ const fn entries(level: usize) -> usize {
 
 static LEVEL: [AtomicUsize; LEVELS] = [const { AtomicUsize::new(0) }; LEVELS];
 
+#[inline(always)]
 fn bucket(level: usize, address: u64) -> Option<&'static [Entry; BUCKET]> {
     let base = LEVEL[level].load(Acquire);
     if base == 0 {
@@ -54,27 +57,57 @@ fn reserve(level: usize) -> bool {
 }
 
 /// Enters a block. False: no memory, or all its buckets are full.
+#[inline(always)]
 pub fn insert(p: *mut u8, key: Key) -> bool {
-    let address = p as u64;
     let word = (key.row as u64) << 44 | (key.sampled as u64) << 43 | key.requested.min(REQUESTED);
-    for (level, base) in LEVEL.iter().enumerate() {
-        if base.load(Acquire) == 0 && !reserve(level) {
-            return false;
-        }
-        let Some(b) = bucket(level, address) else { continue };
-        for e in b {
-            if e.address.load(Relaxed) == 0 && e.address.compare_exchange(0, address, AcqRel, Relaxed).is_ok() {
-                e.key.store(word, Release);
-                count(Counter::table_inserts, &EARLY_INSERTS);
-                return true;
-            }
+    let entered = enter(0, p as u64, word) || enter_deeper(p as u64, word);
+    if entered {
+        count::<{ offset_of!(Thread, table_inserts) }>(Counter::table_inserts, &EARLY_INSERTS);
+    }
+    entered
+}
+
+#[inline(always)]
+fn enter(level: usize, address: u64, word: u64) -> bool {
+    let Some(b) = bucket(level, address) else { return false };
+    for e in b {
+        if e.address.load(Relaxed) == 0 && e.address.compare_exchange(0, address, AcqRel, Relaxed).is_ok() {
+            e.key.store(word, Release);
+            return true;
         }
     }
     false
 }
 
+/// The first level is full there, or not reserved yet.
+#[cold]
+#[inline(never)]
+fn enter_deeper(address: u64, word: u64) -> bool {
+    for (level, base) in LEVEL.iter().enumerate() {
+        if base.load(Acquire) == 0 && !reserve(level) {
+            return false;
+        }
+        if enter(level, address, word) {
+            return true;
+        }
+    }
+    false
+}
+
+#[inline(always)]
 fn find(p: *mut u8) -> Option<&'static Entry> {
-    (0..LEVELS).find_map(|level| bucket(level, p as u64)?.iter().find(|e| e.address.load(Relaxed) == p as u64))
+    find_in(0, p).or_else(|| find_deeper(p))
+}
+
+#[inline(always)]
+fn find_in(level: usize, p: *mut u8) -> Option<&'static Entry> {
+    bucket(level, p as u64)?.iter().find(|e| e.address.load(Relaxed) == p as u64)
+}
+
+#[cold]
+#[inline(never)]
+fn find_deeper(p: *mut u8) -> Option<&'static Entry> {
+    (1..LEVELS).find_map(|level| find_in(level, p))
 }
 
 fn key_of(e: &Entry) -> Key {
@@ -87,11 +120,12 @@ fn key_of(e: &Entry) -> Key {
 }
 
 /// Takes a block out.
+#[inline(never)]
 pub fn remove(p: *mut u8) -> Option<Key> {
     let e = find(p)?;
     let key = key_of(e);
     e.address.store(0, Release);
-    count(Counter::table_removes, &EARLY_REMOVES);
+    count::<{ offset_of!(Thread, table_removes) }>(Counter::table_removes, &EARLY_REMOVES);
     Some(key)
 }
 
@@ -117,10 +151,14 @@ pub unsafe fn reset_books() {
 static EARLY_INSERTS: AtomicU64 = AtomicU64::new(0);
 static EARLY_REMOVES: AtomicU64 = AtomicU64::new(0);
 
-fn count(c: Counter, early: &AtomicU64) {
-    match Segment::current() {
-        Some(s) => s.count(c, 1),
-        None => {
+/// Each thread counts in its slot: a counter of all threads in the header cost more than the table itself.
+#[inline(always)]
+fn count<const IN_SLOT: usize>(c: Counter, early: &AtomicU64) {
+    match (Segment::current(), tls_get::<SLOT_MARK>() as u32) {
+        (Some(segment), 0) => segment.count(c, 1),
+        // SAFETY: a field of this thread's own slot.
+        (Some(segment), mark) => unsafe { count_own::<IN_SLOT>((&raw const *segment.thread(mark - 1)).cast()) },
+        (None, _) => {
             early.fetch_add(1, Relaxed);
         }
     }

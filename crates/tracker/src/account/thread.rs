@@ -326,13 +326,16 @@ pub fn ask_for_trailers(segment: Segment, below: usize) {
     }
 }
 
-/// New books: what the threads told the central figures is forgotten, their rows begin at nothing.
+/// New books: what the threads told the central figures is forgotten, their rows and slots count from nothing.
 ///
 /// # Safety
 /// No thread is in a hook, and none comes into one.
 pub unsafe fn reset_books(segment: Segment) {
     let Some(directory) = directory() else { return };
-    for d in &directory[1..segment.used(Section::Threads).max(1)] {
+    for (slot, d) in directory[..segment.used(Section::Threads)].iter().enumerate().skip(1) {
+        let r = segment.thread(slot as u32);
+        r.table_inserts.store(0, Relaxed);
+        r.table_removes.store(0, Relaxed);
         let t = d.state.load(Acquire) as *mut ThreadState;
         if t.is_null() {
             continue;

@@ -233,6 +233,8 @@ unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: 
     }
 }
 
+#[cold]
+#[inline(never)]
 fn unbooked(segment: Segment, p: *mut u8) {
     segment.count(Counter::unbooked_blocks, 1);
     // SAFETY: a live block.
@@ -313,34 +315,57 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     }
     tls_set::<CURRENT>(0);
     // SAFETY: a non-null `current` is this thread's state, taken now; p is a live block; the entry's row is this thread's.
-    let booked = unsafe {
+    unsafe {
         if (*t).passes_mark(n) {
-            if let Some(place) = sampled(t, n, sp, fp) {
-                book_in(segment, Some(&mut *t), p, n, place);
-            }
-            tls_set::<CURRENT>(t as usize);
+            book_sample(t, p, n, sp, fp);
             return true;
         }
-        memo::recall(&*t, sp, fp).is_some_and(|m| {
-            let row = segment.row_at(m.row);
-            match set_key(p, Key { row: blocks::row_of_key(m.row_key), requested: n as u64, sampled: false }) {
-                None => unbooked(segment, p),
-                Some(amount) if rows::add_alloc(row, amount) => {
-                    let caller = row.caller.load(Relaxed);
-                    flush(segment, t, p, caller);
-                }
-                Some(_) => {}
-            }
-            true
-        })
-    };
-    if !booked {
-        // The slow path counts this block again.
-        // SAFETY: as above.
-        unsafe { (*t).countdown += (n + sampling::EXTRA) as i64 };
+        let Some(m) = memo::recall_few(&*t, sp, fp) else {
+            // The slow path counts this block again.
+            (*t).countdown += (n + sampling::EXTRA) as i64;
+            tls_set::<CURRENT>(t as usize);
+            return false;
+        };
+        let usable = blocks::usable(p);
+        let amount = if usable < TABLE_FROM && usable >= n + TRAILER {
+            blocks::write_trailer(p, usable, m.row_key, n);
+            Amount { usable: (usable - TRAILER) as u64, requested: n as u64 }
+        } else if enter_table(segment, p, usable, m.row_key, n) {
+            Amount { usable: usable as u64, requested: n as u64 }
+        } else {
+            tls_set::<CURRENT>(t as usize);
+            return true;
+        };
+        let row = segment.row_at(m.row);
+        if rows::add_alloc(row, amount) {
+            flush(segment, t, p, row.caller.load(Relaxed));
+        }
     }
     tls_set::<CURRENT>(t as usize);
-    booked
+    true
+}
+
+/// The block in which a mark of the sampling lies.
+#[cold]
+#[inline(never)]
+unsafe fn book_sample(t: *mut ThreadState, p: *mut u8, n: usize, sp: usize, fp: usize) {
+    // SAFETY: the caller has taken the state.
+    unsafe {
+        let place = sampled(t, n, sp, fp);
+        finish_any(t, p, n, place);
+    }
+}
+
+/// The key of a block that has no room for a trailer. False: it is not booked.
+#[inline(never)]
+unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64, n: usize) -> bool {
+    // SAFETY: the caller's block.
+    let entered =
+        unsafe { to_table(p, usable, Key { row: blocks::row_of_key(row_key), requested: n as u64, sampled: false }) };
+    if !entered {
+        unbooked(segment, p);
+    }
+    entered
 }
 
 /// What to ask the allocator for.
@@ -401,19 +426,29 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
-        if usable < TABLE_FROM {
-            if usable >= n + TRAILER {
-                blocks::write_trailer_of(p, usable, key);
-                return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
-            }
-            // No room: what an earlier block left here must not pass for this one's trailer. The bytes were never
-            // given to the program yet, and zero is what calloc would have there.
-            if blocks::read_trailer(p, usable).is_some() {
-                blocks::clear_trailer(p, usable);
-            }
+        if usable < TABLE_FROM && usable >= n + TRAILER {
+            blocks::write_trailer_of(p, usable, key);
+            return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
         }
-        table::insert(p, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
+        to_table(p, usable, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
     }
+}
+
+/// Enters a block that has no room for a trailer in the side table.
+///
+/// # Safety
+/// `p` is a live block with this many usable bytes, held by this thread.
+#[inline(always)]
+unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
+    // What an earlier block left here must not pass for this one's trailer. The bytes were never given to the program yet,
+    // and zero is what calloc would have there.
+    // SAFETY: the caller's contract.
+    unsafe {
+        if usable < TABLE_FROM && blocks::read_trailer(p, usable).is_some() {
+            blocks::clear_trailer(p, usable);
+        }
+    }
+    table::insert(p, key)
 }
 
 /// What `set_key` will answer, if there is room.
@@ -434,10 +469,8 @@ unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
 unsafe fn take_block(segment: Segment, p: *mut u8) -> Option<(Key, Amount)> {
     // SAFETY: the caller's contract.
     let (key, amount) = unsafe { take_key(p) }?;
-    if key.sampled
-        && let Some(taken) = samples::take(segment, p)
-    {
-        samples::end(segment, taken);
+    if key.sampled {
+        end_sample(segment, p);
     }
     Some((key, amount))
 }
@@ -446,6 +479,7 @@ unsafe fn take_block(segment: Segment, p: *mut u8) -> Option<(Key, Amount)> {
 ///
 /// # Safety
 /// `p` is a live block, held by this thread.
+#[inline(always)]
 pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
     // SAFETY: the caller's contract.
     unsafe {
@@ -529,7 +563,7 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
                 boot::resolve();
             }
             if !libc::is_allocator(*(sp as *const usize)) {
-                book_release(p);
+                release_known(p);
             }
         }
         calls::free(p)
@@ -555,14 +589,28 @@ unsafe extern "C" fn free(p: *mut u8) {
 ///
 /// # Safety
 /// `p` is a live block.
+#[inline(never)]
 pub unsafe fn book_release(p: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe { release_known(p) }
+}
+
+/// The same. What is usual comes without a call but the real one for the block's size.
+///
+/// # Safety
+/// As `book_release`.
+#[inline(always)]
+unsafe fn release_known(p: *mut u8) {
     let t = tls_get::<CURRENT>() as *const ThreadState;
     // SAFETY: a non-null `current` is this thread's state; p is a live block.
     unsafe {
         let (false, Some(segment)) = (t.is_null() || image::is_image(), Segment::current()) else {
             return release_slow(p);
         };
-        let Some((key, amount)) = take_block(segment, p) else { return unknown(segment, p) };
+        let Some((key, amount)) = take_key(p) else { return unknown(segment, p) };
+        if key.sampled {
+            end_sample(segment, p);
+        }
         let row = segment.row(key.row);
         if row.slot.load(Relaxed) != (*t).slot_mark {
             free_for_other(segment, key, amount);
@@ -572,7 +620,16 @@ pub unsafe fn book_release(p: *mut u8) {
     }
 }
 
+#[cold]
+#[inline(never)]
+fn end_sample(segment: Segment, p: *mut u8) {
+    if let Some(taken) = samples::take(segment, p) {
+        samples::end(segment, taken);
+    }
+}
+
 /// Books the release of a block that another thread, or the shared row, has booked.
+#[inline(never)]
 fn free_for_other(segment: Segment, key: Key, amount: Amount) {
     let caller = caller_of_key(segment, key);
     match enter() {
@@ -614,6 +671,8 @@ fn caller_of_key(segment: Segment, key: Key) -> u32 {
     if (caller as usize) < plimsoll_segment::Section::Callers.capacity() { caller } else { CALLER_EARLY }
 }
 
+#[cold]
+#[inline(never)]
 fn unknown(segment: Segment, p: *mut u8) {
     segment.count(Counter::unknown_frees, 1);
     // SAFETY: a live block.

@@ -39,6 +39,7 @@ use crate::account::rows;
 use crate::account::segment::Segment;
 use crate::account::thread::{GENERATION, ThreadState};
 use crate::sys::{elf, os};
+use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, Row, Section};
 
@@ -58,7 +59,7 @@ const SHORT: usize = 4;
 pub struct Memo {
     /// Return address, and the pushed category.
     pub tag: u64,
-    /// Stack pointer at entry; its low bits: [`NO_WORDS`], [`MORE_WORDS`] or 0 for one to three words.
+    /// Stack pointer at entry; its low bits: [`NO_WORDS`], [`SEVEN_WORDS`], [`MORE_WORDS`] or 0 for one to three words.
     pub sp: usize,
     fp: usize,
     /// The upper part of the trailers of this row's blocks.
@@ -77,12 +78,19 @@ const _: () = assert!(size_of::<Memo>() == 192);
 
 /// There is nothing to compare but the return address.
 pub const NO_WORDS: usize = 1;
-/// More than three words, or the frame pointer counts.
+/// More than seven words.
 pub const MORE_WORDS: usize = 2;
+/// Four to seven words, or fewer and the frame pointer counts.
+pub const SEVEN_WORDS: usize = 3;
 /// Multiplier of [`place`].
 pub const HASH: u32 = 0x61c8_8647;
 
 impl Memo {
+    /// Where the frame pointer and whether it counts are, for the assembly of malloc.
+    pub const FP_AT: usize = offset_of!(Memo, fp);
+    /// See [`Memo::FP_AT`].
+    pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
+
     /// Whether the entry is for this stack pointer, a multiple of 8.
     #[inline(always)]
     fn is_at(&self, sp: usize) -> bool {
@@ -142,6 +150,7 @@ crate::any_alignment! {
     pub fn same_words(m: *const Memo, sp: usize, fp: usize) -> bool = all_same;
 }
 
+#[inline(never)]
 unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -> bool {
     // SAFETY: the caller's contract.
     unsafe { same(&*m, sp, fp) }
@@ -174,6 +183,31 @@ fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the caller's contract.
     unsafe { recall_from(t, t.memo.load(Relaxed), t.category_tag, sp, fp) }
+}
+
+/// The same in little code: where more than three words count, they are compared out of line.
+///
+/// # Safety
+/// As `recall`.
+#[inline(always)]
+pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
+    // SAFETY: the return address lies at the stack pointer; `place` answers an entry of this thread's memo; the entry was
+    // made for this stack pointer, so each offset of its is inside the stack.
+    unsafe {
+        let ra = *(sp as *const u64);
+        let m = &*place(t.memo.load(Relaxed), t.memo_mask, ra, sp);
+        let word = |i: usize| *((sp + m.offsets[i] as usize) as *const u64) != m.words[i];
+        if m.tag != ra | t.category_tag {
+            return None;
+        }
+        let same = match m.sp ^ sp {
+            0 => !(word(2) | word(1) | word(0)),
+            NO_WORDS => true,
+            SEVEN_WORDS | MORE_WORDS => all_same(m, sp, fp),
+            _ => false,
+        };
+        same.then_some(m)
+    }
 }
 
 #[inline(always)]
@@ -567,6 +601,7 @@ fn remember(
     m.sp |= match m.words_used {
         0 => NO_WORDS,
         1..=3 => 0,
+        4..=7 => SEVEN_WORDS,
         _ => MORE_WORDS,
     };
     // SAFETY: as above. An entry without a tail gives up the room that the one in its place had.

@@ -62,7 +62,7 @@ macro_rules! entry_straight {
         pub unsafe extern "C" fn $name(n: usize) -> *mut u8 {
             use $crate::account::segment;
             use $crate::hook::malloc::off_path;
-            use $crate::stack::memo;
+            use $crate::stack::memo::{self, Memo};
             use $crate::sys::pair::at;
             core::arch::naked_asm!(
                 ".cfi_startproc",
@@ -88,7 +88,7 @@ macro_rules! entry_straight {
                 "jne 22f",
                 "cmp rsp, qword ptr [rdx + {sp}]",
                 "jne 23f",
-                "movzx ecx, word ptr [rdx + {offsets} + 4]",
+                "29: movzx ecx, word ptr [rdx + {offsets} + 4]",
                 "mov rcx, qword ptr [rsp + rcx]",
                 "cmp rcx, qword ptr [rdx + {words} + 16]",
                 "jne 22f",
@@ -146,12 +146,35 @@ macro_rules! entry_straight {
                 "mov rdx, rbp",
                 "mov rcx, r9",
                 "jmp {sampled}",
-                // Not three words: the low bits of the entry's stack pointer say none, or more.
+                // Not three words: the low bits of the entry's stack pointer say none, up to seven (outermost first), or more.
                 "23: mov rcx, qword ptr [rdx + {sp}]",
                 "xor rcx, rsp",
                 "cmp rcx, {none}",
                 "je 24b",
-                "cmp rcx, {more}",
+                "cmp rcx, {seven}",
+                "jne 26f",
+                "movzx ecx, word ptr [rdx + {offsets} + 12]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words} + 48]",
+                "jne 22f",
+                "movzx ecx, word ptr [rdx + {offsets} + 10]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words} + 40]",
+                "jne 22f",
+                "movzx ecx, word ptr [rdx + {offsets} + 8]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words} + 32]",
+                "jne 22f",
+                "movzx ecx, word ptr [rdx + {offsets} + 6]",
+                "mov rcx, qword ptr [rsp + rcx]",
+                "cmp rcx, qword ptr [rdx + {words} + 24]",
+                "jne 22f",
+                "cmp byte ptr [rdx + {uses_fp}], 0",
+                "je 29b",
+                "cmp rbp, qword ptr [rdx + {fp}]",
+                "je 29b",
+                "jmp 22f",
+                "26: cmp rcx, {more}",
                 "jne 22f",
                 "push rdi",
                 ".cfi_adjust_cfa_offset 8",
@@ -186,6 +209,8 @@ macro_rules! entry_straight {
                 "mov rsi, rax",
                 "mov edx, dword ptr [rcx + {caller}]",
                 "jmp {flush}",
+                // At the end, so that the section, and the function with it, begins on a cache line.
+                ".p2align 6",
                 ".cfi_endproc",
                 below = const segment::BELOW_AT,
                 countdown = const at::COUNTDOWN,
@@ -200,7 +225,10 @@ macro_rules! entry_straight {
                 row = const at::ROW,
                 row_key = const at::ROW_KEY,
                 none = const memo::NO_WORDS,
+                seven = const memo::SEVEN_WORDS,
                 more = const memo::MORE_WORDS,
+                uses_fp = const Memo::USES_FP_AT,
+                fp = const Memo::FP_AT,
                 row_shift = const at::ROW_BITS,
                 wiped = sym segment::WIPED,
                 lasting = sym segment::LASTING,
@@ -270,6 +298,7 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
         "21: jmp {slow}",
         "22: mov esi, dword ptr [r8 + {caller}]",
         "jmp {flush}",
+        ".p2align 6",
         ".cfi_endproc",
         chunk_end = const at::CHUNK_END,
         wiped = sym WIPED,

@@ -1,9 +1,12 @@
 //! account/table.rs beside a HashMap.
 
-use crate::{Random, alone};
+use crate::segment::counter;
+use crate::{Random, alone, fresh};
+use plimsoll_segment::{Counter, Section};
 use plimsoll_tracker::account::blocks::Key;
-use plimsoll_tracker::account::table;
+use plimsoll_tracker::account::{table, thread};
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 const ROWS: u64 = 1 << 20;
 
@@ -143,5 +146,53 @@ fn four_threads() {
         let handed = handed.into_inner();
         println!("exercised: {handed} blocks removed by another thread");
         assert!(handed > 10_000);
+    });
+}
+
+/// Each thread counts in its slot, whoever has none in the header: what went in less what went out is what is there.
+#[test]
+fn blocks_are_counted_by_who_moves_them() {
+    alone(|| {
+        let segment = fresh();
+        assert!(segment.publish());
+        let (put, taken) = (
+            |slot| segment.thread(slot).table_inserts.load(Relaxed),
+            |slot| segment.thread(slot).table_removes.load(Relaxed),
+        );
+        let k = Key { row: 3, requested: 7, sampled: false };
+        let twins: Vec<(u32, u64, u64)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4u64)
+                .map(|t| {
+                    scope.spawn(move || {
+                        let slot = thread::attach(segment, None).expect("a slot").slot;
+                        let address = |i: u64| (0x7000_0000_0000 + (i * 4 + t) * 16) as *mut u8;
+                        let (inserts, removes) = (1000 * (t + 1), 300 * (t + 1));
+                        for i in 0..inserts {
+                            assert!(table::insert(address(i), k));
+                            if i % 2 == 0 {
+                                assert_eq!(table::remove(address(u64::MAX >> 20)), None, "never put in");
+                            }
+                        }
+                        (0..removes).for_each(|i| assert_eq!(table::remove(address(i)), Some(k)));
+                        (slot, inserts, removes)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().expect("no panic")).collect()
+        });
+        assert_eq!(segment.used(Section::Threads), 1 + twins.len());
+        for &(slot, inserts, removes) in &twins {
+            assert_eq!((put(slot), taken(slot)), (inserts, removes), "slot {slot}");
+        }
+        // The test's own thread has no slot.
+        let header = || (counter(segment, Counter::table_inserts), counter(segment, Counter::table_removes));
+        assert_eq!(header(), (0, 0));
+        assert!(table::insert(64 as *mut u8, k) && table::insert(128 as *mut u8, k));
+        assert_eq!(table::remove(64 as *mut u8), Some(k));
+        assert_eq!(header(), (2, 1));
+        // SAFETY: no thread is in a hook: there are none.
+        unsafe { thread::reset_books(segment) };
+        assert!(twins.iter().all(|&(slot, ..)| (put(slot), taken(slot)) == (0, 0)));
+        println!("exercised: {} slots and the header", twins.len());
     });
 }

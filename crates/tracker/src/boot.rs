@@ -33,7 +33,7 @@ use crate::stack::module;
 use crate::stacks;
 use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::os::{self, Clock};
-use crate::sys::{elf, libc};
+use crate::sys::{Apart, elf, libc};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
@@ -175,10 +175,10 @@ pub fn now_ns() -> u64 {
 /// The same, and later than any answer before: which of two objects at one address a caller was seen in hangs on the order.
 /// A finer clock reads the time stamp counter, which is death in seccomp's strict mode.
 pub fn ordered_ns() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
+    static LAST: Apart<AtomicU64> = Apart(AtomicU64::new(0));
     let now = now_ns();
-    let last = LAST.fetch_max(now, AcqRel);
-    if last < now { now } else { LAST.fetch_add(1, AcqRel) + 1 }
+    let last = LAST.0.fetch_max(now, AcqRel);
+    if last < now { now } else { LAST.0.fetch_add(1, AcqRel) + 1 }
 }
 
 /// The exported hook with this number (of the hook table).

@@ -14,10 +14,11 @@
 use super::callers;
 use super::rows::IndexEntry;
 use super::segment::Segment;
+use crate::sys::Apart;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use plimsoll_segment::{Counter, Row, Section};
 
-static BUSY: AtomicBool = AtomicBool::new(false);
+static BUSY: Apart<AtomicBool> = Apart(AtomicBool::new(false));
 
 const SMALLEST_BOUND: u64 = 4096;
 const LARGEST_BOUND: u64 = 1 << 20;
@@ -49,7 +50,7 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
 #[cold]
 #[inline(never)]
 pub fn flush(segment: Segment, e: &mut IndexEntry, span: i64) {
-    if BUSY.swap(true, Acquire) {
+    if BUSY.0.swap(true, Acquire) {
         return;
     }
     let row = segment.row(e.row);
@@ -59,20 +60,20 @@ pub fn flush(segment: Segment, e: &mut IndexEntry, span: i64) {
     let count = net.wrapping_sub(e.flushed) as i32 as i64;
     central(segment, row.caller.load(Relaxed), bytes, count);
     e.flushed = net;
-    BUSY.store(false, Release);
+    BUSY.0.store(false, Release);
 }
 
 /// The same for a shared row. Nobody waits for the lock, which a signal handler may find held below itself: what isn't
 /// told now stays in the row's room.
 pub fn flush_shared(segment: Segment, row: &Row, flushed: &AtomicU32) {
-    if BUSY.swap(true, Acquire) {
+    if BUSY.0.swap(true, Acquire) {
         return;
     }
     let bytes = row.room.swap(0, Relaxed).wrapping_neg();
     let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
     let count = net.wrapping_sub(flushed.swap(net, Relaxed)) as i32 as i64;
     central(segment, row.caller.load(Relaxed), bytes, count);
-    BUSY.store(false, Release);
+    BUSY.0.store(false, Release);
 }
 
 fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
@@ -127,7 +128,7 @@ fn keep_composition(segment: Segment, half: u32, now: u64) {
 
 /// In a fork child: whoever held the lock in the parent isn't here, and peaks begin anew.
 pub fn reset_after_fork(child: Segment) {
-    BUSY.store(false, Relaxed);
+    BUSY.0.store(false, Relaxed);
     let now = crate::boot::now_ns();
     let h = child.header();
     let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
@@ -176,7 +177,7 @@ pub unsafe fn reset_books(segment: Segment) {
         k.peak_reserved_bytes.store(k.reserved_bytes.load(Relaxed), Relaxed);
         k.peak_committed_bytes.store(k.committed_bytes.load(Relaxed), Relaxed);
     }
-    BUSY.store(false, Release);
+    BUSY.0.store(false, Release);
 }
 
 /// Tells the central figures of blocks that were booked before they were there.

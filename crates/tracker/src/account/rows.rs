@@ -3,6 +3,9 @@
 //! A thread writes only its own rows, with plain adds and release stores. Whoever has no row of his own (a signal handler
 //! inside the tracker, a thread past its end, a full section) writes the *shared* row of the caller with locked adds.
 //! Both kinds are rows like any other to a reader.
+//!
+//! Rows are claimed two at a time, the second for the thread's next caller: CPUs fetch cache lines in pairs, and with another
+//! thread's row beside its own a pair of malloc and free took 44 ns where it takes 38 (two threads, Intel Xeon).
 
 use super::peaks;
 use super::segment::Segment;
@@ -55,15 +58,14 @@ pub fn init(segment: Segment) -> bool {
             None => return false,
         }
     }
-    for (row, caller) in [(0, 0), (ROW_OVERFLOW, CALLER_OVERFLOW), (ROW_EARLY, CALLER_EARLY)] {
-        if segment.append(Section::Rows) != Some(row) {
-            return false;
-        }
-        if caller != 0 {
-            identify(segment.row(row), caller, SLOT_SHARED);
-            if let Some(e) = shared_entry(caller) {
-                e.row.store(row, Release);
-            }
+    // Row 0 and row 3 stay empty.
+    if segment.append_some(Section::Rows, 4) != Some(0) {
+        return false;
+    }
+    for (row, caller) in [(ROW_OVERFLOW, CALLER_OVERFLOW), (ROW_EARLY, CALLER_EARLY)] {
+        identify(segment.row(row), caller, SLOT_SHARED);
+        if let Some(e) = shared_entry(caller) {
+            e.row.store(row, Release);
         }
     }
     true
@@ -88,7 +90,7 @@ pub fn shared_row(segment: Segment, caller: u32) -> u32 {
     if row != 0 {
         return row;
     }
-    match segment.append(Section::Rows) {
+    match segment.append_some(Section::Rows, 2) {
         Some(row) => {
             identify(segment.row(row), caller, SLOT_SHARED);
             match e.row.compare_exchange(0, row, AcqRel, Acquire) {
@@ -125,7 +127,14 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
         }
         return find(segment, t, caller);
     }
-    let row = segment.append(Section::Rows)?;
+    let row = match core::mem::take(&mut t.spare_row) {
+        0 => {
+            let row = segment.append_some(Section::Rows, 2)?;
+            t.spare_row = row + 1;
+            row
+        }
+        spare => spare,
+    };
     let r = segment.row(row);
     r.room.store(t.room_span / 2, Relaxed);
     identify(r, caller, t.slot);

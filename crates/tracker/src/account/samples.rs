@@ -5,8 +5,11 @@
 //!   address ──index (private)──▶ entry of the samples section: address, sizes, 1/p, when, site, thread
 //!                                  └──▶ site ──▶ site samples: Σ alloc …, at its end Σ free …
 //!
-//! index     2^14 buckets of 8 words, an address has two of them;   word = address >> 3 << 17 | entry + 1
+//! index     2^7, 2^10, 2^14 buckets of 8 words; an address has two in each level, and lies in the first that has room;
+//!           word = address >> 3 << 17 | entry + 1
 //! ```
+//! Few samples touch few pages: with the last level alone each of the first 256 samples touched another (1 MiB).
+//!
 //! A block that is freed or moved takes its entry out of the index first: as long as the entry is out, nobody else finds
 //! it, and the address may already be another block's. What doesn't fit is counted, and is in no estimate: the block's key
 //! doesn't say 'sampled' then.
@@ -14,18 +17,22 @@
 use super::rows::Amount;
 use super::sampling;
 use super::segment::Segment;
-use crate::sys::os;
+use crate::sys::{Apart, os};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, Section, SiteSamples, TEMPORARY_NS};
 
 const BUCKET: usize = 8;
-const BUCKETS: usize = 2 * Section::Samples.capacity() / BUCKET;
+const fn in_level(level: usize) -> usize {
+    1 << [7, 10, 14][level]
+}
+const BUCKETS: usize = in_level(0) + in_level(1) + in_level(2);
+const _: () = assert!(in_level(2) == 2 * Section::Samples.capacity() / BUCKET);
 const ENTRY_BITS: u32 = 17;
 const _: () = assert!(Section::Samples.capacity() < 1 << ENTRY_BITS);
 
 static INDEX: AtomicUsize = AtomicUsize::new(0);
 /// Free entries, newest first, through their `reserved` word: a stack with a tag against ABA. Entry + 1.
-static FREE: AtomicU64 = AtomicU64::new(0);
+static FREE: Apart<AtomicU64> = Apart(AtomicU64::new(0));
 
 /// An entry that was taken out of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +49,16 @@ pub fn init() -> bool {
     true
 }
 
-fn buckets(address: u64) -> [&'static [AtomicU64; BUCKET]; 2] {
+/// The places of an address, first level first.
+fn cells(address: u64) -> impl Iterator<Item = &'static AtomicU64> {
     let h = (address >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let at = |h: u64| h as usize & (BUCKETS - 1);
+    let first = INDEX.load(Acquire) as *const [AtomicU64; BUCKET];
+    let level = move |level: usize| {
+        let before: usize = (0..level).map(in_level).sum();
+        [h >> 50, h >> 34].map(|h| before + (h as usize & (in_level(level) - 1)))
+    };
     // SAFETY: `init` reserved that many buckets of atomics, zeroed, never unmapped; asked only where a sample can be.
-    [h >> 50, h >> 34].map(|h| unsafe { &*(INDEX.load(Acquire) as *const [AtomicU64; BUCKET]).add(at(h)) })
+    (0..3).flat_map(level).flat_map(move |i| unsafe { &*first.add(i) })
 }
 
 fn word(address: u64, entry: u32) -> Option<u64> {
@@ -55,12 +67,11 @@ fn word(address: u64, entry: u32) -> Option<u64> {
 
 fn enter(address: u64, entry: u32) -> bool {
     let Some(word) = word(address, entry) else { return false };
-    let mut cells = buckets(address).into_iter().flatten();
-    cells.any(|cell| cell.load(Relaxed) == 0 && cell.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
+    cells(address).any(|cell| cell.load(Relaxed) == 0 && cell.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
 }
 
 fn leave(address: u64) -> Option<u32> {
-    buckets(address).into_iter().flatten().find_map(|cell| {
+    cells(address).find_map(|cell| {
         let word = cell.load(Acquire);
         let is = word != 0 && word >> ENTRY_BITS == address >> 3;
         // Only the thread that frees the block asks for it.
@@ -71,14 +82,14 @@ fn leave(address: u64) -> Option<u32> {
 
 fn claim(segment: Segment) -> Option<u32> {
     loop {
-        let head = FREE.load(Acquire);
+        let head = FREE.0.load(Acquire);
         let top = (head & 0xffff_ffff) as u32;
         if top == 0 {
             return segment.append(Section::Samples);
         }
         let next = segment.sample(top - 1).reserved.load(Acquire) & 0xffff_ffff;
         let tag = (head >> 32).wrapping_add(1) << 32;
-        if FREE.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {
+        if FREE.0.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {
             return Some(top - 1);
         }
     }
@@ -88,10 +99,10 @@ fn give_back(segment: Segment, entry: u32) {
     let e = segment.sample(entry);
     e.address.store(0, Release);
     loop {
-        let head = FREE.load(Acquire);
+        let head = FREE.0.load(Acquire);
         e.reserved.store(head & 0xffff_ffff, Release);
         let tag = (head >> 32).wrapping_add(1) << 32;
-        if FREE.compare_exchange(head, tag | (entry as u64 + 1), AcqRel, Relaxed).is_ok() {
+        if FREE.0.compare_exchange(head, tag | (entry as u64 + 1), AcqRel, Relaxed).is_ok() {
             return;
         }
     }
@@ -252,7 +263,7 @@ fn samples_of(segment: Segment, site: u32) -> Option<&'static SiteSamples> {
 
 /// In a fork child, whose copy of the section may be newer than its index: only what both have is a sample.
 pub fn reset_after_fork(child: Segment) {
-    FREE.store(0, Relaxed);
+    FREE.0.store(0, Relaxed);
     if INDEX.load(Relaxed) == 0 {
         return;
     }
@@ -260,7 +271,7 @@ pub fn reset_after_fork(child: Segment) {
         let e = child.sample(entry);
         let address = e.address.load(Relaxed);
         let is = |cell: &AtomicU64| Some(cell.load(Relaxed)) == word(address, entry);
-        if address <= 1 || !buckets(address).into_iter().flatten().any(is) {
+        if address <= 1 || !cells(address).any(is) {
             give_back(child, entry);
         }
     }
@@ -271,7 +282,7 @@ pub fn reset_after_fork(child: Segment) {
 /// # Safety
 /// No thread is in a hook, and none comes into one.
 pub unsafe fn reset_books(segment: Segment) {
-    FREE.store(0, Relaxed);
+    FREE.0.store(0, Relaxed);
     let index = INDEX.load(Relaxed);
     if index != 0 {
         // SAFETY: our own private reservation, used by nobody now.

@@ -181,15 +181,20 @@ impl Segment {
 
     /// Claims one more entry, populated and zero. `None`: the section or the file system is full.
     pub fn append(self, s: Section) -> Option<u32> {
+        self.append_some(s, 1)
+    }
+
+    /// Claims as many more entries: the first of them.
+    pub fn append_some(self, s: Section, n: usize) -> Option<u32> {
         let used = &self.section(s).used;
-        let i = used.fetch_add(1, AcqRel) as usize;
-        if i >= s.capacity() {
+        let i = used.fetch_add(n as u64, AcqRel) as usize;
+        if i + n > s.capacity() {
             used.store(s.capacity() as u64, Relaxed);
             return None;
         }
-        if !self.grow(s, (i + 1) * s.entry_bytes()) {
-            // The entry stays zero: it holds nothing. Give the index back if nobody came after.
-            let _ = used.compare_exchange(i as u64 + 1, i as u64, AcqRel, Relaxed);
+        if !self.grow(s, (i + n) * s.entry_bytes()) {
+            // The entries stay zero: they hold nothing. Give the indexes back if nobody came after.
+            let _ = used.compare_exchange((i + n) as u64, i as u64, AcqRel, Relaxed);
             return None;
         }
         Some(i as u32)

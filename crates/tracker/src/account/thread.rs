@@ -15,7 +15,7 @@ use super::sampling::Random;
 use super::segment::Segment;
 use crate::stack::deep::Scratch;
 use crate::stack::memo::Memo;
-use crate::sys::{cpu, os};
+use crate::sys::{Apart, cpu, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
 
@@ -47,6 +47,8 @@ pub struct ThreadState {
     pub index_mask: u32,
     /// Entries in use in the index.
     pub index_used: u32,
+    /// Row that this slot's next caller gets; 0 none.
+    pub spare_row: u32,
     /// Category the program pushed last + 1, shifted by 48; 0 none.
     pub category_tag: u64,
     /// Slot in the segment + 1, as rows have it.
@@ -100,7 +102,7 @@ const LAST_INDEX: usize = 1 << 17;
 pub static GENERATION: AtomicU32 = AtomicU32::new(1);
 
 /// Rooms for deep walks that no thread is using: a walk touches pages all over one, so threads that sample pass them on.
-static PASSED_ON: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+static PASSED_ON: Apart<[AtomicUsize; 8]> = Apart([const { AtomicUsize::new(0) }; 8]);
 
 /// Slots whose threads have ended, newest first: a stack through `NEXT_FREE`, with a tag against ABA.
 static FREE: AtomicU64 = AtomicU64::new(0);
@@ -300,9 +302,14 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
     let Some(directory) = directory() else { return };
     for i in 1..segment.used(Section::Threads) as u32 {
         let r = segment.thread(i);
+        let t = directory[i as usize].state.load(Relaxed) as *mut ThreadState;
+        if !t.is_null() {
+            // The parent may have begun that row before it was copied.
+            // SAFETY: states are never freed; the child has one thread, this one.
+            unsafe { (*t).spare_row = 0 };
+        }
         if i == keep {
             r.tid.store(os::gettid(), Relaxed);
-            let t = directory[i as usize].state.load(Relaxed) as *mut ThreadState;
             if !t.is_null() {
                 // Parent and child go on with unlike sequences; the distance under way has no memory and may stay.
                 // SAFETY: this thread's own state: it is the one that forked.
@@ -439,10 +446,10 @@ impl ThreadState {
             // The one that this thread left last, for what it knows; else any.
             let last = self.left_scratch;
             let same = |p: &AtomicUsize| last != 0 && p.compare_exchange(last, 0, AcqRel, Relaxed).is_ok();
-            let left = if PASSED_ON.iter().any(same) {
+            let left = if PASSED_ON.0.iter().any(same) {
                 Some(last)
             } else {
-                PASSED_ON.iter().map(|p| p.swap(0, AcqRel)).find(|p| *p != 0)
+                PASSED_ON.0.iter().map(|p| p.swap(0, AcqRel)).find(|p| *p != 0)
             };
             self.scratch = match left {
                 Some(p) => p as *mut Scratch,
@@ -465,7 +472,7 @@ impl ThreadState {
         // SAFETY: this thread's, until it is passed on.
         segment.count(Counter::own_private_bytes, unsafe { (*own).grown() } as u64);
         let is_empty = |p: &AtomicUsize| p.compare_exchange(0, own as usize, AcqRel, Relaxed).is_ok();
-        if !self.keeps_scratch && PASSED_ON.iter().any(is_empty) {
+        if !self.keeps_scratch && PASSED_ON.0.iter().any(is_empty) {
             self.scratch = core::ptr::null_mut();
             self.left_scratch = own as usize;
         }

@@ -22,3 +22,8 @@ pub mod pair;
 pub mod elf;
 pub mod libc;
 pub mod os;
+
+/// What threads write often lies on cache lines of its own: every other thread would wait for what shares them. Two lines,
+/// since CPUs fetch them in pairs.
+#[repr(C, align(128))]
+pub struct Apart<T>(pub T);

@@ -91,7 +91,8 @@ fn names(out: &mut dyn Write) -> io::Result<()> {
         "Java in HotSpot: nothing to set; its own C++ by the libjvm.so's symbols",
         "native images: built with -H:-DeleteLocalSymbols methods have names, with -g packages and lines too; a stripped",
         "  image shows image+offset, and --symbols FILE of the same build names it later",
-        "JITs: a /tmp/perf-PID.map or jitdump; their code is walked by its frame pointers (node: stacks end at V8's builtins)",
+        "JITs: a /tmp/perf-PID.map or jitdump; their code is walked by its frame pointers",
+        "node: --perf-basic-prof --interpreted-frames-native-stack names JavaScript functions; without, stacks have V8's builtins",
         "stripped programs: gcc -g, then objcopy --only-keep-debug; report --symbols FILE|DIR",
     ];
     also.iter().try_for_each(|text| writeln!(out, "{:13}{text}", ""))

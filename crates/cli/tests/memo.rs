@@ -164,6 +164,16 @@ fn real_programs() {
         agrees(&format!("python3 {sites}"), &reports, 20_000);
     }
 
+    let node = "const z = require('zlib'); let kept = [];\n\
+                function leaf(n) { kept.push(Buffer.allocUnsafeSlow(n)); }\n\
+                function way(n, d) { if (d > 0) way(n, d - 1); else leaf(n); }\n\
+                for (let i = 0; i < 30000; i++) {\n  way(5000 + i % 7, i % 5); if (i % 100 === 0) kept = [];\n  \
+                if (i % 500 === 0) z.deflateSync(Buffer.alloc(5000));\n}\n";
+    for sites in SITES {
+        let (_, reports) = tracked("node", sites, true, &["node", "-e", node]);
+        agrees(&format!("node {sites}"), &reports, 20_000);
+    }
+
     if Command::new("javac").arg("-version").output().is_ok_and(|o| o.status.success()) {
         let java = dir.join("Hello.java");
         fs::write(&java, "class Hello { public static void main(String[] a) { System.out.println(a.length); } }\n")

@@ -497,7 +497,7 @@ fn go_with_cgo() {
 }
 
 #[test]
-fn a_node_addon_up_to_v8() {
+fn a_node_addon_through_v8() {
     // They come with node, or as Debian's libnode-dev (.ci/setup).
     let prefix = must(Command::new("node").args(["-p", "require('path').resolve(process.execPath, '../..')"]));
     let own = Path::new(String::from_utf8_lossy(&prefix).trim()).join("include/node");
@@ -507,7 +507,77 @@ fn a_node_addon_up_to_v8() {
     must(cc.args(["-O2", "-g", "-shared", "-fPIC", "-I"]).arg(headers).arg("-o").arg(&addon).arg(fixture("addon.c")));
     let mut node = Command::new("node");
     node.args(["--perf-basic-prof", "--interpreted-frames-native-stack"]).arg(fixture("addon.js")).arg(&addon);
-    other_language("node-run", &mut node, &["addon_leaf", "make"]);
+    let report = other_language("node-run", &mut node, &["addon_leaf", "make", "Builtins_JSEntry", "node::Start"]);
+    for site in report["sites"].as_array().expect("sites").iter().filter(|s| is_leaf(s, "addon_leaf")) {
+        assert_eq!((named(site, "orderFromAddon"), &site["truncated"] == true), (1, false), "{site}");
+    }
+}
+
+/// How often a JavaScript function is in a stack by name: `JS:~name file:1:2`, `JS:*name …`.
+fn named(site: &Value, function: &str) -> usize {
+    let is = |f: &String| {
+        f.starts_with("JS:")
+            && f.split(' ').next().is_some_and(|f| f[3..].trim_start_matches(['~', '^', '*', '+']) == function)
+    };
+    functions(site).iter().filter(|f| is(f)).count()
+}
+
+/// Through V8's builtins, the code it made and its builtins again, to the outermost frame.
+#[test]
+fn buffers_of_node_have_javascript_callers() {
+    let script = fixture("buffers.js");
+    let ways: [(&str, &[&str]); 3] = [
+        ("node-basic", &["--perf-basic-prof", "--interpreted-frames-native-stack"]),
+        ("node-jitdump", &["--perf-prof", "--interpreted-frames-native-stack"]),
+        ("node-plain", &[]),
+    ];
+    for (name, options) in ways {
+        let mut node = Command::new("node");
+        node.args(options).arg(&script);
+        let (tracked, said) = Tracked::start(name, &["--sites", "exact"], &mut node);
+        let report = tracked.json();
+        adds_up(&report);
+        let all = report["sites"].as_array().expect("sites");
+        let from_script = |s: &&Value| functions(s).iter().any(|f| f.starts_with("Builtins_"));
+        let big = |s: &&Value| number(s, "requested_bytes") >= 1_000_000 && from_script(s);
+        assert!(all.iter().filter(big).count() >= 2, "{name}");
+        for site in all.iter().filter(big) {
+            assert_ne!(site["truncated"], true, "{name}: {site}");
+            goes_through(site, &["Builtins_JSEntry", "node::Start", "_start"]);
+        }
+        for line in &said {
+            let words: Vec<&str> = line.split(' ').collect();
+            let ["expect", names, count, bytes] = words[..] else { panic!("{line}") };
+            let [count, bytes] = [count, bytes].map(|n| n.parse::<u64>().expect("a number"));
+            if options.is_empty() {
+                continue;
+            }
+            let one_of = |s: &&Value| number(s, "live_count") > 0 && names.split(',').any(|name| named(s, name) > 0);
+            let sites: Vec<&Value> = all.iter().filter(one_of).collect();
+            // V8's own blocks for such calls (feedback, compiled code) are smaller.
+            let own = sites.iter().filter(|s| number(s, "requested_bytes") / number(s, "live_count") == bytes / count);
+            let sum = |key: &str| own.clone().map(|s| number(s, key)).sum::<u64>();
+            assert_eq!((sum("live_count"), sum("requested_bytes")), (count, bytes), "{name}: {line}");
+            for site in own {
+                assert_ne!(site["truncated"], true, "{name}: {site}");
+                goes_through(site, &["Builtins_JSEntry", "node::Start", "_start"]);
+                assert!(
+                    names != "priceList,countDown" || named(site, "countDown") == 11,
+                    "{name}: {:?}",
+                    functions(site)
+                );
+            }
+        }
+        // Without a map code has no name, and none is made up.
+        let made = all.iter().flat_map(|s| s["frames"].as_array().expect("frames")).filter(|f| f["kind"] == "jit");
+        let (nameless, named): (Vec<&Value>, Vec<&Value>) = made.partition(|f| f["function"].is_null());
+        println!("{name}: {} frames of made code with names, {} without", named.len(), nameless.len());
+        let expected = if options.is_empty() { named.is_empty() } else { named.len() > nameless.len() };
+        assert!(expected, "{name}");
+        let pid = tracked.child.id();
+        tracked.end();
+        tidy(pid);
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! mmap, munmap, mremap, mprotect, madvise, brk, sbrk, shmat, shmdt.
+//! mmap, munmap, mremap, mprotect, pkey_mprotect, madvise, brk, sbrk, shmat, shmdt.
 //!
 //! | call | order |
 //! | --- | --- |
@@ -22,8 +22,8 @@ use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
 use crate::account::{callers, image};
 use crate::boot;
 use crate::guard::{Entered, enter};
-use crate::stack::java;
-use crate::sys::libc::calls;
+use crate::stack::{code, java};
+use crate::sys::libc::{self, calls};
 use crate::sys::{cpu, os};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
@@ -37,7 +37,10 @@ const MAP_FAILED: usize = usize::MAX;
 const MAP_TYPE: c_int = 0xf;
 const MAP_FIXED: c_int = 0x10;
 const MAP_ANONYMOUS: c_int = 0x20;
+const MREMAP_FIXED: c_int = 2;
 const MREMAP_DONTUNMAP: c_int = 4;
+const PROT_READ: c_int = 1;
+const PROT_EXEC: c_int = 4;
 const MADV_DONTNEED: c_int = 4;
 const MADV_FREE: c_int = 8;
 
@@ -402,6 +405,19 @@ fn locked<R>(segment: Segment, sp: usize, real: impl FnOnce() -> R, done: impl F
     r
 }
 
+/// A mapping was made executable by the call whose entry's stack pointer this is; `offset`: of a file.
+#[cold]
+#[inline(never)]
+fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
+    code::note(start, bytes);
+    // SAFETY: the return address lies at the stack pointer.
+    let ra = unsafe { *(sp as *const u64) };
+    // Its module may not be known yet, and is learnt of: only where nobody is in the books.
+    if let (Some(offset), Entered::Thread(inside)) = (offset, enter()) {
+        code::mapped_file(inside.segment, ra, start, bytes, offset as u64);
+    }
+}
+
 /// mmap(2).
 ///
 /// # Safety
@@ -421,7 +437,19 @@ pub unsafe extern "C" fn mmap(
     // SAFETY: the program's arguments.
     let map = move || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
     let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
-    let real = move || java::unmapping_if(hides, a, n, map);
+    let made = move |r: usize| {
+        if prot & PROT_EXEC != 0 && r != MAP_FAILED {
+            let is_readable_file = flags & MAP_ANONYMOUS == 0 && prot & PROT_READ != 0;
+            executable(sp, r, n, is_readable_file.then_some(off));
+        }
+        r
+    };
+    let real = move || {
+        if flags & MAP_FIXED != 0 {
+            code::unmapped(a, n);
+        }
+        made(java::unmapping_if(hides, a, n, map))
+    };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
     let kind = match flags {
@@ -446,7 +474,7 @@ pub unsafe extern "C" fn mmap(
         let replaces = of_image.is_some() && kind != Kind::Anonymous;
         locked(segment, sp, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
     } else {
-        let r = map();
+        let r = made(map());
         locked(segment, sp, || r, done(Placement::Chosen))
     }
 }
@@ -467,6 +495,7 @@ pub unsafe extern "C" fn munmap(
     sp: usize,
     _fp: usize,
 ) -> c_int {
+    code::unmapped(a, n);
     // SAFETY: the program's arguments.
     let real = move || java::unmapping(a, n, || unsafe { calls::munmap(a, n) });
     let Some(segment) = booked() else { return real() };
@@ -495,8 +524,18 @@ pub unsafe extern "C" fn mremap(
     sp: usize,
     _fp: usize,
 ) -> usize {
-    // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
-    let real = move || java::unmapping(a, old, || unsafe { calls::mremap(a, old, new, flags, to) });
+    let real = move || {
+        code::unmapped(a, old);
+        if flags & MREMAP_FIXED != 0 {
+            code::unmapped(to, new);
+        }
+        // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
+        let r = java::unmapping(a, old, || unsafe { calls::mremap(a, old, new, flags, to) });
+        if r != MAP_FAILED && code::holds(a as u64) {
+            code::note(r, new);
+        }
+        r
+    };
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, real, |r| {
         (*r != MAP_FAILED).then_some(Operation::Remap {
@@ -527,8 +566,57 @@ pub unsafe extern "C" fn mprotect(
     sp: usize,
     fp: usize,
 ) -> c_int {
-    // SAFETY: the program's arguments.
-    let real = move || java::unmapping_if(prot & 1 == 0, a, n, || unsafe { calls::mprotect(a, n, prot) });
+    // SAFETY: the entry's pointers; the program's arguments.
+    unsafe { protected(a, n, prot, sp, fp, move || calls::mprotect(a, n, prot)) }
+}
+
+/// pkey_mprotect(2): how V8 makes its code's pages executable where the processor has protection keys.
+///
+/// # Safety
+/// Called by the entry stub.
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn pkey_mprotect(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    key: c_int,
+    _4: usize,
+    _5: usize,
+    sp: usize,
+    fp: usize,
+) -> c_int {
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    if libc::real(libc::Call::pkey_mprotect) == 0 {
+        // Newer than this libc (glibc 2.27, none of musl's): as a kernel without it answers.
+        libc::set_errno(os::errno::ENOSYS);
+        return -1;
+    }
+    // SAFETY: the entry's pointers; the program's arguments.
+    unsafe { protected(a, n, prot, sp, fp, move || calls::pkey_mprotect(a, n, prot, key)) }
+}
+
+/// A change of protection by `protect`.
+///
+/// # Safety
+/// `sp` and `fp` are the entry's.
+#[inline(always)]
+unsafe fn protected(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    sp: usize,
+    fp: usize,
+    protect: impl FnOnce() -> c_int + Copy,
+) -> c_int {
+    let real = move || {
+        let r = java::unmapping_if(prot & 1 == 0, a, n, protect);
+        if prot & PROT_EXEC != 0 && r == 0 {
+            executable(sp, a, n, None);
+        }
+        r
+    };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, _)) = (unsafe { who(sp, fp) }) else { return real() };
     locked(segment, sp, real, |r| {
@@ -536,7 +624,7 @@ pub unsafe extern "C" fn mprotect(
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
         // A range beyond the end of the address space fails likewise, and changes nothing.
         let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
-        (!failed || (crate::sys::libc::errno() == os::errno::ENOMEM && !wraps)).then_some(change)
+        (!failed || (libc::errno() == os::errno::ENOMEM && !wraps)).then_some(change)
     })
 }
 

@@ -27,6 +27,7 @@ macro_rules! hooked_calls {
             (munmap, stacked, 2, $crate::hook::mapping::munmap)
             (mremap, stacked, 5, $crate::hook::mapping::mremap)
             (mprotect, stacked, 3, $crate::hook::mapping::mprotect)
+            (pkey_mprotect, stacked, 4, $crate::hook::mapping::pkey_mprotect)
             (madvise, stacked, 3, $crate::hook::mapping::madvise)
             (brk, stacked, 1, $crate::hook::mapping::brk)
             (sbrk, stacked, 1, $crate::hook::mapping::sbrk)

@@ -3,8 +3,18 @@
 //! ```text
 //!  pc in an object          rule (8 bytes for one pc), as the short walk's         → one frame
 //!  pc in the code cache     HotSpot's rules (java.rs)                              → its Java frames, inlined ones too
-//!  pc in any other code     the frame pointer, if it leads on; marked as guessed   → one frame of kind Jit
+//!  pc in other code         the frame pointer, if it leads into code; guessed      → one frame of kind Jit
 //! ```
+//!
+//! # What a frame pointer is believed
+//!
+//! Code without rules may keep frame pointers (V8's builtins, what V8 and most JITs make) or use the register for anything.
+//! So its frame pointer counts only if it is the place of a record above the frame, whose return address lies in code: of
+//! an object, of HotSpot, or in memory that was made executable ([`code`]). Code outside of objects that only
+//! a guess led to has to prove itself: it is a frame if its own frame pointer leads on likewise. So a chain that
+//! goes astray in data ends before the first frame that would be an invention, with the mark of a cut. What JIT code shows that has the
+//! register for other things: itself, as the place that a call returns to, and the cut; or, if it left an outer frame's pointer
+//! in it, the callers of that frame, marked as guessed.
 //!
 //! Every word that a step looks at is logged with its address, in the order of the walk, so that the memo can tell
 //! whether another walk from the same registers would come out the same ([`super::memo`]; the argument is walk.rs's).
@@ -23,6 +33,7 @@
 //! the walk goes on there. A walk that a signal's stack or a coroutine's led through is never remembered.
 
 use super::arch::native as arch;
+use super::code;
 use super::java::{self, Guard};
 use super::rule::{BY_TABLE, Base, Cfa, Rule, SavedFp, Step};
 use crate::account::frames;
@@ -36,6 +47,8 @@ use plimsoll_segment::{Cut, FrameKind, frame_flags};
 pub const MOST_FRAMES: usize = 1024;
 /// Words at most: saved frame pointer and return address of each frame, and what Java's frames take more.
 const MOST_WORDS: usize = 4 * MOST_FRAMES;
+/// Of a frame that a rule led to, from one that a guess had led to; no flag of a frame's has this bit.
+const BEHIND: u8 = 0x40;
 /// How far a stack that isn't known is followed, bytes.
 const MOST_UNKNOWN: u64 = 1 << 20;
 
@@ -309,7 +322,7 @@ impl<'a> Deep<'a> {
         if at + 1 >= self.most {
             return Err(Cut::Deep);
         }
-        self.now.frames[at] = Frame { value, kind, flags };
+        self.now.frames[at] = Frame { value, kind, flags: flags & !BEHIND };
         self.now.frames_used = at + 1;
         Ok(())
     }
@@ -376,7 +389,7 @@ impl<'a> Deep<'a> {
         let mut known = None;
         let mut guessed = 0;
         loop {
-            r.pc &= arch::CODE_BITS;
+            r.pc = code::own(r.pc & arch::CODE_BITS);
             if r.pc == 0 {
                 return;
             }
@@ -397,16 +410,14 @@ impl<'a> Deep<'a> {
             let here = known.take().unwrap_or_else(|| rule(if r.exact { r.pc } else { r.pc - 1 }));
             match self.step(here, r, guessed, &mut rule) {
                 Ok(Some((next, guess))) => {
-                    // What a guess leads to must be code that somebody knows, or the chain's end.
-                    let pc = next.pc & arch::CODE_BITS;
-                    if guess == Guess::Checked && pc != 0 {
-                        let there = rule(pc - 1);
-                        if there.is_none() {
-                            return self.cut(Cut::NoRule);
+                    guessed = match guess {
+                        Guess::Led(there) => {
+                            known = there;
+                            frame_flags::GUESSED
                         }
-                        known = Some(there);
-                    }
-                    guessed = if guess == Guess::None { 0 } else { frame_flags::GUESSED };
+                        Guess::None if guessed != 0 => BEHIND,
+                        Guess::None => 0,
+                    };
                     r = next;
                 }
                 Ok(None) => return,
@@ -434,12 +445,17 @@ impl<'a> Deep<'a> {
             if !(4096..1 << 47).contains(&r.pc) {
                 return Err(Cut::Broken);
             }
+            // A rule that a wrong guess led to makes a return address of any word.
+            if guessed == BEHIND && !self.is_code(r.pc - 1, false) {
+                return Err(Cut::Broken);
+            }
+            let before = self.now.frames_used;
             self.frame(FrameKind::Jit, r.pc, guessed)?;
-            return match self.frame_record(r) {
-                Ok(next) => Ok(Some((next, Guess::Free))),
-                Err(Cut::Deep) => Err(Cut::Deep),
-                Err(_) => Err(Cut::Jit),
-            };
+            let next = self.record_of_code(r, false, rule);
+            if guessed == frame_flags::GUESSED && matches!(next, Err(Cut::Jit)) {
+                self.now.frames_used = before;
+            }
+            return next;
         };
         if is_java {
             let (next, words) = match here.step() {
@@ -456,11 +472,7 @@ impl<'a> Deep<'a> {
                 _ => {
                     // A stub that doesn't say what frame it has.
                     self.java(r.pc, [0; 2])?;
-                    return match self.frame_record(r) {
-                        Ok(next) => Ok(Some((next, Guess::Free))),
-                        Err(Cut::Deep) => Err(Cut::Deep),
-                        Err(_) => Err(Cut::Jit),
-                    };
+                    return self.record_of_code(r, true, rule);
                 }
             };
             self.java(r.pc, words)?;
@@ -492,9 +504,55 @@ impl<'a> Deep<'a> {
                     Err(_) if self.in_go && self.frame_pointer(&mut r.fp) == Ok(0) => return Ok(None),
                     Err(_) => self.goroutine(r).map_err(|_| Cut::NoRule)?,
                 };
-                r = next;
-                Ok(Some((r, Guess::Checked)))
+                self.led(next, true, rule).ok_or(Cut::NoRule).map(Some)
             }
+        }
+    }
+
+    /// Where a frame pointer led to, if that is code, or the chain's end where a null may be one.
+    fn led(
+        &mut self,
+        next: Registers,
+        may_end: bool,
+        rule: &mut impl FnMut(u64) -> Option<(Rule, bool)>,
+    ) -> Option<(Registers, Guess)> {
+        let pc = code::own(next.pc & arch::CODE_BITS);
+        if pc == 0 {
+            return may_end.then_some((next, Guess::Led(None)));
+        }
+        let there = rule(pc - 1);
+        self.is_code(pc - 1, there.is_some()).then_some((next, Guess::Led(Some(there))))
+    }
+
+    /// Whether somebody knows this for code: an object or HotSpot, as the caller found, or a hook.
+    fn is_code(&mut self, pc: u64, known: bool) -> bool {
+        // Before the question: what is added in between must not be thought known.
+        let so_far = Guard::no_more_code();
+        let is = known || code::holds(pc);
+        if !is {
+            // More of it would lead further. Without room for the guard the walk holds for now only.
+            match self.now.guards.get_mut(self.now.guards_used) {
+                Some(slot) => {
+                    *slot = so_far;
+                    self.now.guards_used += 1;
+                }
+                None => self.momentary = true,
+            }
+        }
+        is
+    }
+
+    /// The frame above one of code that lies in no object, or is a stub of HotSpot's.
+    fn record_of_code(
+        &mut self,
+        r: Registers,
+        may_end: bool,
+        rule: &mut impl FnMut(u64) -> Option<(Rule, bool)>,
+    ) -> Result<Option<(Registers, Guess)>, Cut> {
+        match self.frame_record(r) {
+            Ok(next) => self.led(next, may_end, rule).ok_or(Cut::Jit).map(Some),
+            Err(Cut::Deep) => Err(Cut::Deep),
+            Err(_) => Err(Cut::Jit),
         }
     }
 
@@ -658,8 +716,6 @@ fn cut_mark(why: Cut) -> Frame {
 enum Guess {
     /// By a rule.
     None,
-    /// By a frame pointer in code that has rules: it must lead back into known code.
-    Checked,
-    /// By a frame pointer in code that nobody knows.
-    Free,
+    /// By a frame pointer, into code; its rule, if that was asked for.
+    Led(Option<Option<(Rule, bool)>>),
 }

@@ -8,6 +8,7 @@
 
 pub mod arch;
 pub mod cfi;
+pub mod code;
 pub mod deep;
 mod expression;
 pub mod java;

@@ -6,7 +6,9 @@
 //! the program started with are looked through, which nobody unloads, and all others are shown by dl_iterate_phdr, under
 //! the loader's own lock ([`each_loaded`]).
 
+use super::os;
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The head of glibc's and musl's `struct link_map` (link.h); the rest is private to the loader.
 #[repr(C)]
@@ -92,7 +94,7 @@ impl Object {
     /// First address, one past the last, and .eh_frame_hdr (0 = none), from the program headers, which lie in the first
     /// page at the load bias of everything but non-PIE executables.
     pub fn extent(&self, readable: fn(usize) -> bool) -> Option<(usize, usize, usize)> {
-        let start = if self.0.bias != 0 { self.0.bias } else { self.0.dynamic as usize & !0x3f_ffff };
+        let start = if self.0.bias != 0 { self.0.bias } else { fixed_start(self.0.dynamic as usize) };
         if start == 0 || !readable(start) || !readable(start + 4088) {
             return None;
         }
@@ -194,6 +196,28 @@ impl Object {
         }
         hidden
     }
+}
+
+/// Where the executable begins that was linked to fixed addresses and has its dynamic section there: linkers put the ELF
+/// header at a multiple of 4 MiB, and of a large program (node: 90 MiB) the data lie many of them above it.
+fn fixed_start(dynamic: usize) -> usize {
+    const BITS: u32 = 22;
+    const MOST: usize = 256;
+    /// Of the last one: its start by steps << 32 | its dynamic section.
+    static KNOWN: AtomicU64 = AtomicU64::new(0);
+    let nearest = dynamic >> BITS << BITS;
+    if dynamic >> 32 != 0 {
+        return nearest;
+    }
+    let known = KNOWN.load(Relaxed);
+    if known as u32 as usize == dynamic {
+        return ((known >> 32) as usize) << BITS;
+    }
+    let is = |at: usize| os::readable(at) && headers(at).iter().any(|p| p.kind == PT_DYNAMIC && p.address == dynamic);
+    let steps = (1..=nearest >> BITS).rev().take(MOST);
+    let start = steps.map(|n| n << BITS).find(|at| is(*at)).unwrap_or(nearest);
+    KNOWN.store((start as u64 >> BITS) << 32 | dynamic as u64, Relaxed);
+    start
 }
 
 /// The object of a node of the loader's list.
@@ -383,6 +407,24 @@ pub fn segment_of(start: usize, bias: usize, address: usize) -> Option<(usize, u
         let high = low.wrapping_add(p.file_bytes);
         (low..high).contains(&address).then_some((low, high))
     })
+}
+
+/// Where the code lies that an object's file has at these bytes, if all of them are code of one segment.
+pub fn text_at(start: usize, bias: usize, offset: usize, bytes: usize) -> Option<usize> {
+    headers(start).iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_X != 0).find_map(|p| {
+        let into = offset.checked_sub(p.offset)?;
+        (into.checked_add(bytes)? <= p.file_bytes).then(|| bias.wrapping_add(p.address + into))
+    })
+}
+
+/// Whether a mapping that was just made has the bytes of loaded code, `from`. A few places tell that it is this file, and
+/// unchanged; comparing all would make all resident. Another file may be shorter than its mapping: the kernel is asked first.
+pub fn is_copy(start: usize, from: usize, bytes: usize) -> bool {
+    let is = |at: usize| {
+        // SAFETY: 64 bytes in one page that can be read, of the mapping; and of a loaded object's text.
+        os::readable(start + at) && unsafe { *((start + at) as *const [u8; 64]) == *((from + at) as *const [u8; 64]) }
+    };
+    bytes >= 4096 && (0..=16).all(|i| is(((bytes - 64) / 16 * i) & !63))
 }
 
 /// The GNU build id of an object, from its loaded notes; empty if it has none.

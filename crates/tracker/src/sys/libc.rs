@@ -192,6 +192,7 @@ pub mod calls {
         munmap(a: usize, n: usize) -> c_int;
         mremap(a: usize, old: usize, new: usize, flags: c_int, to: usize) -> usize;
         mprotect(a: usize, n: usize, prot: c_int) -> c_int;
+        pkey_mprotect(a: usize, n: usize, prot: c_int, key: c_int) -> c_int;
         madvise(a: usize, n: usize, advice: c_int) -> c_int;
         brk(a: usize) -> c_int;
         sbrk(n: isize) -> usize;

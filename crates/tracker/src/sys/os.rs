@@ -12,6 +12,7 @@ pub mod errno {
     pub const EEXIST: i32 = 17;
     pub const EFAULT: i32 = 14;
     pub const ENOMEM: i32 = 12;
+    pub const ENOSYS: i32 = 38;
 }
 
 const PROT_R: usize = 1;

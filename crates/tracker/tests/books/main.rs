@@ -5,6 +5,7 @@ mod alone;
 mod callers;
 mod categories;
 mod fork;
+mod guesses;
 #[path = "../stack/random.rs"]
 mod random;
 mod rows;

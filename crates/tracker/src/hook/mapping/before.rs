@@ -5,6 +5,7 @@ use crate::account::categories::EARLY;
 use crate::account::segment::Segment;
 use crate::account::vmas::Placement;
 use crate::boot;
+use crate::stack::code;
 use crate::sys::{libc, os};
 use plimsoll_segment::vmap::{Attributes, Vma};
 use plimsoll_segment::{CALLER_EARLY, FILE_BYTES};
@@ -42,6 +43,9 @@ pub fn take_in(segment: Segment) {
             || libc::find_object(m.start).is_some()
         {
             return;
+        }
+        if m.prot & 4 != 0 {
+            code::note(m.start, m.end - m.start);
         }
         let op = Operation::Map {
             start: m.start,

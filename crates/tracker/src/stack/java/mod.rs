@@ -25,6 +25,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
 use plimsoll_segment::{Cut, FrameKind, frame_flags};
 
+use super::code as elsewhere;
 use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
 use crate::account::segment::Segment;
@@ -155,15 +156,23 @@ fn entry_bytes(vm: &Vm) -> Option<u32> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Guard {
-    /// Address of a word in the code cache; or, if odd, one above a method's.
+    /// Address of a word in the code cache; or, if odd, one above a method's; 0: [`elsewhere::changes`].
     at: u64,
     value: u64,
 }
 
 impl Guard {
+    /// No more memory has become executable.
+    pub fn no_more_code() -> Guard {
+        Guard { at: 0, value: elsewhere::changes() }
+    }
+
     /// Whether it is. Ask after the stack's words have been compared: then the frame is a live one.
     #[inline]
     pub fn holds(self) -> bool {
+        if self.at == 0 {
+            return elsewhere::changes() == self.value;
+        }
         let Some(vm) = vm() else { return false };
         if self.at & 1 == 0 {
             memory::load(self.at) == Some(self.value)

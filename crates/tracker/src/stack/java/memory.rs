@@ -9,13 +9,25 @@ use crate::sys::os;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Pages known to be readable: page number | generation << 36. A cell is one word: a lost store costs a question.
-static PAGES: [AtomicU64; 4096] = [const { AtomicU64::new(0) }; 4096];
+/// Pages known to be readable: page number | generation << 36. A page has four cells to be in: with one, two pages of a
+/// VM's that fell on each other had the kernel asked at every walk (javac: 50,000 times). A cell is one word: a lost store
+/// costs a question.
+static PAGES: [[AtomicU64; WAYS]; 1024] = [const { [const { AtomicU64::new(0) }; WAYS] }; 1024];
+const WAYS: usize = 4;
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 const PAGE_BITS: u32 = 36;
+/// How often memory was unmapped or made unreadable: each time before it is, and after.
+static UNMAPPINGS: AtomicU64 = AtomicU64::new(1);
 
-fn cell(page: u64) -> &'static AtomicU64 {
-    &PAGES[(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize]
+/// Whoever found memory readable after this was asked finds it so as long as the answer is the same.
+#[inline]
+pub fn unmappings() -> u64 {
+    UNMAPPINGS.load(Acquire)
+}
+
+#[inline]
+fn cells(page: u64) -> &'static [AtomicU64; WAYS] {
+    &PAGES[(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize]
 }
 
 fn mark(page: u64) -> u64 {
@@ -25,29 +37,46 @@ fn mark(page: u64) -> u64 {
 /// Whether the page can be read.
 #[inline]
 fn page(number: u64) -> bool {
-    let cell = cell(number);
     let mark = mark(number);
-    if cell.load(Relaxed) == mark {
-        return true;
-    }
+    cells(number).iter().any(|cell| cell.load(Relaxed) == mark) || ask(number, mark)
+}
+
+#[cold]
+#[inline(never)]
+fn ask(number: u64, mark: u64) -> bool {
+    let before = UNMAPPINGS.load(SeqCst);
     if number == 0 || number >> PAGE_BITS != 0 || !os::readable((number << 12) as usize) {
         return false;
     }
-    cell.store(mark, Relaxed);
+    let cells = cells(number);
+    let is_old = |cell: &&AtomicU64| cell.load(Relaxed) >> PAGE_BITS != mark >> PAGE_BITS;
+    // In turn: pages that are asked for in turn don't put each other out.
+    let cell = cells.iter().find(is_old).unwrap_or(&cells[TURN.fetch_add(1, Relaxed) as usize % WAYS]);
+    cell.store(mark, SeqCst);
+    if UNMAPPINGS.load(SeqCst) != before {
+        // It may have been forgotten between the answer and the store.
+        cell.store(0, Relaxed);
+    }
     true
 }
 
-/// This range is about to be unmapped or made unreadable.
+static TURN: AtomicU32 = AtomicU32::new(0);
+
+/// This range is about to be unmapped or made unreadable, or has been.
+#[cold]
+#[inline(never)]
 pub fn forget(range: Range<usize>) {
+    UNMAPPINGS.fetch_add(1, SeqCst);
     let (first, last) = (range.start as u64 >> 12, range.end as u64 >> 12);
     if last.saturating_sub(first) > 64 {
         GENERATION.fetch_add(1, Relaxed);
         return;
     }
     for number in first..=last {
-        let cell = cell(number);
-        if cell.load(Relaxed) & ((1 << PAGE_BITS) - 1) == number {
-            cell.store(0, Relaxed);
+        for cell in cells(number) {
+            if cell.load(Relaxed) & ((1 << PAGE_BITS) - 1) == number {
+                cell.store(0, Relaxed);
+            }
         }
     }
 }

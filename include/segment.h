@@ -59,7 +59,7 @@
 #define PLIMSOLL_COUNTER_CODE_GENERATIONS 30 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
 #define PLIMSOLL_COUNTER_MEMO_CHECKS 32 /* count: Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1). */
-#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Those of them where the walk came to another caller: a fault of the memo. */
+#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Those of them where the walk came to another caller, and remembered Java methods that were others: a fault. */
 #define PLIMSOLL_COUNTER_SITES_MERGED 34 /* count: New sites that found no room: their blocks are in their caller's rows. */
 #define PLIMSOLL_COUNTER_FRAMES_CUT 35 /* count: Sites whose stack was cut because the section of frames is full. */
 #define PLIMSOLL_COUNTER_SAMPLES 36 /* count: Blocks sampled. */

@@ -105,7 +105,7 @@ counters! {
     native_image_headers "count",
     /// Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1).
     memo_checks "count",
-    /// Those of them where the walk came to another caller: a fault of the memo.
+    /// Those of them where the walk came to another caller, and remembered Java methods that were others: a fault.
     memo_disagreements "count",
     /// New sites that found no room: their blocks are in their caller's rows.
     sites_merged "count",

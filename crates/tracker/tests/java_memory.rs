@@ -4,11 +4,15 @@
 #[path = "stack/random.rs"]
 mod random;
 
+use plimsoll_segment::{FILE_BYTES, Section};
+use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::stack::java::code::{Blob, Code, Vm};
 use plimsoll_tracker::stack::java::compiled::{self, Stream};
 use plimsoll_tracker::stack::java::structs::{Layout, NONE};
-use plimsoll_tracker::stack::java::{memory, method};
+use plimsoll_tracker::stack::java::{known, memory, method};
+use plimsoll_tracker::sys::os;
 use random::Random;
+use std::sync::atomic::Ordering::Relaxed;
 
 fn pages(n: usize, protection: i32) -> *mut u8 {
     // SAFETY: a fresh private mapping.
@@ -210,6 +214,84 @@ fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64
         word(pool + u64::from(l.pool_size) + 8 * i, symbol);
     }
     (code + 32 * random.below(4), Blob { at: blob, frame: 64 }, some)
+}
+
+/// A method whose every byte may become another, and what it was again: what is known of it is what is read of it, and its
+/// entry in the segment has the names that are there now.
+#[test]
+fn what_is_known_of_a_method_is_what_is_read() {
+    const BYTES: usize = 256 << 10;
+    let p = pages(BYTES / 4096, libc::PROT_READ | libc::PROT_WRITE);
+    let at = p as u64;
+    // SAFETY: own pages.
+    let words = unsafe { core::slice::from_raw_parts_mut(p.cast::<u64>(), BYTES / 8) };
+    let mut random = Random(5);
+    words[..6].copy_from_slice(&[at + 512, at, at + BYTES as u64, at + 256, at + 8, 25]);
+    (words[32 + 1], words[32 + 2]) = (at, 100 << 32);
+    (words[64], words[65], words[100]) = (1, at + 800, at + 1024);
+    (words[128 + 2], words[128 + 3], words[128 + 31]) = (at, at + BYTES as u64, 7);
+    let l = layout(false, at);
+    let vm = Vm::new(l).expect("a VM");
+    let (_, _, some) = plant(p, at, false, &mut random);
+    let base = os::private(FILE_BYTES).expect("address space");
+    // SAFETY: a zeroed writable mapping of that size, never unmapped.
+    let segment = unsafe { Segment::at(base as usize) };
+    assert!(segment.populate_start() && segment.publish());
+
+    let here = PLANTED as usize;
+    // Where what counts lies: pointers, lengths, indexes, texts, lines.
+    let (own, pool, class) = (here + 0x700, here + 0x900, here + 0x1800);
+    let (mut recalled, mut changed, mut none) = (0, 0, 0);
+    let mut undo: Vec<(usize, u8)> = Vec::new();
+    for _ in 0..400_000 {
+        // SAFETY: each place lies in the pages.
+        let mut set = |to: usize, value: u8| unsafe {
+            undo.push((to, *p.add(to)));
+            p.add(to).write(value);
+        };
+        match random.below(16) {
+            0 => set(class + random.below(3 * 64) as usize, random.next() as u8),
+            1 => set(class + 64 * random.below(3) as usize + 4, 18 + random.below(3) as u8),
+            2 => set(own + 34 + 2 * random.below(3) as usize, 1 + random.below(3) as u8),
+            3 => set(own + 28, random.below(4) as u8),
+            4 => set(own + 56 + random.below(64) as usize, random.below(2) as u8),
+            5 => set(pool + 60, 1 + random.below(4) as u8),
+            6 => set(pool + 72 + 8 * random.below(3) as usize, 64 * random.below(4) as u8),
+            7 => set(here + 0x600 + 8 + random.below(6) as usize, random.next() as u8),
+            8 => set(here + 0x600 + random.below(0x700) as usize, random.next() as u8),
+            9 => memory::forget(0..4096),
+            _ => {}
+        }
+        let before = known::recall(&vm, some);
+        let read = method::read_identity(&vm, some);
+        assert!(before.is_none_or(|(identity, _)| Some(identity) == read));
+        assert_eq!(method::identity(&vm, some), read);
+        let found = method::index(segment, &vm, some);
+        assert_eq!(found.map(|(_, identity)| identity), read);
+        recalled += u64::from(before.is_some());
+        none += u64::from(read.is_none());
+        if let Some((Some(index), _)) = found
+            && before.is_none()
+        {
+            // What is kept now holds until something changes, and is this entry.
+            let kept = known::recall(&vm, some);
+            assert!(kept.is_none_or(|known| Some(known.0) == read && known.1 == index));
+            changed += u64::from(kept.is_some());
+        }
+        if random.below(8) == 0 {
+            while let Some((to, value)) = undo.pop() {
+                // SAFETY: as above.
+                unsafe { p.add(to).write(value) };
+            }
+        }
+        let used = segment.used(Section::Methods);
+        assert!(found.is_none_or(|(index, _)| index.is_none_or(|i| (i as usize) < used)));
+        if let Some((Some(i), identity)) = found {
+            assert_eq!(segment.method(i).identity.load(Relaxed), identity);
+        }
+    }
+    println!("{recalled} recalled, {changed} read and kept, {none} no methods");
+    assert!(recalled > 100_000 && changed > 50_000 && none > 5_000);
 }
 
 #[test]

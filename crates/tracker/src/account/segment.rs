@@ -220,6 +220,13 @@ impl Segment {
         }
     }
 
+    /// So many bytes of the names section; `None` if it has fewer.
+    #[inline]
+    pub fn names(self, at: usize, bytes: usize) -> Option<*const u8> {
+        let is_there = at + bytes <= self.populated_of(Section::Names);
+        is_there.then_some((self.0 + Section::Names.offset() + at) as *const u8)
+    }
+
     /// Makes the first `bytes` of a section safe to write. False: it can't be had; counted.
     pub fn grow(self, s: Section, bytes: usize) -> bool {
         let done = &POPULATED[s as usize];

@@ -132,6 +132,11 @@ fn empty() -> *mut Memo {
 /// takes the slow path, where a walk is there to compare with.
 static CHECKING: AtomicUsize = AtomicUsize::new(0);
 
+/// Whether what is remembered is to be worked out too, and compared.
+pub fn is_checking() -> bool {
+    CHECKING.load(Relaxed) != 0
+}
+
 /// Has every remembered stack walked too. Called at boot.
 pub fn check_memos() {
     if let Some(p) = os::private(LAST_MEMO * size_of::<Memo>()) {

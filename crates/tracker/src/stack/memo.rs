@@ -123,7 +123,7 @@ impl Tail {
         self.offsets().wrapping_add(self.words as usize) as *mut Guard
     }
 
-    /// Whether its words are what they were, and its guards hold.
+    /// Whether its words are what they were.
     ///
     /// # Safety
     /// As [`same`].
@@ -138,8 +138,7 @@ impl Tail {
             different |= word(i) | word(i + 1) | word(i + 2) | word(i + 3);
             i += 4;
         }
-        // SAFETY: this tail.
-        different == 0 && (self.guards == 0 || unsafe { guards_hold(self) })
+        different == 0
     }
 }
 
@@ -231,11 +230,17 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
 unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     // SAFETY: each offset is inside the stack. Unused offsets are 0.
     let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) != m.words[i] };
+    let mut guarded = false;
     if m.words_used > 3 {
         if m.words_used > 7 {
-            // SAFETY: an entry's tail is its own until the entry is given up.
-            if !m.tail.is_null() && !unsafe { (*m.tail).same(sp) } {
-                return false;
+            if !m.tail.is_null() {
+                // SAFETY: an entry's tail is its own until the entry is given up.
+                let tail = unsafe { &*m.tail };
+                // SAFETY: as this function.
+                if !unsafe { tail.same(sp) } {
+                    return false;
+                }
+                guarded = tail.guards != 0;
             }
             if word(12) | word(11) | word(10) || word(9) | word(8) | word(7) {
                 return false;
@@ -245,7 +250,12 @@ unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
             return false;
         }
     }
-    !(m.words_used > 0 && (word(2) | word(1) | word(0)))
+    if m.words_used > 0 && (word(2) | word(1) | word(0)) {
+        return false;
+    }
+    // Last: stacks differ at their inner ends, and only a stack that is there has live methods.
+    // SAFETY: guarded by its tail.
+    !guarded || unsafe { guards_hold(m.tail) }
 }
 
 /// The second place of a call: wrappers (operator new, xmalloc) are called at one depth from many places. Whoever came

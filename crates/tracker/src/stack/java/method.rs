@@ -15,8 +15,10 @@ use plimsoll_segment::{Counter, Section};
 
 use super::code::Vm;
 use super::compiled::Stream;
-use super::memory::{load, slice};
+use super::known::{self, Known};
+use super::memory::{self, load, slice};
 use crate::account::segment::Segment;
+use crate::account::thread;
 use crate::boot;
 
 /// A symbol's text is no longer (Symbol::max_symbol_length).
@@ -27,7 +29,7 @@ const TABLE_BYTES: usize = 8192;
 /// JVM_ACC_NATIVE.
 const NATIVE: u16 = 0x100;
 /// ConstMethod::_has_linenumber_table; from 21 on ConstMethodFlags::_misc_has_linenumber_table.
-const HAS_LINES: u16 = 1;
+pub const HAS_LINES: u16 = 1;
 
 /// Identity → index of its entry + 1. Open addressing, never removed from. Small first: a table is touched all over.
 static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
@@ -39,8 +41,8 @@ struct Texts {
     class: &'static [u8],
     name: &'static [u8],
     signature: &'static [u8],
-    pool: u64,
-    const_method: u64,
+    /// What was read on the way, all but the answer.
+    way: Known,
 }
 
 fn symbol(vm: &Vm, at: u64) -> Option<&'static [u8]> {
@@ -48,12 +50,12 @@ fn symbol(vm: &Vm, at: u64) -> Option<&'static [u8]> {
     slice(at.wrapping_add(vm.layout.symbol_body as u64), length as usize, TEXT)
 }
 
-fn pool_symbol(vm: &Vm, pool: u64, index: u16) -> Option<&'static [u8]> {
+fn pool_entry(vm: &Vm, pool: u64, index: u16) -> Option<u64> {
     let length: i32 = load(pool.wrapping_add(vm.layout.pool_length as u64))?;
     if index == 0 || i32::from(index) >= length {
         return None;
     }
-    symbol(vm, load(pool.wrapping_add(vm.layout.pool_size as u64 + 8 * index as u64))?)
+    load(pool.wrapping_add(vm.layout.pool_size as u64 + 8 * index as u64))
 }
 
 fn texts(vm: &Vm, method: u64) -> Option<Texts> {
@@ -61,17 +63,32 @@ fn texts(vm: &Vm, method: u64) -> Option<Texts> {
     if method == 0 || !method.is_multiple_of(8) {
         return None;
     }
+    let unmappings = memory::unmappings();
     let const_method: u64 = load(method.checked_add(l.const_method as u64)?)?;
     let pool: u64 = load(const_method.checked_add(l.pool as u64)?)?;
     let holder: u64 = load(pool.checked_add(l.holder as u64)?)?;
-    let class: u64 = load(holder.checked_add(l.class_name as u64)?)?;
-    Some(Texts {
-        class: symbol(vm, class)?,
-        name: pool_symbol(vm, pool, load(const_method.wrapping_add(l.name_index as u64))?)?,
-        signature: pool_symbol(vm, pool, load(const_method.wrapping_add(l.signature_index as u64))?)?,
-        pool,
+    let name_index = load(const_method.wrapping_add(l.name_index as u64))?;
+    let signature_index = load(const_method.wrapping_add(l.signature_index as u64))?;
+    let symbols = [
+        load(holder.checked_add(l.class_name as u64)?)?,
+        pool_entry(vm, pool, name_index)?,
+        pool_entry(vm, pool, signature_index)?,
+    ];
+    let [class, name, signature] = [symbol(vm, symbols[0])?, symbol(vm, symbols[1])?, symbol(vm, symbols[2])?];
+    let lengths = [class, name, signature].map(|text| text.len() as u16);
+    let way = Known {
+        method,
+        unmappings,
         const_method,
-    })
+        pool,
+        holder,
+        symbols,
+        lengths,
+        name_index,
+        signature_index,
+        ..Known::default()
+    };
+    Some(Texts { class, name, signature, way })
 }
 
 fn hash(seed: u64, text: &[u8]) -> u64 {
@@ -80,7 +97,8 @@ fn hash(seed: u64, text: &[u8]) -> u64 {
         h ^ h >> 29
     };
     let (words, rest) = text.as_chunks::<8>();
-    let h = words.iter().fold(seed ^ text.len() as u64, |h, w| mix(h, u64::from_le_bytes(*w)));
+    // Seed and length are mixed in by themselves: what a text's first word can undo makes two methods one.
+    let h = words.iter().fold(mix(seed, (text.len() as u64) << 32), |h, w| mix(h, u64::from_le_bytes(*w)));
     match text.last_chunk::<8>() {
         // The last eight bytes, some of them a second time.
         Some(last) if !rest.is_empty() => mix(h, u64::from_le_bytes(*last)),
@@ -90,15 +108,52 @@ fn hash(seed: u64, text: &[u8]) -> u64 {
 
 /// What tells this method from every other one by name; `None`: there is no method at this address.
 pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
-    texts(vm, method).map(|t| of(vm, &t))
+    if let Some((identity, _)) = recall(vm, method) {
+        return Some(identity);
+    }
+    let (identity, way) = of(vm, &texts(vm, method)?);
+    way.into_iter().for_each(|way| known::renew(vm, way));
+    Some(identity)
 }
 
-fn of(vm: &Vm, t: &Texts) -> u64 {
-    let size: u16 = load(t.const_method.wrapping_add(vm.layout.code_size as u64)).unwrap_or(0);
-    let h = hash(hash(hash(size as u64 + 1, t.class), t.name), t.signature);
+/// What is known of this method. With PLIMSOLL_CHECK=1 nothing is, but all is read and compared.
+#[inline]
+fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
+    let known = known::recall(vm, method)?;
+    if !thread::is_checking() {
+        return Some(known);
+    }
+    let is_same = read_identity(vm, method) == Some(known.0);
+    Segment::current()?.count(Counter::memo_disagreements, !is_same as u64);
+    None
+}
+
+/// As [`identity`], read anew.
+pub fn read_identity(vm: &Vm, method: u64) -> Option<u64> {
+    texts(vm, method).map(|t| of(vm, &t).0)
+}
+
+/// The identity; and all that it was made from, if that can be kept.
+fn of(vm: &Vm, t: &Texts) -> (u64, Option<Known>) {
+    let l = &vm.layout;
+    let own = t.way.const_method;
+    let code_size: Option<u16> = load(own.wrapping_add(l.code_size as u64));
+    let h = hash(hash(hash(code_size.unwrap_or(0) as u64 + 1, t.class), t.name), t.signature);
     // Of another version of the class only the lines may differ. Their table has no length: up to a zero byte is enough.
-    let lines = lines_at(vm, t.const_method).and_then(|at| slice(at, 16, 16)).unwrap_or_default();
-    hash(h, lines.split(|b| *b == 0).next().unwrap_or_default()) | 1
+    let lines_at = lines_at(vm, own);
+    let lines = lines_at.and_then(|at| slice(at, 16, 16));
+    let identity = hash(h, lines.unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default()) | 1;
+    let way = || {
+        let pool_length: i32 = load(t.way.pool.wrapping_add(l.pool_length as u64))?;
+        let mut words = [0; 2];
+        if lines_at.is_some() {
+            let (w, _) = lines?.as_chunks::<8>();
+            words = [u64::from_ne_bytes(*w.first()?), u64::from_ne_bytes(*w.get(1)?)];
+        }
+        let (has_lines, pool_length) = (u16::from(lines_at.is_some()), u16::try_from(pool_length).ok()?);
+        Some(Known { code_size: code_size?, has_lines, pool_length, lines: words, identity, ..t.way })
+    };
+    (identity, way())
 }
 
 pub fn is_native(vm: &Vm, method: u64) -> bool {
@@ -147,9 +202,16 @@ fn line(stream: &mut Stream<'_>) -> Option<Option<(i32, i32)>> {
 /// The index of this method's entry, made if there is none, and its identity. `None`: there is no method here. No index:
 /// there is no room; counted.
 pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64)> {
+    if let Some((identity, index)) = recall(vm, method) {
+        return Some((Some(index), identity));
+    }
     let texts = texts(vm, method)?;
-    let identity = of(vm, &texts);
-    Some((entry(segment, identity, || insert_method(segment, vm, method, &texts)), identity))
+    let (identity, way) = of(vm, &texts);
+    let index = entry(segment, identity, || insert_method(segment, vm, method, &texts));
+    if let (Some(index), Some(way)) = (index, way) {
+        known::keep(vm, segment, Known { index, ..way });
+    }
+    Some((index, identity))
 }
 
 /// The index of a stub's entry: a method without a class.
@@ -195,11 +257,12 @@ fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Opt
 #[cold]
 #[inline(never)]
 fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &Texts) -> Option<u32> {
-    let source = load(t.pool.wrapping_add(vm.layout.source_index as u64))
-        .and_then(|i| pool_symbol(vm, t.pool, i))
+    let source = load(t.way.pool.wrapping_add(vm.layout.source_index as u64))
+        .and_then(|i| pool_entry(vm, t.way.pool, i))
+        .and_then(|at| symbol(vm, at))
         .unwrap_or_default();
     let mut lines = [[0u8; 4]; LINES];
-    let lines = lines_of(vm, t.const_method, &mut lines).as_flattened();
+    let lines = lines_of(vm, t.way.const_method, &mut lines).as_flattened();
     // Hidden classes have an address behind a plus (up to 14: a slash) in their names (JEP 371).
     let hidden = t.class.windows(3).any(|w| w == b"+0x" || w == b"/0x");
     let flags = if is_native(vm, method) { IS_NATIVE } else { 0 } | if hidden { HIDDEN } else { 0 };

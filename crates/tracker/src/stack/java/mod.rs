@@ -18,7 +18,8 @@
 //!
 //! The memo compares the stack's words. With Java frames these are not the whole truth: an nmethod's or a method's place
 //! may be taken by another later. [`Guard`]s say what else has to be the same: for a compiled frame the word of the
-//! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name.
+//! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name
+//! ([`known`]: compared byte by byte with what was read before, not hashed again).
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
@@ -33,8 +34,10 @@ use crate::account::thread::{GENERATION, forget_stacks};
 use code::{Blob, Code, Vm};
 use structs::Layout;
 
+pub mod cells;
 pub mod code;
 pub mod compiled;
+pub mod known;
 pub mod memory;
 pub mod method;
 pub mod structs;

@@ -1,0 +1,75 @@
+//! A table of what is known by an address, for all threads: fifteen words each, the first of which is the address.
+//!
+//! Cells are taken one after the other, so that what is touched is what is used. When there are no more, and when two
+//! addresses fall on each other, the later one puts the other out. Nobody waits: who finds another thread at a cell goes
+//! without.
+
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::*, fence};
+
+/// Words of a cell.
+pub const WORDS: usize = 15;
+
+/// A copy is whole if the version is even and the same before and after.
+#[repr(C, align(128))]
+struct Cell {
+    version: AtomicU32,
+    words: [AtomicU64; WORDS],
+}
+
+/// `CELLS` of 128 B; as many places, a power of two, as addresses are to be spread over.
+pub struct Cells<const CELLS: usize, const PLACES: usize> {
+    /// Of an address, its cell + 1.
+    places: [AtomicU16; PLACES],
+    taken: AtomicU32,
+    cells: [Cell; CELLS],
+}
+
+impl<const CELLS: usize, const PLACES: usize> Cells<CELLS, PLACES> {
+    pub const fn empty() -> Self {
+        const { assert!(CELLS < u16::MAX as usize && PLACES.is_power_of_two()) }
+        Self {
+            places: [const { AtomicU16::new(0) }; PLACES],
+            taken: AtomicU32::new(0),
+            cells: [const { Cell { version: AtomicU32::new(0), words: [const { AtomicU64::new(0) }; WORDS] } }; CELLS],
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, address: u64) -> &AtomicU16 {
+        let hash = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros());
+        &self.places[hash as usize & (PLACES - 1)]
+    }
+
+    /// What was kept of this address.
+    #[inline(always)]
+    pub fn kept(&self, address: u64) -> Option<[u64; WORDS]> {
+        let cell = self.cells.get((self.place(address).load(Relaxed) as usize).wrapping_sub(1))?;
+        let version = cell.version.load(Acquire);
+        let words = core::array::from_fn(|i| cell.words[i].load(Relaxed));
+        fence(Acquire);
+        let whole = version & 1 == 0 && cell.version.load(Relaxed) == version;
+        (whole && words[0] == address).then_some(words)
+    }
+
+    pub fn put(&self, words: [u64; WORDS]) {
+        let place = self.place(words[0]);
+        if place.load(Relaxed) == 0 {
+            let taken = self.taken.load(Relaxed) as usize;
+            // Two threads may take the same one: the cell says whose it is.
+            let next = if taken < CELLS { taken } else { words[0] as usize / 8 % CELLS };
+            self.taken.store((taken + 1).min(CELLS) as u32, Relaxed);
+            place.store(next as u16 + 1, Relaxed);
+        }
+        let cell = &self.cells[place.load(Relaxed) as usize - 1];
+        let version = cell.version.load(Relaxed);
+        let odd = version.wrapping_add(1);
+        if version & 1 != 0 || cell.version.compare_exchange(version, odd, Acquire, Relaxed).is_err() {
+            return;
+        }
+        fence(Release);
+        for (to, word) in cell.words.iter().zip(words) {
+            to.store(word, Relaxed);
+        }
+        cell.version.store(odd.wrapping_add(1), Release);
+    }
+}

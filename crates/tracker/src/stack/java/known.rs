@@ -1,0 +1,180 @@
+//! Methods whose names were read before: who a method is, without reading all of it again.
+//!
+//! ```text
+//! cell by Method's address ─▶ every pointer, length and index that [`super::method::identity`] went through
+//!                             its names: where they lie in the segment        the answer: identity, entry
+//! ```
+//! The identity is a function of bytes: those of four objects of the VM (Method, ConstMethod, ConstantPool, Klass) that lead
+//! on, of three Symbols, and of the first line numbers. An answer is taken only if each of these bytes is what it was, the
+//! Symbols' texts included, which are compared with the segment's copy: so a Method whose class was unloaded, or one
+//! that was redefined, can't pass for another even where all addresses and sizes come out the same. What is saved is
+//! hashing, and asking for each page whether it can be read: all pages could be when the answer was kept, and nothing
+//! was unmapped since ([`super::memory::unmappings`]).
+
+use core::sync::atomic::Ordering::*;
+
+use super::cells::{Cells, WORDS};
+use super::code::Vm;
+use super::memory::{self, Plain};
+use crate::account::segment::Segment;
+
+/// 512 KiB, touched one after the other.
+static KNOWN: Cells<4096, { 16 << 10 }> = Cells::empty();
+
+/// What was read of a method, and what came of it.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Known {
+    pub method: u64,
+    /// When all of it could be read.
+    pub unmappings: u64,
+    pub const_method: u64,
+    pub pool: u64,
+    pub holder: u64,
+    /// Of the class's name, the method's own, its signature.
+    pub symbols: [u64; 3],
+    pub lengths: [u16; 3],
+    /// 0: it has no line numbers.
+    pub has_lines: u16,
+    pub code_size: u16,
+    pub name_index: u16,
+    pub signature_index: u16,
+    /// As far as it counts: an index is checked against it.
+    pub pool_length: u16,
+    pub lines: [u64; 2],
+    pub identity: u64,
+    /// Its entry in the segment, and where the names lie there, one behind the other.
+    pub index: u32,
+    pub names_at: u32,
+    pub unused: u64,
+}
+
+const _: () = assert!(size_of::<Known>() == 8 * WORDS);
+
+impl Known {
+    #[inline(always)]
+    fn from_words(words: [u64; WORDS]) -> Self {
+        // SAFETY: as many bytes, and every pattern is valid.
+        unsafe { core::mem::transmute(words) }
+    }
+
+    fn to_words(self) -> [u64; WORDS] {
+        // SAFETY: as many bytes, none of them padding.
+        unsafe { core::mem::transmute(self) }
+    }
+}
+
+/// Identity and entry of the method at this address, if what was kept of it is still so.
+#[inline(always)]
+pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
+    let k = Known::from_words(KNOWN.kept(method)?);
+    is_still(vm, Segment::current()?, &k).then_some((k.identity, k.index))
+}
+
+/// Whether all bytes are what they were. Each address is compared before it is gone to.
+#[inline(always)]
+fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
+    if k.unmappings != memory::unmappings() {
+        return false;
+    }
+    let l = &vm.layout;
+    let own = |offset: u32| k.const_method + offset as u64;
+    let entry = |index: u16| k.pool + l.pool_size as u64 + 8 * index as u64;
+    // SAFETY: of what `k` names, every byte could be read when it was kept, and nothing was unmapped since.
+    unsafe {
+        if read::<u64>(k.method + l.const_method as u64) != k.const_method
+            || read::<u64>(own(l.pool)) != k.pool
+            || read::<u16>(own(l.code_size)) != k.code_size
+            || read::<u16>(own(l.name_index)) != k.name_index
+            || read::<u16>(own(l.signature_index)) != k.signature_index
+            || read::<u16>(own(l.method_flags)) & super::method::HAS_LINES != k.has_lines
+            || read::<u64>(k.pool + l.holder as u64) != k.holder
+            || read::<u32>(k.pool + l.pool_length as u64) != k.pool_length as u32
+            || read::<u64>(k.holder + l.class_name as u64) != k.symbols[0]
+            || read::<u64>(entry(k.name_index)) != k.symbols[1]
+            || read::<u64>(entry(k.signature_index)) != k.symbols[2]
+        {
+            return false;
+        }
+        if k.has_lines != 0 {
+            let lines = own(l.const_method_size) + k.code_size as u64;
+            if read::<u64>(lines) != k.lines[0] || read::<u64>(lines + 8) != k.lines[1] {
+                return false;
+            }
+        }
+        let is_long = |i: usize| read::<u16>(k.symbols[i] + l.symbol_length as u64) == k.lengths[i];
+        if !is_long(0) || !is_long(1) || !is_long(2) {
+            return false;
+        }
+        let [class, name, signature] = k.symbols.map(|symbol| (symbol + l.symbol_body as u64) as *const u8);
+        let lengths = k.lengths.map(|length| length as usize);
+        segment.names(k.names_at as usize, lengths[0] + lengths[1] + lengths[2]).is_some_and(|names| {
+            same(names, class, lengths[0])
+                && same(names.add(lengths[0]), name, lengths[1])
+                && same(names.add(lengths[0] + lengths[1]), signature, lengths[2])
+        })
+    }
+}
+
+/// Whether two texts are the same, most of which are too short for what a call of memcmp costs.
+///
+/// # Safety
+/// So many bytes can be read at both.
+#[inline(always)]
+unsafe fn same(a: *const u8, b: *const u8, bytes: usize) -> bool {
+    // SAFETY: the caller's contract: each place with what is read there ends within `bytes`.
+    unsafe {
+        let eight = |at: usize| a.add(at).cast::<u64>().read_unaligned() == b.add(at).cast::<u64>().read_unaligned();
+        let four = |at: usize| a.add(at).cast::<u32>().read_unaligned() == b.add(at).cast::<u32>().read_unaligned();
+        let one = |at: usize| *a.add(at) == *b.add(at);
+        match bytes {
+            0 => true,
+            1..4 => one(0) && one(bytes / 2) && one(bytes - 1),
+            4..8 => four(0) && four(bytes - 4),
+            _ => {
+                let mut at = 0;
+                while at + 8 < bytes {
+                    if !eight(at) {
+                        return false;
+                    }
+                    at += 8;
+                }
+                eight(bytes - 8)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// It can be read.
+#[inline(always)]
+unsafe fn read<T: Plain>(at: u64) -> T {
+    // SAFETY: the caller's contract; every pattern is valid.
+    unsafe { (at as *const T).read_unaligned() }
+}
+
+/// Keeps what was read of a method, unless another thread is at its cell; or the entry, which is found by a hash, isn't one
+/// of these names.
+pub fn keep(vm: &Vm, segment: Segment, k: Known) {
+    let m = segment.method(k.index);
+    let [class, name, signature] = k.lengths;
+    let (class_at, name_at) = (m.class_at.load(Relaxed), m.name_at.load(Relaxed));
+    let k = Known { names_at: class_at, ..k };
+    let is_its = (m.class_bytes.load(Relaxed), m.name_bytes.load(Relaxed), m.signature_bytes.load(Relaxed))
+        == (class, name, signature)
+        && name_at == class_at.wrapping_add(class as u32)
+        && m.signature_at.load(Relaxed) == name_at.wrapping_add(name as u32);
+    if is_its && is_still(vm, segment, &k) {
+        KNOWN.put(k.to_words());
+    }
+}
+
+/// The same method was read again: what was kept of it holds from now on with this, if its names do.
+pub fn renew(vm: &Vm, k: Known) {
+    if let (Some(old), Some(segment)) = (KNOWN.kept(k.method), Segment::current()) {
+        let old = Known::from_words(old);
+        if old.identity == k.identity {
+            keep(vm, segment, Known { index: old.index, ..k });
+        }
+    }
+}

@@ -24,13 +24,13 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
-use plimsoll_segment::{Cut, FrameKind, frame_flags};
+use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
 use super::code as elsewhere;
 use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
 use crate::account::segment::Segment;
-use crate::account::thread::{GENERATION, forget_stacks};
+use crate::account::thread::{self, GENERATION, forget_stacks};
 use code::{Blob, Code, Vm};
 use structs::Layout;
 
@@ -40,6 +40,7 @@ pub mod compiled;
 pub mod known;
 pub mod memory;
 pub mod method;
+pub mod returns;
 pub mod structs;
 
 /// Nothing tried yet; being read; there; none in this generation of the code map.
@@ -126,7 +127,15 @@ pub fn unmapping_if<R>(so: bool, start: usize, bytes: usize, real: impl FnOnce()
 /// The rule for code in no module: `pc` is inside the call, one below the return address.
 pub fn rule(pc: u64) -> Option<Rule> {
     let vm = vm().filter(|vm| vm.holds(pc))?;
-    let ra = pc + 1;
+    if !thread::is_checking()
+        && let Some(known) = returns::recall(pc + 1)
+    {
+        return Some(known.rule);
+    }
+    work_out(vm, pc + 1)
+}
+
+fn work_out(vm: &Vm, ra: u64) -> Option<Rule> {
     let fp = Rule::frame(Cfa { base: Base::Fp, offset: 16, deref: None }, SavedFp::Cfa(-16));
     match vm.code(ra)? {
         Code::Interpreter => Some(Rule::INTERPRETED),
@@ -197,6 +206,16 @@ pub struct Frame {
 /// it. `None`: the code cache doesn't hold it, or what it holds isn't understood: a frame of code without a name.
 pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(Frame)) -> Option<Guard> {
     let vm = vm().filter(|vm| vm.holds(ra))?;
+    let known = if words[0] == 0 { returns::recall(ra) } else { None };
+    if let Some(known) = known.as_ref().filter(|_| !thread::is_checking()) {
+        known.frames().for_each(each);
+        return Some(known.guard);
+    }
+    let mut list = returns::List::default();
+    let mut each = |f: Frame| {
+        list.push(f);
+        each(f);
+    };
     let mut java = |method: u64, bci: Option<u16>, flags: u8| {
         let (index, identity) = method::index(segment, vm, method).unzip();
         each(match index.flatten() {
@@ -239,6 +258,14 @@ pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(F
             });
             if whole.is_none() && !any {
                 java(method, None, tier);
+            }
+            if words[0] == 0
+                && whole.is_some()
+                && let Some(rule) = work_out(vm, ra)
+            {
+                let differs = known.is_some_and(|known| !known.is(guard, rule, &list));
+                segment.count(Counter::memo_disagreements, differs as u64);
+                returns::keep(ra, guard, rule, &list);
             }
             Some(guard)
         }

@@ -1,0 +1,73 @@
+//! Return addresses into compiled code that were met before: by which rule their frame is walked, which Java frames they
+//! stand for.
+//!
+//! What an nmethod's code stands for is decided when it is installed, and its compile id is never given out again. So an
+//! answer holds for a frame on a stack as long as the word with the id is what it was: what a remembered stack's guard asks
+//! too ([`super::Guard`]). Methods of an nmethod that has a frame are alive, and with them their names. A frame that was
+//! deoptimised has its own return address in the frame: none is kept.
+
+use super::cells::{Cells, WORDS};
+use super::{Frame, Guard, memory};
+use crate::stack::rule::Rule;
+use plimsoll_segment::FrameKind;
+
+/// 256 KiB, touched one after the other.
+static KNOWN: Cells<2048, { 8 << 10 }> = Cells::empty();
+/// Frames inlined into each other; those with more are worked out each time.
+pub const FRAMES: usize = WORDS - 5;
+
+/// A return address, and what is known of it.
+pub struct Known {
+    pub guard: Guard,
+    pub rule: Rule,
+    frames: [u64; FRAMES],
+    used: usize,
+}
+
+/// What is known of this return address.
+#[inline]
+pub fn recall(ra: u64) -> Option<Known> {
+    let [_, at, value, rule, used, frames @ ..] = KNOWN.kept(ra)?;
+    let still = memory::load(at) == Some(value);
+    still.then(|| Known { guard: Guard { at, value }, rule: Rule::from_bits(rule), frames, used: used as usize })
+}
+
+pub fn keep(ra: u64, guard: Guard, rule: Rule, list: &List) {
+    if (1..=FRAMES).contains(&list.used) {
+        let mut words = [ra, guard.at, guard.value, rule.to_bits(), list.used as u64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        words[5..].copy_from_slice(&list.frames);
+        KNOWN.put(words);
+    }
+}
+
+impl Known {
+    pub fn frames(&self) -> impl Iterator<Item = Frame> {
+        self.frames.iter().take(self.used).map(|word| unpacked(*word))
+    }
+
+    /// Whether it is what was worked out.
+    pub fn is(&self, guard: Guard, rule: Rule, list: &List) -> bool {
+        self.guard == guard && self.rule == rule && self.used == list.used && self.frames == list.frames
+    }
+}
+
+/// Frames as they are kept: a value of 48 bits, the kind, the flags.
+#[derive(Default)]
+pub struct List {
+    frames: [u64; FRAMES],
+    used: usize,
+}
+
+impl List {
+    pub fn push(&mut self, f: Frame) {
+        if let Some(to) = self.frames.get_mut(self.used) {
+            *to = f.value | (f.kind as u64) << 48 | (f.flags as u64) << 56;
+        }
+        // A value that doesn't fit is none that can be kept.
+        self.used += if f.value >> 48 == 0 { 1 } else { FRAMES + 1 };
+    }
+}
+
+fn unpacked(word: u64) -> Frame {
+    Frame { value: word & ((1 << 48) - 1), kind: FrameKind::of((word >> 48) as u8), flags: (word >> 56) as u8 }
+}

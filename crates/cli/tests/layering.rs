@@ -108,6 +108,7 @@ const UNSAFE: &[&str] = &[
     "crates/tracker/src/options.rs",
     "crates/tracker/src/patch.rs",
     "crates/tracker/src/stack/deep.rs",
+    "crates/tracker/src/stack/java/known.rs",
     "crates/tracker/src/stack/java/memory.rs",
     "crates/tracker/src/stack/java/mod.rs",
     "crates/tracker/src/stack/memo.rs",

@@ -15,10 +15,14 @@ use random::Random;
 use std::sync::atomic::Ordering::Relaxed;
 
 fn pages(n: usize, protection: i32) -> *mut u8 {
+    pages_at(0, n, protection)
+}
+
+/// There, if it is free.
+fn pages_at(hint: usize, n: usize, protection: i32) -> *mut u8 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh private mapping.
-    let p = unsafe {
-        libc::mmap(core::ptr::null_mut(), n * 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
-    };
+    let p = unsafe { libc::mmap(hint as *mut libc::c_void, n * 4096, protection, flags, -1, 0) };
     assert_ne!(p, libc::MAP_FAILED);
     p.cast()
 }
@@ -221,7 +225,8 @@ fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64
 #[test]
 fn what_is_known_of_a_method_is_what_is_read() {
     const BYTES: usize = 256 << 10;
-    let p = pages(BYTES / 4096, libc::PROT_READ | libc::PROT_WRITE);
+    // Far from all else: a pointer with another byte must not lead to a stack or a heap, which change meanwhile.
+    let p = pages_at(0x10_0000_0000, BYTES / 4096, libc::PROT_READ | libc::PROT_WRITE);
     let at = p as u64;
     // SAFETY: own pages.
     let words = unsafe { core::slice::from_raw_parts_mut(p.cast::<u64>(), BYTES / 8) };

@@ -269,6 +269,8 @@ pub fn begin(options: &Options, exports: &'static [usize]) -> Option<Segment> {
     CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
     // SAFETY: called once: by the constructor, or by the first attach.
     let (segment, directory) = unsafe { make(options) }?;
+    // An attach that found no room may have populated sections of a segment that is gone.
+    segment.populated(&[0; SECTIONS]);
     let [argc, argv, _] = ARGUMENTS.each_ref().map(|a| a.load(Relaxed));
     // SAFETY: argv and argc are the loader's.
     unsafe { command(segment, argc as i32, argv as *const *const c_char) };

@@ -257,7 +257,7 @@ impl Segment {
         os::populate(self.0, Section::Categories.offset())
     }
 
-    /// In a fork child: this much of each section was populated for it.
+    /// This much of each section is populated: nothing of a new one, in a fork child what its parent made ready.
     pub fn populated(self, sections: &[usize; plimsoll_segment::SECTIONS]) {
         for (p, bytes) in POPULATED.iter().zip(sections) {
             p.store(*bytes, Relaxed);

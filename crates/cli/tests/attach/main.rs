@@ -91,20 +91,27 @@ fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> 
     found.fold((0, 0), |sum, s| (sum.0 + of(s, "live_count"), sum.1 + of(s, "requested_bytes")))
 }
 
-/// What must not grow with the rounds: mappings of the tracker's, descriptors, threads' slots, memory of its own.
-fn held(java: &Java, report: &Value) -> [u64; 5] {
+/// What must not grow with the rounds: mappings of the tracker's, threads' slots, memory of its own.
+fn held(java: &Java, report: &Value) -> [u64; 4] {
     let maps = java.mappings();
     let own = maps.lines().filter(|l| l.contains("plimsoll")).count() as u64;
-    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", java.child.id())).expect("descriptors").count() as u64;
     let slots = report["threads"].as_array().expect("threads").len() as u64;
-    [own, descriptors, slots, counter(report, "own_private_bytes"), counter(report, "own_reserved_bytes")]
+    [own, slots, counter(report, "own_private_bytes"), counter(report, "own_reserved_bytes")]
+}
+
+/// What its descriptors lead to; the VM has more of them for a moment, of which an attach is one.
+fn descriptors(java: &Java) -> Vec<String> {
+    let list = fs::read_dir(format!("/proc/{}/fd", java.child.id())).expect("descriptors").flatten();
+    let mut to: Vec<_> = list.filter_map(|e| Some(fs::read_link(e.path()).ok()?.display().to_string())).collect();
+    to.sort();
+    to
 }
 
 #[test]
 fn a_hundred_rounds_under_load_lose_and_leak_nothing() {
     for jdk in jdks() {
         let mut java = jdk.start("rounds", &[]);
-        let (mut exercised, mut settled) = (0, [0; 5]);
+        let (mut exercised, mut settled, mut open) = (0, [0; 4], vec![]);
         let modes = ["sampled", "exact"];
         for n in 0..100 {
             let (log, report) = round(&mut java, modes[n % 2], n < 3);
@@ -117,15 +124,19 @@ fn a_hundred_rounds_under_load_lose_and_leak_nothing() {
             }
             if n == 30 {
                 settled = held(&java, &report);
+                open = descriptors(&java);
             }
             if n == 99 {
-                let [own, descriptors, slots, private, reserved] = held(&java, &report);
+                let [own, slots, private, reserved] = held(&java, &report);
                 let then = settled;
-                assert_eq!((own, descriptors, reserved), (then[0], then[1], then[4]), "JDK {}", jdk.major);
+                assert_eq!((own, reserved), (then[0], then[3]), "JDK {}", jdk.major);
+                wait_until(&format!("the descriptors of round 30 at most: {open:?}"), || {
+                    descriptors(&java).len() <= open.len()
+                });
                 // A stack or two is met for the first time in any round.
-                assert!(slots <= then[2] + 2, "slots: {slots}, {} in round 30", then[2]);
+                assert!(slots <= then[1] + 2, "slots: {slots}, {} in round 30", then[1]);
                 // A thread's memo doubles when it has missed often, up to a bound; what a round leaks would be 69 times that.
-                assert!(private <= 2 * then[3], "private bytes: {private}, {} in round 30", then[3]);
+                assert!(private <= 2 * then[2], "private bytes: {private}, {} in round 30", then[2]);
                 assert!(log.jni.0 > 0 && (jdk.major < 22 || log.pointers.0 > 0), "{log:?}");
             }
             java.done(&["detach", &java.pid()]);

@@ -14,6 +14,7 @@
 use super::callers;
 use super::rows::IndexEntry;
 use super::segment::Segment;
+use crate::boot::now_ns;
 use crate::sys::Apart;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use plimsoll_segment::{Counter, Row, Section};
@@ -78,7 +79,6 @@ pub fn flush_shared(segment: Segment, row: &Row, flushed: &AtomicU32) {
 
 fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
     let h = segment.header();
-    let now = crate::boot::now_ns();
     segment.count(Counter::drift_flushes, 1);
     let c = segment.caller(caller);
     raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
@@ -89,11 +89,12 @@ fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
     }
     let k = segment.category(c.category.load(Relaxed));
     if raise(&k.peak_bytes, &k.count_at_peak, add(&k.live_bytes, bytes), add(&k.live_count, count)) {
-        k.peak_ns.store(now, Relaxed);
+        k.peak_ns.store(now_ns(), Relaxed);
     }
     let total = add(&h.live_bytes, bytes);
     let blocks = add(&h.live_count, count);
     if raise(&h.peak_bytes, &h.count_at_peak, total, blocks) {
+        let now = now_ns();
         h.peak_ns.store(now, Relaxed);
         let valid = h.composition.load(Relaxed);
         let kept = match valid {
@@ -129,7 +130,7 @@ fn keep_composition(segment: Segment, half: u32, now: u64) {
 /// In a fork child: whoever held the lock in the parent isn't here, and peaks begin anew.
 pub fn reset_after_fork(child: Segment) {
     BUSY.0.store(false, Relaxed);
-    let now = crate::boot::now_ns();
+    let now = now_ns();
     let h = child.header();
     let begin = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
         peak.store(live.load(Relaxed).max(0) as u64, Relaxed);

@@ -11,7 +11,7 @@ use crate::ledger_text::Explanation;
 use crate::words::{cut, printable};
 
 /// Sizes in KiB, as pmap prints them. A mapping that the kernel made of several owners' is cut where they meet; `±` says how far
-/// the share of each may be wrong, 0 where the page map settled it.
+/// the share of each may be wrong, 0 where the page map settled it. Dirty bytes are shared out like the resident ones.
 pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io::Result<()> {
     let Explanation { snapshot, ledger, .. } = explanation;
     writeln!(
@@ -25,14 +25,13 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
             Owner::Line(line, detail) => (line.id(), printable(detail)),
             Owner::Arena(index) => ("glibc", arena_name(explanation, *index)),
         };
-        // Dirty and swap are the mapping's: they are printed with its first piece only, so that columns can be summed.
+        let dirty = vma.private_dirty + vma.shared_dirty;
+        // Swapped pages are the mapping's as a whole: a piece that isn't its first has none of its own to show.
         let first = piece.range.start == vma.range.start;
-        let whole = |bytes: Bytes| if first { bytes.0 / 1024 } else { 0 };
-        let name = match vma.name.is_empty() || owner == printable(&vma.name) {
-            true => String::new(),
-            false => format!("  {}", printable(&vma.name)),
-        };
-        let text = cut(format!("{owner}{name}{}", if vma.deleted { " (deleted)" } else { "" }).trim(), width.max(40));
+        let swap = if first { (vma.swap.0 / 1024).to_string() } else { "-".to_owned() };
+        let name = format!("{}{}", printable(&vma.name), if vma.deleted { " (deleted)" } else { "" });
+        let text = if owner == name { owner } else { format!("{owner}  {name}") };
+        let text = cut(text.trim(), width.max(40));
         writeln!(
             out,
             "{:016x} {:016x} {:>12} {:>10} {:>8} {:>10} {:>8} {} {line:<16} {text}",
@@ -41,8 +40,8 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
             piece.range.length().0 / 1024,
             kib(piece.resident),
             kib(piece.error),
-            whole(vma.private_dirty + vma.shared_dirty),
-            whole(vma.swap),
+            kib(dirty.scaled(piece.resident.0, vma.rss.0)),
+            swap,
             permissions(vma),
         )?;
     }
@@ -78,7 +77,7 @@ fn permissions(vma: &Vma) -> String {
         .collect()
 }
 
-/// Sizes in KiB. `kept` is free and resident, `trim` the whole pages of it: what a trim would give back.
+/// Sizes in KiB. `kept` is free and resident, `trim` what a trim would give back of it: whole pages that don't lie at the end.
 pub fn arenas(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> {
     let Some(glibc) = &explanation.snapshot.glibc else {
         return writeln!(out, "no arenas: glibc's malloc was not walked");

@@ -56,7 +56,8 @@ fn shop() -> Explanation {
             top: mib(1),
             live_resident: live,
             free_resident: free,
-            trimmable: free - Bytes::kib(700),
+            trimmable: free - Bytes::kib(700) - if index == 0 { Bytes(0) } else { mib(1) },
+            at_end: if index == 0 { Bytes(0) } else { mib(1) },
             attached_threads: index % 3,
             whole: true,
             ..Arena::default()
@@ -196,6 +197,25 @@ fn the_tables_have_their_columns_and_sums() {
     assert_eq!(rss, explanation.ledger.rss.0 / 1024);
     assert_eq!(rows.len() - 2, explanation.ledger.pieces.len());
     assert!(!text.contains('\x1b'));
+}
+
+/// Half of a mapping is an arena's, and all that is resident was written to.
+#[test]
+fn a_mapping_that_is_cut_shares_out_its_dirty_bytes() {
+    let mib = Bytes::mib;
+    let range = AddressRange::sized(Avma(1 << 30), mib(8));
+    let (rss, swap) = (mib(6), mib(1));
+    let vma = Vma { range, readable: true, writable: true, rss, private_dirty: rss, swap, ..Vma::default() };
+    let arena = Arena { heaps: vec![AddressRange::sized(range.start, mib(4))], ..Arena::default() };
+    let glibc = Some(Glibc { arenas: vec![arena], ..Glibc::default() });
+    let snapshot = Snapshot { vmas: vec![vma], glibc, ..Snapshot::default() };
+    let ledger = Ledger::of(&snapshot);
+    let mut out = Vec::new();
+    ledger_tables::maps(&mut out, &Explanation { snapshot, ledger, verdicts: Vec::new() }, 60).unwrap();
+    let text = String::from_utf8(out).expect("UTF-8");
+    let columns = |row: &str| row.split_whitespace().skip(3).take(4).map(str::to_owned).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = text.lines().skip(1).map(columns).collect();
+    assert_eq!(rows[..2], [["3072", "1024", "3072", "1024"], ["3072", "1024", "3072", "-"]], "{text}");
 }
 
 #[test]

@@ -123,6 +123,11 @@ impl Explained {
         self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id).map(resident).sum()
     }
 
+    pub fn reserved(&self, id: &str) -> u64 {
+        let lines = self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id);
+        lines.map(|line| line["reserved_bytes"].as_u64().unwrap()).sum()
+    }
+
     /// Resident bytes of a line's children whose name contains `part`.
     pub fn child(&self, id: &str, part: &str) -> u64 {
         let lines = self.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == id);

@@ -21,6 +21,10 @@ fn many_arenas_keep_what_their_threads_freed() {
     let fixture = Fixture::c("arena_threads", &[]);
     let explained = fixture.explained();
     explained.line_is("glibc-retained", fixture.truth("retained"));
+    // The reservations of the eight arenas are theirs, also where nothing was touched.
+    let reserved = |id: &str| explained.reserved(id);
+    assert!(reserved("glibc-retained") + reserved("glibc-live") >= 8 * 64 * MIB, "{:#}", explained.0["lines"]);
+    assert!(reserved("other-anonymous") < 64 * MIB, "{:#}", explained.0["lines"]);
     own_verdicts(&explained, &["arena-retention"]);
     let remedies = explained.verdict("arena-retention")["remedies"].to_string();
     assert!(remedies.contains("MALLOC_ARENA_MAX="), "{remedies}");
@@ -394,10 +398,18 @@ fn invariant_7_own_cost_is_a_line() {
     assert!(beyond > 0 && beyond <= private + (96 << 10), "{tracker} = {truth} + {beyond}, private {private}");
 }
 
+fn trimmable(arena: &serde_json::Value) -> u64 {
+    arena["trimmable_bytes"].as_u64().unwrap()
+}
+
 #[test]
 fn a_trim_saves_what_the_verdict_said() {
-    for (name, verdict) in [("main_fragmentation", "allocator-retention"), ("arena_threads", "arena-retention")] {
-        let fixture = Fixture::c(name, &[]);
+    for (name, arguments, verdict) in [
+        ("main_fragmentation", &[][..], "allocator-retention"),
+        ("arena_threads", &[][..], "arena-retention"),
+        ("arena_threads", &["ends"][..], "arena-retention"),
+    ] {
+        let fixture = Fixture::c(name, arguments);
         let resident = || {
             let statm = std::fs::read_to_string(format!("/proc/{}/statm", fixture.pid())).unwrap();
             statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -424,5 +436,8 @@ fn a_trim_saves_what_the_verdict_said() {
             saved * 100 >= least * 97 && saved * 100 <= most * 103,
             "{name}: saved {saved}, said {least} to {most}"
         );
+        // Nothing is promised again that is gone, or that a trim can't reach.
+        let again: u64 = fixture.explained().0["arenas"].as_array().unwrap().iter().map(trimmable).sum();
+        assert!(again * 100 <= saved, "{name}: {again} more after {saved}");
     }
 }

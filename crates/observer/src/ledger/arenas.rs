@@ -43,9 +43,8 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
         };
         let difference = walked.abs_diff(heaps.resident);
         let grade = if difference + heaps.error == Bytes(0) { Grade::Exact } else { Grade::Derived };
-        // Address space follows the blocks: what is live and free splits the committed part; the untouched tail of the
-        // reservation is nobody's yet and is shown with the free.
-        let tail = arena.reserved - heaps.committed;
+        // Address space follows the blocks: what is live and free splits the committed part. (The untouched tails of the
+        // reservations are claimed by themselves, for the free.)
         let live_space = arena.live.min(heaps.committed);
         let error = difference + heaps.error;
         let mut book = |line, resident: Bytes, reserved: Bytes, committed: Bytes| {
@@ -53,7 +52,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
             books.entry(line, detail).add(resident, reserved, committed, grade, bound, Source::Glibc);
         };
         book(LineId::GlibcLive, live, live_space, live_space);
-        book(LineId::GlibcRetained, retained, heaps.committed - live_space + tail, heaps.committed - live_space);
+        book(LineId::GlibcRetained, retained, heaps.committed - live_space, heaps.committed - live_space);
         if unknown > Bytes(0) {
             book(LineId::GlibcUnknown, unknown, Bytes(0), Bytes(0));
         }

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use super::lines::LineId;
 use super::{Grade, Owner};
 use crate::gap::Source;
-use crate::snapshot::{AllocatorKind, RegionSource};
-use crate::snapshot::{Backing, Snapshot, VmTag, Vma};
+use crate::snapshot::{AllocatorKind, ArenaKind, Backing, RegionSource, Snapshot, VmTag, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +82,7 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
             claims.add(Claim { range: *range, owner: Owner::Arena(index), grade: Grade::Exact, source: Source::Glibc });
         }
     }
+    untouched_tails(snapshot, claims);
     for chunk in &glibc.mmapped {
         claims.add(Claim {
             range: chunk.range,
@@ -90,6 +90,24 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
             grade: Grade::Exact,
             source: Source::Glibc,
         });
+    }
+}
+
+/// What a thread arena's heaps have reserved beyond where they grew: address space without a resident page.
+fn untouched_tails(snapshot: &Snapshot, claims: &mut Claims) {
+    let arenas = snapshot.glibc.iter().flat_map(|glibc| &glibc.arenas);
+    for arena in arenas.filter(|arena| arena.kind == ArenaKind::Thread && !arena.heaps.is_empty()) {
+        let reservation = Bytes(arena.reserved.0 / arena.heaps.len() as u64);
+        for heap in &arena.heaps {
+            let tail = AddressRange::new(heap.end, heap.start.offset(reservation).max(heap.end));
+            let first = snapshot.vmas.partition_point(|vma| vma.range.end <= tail.start);
+            let within = snapshot.vmas[first..].iter().take_while(|vma| vma.range.start < tail.end);
+            for vma in within.filter(|vma| vma.backing == Backing::Anonymous && vma.rss == Bytes(0)) {
+                let range = vma.range.intersection(tail);
+                let owner = Owner::line(LineId::GlibcRetained, "thread arenas");
+                claims.add(Claim { range, owner, grade: Grade::Exact, source: Source::Glibc });
+            }
+        }
     }
 }
 

@@ -65,8 +65,12 @@ pub struct Arena {
     /// the page's unused rest included) + `free_resident` + `unknown_resident` = resident bytes of `heaps`.
     pub live_resident: Bytes,
     pub free_resident: Bytes,
-    /// The whole pages among `free_resident`: what a trim would give back. The rest shares its pages with live blocks.
+    /// The whole pages among `free_resident` that malloc_trim gives back. The rest shares its pages with live blocks, or is
+    /// in `at_end`.
     pub trimmable: Bytes,
+    /// Whole pages at the end of a thread arena, which malloc_trim leaves: top, and free chunks that it joins to top. The main
+    /// arena has none: there the end of brk goes back.
+    pub at_end: Bytes,
     /// Resident bytes of the part of `heaps` that the walk could not parse.
     pub unknown_resident: Bytes,
     /// `attached_threads` of malloc_state.

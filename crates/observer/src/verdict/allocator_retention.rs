@@ -4,7 +4,7 @@ use super::arena_retention::spread;
 use super::case::Case;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
 use super::{Effort, Severity, Verdict, VerdictId};
-use crate::snapshot::ArenaKind;
+use crate::snapshot::{Arena, ArenaKind};
 use crate::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(16);
@@ -21,13 +21,10 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         true => ("the main arena", live_of(case, ArenaKind::Main), top_of(case, ArenaKind::Main)),
         false => ("one thread arena", live_of(case, ArenaKind::Thread), top_of(case, ArenaKind::Thread)),
     };
-    let trimmable: Bytes = case
-        .glibc()?
-        .arenas
-        .iter()
-        .filter(|arena| arena.kind == ArenaKind::Main || threads > Bytes(0))
-        .map(|arena| arena.trimmable)
-        .sum();
+    let concerned = |arena: &&Arena| arena.kind == ArenaKind::Main || threads > Bytes(0);
+    let concerned: Vec<&Arena> = case.glibc()?.arenas.iter().filter(concerned).collect();
+    let trimmable: Bytes = concerned.iter().map(|arena| arena.trimmable).sum();
+    let at_end: Bytes = concerned.iter().map(|arena| arena.at_end).sum();
     let scattered = retained - top.min(retained);
     let mut evidence = vec![format!("{where_it_is} holds {live} live among {retained} free and resident")];
     evidence.push(format!(
@@ -58,8 +55,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             retained.percent_of(case.rss())
         ),
         evidence,
-        // malloc_trim returns the whole pages of bins everywhere, and the end of the main arena's heap only (mtrim, systrim).
-        saving: Some((if main >= threads { trimmable } else { trimmable - top.min(trimmable) }, trimmable)),
+        saving: Some((trimmable, trimmable + at_end)),
         remedies,
     })
 }

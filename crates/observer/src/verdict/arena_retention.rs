@@ -12,6 +12,8 @@ const PERCENT: f64 = 10.0;
 /// Fewer arenas than this with free pages: capping their number changes little.
 const MANY: usize = 4;
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
+/// Percent of what is kept: below it a trim is no remedy, and what it leaves no news.
+const WORTH_SAYING: f64 = 10.0;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let retained = case.retained(ArenaKind::Thread);
@@ -36,13 +38,20 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     if idle > Bytes(0) {
         evidence.push(format!("{idle} of it in arenas that no thread is attached to"));
     }
-    // What a trim gives back of a thread arena is what lies in bins; its top shrinks only when a free reaches it
-    // (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
+    // The end of a thread arena shrinks only when a free reaches it (malloc/malloc.c mtrim, malloc/arena.c heap_trim).
     let trimmable: Bytes = arenas.iter().map(|arena| arena.trimmable).sum();
-    let in_top: Bytes = arenas.iter().map(|arena| arena.top.min(arena.trimmable)).sum();
-    let mut remedies = vec![trim(case)];
-    if case.is_jvm() {
-        remedies.push(periodic_trim());
+    let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
+    if at_end.percent_of(retained) >= WORTH_SAYING {
+        evidence.push(format!(
+            "{at_end} of it lies at the ends of arenas, which a trim leaves: that comes back when a block next to it is freed"
+        ));
+    }
+    let mut remedies = Vec::new();
+    if trimmable.percent_of(retained) >= WORTH_SAYING {
+        remedies.push(trim(case));
+        if case.is_jvm() {
+            remedies.push(periodic_trim());
+        }
     }
     let cap_already = glibc.arena_cap_set && glibc.arena_cap.is_some_and(|cap| cap <= 4);
     if !cap_already {
@@ -64,7 +73,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             retained.percent_of(case.rss())
         ),
         evidence,
-        saving: Some((trimmable - in_top, trimmable)),
+        saving: Some((trimmable, trimmable + at_end)),
         remedies,
     })
 }

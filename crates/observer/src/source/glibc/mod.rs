@@ -7,11 +7,13 @@
 //!                    ▼                   ▼
 //!                 brk heap            64 MiB-aligned heaps: chunk, chunk, …, top              (walk)
 //!                    └── fastbins, tcaches: free, though they look in use                     (lists)
+//!                    └── what a trim leaves of a thread arena: its end                        (ends)
 //! ```
 //!
 //! A running target changes under the walk. A chain that breaks is walked anew, three times; what can't be walked is
 //! handed back as unknown, with its bytes. On a quiescent target the sums equal malloc_info's to the byte.
 
+mod ends;
 mod heaps;
 mod layout;
 mod lists;

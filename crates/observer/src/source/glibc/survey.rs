@@ -1,5 +1,6 @@
 //! All arenas of a process, from its memory and its list of mappings. Pure but for `Memory`.
 
+use super::ends;
 use super::heaps::{self, Heap};
 use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
 use super::lists::{Heaps, ListedChunk, could_be_tcache, fastbin_chunks, tcache_chunks};
@@ -235,7 +236,10 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
     arena.top = sums.top;
     arena.overhead = sums.overhead;
     arena.free_resident = sums.free_resident;
-    arena.trimmable = sums.trimmable;
+    (arena.trimmable, arena.at_end) = match arena.kind {
+        ArenaKind::Main => (sums.whole_binned + sums.whole_top, Bytes(0)),
+        ArenaKind::Thread => (sums.whole_binned, sums.whole_top),
+    };
 }
 
 /// HEAP_MAX_SIZE unless huge pages make it smaller.
@@ -425,6 +429,14 @@ fn take_out_listed<M: Memory>(
     cached.dedup_by_key(|chunk| chunk.at);
     for (index, layout) in layouts.iter().enumerate() {
         let (fast, _) = fastbin_chunks(memory, arenas[index].address, *layout, &heaps);
+        if arenas[index].kind == ArenaKind::Thread
+            && let Some(top) = memory.word(arenas[index].address.offset(Bytes(layout.top())))
+            && let Some(heap) = arenas[index].heaps.iter().find(|heap| heap.contains(Avma(top)))
+        {
+            let moved = ends::joins_top(memory, pages, *heap, top, &fast).min(arenas[index].trimmable);
+            arenas[index].trimmable -= moved;
+            arenas[index].at_end += moved;
+        }
         for chunk in fast {
             if cached.binary_search_by_key(&chunk.at, |cached| cached.at).is_err() {
                 let moved = release(&mut arenas[index], pages, chunk);

@@ -18,13 +18,13 @@ use super::layout::{ALIGN, CHUNK_HEADER};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-const PREV_INUSE: u64 = 1;
+pub const PREV_INUSE: u64 = 1;
 const IS_MMAPPED: u64 = 2;
-const FLAGS: u64 = 7;
+pub const FLAGS: u64 = 7;
 /// MINSIZE: anything smaller is a fencepost.
 const SMALLEST: u64 = 32;
 /// `sizeof(struct malloc_chunk)`: mtrim gives back whole pages after it.
-const FREE_CHUNK_FIELDS: u64 = 48;
+pub const FREE_CHUNK_FIELDS: u64 = 48;
 
 /// How far headers are read ahead at most: as far as chunks lie close together. Of chunks larger than a page the page of the header
 /// is enough; reading on would copy the whole arena.
@@ -42,8 +42,10 @@ pub struct ChunkSums {
     pub overhead: Bytes,
     /// Bytes of binned chunks and top on resident pages.
     pub free_resident: Bytes,
-    /// Of those, whole pages: what a trim would give back.
-    pub trimmable: Bytes,
+    /// Of those, the whole pages of binned chunks.
+    pub whole_binned: Bytes,
+    /// And those of top.
+    pub whole_top: Bytes,
 }
 
 impl ChunkSums {
@@ -55,7 +57,8 @@ impl ChunkSums {
         self.top += other.top;
         self.overhead += other.overhead;
         self.free_resident += other.free_resident;
-        self.trimmable += other.trimmable;
+        self.whole_binned += other.whole_binned;
+        self.whole_top += other.whole_top;
     }
 }
 
@@ -149,7 +152,8 @@ pub fn walk<M: Memory>(
                 return (sums, End::Broken(Avma(chunk)));
             }
             sums.top += Bytes(size);
-            add_free(&mut sums, pages, chunk, end, CHUNK_HEADER);
+            sums.free_resident += pages.resident(AddressRange::new(Avma(chunk), Avma(end)));
+            sums.whole_top += whole_pages(pages, chunk, end, CHUNK_HEADER);
             return (sums, End::Top(Avma(end)));
         }
         if size < SMALLEST {
@@ -172,7 +176,8 @@ pub fn walk<M: Memory>(
         } else {
             sums.binned += Bytes(size);
             sums.binned_count += 1;
-            add_free(&mut sums, pages, chunk, end, FREE_CHUNK_FIELDS);
+            sums.free_resident += pages.resident(AddressRange::new(Avma(chunk), Avma(end)));
+            sums.whole_binned += whole_pages(pages, chunk, end, FREE_CHUNK_FIELDS);
         }
         chunk = end;
         field = next;
@@ -180,12 +185,11 @@ pub fn walk<M: Memory>(
     }
 }
 
-/// Free bytes of a chunk from `start` to `end`, of which the first `kept` must stay.
-fn add_free<M: Memory>(sums: &mut ChunkSums, pages: &mut PageStates<'_, M>, start: u64, end: u64, kept: u64) {
-    sums.free_resident += pages.resident(AddressRange::new(Avma(start), Avma(end)));
+/// Resident bytes of the whole pages of a free chunk from `start` to `end`, of which the first `kept` must stay.
+pub fn whole_pages<M: Memory>(pages: &mut PageStates<'_, M>, start: u64, end: u64, kept: u64) -> Bytes {
     let first_page = (start + kept).next_multiple_of(PAGE);
     let last_page = end / PAGE * PAGE;
-    sums.trimmable += pages.resident(AddressRange::new(Avma(first_page), Avma(last_page)));
+    pages.resident(AddressRange::new(Avma(first_page), Avma(last_page)))
 }
 
 #[cfg(test)]
@@ -256,7 +260,7 @@ mod tests {
                 let pages = (start + 48).div_ceil(PAGE)..(start + size) / PAGE;
                 let given_back: Vec<u64> = pages.clone().filter(|_| random.below(2) == 0).collect();
                 sums.free_resident += Bytes(size - given_back.len() as u64 * PAGE);
-                sums.trimmable += Bytes((pages.end.max(pages.start) - pages.start - given_back.len() as u64) * PAGE);
+                sums.whole_binned += Bytes((pages.end.max(pages.start) - pages.start - given_back.len() as u64) * PAGE);
                 image.absent.extend(given_back);
             } else {
                 sums.inuse += Bytes(size);
@@ -269,7 +273,7 @@ mod tests {
         put(&mut image.bytes, size, free_before);
         sums.top = Bytes(size);
         sums.free_resident += Bytes(size);
-        sums.trimmable += Bytes(top + size - (top + 16).next_multiple_of(PAGE));
+        sums.whole_top += Bytes(top + size - (top + 16).next_multiple_of(PAGE));
         (image, Avma(top), sums)
     }
 

@@ -1,0 +1,38 @@
+//! What a trim leaves at the end of a thread arena.
+//!
+//! `mtrim` first consolidates (a chunk of a fastbin joins its free neighbours, and top if it touches it), then gives back whole
+//! pages of what lies in bins. Only the main arena's top is cut after that (`systrim`). So of `binned | fast | top` all stays.
+
+use std::collections::HashMap;
+
+use super::lists::ListedChunk;
+use super::walk::{FLAGS, FREE_CHUNK_FIELDS, PREV_INUSE, whole_pages};
+use crate::source::memory::{Memory, PageStates};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// Whole resident pages of the binned chunks of `heap` that consolidation joins to `top`. `fast`: chunks in the arena's fastbins.
+pub fn joins_top<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    heap: AddressRange,
+    top: u64,
+    fast: &[ListedChunk],
+) -> Bytes {
+    let fast: HashMap<u64, u64> =
+        fast.iter().map(|chunk| (chunk.at.0.wrapping_add(chunk.size.0), chunk.at.0)).collect();
+    let mut joined = Bytes(0);
+    let mut end = top;
+    // A binned chunk that touched top would be part of it, so each has a chunk of a fastbin behind it: the list is finite.
+    while let Some(start) = fast.get(&end).copied().filter(|start| *start < end && heap.contains(Avma(*start))) {
+        end = start;
+        let Some(field) = memory.word(Avma(end + 8)) else { break };
+        if field & PREV_INUSE != 0 {
+            continue;
+        }
+        let before = memory.word(Avma(end)).and_then(|size| end.checked_sub(size & !FLAGS));
+        let Some(binned) = before.filter(|start| *start < end && heap.contains(Avma(*start))) else { break };
+        joined += whole_pages(pages, binned, end, FREE_CHUNK_FIELDS);
+        end = binned;
+    }
+    joined
+}

@@ -281,7 +281,7 @@ pub struct InFlight {
     pub operation: Operation,
     pub start: u64,
     pub bytes: u64,
-    /// Where a remap moves the range to; 0 otherwise.
+    /// Where a remap moves the range to, and how long it is there; both 0 of any other operation.
     pub new_start: u64,
     pub new_bytes: u64,
 }
@@ -348,12 +348,14 @@ impl<'a> VmaMap<'a> {
             5 => Operation::Restore,
             _ => return None,
         };
+        // Only a remap writes these two words: later on they are still the last one's.
+        let of_remap = |i| if operation == Operation::Remap { self.word(0, i) } else { 0 };
         Some(InFlight {
             operation,
             start: self.word(0, header::OP_START),
             bytes: self.word(0, header::OP_BYTES),
-            new_start: self.word(0, header::OP_NEW_START),
-            new_bytes: self.word(0, header::OP_NEW_BYTES),
+            new_start: of_remap(header::OP_NEW_START),
+            new_bytes: of_remap(header::OP_NEW_BYTES),
         })
     }
 
@@ -509,29 +511,4 @@ impl Iterator for Entries<'_> {
         }
         Some(whole)
     }
-}
-
-/// Copies of a live map until one is of a single moment, at most `tries` times. `copy` fills the buffer from the region's
-/// beginning and says how much it got. Returns the bytes to read and whether they are of one moment; if not, the walk
-/// still ends and its sums are still of disjoint ranges, but ranges that changed meanwhile can be missing.
-pub fn copy_consistent(
-    buffer: &mut [u8],
-    tries: u32,
-    mut copy: impl FnMut(&mut [u8]) -> usize,
-) -> Result<(VmaMap<'_>, bool), Unreadable> {
-    let mut head = [0; BLOCK];
-    let mut got = 0;
-    let mut settled = false;
-    for _ in 0..tries.max(1) {
-        let n = copy(&mut head).min(BLOCK);
-        let before = VmaMap::new(&head[..n])?;
-        let (seq, wanted) = (before.seq(), before.used().min(buffer.len() as u64) as usize);
-        got = copy(&mut buffer[..wanted]).min(wanted);
-        let n = copy(&mut head).min(BLOCK);
-        settled = seq & 1 == 0 && got == wanted && VmaMap::new(&head[..n])?.seq() == seq;
-        if settled {
-            break;
-        }
-    }
-    VmaMap::new(&buffer[..got]).map(|map| (map, settled))
 }

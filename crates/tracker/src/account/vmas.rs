@@ -102,6 +102,13 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.tree.region.header().get(header::LOST_BYTES)
     }
 
+    /// New books begin: what could not be booked in the old ones is nothing of theirs.
+    pub fn forget_losses(&mut self) {
+        let head = self.tree.region.header();
+        self.tree.region.put(head, header::LOST_OPS, 0);
+        self.tree.region.put(head, header::LOST_BYTES, 0);
+    }
+
     /// The entry that holds `address`. A mapping can be several entries.
     pub fn lookup(&self, address: u64) -> Option<Vma> {
         let leaf = self.tree.peek(address);

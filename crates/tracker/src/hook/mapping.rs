@@ -83,10 +83,6 @@ fn settle(segment: Segment) {
     // SAFETY: called by the holder of the lock, or at boot.
     if let Some(b) = unsafe { &*BOOK.0.get() } {
         segment.section(Section::Vmap).used.store(b.used(), Release);
-        let lost = b.lost_ops();
-        if lost != 0 {
-            segment.set(Counter::vmap_lost, lost);
-        }
     }
 }
 
@@ -347,6 +343,9 @@ fn in_book(segment: Segment, change: impl FnOnce(&mut Book) -> Diff) {
         return segment.count(Counter::vmap_lost, 1);
     };
     let diff = change(b);
+    if diff.lost != 0 {
+        segment.count(Counter::vmap_lost, 1);
+    }
     let h = segment.header();
     if diff.reserved != 0 {
         raise(&h.reserved_bytes, &h.peak_reserved_bytes, diff.reserved);
@@ -842,4 +841,48 @@ pub fn abandon_after_fork() {
     // SAFETY: one thread.
     unsafe { *BOOK.0.get() = None };
     LOCK.store(0, Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::categories;
+    use plimsoll_segment::FILE_BYTES;
+
+    const ROOM: usize = 64 << 10;
+
+    /// Whatever the reason, each operation that is in no map is counted once.
+    #[test]
+    fn losses_of_the_map_and_of_the_handlers_add_up() {
+        let base = os::private(FILE_BYTES).expect("address space");
+        // SAFETY: a zeroed writable mapping of that size, never unmapped.
+        let segment = unsafe { Segment::at(base as usize) };
+        segment.header().composition.store(2, Relaxed);
+        assert!(segment.populate_start() && categories::init(segment) && segment.grow(Section::Vmap, ROOM));
+        // SAFETY: a zeroed region; no other unit test has a map.
+        unsafe { *BOOK.0.get() = Book::create(region(segment), ROOM, grow) };
+        let mut next = 1 << 32;
+        let mut map = || {
+            next += 2 << 12;
+            let attributes = Attributes::new(0, categories::EARLY, Kind::Anonymous, 3, 0);
+            Operation::Map { start: next, bytes: 1 << 12, attributes, placement: Placement::Chosen }
+        };
+        let counted = |c: Counter| segment.header().values[c as usize].load(Relaxed);
+        // SAFETY: this thread has the lock, or nobody else has.
+        let in_map = || unsafe { (*BOOK.0.get()).as_ref() }.expect("the map").lost_ops();
+
+        assert!(lock(segment, 0));
+        (0..DEFERRED + 6).for_each(|_| defer(segment, map()));
+        unlock(segment);
+        assert_eq!((counted(Counter::vmap_deferred), counted(Counter::vmap_lost)), (DEFERRED as u64, 6 + in_map()));
+
+        assert!(lock(segment, 0));
+        (0..ROOM / 8).for_each(|_| book(segment, map()));
+        unlock(segment);
+        assert!(in_map() > 0, "so many mappings have no room");
+        assert_eq!(counted(Counter::vmap_lost), 6 + in_map());
+
+        before::forget(segment);
+        assert_eq!(in_map(), 0);
+    }
 }

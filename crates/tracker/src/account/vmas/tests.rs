@@ -535,6 +535,20 @@ fn an_operation_in_flight_is_named() {
     book.map(BASE, 8192, Attributes::new(1, 2, Kind::Anonymous, 3, 9), Placement::Chosen, |_| ());
     WATCH.set(None);
     assert!(seen.borrow().0 > 2 && seen.borrow().1 > 2, "{:?}", seen.borrow());
+
+    // Only a remap goes anywhere: what it has left in the header is not the next operation's.
+    let destinations = std::rc::Rc::new(RefCell::new(Vec::new()));
+    let watched = destinations.clone();
+    WATCH.set(Some(Box::new(move |bytes| {
+        let op = VmaMap::new(bytes).expect("a map").in_flight();
+        watched.borrow_mut().extend(op.map(|op| (op.operation, op.new_start, op.new_bytes)));
+    })));
+    let to = BASE + (1 << 20);
+    book.remap(Remap { old: BASE, old_bytes: 8192, new: to, new_bytes: 4096, keeps_old: false }, |_| ());
+    book.unmap(to, 4096, |_| (), |_| ());
+    WATCH.set(None);
+    destinations.borrow_mut().dedup();
+    assert_eq!(*destinations.borrow(), [(Operation::Remap, to, 4096), (Operation::Unmap, 0, 0)]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use crate::account::vmas::Placement;
 use crate::boot;
 use crate::stack::code;
 use crate::sys::{libc, os};
+use core::ops::Range;
 use plimsoll_segment::vmap::{Attributes, Vma};
 use plimsoll_segment::{CALLER_EARLY, FILE_BYTES};
 
@@ -18,6 +19,10 @@ pub fn forget(segment: Segment) {
     let held = lock(segment, 0);
     if held {
         book(segment, Operation::Unmap { start: 4096, bytes: END - 4096 });
+        // SAFETY: the lock is held.
+        if let Some(b) = unsafe { &mut *BOOK.0.get() } {
+            b.forget_losses();
+        }
         unlock(segment);
     }
 }
@@ -58,8 +63,8 @@ pub fn take_in(segment: Segment) {
     unlock(segment);
 }
 
-/// Takes the stack of a thread that was there before the attach out of the map: the mapping that holds `here`, if the
-/// thread pointer lies in it too, and the inaccessible one below. Answers the guard's low end, the stack's ends.
+/// Takes the stack of a thread that was there before the attach out of the map: what [`glibc_stack`] finds of the mapping
+/// that holds `here`, and the inaccessible one below. Answers the guard's low end, the stack's ends.
 pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
     let segment = Segment::current().filter(|_| boot::is_late())?;
     if !lock(segment, &raw const here as usize) {
@@ -68,19 +73,38 @@ pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usiz
     // SAFETY: the lock is held.
     let found = unsafe { (*BOOK.0.get()).as_ref() }.and_then(|b| {
         let early = |v: &Vma| v.attributes().category() == EARLY;
-        let vma = b.lookup(here as u64).filter(early)?;
-        let holds = (vma.start as usize..vma.end as usize).contains(&pointer) && vma.attributes().committed();
+        let vma = b.lookup(here as u64).filter(|v| early(v) && v.attributes().committed())?;
         let guard = b.lookup(vma.start - 1).filter(|g| early(g) && !g.attributes().committed());
-        let low = guard.map_or(vma.start, |g| g.start);
-        // glibc puts the descriptor at the high end; a stack of the program's own may lie in any mapping.
-        let at_end = vma.end as usize - pointer < 64 << 10;
-        (holds && at_end).then_some((low as usize, vma.start as usize, vma.end as usize))
+        glibc_stack(vma.start as usize..vma.end as usize, guard.map(|g| g.start as usize), pointer)
     });
     if let Some((guard, _, high)) = found {
         book(segment, Operation::Unmap { start: guard, bytes: high - guard });
     }
     unlock(segment);
     found
+}
+
+/// The stack that ends with the descriptor at `pointer`, where glibc puts it: guard's low end, stack's ends. What lies above
+/// it in the same entry of the map is a neighbour (the map joins what is alike). A stack of the program's own may lie in any
+/// mapping: where more follows, the guard below has to say that this one begins here.
+fn glibc_stack(mapping: Range<usize>, guard: Option<usize>, pointer: usize) -> Option<(usize, usize, usize)> {
+    if !mapping.contains(&pointer) {
+        return None;
+    }
+    let high = if mapping.end - pointer < 64 << 10 { mapping.end } else { (pointer + 4095) & !4095 };
+    (high == mapping.end || guard.is_some()).then_some((guard.unwrap_or(mapping.start), mapping.start, high))
+}
+
+#[cfg(test)]
+#[test]
+fn a_stack_ends_with_its_descriptor_also_where_the_map_joined_a_neighbour_to_it() {
+    const MIB: usize = 1 << 20;
+    let (low, guard, tls) = (8 * MIB, 8 * MIB - 4096, 9 * MIB - 0x940);
+    assert_eq!(glibc_stack(low..9 * MIB, Some(guard), tls), Some((guard, low, 9 * MIB)));
+    assert_eq!(glibc_stack(low..9 * MIB, None, tls), Some((low, low, 9 * MIB)));
+    assert_eq!(glibc_stack(low..15 * MIB, Some(guard), tls), Some((guard, low, 9 * MIB)));
+    assert_eq!(glibc_stack(low..15 * MIB, None, tls), None);
+    assert_eq!(glibc_stack(low..9 * MIB, Some(guard), 9 * MIB), None);
 }
 
 /// Lines of /proc/PID/maps (proc(5)): `start-end perms offset dev inode   name`.

@@ -124,6 +124,8 @@ pub struct ProcessFacts {
     pub threads: u64,
     /// Of the tracker, ns since 1970.
     pub start_ns: u64,
+    /// When these books began, ns since 1970: with the last attach, else with the tracker.
+    pub since_ns: u64,
     /// Between the tracker's start and the snapshot (or the orderly end).
     pub up_ns: Option<u64>,
 }
@@ -293,7 +295,7 @@ impl Books {
             2 => Mode::Exact,
             _ => Mode::Sampled,
         };
-        books.process = process(segment, end);
+        books.process = process(segment, end, &clock);
         books.modules = segment.modules.iter().map(module).collect();
         books.categories = segment.categories.iter().map(|c| category(c, head.composition, &clock)).collect();
         if books.categories.is_empty() {
@@ -468,7 +470,7 @@ fn module(facts: &ModuleFacts) -> Module {
     }
 }
 
-fn process(segment: &Segment, end_boottime_ns: u64) -> ProcessFacts {
+fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFacts {
     let head = &segment.head;
     let mut words = segment.command.iter().map(|word| String::from_utf8_lossy(word).into_owned());
     ProcessFacts {
@@ -491,6 +493,7 @@ fn process(segment: &Segment, end_boottime_ns: u64) -> ProcessFacts {
         },
         threads: 0,
         start_ns: head.start_realtime_ns,
+        since_ns: clock.real(segment.begun_ns()),
         up_ns: end_boottime_ns.checked_sub(head.start_boottime_ns).filter(|&up| up > 0),
     }
 }

@@ -85,6 +85,8 @@ struct Process {
     allocator: String,
     threads: u64,
     start: String,
+    #[serde(default)]
+    since: Option<String>,
     up_ns: Option<u64>,
 }
 
@@ -254,6 +256,7 @@ fn report<'a, S>(
             allocator: process.allocator.into(),
             threads: process.threads,
             start: moment(process.start_ns),
+            since: Some(moment(process.since_ns)),
             up_ns: process.up_ns,
         },
         state: if books.life == Life::Live { "live" } else { "dead" }.into(),
@@ -483,6 +486,7 @@ fn process(p: Process) -> ProcessFacts {
         allocator: ALLOCATORS.into_iter().find(|a| *a == p.allocator).unwrap_or("unknown"),
         threads: p.threads,
         start_ns: parse_moment(&p.start).unwrap_or(0),
+        since_ns: parse_moment(p.since.as_ref().unwrap_or(&p.start)).unwrap_or(0),
         up_ns: p.up_ns,
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use plimsoll_observer::books::Books;
 use plimsoll_observer::profile::{By, Column, Entry, Focused, FrameId, Kind, Profile, Unit, Value};
 use plimsoll_observer::sites::{self, Detail, Sites};
+use plimsoll_observer::source::segment::Life;
 
 use crate::profile::{amount, called_at, error, moments_words};
 use crate::words::{self, count, counted, cut, duration, printable};
@@ -54,7 +55,9 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         let category = |e: &Entry| e.labels.category.map_or(String::new(), |c| cut(profile.name_at(c), 60));
         if profile.frames_of(stack).is_empty() {
             // Of each category: what no stack is known of has nothing else in common.
-            for (entry, values) in members.iter().filter(|(_, v)| v[choice.column].amount != 0) {
+            let mut members: Vec<_> = members.iter().filter(|(_, v)| v[choice.column].amount != 0).collect();
+            members.sort_by_key(|(_, v)| std::cmp::Reverse(v[choice.column].amount));
+            for (entry, values) in members {
                 writeln!(out, "{}  {}, no stack", table.line(values), category(entry))?;
             }
             continue;
@@ -79,9 +82,13 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     }
     writeln!(out, "{}  total", table.line(&total))?;
     if books.mode == plimsoll_observer::books::Mode::Sampled {
+        let exact = match books.life {
+            Life::Live => format!("attach {} --sites exact", books.process.pid),
+            _ => "run --sites exact".into(),
+        };
         writeln!(
             out,
-            "\nFigures of sites are estimated from samples (± is half the 95 % interval); those of categories, callers and the\ntotal are counted. Exact sites: plimsoll run --sites exact."
+            "\nFigures of sites are estimated from samples (± is half the 95 % interval); those of categories, callers and the\ntotal are counted. Exact sites: plimsoll {exact}."
         )?;
     }
     for gap in &profile.gaps {

@@ -51,14 +51,19 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         (Runtime::HotSpot, Some(version)) => format!("HotSpot {} on ", printable(version)),
         (Runtime::NativeImage, _) => "native image on ".into(),
     };
+    // Its books know nothing of how long it ran before.
+    let attached = books.counter("attaches") > 0;
     let how_long = match books.life {
+        Life::Killed if attached => "tracked at least",
+        _ if attached => "tracked",
         Life::Live => "up",
         Life::Exited => "ran",
         Life::Detached => "tracked",
         // Nobody noted the moment of the kill.
         Life::Killed => "ran at least",
     };
-    let up = process.up_ns.map(|up| format!("   {how_long} {}", duration(up)));
+    let long = process.up_ns.map(|up| if attached { books.time_ns.saturating_sub(process.since_ns) } else { up });
+    let up = long.map(|long| format!("   {how_long} {}", duration(long)));
     writeln!(out, "{}   pid {}   {state}{}", cut(&command, 100), process.pid, up.unwrap_or_default())?;
     writeln!(
         out,
@@ -80,7 +85,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out, "  peak       {peak}")?;
     writeln!(out, "  mapped     {} committed of {} reserved", total.committed, total.reserved)?;
     let churn = format!("{} blocks, {}", count(total.cumulative_count), total.cumulative);
-    writeln!(out, "  allocated  {churn} since {}", moment_text(process.start_ns))
+    writeln!(out, "  allocated  {churn} since {}", moment_text(process.since_ns))
 }
 
 fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {

@@ -112,10 +112,19 @@ fn a_hundred_rounds_under_load_lose_and_leak_nothing() {
     for jdk in jdks() {
         let mut java = jdk.start("rounds", &[]);
         let (mut exercised, mut settled, mut open) = (0, [0; 4], vec![]);
+        let mut began = String::new();
         let modes = ["sampled", "exact"];
         for n in 0..100 {
             let (log, report) = round(&mut java, modes[n % 2], n < 3);
             assert_eq!(counter(&report, "attaches"), n as u64 + 1);
+            let since = report["process"]["since"].as_str().expect("a moment").to_owned();
+            assert!(since > began, "round {n}: books since {since}, the last ones since {began}");
+            began = since;
+            if n == 1 {
+                let text = java.done(&["report", &java.pid()]);
+                let told = text.contains("   live   tracked ") && !text.contains("   up ");
+                assert!(told && text.contains(&format!(" since {}", began[..19].replace('T', " "))), "{text}");
+            }
             assert!(counter(&report, "unknown_frees") > 0, "blocks from before are freed in every round");
             exercised += log.unsafe_.0 + log.pointers.0 + log.inflaters + log.jni.0;
             if n == 2 {

@@ -241,10 +241,10 @@ fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
     by
 }
 
-/// The mode in force since the start is one that sampled all blocks: within a second, which boot may take.
+/// The mode in force since the books began is one that sampled all blocks: within a second, which boot may take.
 fn times(segment: &Segment) -> Times {
     let head = &segment.head;
-    let from_start = head.in_force_ns <= head.start_boottime_ns.saturating_add(1_000_000_000);
+    let from_start = head.in_force_ns <= segment.begun_ns().saturating_add(1_000_000_000);
     if head.mode != 0 && from_start { Times::Whole } else { Times::Parts }
 }
 

@@ -123,6 +123,11 @@ impl Segment {
         self.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }
 
+    /// When these books began: a later attach begins new ones in the same segment.
+    pub fn begun_ns(&self) -> u64 {
+        self.head.start_boottime_ns.max(self.counter("attached_ns"))
+    }
+
     /// The caller that an entry of `callers` counts for: a site's blocks are its caller's too.
     pub fn caller_of(&self, index: usize) -> usize {
         sites::caller_of(&self.callers, index)

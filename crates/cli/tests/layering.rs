@@ -87,6 +87,7 @@ fn sources(name: &str) -> BTreeMap<String, String> {
 const UNSAFE: &[&str] = &[
     "crates/category/src/lib.rs",
     "crates/cli/src/sys.rs",
+    "crates/observer/src/source/hotspot/peer.rs",
     "crates/observer/src/source/proc/scan.rs",
     "crates/preload/src/lib.rs",
     "crates/tracker/src/account/blocks.rs",

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fixture::{Explained, Fixture, root, scratch};
+use crate::fixture::{Explained, Fixture, explain, is_root, root, scratch, skip};
 use crate::jdks::{Jdk, javac, jdks};
 
 const MIB: u64 = 1 << 20;
@@ -84,7 +84,7 @@ fn pools_that_multiply_are_named_with_their_full_names() {
 fn a_limit_below_flags_and_native_memory_is_no_leak() {
     for_each_jdk("limit too low", |jdk| {
         let fixture = java(jdk, &["-Xmx256m"], "HeapFull", &[]);
-        let explained = crate::fixture::explain(fixture.pid(), &["--limit", &(280 * MIB).to_string()]);
+        let explained = explain(fixture.pid(), &["--limit", &(280 * MIB).to_string()]);
         let verdict = explained.verdict("limit-near");
         assert!(verdict["evidence"].to_string().contains("without any leak"), "{verdict:#}");
         assert!(verdict["remedies"].to_string().contains("-Xmx"), "{verdict:#}");
@@ -104,5 +104,46 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
         signal("-CONT");
         assert!(explained.gaps().contains(&"hotspot"), "{:?}", explained.gaps());
         assert!(began.elapsed().as_secs() < 60);
+    });
+}
+
+/// Two containers with one /tmp: each VM is process 1 inside, so both have the same name for their socket there.
+#[test]
+fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
+    if !is_root() {
+        return skip("two VMs with one /tmp", "needs root");
+    }
+    for_each_jdk("one /tmp", |jdk| {
+        let started = |first: Option<u32>, heap: &str| {
+            let mut command = Command::new(if first.is_some() { "nsenter" } else { "unshare" });
+            match first {
+                Some(pid) => command.args([&format!("--mount=/proc/{pid}/ns/mnt"), "unshare", "--pid"]),
+                None => command.args(["--mount", "--pid"]),
+            };
+            let own_tmp = if first.is_some() { "" } else { "mount -t tmpfs none /tmp; " };
+            command.args(["--fork", "--kill-child", "sh", "-c", &format!("{own_tmp}exec \"$@\""), "sh"]);
+            command.arg(jdk.home.join("bin/java")).args(["-XX:-UsePerfData", heap, "-cp"]).arg(classes());
+            let fixture = Fixture::run(command.arg("HeapFull"));
+            let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", fixture.pid())).unwrap();
+            (fixture, children.trim().parse::<u32>().unwrap())
+        };
+        // Both before either is asked: a VM that starts removes the socket that it finds in its place.
+        let (first, first_vm) = started(None, "-Xmx200m");
+        let (_second, second_vm) = started(Some(first_vm), "-Xmx300m");
+        assert!(!explain(first_vm, &[]).gaps().contains(&"hotspot"));
+        let explained = explain(second_vm, &[]);
+        assert!(
+            explained.0["gaps"].to_string().contains(&format!("process {first_vm}'s")),
+            "{:#}",
+            explained.0["gaps"]
+        );
+        assert_eq!(explained.0["process"]["runtime_version"], serde_json::Value::Null, "the other one's");
+        // And the first one's place was not taken.
+        assert!(!explain(first_vm, &[]).gaps().contains(&"hotspot"));
+        drop(first);
+        // Its socket lives until the last of its threads has ended.
+        let asked = || !explain(second_vm, &[]).gaps().contains(&"hotspot");
+        let comes = (0..600).any(|_| asked() || (std::thread::sleep(std::time::Duration::from_millis(50)), false).1);
+        assert!(comes, "a dead VM's socket is no obstacle");
     });
 }

@@ -17,6 +17,7 @@
 mod attach;
 mod direct;
 mod nmt;
+mod peer;
 mod perfdata;
 mod printed;
 mod read;

@@ -19,6 +19,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::attach::{self, BAD_VERSION, Reply, Version};
+use super::peer;
 use super::perfdata::PerfData;
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
@@ -41,6 +42,8 @@ pub enum Mute {
     /// It doesn't catch SIGQUIT (-Xrs, or it is just starting): sending one would end it.
     SignalNotCaught,
     Silent(Duration),
+    /// The socket of its name is another process's (0: one that can't be seen from here).
+    Elsewhere(u32),
     Failed(String),
 }
 
@@ -54,13 +57,22 @@ impl std::fmt::Display for Mute {
             Mute::Silent(after) => {
                 write!(f, "it didn't answer within {:.1} s: it hangs, or waits for a safepoint", after.as_secs_f64())
             }
+            Mute::Elsewhere(listener) => {
+                let whose = match listener {
+                    0 => "a process's in another container".to_owned(),
+                    pid => format!("process {pid}'s"),
+                };
+                write!(f, "its attach socket's place is taken: /tmp is shared, and the socket there is {whose}")
+            }
             Mute::Failed(why) => write!(f, "{why}"),
         }
     }
 }
 
 pub fn perfdata(target: &Target, vmas: &[Vma]) -> Option<PerfData> {
-    let path = vmas.iter().map(|vma| vma.name.as_str()).find(|name| name.contains("/hsperfdata_"))?;
+    // Where VMs share a /tmp, another one's file may have taken the place of a deleted one.
+    let own = vmas.iter().filter(|vma| !vma.deleted);
+    let path = own.map(|vma| vma.name.as_str()).find(|name| name.contains("/hsperfdata_"))?;
     let mut bytes = Vec::new();
     File::open(target.path(path)).ok()?.take(LARGEST_PERFDATA).read_to_end(&mut bytes).ok()?;
     PerfData::parse(&bytes)
@@ -100,6 +112,7 @@ pub fn owner(target: &Target) -> Option<u32> {
 
 /// A VM whose attach listener is up.
 pub struct Vm {
+    pid: u32,
     socket: PathBuf,
     version: Version,
     /// Set once the VM hung up on this process's own user: the target's, to be taken on for the connection.
@@ -129,7 +142,11 @@ impl Vm {
         }
         let socket = target.path(&format!("/tmp/.java_pid{}", status.namespaced_pid));
         let owner = (status.effective_uid, status.effective_gid);
-        let vm = Vm { socket, version: Version::One, identity: None, owner, patience };
+        let vm = Vm { pid: target.pid(), socket, version: Version::One, identity: None, owner, patience };
+        // Woken, the VM would make the socket anew in the other's place, who could never be asked again.
+        if let Some(stranger) = connect(&vm.socket).ok().and_then(|stream| stranger(&stream, vm.pid)) {
+            return Err(Mute::Elsewhere(stranger));
+        }
         if !vm.listens() {
             vm.wake(target, &status, perfdata)?;
         }
@@ -140,7 +157,7 @@ impl Vm {
         let answers = || match connect(&self.socket) {
             // Others are waiting for their turn.
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-            Ok(_) => true,
+            Ok(stream) => stranger(&stream, self.pid).is_none(),
         };
         fs::metadata(&self.socket).is_ok_and(|file| file.file_type().is_socket()) && answers()
     }
@@ -230,6 +247,9 @@ impl Vm {
             thread::sleep(Duration::from_millis(5));
         };
         let mut stream = stream.map_err(|error| format!("the attach socket can't be reached: {error}"))?;
+        if let Some(other) = stranger(&stream, self.pid) {
+            return Err(Mute::Elsewhere(other).to_string());
+        }
         let mut bytes = Vec::new();
         let spoken = (|| {
             stream.set_write_timeout(Some(self.patience.command))?;
@@ -275,6 +295,14 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     Ok(stream)
+}
+
+/// Who listens there, if it isn't `pid`: containers that share a /tmp have each a process 1. Not to be told where /proc is another PID
+/// namespace's.
+fn stranger(stream: &UnixStream, pid: u32) -> Option<u32> {
+    let listener = peer::listener(stream.as_fd()).filter(|listener| *listener != pid)?;
+    let own = fs::read_link("/proc/self").ok()?;
+    (own.to_str() == Some(&std::process::id().to_string())).then_some(listener)
 }
 
 /// As another user, which only root can: a VM in a user namespace sees our root as nobody (SO_PEERCRED is translated).

@@ -208,3 +208,26 @@ fn blocks_from_before_an_attach_are_told_from_those_since() {
         assert!(found >= before * 97 / 100 && found <= before + 24 * MIB, "{found} {before} {case}");
     }
 }
+
+/// The README's first screen.
+#[test]
+fn workers_that_deflated_all_together() {
+    everywhere("Arenas", &["-Xmx256m"], &[], |case, fixture, explained| {
+        has(case, explained, &["arena-retention"]);
+        let trimmable = |of: &Explained| {
+            of.0["arenas"].as_array().unwrap().iter().map(|a| a["trimmable_bytes"].as_u64().unwrap()).sum::<u64>()
+        };
+        let promised = trimmable(explained);
+        assert!(promised > 100 * MIB, "{case}: {promised}");
+        // The verdict's first remedy, as it is printed.
+        let remedy = explained.verdict("arena-retention")["remedies"][0]["how"].as_str().unwrap();
+        assert_eq!(remedy, format!("jcmd {} System.trim_native_heap", fixture.pid()));
+        let jdk = jdks().iter().find(|jdk| case.contains(&format!("on {} ", jdk.major))).expect("its JDK");
+        let jcmd = Command::new(jdk.home.join("bin/jcmd")).args(remedy.split(' ').skip(1)).output().expect("jcmd");
+        assert!(jcmd.status.success(), "{case}: {}", String::from_utf8_lossy(&jcmd.stdout));
+        let after = fixture.explained();
+        let saved = explained.line("glibc-retained").saturating_sub(after.line("glibc-retained"));
+        assert!(saved.abs_diff(promised) * 100 <= promised * 3, "{case}: {promised} promised, {saved} saved");
+        assert!(trimmable(&after) * 20 <= saved, "{case}: nothing is promised twice: {}", trimmable(&after));
+    });
+}

@@ -268,6 +268,11 @@ impl<W: Write> Page<'_, W> {
                 notes.push(format!("{} since", signed(change)));
             }
         }
+        if self.snapshot.smaps_refused
+            && let [kind] = line.children.as_slice()
+        {
+            return kind.name.clone();
+        }
         match line.id {
             LineId::JavaHeap => {
                 if let Some(heap) = self.snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref()) {
@@ -304,10 +309,13 @@ impl<W: Write> Page<'_, W> {
                 let is_large = line.resident.percent_of(self.ledger.rss) >= LARGE;
                 if line.id == LineId::OtherAnonymous && is_large && !self.snapshot.vmas.is_empty() {
                     let is_tracked = self.ledger.resident(LineId::Tracker) > Bytes(0);
+                    let vm_is_mute =
+                        self.snapshot.hotspot.is_some() && self.ledger.resident(LineId::JavaHeap) == Bytes(0);
                     let pid = self.snapshot.process.pid;
-                    notes.push(match is_tracked {
-                        true => format!("its own mmap: plimsoll report {pid} --by site tells the calls"),
-                        false => "its own mmap: plimsoll run tells the calls".to_owned(),
+                    notes.push(match (vm_is_mute, is_tracked) {
+                        (true, _) => "the Java heap among it: the VM was not heard".to_owned(),
+                        (false, true) => format!("its own mmap: plimsoll report {pid} --by site tells the calls"),
+                        (false, false) => "its own mmap: plimsoll run tells the calls".to_owned(),
                     });
                 }
                 if line.id == LineId::ImageHeap && self.snapshot.unpacked.is_some() {

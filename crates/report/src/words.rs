@@ -1,5 +1,7 @@
 //! How figures and foreign words are put: counts with separators, moments, and names that can't move the cursor.
 
+pub use plimsoll_observer::units::{count, counted};
+
 /// Text of a target (command, path, symbol, thread name) as a terminal may see it: control bytes, C1 codes and the
 /// bidirectional overrides are escaped. Everything else stays as it is.
 pub fn printable(text: &str) -> String {
@@ -26,24 +28,6 @@ pub fn cut(text: &str, width: usize) -> String {
         n if n <= width => text,
         _ => text.chars().take(width.saturating_sub(1)).chain(['…']).collect(),
     }
-}
-
-/// `1234567` → `1,234,567`.
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// `1 thread`, `2,000 threads`.
-pub fn counted(n: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 /// `3 d 4 h`, `4 h 2 min`, `2 min 5 s`, `5.3 s`, `12 ms`: the two largest units.

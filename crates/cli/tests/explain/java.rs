@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fixture::{Explained, Fixture, explain, is_root, root, scratch, skip};
+use crate::fixture::{Explained, Fixture, explain, is_root, root, run, scratch, skip};
 use crate::jdks::{Jdk, javac, jdks};
 
 const MIB: u64 = 1 << 20;
@@ -101,8 +101,10 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
         signal("-STOP");
         let began = std::time::Instant::now();
         let explained = fixture.explained();
+        let text = String::from_utf8(run(fixture.pid(), &[]).stdout).expect("UTF-8");
         signal("-CONT");
         assert!(explained.gaps().contains(&"hotspot"), "{:?}", explained.gaps());
+        assert!(!text.contains("its own mmap") && text.contains("the Java heap among it"), "{text}");
         assert!(began.elapsed().as_secs() < 60);
     });
 }

@@ -70,7 +70,7 @@ fn a_deleted_file_that_is_still_mapped_is_said_to_be_deleted() {
     let explained = fixture.explained();
     explained.line_is("mapped-files", fixture.truth("mapped"));
     let evidence = explained.verdict("mapped-file-growth")["evidence"].to_string();
-    assert!(evidence.contains("1 mappings") && evidence.contains("deleted files"), "{evidence}");
+    assert!(evidence.contains("1 mapping of deleted files"), "{evidence}");
 }
 
 #[test]

@@ -120,13 +120,13 @@ fn another_user_s_process_has_gaps_and_a_sum() {
     // By cp: while we write a file ourselves, a child that another test forks has it open for writing too, and until its
     // own exec the kernel refuses to run it (ETXTBSY).
     assert!(Command::new("cp").arg(PLIMSOLL).arg(&copy).status().unwrap().success());
-    let output = Command::new(&copy)
-        .args(["explain", &fixture.pid().to_string(), "--format", "json"])
-        .uid(65534)
-        .gid(65534)
-        .output();
+    let as_nobody = |format: &str| {
+        let mut command = Command::new(&copy);
+        command.args(["explain", &fixture.pid().to_string(), "--format", format]).uid(65534).gid(65534).output()
+    };
+    let (output, text) = (as_nobody("json"), as_nobody("text"));
     std::fs::remove_file(&copy).unwrap();
-    let output = output.unwrap();
+    let (output, text) = (output.unwrap(), String::from_utf8(text.unwrap().stdout).unwrap());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let json = String::from_utf8_lossy(&output.stdout);
     assert!(json.contains(&format!("sudo plimsoll explain {} ", fixture.pid())), "what to type can be pasted: {json}");
@@ -134,6 +134,8 @@ fn another_user_s_process_has_gaps_and_a_sum() {
     explained.adds_up();
     assert!(explained.gaps().contains(&"proc"), "{:?}", explained.gaps());
     assert!(explained.0["rss_bytes"].as_u64().unwrap() >= fixture.truth("live"));
+    // What stands in a line that has all of a kind is said beside it.
+    assert!(text.contains("all files, libraries too"), "{text}");
     assert!(!explained.verdicts().contains(&"healthy"), "too little is known to say so");
 }
 

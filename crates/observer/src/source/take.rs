@@ -124,6 +124,10 @@ impl Reader<'_> {
         let mut readings = Vec::new();
         let mut gaps = Vec::new();
         snapshot.threads = proc::read_threads(target, snapshot.process.contained, &mut gaps);
+        // A VM that was asked for the first time has its attach listener since: one number everywhere.
+        if !snapshot.threads.is_empty() {
+            snapshot.process.thread_count = snapshot.threads.len() as u64;
+        }
         let began = since.elapsed();
         let mappings = proc::read_mappings(target, &mut gaps);
         readings.push(Reading { source: Source::Proc, began, took: mappings.took });

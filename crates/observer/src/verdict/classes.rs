@@ -4,7 +4,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use crate::units::{Bytes, count, counted};
 
 const FLOOR: Bytes = Bytes::mib(64);
 const PERCENT: f64 = 20.0;
@@ -20,7 +20,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let mut evidence = vec![format!("metaspace: {} occupied of {} committed", metaspace.occupied, metaspace.committed)];
     if let (Some(loaders), Some(classes)) = (metaspace.loaders, metaspace.classes) {
-        evidence.push(format!("{classes} classes of {loaders} class loaders"));
+        evidence.push(format!("{} classes of {}", count(classes), counted(loaders, "class loader")));
     }
     let pid = case.pid();
     Some(Verdict {

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::remedies::{fewer_threads, remedy};
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use crate::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 20.0;
@@ -20,7 +20,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let mut evidence = vec![format!("{resident} resident in direct buffers and other Unsafe memory")];
     if let Some(direct) = direct {
-        let buffers = direct.count.map(|count| format!("{count} buffers of ")).unwrap_or_default();
+        let buffers = direct.count.map(|number| format!("{} of ", counted(number, "buffer"))).unwrap_or_default();
         evidence.push(format!("java.nio counts {buffers}{} in all", direct.capacity));
         if let Some(max) = direct.max {
             evidence.push(format!("-XX:MaxDirectMemorySize in force: {max}"));

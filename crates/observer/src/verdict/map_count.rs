@@ -6,7 +6,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::Owner;
-use crate::units::Bytes;
+use crate::units::{Bytes, count};
 
 const NEAR: f64 = 70.0;
 const CRITICAL: f64 = 90.0;
@@ -27,10 +27,13 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         };
         *by_owner.entry(name).or_default() += 1;
     }
-    let most = by_owner.into_iter().max_by_key(|(_, count)| *count)?;
-    let mut evidence = vec![format!("{} of them: {}", most.1, most.0)];
+    let most = by_owner.into_iter().max_by_key(|(_, number)| *number)?;
+    let mut evidence = vec![format!("{} of them: {}", count(most.1 as u64), most.0)];
     if deleted > 0 {
-        evidence.push(format!("{deleted} are of deleted files: something keeps maps of files that it has replaced"));
+        evidence.push(format!(
+            "of deleted files: {}; something keeps maps of files that it has replaced",
+            count(deleted as u64)
+        ));
     }
     let higher = limit.saturating_mul(4).max(262_144);
     Some(Verdict {
@@ -38,7 +41,9 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: if near >= CRITICAL { Severity::Critical } else { Severity::Warning },
         bytes: Bytes(0),
         summary: format!(
-            "{mappings} of at most {limit} mappings ({near:.0} %): mmap and thread creation fail at the limit, whatever memory is free"
+            "{} of at most {} mappings ({near:.0} %): mmap and thread creation fail at the limit, whatever memory is free",
+            count(mappings),
+            count(limit)
         ),
         evidence,
         saving: None,

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use crate::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 25.0;
@@ -28,7 +28,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     if deleted_count > 0 {
         evidence.push(format!(
-            "{deleted_count} mappings ({deleted_space} of address space) are of deleted files: their disk space is not free until they are unmapped"
+            "{} of deleted files ({deleted_space} of address space): their disk space is not free until they are unmapped",
+            counted(deleted_count as u64, "mapping")
         ));
     }
     Some(Verdict {

@@ -5,7 +5,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use crate::units::{Bytes, counted};
 
 /// With NMT the VM's own blocks have already left the line.
 const FLOOR: Bytes = Bytes::mib(48);
@@ -27,7 +27,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let blocks: u64 = case.glibc()?.arenas.iter().map(|arena| arena.live_count).sum();
     let mut evidence = vec![match told {
         true => format!(
-            "{live} of live malloc blocks are not in the VM's books (NMT); {blocks} blocks in the arenas in all"
+            "{live} of live malloc blocks are not in the VM's books (NMT); {} in the arenas in all",
+            counted(blocks, "block")
         ),
         false => format!("{live} of live malloc blocks; NMT is off, so the VM's own are among them"),
     }];
@@ -96,8 +97,9 @@ impl Alike {
     fn evidence(&self) -> String {
         let Alike { size, number, all } = self;
         format!(
-            "{number} blocks of {size} are {all} of it: java.nio may be keeping one for each thread that reads or writes large \
-             heap buffers (-Djdk.nio.maxCachedBufferSize=262144 stops that)"
+            "{} of {size} are {all} of it: java.nio may be keeping one for each thread that reads or writes large \
+             heap buffers (-Djdk.nio.maxCachedBufferSize=262144 stops that)",
+            counted(*number, "block")
         )
     }
 }

@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::{Effort, Remedy};
+use crate::units::count;
 
 pub fn remedy(effort: Effort, what: impl Into<String>, how: impl Into<String>, trade_off: impl Into<String>) -> Remedy {
     Remedy { what: what.into(), how: how.into(), effort, trade_off: trade_off.into() }
@@ -86,7 +87,7 @@ pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
         let known = POOLS.iter().find(|(mark, _, _)| name.contains(&mark[..mark.len().min(8)]))?;
         Some((name, number, known.1, known.2))
     })?;
-    Some(remedy(Effort::Code, format!("{what} ({number} × {name})"), how, ""))
+    Some(remedy(Effort::Code, format!("{what} ({} × {name})", count(*number as u64)), how, ""))
 }
 
 pub fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {

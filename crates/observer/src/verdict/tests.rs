@@ -154,7 +154,7 @@ fn mappings_near_the_kernel_s_limit_count_deleted_files() {
     }
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     assert_eq!(verdicts[0].id, VerdictId::MapCount);
-    assert!(verdicts[0].evidence.iter().any(|line| line.starts_with("500 are of deleted files")), "{verdicts:?}");
+    assert!(verdicts[0].evidence.iter().any(|line| line.starts_with("of deleted files: 500;")), "{verdicts:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::case::Case;
 use super::remedies::{fewer_threads, remedy};
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
-use crate::units::Bytes;
+use crate::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
 /// Fewer threads than this are nobody's leak.
@@ -24,10 +24,11 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let heavy = stacks.resident >= Bytes::mib(32) || threads >= 1000 || (threads >= 128 && share >= 25.0);
     let mut evidence = vec![
         format!(
-            "{threads} threads, {each} of stack resident in each; {} of address space is reserved for them and costs nothing",
+            "{}, {each} of stack resident in each; {} of address space is reserved for them and costs nothing",
+            counted(threads as u64, "thread"),
             stacks.reserved
         ),
-        format!("the largest pool is {number} × {pool}"),
+        format!("the largest pool is {} × {pool}", count(number as u64)),
         format!(
             "besides RSS, the kernel holds about {} for them ({KERNEL_STACK} each)",
             KERNEL_STACK.scaled(threads as u64, 1)
@@ -58,7 +59,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: if heavy { Severity::Warning } else { Severity::Note },
         bytes: stacks.resident,
         summary: format!(
-            "{threads} threads hold {} of stack: {:.0} % of RSS",
+            "{} hold {} of stack: {:.0} % of RSS",
+            counted(threads as u64, "thread"),
             stacks.resident,
             stacks.resident.percent_of(case.rss())
         ),

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 
 use plimsoll_observer::allocation::{self, Allocations, Choice};
 use plimsoll_observer::profile::{Difference, Focus, Profile};
-use plimsoll_observer::recording::sites;
+use plimsoll_observer::recording::{Sites, sites};
 use plimsoll_observer::source::jfr::Recording;
 use plimsoll_report::profile::{View, difference, html, json, svg, text as profile_text};
 use plimsoll_report::{allocation as print, words};
 
 use crate::Failure;
-use crate::output::{By, Format, to_output};
+use crate::output::{By, Format, shown, to_output};
 use crate::recording;
 use crate::report::{Stacks, drawn};
 
@@ -78,7 +78,15 @@ pub fn diff(
     format: Format,
     output: Option<&Path>,
 ) -> Result<ExitCode, Failure> {
-    if let (Some(mut before), Some(mut after)) = (own_sites(before, range)?, own_sites(after, range)?) {
+    let of_ours = (own_sites(before, range)?, own_sites(after, range)?);
+    if of_ours.0.is_some() != of_ours.1.is_some() {
+        return Err(
+            "one of them has call sites of native memory, the other allocations of Java objects: these can't be \
+                    compared"
+                .into(),
+        );
+    }
+    if let (Some(mut before), Some(mut after)) = of_ours {
         stacks.focused_profile(&mut before)?;
         stacks.focused_profile(&mut after)?;
         let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
@@ -116,8 +124,25 @@ fn difference_of(
 /// Native memory by call site, where it is a recording of ours.
 fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile>, Failure> {
     let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
-    let (from_ns, to_ns) = range.bounds(&recording, target)?;
-    Ok(sites(&recording, from_ns, to_ns))
+    let (_, to_ns) = range.bounds(&recording, target)?;
+    let shown = shown(target);
+    match sites(&recording, to_ns) {
+        Sites::Foreign => Ok(None),
+        Sites::Of(mut profile) => {
+            profile.title += &format!(", at {}", words::moment_text(profile.time_ns));
+            Ok(Some(*profile))
+        }
+        Sites::None { later_ns: Some(later), .. } => {
+            let first = words::moment_text(u64::try_from(later).unwrap_or(0));
+            Err(format!("'{shown}' has no call sites up to --to: the first are of {first}").into())
+        }
+        Sites::None { mode, .. } if mode == "untracked" => Err(format!(
+            "'{shown}' has no call sites: its process was recorded without the tracker (plimsoll record -- COMMAND starts \
+             one with it, plimsoll attach PID brings it into a JVM)"
+        )
+        .into()),
+        Sites::None { .. } => Err(format!("'{shown}' has no call sites").into()),
+    }
 }
 
 fn read(target: &Path, range: &recording::Options, stacks: &Stacks) -> Result<Allocations, Failure> {

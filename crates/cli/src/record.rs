@@ -3,7 +3,7 @@
 //! ```text
 //! each interval   smaps, status, cgroup, segment ─► ledger lines, categories, limit          `recorder`
 //! every 20 s      arenas, sites, peaks too
-//! seldom          the VM and malloc's arenas are asked whose memory it is (≤ 0.5 % of a core)
+//! seldom          the VM and malloc's arenas are asked whose memory it is (≤ 0.2 % of a core)
 //!                      └─► one instant ─► the file, whole after each                         `file`, report::jfr
 //! ```
 //! One thread and one clock: it sleeps until the next instant, a signal, or a target's end.

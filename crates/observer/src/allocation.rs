@@ -92,7 +92,14 @@ pub struct Allocations {
 impl Allocations {
     /// What to show unless somebody chose: slow paths where they were recorded, else samples.
     pub fn measure(&self) -> &'static str {
-        if self.slow_paths() == 0 && self.count(SAMPLE) > 0 { "sampled" } else { "slow_path" }
+        // Where nothing lies below the focus, what the recording has elsewhere decides.
+        let elsewhere = |column: usize| self.left_out.get(column).is_some_and(|value| value.amount > 0);
+        match (self.slow_paths() > 0, self.count(SAMPLE) > 0) {
+            (true, _) => "slow_path",
+            (false, true) => "sampled",
+            _ if elsewhere(SAMPLES) && !elsewhere(SLOW_PATHS) => "sampled",
+            _ => "slow_path",
+        }
     }
 
     pub fn slow_paths(&self) -> u64 {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 pub use growth::Growth;
 pub use range::{Bound, Range};
 pub use series::{Figures, Point, Series};
-pub use sites::sites;
+pub use sites::{Sites, sites};
 pub use verdicts::VerdictSpan;
 
 use crate::gap::{Gap, Source};
@@ -95,6 +95,26 @@ pub struct History {
     pub counts: BTreeMap<String, u64>,
     pub gaps: Vec<Gap>,
     pub more_gaps: u64,
+    /// Whose it is: one folder may have the files of several processes.
+    pids: Vec<u64>,
+}
+
+fn name_in(event: &Event<'_>, field: &str) -> String {
+    let name = event.string(field).unwrap_or_default();
+    if name.len() > LONGEST_NAME { name.chars().take(LONGEST_NAME).collect() } else { name.into_owned() }
+}
+
+/// What each category had last before the range: its live bytes and blocks.
+#[derive(Default)]
+struct Before(BTreeMap<String, [u64; 2]>);
+
+impl Before {
+    fn keep(&mut self, event: &Event<'_>) {
+        let name = name_in(event, Measure::Live.fields().1);
+        if self.0.len() < MOST_SERIES || self.0.contains_key(&name) {
+            self.0.insert(name, [Measure::Live, Measure::LiveCount].map(|of| event.u64(of.fields().2).unwrap_or(0)));
+        }
+    }
 }
 
 impl History {
@@ -119,13 +139,23 @@ impl History {
         });
         let mut left_out = 0u64;
         let mut lines = Lines::default();
-        let mut changes = std::collections::BTreeSet::new();
+        let mut verdicts = verdicts::Recorded::default();
+        let mut before = Before::default();
         let (lower, upper) = range.open_ended(from, to);
         let summary = recording.for_each(&wanted, |event| match event.name() {
             "jdk.JVMInformation" => history.jvm(event),
             "plimsoll.Target" => history.target(event),
             name => {
-                let Some(time) = event.time().filter(|time| (lower..=upper).contains(time)) else { return };
+                let Some(time) = event.time().filter(|time| *time <= upper) else { return };
+                if time < lower {
+                    // Both are written when they have changed.
+                    match name {
+                        "plimsoll.Verdict" => verdicts.enter_before(event, time),
+                        "plimsoll.Category" => before.keep(event),
+                        _ => {}
+                    }
+                    return;
+                }
                 history.end_ns = history.end_ns.max(time);
                 match name {
                     "plimsoll.Ledger" => lines.next(&mut history.series, Some(time)),
@@ -133,10 +163,7 @@ impl History {
                     _ => {}
                 }
                 if name == "plimsoll.Verdict" {
-                    if changes.len() < verdicts::MOST_CHANGES {
-                        changes.insert(time);
-                    }
-                    verdicts::enter(&mut history.verdicts, event, time);
+                    verdicts.enter(event, time);
                     return;
                 }
                 for measure in Measure::ALL.iter().filter(|measure| measure.fields().0 == name) {
@@ -148,7 +175,7 @@ impl History {
             history.to_ns = history.end_ns;
         }
         lines.next(&mut history.series, None);
-        verdicts::hold(&mut history.verdicts, &changes, history.to_ns);
+        history.verdicts = verdicts.finish(history.from_ns, history.to_ns);
         history.chunks = summary.chunks;
         history.counts = summary.counts;
         (history.gaps, history.more_gaps) = (summary.gaps, summary.more_gaps);
@@ -157,6 +184,8 @@ impl History {
             history.gaps.push(Gap::new(Source::Jfr, reason, "lines are missing"));
         }
         history.series.values_mut().for_each(Series::settle);
+        history.hold(before);
+        history.nothing_before();
         history.peaks();
         history.what_is_missing();
         let derived = verdicts::derived(&history);
@@ -166,11 +195,7 @@ impl History {
 
     fn enter(&mut self, measure: Measure, event: &Event<'_>, time: i64) -> bool {
         let (_, name, value, peak) = measure.fields();
-        let mut name =
-            if name.is_empty() { String::new() } else { event.string(name).unwrap_or_default().into_owned() };
-        if name.len() > LONGEST_NAME {
-            name = name.chars().take(LONGEST_NAME).collect();
-        }
+        let name = if name.is_empty() { String::new() } else { name_in(event, name) };
         let is_full = self.series.len() >= MOST_SERIES;
         let series = match self.series.entry((measure, name)) {
             std::collections::btree_map::Entry::Vacant(_) if is_full => return false,
@@ -185,6 +210,7 @@ impl History {
 
     fn jvm(&mut self, event: &Event<'_>) {
         let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
+        self.is_of(event.u64("pid"));
         if !self.process.runtime.is_empty() {
             return;
         }
@@ -196,7 +222,13 @@ impl History {
         };
     }
 
+    fn is_of(&mut self, pid: Option<u64>) {
+        let new = pid.filter(|pid| self.pids.len() < 8 && !self.pids.contains(pid));
+        self.pids.extend(new);
+    }
+
     fn target(&mut self, event: &Event<'_>) {
+        self.is_of(event.u64("pid"));
         let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
         self.process = ProcessFacts {
             pid: event.u64("pid"),
@@ -204,6 +236,32 @@ impl History {
             runtime: text("runtime"),
             runtime_version: text("runtimeVersion"),
         };
+    }
+
+    /// What was said before the range holds at its beginning.
+    fn hold(&mut self, before: Before) {
+        for (name, values) in before.0 {
+            for (measure, value) in [Measure::Live, Measure::LiveCount].into_iter().zip(values) {
+                if self.series.len() < MOST_SERIES || self.series.contains_key(&(measure, name.clone())) {
+                    self.series.entry((measure, name.clone())).or_default().begin(self.from_ns, value);
+                }
+            }
+        }
+    }
+
+    /// Before a line or category was there it was nothing: so the curves of our own recordings sum to their total at each
+    /// moment. (HotSpot's and Native Image's events of one moment have times of their own, and all categories.)
+    fn nothing_before(&mut self) {
+        let of = |curve: Measure| match curve {
+            Measure::Line | Measure::LineCommitted => Some(Measure::LedgerRss),
+            Measure::Live | Measure::LiveCount | Measure::Committed | Measure::Reserved => Some(Measure::TotalLive),
+            _ => None,
+        };
+        for total in [Measure::LedgerRss, Measure::TotalLive] {
+            let Some(moments) = self.one(total).map(|total| total.points().to_vec()) else { continue };
+            let curves = self.series.iter_mut().filter(|((curve, _), _)| of(*curve) == Some(total));
+            curves.for_each(|(_, series)| series.nothing_before(&moments));
+        }
     }
 
     /// What Native Image writes as events of their own belongs to the curves of the same name.
@@ -224,6 +282,12 @@ impl History {
     }
 
     fn what_is_missing(&mut self) {
+        if self.pids.len() > 1 {
+            let pids: Vec<String> = self.pids.iter().map(u64::to_string).collect();
+            let reason = format!("these are recordings of several processes: {}", pids.join(", "));
+            let gap = Gap::new(Source::Jfr, reason, "their curves are mixed");
+            self.gaps.push(gap.remedy("name one file, or a folder with those of one process"));
+        }
         if self.one(Measure::Committed).is_none()
             && self.of(Measure::Line).next().is_none()
             && self.of(Measure::Committed).next().is_none()

@@ -123,13 +123,16 @@ pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
             writeln!(out, "{name:28} {first:>10} {last:>10} {min:>10} {max:>10} {peak:>10}   {}", growth(f.growth))?;
         }
     }
-    let has_growth = sections.iter().flat_map(|section| &section.rows).any(|row| row.figures.growth.is_some());
-    match has_growth {
-        true => writeln!(
+    let growths = || sections.iter().flat_map(|section| &section.rows).map(|row| row.figures.growth);
+    writeln!(out)?;
+    if growths().any(|growth| growth.is_some()) {
+        writeln!(
             out,
-            "\ngrowth: least squares over the means of 24 equal slices of time; Student's interval, widened by the residuals' correlation"
-        )?,
-        false => writeln!(out, "\ngrowth: given from one minute and six readings on")?,
+            "growth: least squares over the means of 24 equal slices of time; Student's interval, widened by the residuals' correlation"
+        )?;
+    }
+    if growths().any(|growth| growth.is_none()) {
+        writeln!(out, "growth: given from one minute and six readings on")?;
     }
     verdicts(out, history)?;
     for gap in &history.gaps {
@@ -153,10 +156,14 @@ fn verdicts(out: &mut dyn Write, history: &History) -> io::Result<()> {
             (first, last) if first == last => last.to_string(),
             (first, last) => format!("{first} → {last}"),
         };
+        let time = match span.last_ns - span.first_ns {
+            whole if span.held_ns >= whole => String::new(),
+            _ => format!(", {} of it", duration(span.held_ns.max(0) as u64)),
+        };
         let id = printable(&span.id);
         let severity = printable(&span.severity);
         let mark = if span.severity == Severity::Note.name() { "·" } else { "!" };
-        writeln!(out, "\n{mark} {id}  {severity}, {first} to {last}, {bytes}, {how}")?;
+        writeln!(out, "\n{mark} {id}  {severity}, {first} to {last}{time}, {bytes}, {how}")?;
         writeln!(out, "  {}", printable(&span.summary))?;
         if !span.remedy.is_empty() {
             writeln!(out, "  {}", printable(&span.remedy))?;

@@ -401,7 +401,7 @@ fn growth(history: &History) -> Result<String, String> {
     let mut svg = frame(history, "Growth an hour, with its 95 % interval", height);
     let ends = |f: fn(f64, f64) -> f64| rows.iter().fold(0.0, |end, (_, g)| f(f(end, g.least), f(g.most, g.per_hour)));
     let (low, high) = (ends(f64::min), ends(f64::max));
-    let (left, right) = (LEFT + 190.0, WIDTH - 210.0);
+    let (left, right) = (LEFT + 190.0, WIDTH - 270.0);
     let x = |value: f64| left + (right - left) * (value - low) / (high - low).max(1.0);
     for (number, (name, growth)) in rows.iter().enumerate() {
         let y = TOP + 10.0 + number as f64 * 24.0;

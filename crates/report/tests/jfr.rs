@@ -3,9 +3,13 @@
 #[path = "jfr/reader.rs"]
 mod reader;
 
+use plimsoll_observer::books::{Books, Category, Figures};
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::{Avma, Bytes};
+use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
-use plimsoll_report::jfr::{Frame, FrameKind, Recording, Stack, Store};
+use plimsoll_report::jfr::{Frame, FrameKind, Instant, Recording, Stack, Store, Target, Told};
 use reader::{Read, Value, read};
 use std::collections::BTreeMap;
 use std::{fs, io};
@@ -243,6 +247,68 @@ fn what_is_written_is_read_back() {
     assert_eq!(of("plimsoll.Arena").long("address"), 0x7fff_ffff_f000);
     assert_eq!(of("plimsoll.MemoryPressure").fields["some"], Value::Float(0.25));
     assert_eq!(of("jdk.NativeMemoryUsagePeak").fields["stackTrace"], Value::Null);
+}
+
+/// An exec, or books that were begun anew: categories of before are nothing once, and not told again.
+#[test]
+fn a_category_that_is_no_more_is_nothing_once() {
+    let category = |name: &str, live: u64| {
+        let figures = Figures { live: Bytes(live), cumulative: Bytes(live), ..Figures::default() };
+        Category { name: name.into(), figures, ..Category::default() }
+    };
+    let books = |categories: Vec<Category>| {
+        let live = categories.iter().map(|category| category.figures.live).sum();
+        Books { categories, total: Figures { live, ..Figures::default() }, ..Books::default() }
+    };
+    let shell = books(vec![category("sh", 5000), category("glibc", 700)]);
+    let program = books(vec![category("glibc", 700), category("zlib", 90)]);
+    let (mut recording, mut told, mut target) = (Recording::new(Vec::new()), Told::default(), Target::default());
+    // The last is in the next chunk, where all is said again.
+    for (second, books) in [(0, &shell), (1, &shell), (2, &program), (3, &program), (1000, &program)] {
+        target.executable = if second < 2 { "/bin/sh" } else { "/bin/program" }.into();
+        let instant = Instant { books: Some(books), ..Instant::default() };
+        let write = |batch: &mut plimsoll_report::jfr::Batch<'_>| instant.write(batch, &mut told, &target);
+        recording.instant(START + second * SECOND, write).expect("memory takes all");
+    }
+    let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
+    let second = |time: u64| (time + SECOND / 2 - START) / SECOND;
+    let of = |event: &str, field: &str, name: &str, value: &str| -> Vec<(u64, u64)> {
+        let events = seen.events.iter().filter(|one| one.name == event && one.text(field) == name);
+        events.map(|one| (second(one.time_ns), one.long(value))).collect()
+    };
+    let live = |name: &str| of("plimsoll.Category", "category", name, "live");
+    assert_eq!(live("sh"), [(0, 5000), (2, 0)]);
+    assert_eq!(live("glibc"), [(0, 700), (2, 700), (1000, 700)], "of another program, and in another chunk");
+    assert_eq!(live("zlib"), [(2, 90), (1000, 90)]);
+    let committed = |name: &str| of("jdk.NativeMemoryUsage", "type", name, "committed");
+    assert_eq!(committed("sh"), [(0, 5000), (1, 5000), (2, 0)]);
+    assert_eq!(committed("glibc").len(), 5);
+}
+
+/// A verdict that holds is said again when its bytes have gone further, in full instants.
+#[test]
+fn how_the_bytes_of_a_verdict_go() {
+    let (snapshot, mut told) = (Snapshot::default(), Told::default());
+    let ledger = Ledger::of(&snapshot);
+    let mut recording = Recording::new(Vec::new());
+    for (second, mib, full) in [(0, 100, true), (1, 150, false), (2, 150, true), (3, 155, true), (4, 160, true)] {
+        let verdict = Verdict {
+            id: VerdictId::NativeLeak,
+            severity: Severity::Warning,
+            bytes: Bytes::mib(mib),
+            summary: format!("{mib} MiB"),
+            evidence: vec![],
+            saving: None,
+            remedies: vec![],
+        };
+        let verdicts = [verdict];
+        let instant = Instant { ledger: Some((&snapshot, &ledger)), verdicts: &verdicts, full, ..Instant::default() };
+        let write = |batch: &mut plimsoll_report::jfr::Batch<'_>| instant.write(batch, &mut told, &Target::default());
+        recording.instant(START + second * SECOND, write).expect("memory takes all");
+    }
+    let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
+    let verdicts = seen.events.iter().filter(|event| event.name == "plimsoll.Verdict");
+    assert_eq!(verdicts.map(|event| event.long("bytes") >> 20).collect::<Vec<_>>(), [100, 150, 160]);
 }
 
 /// By a clock of its own: an hour at 1 s of 30 lines, 20 categories and 200 sites that move like those of a server do, with

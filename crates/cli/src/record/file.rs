@@ -35,7 +35,17 @@ pub struct Output {
     current: Option<Current>,
     /// Full ones, oldest first.
     full: Vec<PathBuf>,
-    written: Bytes,
+    /// How many were finished, and their size together.
+    finished: (u64, Bytes),
+}
+
+/// What there is in the end.
+pub struct Written {
+    /// Of the last file.
+    pub name: String,
+    pub files: u64,
+    /// Of all files.
+    pub bytes: Bytes,
 }
 
 struct Current {
@@ -58,7 +68,7 @@ impl Output {
             keep,
             current: None,
             full: Vec::new(),
-            written: Bytes(0),
+            finished: (0, Bytes(0)),
         })
     }
 
@@ -71,9 +81,7 @@ impl Output {
         }
         let Some(current) = &mut self.current else { return Ok(()) };
         let failed = |path: &Path, e: io::Error| Failure(format!("{} can't be written: {e}", shown(path)));
-        let before = current.recording.length();
         current.recording.instant(time_ns, write).map_err(|e| failed(&current.path, e))?;
-        self.written += Bytes(current.recording.length() - before);
         if let Some(aside) = current.aside.take() {
             fs::rename(&aside, &current.path).map_err(|e| failed(&current.path, e))?;
         }
@@ -102,10 +110,20 @@ impl Output {
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let Some((path, start_ns)) = self.close()? else { return Ok(()) };
         let moment = compact(start_ns);
+        if self.pattern.to_string_lossy().contains("%t") {
+            // The moment is in its name already.
+            self.keep_only(path);
+            return Ok(());
+        }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let extension = path.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
         let full = path.with_file_name(format!("{stem}.{moment}{extension}"));
         fs::rename(&path, &full).map_err(|e| format!("{} can't be renamed: {e}", shown(&path)))?;
+        self.keep_only(full);
+        Ok(())
+    }
+
+    fn keep_only(&mut self, full: PathBuf) {
         self.full.push(full);
         if let Some(keep) = self.keep {
             while self.full.len() > keep {
@@ -113,23 +131,24 @@ impl Output {
                 let _ = fs::remove_file(self.full.remove(0));
             }
         }
-        Ok(())
     }
 
     fn close(&mut self) -> Result<Option<(PathBuf, u64)>, Failure> {
         let Some(Current { recording, path, start_ns, .. }) = self.current.take() else { return Ok(None) };
-        recording.finish().map_err(|e| format!("{} can't be written: {e}", shown(&path)))?;
+        let length = recording.finish().and_then(|Place(file)| Ok(file.metadata()?.len()));
+        let length = length.map_err(|e| format!("{} can't be written: {e}", shown(&path)))?;
+        self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(length));
         Ok(Some((path, start_ns)))
     }
 
-    /// The name of the last file and how much was written in all.
-    pub fn finish(mut self) -> Result<Option<(String, Bytes)>, Failure> {
-        let written = self.written;
-        Ok(self.close()?.map(|(path, _)| (shown(&path), written)))
+    pub fn finish(mut self) -> Result<Option<Written>, Failure> {
+        let last = self.close()?.map(|(path, _)| path).or_else(|| self.full.pop());
+        let (files, bytes) = self.finished;
+        Ok(last.map(|path| Written { name: shown(&path), files, bytes }))
     }
 
     pub fn written(&self) -> Bytes {
-        self.written
+        self.finished.1 + self.current.as_ref().map_or(Bytes(0), |current| Bytes(current.recording.length()))
     }
 }
 

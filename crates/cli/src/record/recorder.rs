@@ -20,7 +20,7 @@ use plimsoll_report::words;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::file::Output;
+use super::file::{Output, Written};
 use super::names::Names;
 use crate::{Failure, sys, target};
 
@@ -223,7 +223,8 @@ impl Recorder {
             self.owners_at = now + spent * OWNERS;
             return false;
         };
-        self.owners_at = now + self.patience(&snapshot, spent * OWNERS);
+        self.owners_at =
+            now + patience(&snapshot, self.began.map_or(Duration::MAX, |began| began.elapsed()), spent * OWNERS);
         self.memory = snapshot.host.memory;
         self.asked = now;
         // Its cgroup is read in each instant, by the instant.
@@ -231,17 +232,6 @@ impl Recorder {
         self.snapshot = Some(snapshot);
         self.series.begin();
         true
-    }
-
-    /// Until the owners are asked again. A program that has just begun may not have its VM or its arenas yet: it is looked
-    /// at again when it is twice as old, which for a program of age `t` was `log2(t)` times.
-    fn patience(&self, snapshot: &Snapshot, dear: Duration) -> Duration {
-        let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
-        if snapshot.native_image.is_some() || snapshot.hotspot.is_some() && !mute {
-            return dear.max(ASKED);
-        }
-        let age = self.began.map_or(Duration::MAX, |began| began.elapsed());
-        dear.max(if mute { ASKED } else { Duration::ZERO }).min(age)
     }
 
     /// The figures of this moment for owners that are known. In full instants by smaps, which has more than Rss.
@@ -361,12 +351,30 @@ impl Recorder {
     pub fn finish(self) -> Result<String, Failure> {
         let Recorder { pid, output, instants, .. } = self;
         Ok(match output.finish()? {
-            Some((name, bytes)) => {
+            Some(Written { name, files: 1, bytes }) => {
                 format!("{} of process {pid} in {name} ({bytes})", words::counted(instants, "instant"))
+            }
+            Some(Written { name, files, bytes }) => {
+                let instants = words::counted(instants, "instant");
+                format!("{instants} of process {pid} in {files} files, the last {name} ({bytes} together)")
             }
             None => format!("process {pid} was gone before it could be read: there is no recording"),
         })
     }
+}
+
+/// Until the owners are asked again. A program that has just begun may not have its VM, its heap or its arenas yet: it is
+/// looked at again when it is twice as old, which for a program of age `t` was `log2(t)` times.
+fn patience(snapshot: &Snapshot, age: Duration, dear: Duration) -> Duration {
+    let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
+    let least = match (&snapshot.hotspot, &snapshot.native_image) {
+        // It is there, so it is complete.
+        (Some(_), None) if !mute => return dear.max(ASKED),
+        (_, Some(_)) => ASKED,
+        _ if mute => ASKED,
+        _ => Duration::ZERO,
+    };
+    dear.max(least).min(age)
 }
 
 fn processor_time() -> Duration {
@@ -376,4 +384,23 @@ fn processor_time() -> Duration {
 
 fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::snapshot::{HotSpot, NativeImage};
+
+    /// A native image is known from its first mapping on, and its heap comes after that.
+    #[test]
+    fn what_has_just_begun_is_asked_again() {
+        let image = Snapshot { native_image: Some(NativeImage::default()), ..Snapshot::default() };
+        let vm = Snapshot { hotspot: Some(HotSpot::default()), ..Snapshot::default() };
+        let [ms, s] = [Duration::from_millis, Duration::from_secs];
+        let after = |of: &Snapshot, age: Duration| patience(of, age, ms(40) * OWNERS);
+        assert_eq!([ms(300), s(4), s(3600)].map(|age| after(&image, age)), [ms(300), s(4), s(20)]);
+        assert_eq!([ms(300), s(3600)].map(|age| after(&vm, age)), [s(20), s(20)]);
+        assert_eq!([s(4), s(3600)].map(|age| after(&Snapshot::default(), age)), [s(4), s(20)]);
+        assert_eq!(patience(&image, s(3600), ms(1) * OWNERS), ASKED);
+    }
 }

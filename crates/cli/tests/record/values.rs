@@ -211,4 +211,7 @@ fn a_process_without_the_tracker_has_its_ledger() {
     assert_eq!(events(&read, "plimsoll.Total").count(), 0);
     assert_eq!(events(&read, "plimsoll.Target").next().expect("a target").text("mode"), "untracked");
     assert!(sums_hold(&read) >= 2);
+    let output = place.plimsoll(&["report", "u.jfr", "--by", "site"]).output().expect("plimsoll starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && errors.contains("without the tracker"), "{errors}");
 }

@@ -1,6 +1,7 @@
 //! Starting, stopping, turning over.
 
 use crate::{Place, Running, events, stage, wait_until};
+use plimsoll_observer::units::Bytes;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -111,8 +112,11 @@ fn full_files_are_turned_over_and_old_ones_go() {
         .args(["--max-size", "24k", "--keep", "2"])
         .output()
         .expect("plimsoll starts");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{errors}");
     for pid in [first.pid(), second.pid()] {
+        let said = errors.lines().find(|line| line.contains(&format!(", the last r-{pid}.jfr ("))).expect("a line");
+        assert!(said.contains(" files, ") && said.ends_with(" together)"), "{said}");
         let prefix = format!("r-{pid}.");
         let kept: Vec<String> = full(&place, &prefix);
         assert_eq!(kept.len(), 2, "{kept:?}");
@@ -132,6 +136,26 @@ fn full_files_are_turned_over_and_old_ones_go() {
         b"",
         "nothing aside is left"
     );
+}
+
+#[test]
+fn what_is_said_of_the_file_is_true_and_its_start_stands_in_its_name_once() {
+    let place = Place::new("named");
+    let target = Running::ready(Command::new(place.steps()).args(["1000", "1000"]));
+    let record = |name: &str| place.plimsoll(&["record", &target.pid(), "--interval", "10ms", "-o", name]);
+    let out = record("one.jfr").args(["--duration", "300ms"]).output().expect("plimsoll starts");
+    let said = String::from_utf8_lossy(&out.stderr);
+    let length = std::fs::metadata(place.path("one.jfr")).expect("a recording").len();
+    assert!(said.trim_end().ends_with(&format!(" in one.jfr ({})", Bytes(length))), "{said}: {length}");
+    let mut recorder = Running(record("of-%t.jfr").stderr(Stdio::null()).spawn().expect("starts"));
+    wait_until("the file", || full(&place, "of-").len() == 1);
+    recorder.signal("HUP");
+    wait_until("the next", || full(&place, "of-").len() == 2);
+    recorder.signal("TERM");
+    assert!(recorder.0.wait().expect("our child").success());
+    for name in full(&place, "of-") {
+        assert_eq!((name.len(), name.matches('.').count()), ("of-20261121-004512.250.jfr".len(), 2), "{name}");
+    }
 }
 
 #[test]

@@ -101,6 +101,26 @@ impl Series {
         self.points.sort_by_key(|point| point.begin_ns);
     }
 
+    /// What holds at the beginning, unless a reading is of that moment.
+    pub fn begin(&mut self, time_ns: i64, value: u64) {
+        if self.points.first().is_none_or(|first| first.begin_ns > time_ns) {
+            self.points.insert(0, Point::one(time_ns, value));
+        }
+    }
+
+    /// Zero at those moments that lie before the first reading, in a quarter of the points at most.
+    pub fn nothing_before(&mut self, moments: &[Point]) {
+        let Some(first) = self.points.first().map(|point| point.begin_ns) else { return };
+        let before = &moments[..moments.partition_point(|point| point.end_ns < first)];
+        let together = before.len().div_ceil(MOST / 4).max(1);
+        let zero = |points: &[Point]| {
+            let (begin, end) = (points.first()?, points.last()?);
+            let count = points.iter().map(|point| point.count).sum();
+            Some(Point { begin_ns: begin.begin_ns, end_ns: end.end_ns, count, ..Point::one(begin.begin_ns, 0) })
+        };
+        self.points.splice(0..0, before.chunks(together).filter_map(zero));
+    }
+
     pub fn points(&self) -> &[Point] {
         &self.points
     }

@@ -1,4 +1,4 @@
-//! Call sites of a recording of ours, as they were at its last full instant in the range: `plimsoll.Site` → a profile.
+//! Call sites of a recording of ours, as they were at its last full instant up to a moment: `plimsoll.Site` → a profile.
 
 use std::borrow::Cow;
 
@@ -24,18 +24,32 @@ fn columns() -> Vec<Column> {
 /// As the event names them; the first is an estimate.
 const FIELDS: [&str; 7] = ["live", "liveCount", "cumulative", "cumulativeCount", "requested", "peak", "countAtPeak"];
 
-/// None where there is no such event. Times in ns since 1970, both inclusive.
-pub fn sites(recording: &Recording, from_ns: Option<i64>, to_ns: Option<i64>) -> Option<Profile> {
+pub enum Sites {
+    Of(Box<Profile>),
+    /// Of ours, without any: the tracker's mode, and when there are some after the moment.
+    None {
+        mode: String,
+        later_ns: Option<i64>,
+    },
+    /// No recording of ours.
+    Foreign,
+}
+
+/// `to_ns`: since 1970, inclusive.
+pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
+    let (mut mode, mut later_ns) = (None, None);
     let mut found: Option<(i64, Profile)> = None;
     let mut of = (String::new(), 0);
     let is_wanted = |of: &jfr::Type| of.name == SITE || of.name == TARGET;
     let summary = recording.for_each(&Wanted::when(is_wanted), |event| {
         if event.name() == TARGET {
+            mode = event.string("mode").map(Cow::into_owned);
             of = (event.string("command").map(Cow::into_owned).unwrap_or_default(), event.u64("pid").unwrap_or(0));
             return;
         }
         let time = event.time().unwrap_or(0);
-        if from_ns.is_some_and(|from| time < from) || to_ns.is_some_and(|to| to < time) {
+        if to_ns.is_some_and(|to| to < time) {
+            later_ns = Some(later_ns.map_or(time, |later: i64| later.min(time)));
             return;
         }
         match &mut found {
@@ -49,18 +63,20 @@ pub fn sites(recording: &Recording, from_ns: Option<i64>, to_ns: Option<i64>) ->
             }
         }
     });
-    let (_, mut profile) = found?;
+    let Some((_, mut profile)) = found else {
+        return mode.map_or(Sites::Foreign, |mode| Sites::None { mode, later_ns });
+    };
     profile.title = format!("native memory of {}, pid {}", of.0, of.1);
     profile.gaps = summary.gaps;
     if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
-        return Some(profile);
+        return Sites::Of(profile.into());
     }
     profile.gaps.push(Gap::new(
         Source::Jfr,
         "a recording has the error of live bytes, and none of other figures",
         "blocks, calls and peaks of sampled sites look exact, which they are not",
     ));
-    Some(profile)
+    Sites::Of(profile.into())
 }
 
 /// Stacks that are kept apart. We write 200.

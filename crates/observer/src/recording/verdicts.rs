@@ -1,6 +1,6 @@
 //! Verdicts over time: as Plimsoll recorded them, or as far as the curves of another recorder allow one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Growth, History, Measure, Series};
 use crate::source::jfr::Event;
@@ -8,12 +8,15 @@ use crate::units::Bytes;
 use crate::verdict::VerdictId;
 
 /// How long a verdict held. Recordings have all verdicts of a moment when they are others than before, so each holds until the next time.
+/// It may have come and gone between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerdictSpan {
     pub id: String,
     pub severity: String,
     pub first_ns: i64,
     pub last_ns: i64,
+    /// Of that time.
+    pub held_ns: i64,
     /// What it was about, first, last and at most.
     pub first_bytes: Bytes,
     pub last_bytes: Bytes,
@@ -26,22 +29,76 @@ pub struct VerdictSpan {
 }
 
 const MOST: usize = 256;
-pub(super) const MOST_CHANGES: usize = 1 << 16;
+const MOST_CHANGES: usize = 1 << 16;
 
-/// `changes`: when verdicts were recorded. What is not replaced holds to the end.
-pub(super) fn hold(spans: &mut [VerdictSpan], changes: &BTreeSet<i64>, end_ns: i64) {
-    for span in spans {
-        let next = changes.range(span.last_ns.saturating_add(1)..).next();
-        span.last_ns = next.copied().unwrap_or(end_ns).max(span.last_ns);
+/// Verdicts as they come by.
+#[derive(Default)]
+pub(super) struct Recorded {
+    spans: Vec<VerdictSpan>,
+    /// When verdicts were recorded, and which of the spans.
+    changes: BTreeMap<i64, BTreeSet<usize>>,
+    entered: usize,
+    /// Those that were recorded last before the range: they hold at its beginning.
+    before: Vec<VerdictSpan>,
+}
+
+impl Recorded {
+    pub fn enter(&mut self, event: &Event<'_>, time: i64) {
+        let Some(place) = enter(&mut self.spans, event, time) else { return };
+        if self.entered < MOST_CHANGES {
+            self.entered += usize::from(self.changes.entry(time).or_default().insert(place));
+        }
+    }
+
+    pub fn enter_before(&mut self, event: &Event<'_>, time: i64) {
+        let last = self.before.first().map_or(i64::MIN, |span| span.first_ns);
+        if last < time {
+            self.before.clear();
+        }
+        if last <= time {
+            enter(&mut self.before, event, time);
+        }
+    }
+
+    /// What is not replaced holds to the end.
+    pub fn finish(self, from_ns: i64, end_ns: i64) -> Vec<VerdictSpan> {
+        let Recorded { mut spans, mut changes, before, .. } = self;
+        if changes.first_key_value().is_none_or(|(first, _)| *first > from_ns) {
+            for before in before {
+                let place = spans.iter().position(|span| span.id == before.id).unwrap_or(spans.len());
+                changes.entry(from_ns).or_default().insert(place);
+                match spans.get_mut(place) {
+                    Some(span) => {
+                        (span.first_ns, span.first_bytes) = (from_ns, before.first_bytes);
+                        span.most_bytes = span.most_bytes.max(before.most_bytes);
+                    }
+                    None => spans.push(VerdictSpan { first_ns: from_ns, last_ns: from_ns, ..before }),
+                }
+            }
+        }
+        let mut next = end_ns;
+        for (time, places) in changes.iter().rev() {
+            for place in places {
+                let Some(span) = spans.get_mut(*place) else { continue };
+                span.held_ns = span.held_ns.saturating_add(next.saturating_sub(*time).max(0));
+                if *time == span.last_ns {
+                    span.last_ns = next.max(*time);
+                }
+            }
+            next = *time;
+        }
+        spans
     }
 }
 
-pub(super) fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) {
+/// Which span it is of.
+fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) -> Option<usize> {
     let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
     let (id, bytes) = (text("verdict"), Bytes(event.u64("bytes").unwrap_or(0)));
     let (severity, summary, remedy) = (text("severity"), text("summary"), text("remedy"));
     let is_full = spans.len() >= MOST;
-    match spans.iter_mut().find(|span| span.id == id) {
+    let place = spans.iter().position(|span| span.id == id).unwrap_or(spans.len());
+    match spans.get_mut(place) {
         Some(span) => {
             if time < span.first_ns {
                 (span.first_ns, span.first_bytes) = (time, bytes);
@@ -52,11 +109,13 @@ pub(super) fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) 
             }
             span.most_bytes = span.most_bytes.max(bytes);
         }
-        None if !is_full => spans.push(VerdictSpan {
+        None if is_full => return None,
+        None => spans.push(VerdictSpan {
             id,
             severity,
             first_ns: time,
             last_ns: time,
+            held_ns: 0,
             first_bytes: bytes,
             last_bytes: bytes,
             most_bytes: bytes,
@@ -64,8 +123,8 @@ pub(super) fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) 
             remedy,
             is_derived: false,
         }),
-        None => {}
     }
+    Some(place)
 }
 
 /// Growth below both is weather.
@@ -142,6 +201,7 @@ fn span(id: VerdictId, series: &Series, bytes: Bytes, summary: String, remedy: &
         severity: if id == VerdictId::HeapCommittedUnused { "note" } else { "warning" }.into(),
         first_ns: first.begin_ns,
         last_ns: last.end_ns,
+        held_ns: last.end_ns - first.begin_ns,
         first_bytes: Bytes(0),
         last_bytes: bytes,
         most_bytes: bytes,
@@ -183,6 +243,10 @@ fn outside(history: &History, committed: &Series) -> Option<VerdictSpan> {
     let growth = outside.figures()?.growth.filter(Growth::is_up)?;
     let more = outside.points().last()?.last.saturating_sub(outside.points().first()?.first);
     grown(rss).filter(|_| more as f64 >= LEAST_BYTES)?;
+    // Pages that were committed long ago are touched later: only what lies above all of them is surely not the VM's.
+    if rss.points().last()?.last <= committed.points().last()?.last {
+        return None;
+    }
     let summary = format!("RSS beyond what the VM has committed {}", by(growth));
     span(VerdictId::NativeLeak, &outside, Bytes(more), summary, "plimsoll explain PID")
 }

@@ -109,6 +109,9 @@ fn verdicts_of_ours_and_of_others() {
     assert_eq!(ids(&leak), [("class-growth".into(), true), ("native-leak".into(), true)]);
     assert!(leak.verdicts[1].summary.contains("an hour"), "{:?}", leak.verdicts);
 
+    // Below what the VM has committed its own pages are touched one after the other.
+    let touched = Story { rss: |s| 300 + s / 20, categories: &[("Java Heap", |_| 512), ("Class", |_| 40)] };
+    assert_eq!(ids(&read(recording(&touched, 3600, false), Range::default())), []);
     // What the VM itself commits more of is no leak outside of it.
     let inside = Story { rss: |s| 600 + s / 10, categories: &[("Java Heap", |_| 512), ("Other", |s| 100 + s / 10)] };
     assert_eq!(ids(&read(recording(&inside, 3600, false), Range::default())), [("direct-buffer-growth".into(), true)]);
@@ -160,17 +163,119 @@ fn what_is_not_written_again_has_ended() {
             }
         }
     });
-    let history = read(bytes, Range::default());
+    let history = read(bytes.clone(), Range::default());
     for measure in [Measure::Line, Measure::LineCommitted] {
         let of = |line: &str| history.of(measure).find(|(name, _)| *name == line).expect("it").1;
         let values = |line: &str| of(line).points().iter().map(|point| point.last / MIB as u64).collect::<Vec<_>>();
         assert_eq!(values("glibc-live"), [13; 10]);
-        assert_eq!(values("glibc-unknown"), [7, 7, 0, 0, 7, 0, 0, 0], "from the first time on");
+        assert_eq!(values("glibc-unknown"), [0, 0, 7, 7, 0, 0, 7, 0, 0, 0]);
         assert_eq!(of("glibc-unknown").figures().map(|figures| figures.last), Some(0));
     }
     let spans: Vec<_> =
         history.verdicts.iter().map(|v| (v.id.as_str(), v.first_ns - START, v.last_ns - START)).collect();
     assert_eq!(spans, [("healthy", S, 4 * S), ("native-leak", 4 * S, 10 * S)]);
+
+    // What was said before a cut still holds in it.
+    for (from, to, expected) in [
+        ("+2s", "+9s", &[("healthy", 2, 4), ("native-leak", 4, 9)][..]),
+        ("+4s", "+9s", &[("native-leak", 4, 9)]),
+        ("+7s", "+9s", &[("native-leak", 7, 9)]),
+        ("+2s", "+3s", &[("healthy", 2, 3)]),
+        ("+0s", "+0s", &[]),
+    ] {
+        let history = read(bytes.clone(), Range { from: from.parse().ok(), to: to.parse().ok() });
+        let mut spans: Vec<_> = history.verdicts.iter().map(|v| (v.id.as_str(), v.first_ns, v.last_ns)).collect();
+        spans.sort_unstable();
+        let expected: Vec<_> = expected.iter().map(|(id, a, b)| (*id, START + a * S, START + b * S)).collect();
+        assert_eq!(spans, expected, "{from} to {to}");
+    }
+}
+
+/// A category is written when it has changed: in a cut it has what it had before.
+#[test]
+fn a_category_that_stays_is_there_from_the_beginning_of_a_cut() {
+    let types: &[(&str, &[&str])] =
+        &[("plimsoll.Total", &["live"]), ("plimsoll.Category", &["$category", "live", "liveCount"])];
+    let bytes = chunk_of(types, START as u64, (START + 10 * S) as u64, |out| {
+        for s in 0..10 {
+            let category = |out: &mut Out, name: &str, mib: i64| {
+                out.event(51, |out| {
+                    out.long(s * S);
+                    out.utf8(name);
+                    [mib * MIB, mib].iter().for_each(|value| out.long(*value));
+                });
+            };
+            out.event(50, |out| [s * S, 9 * MIB].iter().for_each(|value| out.long(*value)));
+            match s {
+                0 => category(out, "Class", 9),
+                5 => category(out, "Class", 4),
+                6 => category(out, "zlib", 5),
+                _ => {}
+            }
+        }
+    });
+    let of = |from: &str, measure: Measure, name: &str| {
+        let history = read(bytes.clone(), Range { from: from.parse().ok(), to: None });
+        let points = history.of(measure).find(|(of, _)| *of == name).map(|(_, series)| series.points().to_vec());
+        let point = |p: &plimsoll_observer::recording::Point| ((p.begin_ns - START) / S, p.last);
+        points.unwrap_or_default().iter().map(point).collect::<Vec<_>>()
+    };
+    assert_eq!(of("+2s", Measure::LiveCount, "Class"), [(2, 9), (5, 4)]);
+    assert_eq!(of("+5s", Measure::LiveCount, "Class"), [(5, 4)]);
+    assert_eq!(of("+8s", Measure::Live, "Class"), [(8, 4 << 20)]);
+    assert_eq!(of("+4s", Measure::LiveCount, "zlib"), [(4, 0), (5, 0), (6, 5)]);
+    assert_eq!(of("+8s", Measure::LiveCount, "zlib"), [(8, 5)]);
+}
+
+/// One that comes and goes: its span is from its first time to its last, and how much of it it held.
+#[test]
+fn a_verdict_that_comes_and_goes_says_how_long_it_held() {
+    let types: &[(&str, &[&str])] = &[("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"])];
+    let bytes = chunk_of(types, START as u64, (START + 100 * S) as u64, |out| {
+        for (s, id) in [(0, "healthy"), (10, "native-leak"), (15, "healthy"), (60, "native-leak")] {
+            out.event(50, |out| {
+                out.long(s * S);
+                [id, "note"].iter().for_each(|text| out.utf8(text));
+                out.long((s + 1) * MIB);
+                ["so", ""].iter().for_each(|text| out.utf8(text));
+            });
+        }
+    });
+    let spans = |history: &History| {
+        let span = |v: &plimsoll_observer::recording::VerdictSpan| {
+            (v.id.clone(), [v.first_ns - START, v.last_ns - START, v.held_ns].map(|ns| ns / S), v.first_bytes.0 >> 20)
+        };
+        let mut spans: Vec<_> = history.verdicts.iter().map(span).collect();
+        spans.sort_unstable();
+        spans
+    };
+    let whole = read(bytes.clone(), Range::default());
+    assert_eq!(spans(&whole), [("healthy".into(), [0, 60, 55], 1), ("native-leak".into(), [10, 100, 45], 11)]);
+    // Since 10 s when the cut begins.
+    let cut = read(bytes, Range { from: "+12s".parse().ok(), to: None });
+    assert_eq!(spans(&cut), [("healthy".into(), [15, 60, 45], 16), ("native-leak".into(), [12, 100, 43], 11)]);
+}
+
+/// Files of several processes in one folder are one recording only for their reader.
+#[test]
+fn recordings_of_several_processes_are_told_apart() {
+    let types: &[(&str, &[&str])] =
+        &[("plimsoll.Target", &["pid", "$command"]), ("jdk.ResidentSetSize", &["size", "peak"])];
+    let of = |pid: i64| {
+        chunk_of(types, START as u64, (START + S) as u64, |out| {
+            out.event(50, |out| {
+                [0, pid].iter().for_each(|value| out.long(*value));
+                out.utf8("program");
+            });
+            out.event(51, |out| [0, MIB, MIB].iter().for_each(|value| out.long(*value)));
+        })
+    };
+    let gaps = |bytes: Vec<u8>| {
+        let gaps = read(bytes, Range::default()).gaps;
+        gaps.into_iter().map(|gap| gap.reason).filter(|reason| reason.contains("processes")).collect::<Vec<_>>()
+    };
+    assert_eq!(gaps([of(7), of(7)].concat()), [""; 0]);
+    assert_eq!(gaps([of(7), of(8), of(7)].concat()), ["these are recordings of several processes: 7, 8"]);
 }
 
 /// Without NMT: threads, metaspace, the heap at collections and RSS are what there is.

@@ -33,7 +33,7 @@ pub struct Event {
 pub enum When {
     /// In each instant.
     Interval,
-    /// When smaps was read: each interval, or as often as half a percent of a core allows.
+    /// When smaps was read: each interval, or as often as 0.4 percent of a core allows.
     Lines,
     /// In full instants.
     Full,
@@ -43,6 +43,8 @@ pub enum When {
     Chunk,
     /// When it has changed, and at the beginning of each chunk.
     Change,
+    /// The same, and in full instants when only its bytes have.
+    Judged,
     /// Once, at the end.
     End,
 }
@@ -332,7 +334,7 @@ events! {
         some_total: Nanoseconds "someTotal" "Some, Total" "Since the group or the system started",
         full_total: Nanoseconds "fullTotal" "Full, Total" "Since the group or the system started",
     }
-    Verdict 119 "plimsoll.Verdict" "Verdict" Change
+    Verdict 119 "plimsoll.Verdict" "Verdict" Judged
         ["Plimsoll"]
         "What is wrong and what to do about it (docs/verdicts/)"
     {
@@ -358,7 +360,7 @@ events! {
         ["Plimsoll"]
         "The end of the process, where the recording saw it"
     {
-        state: Name "state" "State" "exited or killed",
+        state: Name "state" "State" "exited or killed; ended where only its parent knows",
         how: Text "how" "How" "One sentence",
         exit_code: Number "exitCode" "Exit Code" "-1 where it is not known",
         signal: Number "signal" "Signal" "That killed it; 0 where none did, -1 where it is not known",
@@ -383,11 +385,14 @@ pub fn document() -> String {
         let experimental = if event.experimental { " (experimental)" } else { "" };
         let when = match event.when {
             When::Interval => "each interval",
-            When::Lines => "each interval, or as often as half a percent of a core allows to read smaps",
+            When::Lines => "each interval, or as often as 0.4 percent of a core allows to read mappings and pages",
             When::Full => "in full instants",
             When::Moved => "when it has changed, and in full instants",
             When::Chunk => "at the beginning of each chunk",
             When::Change => "at the beginning of each chunk, and when it has changed",
+            When::Judged => {
+                "at the beginning of each chunk, and when it has changed; in full instants also when its bytes have, by a sixteenth"
+            }
             When::End => "once, at the end",
         };
         let _ = write!(

@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use plimsoll_observer::books::{Books, Figures};
+use plimsoll_observer::books::{Books, Category, Figures};
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::{ArenaKind, Cgroup, NmtCategory, Pressure, Snapshot, Vma};
@@ -89,10 +89,11 @@ pub struct End {
 #[derive(Default)]
 pub struct Told {
     target: Target,
-    verdicts: Vec<(VerdictId, Severity)>,
+    verdicts: Vec<(VerdictId, Severity, Bytes)>,
     gaps: Vec<Gap>,
     libraries: usize,
-    categories: HashMap<String, Figures>,
+    /// With their origin; figures of nothing where they have to be said again.
+    categories: HashMap<String, (Figures, &'static str)>,
 }
 
 /// What is written of the target at the beginning of each chunk, and when it has changed.
@@ -110,13 +111,14 @@ pub struct Target {
 impl Instant<'_> {
     pub fn write(&self, batch: &mut Batch<'_>, told: &mut Told, target: &Target) {
         if batch.opens_chunk {
-            *told = Told::default();
+            let categories = std::mem::take(&mut told.categories);
+            *told = Told { categories, ..Told::default() };
         }
         // Again when it became something else: by an exec, or a launcher that a VM came up in.
         let is = |of: &Target| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
         if batch.opens_chunk || is(&told.target) != is(target) {
             told.target = target.clone();
-            told.categories.clear();
+            told.categories.values_mut().for_each(|said| said.0 = Figures::default());
             self.target(batch, target);
         }
         if let Some((snapshot, ledger)) = self.ledger {
@@ -229,22 +231,10 @@ impl Instant<'_> {
             let f = &category.figures;
             let name = &category.name;
             // 25 bytes each, and of a JVM's 30 few move from one second to the next.
-            if self.full || told.categories.get(name) != Some(f) {
-                told.categories.insert(name.clone(), *f);
-                e::Category {
-                    category: name,
-                    origin: category.kind.name(),
-                    live: f.live,
-                    live_count: f.live_count,
-                    requested: f.requested,
-                    peak: f.peak,
-                    count_at_peak: f.count_at_peak,
-                    cumulative: f.cumulative,
-                    cumulative_count: f.cumulative_count,
-                    reserved: f.reserved,
-                    committed: f.committed,
-                }
-                .write(batch);
+            let now = (*f, category.kind.name());
+            if self.full || told.categories.get(name) != Some(&now) {
+                told.categories.insert(name.clone(), now);
+                category_event(batch, name, now);
             }
             e::NativeMemoryUsage { category: name, reserved: f.live + f.reserved, committed: f.live + f.committed }
                 .write(batch);
@@ -261,6 +251,17 @@ impl Instant<'_> {
                 .write(batch);
             }
         }
+        // Gone by an exec, or with new books: once nothing, or readers would go on with what it had.
+        told.categories.retain(|name, (_, origin)| {
+            let has = |category: &Category| category.name == *name && !category.figures.is_empty();
+            let stays = books.categories.iter().any(has);
+            if !stays {
+                let zero = Bytes::ZERO;
+                category_event(batch, name, (Figures::default(), origin));
+                e::NativeMemoryUsage { category: name, reserved: zero, committed: zero }.write(batch);
+            }
+            stays
+        });
         if self.full {
             e::NativeMemoryUsageTotalPeak {
                 duration: 0,
@@ -294,8 +295,18 @@ impl Instant<'_> {
         if self.ledger.is_none() && self.books.is_none() {
             return;
         }
-        let verdicts: Vec<_> = self.verdicts.iter().map(|verdict| (verdict.id, verdict.severity)).collect();
-        if self.ledger.is_some() && verdicts != told.verdicts {
+        let verdicts: Vec<_> =
+            self.verdicts.iter().map(|verdict| (verdict.id, verdict.severity, verdict.bytes)).collect();
+        let is_other = || {
+            let name = |(id, severity, _): &(VerdictId, Severity, Bytes)| (*id, *severity);
+            !verdicts.iter().map(name).eq(told.verdicts.iter().map(name))
+        };
+        // How its bytes go: by a sixteenth, since a recording of a year has them too.
+        let moved = || {
+            let both = verdicts.iter().zip(&told.verdicts);
+            self.full && both.into_iter().any(|(now, said)| now.2.abs_diff(said.2) > Bytes(said.2.0 / 16))
+        };
+        if self.ledger.is_some() && (is_other() || moved()) {
             told.verdicts = verdicts;
             for verdict in self.verdicts {
                 let (least, most) = verdict.saving.unwrap_or_default();
@@ -366,6 +377,23 @@ impl End {
 
 fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn category_event(batch: &mut Batch<'_>, name: &str, (f, origin): (Figures, &'static str)) {
+    e::Category {
+        category: name,
+        origin,
+        live: f.live,
+        live_count: f.live_count,
+        requested: f.requested,
+        peak: f.peak,
+        count_at_peak: f.count_at_peak,
+        cumulative: f.cumulative,
+        cumulative_count: f.cumulative_count,
+        reserved: f.reserved,
+        committed: f.committed,
+    }
+    .write(batch);
 }
 
 fn limit(batch: &mut Batch<'_>, cgroup: &Cgroup) {

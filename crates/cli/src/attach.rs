@@ -162,7 +162,7 @@ fn done(sentence: String) -> Result<ExitCode, Failure> {
 fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     let why = match answer {
         Some(Answer::NoSegment) => {
-            "no segment can be made: its directory is full or not its own, or the kernel is older than 5.14 ('plimsoll doctor' says more)"
+            "no segment can be made: its directory is full or not its own, its files may not grow (ulimit -f), or the kernel is older than 5.14 ('plimsoll doctor' says more)"
         }
         Some(Answer::BadOptions) => "the agent in it is another version's",
         Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",

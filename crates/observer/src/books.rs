@@ -93,6 +93,8 @@ pub struct Books {
     pub time_ns: u64,
     pub life: Life,
     pub mode: Mode,
+    /// Since when the mode is in force, if another one was before in these books.
+    pub mode_since_ns: Option<u64>,
     pub total: Figures,
     /// In the segment's order; `callers` and `modules` refer to them by index.
     pub categories: Vec<Category>,
@@ -295,6 +297,7 @@ impl Books {
             2 => Mode::Exact,
             _ => Mode::Sampled,
         };
+        books.mode_since_ns = segment.mode_changed_ns().map(|at| clock.real(at));
         books.process = process(segment, end, &clock);
         books.modules = segment.modules.iter().map(module).collect();
         books.categories = segment.categories.iter().map(|c| category(c, head.composition, &clock)).collect();

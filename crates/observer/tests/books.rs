@@ -43,6 +43,25 @@ fn balanced(books: &Books) {
     }
 }
 
+/// A later attach begins new books in the same segment; what is said of them begins there, and a change of the mode after it.
+#[test]
+fn books_begin_with_the_last_attach() {
+    const START: u64 = 1_000_000_000_000;
+    const SECOND: u64 = 1_000_000_000;
+    let of = |attached: u64, in_force: u64| {
+        let mut s = server(4711);
+        s.counter(Counter::attached_ns, attached);
+        s.u64(std::mem::offset_of!(plimsoll_segment::Header, in_force_ns), in_force);
+        let books = books_of(&s.bytes, &format!("began-{attached}-{in_force}")).unwrap();
+        let start = books.process.start_ns;
+        (books.process.since_ns - start, books.mode_since_ns.map(|at| at - start))
+    };
+    assert_eq!(of(0, START), (0, None), "run");
+    assert_eq!(of(0, START + 5 * SECOND), (0, Some(5 * SECOND)), "run, other sites later");
+    assert_eq!(of(START + 7 * SECOND, START + 7 * SECOND), (7 * SECOND, None), "attached again");
+    assert_eq!(of(START + 7 * SECOND, START + 9 * SECOND), (7 * SECOND, Some(9 * SECOND)), "and other sites later");
+}
+
 #[test]
 fn the_server_has_the_known_answers() {
     let books = books_of(&server(4711).bytes, "known").unwrap();

@@ -44,6 +44,8 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     /// `exited` or `killed`, of a dead process.
     end: Option<String>,
     mode: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mode_since: Option<String>,
     total: Line,
     peak_error_bytes: u64,
     /// Of an attached process: what it held before and still holds. Not in the total.
@@ -267,6 +269,7 @@ fn report<'a, S>(
             Life::Detached => Some("detached".into()),
         },
         mode: books.mode.name().into(),
+        mode_since: books.mode_since_ns.map(moment),
         total: line(&books.total),
         peak_error_bytes: books.peak_error.0,
         before_the_attach: books.before.map(|b| BeforeLine {
@@ -448,6 +451,7 @@ fn books(r: Report) -> Result<Books, String> {
         time_ns: parse_moment(&r.time).ok_or_else(|| unknown("time", &r.time))?,
         life,
         mode,
+        mode_since_ns: r.mode_since.as_deref().and_then(parse_moment),
         total: figures(&r.total),
         peak_error: Bytes(r.peak_error_bytes),
         before: r.before_the_attach.map(|b| Before {

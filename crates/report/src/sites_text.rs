@@ -4,13 +4,13 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::Books;
+use plimsoll_observer::books::{Books, Mode};
 use plimsoll_observer::profile::{By, Column, Entry, Focused, FrameId, Kind, Profile, Unit, Value};
 use plimsoll_observer::sites::{self, Detail, Sites};
 use plimsoll_observer::source::segment::Life;
 
 use crate::profile::{amount, called_at, error, moments_words};
-use crate::words::{self, count, counted, cut, duration, printable};
+use crate::words::{self, count, counted, cut, duration, moment_text, printable};
 
 /// Sites listed.
 const LINES: usize = 30;
@@ -35,7 +35,15 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     let column = &profile.columns[choice.column];
     let total = profile.total();
     writeln!(out, "{}", printable(&profile.title))?;
-    writeln!(out, "{} sites by {}", books.mode.name(), measure_words(column.measure, column.unit))?;
+    let kind = if books.mode == Mode::Off { "short stacks".into() } else { format!("{} sites", books.mode.name()) };
+    writeln!(out, "{kind} by {}", measure_words(column.measure, column.unit))?;
+    if let Some(since) = books.mode_since_ns {
+        let (mode, since) = (books.mode.name(), moment_text(since));
+        writeln!(
+            out,
+            "--sites {mode} since {since}; what was asked for before has the stacks that were taken of it then"
+        )?;
+    }
     if let Some((pattern, focused)) = choice.focus {
         let elsewhere = amount(column, focused.left_out[choice.column].amount);
         writeln!(out, "below /{}/; {elsewhere} are elsewhere", printable(pattern))?;
@@ -81,7 +89,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         writeln!(out, "{}  {}", table.line(&rest), counted((groups.len() - shown) as u64, "smaller site"))?;
     }
     writeln!(out, "{}  total", table.line(&total))?;
-    if books.mode == plimsoll_observer::books::Mode::Sampled {
+    if books.mode == Mode::Sampled {
         let exact = match books.life {
             Life::Live => format!("attach {} --sites exact", books.process.pid),
             _ => "run --sites exact".into(),

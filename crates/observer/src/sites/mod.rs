@@ -241,11 +241,9 @@ fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
     by
 }
 
-/// The mode in force since the books began is one that sampled all blocks: within a second, which boot may take.
+/// The mode in force since the books began is one that sampled all blocks.
 fn times(segment: &Segment) -> Times {
-    let head = &segment.head;
-    let from_start = head.in_force_ns <= segment.begun_ns().saturating_add(1_000_000_000);
-    if head.mode != 0 && from_start { Times::Whole } else { Times::Parts }
+    if segment.head.mode != 0 && segment.mode_changed_ns().is_none() { Times::Whole } else { Times::Parts }
 }
 
 struct Making<'a> {

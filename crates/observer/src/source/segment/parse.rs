@@ -128,6 +128,11 @@ impl Segment {
         self.head.start_boottime_ns.max(self.counter("attached_ns"))
     }
 
+    /// When the mode came into force, if that was after the books' beginning: more than a second, which boot may take.
+    pub fn mode_changed_ns(&self) -> Option<u64> {
+        Some(self.head.in_force_ns).filter(|&at| at > self.begun_ns().saturating_add(1_000_000_000))
+    }
+
     /// The caller that an entry of `callers` counts for: a site's blocks are its caller's too.
     pub fn caller_of(&self, index: usize) -> usize {
         sites::caller_of(&self.callers, index)

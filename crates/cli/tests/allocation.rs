@@ -80,6 +80,10 @@ fn what_can_not_be_shown_is_one_sentence() {
     let text = said(&["report", &plain, "--by", "site"]);
     assert!(text.contains("sampled: "), "{text}");
     assert!(text.contains("jfr configure jdk.ObjectAllocationInNewTLAB#enabled=true"), "{text}");
+    // Where nothing matches, all that was sampled is elsewhere.
+    let none = said(&["report", &plain, "--by", "site", "--focus", "NoSuchMethod"]);
+    assert!(none.contains("sampled: 0 B in 0 samples"), "{none}");
+    assert!(none.contains("below /NoSuchMethod/; ") && !none.contains("; 0 B are elsewhere"), "{none}");
     for (arguments, sentence) in [
         (&["report", &plain, "--by", "module"][..], "--by module: Java code has none here"),
         (&["report", &plain, "--by", "site", "--measure", "live"], "there is no 'live' in bytes here, only slow_path"),

@@ -66,8 +66,13 @@ fn libc(out: &mut dyn Write) -> io::Result<()> {
 fn ptrace(out: &mut dyn Write) -> io::Result<()> {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let (good, text) = match (scope, sys::uid()) {
-        (_, 0) if scope < 3 => (true, "root: every process can be asked for resident sizes".to_string()),
+        (_, 0) if scope < 3 && may_trace(&status) => (true, "root: every process can be asked for resident sizes".to_string()),
+        (_, 0) if scope < 3 => (
+            false,
+            "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be asked; from inside a\n               container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})".to_string(),
+        ),
         (0, _) => (true, "your own processes can be asked for resident sizes; others: sudo plimsoll …".to_string()),
         (1, _) => (
             false,
@@ -76,6 +81,13 @@ fn ptrace(out: &mut dyn Write) -> io::Result<()> {
         (n, _) => (false, format!("kernel.yama.ptrace_scope = {n}: resident sizes need root (sudo plimsoll report PID)")),
     };
     line(out, "ptrace", good, &text)
+}
+
+/// Of /proc/self/status: whether this process may read any other's memory (capabilities(7)). A container's root may not.
+fn may_trace(status: &str) -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    effective.is_some_and(|set| set >> CAP_SYS_PTRACE & 1 == 1)
 }
 
 /// What gives code its names, and what to switch on for it.
@@ -218,4 +230,17 @@ fn tracked(out: &mut dyn Write) -> io::Result<()> {
         }
     }
     writeln!(out, "\nplimsoll report PID │ SEGMENT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_trace;
+
+    #[test]
+    fn a_container_s_root_may_not_trace() {
+        assert!(may_trace("Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"));
+        // What a container gets without --cap-add.
+        assert!(!may_trace("CapEff:\t00000000a80425fb\n"));
+        assert!(!may_trace(""));
+    }
 }

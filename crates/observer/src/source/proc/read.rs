@@ -86,6 +86,8 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let took = began.elapsed();
     let smaps = match text {
         Ok(text) => parse_smaps(&text, &tmpfs),
+        // It has ended meanwhile: nobody refused anything.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => parse_smaps(&[], &tmpfs),
         Err(error) => {
             gaps.push(
                 Gap::new(

@@ -117,7 +117,7 @@ counters! {
     samples_dropped "count",
     /// Usable bytes of those, each divided by its probability: by how much the estimates are too low.
     samples_dropped_bytes "bytes",
-    /// Deep stacks walked: for each sample, and in exact mode for what the memo didn't know.
+    /// Deep stacks walked: for samples, and in exact mode for blocks, that the memo didn't know.
     deep_walks "count",
     /// Frames of those walks.
     deep_frames "count",

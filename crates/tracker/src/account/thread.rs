@@ -2,9 +2,9 @@
 //! goes on to the next thread that adopts the slot.
 //!
 //! ```text
-//! ThreadState 256 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
-//!                   │ in mode exact: room for a walk, 240 KiB; tails of the memo, up to 1 KiB an entry, for mapping calls' stacks
-//!                   │ in mode sampled too; both touched where used
+//! ThreadState 320 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
+//!                   │ in mode exact: room for a walk, 240 KiB; tails of the memo, up to 1 KiB an entry and 64 KiB
+//!                   │ at least, for stacks of mapping calls and samples in mode sampled too; both touched where used
 //! ```
 //!
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
@@ -63,6 +63,8 @@ pub struct ThreadState {
     pub end_rounds: u32,
     /// Mapping calls whose stacks weren't remembered.
     pub mappings: u32,
+    /// Sites of samples met lately.
+    pub sampled: [u32; 8],
     /// Pushed categories.
     pub pushed: u32,
     /// The categories below the top.
@@ -89,12 +91,15 @@ pub struct ThreadState {
     pub pending: AtomicUsize,
 }
 
+const _: () = assert!(size_of::<ThreadState>() == 320);
+
 const FIRST_MEMO: usize = 16;
 const LAST_MEMO: usize = 4096;
 /// One miss in so many blocks isn't worth more memory: a walk takes some 2,000 instructions.
 const FEW: u64 = 64;
-/// Room for tails, for each entry of the memo.
+/// Room for tails, for each entry of the memo, and in all: a stack through 60 frames of Java takes 2.5 KiB.
 const TAIL_BYTES: usize = 1024;
+const LEAST_TAILS: usize = 64 << 10;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
@@ -485,7 +490,7 @@ impl ThreadState {
 
     /// Room for a tail of the memo. `None`: there is none, and all tails have been given up; so must be what names them.
     pub fn tail(&mut self, segment: Segment, bytes: usize) -> Option<*mut u8> {
-        let most = (self.memo_mask + 1) * TAIL_BYTES;
+        let most = ((self.memo_mask + 1) * TAIL_BYTES).max(LEAST_TAILS);
         if self.tails_bytes < most {
             // The smaller room stays: entries still name it.
             self.tails = os::private(most)?;
@@ -503,6 +508,11 @@ impl ThreadState {
         segment.count(Counter::own_private_bytes, more as u64);
         // SAFETY: inside the room.
         Some(unsafe { self.tails.add(self.tails_used - bytes) })
+    }
+
+    /// Bytes of the room for tails that are taken.
+    pub fn tails_used(&self) -> usize {
+        self.tails_used
     }
 
     /// No entry of the memo names a tail any more.

@@ -5,15 +5,16 @@
 //! only if each of them is still what it was.
 //!
 //! ```text
-//! Memo 192 B    tag 8: return address | mapping << 47 | pushed category << 48 │ sp 8 │ fp 8 │ row key 8 │ row offset 4 │ words 1 │ uses fp 1
+//! Memo 192 B    tag 8: return address | site << 47 | pushed category << 48 │ sp 8 │ fp 8 │ row key 8 │ row offset 4 │ words 1 │ uses fp 1
 //!               13 offsets of 2 B from sp, in bytes
 //!               13 words of 8 B; those not used are the return address at offset 0, so that several compare at a time
 //!               tail 8: where the rest of a deep stack's words are, or 0
-//! Tail          words 2, by fours │ guards 2 │ room 4 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
+//! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
 //! ```
 //!
-//! In mode *exact* the entry is a deep stack's: all words that the walk to the outermost frame read, and the guards of its
-//! Java frames ([`super::java`]). The row is then one of a site.
+//! An entry of a mapping call or of a sample names a site and is a deep stack's: all words that the walk to the outermost
+//! frame read, and the guards of its Java frames ([`super::java`]). In mode *exact* a block's entry is too, and its row one
+//! of a site.
 //!
 //! Two traps (experiments/mis.c, co.c): return addresses alone aren't enough (an alloca in a shared callee moves the
 //! frames; the saved frame pointers tell), and the words may lie beyond a smaller stack that the thread has switched to.
@@ -27,7 +28,7 @@
 //! been remembered. The fast path is the same.
 
 use super::deep::{Deep, Reach, Word};
-use super::java::Guard;
+use super::java::{Guard, memory};
 use super::module::{self, Module};
 use super::native_image;
 use super::rule::BY_TABLE;
@@ -48,8 +49,10 @@ const WORDS: usize = 13;
 /// Words of a tail at least: with 4 or 8 a pair took 52 ns 8 frames deep with frame pointers, with those filled up to 12 it
 /// takes 44 (AMD EPYC, plain 26). Presumably a loop of one or two rounds has malloc's random branches mispredicted.
 const TAIL_WORDS: usize = 12;
-/// In the tag of an entry of a mapping call; no user address has it.
-const MAPPING: u64 = 1 << 47;
+/// In the tag of an entry of a mapping call or a sample, which names a site; no user address has it.
+const SITE: u64 = 1 << 47;
+/// Bytes of a thread's tails beyond which no sample's stack is remembered.
+const SAMPLES_TAILS: usize = 256 << 10;
 /// Frames that are walked first.
 const SHORT: usize = 4;
 
@@ -64,7 +67,7 @@ pub struct Memo {
     fp: usize,
     /// The upper part of the trailers of this row's blocks.
     pub row_key: u64,
-    /// Offset in the segment of this thread's row for the caller; of a mapping call, its site.
+    /// Offset in the segment of this thread's row for the caller; of a mapping call or a sample, its site.
     pub row: u32,
     words_used: u8,
     uses_fp: u8,
@@ -105,6 +108,8 @@ struct Tail {
     guards: u16,
     /// Bytes that were given to it, itself included.
     room: u32,
+    /// [`memory::unmappings`] when the guards were last found to hold: what they name can be read as long as it is that.
+    readable: AtomicU64,
 }
 
 impl Tail {
@@ -156,8 +161,19 @@ unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -> bool {
 }
 
 unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
+    // Before the guards are asked: what is unmapped meanwhile has them ask again next time.
+    let now = memory::unmappings();
     // SAFETY: a tail of this thread's memo; as many guards as it says.
-    unsafe { (0..(*tail).guards as usize).all(|i| (*(*tail).guards().add(i)).holds()) }
+    let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
+    if tail.readable.load(Relaxed) == now {
+        // SAFETY: each of them was read, and nothing was unmapped since.
+        return guards.iter().all(|g| unsafe { g.holds_where_readable() });
+    }
+    let hold = guards.iter().all(|g| g.holds());
+    if hold {
+        tail.readable.store(now, Relaxed);
+    }
+    hold
 }
 
 /// Offset in the segment of a row.
@@ -165,6 +181,12 @@ pub const fn row_offset(row: u32) -> u32 {
     (Section::Rows.offset() + row as usize * Row::BYTES) as u32
 }
 const _: () = assert!(Section::Rows.offset() + Section::Rows.capacity() * Row::BYTES < u32::MAX as usize);
+
+/// Where entries of a tag begin to be looked for: of one call, those that name a site elsewhere than the row's.
+#[inline(always)]
+fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
+    place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
+}
 
 /// The product carries low bits up, and its own low ones are zero: the stack pointer and 8 × ra are multiples of 8.
 #[inline(always)]
@@ -180,8 +202,11 @@ fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the caller's contract.
-    unsafe { recall_from(t, t.memo.load(Relaxed), t.category_tag, sp, fp) }
+    // SAFETY: the return address lies at the stack pointer; `place` answers an entry of this thread's memo.
+    unsafe {
+        let ra = *(sp as *const u64);
+        recall_at(&*place(t.memo.load(Relaxed), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
+    }
 }
 
 /// The same in little code: where more than three words count, they are compared out of line.
@@ -209,13 +234,19 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     }
 }
 
+/// The same from any memo of this thread's, and for any tag.
 #[inline(always)]
 unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the return address lies at the stack pointer.
-    let ra = unsafe { *(sp as *const u64) };
-    // SAFETY: `place` answers an entry of this thread's memo.
-    let m = unsafe { &*place(memo, t.memo_mask, ra, sp) };
-    if m.tag != ra | tag || !m.is_at(sp) {
+    // SAFETY: as in `recall`.
+    unsafe {
+        let ra = *(sp as *const u64);
+        recall_at(&*place_of(memo, t.memo_mask, ra, tag, sp), ra | tag, sp, fp)
+    }
+}
+
+#[inline(always)]
+unsafe fn recall_at(m: &Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
+    if m.tag != tag || !m.is_at(sp) {
         return None;
     }
     // SAFETY: the entry was made for this return address and stack pointer.
@@ -278,7 +309,7 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
     // for this stack pointer.
     unsafe {
         let ra = *(sp as *const u64);
-        let leader = &*place(memo, t.memo_mask, ra, sp);
+        let leader = &*place_of(memo, t.memo_mask, ra, tag, sp);
         if leader.tag != ra | tag || !leader.is_at(sp) {
             return None;
         }
@@ -337,7 +368,7 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
 /// # Safety
 /// As `recall`.
 pub unsafe fn mapping(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
-    let tag = t.category_tag | MAPPING;
+    let tag = t.category_tag | SITE;
     // SAFETY: as this function.
     match unsafe { recall_from(t, t.memo.load(Relaxed), tag, sp, fp) } {
         Some(m) => m.row,
@@ -510,16 +541,49 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
     Some((callers::site(segment, caller, stack, flags), deep))
 }
 
-/// The site of a call under a caller: walked for, never remembered. The caller itself if there is no room for a site.
+/// The site of a sample under a caller: remembered, or walked for; the caller itself if there is no room for a site.
+///
+/// Stack and pushed category decide it, so an entry of a mapping call at the same place says the same.
 ///
 /// # Safety
 /// As `recall`.
 #[cold]
 #[inline(never)]
 pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, caller: u32) -> u32 {
+    let tag = t.category_tag | SITE;
+    let memo = t.memo.load(Relaxed);
+    // SAFETY: as this function.
+    let known = unsafe { recall_from(t, memo, tag, sp, fp).or_else(|| recall_second(t, memo, tag, sp, fp)) };
+    match known {
+        Some(m) if callers::parent(segment, m.row) == caller => m.row,
+        // SAFETY: as this function.
+        _ => unsafe { walk_sample(segment, t, tag, sp, fp, caller) },
+    }
+}
+
+/// Most samples' stacks are met once, so only one that leads to the same site as another shortly before is remembered.
+unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize, fp: usize, caller: u32) -> u32 {
+    let checking = put_in_force(segment, t, control::SAMPLED);
+    // SAFETY: as `recall`; the thread's own memo.
+    let remembered = if checking { unsafe { recall_own(t, tag, sp, fp) }.map(|m| m.row) } else { None };
     // SAFETY: the return address lies at the stack pointer.
-    let ra = unsafe { *(sp as *const u64) };
-    let site = deep(segment, t, Entry { ra, sp: sp as u64, fp: fp as u64 }, caller).map_or(caller, |d| d.0);
+    let entry = Entry { ra: unsafe { *(sp as *const u64) }, sp: sp as u64, fp: fp as u64 };
+    let on_own_stack = t.stack_high.wrapping_sub(sp) <= t.stack_bytes;
+    let deep = deep(segment, t, entry, caller);
+    let site = deep.as_ref().map_or(caller, |d| d.0);
+    if let Some(remembered) = remembered {
+        segment.count(Counter::memo_checks, 1);
+        segment.count(Counter::memo_disagreements, (remembered != site) as u64);
+    }
+    if let Some((_, d)) = deep
+        && core::mem::replace(&mut t.sampled[site as usize % t.sampled.len()], site) == site
+        && on_own_stack
+        && !d.momentary
+        && sp.is_multiple_of(8)
+        && t.tails_used() < SAMPLES_TAILS
+    {
+        remember(segment, t, entry, d.depends_on_entry_fp(), d.words(), d.guards(), Of { tag, row_key: 0, row: site });
+    }
     t.leave(segment);
     site
 }
@@ -560,7 +624,7 @@ fn remember(
     }
     // SAFETY: entries of this thread's own memo, whichever is in force; a leader was made for this stack pointer.
     let at = unsafe {
-        let first = place(t.own_memo, t.memo_mask, entry.ra, m.sp);
+        let first = place_of(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
         let leads = (*first).tag == m.tag && (*first).is_at(m.sp);
         let at = second(t.memo_mask, &*first, m.sp);
         let taken = (*t.own_memo.add(at)).tag != 0;
@@ -589,6 +653,7 @@ fn remember(
         }
         // SAFETY: the tail has room for what is written, and nobody else reads it: the entry is this thread's.
         unsafe {
+            (*tail).readable.store(0, Relaxed);
             (*tail).words = count as u16;
             (*tail).guards = guards.len() as u16;
             let t = &*tail;

@@ -192,6 +192,20 @@ impl Guard {
             method::identity(vm, self.at - 1) == Some(self.value)
         }
     }
+
+    /// The same where the word is known to be readable.
+    ///
+    /// # Safety
+    /// The guard held when [`memory::unmappings`] was what it is now.
+    #[inline]
+    pub unsafe fn holds_where_readable(self) -> bool {
+        if self.at == 0 || self.at & 7 != 0 {
+            return self.holds();
+        }
+        // SAFETY: the caller's contract: the page could be read and wasn't unmapped through a hook since. Volatile: the VM's
+        // memory, which another of its threads may be writing.
+        unsafe { (self.at as *const u64).read_volatile() == self.value }
+    }
 }
 
 /// One frame as it is written into the segment.

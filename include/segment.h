@@ -65,7 +65,7 @@
 #define PLIMSOLL_COUNTER_SAMPLES 36 /* count: Blocks sampled. */
 #define PLIMSOLL_COUNTER_SAMPLES_DROPPED 37 /* count: Blocks to be sampled that found no room among the live samples; they are in no estimate. */
 #define PLIMSOLL_COUNTER_SAMPLES_DROPPED_BYTES 38 /* bytes: Usable bytes of those, each divided by its probability: by how much the estimates are too low. */
-#define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked: for each sample, and in exact mode for what the memo didn't know. */
+#define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked: for samples, and in exact mode for blocks, that the memo didn't know. */
 #define PLIMSOLL_COUNTER_DEEP_FRAMES 40 /* count: Frames of those walks. */
 #define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Java methods that found no room: their frames are addresses. */
 #define PLIMSOLL_COUNTER_ATTACHES 42 /* count: Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time. */

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use fixture::{Explained, Fixture, root, scratch};
-use jdks::{Jdk, javac, jdks};
+use jdks::{Jdk, javac, jcmd, jdks};
 
 const MIB: u64 = 1 << 20;
 const NMT: [&str; 3] = ["off", "summary", "detail"];
@@ -222,8 +222,7 @@ fn workers_that_deflated_all_together() {
         // The verdict's first remedy, as it is printed.
         let remedy = explained.verdict("arena-retention")["remedies"][0]["how"].as_str().unwrap();
         assert_eq!(remedy, format!("jcmd {} System.trim_native_heap", fixture.pid()));
-        let jdk = jdks().iter().find(|jdk| case.contains(&format!("on {} ", jdk.major))).expect("its JDK");
-        let jcmd = Command::new(jdk.home.join("bin/jcmd")).args(remedy.split(' ').skip(1)).output().expect("jcmd");
+        let jcmd = jcmd().args(remedy.split(' ').skip(1)).output().expect("jcmd runs");
         assert!(jcmd.status.success(), "{case}: {}", String::from_utf8_lossy(&jcmd.stdout));
         let after = fixture.explained();
         let saved = explained.line("glibc-retained").saturating_sub(after.line("glibc-retained"));

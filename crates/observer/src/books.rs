@@ -510,7 +510,11 @@ fn lost(segment: &Segment) -> Vec<Gap> {
         ("threads_shared", "threads have no slot of their own", "they share one in the figures by thread"),
         ("modules_lost", "loaded objects did not fit", "callers in them are without a module"),
         ("categories_lost", "categories did not fit", "their blocks are in 'other'"),
-        ("grow_failures", "times the segment's file system was full", "what did not fit is missing"),
+        (
+            "grow_failures",
+            "times the segment could not grow (its file system full, or a thread in seccomp's strict mode)",
+            "what did not fit is missing",
+        ),
         ("vmap_lost", "mapping operations could not be booked", "reserved and committed may be off"),
         ("forks_untracked", "children of fork() went on untracked", "they have no segment"),
     ];

@@ -1,6 +1,7 @@
 //! The JVMs that the cases run on: every JDK from 17 on that the machine has, and a JRE 21 out of a Python package, since
 //! Debian 12 has none.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -50,6 +51,14 @@ pub fn javac() -> Command {
     let mut command = Command::new(compiler.expect("a JDK with javac under /usr/lib/jvm or JAVA_HOME"));
     command.args(["--release", "17"]);
     command
+}
+
+/// jcmd of whichever JDK has one: the package of 21 has it without the right to run it.
+#[allow(dead_code)]
+pub fn jcmd() -> Command {
+    let runs = |path: &PathBuf| path.metadata().is_ok_and(|of| of.permissions().mode() & 0o111 != 0);
+    let found = jdks().iter().map(|jdk| jdk.home.join("bin/jcmd")).find(runs);
+    Command::new(found.expect("a JDK with jcmd under /usr/lib/jvm or JAVA_HOME"))
 }
 
 /// Installed once into target/subjects: beside, and moved into place, so that a killed test leaves no half.

@@ -22,7 +22,7 @@ pub struct Next {
 }
 
 impl Next {
-    fn jump(to: usize) -> Next {
+    pub(super) fn jump(to: usize) -> Next {
         Next { jump: to, answer: 0 }
     }
 }
@@ -42,7 +42,8 @@ fn next_generation() {
     }
 }
 
-fn real(call: Call) -> usize {
+/// The real function, also before boot has looked for it.
+pub(super) fn real(call: Call) -> usize {
     if !boot::resolved() {
         boot::resolve();
     }

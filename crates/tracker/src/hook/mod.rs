@@ -11,5 +11,6 @@ pub mod malloc;
 pub mod mapping;
 pub mod operator;
 pub mod program;
+pub mod seccomp;
 pub mod table;
 pub mod thread;

@@ -34,6 +34,7 @@ macro_rules! hooked_calls {
             (shmat, stacked, 3, $crate::hook::mapping::shmat)
             (shmdt, stacked, 1, $crate::hook::mapping::shmdt)
             (pthread_create, stacked, 4, $crate::hook::thread::pthread_create)
+            (prctl, before, 5, $crate::hook::seccomp::before_prctl)
             (dlopen, around, 2, $crate::hook::loader::before_dlopen)
             (dlmopen, before, 3, $crate::hook::loader::before_dlmopen)
             (dlclose, before, 1, $crate::hook::loader::before_dlclose)

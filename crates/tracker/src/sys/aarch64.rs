@@ -30,6 +30,8 @@ pub const PARENT: usize = 32;
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
+/// Not 0: this thread is in seccomp's strict mode.
+pub const STRICT: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -91,12 +93,15 @@ pub fn thread_pointer() -> usize {
     v
 }
 
-/// A raw system call.
+/// A raw system call; EPERM where it would be the thread's death.
 ///
 /// # Safety
 /// The arguments must be what the call wants; memory it writes must be ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
+    if tls_get::<STRICT>() != 0 {
+        return Err(super::os::errno::EPERM);
+    }
     let r: isize;
     // SAFETY: the kernel keeps all registers but x0; the rest is the caller's contract.
     unsafe {
@@ -241,13 +246,15 @@ macro_rules! entry_then_tail_jump {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "stp x0, x1, [sp, #-32]!", ".cfi_adjust_cfa_offset 32",
+                "stp x0, x1, [sp, #-48]!", ".cfi_adjust_cfa_offset 48",
                 "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
+                "stp x3, x4, [sp, #32]",
                 "mov x3, x30",
                 "bl {b}",
                 "mov x9, x0", "mov x10, x1",
+                "ldp x3, x4, [sp, #32]",
                 "ldp x2, x30, [sp, #16]",
-                "ldp x0, x1, [sp], #32", ".cfi_adjust_cfa_offset -32",
+                "ldp x0, x1, [sp], #48", ".cfi_adjust_cfa_offset -48",
                 "cbnz x10, 2f", "br x9",
                 "2:", "mov x0, x10", "ret",
                 ".cfi_endproc",

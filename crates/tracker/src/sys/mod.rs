@@ -7,6 +7,7 @@
 //! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
 //! - After [`crate::boot`] has finished, only `os::grow`, `os::private`, clocks and `os::readable` are called, and none
 //!   opens a file. The exceptions are the ones DESIGN names: a fork child's segment and the summary on a signal.
+//! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) there are none at all: each answers EPERM.
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64.rs"]

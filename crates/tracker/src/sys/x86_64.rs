@@ -11,6 +11,7 @@
 //! fs:[tls + 32]  parent    and the parent's
 //! fs:[tls + 40]  slot      slot in the segment + 1, as this thread's rows have it; 0 without a state
 //! fs:[tls + 48]  span      twice the drift bound of this thread's rows
+//! fs:[tls + 56]  strict    not 0: a system call would be this thread's death (seccomp's strict mode)
 //! ```
 
 use core::arch::{asm, global_asm};
@@ -41,6 +42,8 @@ pub const PARENT: usize = 32;
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
+/// Not 0: this thread is in seccomp's strict mode.
+pub const STRICT: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -111,12 +114,15 @@ pub fn thread_pointer() -> usize {
     v
 }
 
-/// A raw system call.
+/// A raw system call; EPERM where it would be the thread's death.
 ///
 /// # Safety
 /// The arguments must be what the call wants; memory it writes must be ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
+    if tls_get::<STRICT>() != 0 {
+        return Err(super::os::errno::EPERM);
+    }
     let r: isize;
     // SAFETY: the kernel clobbers rcx and r11 only; the rest is the caller's contract.
     unsafe {
@@ -311,18 +317,22 @@ macro_rules! entry_then_tail_jump {
                 "push rdi",
                 "push rsi",
                 "push rdx",
+                "push rcx",
+                "push r8",
                 "sub rsp, 8",
                 "mov rcx, [rbp + 8]",
                 "call {b}",
-                "mov rcx, rdx",
-                "mov rdx, [rsp + 8]",
-                "mov rsi, [rsp + 16]",
-                "mov rdi, [rsp + 24]",
+                "mov r11, rdx",
+                "mov r8, [rsp + 8]",
+                "mov rcx, [rsp + 16]",
+                "mov rdx, [rsp + 24]",
+                "mov rsi, [rsp + 32]",
+                "mov rdi, [rsp + 40]",
                 $crate::restore_stack!(),
-                "test rcx, rcx",
+                "test r11, r11",
                 "jnz 2f",
                 "jmp rax",
-                "2: mov rax, rcx",
+                "2: mov rax, r11",
                 "ret",
                 ".cfi_endproc",
                 b = sym $before

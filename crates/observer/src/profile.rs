@@ -13,6 +13,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+
 use crate::gap::Gap;
 use crate::units::AddressRange;
 
@@ -207,7 +209,7 @@ pub struct Profile {
     function_of: Vec<FunctionId>,
     stacks: Interned<[FrameId]>,
     entries: Vec<Entry>,
-    entry_of: HashMap<Entry, u32>,
+    entry_of: HashMap<Entry, u32, RandomState>,
     /// `columns.len()` for each entry.
     values: Vec<Value>,
 }
@@ -321,6 +323,6 @@ impl Profile {
 
     /// The same names, frames and columns, without entries.
     pub(crate) fn emptied(&self) -> Profile {
-        Profile { entries: Vec::new(), entry_of: HashMap::new(), values: Vec::new(), ..self.clone() }
+        Profile { entries: Vec::new(), entry_of: HashMap::default(), values: Vec::new(), ..self.clone() }
     }
 }

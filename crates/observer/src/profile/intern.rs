@@ -4,15 +4,17 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+
 #[derive(Debug)]
 pub struct Interned<T: ?Sized> {
     items: Vec<Arc<T>>,
-    numbers: HashMap<Arc<T>, u32>,
+    numbers: HashMap<Arc<T>, u32, RandomState>,
 }
 
 impl<T: ?Sized> Default for Interned<T> {
     fn default() -> Self {
-        Interned { items: Vec::new(), numbers: HashMap::new() }
+        Interned { items: Vec::new(), numbers: HashMap::default() }
     }
 }
 

@@ -311,6 +311,7 @@ pub fn book(segment: Segment) -> bool {
     }
     // Not before: it looks into the rows of whatever passes for a trailer.
     book_frees();
+    os::started();
     STATE.store(ON, Release);
     true
 }
@@ -463,6 +464,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     let fd = os::create(directory, name.as_c()).ok()?;
     let base = os::truncate(fd, FILE_BYTES).then(|| os::map_shared(fd, FILE_BYTES)).flatten();
     os::lock_while_mapped(fd);
+    os::note_file_system(fd);
     os::close(fd);
     let made = base.and_then(|base| {
         // SAFETY: a fresh mapping of FILE_BYTES.
@@ -515,7 +517,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
 pub fn create_beside(directory: os::Fd, wanted: &hook::fork::Wanted) -> Option<Segment> {
     let child = create(directory, os::getpid())?;
     let enough =
-        ALL_SECTIONS.iter().zip(wanted).all(|(s, &bytes)| bytes == 0 || os::populate(child.base() + s.offset(), bytes));
+        ALL_SECTIONS.iter().zip(wanted).all(|(s, &bytes)| bytes == 0 || os::back(child.base() + s.offset(), bytes));
     if enough {
         return Some(child);
     }

@@ -120,7 +120,7 @@ impl Drop for Tmpfs {
 
 fn on_tmpfs(name: &str, size: &str, prepare: fn(&Path)) {
     let (mut faults, mut compared) = (String::new(), 0);
-    for source in ["mix", "exceptions", "fork", "map_partial"] {
+    for source in ["mix", "exceptions", "fork", "map_partial", "sandbox"] {
         for mode in MODES {
             let tmpfs = match Tmpfs::mount(&format!("{name}-{source}-{mode}"), size) {
                 Ok(tmpfs) => tmpfs,
@@ -140,6 +140,11 @@ fn on_tmpfs(name: &str, size: &str, prepare: fn(&Path)) {
 #[test]
 fn tmpfs_of_one_mebibyte() {
     on_tmpfs("tmpfs_of_one_mebibyte", "1m", |_| ());
+}
+/// Full while the program runs: the tables stop growing, the totals stay exact.
+#[test]
+fn tmpfs_too_small_to_grow() {
+    on_tmpfs("tmpfs_too_small_to_grow", "300k", |_| ());
 }
 #[test]
 fn tmpfs_full() {

@@ -70,6 +70,7 @@ mod self_check {
             "daemonize",
             "raw_clone",
             "seccomp_strict",
+            "sandbox",
             "exec_self",
             "tls_constructor",
             "pointer_table",

@@ -26,3 +26,9 @@ situations! {
     seccomp_strict => situation("seccomp_strict");
     exec_self => situation("exec_self").follow().moments(4);
 }
+
+/// With the stacks of each block, so that every table grows behind the filter.
+#[test]
+fn sandbox() {
+    situation("sandbox").moments(2).run_modes(&["off", "sampled", "exact"]);
+}

@@ -237,10 +237,10 @@ impl Segment {
         let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
         // Small programs pay for what they use, large books don't grow in small steps.
         let upto = (bytes + have / 4).next_multiple_of(GROWTH).min(limit);
-        if !os::populate(self.0 + s.offset() + have, upto - have) {
+        if !os::back(self.0 + s.offset() + have, upto - have) {
             // Perhaps a page is still there to be had.
             let upto = bytes.next_multiple_of(plimsoll_segment::PAGE).min(limit);
-            if !os::populate(self.0 + s.offset() + have, upto - have) {
+            if !os::back(self.0 + s.offset() + have, upto - have) {
                 self.count(Counter::grow_failures, 1);
                 return false;
             }
@@ -254,7 +254,7 @@ impl Segment {
 
     /// Populates the pages that exist from the start; false if the file system has no room for them.
     pub fn populate_start(self) -> bool {
-        os::populate(self.0, Section::Categories.offset())
+        os::back(self.0, Section::Categories.offset())
     }
 
     /// This much of each section is populated: nothing of a new one, in a fork child what its parent made ready.

@@ -211,7 +211,7 @@ pub fn copy_books(parent: Segment, child: Segment, ready: &Wanted) -> bool {
     for (s, of) in steps {
         let used = parent.used(s);
         let wanted = room(s, used);
-        if wanted > ready[s as usize] && !os::populate(child.base() + s.offset(), wanted) {
+        if wanted > ready[s as usize] && !os::back(child.base() + s.offset(), wanted) {
             child.section(Section::Rows).used.store(0, Relaxed);
             return false;
         }

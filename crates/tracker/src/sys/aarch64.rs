@@ -137,6 +137,7 @@ pub mod nr {
     pub const GETPPID: usize = 173;
     pub const PRCTL: usize = 167;
     pub const GETTID: usize = 178;
+    pub const FSTATFS: usize = 44;
     pub const FTRUNCATE: usize = 46;
     pub const GETDENTS64: usize = 61;
     pub const CLOCK_GETTIME: usize = 113;

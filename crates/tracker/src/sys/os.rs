@@ -1,7 +1,8 @@
 //! System calls by purpose.
 
 use super::cpu::{nr, syscall};
-use core::sync::atomic::{AtomicUsize, Ordering::*};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 /// errno values told apart.
 pub mod errno {
@@ -100,8 +101,10 @@ fn reserve(bytes: usize) -> Option<*mut u8> {
     let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
     RESERVED.fetch_add(bytes, Relaxed);
     // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows it.
-    // SAFETY: sets a label on our own mapping; the string is static.
-    let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
+    if !SANDBOXED.load(Relaxed) {
+        // SAFETY: sets a label on our own mapping; the string is static.
+        let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
+    }
     Some(p as *mut u8)
 }
 
@@ -150,6 +153,44 @@ pub unsafe fn empty(p: *mut u8, bytes: usize) {
             core::ptr::write_bytes(high as *mut u8, 0, end - high);
         }
         core::ptr::write_bytes(p, 0, low - start);
+    }
+}
+
+/// Whether the segment lies on tmpfs.
+static ON_TMPFS: AtomicBool = AtomicBool::new(false);
+/// Whether the program may have put itself into a sandbox by now.
+static STARTED: AtomicBool = AtomicBool::new(false);
+/// Whether it did, as far as was seen.
+static SANDBOXED: AtomicBool = AtomicBool::new(false);
+
+/// Notes what file system a segment lies on.
+pub fn note_file_system(fd: Fd) {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    let mut of = MaybeUninit::<[u64; 15]>::zeroed();
+    // SAFETY: fstatfs fills one struct statfs, 120 bytes, its type first.
+    let r = unsafe { syscall(nr::FSTATFS, [fd.0, of.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    // SAFETY: zeroed, whether or not it was filled.
+    ON_TMPFS.store(r.is_ok() && unsafe { of.assume_init() }[0] == TMPFS_MAGIC, Relaxed);
+}
+
+/// The program's own code runs from here on.
+pub fn started() {
+    STARTED.store(true, Relaxed);
+}
+
+/// The program has set a filter of system calls.
+pub fn sandboxed() {
+    SANDBOXED.store(true, Relaxed);
+}
+
+/// Makes pages of the segment's file safe to write, as [`populate`] does. Sandboxes look at what madvise is asked for and kill
+/// for what they don't know (OpenSSH's and Chromium's do); so from the program's start on each page is read instead, by the call
+/// that all of them allow. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well.
+pub fn back(p: usize, bytes: usize) -> bool {
+    if STARTED.load(Relaxed) && ON_TMPFS.load(Relaxed) {
+        (p..p + bytes).step_by(4096).all(readable)
+    } else {
+        populate(p, bytes)
     }
 }
 
@@ -245,7 +286,7 @@ pub fn process_exists(pid: u32) -> bool {
     r != Err(3)
 }
 
-/// Mode of seccomp: 0 none, 2 filter.
+/// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter.
 pub fn seccomp_mode() -> usize {
     // SAFETY: reads one number.
     unsafe { syscall(nr::PRCTL, [PR_GET_SECCOMP, 0, 0, 0, 0, 0]) }.unwrap_or(0)

@@ -158,6 +158,7 @@ pub mod nr {
     pub const PRCTL: usize = 157;
     pub const GETTID: usize = 186;
     pub const FTRUNCATE: usize = 77;
+    pub const FSTATFS: usize = 138;
     pub const GETDENTS64: usize = 217;
     pub const CLOCK_GETTIME: usize = 228;
     pub const OPENAT: usize = 257;

@@ -68,13 +68,18 @@ fn server(major: u32) {
         let begin = Instant::now();
         let server = start(door, &jdk, folder, &[]);
         let mut answers = load(server.port);
-        let before = door.live_books(&server.child, "after some load");
+        let mut before = door.live_books(&server.child, "after some load");
         let mut http = Connection::open(server.port).expect("a connection");
         answers.extend(http.get("/basket/4194304").expect("an answer").1);
-        let after = door.live_books(&server.child, "after a direct buffer of 4 MiB");
-        if let (Some(before), Some(after)) = (before, after) {
-            assert_eq!((before.state.as_str(), after.state.as_str()), ("live", "live"));
-            grew_by_a_buffer(&before, &after, 4 << 20);
+        for round in 1.. {
+            let after = door.live_books(&server.child, "after a direct buffer of 4 MiB");
+            let (Some(b), Some(a)) = (&before, &after) else { break };
+            assert_eq!((b.state.as_str(), a.state.as_str()), ("live", "live"));
+            if grew_by_a_buffer(b, a, 4 << 20, round == ROUNDS) {
+                break;
+            }
+            before = after;
+            http.get("/basket/4194304").expect("an answer");
         }
         // Reports while the load goes on: balanced at any moment.
         std::thread::scope(|scope| {
@@ -93,13 +98,15 @@ fn server(major: u32) {
     compare(&format!("jdk{major}-spring-boot"), None, "off", subject);
 }
 
+/// A compiler that begins or ends with a large method between two reports takes or gives back megabytes: then another buffer.
+const ROUNDS: u32 = 8;
+
 /// A direct buffer is one malloc of the VM; what the server else takes or gives back between the two reports is small.
-fn grew_by_a_buffer(before: &Books, after: &Books, bytes: i128) {
+fn grew_by_a_buffer(before: &Books, after: &Books, bytes: i128, last: bool) -> bool {
     let grown = after.total.get("requested_bytes") - before.total.get("requested_bytes");
-    assert!(
-        (bytes..bytes + (1 << 20)).contains(&grown),
-        "a direct buffer of {bytes}: grew by {grown}\n{before}{after}"
-    );
+    let holds = (bytes..bytes + (1 << 20)).contains(&grown);
+    assert!(holds || !last, "a direct buffer of {bytes}: grew by {grown}\n{before}{after}");
+    holds
 }
 
 #[test]

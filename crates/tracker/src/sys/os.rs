@@ -184,7 +184,7 @@ pub fn sandboxed() {
 }
 
 /// Makes pages of the segment's file safe to write, as [`populate`] does. Sandboxes look at what madvise is asked for and kill
-/// for what they don't know (OpenSSH's and Chromium's do); so from the program's start on each page is read instead, by the call
+/// for what they don't know (OpenSSH's does); so from the program's start on each page is read instead, by the call
 /// that all of them allow. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well.
 pub fn back(p: usize, bytes: usize) -> bool {
     if STARTED.load(Relaxed) && ON_TMPFS.load(Relaxed) {

@@ -26,7 +26,8 @@
 //!
 //! The tracker makes the file before `main`, maps it `MAP_SHARED`, closes the descriptor and never opens anything again.
 //! Pages are populated (`MADV_POPULATE_WRITE`, or on tmpfs read by a system call) before the first store into them, so
-//! that a full file system is an error code and not a SIGBUS. Since the page cache holds the pages, the file outlives the process whatever kills it.
+//! that a full file system is an error code and not a SIGBUS. Since the page cache holds the pages, the file outlives
+//! the process whatever kills it.
 //!
 //! # Sites
 //!

@@ -1,7 +1,8 @@
 //! malloc, calloc, realloc, free and their kin.
 //!
 //! The fast path is glibc's: a state, a request that gets a trailer, a remembered stack. Everything else (other
-//! allocators, large blocks, the first block of a thread, signals on top of us) is in the cold functions below.
+//! allocators, large blocks, the first block of a thread, signals on top of us) is in the cold functions below: over 800
+//! lines, since each is the other half of a fast path beside it, and both must keep one order of booking.
 //!
 //! Corners, as glibc 2.36 has them (malloc/malloc.c) and the program must find them:
 //!

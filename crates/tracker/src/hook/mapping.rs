@@ -11,7 +11,7 @@
 //! The lock is one word with its owner's thread pointer. A signal handler that maps memory on top of its own thread's
 //! lock is noted in a short list and booked when the lock is let go. A fork child starts with the lock free. A holder that
 //! never comes back (a handler that jumped out of the call) loses the lock after a second; the map is valid at every
-//! instant (segment/vmap.rs).
+//! instant (segment/vmap.rs). Over 800 lines, since all calls book under this one lock, whose rules must be read together.
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 

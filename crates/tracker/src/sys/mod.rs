@@ -5,7 +5,7 @@
 //!
 //! - Nothing here allocates, takes a lock or touches errno: system calls are made directly and answer `Result<usize, i32>`.
 //! - Addresses and lengths given to [`os`] are page-aligned where the kernel wants it; lengths are > 0.
-//! - After [`crate::boot`] has finished, only `os::grow`, `os::private`, clocks and `os::readable` are called, and none
+//! - After [`crate::boot`] has finished, only `os::back`, `os::private`, clocks and `os::readable` are called, and none
 //!   opens a file. The exceptions are the ones DESIGN names: a fork child's segment and the summary on a signal.
 //! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) there are none at all: each answers EPERM.
 

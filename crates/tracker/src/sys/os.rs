@@ -184,8 +184,8 @@ pub fn sandboxed() {
 }
 
 /// Makes pages of the segment's file safe to write, as [`populate`] does. Sandboxes look at what madvise is asked for and kill
-/// for what they don't know (OpenSSH's does); so from the program's start on each page is read instead, by the call
-/// that all of them allow. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well.
+/// for what they don't know (OpenSSH's does); so from the program's start on each page is read instead, by rt_sigprocmask,
+/// which a sandbox that lets signals be handled allows. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well.
 pub fn back(p: usize, bytes: usize) -> bool {
     if STARTED.load(Relaxed) && ON_TMPFS.load(Relaxed) {
         (p..p + bytes).step_by(4096).all(readable)
@@ -286,10 +286,10 @@ pub fn process_exists(pid: u32) -> bool {
     r != Err(3)
 }
 
-/// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter.
-pub fn seccomp_mode() -> usize {
+/// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter; `None` where the kernel has none.
+pub fn seccomp_mode() -> Option<usize> {
     // SAFETY: reads one number.
-    unsafe { syscall(nr::PRCTL, [PR_GET_SECCOMP, 0, 0, 0, 0, 0]) }.unwrap_or(0)
+    unsafe { syscall(nr::PRCTL, [PR_GET_SECCOMP, 0, 0, 0, 0, 0]) }.ok()
 }
 
 fn rlimit(which: usize) -> u64 {

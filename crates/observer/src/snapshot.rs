@@ -25,8 +25,7 @@ mod unpacked;
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
 pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::{
-    CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, RegionSource,
-    VmRegion, VmTag,
+    CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
 pub use process::{

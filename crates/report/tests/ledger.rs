@@ -7,7 +7,7 @@ use plimsoll_observer::gap::{Gap, Source};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::{
     Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, JavaThread, NmtCategory, Reading,
-    RegionSource, Snapshot, Thread, VmRegion, VmTag, Vma,
+    Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 use plimsoll_observer::verdict::judge;
@@ -39,7 +39,7 @@ fn shop() -> Explanation {
     ];
     let regions = regions.map(|(tag, rss, size)| {
         let range = map(&mut snapshot, rss, size, Vma::default());
-        VmRegion { range, tag, committed: vec![range], source: RegionSource::NmtDetail }
+        VmRegion { range, tag, committed: vec![range] }
     });
     let mut arenas = Vec::new();
     for index in 0..25u64 {

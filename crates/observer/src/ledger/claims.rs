@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::lines::LineId;
 use super::{Grade, Owner};
 use crate::gap::Source;
-use crate::snapshot::{AllocatorKind, ArenaKind, Backing, RegionSource, Snapshot, VmTag, Vma};
+use crate::snapshot::{AllocatorKind, ArenaKind, Backing, Snapshot, VmTag, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -160,12 +160,8 @@ fn hotspot(snapshot: &Snapshot, claims: &mut Claims) {
             VmTag::Other(tag) if tag == "Other" => (LineId::DirectBuffers, "mapped"),
             VmTag::Other(tag) => (LineId::VmInternal, tag.as_str()),
         };
-        let grade = match region.source {
-            RegionSource::NmtDetail | RegionSource::Printed => Grade::Exact,
-            RegionSource::Shape => Grade::Estimated,
-        };
         let owner = Owner::line(line, detail);
-        claims.add(Claim { range: region.range, owner, grade, source: Source::HotSpot });
+        claims.add(Claim { range: region.range, owner, grade: Grade::Exact, source: Source::HotSpot });
     }
 }
 

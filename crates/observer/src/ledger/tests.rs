@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::snapshot::{
-    Arena, ArenaKind, Backing, Cgroup, Glibc, HotSpot, ImageHeapRange, MmappedChunk, NativeImage, NmtCategory,
-    RegionSource, Rss, Thread, VmRegion, VmTag, Vma,
+    Arena, ArenaKind, Backing, Cgroup, Glibc, HotSpot, ImageHeapRange, MmappedChunk, NativeImage, NmtCategory, Rss,
+    Thread, VmRegion, VmTag, Vma,
 };
 use crate::source::proc::Residency;
 use crate::units::Avma;
@@ -83,7 +83,6 @@ fn random_snapshot(random: &mut Random) -> Snapshot {
             range: random.range(SPACE),
             tag: tags[random.below(5) as usize].clone(),
             committed: Vec::new(),
-            source: if random.chance(80) { RegionSource::NmtDetail } else { RegionSource::Shape },
         });
         let regions = regions.collect();
         let names = ["GC", "Compiler", "Other", "Symbol", "Internal", "Class", "Java Heap"];
@@ -169,7 +168,6 @@ fn where_the_page_map_agrees_a_shared_mapping_is_split_exactly() {
             range: AddressRange::new(page(2), page(6)),
             tag: VmTag::JavaHeap,
             committed: Vec::new(),
-            source: RegionSource::NmtDetail,
         }],
         ..HotSpot::default()
     });

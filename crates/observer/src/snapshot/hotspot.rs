@@ -24,6 +24,8 @@ pub struct HotSpot {
     pub flags: Vec<(String, String)>,
     /// Name of the collector as the VM prints it: `G1`, `Parallel`, `Serial`, `Z`, `Shenandoah`, `Epsilon`.
     pub collector: Option<String>,
+    /// How many of the dearer questions about its regions it was asked.
+    pub located: usize,
 }
 
 impl HotSpot {
@@ -48,18 +50,6 @@ pub struct VmRegion {
     pub range: AddressRange,
     pub tag: VmTag,
     pub committed: Vec<AddressRange>,
-    pub source: RegionSource,
-}
-
-/// How the region is known; it decides the grade of the line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RegionSource {
-    /// `VM.native_memory detail`: the VM's own books.
-    NmtDetail,
-    /// An address that the VM prints in `VM.info`, `GC.heap_info`, `VM.metaspace`, `Compiler.codecache`, `System.map`.
-    Printed,
-    /// Recognised by shape only.
-    Shape,
 }
 
 /// NMT's tags, folded onto what the ledger tells apart.

@@ -9,14 +9,14 @@ use super::{cgroup, glibc, hotspot, native_image, pymalloc, segment, v8};
 use crate::books::{Booked, Books};
 use crate::gap::{Gap, Source};
 use crate::ledger::{self, Ledger, LineId};
-use crate::snapshot::{Glibc, Reading, RegionSource, Snapshot, VmTag, Vma};
+use crate::snapshot::{Glibc, Reading, Snapshot, VmTag, Vma};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// How much is asked of a VM with NMT on.
+/// How much is asked of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regions {
     /// What it says cheaply; all of them only where that leaves more than 2 % of RSS unexplained.
@@ -48,12 +48,12 @@ pub fn take(pid: u32, regions: Regions) -> Result<Snapshot, Refusal> {
 
     let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
     snapshot.gaps = reader.around(&mut snapshot, &maps);
-    if regions == Regions::All {
+    let could_say_more = |snapshot: &Snapshot| snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate);
+    while regions == Regions::All && could_say_more(&snapshot) {
         reader.locate(&mut snapshot, &maps);
     }
     let mut gaps = reader.memory(&mut snapshot);
-    if regions == Regions::AsNeeded && snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate) && is_short(&snapshot)
-    {
+    while could_say_more(&snapshot) && is_short(&snapshot) {
         reader.locate(&mut snapshot, &maps);
         gaps = reader.memory(&mut snapshot);
     }
@@ -200,7 +200,7 @@ fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
 /// What the VM mapped for itself. Stacks are left out: where the VM states them, they end where the thread library's record does.
 fn regions_without_malloc(snapshot: &Snapshot) -> Vec<AddressRange> {
     let regions = snapshot.hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
-    let own = regions.iter().filter(|region| region.tag != VmTag::ThreadStack && region.source != RegionSource::Shape);
+    let own = regions.iter().filter(|region| region.tag != VmTag::ThreadStack);
     own.map(|region| region.range).collect()
 }
 

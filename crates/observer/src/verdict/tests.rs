@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::snapshot::{
-    Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, RegionSource, Snapshot, Thread,
-    VmRegion, VmTag, Vma,
+    Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, Snapshot, Thread, VmRegion, VmTag,
+    Vma,
 };
 use crate::units::{AddressRange, Avma};
 
@@ -140,7 +140,7 @@ fn a_full_code_cache_is_named_and_a_large_one_is_not_full() {
 fn a_compilation_s_spike_is_said_to_be_one() {
     let mut snapshot = with_anonymous(&[Bytes::mib(300), Bytes::mib(200)]);
     let range = snapshot.vmas[1].range;
-    let region = VmRegion { range, tag: VmTag::Compiler, committed: vec![range], source: RegionSource::NmtDetail };
+    let region = VmRegion { range, tag: VmTag::Compiler, committed: vec![range] };
     snapshot.hotspot = Some(HotSpot { regions: vec![region], ..HotSpot::default() });
     assert_eq!(ids(&snapshot), ["compiler-arena"]);
 }

@@ -2,17 +2,35 @@
 //!
 //! ```text
 //! version 1   "1" 0  command 0  argument 0  argument 0  argument 0          always three arguments
-//! version 2   "2" 0  length of what follows, in decimal 0  command 0  argument 0 …     (JDK 24 on)
+//! version 2   "2" 0  length of what follows, in decimal 0  command[ " " option "=" value] 0  argument 0 …     (JDK 24 on)
 //! reply       result code in decimal \n  text …  end of stream
 //! ```
 //!
 //! One connection carries one command. Every VM that speaks version 2 still answers version 1, unless it says
-//! `ATTACH_ERROR_BADVERSION`.
+//! `ATTACH_ERROR_BADVERSION`. `getversion options` is answered `2 streaming` from JDK 24 on, and not known before.
+//!
+//! A VM that streams makes a system call of each piece that it prints, within the safepoint where the command needs one: 18,000 of them
+//! for VM.metaspace vslist, 23 to 50 ms in which no thread of the program runs. Told not to, it takes 1 ms.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     One,
     Two,
+    /// Two, of a VM that can be told to answer in one piece.
+    TwoWhole,
+}
+
+/// The question which version and which options a VM speaks, in version 1's words.
+pub const GET_VERSION: [&str; 2] = ["getversion", "options"];
+
+/// Of the answer to `GET_VERSION`: `2 streaming`.
+pub fn version(answer: &str) -> Version {
+    let (version, options) = answer.trim().split_once(' ').unwrap_or((answer.trim(), ""));
+    match (version, options.split(',').any(|option| option == "streaming")) {
+        ("2", true) => Version::TwoWhole,
+        ("2", false) => Version::Two,
+        _ => Version::One,
+    }
 }
 
 /// ATTACH_ERROR_BADVERSION
@@ -21,12 +39,15 @@ pub const BAD_VERSION: i32 = 101;
 /// The request for a command with up to three arguments.
 pub fn request(version: Version, command: &[&str]) -> Vec<u8> {
     let missing = if version == Version::One { 4usize.saturating_sub(command.len()) } else { 0 };
-    let arguments = command.iter().copied().chain(std::iter::repeat_n("", missing));
+    let options = if version == Version::TwoWhole { " streaming=0" } else { "" };
+    let name = command.first().map(|name| format!("{name}{options}"));
+    let arguments = command.iter().skip(1).copied().chain(std::iter::repeat_n("", missing));
+    let words = name.as_deref().into_iter().chain(arguments);
     // A zero byte would end the argument early: nothing of ours has one.
-    let body: Vec<u8> = arguments.flat_map(|argument| argument.bytes().filter(|b| *b != 0).chain([0])).collect();
+    let body: Vec<u8> = words.flat_map(|word| word.bytes().filter(|b| *b != 0).chain([0])).collect();
     match version {
         Version::One => [b"1\0".as_slice(), &body].concat(),
-        Version::Two => [format!("2\0{}\0", body.len()).as_bytes(), &body].concat(),
+        Version::Two | Version::TwoWhole => [format!("2\0{}\0", body.len()).as_bytes(), &body].concat(),
     }
 }
 
@@ -66,8 +87,16 @@ mod tests {
     fn requests_of_both_versions() {
         assert_eq!(request(Version::One, &["jcmd", "VM.version"]), b"1\0jcmd\0VM.version\0\0\0");
         assert_eq!(request(Version::Two, &["jcmd", "VM.version"]), b"2\x0016\0jcmd\0VM.version\0");
+        assert_eq!(request(Version::TwoWhole, &["jcmd", "VM.version"]), b"2\x0028\0jcmd streaming=0\0VM.version\0");
         let load = ["load", "/l.so", "true", "detach"];
         assert_eq!(request(Version::One, &load), b"1\0load\0/l.so\0true\0detach\0");
+    }
+
+    #[test]
+    fn what_a_vm_speaks_is_in_its_own_words() {
+        let spoken = ["2 streaming", "2 later,streaming\n", "2", "2 later", "1", "", "3 streaming"].map(version);
+        let (whole, two, one) = (Version::TwoWhole, Version::Two, Version::One);
+        assert_eq!(spoken, [whole, whole, two, two, one, one, one]);
     }
 
     #[test]

@@ -1,21 +1,24 @@
 //! A HotSpot VM, asked about itself: NMT's categories, where its regions lie, heap, metaspace, code cache, threads, flags.
 //!
-//! In order of cost to the target: hsperfdata (a file, costs nothing), then diagnostic commands over the attach socket.
-//! Every VM says in VM.info and VM.metaspace vslist where heap, class space, CDS, code, card table and mark bits lie. With
-//! NMT it could say more, at a price (200 threads, 2,000 mappings):
+//! In order of cost to the target: hsperfdata (a file, costs nothing), fields of the VM by its vmStructs (heap, card table, direct
+//! buffers), then diagnostic commands over the attach socket. What it could say beyond `read` has a price (200 threads, 2,600 mappings;
+//! JDK 24 on without streaming, see `attach`):
 //!
-//! | NMT | JDK | command | the VM's time |
-//! | --- | --- | --- | --- |
-//! | any | 17 | VM.info, VM.metaspace vslist | 10 ms |
-//! | any | 25 | VM.info, VM.metaspace vslist | 55 ms |
-//! | detail | 17 to 23 | VM.native_memory detail | 510 ms, and libjvm's symbols for its stacks: 5 MB that stay |
-//! | summary, detail | 24 on | System.map | 115 ms |
+//! | NMT | JDK | command | the VM's time | what stays in the VM |
+//! | --- | --- | --- | --- | --- |
+//! | any | 17, 25 | VM.metaspace vslist, at a safepoint | 1 ms | |
+//! | any | 17, 25 | Thread.print, at a safepoint | 2 ms | |
+//! | any | 17, 25 | all others of `read` together | 1 ms | |
+//! | any | 17, 25 | VM.info | 8, 6 ms | libjvm's symbols: 4.2, 4.9 MiB |
+//! | summary, detail | 24 on | System.map | 25 ms | 0.2 MiB |
+//! | detail | 17 to 23 | VM.native_memory detail | 920 ms | the same symbols |
 //!
 //! What the dearer ones add is 0.0 to 0.4 % of RSS (1.5 % under Shenandoah, whose mark bits VM.info does not name), so they
-//! are asked only where more than that is left unexplained.
+//! are asked only where more than 2 % is left unexplained.
 
 mod attach;
 mod direct;
+mod heap;
 mod nmt;
 mod peer;
 mod perfdata;

@@ -16,7 +16,7 @@
 //! [0x00007fee10ccd000 - 0x00007fee10cce000] reserved and committed 4096 for Internal from
 //! ```
 
-use crate::snapshot::{NmtCategory, NmtMode, RegionSource, VmRegion, VmTag};
+use crate::snapshot::{NmtCategory, NmtMode, VmRegion, VmTag};
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -143,7 +143,7 @@ fn map_line(regions: &mut Vec<VmRegion>, line: &str) {
     if rest.starts_with("reserved ") {
         let committed = if rest.starts_with("reserved and committed") { vec![range] } else { Vec::new() };
         let name = rest.split_once(" for ").map_or("", |(_, name)| name.strip_suffix(" from").unwrap_or(name).trim());
-        regions.push(VmRegion { range, tag: tag(name), committed, source: RegionSource::NmtDetail });
+        regions.push(VmRegion { range, tag: tag(name), committed });
     } else if rest.starts_with("committed ")
         && let Some(region) = regions.last_mut()
         && region.range.covers(range)

@@ -19,7 +19,7 @@
 //! ```
 
 use super::nmt::{bracketed_range, hex};
-use crate::snapshot::{CodeCacheSegment, JavaHeap, Metaspace, RegionSource, VmRegion, VmTag};
+use crate::snapshot::{CodeCacheSegment, JavaHeap, Metaspace, VmRegion, VmTag};
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn parse_printed(text: &str) -> Printed {
     let mut code_heap: Option<CodeCacheSegment> = None;
     // The heap of Serial and Parallel is printed generation by generation.
     let mut generations: Vec<(AddressRange, Bytes, Bytes)> = Vec::new();
-    // VM.info repeats the heap as it was before and after past collections: what comes first is now.
+    // The history repeats the heap as it was before and after past collections: what comes first is now.
     let mut heap_is_known = false;
     let mut after_gc = AfterGc::default();
     for line in text.lines() {
@@ -114,7 +114,7 @@ pub fn parse_printed(text: &str) -> Printed {
     printed
 }
 
-/// What past collections left, as VM.info's history has it; the last one counts. Garbage that a young collection doesn't reach is in it.
+/// What past collections left, as the history of VM.events and VM.info has it; the last one counts. Garbage that a young collection doesn't reach is in it.
 ///
 /// ```text
 /// {Heap after GC invocations=1 (full 1):                       up to 24
@@ -248,7 +248,7 @@ fn push(regions: &mut Vec<VmRegion>, tag: VmTag, range: AddressRange, committed:
     if range.is_empty() || regions.iter().any(|known| known.range.overlaps(range)) {
         return;
     }
-    regions.push(VmRegion { range, tag, committed: committed.into_iter().collect(), source: RegionSource::Printed });
+    regions.push(VmRegion { range, tag, committed: committed.into_iter().collect() });
 }
 
 /// `[a, b, c]` or `[a, b, c)`

@@ -114,7 +114,8 @@ pub fn owner(target: &Target) -> Option<u32> {
 pub struct Vm {
     pid: u32,
     socket: PathBuf,
-    version: Version,
+    /// Known once it was asked for.
+    version: Option<Version>,
     /// Set once the VM hung up on this process's own user: the target's, to be taken on for the connection.
     identity: Option<(u32, u32)>,
     owner: (u32, u32),
@@ -142,7 +143,7 @@ impl Vm {
         }
         let socket = target.path(&format!("/tmp/.java_pid{}", status.namespaced_pid));
         let owner = (status.effective_uid, status.effective_gid);
-        let vm = Vm { pid: target.pid(), socket, version: Version::One, identity: None, owner, patience };
+        let vm = Vm { pid: target.pid(), socket, version: None, identity: None, owner, patience };
         // Woken, the VM would make the socket anew in the other's place, who could never be asked again.
         if let Some(stranger) = connect(&vm.socket).ok().and_then(|stream| stranger(&stream, vm.pid)) {
             return Err(Mute::Elsewhere(stranger));
@@ -217,20 +218,32 @@ impl Vm {
 
     fn command(&mut self, words: &[&str], command: &str) -> Result<String, String> {
         let began = Instant::now();
-        loop {
-            let bytes = self.exchange(&attach::request(self.version, words), began)?;
-            match attach::reply(&bytes) {
-                Reply::Text(text) => return Ok(text),
-                Reply::Failed { code: BAD_VERSION, .. } if self.version == Version::One => self.version = Version::Two,
-                Reply::Failed { code, text } => {
-                    return Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")));
-                }
-                Reply::Refused if self.identity.is_none() && self.owner != own_identity() => {
-                    self.identity = Some(self.owner)
-                }
-                Reply::Refused => return Err(format!("the VM hung up on {command}")),
+        let version = match self.version {
+            Some(version) => version,
+            None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), began)? {
+                Reply::Text(text) => attach::version(&text),
+                Reply::Failed { code: BAD_VERSION, .. } => Version::Two,
+                Reply::Failed { .. } | Reply::Refused => Version::One,
+            },
+        };
+        self.version = Some(version);
+        match self.reply(&attach::request(version, words), began)? {
+            Reply::Text(text) => Ok(text),
+            Reply::Failed { code, text } => {
+                Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))
             }
+            Reply::Refused => Err(format!("the VM hung up on {command}")),
         }
+    }
+
+    /// Once more as the VM's own user, where it takes no commands from ours.
+    fn reply(&mut self, request: &[u8], began: Instant) -> Result<Reply, String> {
+        let reply = attach::reply(&self.exchange(request, began)?);
+        if reply != Reply::Refused || self.identity.is_some() || self.owner == own_identity() {
+            return Ok(reply);
+        }
+        self.identity = Some(self.owner);
+        Ok(attach::reply(&self.exchange(request, began)?))
     }
 
     fn exchange(&self, request: &[u8], began: Instant) -> Result<Vec<u8>, String> {

@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
 
-use super::direct::{Fields, direct_buffers};
-use crate::snapshot::{DirectBuffers, Vma};
+use super::direct::{self, direct_buffers};
+use super::heap;
+use crate::snapshot::{DirectBuffers, VmRegion, Vma};
 use crate::source::memory::{Live, Memory, half_at, word_at};
 use crate::source::proc::Target;
 use crate::units::Avma;
@@ -23,14 +24,26 @@ struct Row {
     address: u64,
 }
 
-/// None where the table can't be had, or the VM keeps no such count.
-pub fn read_direct_buffers(target: &Target, vmas: &[Vma]) -> Option<DirectBuffers> {
+/// What the fields say.
+#[derive(Default)]
+pub struct Kept {
+    /// None where the VM keeps no such count.
+    pub direct_buffers: Option<DirectBuffers>,
+    /// Where the Java heap and its card table lie.
+    pub regions: Vec<VmRegion>,
+}
+
+/// None where the table can't be had.
+pub fn read(target: &Target, vmas: &[Vma]) -> Option<Kept> {
     let library = vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)?;
     let file = File::open(target.path(&library.name)).ok()?;
     let memory = Live::open(target).ok()?;
     let rows = rows(&file, library, &memory)?;
-    let fields = Fields::from_rows(rows.iter().map(|row| (&*row.of, &*row.name, row.offset, row.address)))?;
-    direct_buffers(&memory, &fields)
+    let each = || rows.iter().map(|row| (&*row.of, &*row.name, row.offset, row.address));
+    Some(Kept {
+        direct_buffers: direct::Fields::from_rows(each()).and_then(|fields| direct_buffers(&memory, &fields)),
+        regions: heap::Fields::from_rows(each()).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
+    })
 }
 
 fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {

@@ -1,26 +1,28 @@
 //! One VM's facts, put together from what it answers.
 //!
-//! `read` asks what every VM can say cheaply. `locate` asks NMT where each of its regions lies, which costs the VM as much as
-//! all the rest together or ten times that; `take` does so only where `read` left more than its share unexplained, or where
-//! every mapping is to be named.
+//! `read` asks what every VM can say cheaply, without keeping anything for it. `locate` asks for more of its regions, which costs
+//! the VM as much as all the rest together or ten times that, or memory that stays; `take` does so only where `read` left more than
+//! its share unexplained, or where every mapping is to be named.
 
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
 use super::read::{self, Mute, Patience, Vm};
-use super::structs::read_direct_buffers;
+use super::structs::{self, Kept};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::gap::{Gap, Source};
-use crate::snapshot::{
-    DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, RegionSource, Sourced, VmRegion, VmTag, Vma,
-};
+use crate::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
 use crate::source::proc::{Target, permission_remedy};
 use crate::units::Bytes;
 
-/// Flags the verdicts look at. Only those that were set or that ergonomics chose are asked for: JDK 25 writes all of them
+/// Files of classes that aren't called .jsa: paths, `base:top` where there are two.
+const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
+
+/// Flags the verdicts look at, and `ARCHIVES`. Only those that were set or that ergonomics chose are asked for: JDK 25 writes all of them
 /// line by line, which took 26 ms.
-const FLAGS: [&str; 19] = [
+const FLAGS: [&str; 21] = [
+    "AOTCache",
     "AlwaysPreTouch",
     "CompressedClassSpaceSize",
     "InitialHeapSize",
@@ -32,6 +34,7 @@ const FLAGS: [&str; 19] = [
     "MinHeapSize",
     "NativeMemoryTracking",
     "ReservedCodeCacheSize",
+    "SharedArchiveFile",
     "ThreadStackSize",
     "TrimNativeHeapInterval",
     "UseG1GC",
@@ -61,7 +64,8 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
         Ok(mut vm) => ask(&mut hotspot, &mut vm, &mut gaps),
         Err(mute) => gaps.push(gap_of(mute, target)),
     }
-    hotspot.direct_buffers = read_direct_buffers(target, vmas).map(|direct| {
+    let Kept { direct_buffers, regions } = structs::read(target, vmas).unwrap_or_default();
+    hotspot.direct_buffers = direct_buffers.map(|direct| {
         // Bits.MAX_MEMORY (jdk.internal.misc.VM.maxDirectMemory): the flag, or the heap's maximum.
         let flag = |wanted: &str| {
             hotspot.flags.iter().find(|(name, _)| name == wanted).and_then(|(_, value)| value.parse().ok())
@@ -69,40 +73,67 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
         let max = flag("MaxDirectMemorySize").filter(|max| *max > 0).or_else(|| flag("MaxHeapSize")).map(Bytes);
         DirectBuffers { max, ..direct }
     });
-    join_regions(&mut hotspot.regions, by_name(vmas));
+    if let Some(heap) = &mut hotspot.java_heap
+        && heap.reserved == Bytes(0)
+    {
+        heap.reserved = regions.iter().filter(|r| r.tag == VmTag::JavaHeap).map(|r| r.range.length()).sum();
+    }
+    join_regions(&mut hotspot.regions, regions);
+    let by_name = by_name(vmas, &hotspot.flags);
+    join_regions(&mut hotspot.regions, by_name);
     hotspot.regions.sort_by_key(|region| region.range.start);
     (Some(hotspot), gaps)
 }
 
-/// Whether the VM could say where more of its regions lie than `read` was told.
-pub fn can_locate(hotspot: &HotSpot) -> bool {
-    match hotspot.nmt {
-        NmtMode::Detail => true,
-        NmtMode::Summary => has_system_map(hotspot),
-        NmtMode::Off | NmtMode::Unknown => false,
+/// What a VM can be asked beyond `read`, the cheaper first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Witness {
+    /// Also mark bits. The VM looks up its signal handlers' names for it, and so keeps libjvm's symbols: 4 to 5 MB.
+    Info,
+    /// Each of NMT's regions; from JDK 24 on, and from NMT's summary level on.
+    SystemMap,
+    /// The same, with stacks, and so with libjvm's symbols.
+    Detail,
+}
+
+fn witnesses(hotspot: &HotSpot) -> &'static [Witness] {
+    match (hotspot.nmt, major(&hotspot.version)) {
+        (NmtMode::Unknown, _) => &[],
+        (NmtMode::Summary | NmtMode::Detail, 24..) => &[Witness::SystemMap],
+        (NmtMode::Detail, _) => &[Witness::Info, Witness::Detail],
+        (NmtMode::Off | NmtMode::Summary, _) => &[Witness::Info],
     }
 }
 
-/// System.map came with JDK 24, and knows NMT's tags from its summary level on.
-fn has_system_map(hotspot: &HotSpot) -> bool {
-    major(&hotspot.version) >= 24
+/// Whether the VM could say where more of its regions lie than it has been asked for.
+pub fn can_locate(hotspot: &HotSpot) -> bool {
+    hotspot.located < witnesses(hotspot).len()
 }
 
-/// Asks NMT where all regions lie. Where it contradicts what the VM printed, NMT counts.
+/// Asks where more of its regions lie. Where NMT contradicts what the VM printed, NMT counts.
 pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> {
-    const EFFECT: &str = "regions that VM.info does not name are in other-anonymous";
+    const EFFECT: &str = "regions that the VM's other answers don't name are in other-anonymous";
+    let Some(witness) = witnesses(hotspot).get(hotspot.located).copied() else { return Vec::new() };
+    hotspot.located += 1;
     let perfdata = read::perfdata(target, vmas);
     let mut vm = match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(vm) => vm,
         Err(mute) => return vec![gap_of(mute, target)],
     };
-    let by_system_map = has_system_map(hotspot);
-    let command = if by_system_map { "System.map" } else { "VM.native_memory detail scale=1" };
+    let (command, regions_in): (_, fn(&str) -> Vec<VmRegion>) = match witness {
+        Witness::Info => ("VM.info", |text| parse_printed(text).regions),
+        Witness::SystemMap => ("System.map", parse_system_map),
+        Witness::Detail => ("VM.native_memory detail scale=1", |text| parse_nmt(text).regions),
+    };
     match vm.ask(command) {
         Ok(text) => {
-            let regions = if by_system_map { parse_system_map(&text) } else { parse_nmt(&text).regions };
-            let said = std::mem::replace(&mut hotspot.regions, regions);
-            join_regions(&mut hotspot.regions, said);
+            let mut said = regions_in(&text);
+            if witness == Witness::Info {
+                join_regions(&mut hotspot.regions, said);
+            } else {
+                std::mem::swap(&mut hotspot.regions, &mut said);
+                join_regions(&mut hotspot.regions, said);
+            }
             hotspot.regions.sort_by_key(|region| region.range.start);
             Vec::new()
         }
@@ -152,10 +183,21 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
         let detail = nmt.mode == NmtMode::Summary && asked_for.is_some_and(|(_, level)| level == "detail");
         hotspot.nmt = if detail { NmtMode::Detail } else { nmt.mode };
     }
-    let metaspace = answer("VM.metaspace vslist", "class metadata is recognised by shape only");
+    let metaspace = answer("VM.metaspace vslist", "metaspace is in other-anonymous");
     let loaders = parse_loaders(&metaspace);
-    let info = answer("VM.info", "the VM's regions are recognised by shape only");
-    let printed = parse_printed(&(info + &metaspace));
+    // VM.info has all of these in one answer, and leaves 4 to 5 MB of libjvm's symbols in the VM.
+    let heap = answer("GC.heap_info", "how much of the Java heap is committed and occupied is unknown");
+    let code = answer("Compiler.codecache", "the code cache is in other-anonymous");
+    let (newer, older) = ("VM.events log=heap", "VM.events log=gc");
+    let known_as = if major(&hotspot.version) >= 25 { [newer, older] } else { [older, newer] };
+    let mut history = String::new();
+    for command in known_as {
+        history = answer(command, "how much of the heap the last collection left is unknown");
+        if !history.contains("did not match any known event log") {
+            break;
+        }
+    }
+    let printed = parse_printed(&[heap, code, metaspace, history].join("\n"));
     join_regions(&mut hotspot.regions, printed.regions);
     hotspot.categories = nmt.categories;
     hotspot.nmt_total = nmt.total;
@@ -164,17 +206,20 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, gaps: &mut Vec<Gap>) {
     take_sizes(hotspot, printed.heap, printed.metaspace, loaders);
 }
 
-/// Mappings whose file says what they are: ZGC's heap, however often it is mapped, and CDS archives.
-fn by_name(vmas: &[Vma]) -> Vec<VmRegion> {
+/// Mappings whose file says what they are: ZGC's heap, however often it is mapped, and archives of classes.
+fn by_name(vmas: &[Vma], flags: &[(String, String)]) -> Vec<VmRegion> {
+    let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_string();
+    let told = flags.iter().filter(|(flag, _)| ARCHIVES.contains(&&**flag)).flat_map(|(_, paths)| paths.split(':'));
+    let archives: Vec<String> = told.map(file_name).collect();
     let tag = |name: &str| match name {
         name if name.starts_with("/memfd:java_heap") => Some(VmTag::JavaHeap),
-        name if name.ends_with(".jsa") => Some(VmTag::SharedClassSpace),
+        name if name.ends_with(".jsa") || archives.contains(&file_name(name)) => Some(VmTag::SharedClassSpace),
         _ => None,
     };
     vmas.iter()
         .filter_map(|vma| {
             let tag = tag(&vma.name)?;
-            Some(VmRegion { range: vma.range, tag, committed: vec![vma.range], source: RegionSource::Shape })
+            Some(VmRegion { range: vma.range, tag, committed: vec![vma.range] })
         })
         .collect()
 }
@@ -230,7 +275,7 @@ fn major(version: &str) -> u32 {
 
 fn gap_of(mute: Mute, target: &Target) -> Gap {
     let pid = target.pid();
-    const EFFECT: &str = "the VM's regions are recognised by shape only, its malloc is part of glibc-live";
+    const EFFECT: &str = "metaspace and code cache are in other-anonymous, the VM's malloc is part of glibc-live";
     let gap = |reason: String| Gap::new(Source::HotSpot, reason, EFFECT);
     match mute {
         Mute::Stopped => gap("the VM is stopped and can't answer".to_string())

@@ -10,7 +10,7 @@
 //! left to the figures of the summary.
 
 use super::nmt::hex;
-use crate::snapshot::{RegionSource, VmRegion, VmTag};
+use crate::snapshot::{VmRegion, VmTag};
 use crate::units::AddressRange;
 
 pub fn parse_system_map(text: &str) -> Vec<VmRegion> {
@@ -27,7 +27,7 @@ fn region(line: &str) -> Option<VmRegion> {
     let info = columns.nth(4)?;
     let committed = if protection.starts_with("---") { Vec::new() } else { vec![range] };
     let tag = tag(info)?;
-    (!range.is_empty()).then_some(VmRegion { range, tag, committed, source: RegionSource::Printed })
+    (!range.is_empty()).then_some(VmRegion { range, tag, committed })
 }
 
 /// src/hotspot/share/nmt/memMapPrinter.cpp, the table of tags. None for `-` and for a mixture.

@@ -1,0 +1,162 @@
+//! Where the Java heap and its card table lie, read from the VM's memory through `gHotSpotVMStructs` (`structs`). Of the commands
+//! only VM.info tells the card table, and it leaves libjvm's symbols in the VM for good.
+//!
+//! ```text
+//! Universe::_collectedHeap ─▶ CollectedHeap::_reserved                   MemRegion: start, length in words
+//! BarrierSet::_barrier_set ─▶ CardTableBarrierSet::_card_table ─▶ CardTable::_whole_heap, _byte_map, _byte_map_size
+//! ```
+//!
+//! A collector that marks no cards has another barrier set, in which that field is something else: a card table counts only
+//! if it is one of this very heap. ZGC keeps no `_reserved`.
+
+use crate::snapshot::{VmRegion, VmTag};
+use crate::source::memory::{Memory, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+const WORD: u64 = 8;
+/// Cards have 128 bytes at the least (`GCCardSizeInBytes`), 512 where nobody said otherwise.
+const SMALLEST_CARD: u64 = 128;
+const LARGEST_CARD: u64 = 1024;
+
+/// Offsets of fields and addresses of static ones, from the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    pub heap: u64,
+    pub reserved: u64,
+    pub barrier_set: u64,
+    pub card_table: u64,
+    pub whole_heap: u64,
+    pub byte_map: u64,
+    pub byte_map_size: u64,
+}
+
+impl Fields {
+    /// From rows of (type, field, offset, static address). None where one is missing.
+    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)>) -> Option<Fields> {
+        let mut fields = Fields::default();
+        let mut known = 0u32;
+        for (of, name, offset, address) in rows {
+            let (slot, value, bit) = match (of, name) {
+                ("Universe", "_collectedHeap") => (&mut fields.heap, address, 0),
+                ("CollectedHeap", "_reserved") => (&mut fields.reserved, offset, 1),
+                ("BarrierSet", "_barrier_set") => (&mut fields.barrier_set, address, 2),
+                ("CardTableBarrierSet", "_card_table") => (&mut fields.card_table, offset, 3),
+                ("CardTable", "_whole_heap") => (&mut fields.whole_heap, offset, 4),
+                ("CardTable", "_byte_map") => (&mut fields.byte_map, offset, 5),
+                ("CardTable", "_byte_map_size") => (&mut fields.byte_map_size, offset, 6),
+                _ => continue,
+            };
+            *slot = value;
+            known |= 1 << bit;
+        }
+        (known == (1 << 7) - 1).then_some(fields)
+    }
+}
+
+/// Heap and card table, as far as they are known: none, one or both.
+pub fn regions(memory: &impl Memory, fields: &Fields) -> Vec<VmRegion> {
+    let Some(heap) = heap(memory, fields) else { return Vec::new() };
+    let region = |tag, range| VmRegion { range, tag, committed: Vec::new() };
+    let cards = card_table(memory, fields, heap).map(|cards| region(VmTag::Gc, cards));
+    [Some(region(VmTag::JavaHeap, heap)), cards].into_iter().flatten().collect()
+}
+
+fn heap(memory: &impl Memory, fields: &Fields) -> Option<AddressRange> {
+    mem_region(memory, memory.word(Avma(fields.heap))?.checked_add(fields.reserved)?)
+}
+
+fn card_table(memory: &impl Memory, fields: &Fields, heap: AddressRange) -> Option<AddressRange> {
+    let barriers = memory.word(Avma(fields.barrier_set))?;
+    let table = memory.word(Avma(barriers.checked_add(fields.card_table)?))?;
+    let at = |offset: u64| table.checked_add(offset);
+    let of_this_heap = mem_region(memory, at(fields.whole_heap)?)? == heap;
+    let (map, size) = (memory.word(Avma(at(fields.byte_map)?))?, memory.word(Avma(at(fields.byte_map_size)?))?);
+    let cards = heap.length().0;
+    // Whole pages, and a guard at the end.
+    let fits = size >= cards / LARGEST_CARD && size <= (cards / SMALLEST_CARD).checked_add(1 << 21)?;
+    let end = map.checked_add(size)?;
+    (of_this_heap && fits && map != 0).then(|| AddressRange::new(Avma(map), Avma(end)))
+}
+
+/// A MemRegion that isn't empty.
+fn mem_region(memory: &impl Memory, at: u64) -> Option<AddressRange> {
+    let mut bytes = [0; 16];
+    memory.read(Avma(at), &mut bytes).then_some(())?;
+    let (start, words) = (word_at(&bytes, 0)?, word_at(&bytes, 8)?);
+    let length = words.checked_mul(WORD)?;
+    let sound = start != 0 && length != 0 && start.checked_add(length)? < 1 << 56;
+    sound.then(|| AddressRange::sized(Avma(start), Bytes(length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::mutated;
+
+    const BASE: u64 = 0x7000;
+    const HEAP: AddressRange = AddressRange { start: Avma(0xfc00_0000), end: Avma(0x1_0000_0000) };
+    const FIELDS: Fields = Fields {
+        heap: BASE,
+        reserved: 48,
+        barrier_set: BASE + 8,
+        card_table: 72,
+        whole_heap: 8,
+        byte_map: 40,
+        byte_map_size: 32,
+    };
+
+    struct Image(Vec<u8>);
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok());
+            let bytes = from.and_then(|from| self.0.get(from..from.checked_add(into.len())?));
+            bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
+        }
+
+        fn pagemap(&self, _: u64, _: &mut [u64]) -> bool {
+            false
+        }
+    }
+
+    /// The two static fields, a heap at 256, its barrier set at 512, a card table at 768 that covers `covered`.
+    fn image(covered: AddressRange, cards: u64) -> Vec<u8> {
+        let mut bytes = vec![0; 1024];
+        let mut put = |at: u64, word: u64| bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        put(0, BASE + 256);
+        put(8, BASE + 512);
+        put(256 + 48, HEAP.start.0);
+        put(256 + 56, HEAP.length().0 / 8);
+        put(512 + 72, BASE + 768);
+        put(768 + 8, covered.start.0);
+        put(768 + 16, covered.length().0 / 8);
+        put(768 + 32, cards);
+        put(768 + 40, 0x7fc6_e4e0_6000);
+        bytes
+    }
+
+    fn found(bytes: Vec<u8>) -> Vec<(VmTag, AddressRange)> {
+        regions(&Image(bytes), &FIELDS).into_iter().map(|region| (region.tag, region.range)).collect()
+    }
+
+    #[test]
+    fn heap_and_the_card_table_of_this_heap() {
+        let cards = AddressRange::sized(Avma(0x7fc6_e4e0_6000), Bytes(0x20000));
+        assert_eq!(found(image(HEAP, 0x20000)), [(VmTag::JavaHeap, HEAP), (VmTag::Gc, cards)]);
+        let another = AddressRange::new(HEAP.start, Avma(HEAP.end.0 - 8));
+        for none in [image(another, 0x20000), image(HEAP, 0x20), image(HEAP, 1 << 40), image(HEAP, u64::MAX)] {
+            assert_eq!(found(none), [(VmTag::JavaHeap, HEAP)]);
+        }
+        assert_eq!(found(vec![0; 1024]), []);
+        assert_eq!(found(Vec::new()), []);
+    }
+
+    #[test]
+    fn mutated_memory_never_panics() {
+        let mut counts = [0; 3];
+        for bytes in mutated(&image(HEAP, 0x20000), 20_000) {
+            counts[found(bytes).len()] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 100), "none, heap, both: {counts:?}");
+    }
+}

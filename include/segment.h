@@ -36,7 +36,7 @@
 #define PLIMSOLL_COUNTER_THREADS_SHARED 7 /* count: Threads without a slot of their own: they book in the shared slot. */
 #define PLIMSOLL_COUNTER_MODULES_LOST 8 /* count: Loaded objects that did not fit the module section. */
 #define PLIMSOLL_COUNTER_CATEGORIES_LOST 9 /* count: Categories that did not fit; their blocks are in category 'other'. */
-#define PLIMSOLL_COUNTER_GROW_FAILURES 10 /* count: Times the file could not grow (file system full, or seccomp's strict mode): what did not fit is counted above. */
+#define PLIMSOLL_COUNTER_GROW_FAILURES 10 /* count: Times the file could not grow (file system full, or a sandbox that the program is in): what did not fit is counted above. */
 #define PLIMSOLL_COUNTER_VMAP_LOST 11 /* count: Mapping operations that could not be booked in the virtual memory map. */
 #define PLIMSOLL_COUNTER_VMAP_DEFERRED 12 /* count: Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards. */
 #define PLIMSOLL_COUNTER_VMAP_OPERATIONS 13 /* count: Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin. */

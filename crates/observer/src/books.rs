@@ -512,7 +512,7 @@ fn lost(segment: &Segment) -> Vec<Gap> {
         ("categories_lost", "categories did not fit", "their blocks are in 'other'"),
         (
             "grow_failures",
-            "times the segment could not grow (its file system full, or a thread in seccomp's strict mode)",
+            "times the segment could not grow (its file system full, or a sandbox that the program is in)",
             "what did not fit is missing",
         ),
         ("vmap_lost", "mapping operations could not be booked", "reserved and committed may be off"),

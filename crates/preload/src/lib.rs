@@ -18,6 +18,7 @@ pub mod entry {
         (@ $name:ident, straight, $n:tt, $target:path) => { plimsoll_tracker::entry_straight!($name, $target); };
         (@ $name:ident, stacked, $n:tt, $target:path) => { entry_with_caller_on_stack!($name, $target); };
         (@ $name:ident, before, $n:tt, $target:path) => { entry_then_tail_jump!($name, $target); };
+        (@ $name:ident, numbered, $n:tt, $target:path) => { plimsoll_tracker::entry_numbered!($name, $target); };
         (@ $name:ident, around, $n:tt, $target:path) => {
             plimsoll_tracker::entry_around!($name, $target, tracker::hook::loader::after_dlopen);
         };

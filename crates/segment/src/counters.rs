@@ -59,7 +59,7 @@ counters! {
     modules_lost "count",
     /// Categories that did not fit; their blocks are in category 'other'.
     categories_lost "count",
-    /// Times the file could not grow (file system full, or seccomp's strict mode): what did not fit is counted above.
+    /// Times the file could not grow (file system full, or a sandbox that the program is in): what did not fit is counted above.
     grow_failures "count",
     /// Mapping operations that could not be booked in the virtual memory map.
     vmap_lost "count",

@@ -38,7 +38,7 @@ pub fn init_late() {
 /// Whether the calling thread is the process's first.
 fn is_main() -> bool {
     match MAIN_POINTER.load(Relaxed) {
-        0 if os::gettid() == os::getpid() => {
+        0 if os::getpid() != 0 && os::gettid() == os::getpid() => {
             MAIN_POINTER.store(cpu::thread_pointer(), Relaxed);
             true
         }

@@ -36,7 +36,8 @@ const KINDS: &[(&str, &str)] = &[
     ("through", "jumps to what fits the allocator, chosen when the process starts"),
     ("stacked", "calls the hook, all six argument registers kept, stack and frame pointer behind them"),
     ("before", "looks at the arguments, then jumps to the real function: that one sees the program as its caller"),
-    ("around", "the same; where import tables are patched, it may call the real function and look again afterwards"),
+    ("numbered", "the same where the first argument is seccomp's number, else a jump to the real function"),
+    ("around", "as *before*; where import tables are patched, it may call the real function and look again afterwards"),
 ];
 
 fn top() -> PathBuf {

@@ -1,6 +1,7 @@
 //! Children, exec, and the ways to end.
 
-use crate::harness::situation;
+use crate::build::compiled;
+use crate::harness::{Observed, fresh_dir, situation, tidy};
 use crate::situations;
 
 situations! {
@@ -31,4 +32,29 @@ situations! {
 #[test]
 fn sandbox() {
     situation("sandbox").moments(2).run_modes(&["off", "sampled", "exact"]);
+}
+
+/// The same where the filter lets none of the calls be made by which tables grow, and children are made.
+#[test]
+fn sandbox_narrow() {
+    let narrow = situation("sandbox").named("sandbox_narrow").args(&["narrow"]);
+    narrow.moments(2).run_modes(&["off", "sampled", "exact"]);
+}
+
+/// Where a filter lets tables grow they do, asked for beforehand where it doesn't.
+#[test]
+fn sandboxes_have_whole_books() {
+    for (args, mode, sites) in [(&[][..], "exact", 1024), (&["narrow"], "sampled", 4)] {
+        let row = situation("sandbox").args(args);
+        let dir = fresh_dir(&format!("sandboxes_have_whole_books-{mode}"));
+        let seen = Observed::watch(row.command(&compiled(&row.program), Some(mode), &dir), Some(&dir));
+        let moment = seen.moments.iter().find(|m| m.label == "shut in").expect("a moment behind the filter");
+        let json = &moment.report.as_ref().expect("live").as_ref().expect("a report").json;
+        let counters = json["counters"].as_array().expect("counters");
+        let failures = counters.iter().find(|c| c["name"] == "grow_failures").expect("counted");
+        assert_eq!(failures["value"], 0, "{mode}: {}", json["gaps"]);
+        let found = json["sites"].as_array().expect("sites").len();
+        assert!(found >= sites, "{mode}: {found} sites\n{}", seen.output);
+        tidy(&dir);
+    }
 }

@@ -252,6 +252,19 @@ impl Segment {
         true
     }
 
+    /// Room ahead in each section that may grow, for a program that is about to forbid it: as much again as is in use, and
+    /// at least 64 KiB. Java's sections have none where there is no Java.
+    pub fn grow_ahead(self) {
+        const LEAST: usize = 64 << 10;
+        for s in plimsoll_segment::ALL_SECTIONS {
+            let (used, limit) = (self.used(s) * s.entry_bytes(), s.capacity() * s.entry_bytes());
+            let unused = used == 0 && matches!(s, Section::Methods | Section::Names);
+            if s.offset() >= Section::Categories.offset() && !unused {
+                self.grow(s, (used + used.max(LEAST)).min(limit));
+            }
+        }
+    }
+
     /// Populates the pages that exist from the start; false if the file system has no room for them.
     pub fn populate_start(self) -> bool {
         os::back(self.0, Section::Categories.offset())

@@ -1,25 +1,65 @@
-//! prctl, for one of its uses, `PR_SET_SECCOMP`. In strict mode every system call of the thread but read, write, exit and
-//! sigreturn is death: from that moment the tracker makes none in this thread; what would need one (a table that grows) is
-//! counted as lost. Under a filter it does without what filters kill for.
+//! prctl and syscall, for one use of each: `PR_SET_SECCOMP` and `SYS_seccomp`. In strict mode every system call of the thread but
+//! read, write, exit and sigreturn is death: from that moment the tracker makes none in this thread; what would need one (a table
+//! that grows) is counted as lost. A filter is copied, and asked before each call of the tracker's: what it would kill for isn't
+//! made. If no table could grow under it, there is room ahead before it is in force.
 //!
 //! The tail jump leaves no place behind the call, so the thread is marked before it, unless the kernel would refuse: it may
-//! have no seccomp, and a thread under a filter can't change to strict mode (seccomp(2), EINVAL). A program that enters it by a raw system call isn't seen.
+//! have no seccomp, and a thread under a filter can't change to strict mode (seccomp(2), EINVAL). A filter that the kernel refuses is asked all
+//! the same. A program that makes the system call by itself (no libc) isn't seen.
 
 use super::loader::{Next, real};
+use crate::account::segment::Segment;
 use crate::sys::cpu::{STRICT, tls_set};
+use crate::sys::filter::Filter;
 use crate::sys::libc::Call;
 use crate::sys::os;
+use core::sync::atomic::Ordering::Relaxed;
 
 const PR_SET_SECCOMP: i32 = 22;
 const SECCOMP_MODE_STRICT: usize = 1;
 const SECCOMP_MODE_FILTER: usize = 2;
+const SECCOMP_SET_MODE_STRICT: u32 = 0;
+const SECCOMP_SET_MODE_FILTER: u32 = 1;
 
 /// prctl(2).
-pub extern "C" fn before_prctl(operation: i32, mode: usize) -> Next {
+pub extern "C" fn before_prctl(operation: i32, mode: usize, filter: usize) -> Next {
     match (operation, mode) {
-        (PR_SET_SECCOMP, SECCOMP_MODE_STRICT) if os::seccomp_mode() == Some(0) => tls_set::<STRICT>(1),
-        (PR_SET_SECCOMP, SECCOMP_MODE_FILTER) => os::sandboxed(),
+        (PR_SET_SECCOMP, SECCOMP_MODE_STRICT) => strict(),
+        (PR_SET_SECCOMP, SECCOMP_MODE_FILTER) => filtered(filter),
         _ => {}
     }
     Next::jump(real(Call::prctl))
+}
+
+/// syscall(2), of seccomp's number (and of any while the real one isn't known): libseccomp comes this way.
+pub extern "C" fn before_any_call(number: i32, operation: u32, flags: u32, _ra: usize, given: usize) -> Next {
+    match (number as usize, operation, flags) {
+        (crate::sys::cpu::nr::SECCOMP, SECCOMP_SET_MODE_STRICT, 0) if given == 0 => strict(),
+        (crate::sys::cpu::nr::SECCOMP, SECCOMP_SET_MODE_FILTER, _) => filtered(given),
+        _ => {}
+    }
+    Next::jump(real(Call::syscall))
+}
+
+fn strict() {
+    if os::seccomp_mode() == Some(0) {
+        tls_set::<STRICT>(1);
+    }
+}
+
+fn filtered(given: usize) {
+    if is_child_of_vfork() {
+        return;
+    }
+    let Some(filter) = Filter::copied(given) else { return };
+    if let (Some(segment), false) = (Segment::current(), os::grows_under(filter)) {
+        segment.grow_ahead();
+    }
+    filter.add();
+}
+
+/// Such a child has the parent's memory, and its filter is none of the parent's. What it allocates before its exec grows no table.
+fn is_child_of_vfork() -> bool {
+    let pid = os::getpid();
+    pid != 0 && Segment::current().is_some_and(|segment| segment.header().pid.load(Relaxed) != pid)
 }

@@ -3,7 +3,7 @@
 
 /// Calls `$m! { (name, kind, arguments, entry) … }`. Kinds:
 /// `caller` (the entry adds stack and frame pointer), `straight` (the same, for a hook that sees to the stack's alignment itself), `plain`, `stacked` (six arguments, pointers on the stack),
-/// `before` (a tail jump after a look at the arguments), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
+/// `before` (a tail jump after a look at the arguments), `numbered` (the same for one number, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
 #[macro_export]
 macro_rules! hooked_calls {
     ($m:ident) => {
@@ -35,6 +35,7 @@ macro_rules! hooked_calls {
             (shmdt, stacked, 1, $crate::hook::mapping::shmdt)
             (pthread_create, stacked, 4, $crate::hook::thread::pthread_create)
             (prctl, before, 5, $crate::hook::seccomp::before_prctl)
+            (syscall, numbered, 7, $crate::hook::seccomp::before_any_call)
             (dlopen, around, 2, $crate::hook::loader::before_dlopen)
             (dlmopen, before, 3, $crate::hook::loader::before_dlmopen)
             (dlclose, before, 1, $crate::hook::loader::before_dlclose)

@@ -93,13 +93,16 @@ pub fn thread_pointer() -> usize {
     v
 }
 
-/// A raw system call; EPERM where it would be the thread's death.
+/// The architecture that filters of system calls are told (linux/audit.h).
+pub const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+/// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
 ///
 /// # Safety
 /// The arguments must be what the call wants; memory it writes must be ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
-    if tls_get::<STRICT>() != 0 {
+    if tls_get::<STRICT>() != 0 || !super::filter::permit(n, &a) {
         return Err(super::os::errno::EPERM);
     }
     let r: isize;
@@ -138,6 +141,7 @@ pub mod nr {
     pub const PRCTL: usize = 167;
     pub const GETTID: usize = 178;
     pub const FSTATFS: usize = 44;
+    pub const SECCOMP: usize = 277;
     pub const FTRUNCATE: usize = 46;
     pub const GETDENTS64: usize = 61;
     pub const CLOCK_GETTIME: usize = 113;
@@ -239,7 +243,48 @@ macro_rules! entry_with_caller_on_stack {
 
 /// See `x86_64.rs`.
 #[macro_export]
+macro_rules! look_then_jump {
+    () => {
+        "stp x0, x1, [sp, #-64]!
+        .cfi_adjust_cfa_offset 64
+        stp x2, x30, [sp, #16]
+        .cfi_rel_offset x30, 24
+        stp x3, x4, [sp, #32]
+        stp x5, x6, [sp, #48]
+        mov x4, x3
+        mov x3, x30
+        bl {b}
+        mov x9, x0
+        mov x10, x1
+        ldp x5, x6, [sp, #48]
+        ldp x3, x4, [sp, #32]
+        ldp x2, x30, [sp, #16]
+        .cfi_same_value x30
+        ldp x0, x1, [sp], #64
+        .cfi_adjust_cfa_offset -64
+        cbnz x10, 2f
+        br x9
+        2: mov x0, x10
+        ret"
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
 macro_rules! entry_then_tail_jump {
+    ($name:ident, $before:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $crate::look_then_jump!(), ".cfi_endproc", b = sym $before);
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
+macro_rules! entry_numbered {
     ($name:ident, $before:path) => {
         /// Entry stub: see the hook of the same name.
         #[unsafe(no_mangle)]
@@ -247,19 +292,15 @@ macro_rules! entry_then_tail_jump {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "stp x0, x1, [sp, #-48]!", ".cfi_adjust_cfa_offset 48",
-                "stp x2, x30, [sp, #16]", ".cfi_rel_offset x30, 24",
-                "stp x3, x4, [sp, #32]",
-                "mov x3, x30",
-                "bl {b}",
-                "mov x9, x0", "mov x10, x1",
-                "ldp x3, x4, [sp, #32]",
-                "ldp x2, x30, [sp, #16]",
-                "ldp x0, x1, [sp], #48", ".cfi_adjust_cfa_offset -48",
-                "cbnz x10, 2f", "br x9",
-                "2:", "mov x0, x10", "ret",
+                "cmp w0, {n}", "b.eq 3f",
+                "adrp x9, {r}", "add x9, x9, :lo12:{r}", "ldr x9, [x9, {i}]", "cbz x9, 3f", "br x9",
+                "3:",
+                $crate::look_then_jump!(),
                 ".cfi_endproc",
-                b = sym $before);
+                b = sym $before,
+                n = const $crate::sys::cpu::nr::SECCOMP,
+                r = sym $crate::sys::libc::REAL,
+                i = const $crate::sys::libc::Call::$name as usize * 8);
         }
     };
 }

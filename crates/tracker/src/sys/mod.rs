@@ -8,6 +8,7 @@
 //! - After [`crate::boot`] has finished, only `os::back`, `os::private`, clocks and `os::readable` are called, and none
 //!   opens a file. The exceptions are the ones DESIGN names: a fork child's segment and the summary on a signal.
 //! - In a thread that is in seccomp's strict mode ([`cpu::STRICT`]) there are none at all: each answers EPERM.
+//! - Nor is there any that a filter which the program has set wouldn't let pass ([`filter`]).
 
 #[cfg(target_arch = "x86_64")]
 #[path = "x86_64.rs"]
@@ -21,6 +22,7 @@ pub mod cpu;
 pub mod pair;
 
 pub mod elf;
+pub mod filter;
 pub mod libc;
 pub mod os;
 

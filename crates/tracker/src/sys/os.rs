@@ -1,6 +1,7 @@
 //! System calls by purpose.
 
 use super::cpu::{nr, syscall};
+use super::filter::Filter;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
@@ -101,10 +102,8 @@ fn reserve(bytes: usize) -> Option<*mut u8> {
     let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) }.ok()?;
     RESERVED.fetch_add(bytes, Relaxed);
     // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows it.
-    if !SANDBOXED.load(Relaxed) {
-        // SAFETY: sets a label on our own mapping; the string is static.
-        let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
-    }
+    // SAFETY: sets a label on our own mapping; the string is static.
+    let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
     Some(p as *mut u8)
 }
 
@@ -139,7 +138,7 @@ pub unsafe fn blank(p: *mut u8, bytes: usize) {
     let _ = unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) };
 }
 
-/// Makes private memory of our own read as zero again; whole pages go back to the kernel.
+/// Makes private memory of our own read as zero again; whole pages go back to the kernel, if that can be.
 ///
 /// # Safety
 /// The range is ours, anonymous, and what it holds isn't needed.
@@ -148,11 +147,12 @@ pub unsafe fn empty(p: *mut u8, bytes: usize) {
     let (low, high) = (start.next_multiple_of(4096).min(end), (end & !4095).max(start));
     // SAFETY: the caller's contract.
     unsafe {
-        if low < high {
-            let _ = syscall(nr::MADVISE, [low, high - low, MADV_DONTNEED, 0, 0, 0]);
+        if low < high && syscall(nr::MADVISE, [low, high - low, MADV_DONTNEED, 0, 0, 0]).is_ok() {
             core::ptr::write_bytes(high as *mut u8, 0, end - high);
+            core::ptr::write_bytes(p, 0, low - start);
+        } else {
+            core::ptr::write_bytes(p, 0, bytes);
         }
-        core::ptr::write_bytes(p, 0, low - start);
     }
 }
 
@@ -160,8 +160,6 @@ pub unsafe fn empty(p: *mut u8, bytes: usize) {
 static ON_TMPFS: AtomicBool = AtomicBool::new(false);
 /// Whether the program may have put itself into a sandbox by now.
 static STARTED: AtomicBool = AtomicBool::new(false);
-/// Whether it did, as far as was seen.
-static SANDBOXED: AtomicBool = AtomicBool::new(false);
 
 /// Notes what file system a segment lies on.
 pub fn note_file_system(fd: Fd) {
@@ -178,20 +176,28 @@ pub fn started() {
     STARTED.store(true, Relaxed);
 }
 
-/// The program has set a filter of system calls.
-pub fn sandboxed() {
-    SANDBOXED.store(true, Relaxed);
+/// Makes pages of the segment's file safe to write, as [`populate`] does. Sandboxes look at what madvise is asked for and kill
+/// for what they don't know (OpenSSH's does), and not each of them is seen; so from the program's start on each page is read instead, by
+/// rt_sigprocmask, which most let pass. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well. One that
+/// refuses rt_sigprocmask this `how` (Tor's) may know madvise.
+pub fn back(p: usize, bytes: usize) -> bool {
+    if !STARTED.load(Relaxed) || !ON_TMPFS.load(Relaxed) {
+        return populate(p, bytes);
+    }
+    for page in (p..p + bytes).step_by(4096) {
+        match ask(page) {
+            Err(errno::EINVAL) => {}
+            Err(errno::EFAULT) => return false,
+            _ => return populate(p, bytes),
+        }
+    }
+    true
 }
 
-/// Makes pages of the segment's file safe to write, as [`populate`] does. Sandboxes look at what madvise is asked for and kill
-/// for what they don't know (OpenSSH's does); so from the program's start on each page is read instead, by rt_sigprocmask,
-/// which a sandbox that lets signals be handled allows. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well.
-pub fn back(p: usize, bytes: usize) -> bool {
-    if STARTED.load(Relaxed) && ON_TMPFS.load(Relaxed) {
-        (p..p + bytes).step_by(4096).all(readable)
-    } else {
-        populate(p, bytes)
-    }
+/// Whether [`back`] could get pages with this filter in force too.
+pub fn grows_under(filter: Filter) -> bool {
+    let (asked, populated) = (question(0), [0, 4096, MADV_POPULATE_WRITE, 0, 0, 0]);
+    (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &asked)) || filter.permits(nr::MADVISE, &populated)
 }
 
 /// Makes pages of a shared file mapping writable without a fault: blocks are allocated now, a full file system is an
@@ -217,26 +223,17 @@ pub fn wipe_on_fork(p: usize, bytes: usize) -> bool {
 /// Whether eight bytes at `p` can be read, asked of the kernel: rt_sigprocmask copies the new mask in before it looks
 /// at `how`, so an invalid `how` answers EINVAL for readable memory and EFAULT otherwise, and changes nothing.
 pub fn readable(p: usize) -> bool {
+    ask(p) == Err(errno::EINVAL)
+}
+
+/// What the kernel answers to that: anything but EINVAL and EFAULT comes from a filter.
+pub fn ask(p: usize) -> Result<usize, i32> {
     // SAFETY: `how` is invalid on purpose: the mask stays as it is.
-    let r = unsafe { syscall(nr::RT_SIGPROCMASK, [usize::MAX, p, 0, 8, 0, 0]) };
-    r == Err(errno::EINVAL)
+    unsafe { syscall(nr::RT_SIGPROCMASK, question(p)) }
 }
 
-/// Blocks all signals of this thread; answers the mask before.
-pub fn block_signals() -> u64 {
-    let all = !0u64;
-    let mut old = 0u64;
-    // SAFETY: both masks are locals of eight bytes.
-    let _ = unsafe {
-        syscall(nr::RT_SIGPROCMASK, [0, &all as *const u64 as usize, &mut old as *mut u64 as usize, 8, 0, 0])
-    };
-    old
-}
-
-/// Sets this thread's signal mask.
-pub fn set_signals(mask: u64) {
-    // SAFETY: the mask is a local of eight bytes; how = SIG_SETMASK.
-    let _ = unsafe { syscall(nr::RT_SIGPROCMASK, [2, &mask as *const u64 as usize, 0, 8, 0, 0]) };
+fn question(p: usize) -> [usize; 6] {
+    [usize::MAX, p, 0, 8, 0, 0]
 }
 
 /// Clocks.

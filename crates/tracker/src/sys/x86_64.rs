@@ -114,13 +114,16 @@ pub fn thread_pointer() -> usize {
     v
 }
 
-/// A raw system call; EPERM where it would be the thread's death.
+/// The architecture that filters of system calls are told (linux/audit.h).
+pub const AUDIT_ARCH: u32 = 0xc000_003e;
+
+/// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
 ///
 /// # Safety
 /// The arguments must be what the call wants; memory it writes must be ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
-    if tls_get::<STRICT>() != 0 {
+    if tls_get::<STRICT>() != 0 || !super::filter::permit(n, &a) {
         return Err(super::os::errno::EPERM);
     }
     let r: isize;
@@ -159,6 +162,7 @@ pub mod nr {
     pub const GETTID: usize = 186;
     pub const FTRUNCATE: usize = 77;
     pub const FSTATFS: usize = 138;
+    pub const SECCOMP: usize = 317;
     pub const GETDENTS64: usize = 217;
     pub const CLOCK_GETTIME: usize = 228;
     pub const OPENAT: usize = 257;
@@ -303,6 +307,41 @@ macro_rules! entry_with_caller_on_stack {
     };
 }
 
+/// Calls `{b}` with the arguments kept and then jumps to what it answers. The caller's address comes fourth, so the fourth
+/// argument comes fifth.
+#[macro_export]
+macro_rules! look_then_jump {
+    () => {
+        concat!(
+            $crate::align_stack!(),
+            "
+            push rdi
+            push rsi
+            push rdx
+            push rcx
+            push r8
+            push r9
+            mov r8, rcx
+            mov rcx, [rbp + 8]
+            call {b}
+            mov r11, rdx
+            mov r9, [rsp]
+            mov r8, [rsp + 8]
+            mov rcx, [rsp + 16]
+            mov rdx, [rsp + 24]
+            mov rsi, [rsp + 32]
+            mov rdi, [rsp + 40]\n",
+            $crate::restore_stack!(),
+            "
+            test r11, r11
+            jnz 2f
+            jmp rax
+            2: mov rax, r11
+            ret"
+        )
+    };
+}
+
 /// Defines an exported entry that calls `$before` with the arguments kept and then jumps to what it answers:
 /// the program's call runs as if it had called the real function itself (dlopen and dlsym look at their caller).
 #[macro_export]
@@ -312,31 +351,35 @@ macro_rules! entry_then_tail_jump {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $crate::look_then_jump!(), ".cfi_endproc", b = sym $before);
+        }
+    };
+}
+
+/// Defines an exported entry that does so where the first argument is seccomp's number, or the real function isn't known
+/// yet; else it jumps to that one (syscall: locks of Rust programs come this way).
+#[macro_export]
+macro_rules! entry_numbered {
+    ($name:ident, $before:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                $crate::align_stack!(),
-                "push rdi",
-                "push rsi",
-                "push rdx",
-                "push rcx",
-                "push r8",
-                "sub rsp, 8",
-                "mov rcx, [rbp + 8]",
-                "call {b}",
-                "mov r11, rdx",
-                "mov r8, [rsp + 8]",
-                "mov rcx, [rsp + 16]",
-                "mov rdx, [rsp + 24]",
-                "mov rsi, [rsp + 32]",
-                "mov rdi, [rsp + 40]",
-                $crate::restore_stack!(),
-                "test r11, r11",
-                "jnz 2f",
+                "cmp edi, {n}",
+                "je 3f",
+                "mov rax, [rip + {r} + {i}]",
+                "test rax, rax",
+                "jz 3f",
                 "jmp rax",
-                "2: mov rax, r11",
-                "ret",
+                "3:",
+                $crate::look_then_jump!(),
                 ".cfi_endproc",
-                b = sym $before
+                b = sym $before,
+                n = const $crate::sys::cpu::nr::SECCOMP,
+                r = sym $crate::sys::libc::REAL,
+                i = const $crate::sys::libc::Call::$name as usize * 8
             );
         }
     };

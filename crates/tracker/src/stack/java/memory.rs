@@ -1,8 +1,8 @@
 //! Loads from the VM's memory (code cache, metaspace, C heap) that can't fault.
 //!
 //! What a live frame points to is alive: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
-//! page is read only after the kernel said that it can be ([`os::readable`]: rt_sigprocmask, which every seccomp filter
-//! lets pass; process_vm_readv is in systemd's @debug group, where a filter kills), and the answer is kept until some of
+//! page is read only after the kernel said that it can be ([`os::readable`]: rt_sigprocmask, which systemd's
+//! filters let pass; process_vm_readv is in systemd's @debug group, where a filter kills), and the answer is kept until some of
 //! the process's memory is unmapped or protected, which the hooks see before it happens.
 
 use crate::sys::os;

@@ -48,7 +48,7 @@ fn check_what_every_vm_says(jdk: &Jdk, hotspot: &HotSpot) {
     }
     let workers =
         hotspot.threads.iter().filter(|thread| thread.name.starts_with("quiet-\"quoted\"-worker-with-a-long-name-"));
-    assert_eq!(workers.filter(|thread| thread.daemon && thread.tid > 0).count(), 7);
+    assert_eq!(workers.filter(|thread| thread.tid > 0).count(), 7);
     assert!(hotspot.flags.contains(&("MaxHeapSize".into(), Bytes::mib(96).0.to_string())));
 }
 
@@ -97,6 +97,34 @@ fn a_vm_that_is_asked_keeps_nothing_of_it() {
         let first = malloc();
         let second = malloc();
         assert!(second.abs_diff(first) < Bytes::mib(1), "{jdk:?}: {first} before, {second} after it was asked");
+    }
+}
+
+/// In safepoints of its own counting: none of Thread.print, which walks all stacks.
+#[test]
+fn whole_names_of_threads_cost_no_safepoint_whatever_the_collector() {
+    const WORKER: &str = "quiet-\"quoted\"-worker-with-a-long-name-";
+    for jdk in jdks() {
+        let collectors = ["UseG1GC", "UseSerialGC", "UseParallelGC", "UseZGC", "UseShenandoahGC"];
+        let flags = collectors.map(|gc| vec![format!("-XX:+{gc}")]).into_iter();
+        let compact = (jdk.major >= 25).then(|| vec!["-XX:+UseCompactObjectHeaders".to_owned()]);
+        for flags in flags.chain([vec!["-XX:-UseCompressedOops".to_owned()]]).chain(compact) {
+            let log = format!("{}/safepoints-{}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id(), jdk.major);
+            let logged = format!("-Xlog:safepoint:file={log}");
+            let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["-Xmx96m", &logged]).collect();
+            let subject = Subject::start(&mut jdk.program("Quiet", &flags, &["32", "1048576", "7"]));
+            let (hotspot, gaps) = ask(subject.pid());
+            assert_eq!(gaps, [], "{jdk:?} {flags:?}");
+            let names = hotspot.threads.iter().filter(|thread| thread.name.starts_with(WORKER));
+            let kernel = |tid: u32| std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", subject.pid()));
+            let workers = names.inspect(|thread| assert!(kernel(thread.tid).expect("a thread").starts_with("quiet-")));
+            assert_eq!(workers.count(), 7, "{jdk:?} {flags:?}");
+            assert!(hotspot.threads.iter().any(|thread| thread.name == "main" && thread.tid > 0));
+            let direct = hotspot.direct_buffers.expect("java.nio's own count");
+            assert_eq!((direct.count, direct.capacity), (Some(32), Bytes::mib(32)), "{jdk:?} {flags:?}");
+            let log = std::fs::read_to_string(&log).expect("the VM's log");
+            assert!(log.contains("PrintMetadata") && !log.contains("PrintThreads"), "{log}");
+        }
     }
 }
 

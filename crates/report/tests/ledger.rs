@@ -103,12 +103,7 @@ fn shop() -> Explanation {
             reserved: mib(240),
         }],
         threads: (1..=192)
-            .map(|tid| JavaThread {
-                name: format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16),
-                tid,
-                stack: None,
-                daemon: true,
-            })
+            .map(|tid| JavaThread { name: format!("lettuce-nioEventLoop-{}-{}", tid / 16, tid % 16), tid })
             .collect(),
         ..HotSpot::default()
     });

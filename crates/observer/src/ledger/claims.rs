@@ -173,13 +173,12 @@ fn threads(snapshot: &Snapshot, claims: &mut Claims) {
         let java = vm_threads.get(&thread.namespaced_tid);
         let name = java.map_or(thread.name.as_str(), |java| java.name.as_str());
         let detail = thread_group(name);
-        let known = thread.stack.or(java.and_then(|java| java.stack));
         let by_pointer = || {
             let vma = vma_at(&snapshot.vmas, thread.stack_pointer?)?;
             let plausible = vma.writable && !vma.shared && vma.inode == 0 && vma.backing != Backing::Brk;
             plausible.then(|| AddressRange::new(with_guard(&snapshot.vmas, vma).start, vma.range.end))
         };
-        let (range, grade) = match known {
+        let (range, grade) = match thread.stack {
             Some(range) => (range, Grade::Exact),
             None => match by_pointer() {
                 Some(range) => (range, Grade::Derived),

@@ -133,7 +133,4 @@ pub struct JavaThread {
     pub name: String,
     /// The kernel's thread id in the target's PID namespace (`nid=`).
     pub tid: u32,
-    /// Stack as the VM states it, guard zones included.
-    pub stack: Option<AddressRange>,
-    pub daemon: bool,
 }

@@ -8,8 +8,9 @@
 //!         static fields ─▶ three AtomicLongs: RESERVED_MEMORY ≥ TOTAL_CAPACITY ≥ COUNT
 //! ```
 //!
-//! The target runs on; what doesn't fit is no answer. Z's coloured pointers and compact headers are not followed.
+//! The target runs on; what doesn't fit is no answer.
 
+use super::objects::{self, Encoding, words};
 use crate::snapshot::DirectBuffers;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::{Avma, Bytes};
@@ -20,10 +21,6 @@ const MOST_LOADERS: usize = 200_000;
 const MOST_CLASSES: usize = 100_000;
 /// A java.lang.Class with its static fields has a few hundred bytes.
 const LONGEST_MIRROR: u64 = 4096;
-/// Where AtomicLong's `value` lies behind a header of 12 or 16 bytes.
-const VALUE: u64 = 16;
-const KLASS_IN_HEADER: u64 = 8;
-
 /// Offsets of fields and addresses of static ones, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
@@ -37,16 +34,13 @@ pub struct Fields {
     pub symbol_length: u64,
     pub symbol_body: u64,
     pub mirror_size: u64,
-    pub oop_base: u64,
-    pub oop_shift: u64,
-    pub narrow_klass_base: u64,
-    pub narrow_klass_shift: u64,
+    pub objects: objects::Fields,
 }
 
 impl Fields {
     /// From rows of (type, field, offset, static address). None where one is missing.
-    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)>) -> Option<Fields> {
-        let mut fields = Fields::default();
+    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)> + Clone) -> Option<Fields> {
+        let mut fields = Fields { objects: objects::Fields::from_rows(rows.clone())?, ..Fields::default() };
         let mut known = 0u32;
         for (of, name, offset, address) in rows {
             let (slot, value, bit) = match (of, name) {
@@ -60,20 +54,12 @@ impl Fields {
                 ("Symbol", "_length") => (&mut fields.symbol_length, offset, 7),
                 ("Symbol", "_body") => (&mut fields.symbol_body, offset, 8),
                 ("java_lang_Class", "_oop_size_offset") => (&mut fields.mirror_size, address, 9),
-                ("CompressedOops", "_narrow_oop._base" | "_base") => (&mut fields.oop_base, address, 10),
-                ("CompressedOops", "_narrow_oop._shift" | "_shift") => (&mut fields.oop_shift, address, 11),
-                ("CompressedKlassPointers", "_narrow_klass._base" | "_base") => {
-                    (&mut fields.narrow_klass_base, address, 12)
-                }
-                ("CompressedKlassPointers", "_narrow_klass._shift" | "_shift") => {
-                    (&mut fields.narrow_klass_shift, address, 13)
-                }
                 _ => continue,
             };
             *slot = value;
             known |= 1 << bit;
         }
-        (known == (1 << 14) - 1).then_some(fields)
+        (known == (1 << 10) - 1).then_some(fields)
     }
 }
 
@@ -103,25 +89,20 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuf
         loader = at(loader, fields.loader_next)?;
     }
     let (bits, atomic_long) = (bits?, atomic_long?);
-    let mirror = memory.word(Avma(at(bits, fields.klass_mirror)?))?;
+    let encoding = Encoding::read(memory, &fields.objects)?;
+    let mirror = encoding.wide(memory.word(Avma(at(bits, fields.klass_mirror)?))?);
     let size_offset = u64::from(memory.half(Avma(fields.mirror_size))?);
     let size = u64::from(memory.half(Avma(mirror.checked_add(size_offset)?))?).checked_mul(8)?.min(LONGEST_MIRROR);
     let mut object = vec![0; size as usize];
     if !memory.read(Avma(mirror), &mut object) {
         return None;
     }
-    let decoder = Decoder {
-        oop_base: memory.word(Avma(fields.oop_base))?,
-        oop_shift: memory.half(Avma(fields.oop_shift))?,
-        klass_base: memory.word(Avma(fields.narrow_klass_base))?,
-        klass_shift: memory.half(Avma(fields.narrow_klass_shift))?,
-        atomic_long,
-    };
-    let narrow = (0..object.len() / 4).filter_map(|n| half_at(&object, n * 4)).map(|word| decoder.oop(word));
-    let wide = (0..object.len() / 8).filter_map(|n| word_at(&object, n * 8));
-    let mut values: Vec<u64> = narrow.filter_map(|oop| decoder.value(memory, oop)).collect();
+    let value = |object| value_of(memory, &encoding, object, atomic_long);
+    let narrow = (0..object.len() / 4).filter_map(|n| half_at(&object, n * 4)).map(|word| encoding.narrow(word));
+    let wide = (0..object.len() / 8).filter_map(|n| word_at(&object, n * 8)).map(|word| encoding.wide(word));
+    let mut values: Vec<u64> = narrow.filter_map(value).collect();
     if values.len() != 3 {
-        values = wide.filter_map(|oop| decoder.value(memory, oop)).collect();
+        values = wide.filter_map(value).collect();
     }
     values.sort_unstable_by(|one, other| other.cmp(one));
     // A buffer counts at least a byte of capacity, and reserves at least its capacity, so that the order tells which is which.
@@ -129,19 +110,6 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuf
         [reserved, _, count] => Some(DirectBuffers { count: Some(count), capacity: Bytes(reserved), max: None }),
         _ => None,
     }
-}
-
-/// Two fields of one struct: by one read where they lie near each other, since each class costs one.
-fn words(memory: &impl Memory, base: u64, offsets: [u64; 2]) -> Option<[u64; 2]> {
-    let (first, last) = (offsets[0].min(offsets[1]), offsets[0].max(offsets[1]));
-    let mut bytes = [0; 512];
-    let length = usize::try_from(last - first).ok()?.checked_add(8)?;
-    let Some(near) = bytes.get_mut(..length) else {
-        let word = |offset: u64| memory.word(Avma(base.checked_add(offset)?));
-        return Some([word(offsets[0])?, word(offsets[1])?]);
-    };
-    memory.read(Avma(base.checked_add(first)?), near).then_some(())?;
-    Some([word_at(near, (offsets[0] - first) as usize)?, word_at(near, (offsets[1] - first) as usize)?])
 }
 
 /// Which of the two wanted names the symbol is.
@@ -154,35 +122,15 @@ fn named(memory: &impl Memory, fields: &Fields, symbol: u64) -> Option<&'static 
     (memory.read(Avma(symbol.checked_add(fields.symbol_body)?), body) && body == name.as_bytes()).then_some(name)
 }
 
-struct Decoder {
-    oop_base: u64,
-    oop_shift: u32,
-    klass_base: u64,
-    klass_shift: u32,
-    atomic_long: u64,
-}
-
-impl Decoder {
-    fn oop(&self, narrow: u32) -> u64 {
-        match narrow {
-            0 => 0,
-            narrow => self.oop_base.wrapping_add(u64::from(narrow) << (self.oop_shift & 31)),
-        }
+/// The value of the AtomicLong at `object`, if that is one.
+fn value_of(memory: &impl Memory, encoding: &Encoding, object: u64, atomic_long: u64) -> Option<u64> {
+    if object == 0 || !object.is_multiple_of(8) {
+        return None;
     }
-
-    /// The value of the AtomicLong at `oop`, if that is one.
-    fn value(&self, memory: &impl Memory, oop: u64) -> Option<u64> {
-        if oop == 0 || !oop.is_multiple_of(8) {
-            return None;
-        }
-        let mut header = [0; 24];
-        if !memory.read(Avma(oop), &mut header) {
-            return None;
-        }
-        let narrow = half_at(&header, KLASS_IN_HEADER as usize)?;
-        let klass = self.klass_base.wrapping_add(u64::from(narrow) << (self.klass_shift & 31));
-        let wide = word_at(&header, KLASS_IN_HEADER as usize)?;
-        let value = word_at(&header, VALUE as usize)?;
-        ((klass == self.atomic_long || wide == self.atomic_long) && value < 1 << 50).then_some(value)
+    let mut bytes = [0; 24];
+    if !memory.read(Avma(object), &mut bytes) {
+        return None;
     }
+    let header = encoding.header(&bytes, atomic_long)?;
+    word_at(&bytes, header.next_multiple_of(8)).filter(|value| *value < 1 << 50)
 }

@@ -163,6 +163,24 @@ impl Vm {
         fs::metadata(&self.socket).is_ok_and(|file| file.file_type().is_socket()) && answers()
     }
 
+    /// What a VM of the same number left in /tmp. Where that is sticky, another user's VM can't put its own in the place, and never
+    /// answers: so who may takes it away. The reason for its silence, if that couldn't be done.
+    fn dead_socket(&self, status: &Status) -> Option<Mute> {
+        use std::os::unix::fs::MetadataExt;
+        let file = fs::symlink_metadata(&self.socket).ok()?;
+        let is_dead = || connect(&self.socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if !file.file_type().is_socket() || file.uid() == status.effective_uid || !is_dead() {
+            return None;
+        }
+        let removed = fs::remove_file(&self.socket);
+        let inside = format!("/tmp/.java_pid{}", status.namespaced_pid);
+        removed.err().map(|error| {
+            Mute::Failed(format!(
+                "{inside} is another user's, left from a VM that is dead, and stays in the way: {error}"
+            ))
+        })
+    }
+
     fn wake(&self, target: &Target, status: &Status, perfdata: Option<&PerfData>) -> Result<(), Mute> {
         let told_not_to =
             perfdata.and_then(PerfData::attachable).map_or_else(|| disabled_by_arguments(target), |yes| !yes);
@@ -188,11 +206,12 @@ impl Vm {
         if self.listens() {
             return Ok(());
         }
+        let dead = self.dead_socket(status);
         rustix::process::pidfd_send_signal(&pidfd, Signal::QUIT).map_err(|e| failed("SIGQUIT")(e.into()))?;
         let mut pause = Duration::from_micros(500);
         while !self.listens() {
             if began.elapsed() > self.patience.handshake {
-                return Err(Mute::Silent(self.patience.handshake));
+                return Err(dead.unwrap_or(Mute::Silent(self.patience.handshake)));
             }
             // An exec takes the handlers away: there is no VM any more.
             if !self::status(target).is_ok_and(|now| now.quit_caught) {
@@ -203,6 +222,10 @@ impl Vm {
         }
         drop(request);
         Ok(())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.pid
     }
 
     /// One diagnostic command. The answer's text, or why there is none.

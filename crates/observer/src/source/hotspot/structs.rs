@@ -8,8 +8,8 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
 
 use super::direct::{self, direct_buffers};
-use super::heap;
-use crate::snapshot::{DirectBuffers, VmRegion, Vma};
+use super::{heap, names};
+use crate::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use crate::source::memory::{Live, Memory, half_at, word_at};
 use crate::source::proc::Target;
 use crate::units::Avma;
@@ -31,6 +31,8 @@ pub struct Kept {
     pub direct_buffers: Option<DirectBuffers>,
     /// Where the Java heap and its card table lie.
     pub regions: Vec<VmRegion>,
+    /// None where their names can't be had.
+    pub threads: Option<Vec<JavaThread>>,
 }
 
 /// None where the table can't be had.
@@ -42,6 +44,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Option<Kept> {
     let each = || rows.iter().map(|row| (&*row.of, &*row.name, row.offset, row.address));
     Some(Kept {
         direct_buffers: direct::Fields::from_rows(each()).and_then(|fields| direct_buffers(&memory, &fields)),
+        threads: names::Fields::from_rows(each()).and_then(|fields| names::threads(&memory, &fields)),
         regions: heap::Fields::from_rows(each()).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
     })
 }

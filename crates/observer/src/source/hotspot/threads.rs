@@ -21,7 +21,7 @@ fn thread(line: &str) -> Option<JavaThread> {
         Some(digits) => u32::from_str_radix(digits, 16).ok()?,
         None => nid.parse().ok()?,
     };
-    Some(JavaThread { name: rest[..end].to_string(), tid, stack: None, daemon: fields.contains(" daemon ") })
+    Some(JavaThread { name: rest[..end].to_string(), tid })
 }
 
 #[cfg(test)]
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn names_and_numbers_of_both_ages() {
         let threads = parse_threads(DUMP);
-        let seen: Vec<_> = threads.iter().map(|thread| (&*thread.name, thread.tid, thread.daemon)).collect();
-        assert_eq!(seen, [("main", 0x22ae, false), ("a \"quoted\" name", 8950, true), ("VM Thread", 8934, false)]);
+        let seen: Vec<_> = threads.iter().map(|thread| (&*thread.name, thread.tid)).collect();
+        assert_eq!(seen, [("main", 0x22ae), ("a \"quoted\" name", 8950), ("VM Thread", 8934)]);
     }
 
     #[test]

@@ -1,0 +1,126 @@
+//! References to Java objects and their headers, as they lie in the heap of a live VM.
+//!
+//! ```text
+//! narrow reference   base + (n << shift)                                          compressed oops
+//! wide reference     the address; of ZGC from 21 on  address │ one of four bits │ 12 others    (zAddress.inline.hpp, load_shift_lookup)
+//!
+//! header    8   mark, its upper 22 bits the narrow class                          compact headers, 24 on
+//!          12   mark │ narrow class
+//!          16   mark │ class
+//! ```
+//!
+//! Which header a VM has isn't asked: an object's class is tried in each form. The collector may move an object meanwhile; what was read
+//! counts only if its class is the one that is expected.
+
+use crate::source::memory::{Memory, half_at, word_at};
+use crate::units::Avma;
+
+/// Lowest of the four bits that say how far a reference of ZGC's is remapped; the address begins above the one that is set.
+const REMAPPED: u32 = 12;
+const COMPACT_CLASS: u32 = 42;
+
+/// Addresses of the static fields, from the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fields {
+    pub oop_base: u64,
+    pub oop_shift: u64,
+    pub klass_base: u64,
+    pub klass_shift: u64,
+    /// 0 where there is no such collector.
+    pub z_globals: u64,
+    /// Within what `z_globals` points to.
+    pub z_load_shift: u64,
+}
+
+impl Fields {
+    /// From rows of (type, field, offset, static address). None where one is missing.
+    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)>) -> Option<Fields> {
+        let mut fields = Fields::default();
+        let mut known = 0u32;
+        for (of, name, offset, address) in rows {
+            let (slot, value, bit) = match (of, name) {
+                ("CompressedOops", "_narrow_oop._base" | "_base") => (&mut fields.oop_base, address, 0),
+                ("CompressedOops", "_narrow_oop._shift" | "_shift") => (&mut fields.oop_shift, address, 1),
+                ("CompressedKlassPointers", "_narrow_klass._base" | "_base") => (&mut fields.klass_base, address, 2),
+                ("CompressedKlassPointers", "_narrow_klass._shift" | "_shift") => (&mut fields.klass_shift, address, 3),
+                ("ZGlobalsForVMStructs", "_instance_p") => (&mut fields.z_globals, address, 4),
+                ("ZGlobalsForVMStructs", "_ZPointerLoadShift") => (&mut fields.z_load_shift, offset, 5),
+                _ => continue,
+            };
+            *slot = value;
+            known |= 1 << bit;
+        }
+        if known & 0b11_0000 != 0b11_0000 {
+            fields.z_globals = 0;
+        }
+        (known & 0b1111 == 0b1111).then_some(fields)
+    }
+}
+
+/// How this VM writes references and classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoding {
+    oop_base: u64,
+    oop_shift: u32,
+    klass_base: u64,
+    klass_shift: u32,
+    coloured: bool,
+}
+
+impl Encoding {
+    pub fn read(memory: &impl Memory, fields: &Fields) -> Option<Encoding> {
+        let load_shift = || {
+            let globals = memory.word(Avma(fields.z_globals)).filter(|globals| *globals != 0)?;
+            memory.word(Avma(memory.word(Avma(globals.checked_add(fields.z_load_shift)?))?))
+        };
+        Some(Encoding {
+            oop_base: memory.word(Avma(fields.oop_base))?,
+            oop_shift: memory.half(Avma(fields.oop_shift))? & 31,
+            klass_base: memory.word(Avma(fields.klass_base))?,
+            klass_shift: memory.half(Avma(fields.klass_shift))? & 31,
+            coloured: fields.z_globals != 0 && load_shift().is_some_and(|shift| shift > u64::from(REMAPPED)),
+        })
+    }
+
+    pub fn narrow(&self, reference: u32) -> u64 {
+        match reference {
+            0 => 0,
+            reference => self.oop_base.wrapping_add(u64::from(reference) << self.oop_shift),
+        }
+    }
+
+    pub fn wide(&self, reference: u64) -> u64 {
+        match (reference >> REMAPPED) & 0xf {
+            _ if !self.coloured => reference,
+            0 => 0,
+            remapped => reference >> (REMAPPED + 1 + remapped.trailing_zeros()),
+        }
+    }
+
+    /// The class of the object that begins with these bytes, and the length of its header, in each form there is.
+    pub fn classes(&self, object: &[u8]) -> impl Iterator<Item = (u64, usize)> {
+        let of = |narrow: u64| self.klass_base.wrapping_add(narrow << self.klass_shift);
+        let compact = word_at(object, 0).map(|mark| (of(mark >> COMPACT_CLASS), 8));
+        let narrow = half_at(object, 8).map(|narrow| (of(u64::from(narrow)), 12));
+        let whole = word_at(object, 8).map(|class| (class, 16));
+        [narrow, whole, compact].into_iter().flatten()
+    }
+
+    /// The length of the object's header, if it is of this class.
+    pub fn header(&self, object: &[u8], class: u64) -> Option<usize> {
+        self.classes(object).find(|(of, _)| *of == class).map(|(_, header)| header)
+    }
+}
+
+/// Two fields of one struct: by one read where they lie near each other.
+pub fn words(memory: &impl Memory, base: u64, offsets: [u64; 2]) -> Option<[u64; 2]> {
+    let (first, last) = (offsets[0].min(offsets[1]), offsets[0].max(offsets[1]));
+    let mut bytes = [0; 512];
+    let length = usize::try_from(last - first).ok()?.checked_add(8)?;
+    let Some(near) = bytes.get_mut(..length) else {
+        let word = |offset: u64| memory.word(Avma(base.checked_add(offset)?));
+        return Some([word(offsets[0])?, word(offsets[1])?]);
+    };
+    memory.read(Avma(base.checked_add(first)?), near).then_some(())?;
+    Some([word_at(near, (offsets[0] - first) as usize)?, word_at(near, (offsets[1] - first) as usize)?])
+}

@@ -414,6 +414,9 @@ fn symbols_given_later_name_a_stripped_program() {
         all
     };
     assert_eq!(offsets(&bare), offsets(&named), "the frames are the same");
+    let hint = "Frames of bare have no names: a file with symbols of the same build gives them (--symbols FILE).";
+    assert!(tracked.report(&["--by", "site"]).contains(hint));
+    assert!(!tracked.report(&["--by", "site", "--symbols", &symbols]).contains("have no names"));
     tracked.end();
 }
 

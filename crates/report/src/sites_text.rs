@@ -2,10 +2,11 @@
 //! allocator's own frames (`operator new`, `os::malloc`) are left out by whoever made the profile; long stacks are cut in
 //! the middle. What isn't listed is a line of its own, so that the sum stays whole.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use plimsoll_observer::books::{Books, Mode};
-use plimsoll_observer::profile::{By, Column, Entry, Focused, FrameId, Kind, Profile, Unit, Value};
+use plimsoll_observer::profile::{By, Column, Entry, Focused, FrameId, Function, Kind, Profile, Unit, Value};
 use plimsoll_observer::sites::{self, Detail, Sites};
 use plimsoll_observer::source::segment::Life;
 
@@ -57,6 +58,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     let groups = profile.group(By::Site, choice.column);
     let groups: Vec<_> = groups.into_iter().filter(|g| g.values[choice.column].amount != 0).collect();
     let shown = if choice.all { groups.len() } else { groups.len().min(LINES) };
+    let mut nameless = Nameless::default();
     for group in &groups[..shown] {
         let Some(stack) = group.stack else { continue };
         let members: Vec<(Entry, &[Value])> = profile.entries().filter(|(e, _)| e.stack == stack).collect();
@@ -76,7 +78,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
             table.line(&group.values),
             members.first().map(|(e, _)| category(e)).unwrap_or_default()
         )?;
-        frames(out, profile, profile.frames_of(stack), choice.all)?;
+        frames(out, profile, profile.frames_of(stack), choice.all, &mut nameless)?;
         if let Some(detail) = members.iter().find_map(|(e, _)| of.details.get(e)) {
             about(out, &group.values, detail)?;
         }
@@ -97,6 +99,12 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         writeln!(
             out,
             "\nFigures of sites are estimated from samples (± is half the 95 % interval); those of categories, callers and the\ntotal are counted. Exact sites: plimsoll {exact}."
+        )?;
+    }
+    if let Some(modules) = nameless.words() {
+        writeln!(
+            out,
+            "\nFrames of {modules} have no names: a file with symbols of the same build gives them (--symbols FILE)."
         )?;
     }
     for gap in &profile.gaps {
@@ -158,7 +166,36 @@ impl Table<'_> {
     }
 }
 
-fn frames(out: &mut dyn Write, profile: &Profile, frames: &[FrameId], all: bool) -> io::Result<()> {
+/// Frames that were listed, and those of each module that have no name.
+#[derive(Default)]
+struct Nameless {
+    listed: usize,
+    by_module: BTreeMap<String, usize>,
+}
+
+impl Nameless {
+    fn note(&mut self, function: &Function, kind: Kind) {
+        self.listed += 1;
+        if matches!(kind, Kind::Native | Kind::Unknown) && !function.named && !function.module.is_empty() {
+            *self.by_module.entry(function.module.clone()).or_default() += 1;
+        }
+    }
+
+    /// The modules that are worth a look for their symbols: a function or two without a name has every library.
+    fn words(&self) -> Option<String> {
+        let many = self.by_module.iter().filter(|(_, frames)| **frames * 10 >= self.listed);
+        let names: Vec<String> = many.map(|(module, _)| printable(module)).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+}
+
+fn frames(
+    out: &mut dyn Write,
+    profile: &Profile,
+    frames: &[FrameId],
+    all: bool,
+    nameless: &mut Nameless,
+) -> io::Result<()> {
     if frames.is_empty() {
         return Ok(());
     }
@@ -173,6 +210,7 @@ fn frames(out: &mut dyn Write, profile: &Profile, frames: &[FrameId], all: bool)
             }
         }
         let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
+        nameless.note(function, frame.kind);
         let module = match (frame.kind, function.named) {
             (Kind::Native | Kind::Unknown, true) if !function.module.is_empty() => {
                 format!("  {}", printable(&function.module))

@@ -11,6 +11,7 @@
 //! No table states where `name` lies in a Thread: it is the place at which most of them refer to a String. The target runs on: a list
 //! that changed meanwhile is read again, and what has not the class that is expected is no name.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::objects::{self, Encoding, words};
@@ -71,6 +72,7 @@ pub fn threads(memory: &impl Memory, fields: &Fields) -> Option<Vec<JavaThread>>
         fields,
         encoding: Encoding::read(memory, &fields.objects)?,
         string: memory.word(Avma(fields.string))?,
+        known: Cell::default(),
     };
     (0..TRIES).find_map(|_| {
         let list = memory.word(Avma(fields.list))?;
@@ -84,6 +86,8 @@ struct Vm<'m, M> {
     fields: &'m Fields,
     encoding: Encoding,
     string: u64,
+    /// The class whose layout was asked for last, and that.
+    known: Cell<(u64, u32)>,
 }
 
 /// Where a Thread has its name: an offset, and the width of the reference there.
@@ -103,7 +107,8 @@ impl<M: Memory> Vm<'_, M> {
         let objects: Vec<(u32, Vec<u8>)> = pointers.filter_map(|thread| self.object(thread)).collect();
         // Most of what is tried there is no reference.
         let memory = &Untouched::new(self.memory);
-        let careful = Vm { memory, fields: self.fields, encoding: self.encoding, string: self.string };
+        let careful =
+            Vm { memory, fields: self.fields, encoding: self.encoding, string: self.string, known: Cell::default() };
         let place = careful.place(objects.iter().take(SAMPLE).map(|(_, object)| object.as_slice()))?;
         let named = objects.iter().filter_map(|(tid, object)| {
             let name = self.text(self.reference(object, place)?, place.width)?;
@@ -146,14 +151,18 @@ impl<M: Memory> Vm<'_, M> {
         found.into_iter().rev().max_by_key(|(_, count)| *count).map(|(place, _)| place)
     }
 
-    /// The String's first bytes and the length of its header.
+    /// As many bytes as can be read at once: all, or the least there must be. How many.
+    fn some(&self, at: u64, into: &mut [u8], least: usize) -> Option<usize> {
+        let aligned = at != 0 && at.is_multiple_of(8);
+        [into.len(), least].into_iter().find(|length| aligned && self.memory.read(Avma(at), &mut into[..*length]))
+    }
+
+    /// The String's first bytes and the length of its header. The shortest has 24.
     fn string(&self, at: u64) -> Option<([u8; 32], usize)> {
         let mut bytes = [0; 32];
-        // The shortest has 24 bytes.
-        let read = at != 0 && at.is_multiple_of(8) && self.memory.read(Avma(at), &mut bytes[..24]);
-        let header = read.then(|| self.encoding.header(&bytes, self.string)).flatten()?;
-        self.memory.read(Avma(at.checked_add(24)?), &mut bytes[24..]);
-        Some((bytes, header))
+        let read = self.some(at, &mut bytes, 24)?;
+        bytes[read..].fill(0);
+        Some((bytes, self.encoding.header(&bytes, self.string)?))
     }
 
     /// Its text. Fields of String in their order: hash, coder, hashIsZero, value.
@@ -177,17 +186,35 @@ impl<M: Memory> Vm<'_, M> {
     /// A byte[], known by its class's layout: array of what isn't a reference, header, T_BYTE (klass.hpp).
     fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         const ARRAY_OF_BYTES: u32 = 0xc000_0800;
-        let mut start = [0; 16];
-        (at != 0 && at.is_multiple_of(8) && self.memory.read(Avma(at), &mut start)).then_some(())?;
+        let mut start = [0; 64];
+        let read = self.some(at, &mut start, 16)?;
         let header = self.encoding.classes(&start).find_map(|(class, header)| {
-            let layout = self.memory.half(Avma(class.checked_add(self.fields.layout)?))?;
+            let layout = self.layout(class)?;
             let data = (layout >> 16 & 0xff) as usize;
             (layout & 0xff00_ffff == ARRAY_OF_BYTES && data >= header + 4).then_some((header, data))
         });
         let (length_at, data_at) = header?;
-        let length = self.memory.half(Avma(at.checked_add(length_at as u64)?))? as usize;
-        let mut bytes = vec![0; length.min(LONGEST_NAME)];
+        let length = match length_at + 4 <= read {
+            true => half_at(&start, length_at)?,
+            false => self.memory.half(Avma(at.checked_add(length_at as u64)?))?,
+        };
+        let length = (length as usize).min(LONGEST_NAME);
+        if let Some(bytes) = start[..read].get(data_at..data_at + length) {
+            return Some(bytes.to_vec());
+        }
+        let mut bytes = vec![0; length];
         self.memory.read(Avma(at.checked_add(data_at as u64)?), &mut bytes).then_some(bytes)
+    }
+
+    fn layout(&self, class: u64) -> Option<u32> {
+        match self.known.get() {
+            (known, layout) if known == class => Some(layout),
+            _ => {
+                let layout = self.memory.half(Avma(class.checked_add(self.fields.layout)?))?;
+                self.known.set((class, layout));
+                Some(layout)
+            }
+        }
     }
 }
 

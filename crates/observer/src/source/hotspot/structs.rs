@@ -1,6 +1,7 @@
 //! Reads `gHotSpotVMStructs` of a live VM: the table from its memory (relocation has made it resident), the names from
 //! libjvm's file, so that no page of the target is touched for them.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
@@ -15,6 +16,7 @@ use crate::source::proc::Target;
 use crate::units::Avma;
 
 const MOST_ROWS: usize = 20_000;
+const ROWS_AT_ONCE: usize = 64;
 const LONGEST_NAME: usize = 96;
 
 struct Row {
@@ -73,7 +75,9 @@ fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {
     if !(32..=256).contains(&stride) {
         return None;
     }
-    let text = |address: u64| {
+    // A type has a row for each of its fields.
+    let mut known = HashMap::<u64, Option<String>>::new();
+    let name_at_address = |address: u64| {
         let address = address.checked_sub(bias)?;
         let (start, _, offset) = segments.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
         let mut bytes = [0; LONGEST_NAME];
@@ -81,19 +85,29 @@ fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {
         let end = bytes[..count].iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };
+    let mut text = |address: u64| known.entry(address).or_insert_with(|| name_at_address(address)).clone();
     let mut rows = Vec::new();
-    let mut row = vec![0; stride];
-    for index in 0..MOST_ROWS {
-        if !memory.read(Avma(table.checked_add((index * stride) as u64)?), &mut row) {
+    let mut some = vec![0; stride * ROWS_AT_ONCE];
+    let mut from = table;
+    while rows.len() < MOST_ROWS {
+        // The last ones may lie at the end of what is mapped.
+        let count = match memory.read(Avma(from), &mut some) {
+            true => ROWS_AT_ONCE,
+            false => usize::from(memory.read(Avma(from), &mut some[..stride])),
+        };
+        for row in some[..count * stride].chunks_exact(stride) {
+            let of = word_at(row, of_at)?;
+            if of == 0 {
+                return Some(rows);
+            }
+            let (Some(of), Some(name)) = (text(of), text(word_at(row, name_at)?)) else { continue };
+            let address = if half_at(row, static_at)? != 0 { word_at(row, address_at)? } else { 0 };
+            rows.push(Row { of, name, offset: word_at(row, offset_at)?, address });
+        }
+        if count == 0 {
             break;
         }
-        let of = word_at(&row, of_at)?;
-        if of == 0 {
-            break;
-        }
-        let (Some(of), Some(name)) = (text(of), text(word_at(&row, name_at)?)) else { continue };
-        let address = if half_at(&row, static_at)? != 0 { word_at(&row, address_at)? } else { 0 };
-        rows.push(Row { of, name, offset: word_at(&row, offset_at)?, address });
+        from = from.checked_add((count * stride) as u64)?;
     }
     Some(rows)
 }

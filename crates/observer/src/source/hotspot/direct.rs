@@ -11,6 +11,7 @@
 //! The target runs on; what doesn't fit is no answer.
 
 use super::objects::{self, Encoding, words};
+use super::structs::Rows;
 use crate::snapshot::DirectBuffers;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::{Avma, Bytes};
@@ -21,6 +22,7 @@ const MOST_LOADERS: usize = 200_000;
 const MOST_CLASSES: usize = 100_000;
 /// A java.lang.Class with its static fields has a few hundred bytes.
 const LONGEST_MIRROR: u64 = 4096;
+
 /// Offsets of fields and addresses of static ones, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
@@ -38,28 +40,21 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// From rows of (type, field, offset, static address). None where one is missing.
-    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)> + Clone) -> Option<Fields> {
-        let mut fields = Fields { objects: objects::Fields::from_rows(rows.clone())?, ..Fields::default() };
-        let mut known = 0u32;
-        for (of, name, offset, address) in rows {
-            let (slot, value, bit) = match (of, name) {
-                ("ClassLoaderDataGraph", "_head") => (&mut fields.loaders, address, 0),
-                ("ClassLoaderData", "_next") => (&mut fields.loader_next, offset, 1),
-                ("ClassLoaderData", "_class_loader") => (&mut fields.loader_object, offset, 2),
-                ("ClassLoaderData", "_klasses") => (&mut fields.loader_klasses, offset, 3),
-                ("Klass", "_name") => (&mut fields.klass_name, offset, 4),
-                ("Klass", "_next_link") => (&mut fields.klass_next, offset, 5),
-                ("Klass", "_java_mirror") => (&mut fields.klass_mirror, offset, 6),
-                ("Symbol", "_length") => (&mut fields.symbol_length, offset, 7),
-                ("Symbol", "_body") => (&mut fields.symbol_body, offset, 8),
-                ("java_lang_Class", "_oop_size_offset") => (&mut fields.mirror_size, address, 9),
-                _ => continue,
-            };
-            *slot = value;
-            known |= 1 << bit;
-        }
-        (known == (1 << 10) - 1).then_some(fields)
+    /// None where one is missing.
+    pub fn of(rows: &Rows) -> Option<Fields> {
+        Some(Fields {
+            loaders: rows.address("ClassLoaderDataGraph", "_head")?,
+            loader_next: rows.offset("ClassLoaderData", "_next")?,
+            loader_object: rows.offset("ClassLoaderData", "_class_loader")?,
+            loader_klasses: rows.offset("ClassLoaderData", "_klasses")?,
+            klass_name: rows.offset("Klass", "_name")?,
+            klass_next: rows.offset("Klass", "_next_link")?,
+            klass_mirror: rows.offset("Klass", "_java_mirror")?,
+            symbol_length: rows.offset("Symbol", "_length")?,
+            symbol_body: rows.offset("Symbol", "_body")?,
+            mirror_size: rows.address("java_lang_Class", "_oop_size_offset")?,
+            objects: objects::Fields::of(rows)?,
+        })
     }
 }
 

@@ -9,6 +9,7 @@
 //! A collector that marks no cards has another barrier set, in which that field is something else: a card table counts only
 //! if it is one of this very heap. ZGC keeps no `_reserved`.
 
+use super::structs::Rows;
 use crate::snapshot::{VmRegion, VmTag};
 use crate::source::memory::{Memory, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
@@ -31,25 +32,17 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// From rows of (type, field, offset, static address). None where one is missing.
-    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)>) -> Option<Fields> {
-        let mut fields = Fields::default();
-        let mut known = 0u32;
-        for (of, name, offset, address) in rows {
-            let (slot, value, bit) = match (of, name) {
-                ("Universe", "_collectedHeap") => (&mut fields.heap, address, 0),
-                ("CollectedHeap", "_reserved") => (&mut fields.reserved, offset, 1),
-                ("BarrierSet", "_barrier_set") => (&mut fields.barrier_set, address, 2),
-                ("CardTableBarrierSet", "_card_table") => (&mut fields.card_table, offset, 3),
-                ("CardTable", "_whole_heap") => (&mut fields.whole_heap, offset, 4),
-                ("CardTable", "_byte_map") => (&mut fields.byte_map, offset, 5),
-                ("CardTable", "_byte_map_size") => (&mut fields.byte_map_size, offset, 6),
-                _ => continue,
-            };
-            *slot = value;
-            known |= 1 << bit;
-        }
-        (known == (1 << 7) - 1).then_some(fields)
+    /// None where one is missing.
+    pub fn of(rows: &Rows) -> Option<Fields> {
+        Some(Fields {
+            heap: rows.address("Universe", "_collectedHeap")?,
+            reserved: rows.offset("CollectedHeap", "_reserved")?,
+            barrier_set: rows.address("BarrierSet", "_barrier_set")?,
+            card_table: rows.offset("CardTableBarrierSet", "_card_table")?,
+            whole_heap: rows.offset("CardTable", "_whole_heap")?,
+            byte_map: rows.offset("CardTable", "_byte_map")?,
+            byte_map_size: rows.offset("CardTable", "_byte_map_size")?,
+        })
     }
 }
 
@@ -90,10 +83,10 @@ fn mem_region(memory: &impl Memory, at: u64) -> Option<AddressRange> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::objects::image::{BASE, Image};
     use super::*;
     use crate::source::mutated;
 
-    const BASE: u64 = 0x7000;
     const HEAP: AddressRange = AddressRange { start: Avma(0xfc00_0000), end: Avma(0x1_0000_0000) };
     const FIELDS: Fields = Fields {
         heap: BASE,
@@ -104,20 +97,6 @@ mod tests {
         byte_map: 40,
         byte_map_size: 32,
     };
-
-    struct Image(Vec<u8>);
-
-    impl Memory for Image {
-        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-            let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok());
-            let bytes = from.and_then(|from| self.0.get(from..from.checked_add(into.len())?));
-            bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
-        }
-
-        fn pagemap(&self, _: u64, _: &mut [u64]) -> bool {
-            false
-        }
-    }
 
     /// The two static fields, a heap at 256, its barrier set at 512, a card table at 768 that covers `covered`.
     fn image(covered: AddressRange, cards: u64) -> Vec<u8> {

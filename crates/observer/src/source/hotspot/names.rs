@@ -15,6 +15,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::objects::{self, Encoding, words};
+use super::structs::Rows;
 use crate::snapshot::JavaThread;
 use crate::source::memory::{Memory, Untouched, half_at, word_at};
 use crate::units::Avma;
@@ -42,26 +43,21 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// From rows of (type, field, offset, static address). None where one is missing.
-    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)> + Clone) -> Option<Fields> {
-        let mut fields = Fields { objects: objects::Fields::from_rows(rows.clone())?, ..Fields::default() };
-        let mut known = 0u32;
-        for (of, name, offset, address) in rows {
-            let (slot, value, bit) = match (of, name) {
-                ("ThreadsSMRSupport", "_java_thread_list") => (&mut fields.list, address, 0),
-                ("ThreadsList", "_length") => (&mut fields.length, offset, 1),
-                ("ThreadsList", "_threads") => (&mut fields.threads, offset, 2),
-                ("JavaThread" | "Thread", "_osthread") => (&mut fields.os_thread, offset, 3),
-                ("OSThread", "_thread_id") => (&mut fields.thread_id, offset, 4),
-                ("JavaThread", "_threadObj") => (&mut fields.object, offset, 5),
-                ("vmClasses", name) if name.contains("::String_klass_knum") => (&mut fields.string, address, 6),
-                ("Klass", "_layout_helper") => (&mut fields.layout, offset, 7),
-                _ => continue,
-            };
-            *slot = value;
-            known |= 1 << bit;
-        }
-        (known == (1 << 8) - 1).then_some(fields)
+    /// None where one is missing.
+    pub fn of(rows: &Rows) -> Option<Fields> {
+        const STRING: &str = "_klasses[static_cast<int>(vmClassID::String_klass_knum)]";
+        Some(Fields {
+            objects: objects::Fields::of(rows)?,
+            list: rows.address("ThreadsSMRSupport", "_java_thread_list")?,
+            length: rows.offset("ThreadsList", "_length")?,
+            threads: rows.offset("ThreadsList", "_threads")?,
+            // Of JavaThread up to 21.
+            os_thread: rows.offset("JavaThread", "_osthread").or_else(|| rows.offset("Thread", "_osthread"))?,
+            thread_id: rows.offset("OSThread", "_thread_id")?,
+            object: rows.offset("JavaThread", "_threadObj")?,
+            string: rows.address("vmClasses", STRING)?,
+            layout: rows.offset("Klass", "_layout_helper")?,
+        })
     }
 }
 
@@ -220,10 +216,10 @@ impl<M: Memory> Vm<'_, M> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::objects::image::{BASE, Image};
     use super::*;
     use crate::source::mutated;
 
-    const BASE: u64 = 0x10_0000;
     const FIELDS: Fields = Fields {
         objects: objects::Fields {
             oop_base: BASE,
@@ -248,21 +244,6 @@ mod tests {
     const LIST: u64 = BASE + 0x140;
     const THREADS: u64 = BASE + 0x200;
     const EACH: u64 = 0x300;
-
-    struct Image(Vec<u8>);
-
-    impl Memory for Image {
-        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-            let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok());
-            let bytes = from.and_then(|from| self.0.get(from..from.checked_add(into.len())?));
-            bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
-        }
-
-        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
-            into.fill(1 << 63);
-            true
-        }
-    }
 
     /// How a VM may write its objects.
     #[derive(Clone, Copy, Debug)]

@@ -12,6 +12,7 @@
 //! Which header a VM has isn't asked: an object's class is tried in each form. The collector may move an object meanwhile; what was read
 //! counts only if its class is the one that is expected.
 
+use super::structs::Rows;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::Avma;
 
@@ -33,27 +34,23 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// From rows of (type, field, offset, static address). None where one is missing.
-    pub fn from_rows<'r>(rows: impl Iterator<Item = (&'r str, &'r str, u64, u64)>) -> Option<Fields> {
-        let mut fields = Fields::default();
-        let mut known = 0u32;
-        for (of, name, offset, address) in rows {
-            let (slot, value, bit) = match (of, name) {
-                ("CompressedOops", "_narrow_oop._base" | "_base") => (&mut fields.oop_base, address, 0),
-                ("CompressedOops", "_narrow_oop._shift" | "_shift") => (&mut fields.oop_shift, address, 1),
-                ("CompressedKlassPointers", "_narrow_klass._base" | "_base") => (&mut fields.klass_base, address, 2),
-                ("CompressedKlassPointers", "_narrow_klass._shift" | "_shift") => (&mut fields.klass_shift, address, 3),
-                ("ZGlobalsForVMStructs", "_instance_p") => (&mut fields.z_globals, address, 4),
-                ("ZGlobalsForVMStructs", "_ZPointerLoadShift") => (&mut fields.z_load_shift, offset, 5),
-                _ => continue,
-            };
-            *slot = value;
-            known |= 1 << bit;
-        }
-        if known & 0b11_0000 != 0b11_0000 {
-            fields.z_globals = 0;
-        }
-        (known & 0b1111 == 0b1111).then_some(fields)
+    /// None where one is missing.
+    pub fn of(rows: &Rows) -> Option<Fields> {
+        // Up to 21, and after.
+        let compressed = |of: &str, before: &str, name: &str| {
+            rows.address(of, &format!("{before}.{name}")).or_else(|| rows.address(of, name))
+        };
+        let z = "ZGlobalsForVMStructs";
+        let coloured = rows.address(z, "_instance_p").zip(rows.offset(z, "_ZPointerLoadShift"));
+        let (z_globals, z_load_shift) = coloured.unwrap_or_default();
+        Some(Fields {
+            oop_base: compressed("CompressedOops", "_narrow_oop", "_base")?,
+            oop_shift: compressed("CompressedOops", "_narrow_oop", "_shift")?,
+            klass_base: compressed("CompressedKlassPointers", "_narrow_klass", "_base")?,
+            klass_shift: compressed("CompressedKlassPointers", "_narrow_klass", "_shift")?,
+            z_globals,
+            z_load_shift,
+        })
     }
 }
 
@@ -123,4 +120,28 @@ pub fn words(memory: &impl Memory, base: u64, offsets: [u64; 2]) -> Option<[u64;
     };
     memory.read(Avma(base.checked_add(first)?), near).then_some(())?;
     Some([word_at(near, (offsets[0] - first) as usize)?, word_at(near, (offsets[1] - first) as usize)?])
+}
+
+/// A VM's memory for tests.
+#[cfg(test)]
+pub mod image {
+    use super::*;
+
+    pub const BASE: u64 = 0x10_0000;
+
+    /// Bytes from `BASE` on; every page is there.
+    pub struct Image(pub Vec<u8>);
+
+    impl Memory for Image {
+        fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+            let from = at.0.checked_sub(BASE).and_then(|from| usize::try_from(from).ok());
+            let bytes = from.and_then(|from| self.0.get(from..from.checked_add(into.len())?));
+            bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(1 << 63);
+            true
+        }
+    }
 }

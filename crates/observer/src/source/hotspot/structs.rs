@@ -26,6 +26,25 @@ struct Row {
     address: u64,
 }
 
+/// The table.
+pub struct Rows(Vec<Row>);
+
+impl Rows {
+    fn row(&self, of: &str, name: &str) -> Option<&Row> {
+        self.0.iter().find(|row| row.of == of && row.name == name)
+    }
+
+    /// Where a static field lies.
+    pub fn address(&self, of: &str, name: &str) -> Option<u64> {
+        self.row(of, name).map(|row| row.address)
+    }
+
+    /// Where any other lies within its type.
+    pub fn offset(&self, of: &str, name: &str) -> Option<u64> {
+        self.row(of, name).map(|row| row.offset)
+    }
+}
+
 /// What the fields say.
 #[derive(Default)]
 pub struct Kept {
@@ -43,15 +62,14 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Option<Kept> {
     let file = File::open(target.path(&library.name)).ok()?;
     let memory = Live::open(target).ok()?;
     let rows = rows(&file, library, &memory)?;
-    let each = || rows.iter().map(|row| (&*row.of, &*row.name, row.offset, row.address));
     Some(Kept {
-        direct_buffers: direct::Fields::from_rows(each()).and_then(|fields| direct_buffers(&memory, &fields)),
-        threads: names::Fields::from_rows(each()).and_then(|fields| names::threads(&memory, &fields)),
-        regions: heap::Fields::from_rows(each()).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
+        direct_buffers: direct::Fields::of(&rows).and_then(|fields| direct_buffers(&memory, &fields)),
+        threads: names::Fields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
+        regions: heap::Fields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
     })
 }
 
-fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {
+fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Rows> {
     let cache = ReadCache::new(file);
     let elf = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
     let segments: Vec<(u64, u64, u64)> =
@@ -98,7 +116,7 @@ fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {
         for row in some[..count * stride].chunks_exact(stride) {
             let of = word_at(row, of_at)?;
             if of == 0 {
-                return Some(rows);
+                return Some(Rows(rows));
             }
             let (Some(of), Some(name)) = (text(of), text(word_at(row, name_at)?)) else { continue };
             let address = if half_at(row, static_at)? != 0 { word_at(row, address_at)? } else { 0 };
@@ -109,5 +127,5 @@ fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Vec<Row>> {
         }
         from = from.checked_add((count * stride) as u64)?;
     }
-    Some(rows)
+    Some(Rows(rows))
 }

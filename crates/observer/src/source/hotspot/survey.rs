@@ -134,12 +134,10 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> 
     match vm.ask(command) {
         Ok(text) => {
             let mut said = regions_in(&text);
-            if witness == Witness::Info {
-                join_regions(&mut hotspot.regions, said);
-            } else {
+            if witness != Witness::Info {
                 std::mem::swap(&mut hotspot.regions, &mut said);
-                join_regions(&mut hotspot.regions, said);
             }
+            join_regions(&mut hotspot.regions, said);
             hotspot.regions.sort_by_key(|region| region.range.start);
             Vec::new()
         }

@@ -1,5 +1,6 @@
 //! Running JVMs to attach to: every JDK of the machine from 17 on, and a JRE 21 out of a Python package.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -54,19 +55,27 @@ pub fn jdks() -> &'static [Jdk] {
     })
 }
 
+/// Made once in this process: made again, it would be half a file to the VM of a test beside, which loads it just then.
+fn once(what: &Path, make: impl FnOnce()) {
+    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !made.contains(what) {
+        make();
+        made.insert(what.to_owned());
+    }
+}
+
 fn major(home: &Path) -> Option<u32> {
     let release = fs::read_to_string(home.join("release")).ok()?;
     release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse().ok()
 }
 
 impl Jdk {
-    /// The fixture's classes, compiled once.
+    /// The fixture's classes.
     pub fn classes(&self) -> PathBuf {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let sources = fixtures().join("java/attach");
         let classes = scratch(&format!("classes-{}-{}", self.major, std::process::id()));
-        if !classes.join("Rounds.class").exists() {
+        once(&classes, || {
             let mut javac = Command::new(self.kit.join("bin/javac"));
             javac.args(["-nowarn", "-g", "-d"]).arg(&classes);
             javac.args(["Rounds.java", "Orders.java"].map(|name| sources.join(name)));
@@ -74,17 +83,19 @@ impl Jdk {
                 javac.arg(sources.join("Pointers.java"));
             }
             stage::must(&mut javac);
-        }
+        });
         classes
     }
 
-    /// A fixture's JNI library.
+    /// A fixture's JNI library. Not beside the classes: their folder is copied by tests.
     pub fn native(&self, name: &str) -> PathBuf {
-        let to = self.classes().join(format!("lib{name}.so"));
-        let include = self.kit.join("include");
-        let mut gcc = Command::new("gcc");
-        gcc.args(["-O1", "-g", "-shared", "-fPIC", "-I"]).arg(&include).arg("-I").arg(include.join("linux"));
-        stage::must(gcc.arg(fixtures().join(format!("java/attach/{name}.c"))).arg("-o").arg(&to));
+        let to = scratch(&format!("libraries-{}-{}", self.major, std::process::id())).join(format!("lib{name}.so"));
+        once(&to, || {
+            let include = self.kit.join("include");
+            let mut gcc = Command::new("gcc");
+            gcc.args(["-O1", "-g", "-shared", "-fPIC", "-I"]).arg(&include).arg("-I").arg(include.join("linux"));
+            stage::must(gcc.arg(fixtures().join(format!("java/attach/{name}.c"))).arg("-o").arg(&to));
+        });
         to
     }
 
@@ -186,6 +197,21 @@ impl Java {
 
     pub fn report(&self) -> Value {
         serde_json::from_str(&self.done(&["report", &self.pid(), "--by", "caller", "--format", "json"])).expect("JSON")
+    }
+
+    pub fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.pid()]).status().expect("kill").success());
+    }
+
+    /// Stopped, all of it: each thread comes to a halt when it is next scheduled, the first one perhaps last.
+    pub fn halt(&self) {
+        self.signal("-STOP");
+        crate::wait_until("all threads to halt", || {
+            let tasks = fs::read_dir(format!("/proc/{}/task", self.id)).expect("threads").flatten();
+            // One that ends meanwhile has no state.
+            let mut states = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+            states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X'])))
+        });
     }
 
     pub fn mappings(&self) -> String {

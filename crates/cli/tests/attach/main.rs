@@ -352,10 +352,9 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     let task = std::fs::read_dir(format!("/proc/{}/task", java.pid())).expect("threads");
     let thread = task.flatten().filter_map(|t| t.file_name().into_string().ok()).find(|t| *t != java.pid());
     refused(&["attach", &thread.expect("a thread")], &["is a thread of process", &java.pid()]);
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &java.pid()]).status().expect("kill").success());
-    signal("-STOP");
+    java.halt();
     refused(&["attach", &java.pid()], &[&java.pid(), "stopped"]);
-    signal("-CONT");
+    java.signal("-CONT");
     assert!(plimsoll(&["attach", &java.pid()]).status.success(), "it goes on");
     drop(java);
     if jdk.major >= 21 {

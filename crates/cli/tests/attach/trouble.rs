@@ -141,27 +141,26 @@ fn a_stopped_target() {
     let mut java = jdk.start("halted", &[]);
     let [attach, detach] = durations(&java);
     let pid = java.pid();
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().expect("kill").success());
     for phase in 0..=PHASES {
         for (verb, takes) in [("attach", attach), ("detach", detach)] {
             let command = begin(&[verb, &pid]);
             sleep(takes * phase / PHASES);
-            signal("-STOP");
+            java.signal("-STOP");
             sleep(Duration::from_millis(100));
-            signal("-CONT");
+            java.signal("-CONT");
             is_clear(&command.wait_with_output().expect("plimsoll"), &format!("{verb}, phase {phase}"));
         }
     }
     assert_eq!(java.tell("turn"), "turned");
     is_clear(&plimsoll(&["attach", &pid]), "it goes on");
-    signal("-STOP");
+    java.halt();
     // What needs nothing of the program goes on; what does is refused.
     let switched = plimsoll(&["attach", &pid, "--sites", "off"]);
     assert!(String::from_utf8_lossy(&switched.stdout).contains("tracked already"), "{switched:?}");
     let refused = plimsoll(&["detach", &pid]);
     let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!is_clear(&refused, "stopped") && sentence.contains("stopped") && sentence.contains("-CONT"), "{sentence}");
-    signal("-CONT");
+    java.signal("-CONT");
     java.done(&["detach", &pid]);
 }
 

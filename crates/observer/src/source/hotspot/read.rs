@@ -193,8 +193,10 @@ impl Vm {
             .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
             .map_err(failed("pidfd_open"))?;
         // Read through the handle on the process once more, after the pidfd was opened: both mean the same process.
-        if !self::status(target).is_ok_and(|now| now.quit_caught && !now.stopped) {
-            return Err(Mute::SignalNotCaught);
+        match self::status(target) {
+            Ok(now) if now.stopped => return Err(Mute::Stopped),
+            Ok(now) if now.quit_caught => {}
+            _ => return Err(Mute::SignalNotCaught),
         }
         let request = Request::make(target, status).map_err(failed("the attach request file can't be made"))?;
         // A SIGQUIT that finds the listener up has the VM print all its threads. So only who made the file sends one, after a
@@ -210,12 +212,14 @@ impl Vm {
         rustix::process::pidfd_send_signal(&pidfd, Signal::QUIT).map_err(|e| failed("SIGQUIT")(e.into()))?;
         let mut pause = Duration::from_micros(500);
         while !self.listens() {
-            if began.elapsed() > self.patience.handshake {
-                return Err(dead.unwrap_or(Mute::Silent(self.patience.handshake)));
-            }
             // An exec takes the handlers away: there is no VM any more.
-            if !self::status(target).is_ok_and(|now| now.quit_caught) {
+            let Some(now) = self::status(target).ok().filter(|now| now.quit_caught) else {
                 return Err(Mute::SignalNotCaught);
+            };
+            if began.elapsed() > self.patience.handshake {
+                // It was stopped meanwhile, or the signal reached its threads only after the first look.
+                let silent = if now.stopped { Mute::Stopped } else { Mute::Silent(self.patience.handshake) };
+                return Err(dead.unwrap_or(silent));
             }
             thread::sleep(pause);
             pause = (pause * 3 / 2).min(Duration::from_millis(20));

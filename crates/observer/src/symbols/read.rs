@@ -24,6 +24,9 @@ use super::perf_map::Map;
 use super::{jitdump, perf_map};
 use crate::books::Module;
 
+/// The kernel stamps files with the time of its last tick, which at 100 Hz lies up to this far back.
+const TICK: i128 = 10_000_000;
+
 /// A file, and by what it is known again.
 pub struct Opened {
     pub file: File,
@@ -248,7 +251,7 @@ impl Finder {
         let written = opened.meta.mtime() as i128 * 1_000_000_000 + i128::from(opened.meta.mtime_nsec());
         if owner.is_some_and(|owner| owner != opened.meta.uid() && opened.meta.uid() != 0) {
             Some("is another user's")
-        } else if written < i128::from(self.start_ns) {
+        } else if written + TICK < i128::from(self.start_ns) {
             Some("is older than the process")
         } else {
             None

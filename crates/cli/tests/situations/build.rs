@@ -42,7 +42,8 @@ pub fn library_dir() -> PathBuf {
     scratch("lib")
 }
 
-type Built = Arc<OnceLock<PathBuf>>;
+/// Its number among all, which is in its file's name, and where it lies once it is made.
+type Built = Arc<(usize, OnceLock<PathBuf>)>;
 
 /// The path of the compiled program.
 pub fn compiled(program: &Program) -> PathBuf {
@@ -50,11 +51,11 @@ pub fn compiled(program: &Program) -> PathBuf {
     let entry = {
         let mut built = BUILT.lock().expect("build table");
         let built = built.get_or_insert_with(HashMap::new);
-        let n = built.len();
-        let entry = built.entry(program.clone()).or_default().clone();
-        (entry, n)
+        let number = built.len();
+        built.entry(program.clone()).or_insert_with(|| Arc::new((number, OnceLock::new()))).clone()
     };
-    entry.0.get_or_init(|| compile(program, entry.1)).clone()
+    let (number, path) = &*entry;
+    path.get_or_init(|| compile(program, *number)).clone()
 }
 
 fn compile(program: &Program, number: usize) -> PathBuf {

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -20,11 +21,16 @@ fn kill(pid: i64, signal: i32) {
 /// The process is killed in the middle of its work; the books of the dead are its own log's, but for the one operation that
 /// each thread was in.
 fn killed_with(threads: usize) {
-    const LOG: usize = 64;
+    /// Words of a thread.
+    const LOG: usize = 8;
+    let words = |log: &Path| -> Vec<i64> {
+        let bytes = fs::read(log).expect("log");
+        bytes.chunks_exact(8).map(|word| i64::from_ne_bytes(word.try_into().expect("eight bytes"))).collect()
+    };
     let name = format!("killed_{threads}");
     let (mut faults, mut compared, mut most) = (String::new(), 0, 0);
     for mode in MODES {
-        for round in 0..8u64 {
+        for round in 0..8i64 {
             let dir = fresh_dir(&format!("{name}-{mode}-{round}"));
             let log = scratch("logs").join(format!("{name}-{mode}-{round}"));
             let row = situation("killed").args(&[log.to_str().expect("path"), &threads.to_string()]);
@@ -38,8 +44,12 @@ fn killed_with(threads: usize) {
             let pid = i64::from(child.id());
             let base = Figures::of_process(&dir, pid);
             child.stdin.take().expect("stdin").write_all(b"\n").expect("go");
-            std::thread::sleep(Duration::from_millis(3 + 41 * round));
-            kill(pid, libc::SIGKILL);
+            // After some steps of the program's, however long they take: at a moment that nobody chose.
+            let steps = |log: &[i64]| log.chunks(LOG).map(|thread| thread[4]).sum::<i64>();
+            while steps(&words(&log)) < 50 + 4_000 * round * round && child.try_wait().expect("wait").is_none() {
+                std::thread::sleep(Duration::from_micros(500));
+            }
+            child.kill().expect("kill");
             let end = End::of(child.wait().expect("wait"));
             let _ = finished.send(());
             let late = late.join().unwrap_or(false);
@@ -59,15 +69,11 @@ fn killed_with(threads: usize) {
             tidy(&dir);
             // The log is { count, requested, count before, requested before, steps } of each thread: the books must lie
             // between the two states of every thread.
-            let bytes = fs::read(&log).expect("log");
-            let number = |t: usize, i: usize| {
-                let at = t * LOG + i * 8;
-                i64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-            };
+            let log = words(&log);
             let sums = |pick: fn(i64, i64) -> i64, i: usize| {
-                (0..threads).map(|t| pick(number(t, i), number(t, i + 2))).sum::<i64>()
+                log.chunks(LOG).map(|thread| pick(thread[i], thread[i + 2])).sum::<i64>()
             };
-            let steps: i64 = (0..threads).map(|t| number(t, 4)).sum();
+            let steps = steps(&log);
             most = most.max(steps);
             for (key, i) in [("live_count", 0), ("requested", 1)] {
                 let have = seen.value[key] - base.value[key];
@@ -99,7 +105,7 @@ fn killed_with_four_threads() {
 }
 
 /// `run --report summary -- stops WAY`, its stdout line by line.
-fn reported(name: &str, program: &Situation, to: &std::path::Path) -> Child {
+fn reported(name: &str, program: &Situation, to: &Path) -> Child {
     let dir = fresh_dir(name);
     let mut command = Command::new(PLIMSOLL);
     command

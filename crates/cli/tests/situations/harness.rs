@@ -14,12 +14,13 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The program under test.
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-/// A situation that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(40);
+/// A situation that takes longer hangs. Far above what a busy machine makes of one: with four busy loops beside it on 2 CPUs each
+/// run of 10,000 threads takes 20 s, a second of it CPU.
+const PATIENCE: Duration = Duration::from_secs(400);
 /// Both kinds of books: without stacks, and with those of sampled blocks.
 pub const MODES: [&str; 2] = ["off", "sampled"];
 
@@ -213,17 +214,16 @@ pub fn scratch(name: &str) -> PathBuf {
 }
 
 /// An empty private directory for segments: in memory, where they lie by default too (on a disk a fork costs 25 ms), or
-/// among the other scratch files.
+/// among the other scratch files. No folder above it is this run's: one test would remove it while another fills it.
 pub fn fresh_dir(name: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
-    let all = if memory.is_dir() {
-        memory.join(format!("plimsoll-situations-{}", std::process::id()))
-    } else {
-        scratch("dirs")
-    };
     static SWEPT: std::sync::Once = std::sync::Once::new();
     SWEPT.call_once(|| sweep(memory));
-    let dir = all.join(name);
+    let dir = if memory.is_dir() {
+        memory.join(format!("plimsoll-situations-{}-{name}", std::process::id()))
+    } else {
+        scratch("dirs").join(name)
+    };
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).expect("scratch directory");
     fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("private directory");
@@ -234,7 +234,9 @@ pub fn fresh_dir(name: &str) -> PathBuf {
 fn sweep(memory: &Path) {
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().to_string();
-        let Some(pid) = name.strip_prefix("plimsoll-situations-") else { continue };
+        let Some(pid) = name.strip_prefix("plimsoll-situations-").and_then(|rest| rest.split('-').next()) else {
+            continue;
+        };
         if !Path::new("/proc").join(pid).exists() {
             let _ = fs::remove_dir_all(entry.path());
         }
@@ -244,7 +246,6 @@ fn sweep(memory: &Path) {
 /// Drops the segments of a row that passed.
 pub fn tidy(dir: &Path) {
     let _ = fs::remove_dir_all(dir);
-    let _ = dir.parent().map(fs::remove_dir);
 }
 
 /// The figures of one report that fixtures know, by the fixtures' names for them.
@@ -338,6 +339,12 @@ pub fn segment_of(dir: &Path, pid: i64) -> Result<PathBuf, String> {
     newest.map(|(_, path)| path).ok_or_else(|| format!("no segment of process {pid} in the directory"))
 }
 
+/// Whether this process is still to be seen, other than as one that only its parent has to ask for.
+fn is_there(pid: i64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
 /// A moment that a fixture told, and the report at it (of a live process).
 #[derive(Clone, Debug)]
 pub struct Moment {
@@ -361,6 +368,22 @@ impl Moment {
             .collect();
         let (pid, base) = (*says.get("pid")?, *says.get("base")?);
         Some(Moment { last: word == "final", label: label.to_string(), pid, base, says, report: None })
+    }
+
+    /// The report, or that on the dead. An orphan has closed its output a little before it is gone: until then it lives.
+    fn seen(&self, dir: &Path) -> Result<Figures, String> {
+        if let Some(report) = &self.report {
+            return report.clone();
+        }
+        let start = Instant::now();
+        loop {
+            let there = self.last && is_there(self.pid);
+            let seen = Figures::of_process(dir, self.pid)?;
+            if seen.state != "live" || !there || start.elapsed() > PATIENCE {
+                return Ok(seen);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// What differs between the report and the program, both since their base.
@@ -477,8 +500,7 @@ impl Observed {
                     Err(e) => found.push(format!("base: {e}")),
                 }
             }
-            let seen = moment.report.clone().unwrap_or_else(|| Figures::of_process(dir, moment.pid));
-            let seen = match seen {
+            let seen = match moment.seen(dir) {
                 Ok(seen) => seen,
                 Err(e) => {
                     found.push(format!("'{}' pid {}: {e}", moment.label, moment.pid));

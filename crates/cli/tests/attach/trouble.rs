@@ -101,6 +101,8 @@ fn the_command_is_killed_in_the_middle() {
                 }
             }
             assert_eq!(java.tell("turn"), "turned", "JDK {}", jdk.major);
+            // What the last one asked for may be before the VM still, and undo the attach: one more waits behind it.
+            is_clear(&plimsoll(&["detach", &java.pid()]), "after them");
             java.done(&["attach", &java.pid(), "--sites", "exact"]);
             assert_eq!(java.tell("turn"), "turned");
             let log = java.stop();

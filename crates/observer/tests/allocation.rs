@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 mod support;
 
-use support::{Jdk, jdks};
+use support::{Jdk, jdks, native_image};
 
 const TLAB_EVENTS: [&str; 2] =
     ["jdk.ObjectAllocationInNewTLAB#enabled=true", "jdk.ObjectAllocationOutsideTLAB#enabled=true"];
@@ -243,30 +243,12 @@ fn of_two_recordings_new_stacks_come_first() {
     }
 }
 
-/// `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` of the subjects beside the checkout: a native image of GraalVM 25.
-fn native_image() -> PathBuf {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let built = repository.join("target/native-images/app");
-    if built.exists() {
-        return built;
-    }
-    let packed = ["..", "../.."]
-        .map(|up| repository.join(up).join("shared/subjects/native-image/app.xz"))
-        .into_iter()
-        .find(|path| path.exists())
-        .expect("no native image app: neither ../shared/subjects/native-image nor target/native-images");
-    let image = scratch("app");
-    let file = std::fs::File::create(&image).expect("the target directory can be written");
-    assert!(Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz").success());
-    assert!(Command::new("chmod").arg("755").arg(&image).status().expect("chmod").success());
-    image
-}
-
 #[test]
 fn a_native_image_tells_its_slow_paths_and_what_chunks_they_mean() {
     let jdks = jdks();
     let jdk = jdks.iter().max_by_key(|jdk| jdk.major).expect("a JDK");
-    let image = native_image();
+    // A native image of GraalVM 25.
+    let image = native_image("app");
     let (file, jfc) = (scratch("image.jfr"), scratch("image.jfc"));
     run(jdk.tool("jfr").arg("configure").args(TLAB_EVENTS).arg("--output").arg(&jfc));
     let options = format!("-XX:StartFlightRecording=settings={},filename={}", jfc.display(), file.display());

@@ -4,36 +4,14 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use plimsoll_observer::snapshot::NativeImage;
 use plimsoll_observer::source::native_image::read;
 use plimsoll_observer::source::proc::Target;
 use plimsoll_observer::units::Bytes;
-use support::vmas;
-
-fn image(name: &str) -> Option<PathBuf> {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let built = repository.join("target/native-images").join(name);
-    if built.exists() {
-        return Some(built);
-    }
-    let packed = ["..", "../.."]
-        .map(|up| repository.join(up).join(format!("shared/subjects/native-image/{name}.xz")))
-        .into_iter()
-        .find(|path| path.exists());
-    let Some(packed) = packed else {
-        panic!(
-            "no native image {name}: neither ../shared/subjects/native-image nor target/native-images (make native-images)"
-        );
-    };
-    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    let file = std::fs::File::create(&image).expect("the target directory can be written");
-    assert!(Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz").success());
-    assert!(Command::new("chmod").arg("755").arg(&image).status().expect("chmod").success());
-    Some(image)
-}
+use support::{native_image, vmas};
 
 struct Running(Child);
 
@@ -60,7 +38,7 @@ fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_observer::gap::Gap>) {
 
 #[test]
 fn heap_twice_one_reservation_and_the_chunks_of_the_program() {
-    let Some(path) = image("app") else { return };
+    let path = native_image("app");
     let child = running(&path, &["48", "8", "4", "4", "1000"]);
     let (image, gaps) = facts(&child);
     assert_eq!(gaps, []);
@@ -78,7 +56,7 @@ fn heap_twice_one_reservation_and_the_chunks_of_the_program() {
 
 #[test]
 fn an_image_without_diagnostic_commands_gets_no_signal() {
-    let Some(path) = image("hello") else { return };
+    let path = native_image("hello");
     let mut child = running_hello(&path);
     let (image, gaps) = facts(&child);
     assert_eq!(gaps, []);

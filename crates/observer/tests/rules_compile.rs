@@ -127,6 +127,8 @@ fn a_launcher_brings_its_vm_and_a_script_its_interpreter() {
 fn the_cache_gives_the_same_bytes_and_ignores_broken_files() {
     let rules = RuleSet::parse_built_in().unwrap();
     let directory = std::env::temp_dir().join(format!("plimsoll-cache-{}", std::process::id()));
+    // One that was killed may have had our PID.
+    let _ = std::fs::remove_dir_all(&directory);
     let modules = read::modules_for_command(Path::new("/usr/bin/env"));
     assert!(!modules.is_empty());
     let first = read::compile(&rules, &modules, Some(&directory));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Jdk, jdks};
+use crate::support::{Jdk, jdks, native_image};
 use crate::twin::{Compared, compare};
 
 pub fn scratch(name: &str) -> PathBuf {
@@ -48,27 +48,10 @@ fn every_event_of_every_jdk_is_as_its_own_jfr_prints_it() {
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS SECONDS` of the kit, or built by `make native-images`.
-fn image(name: &str, folder: &Path) -> PathBuf {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let built = repository.join("target/native-images").join(name);
-    if built.exists() {
-        return built;
-    }
-    let packed = ["..", "../.."].map(|up| repository.join(up).join(format!("shared/subjects/native-image/{name}.xz")));
-    let packed = packed.iter().find(|path| path.exists());
-    let packed = packed.expect("../shared/subjects/native-image or target/native-images (make native-images)");
-    let image = folder.join(name);
-    let file = std::fs::File::create(&image).expect("scratch can be written");
-    assert!(Command::new("xz").arg("-dc").arg(packed).stdout(file).status().expect("xz").success());
-    assert!(Command::new("chmod").arg("755").arg(&image).status().expect("chmod").success());
-    image
-}
-
 #[test]
 fn every_event_of_a_native_image_is_as_jfr_prints_it() {
     let folder = scratch("image");
-    let app = image("app", &folder);
+    let app = native_image("app");
     let file = folder.join("image.jfr");
     let start = format!("-XX:StartFlightRecording=filename={}", file.display());
     let output = Command::new(app).args([&start, "16", "8", "4", "4", "2"]).output().expect("it starts");

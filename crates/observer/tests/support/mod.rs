@@ -1,10 +1,11 @@
 //! Real processes for the tests: built with the machine's compilers, ended with the test.
 #![allow(dead_code)]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 use plimsoll_observer::snapshot::Vma;
 use plimsoll_observer::source::proc::parse_smaps;
@@ -47,28 +48,51 @@ impl Drop for Subject {
     }
 }
 
-/// Compiles tests/programs/NAME.c into the target directory, once for each test program that asks.
-pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
-    // A program that another thread is still writing can't be started (ETXTBSY).
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
-    let binary = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
-        "{name}-{}{}",
-        std::process::id(),
-        flags.concat().replace('/', "_")
-    ));
-    if !binary.exists() {
-        let status = Command::new("cc")
-            .args(["-O1", "-pthread", "-o"])
-            .arg(&binary)
-            .arg(source)
-            .args(flags)
-            .status()
-            .expect("cc");
-        assert!(status.success());
+/// Makes the file or folder at `path`, once in this process. What lies there is of an earlier process with the same PID, and may be
+/// half or old. One at a time: a program that another thread is still writing can't be started (ETXTBSY).
+fn made(path: PathBuf, make: impl FnOnce(&Path)) -> PathBuf {
+    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !made.contains(&path) {
+        let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir_all(&path));
+        make(&path);
+        made.insert(path.clone());
     }
-    binary
+    path
+}
+
+/// Compiles tests/programs/NAME.c into the target directory.
+pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
+    let binary = format!("{name}-{}{}", std::process::id(), flags.concat().replace('/', "_"));
+    made(Path::new(env!("CARGO_TARGET_TMPDIR")).join(binary), |binary| {
+        let mut cc = Command::new("cc");
+        let status = cc.args(["-O1", "-pthread", "-o"]).arg(binary).arg(source).args(flags).status().expect("cc");
+        assert!(status.success());
+    })
+}
+
+/// A native image that `make native-images` built, or of the kit beside the checkout: `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS
+/// SECONDS` and `hello HEAP_MIB SECONDS`.
+pub fn native_image(name: &str) -> PathBuf {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let built = repository.join("target/native-images").join(name);
+    if built.exists() {
+        return built;
+    }
+    let packed = ["..", "../.."].map(|up| repository.join(up).join(format!("shared/subjects/native-image/{name}.xz")));
+    let Some(packed) = packed.iter().find(|path| path.exists()) else {
+        panic!(
+            "no native image {name}: neither ../shared/subjects/native-image nor target/native-images (make native-images)"
+        );
+    };
+    made(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id())), |image| {
+        // By a shell: a file that this process has open for writing is also open in what other threads' tests start at that
+        // moment, until that has exec'ed, and can't be started as long (ETXTBSY).
+        let unpack = "xz -dc \"$1\" >\"$2\" && chmod 755 \"$2\"";
+        let mut shell = Command::new("sh");
+        assert!(shell.args(["-c", unpack, "sh"]).arg(packed).arg(image).status().expect("sh").success());
+    })
 }
 
 /// A JDK of this machine.
@@ -113,16 +137,12 @@ impl Jdk {
     }
 
     pub fn compiled(&self, name: &str) -> PathBuf {
-        static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-        let _guard = ONE_AT_A_TIME.lock();
-        let classes =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{}", self.major, std::process::id()));
-        if !classes.exists() {
+        let classes = format!("{name}-{}-{}", self.major, std::process::id());
+        made(Path::new(env!("CARGO_TARGET_TMPDIR")).join(classes), |classes| {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.java"));
-            let status = self.tool("javac").arg("-d").arg(&classes).arg(source).status().expect("javac");
+            let status = self.tool("javac").arg("-d").arg(classes).arg(source).status().expect("javac");
             assert!(status.success());
-        }
-        classes
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_observer::source::jfr::{Recording, Wanted, is_recording};
 
@@ -13,15 +13,29 @@ fn now_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
 }
 
+/// Whether the running JVM has written what the test looks for: it flushes once a second, if it gets to it.
+fn has_flushed(folder: &Path, major: u32) -> bool {
+    let Ok(recording) = Recording::open(folder) else { return false };
+    let counts = recording.for_each(&Wanted::all(), |_| ()).counts;
+    let seen = |name: &str| counts.get(name).copied().unwrap_or(0);
+    seen("test.Everything") >= 200 && (major < 25 || seen("jdk.NativeMemoryUsage") > 25)
+}
+
 #[test]
 fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
     for jdk in jdks() {
-        for (round, wait) in [1300u64, 2650].into_iter().enumerate() {
+        // Somewhere between two flushes, and after several.
+        for (round, wait) in [300u64, 1650].into_iter().enumerate() {
             let folder = scratch(&format!("killed-{}-{round}", jdk.major));
             let repository = format!("-XX:FlightRecorderOptions=repository={}", folder.display());
             let flags = ["-Xmx256m", "-XX:NativeMemoryTracking=summary", "-Xlog:disable", &repository];
             let flags = [&flags[..], &["-XX:StartFlightRecording:settings=default"]].concat();
             let mut subject = Subject::start(&mut jdk.program("Recorded", &flags, &["60000"]));
+            let began = Instant::now();
+            while !has_flushed(&folder, jdk.major) {
+                assert!(began.elapsed() < Duration::from_secs(120), "JDK {}: a hang, not a speed", jdk.major);
+                std::thread::sleep(Duration::from_millis(50));
+            }
             std::thread::sleep(Duration::from_millis(wait));
             subject.child.kill().expect("it runs");
             let killed = now_ns();

@@ -8,11 +8,14 @@ public class Quiet {
         ByteBuffer[] buffers = new ByteBuffer[Integer.parseInt(args[0])];
         for (int i = 0; i < buffers.length; i++) buffers[i] = ByteBuffer.allocateDirect(Integer.parseInt(args[1]));
         kept = buffers;
-        for (int i = 0; i < Integer.parseInt(args[2]); i++) {
-            Thread thread = new Thread(Quiet::sleep, "quiet-\"quoted\"-worker-with-a-long-name-" + i);
-            thread.setDaemon(true);
-            thread.start();
+        Thread[] threads = new Thread[Integer.parseInt(args[2])];
+        for (int i = 0; i < threads.length; i++) {
+            threads[i] = new Thread(Quiet::sleep, "quiet-\"quoted\"-worker-with-a-long-name-" + i);
+            threads[i].setDaemon(true);
+            threads[i].start();
         }
+        // A thread tells the kernel its name when it first runs, however long after its start that is.
+        for (Thread thread : threads) while (thread.getState() != Thread.State.TIMED_WAITING) Thread.sleep(1);
         System.out.println("READY");
         System.out.flush();
         sleep();

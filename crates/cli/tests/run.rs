@@ -11,7 +11,9 @@ struct Place(PathBuf);
 impl Place {
     fn new(name: &str) -> Place {
         let path = std::env::temp_dir().join(format!("plimsoll-run-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
+        // PIDs come round again: another run of this test, ended from outside, may have left one of our name.
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).unwrap();
         Place(path)
     }
     fn file(&self, name: &str, text: &str) -> PathBuf {

@@ -33,9 +33,15 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     pub fn new(name: &str) -> Scratch {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).expect("a scratch folder can be made");
+        // A new one: PIDs come round again, and what a failed test kept may bear our own.
+        let path = loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("plimsoll-{name}-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| path).expect("a scratch folder can be made"),
+            }
+        };
         // Open to others: PostgreSQL runs as another user, and the caller's umask may be 077.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("the owner may");
         Scratch(path)

@@ -87,6 +87,8 @@ fn who_lives_in_another_pid_namespace_is_not_dead() {
     assert!(as_process_1 <= 1 + 4, "those of dead containers go: {left:?}");
     living.kill().expect("our child");
     living.wait().expect("our child");
+    // Who dies with it closes the pipe at last.
+    std::io::Read::read_to_end(living.stdout.as_mut().expect("piped"), &mut Vec::new()).expect("a pipe");
     for _ in 0..8 {
         must(&mut shared.run(true, &["true"]));
     }

@@ -134,6 +134,9 @@ pub struct Java {
 impl Java {
     pub fn start(mut java: Command, name: &str) -> Java {
         java.env("PLIMSOLL_DIR", scratch(&format!("segments-{name}"))).env("XDG_CACHE_HOME", scratch("cache"));
+        // A command that is killed leaves its request where the VM runs: not among the sources, nor before the VM that gets this
+        // one's PID in another test.
+        java.current_dir(scratch(&format!("runs-{name}")));
         Java::start_as_it_is(java, name)
     }
 

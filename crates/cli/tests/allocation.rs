@@ -5,7 +5,7 @@ mod harness;
 #[path = "subjects/stage.rs"]
 mod stage;
 
-use harness::{plimsoll, said};
+use harness::{plimsoll, said, scratch};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -19,8 +19,7 @@ fn jdk() -> PathBuf {
 
 /// `Allocates BOXES START MORE` under a recording with both TLAB events; without `tlab` under the default settings.
 fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("allocation-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).expect("a directory");
+    let dir = scratch("allocation", &format!("{name}-{}", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../observer/tests/programs/Allocates.java");
     let run = |command: &mut Command| {
         let output = command.output().expect("starts");
@@ -100,7 +99,7 @@ fn what_can_not_be_shown_is_one_sentence() {
 /// each a heap chunk of its own.
 #[test]
 fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
-    let segments = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("allocation-segments-{}", std::process::id()));
+    let segments = scratch("allocation", &format!("segments-{}", std::process::id()));
     let dir = segments.display().to_string();
     let image = stage::native_image("app").expect("the image `app`").display().to_string();
     said(&["run", "--dir", &dir, "--report", "none", "--", &image, "24", "1", "1", "4", "0"]);

@@ -10,10 +10,11 @@ mod jdks;
 #[path = "subjects/stage.rs"]
 mod stage;
 
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
-use fixture::{Explained, Fixture, root, scratch};
+use fixture::{Explained, Fixture, fresh, root, scratch};
 use jdks::{Jdk, javac, jcmd, jdks};
 
 const MIB: u64 = 1 << 20;
@@ -21,8 +22,9 @@ const NMT: [&str; 3] = ["off", "summary", "detail"];
 
 fn start(jdk: &Jdk, name: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     let sources = root().join("fixtures/java/explain");
-    let classes = scratch().join(format!("java-{}", std::process::id())).join(name);
+    let classes = CLASSES.get_or_init(|| fresh("java")).join(name);
     {
         let _guard = ONE_AT_A_TIME.lock();
         if !classes.exists() {
@@ -184,8 +186,7 @@ fn a_heap_that_grew_for_a_peak() {
 fn blocks_from_before_an_attach_are_told_from_those_since() {
     let jdks: Vec<&Jdk> = jdks().iter().filter(|jdk| jdk.major != 21).collect();
     for jdk in jdks {
-        let place = scratch().join(format!("attached-{}-{}", jdk.major, std::process::id()));
-        std::fs::create_dir_all(&place).unwrap();
+        let place = fresh(&format!("attached-{}", jdk.major));
         let [go, done] = ["go", "done"].map(|name| place.join(name));
         let fixture =
             start(jdk, "Attached", &SMALL_HEAP, &[go.to_str().expect("a path"), done.to_str().expect("a path")]);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::fixture::{Fixture, explain, run, scratch};
+use crate::fixture::{Fixture, explain, fresh, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -14,8 +14,7 @@ fn saved(fixture: &Fixture, file: &Path) {
 
 #[test]
 fn growth_since_an_earlier_reading_is_told_line_by_line() {
-    let place = scratch().join(format!("grows-{}", std::process::id()));
-    std::fs::create_dir_all(&place).unwrap();
+    let place = fresh("grows");
     let [go, done, before] = ["go", "done", "before.json"].map(|name| place.join(name));
     let fixture = Fixture::c("grows", &[go.to_str().unwrap(), done.to_str().unwrap()]);
     saved(&fixture, &before);
@@ -44,8 +43,7 @@ fn growth_since_an_earlier_reading_is_told_line_by_line() {
 #[test]
 fn only_an_earlier_reading_of_this_process_is_a_baseline() {
     let [one, other] = [Fixture::c("healthy", &["8"]), Fixture::c("healthy", &["8"])];
-    let place = scratch().join(format!("baselines-{}", std::process::id()));
-    std::fs::create_dir_all(&place).unwrap();
+    let place = fresh("baselines");
     let [good, foreign, old, none] = ["good", "foreign", "old", "none"].map(|name| place.join(name));
     saved(&one, &good);
     saved(&other, &foreign);

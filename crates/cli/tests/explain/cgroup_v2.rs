@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::fixture::{Explained, Fixture, PLIMSOLL, compiled, is_root, scratch, skip};
+use crate::fixture::{Explained, Fixture, PLIMSOLL, compiled, fresh, is_root, skip};
 
 const MIB: u64 = 1 << 20;
 
@@ -37,7 +37,7 @@ impl Contained {
     fn new(namespace: Namespace) -> Option<Contained> {
         let name = if namespace == Namespace::Own { "own" } else { "shared" };
         let group = format!("plimsoll-{name}-{}", std::process::id());
-        let place = scratch().join(format!("cgroup-v2-{group}"));
+        let place = fresh(&format!("cgroup-v2-{name}"));
         // Also where `inner` is mounted upon, once `outer` is laid over the group above.
         std::fs::create_dir_all(place.join("outer/inner")).unwrap();
         std::fs::create_dir_all(place.join("inner")).unwrap();

@@ -17,6 +17,14 @@ pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
+/// An empty folder of this process's: PIDs come again, and one that failed or was killed has left what it had.
+pub fn fresh(name: &str) -> PathBuf {
+    let place = scratch().join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&place);
+    std::fs::create_dir_all(&place).expect("scratch");
+    place
+}
+
 /// A fixture that has done what it says and now waits. Killed when dropped.
 pub struct Fixture {
     child: Child,

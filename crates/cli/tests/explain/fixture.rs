@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -54,7 +55,25 @@ impl Fixture {
             }
         }
         assert!(is_ready, "the fixture ended before it was ready");
-        Fixture { child, truths }
+        let fixture = Fixture { child, truths };
+        // It said so before it waits, and what it calls to wait is mapped in with its neighbours: two readings are of the same
+        // only once each of its threads has come to rest.
+        for _ in 0..6000 {
+            if fixture.is_asleep() {
+                return fixture;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the fixture doesn't come to rest");
+    }
+
+    fn is_asleep(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        threads.flatten().all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat"));
+            // One that has ended meanwhile moves nothing either.
+            stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
+        })
     }
 
     pub fn pid(&self) -> u32 {

@@ -283,15 +283,7 @@ fn pages_present(pid: u32) -> usize {
 fn no_page_of_the_target_is_touched() {
     for name in ["threads_many", "arena_threads", "reserved", "main_fragmentation"] {
         let fixture = Fixture::c(name, &[]);
-        // What it calls to wait is mapped in with its neighbours, after it said that it is ready.
-        let mut before = pages_present(fixture.pid());
-        loop {
-            std::thread::sleep(std::time::Duration::from_millis(30));
-            match pages_present(fixture.pid()) {
-                now if now == before => break,
-                now => before = now,
-            }
-        }
+        let before = pages_present(fixture.pid());
         fixture.explained();
         run(fixture.pid(), &["--maps", "--arenas"]);
         assert_eq!(pages_present(fixture.pid()), before, "{name}");

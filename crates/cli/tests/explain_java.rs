@@ -111,7 +111,8 @@ fn buffers_that_nio_keeps_for_each_thread() {
 
 #[test]
 fn inflaters_that_were_never_ended() {
-    everywhere("InflaterLeak", &SMALL_HEAP, &["6000"], |case, fixture, explained| {
+    // Interpreted: what compilers take meanwhile would count as grown, and the truth is the kernel's.
+    everywhere("InflaterLeak", &[&SMALL_HEAP[..], &["-Xint"]].concat(), &["6000"], |case, fixture, explained| {
         let grown = fixture.truth("grown");
         assert!(grown > 200 * MIB, "{case}: {grown}");
         if !case.ends_with("off") {
@@ -204,9 +205,12 @@ fn blocks_from_before_an_attach_are_told_from_those_since() {
         let case = format!("attached JDK {}: {:#}", jdk.major, explained.0["lines"]);
         let (before, since) = (fixture.truth("before"), fixture.truth("since"));
         let found = explained.child("glibc-live", ", since the attach");
-        // A block of 1000 bytes takes a chunk of 1024 with its trailer; the VM allocates a little besides.
+        // A block of 1000 bytes takes a chunk of 1024 with its trailer; the VM allocates a little besides. What isn't resident of
+        // live blocks (the VM has one of 5 MiB, untouched) is divided between before and since: the line says how much that is.
         let chunks = since / 1000 * 1024;
-        assert!(found.abs_diff(chunks) * 100 <= chunks * 3, "{found} {chunks} {case}");
+        let live = explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "glibc-live").unwrap();
+        let error = live["error_bytes"].as_u64().unwrap();
+        assert!(found + error >= chunks && found * 100 <= chunks * 103, "{found} ± {error}, {chunks} {case}");
         // The VM's own blocks are from before too, some 10 MiB.
         let found = explained.child("glibc-live", "from before the attach");
         assert!(found >= before * 97 / 100 && found <= before + 24 * MIB, "{found} {before} {case}");

@@ -1,10 +1,10 @@
 //! kill -9, of the recorder and of the target, at moments that nobody chose.
 
 use crate::values::sums_hold;
-use crate::{Place, Running, cgroup, events, readers, stage, wait_until};
+use crate::{Place, Running, cgroup, events, reader, readers, stage, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const ROUNDS: usize = 200;
 
@@ -19,6 +19,11 @@ impl Random {
 
 fn now_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// The moments of which a recording has something.
+fn instants_of(read: &reader::Read) -> impl Iterator<Item = u64> {
+    events(read, "jdk.ResidentSetSize").map(|event| event.time_ns)
 }
 
 #[test]
@@ -38,15 +43,17 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
                 .expect("plimsoll starts"),
         );
         // From before the first instant to some dozens; in between at any phase of one.
-        let first = Instant::now();
         if round % 8 != 0 {
             wait_until("the file", || place.path(&name).exists());
+            let more = if round % 5 == 0 { 2 + random.below(30) as usize } else { 1 };
+            // An instant may be written while it is read.
+            let seen = |bytes: Vec<u8>| reader::read(&bytes).map_or(0, |read| instants_of(&read).count());
+            wait_until("instants", || std::fs::read(place.path(&name)).map_or(0, seen) >= more);
         }
-        std::thread::sleep(Duration::from_micros(random.below(if round % 5 == 0 { 400_000 } else { 60_000 })));
+        std::thread::sleep(Duration::from_micros(random.below(60_000)));
         let killed_at = now_ns();
         recorder.0.kill().expect("our child");
         recorder.0.wait().expect("our child");
-        let _ = first;
         if !place.path(&name).exists() {
             assert_eq!(round % 8, 0, "a file that was there stays");
             continue;
@@ -54,7 +61,7 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
         kept += 1;
         let read = place.read(&name);
         sums_hold(&read);
-        let times: Vec<u64> = events(&read, "jdk.ResidentSetSize").map(|event| event.time_ns).collect();
+        let times: Vec<u64> = instants_of(&read).collect();
         assert!(!times.is_empty(), "a file in place has its first instant");
         assert_eq!(times.len(), events(&read, "plimsoll.Recorder").count(), "no half instants");
         instants += times.len();
@@ -141,6 +148,13 @@ impl<'r, I: Iterator<Item = &'r crate::reader::Event>> FromTheEnd for I {
     }
 }
 
+/// What is resident in the lines that malloc's blocks may be in, of each ledger.
+fn grown_lines(read: &reader::Read) -> impl Iterator<Item = u64> {
+    events(read, "plimsoll.LedgerLine")
+        .filter(|line| ["glibc-live", "glibc-unknown", "other-anonymous"].contains(&line.text("line")))
+        .map(|line| line.long("resident"))
+}
+
 #[test]
 fn an_oom_kill_is_told_and_what_grew_until_then() {
     let group = match cgroup::Cgroup::make("record-oom") {
@@ -149,13 +163,20 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     };
     group.limit(64 << 20);
     let place = Place::new("oom");
-    // 1 MiB each 10 ms: about a second until the limit.
+    // 40 steps of 1 MB, and when the recording has seen them, as many more as there is memory for.
     // The recorder is in the group too: it is small, and the kernel takes the biggest.
     let mut recorder = place.plimsoll(&["record", "-o", "oom.jfr", "--interval", "50ms", "--"]);
-    recorder.arg(place.steps()).args(["1000000", "10000"]);
+    recorder.arg(place.steps()).args(["1000000", "10000", "40", "go"]);
     let mut command = group.wrap(&recorder);
-    command.current_dir(place.path(""));
-    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("plimsoll starts");
+    command.current_dir(place.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut recorder = Running(command.spawn().expect("plimsoll starts"));
+    wait_until("a ledger with them", || {
+        // An instant may be written while it is read.
+        let bytes = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
+        reader::read(&bytes).is_ok_and(|read| grown_lines(&read).max() > Some(16 << 20))
+    });
+    std::fs::write(place.path("go"), "").expect("the folder is ours");
+    let status = recorder.0.wait().expect("our child");
     assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
     assert!(group.oom_kills() >= 1);
     let read = place.read("oom.jfr");
@@ -165,11 +186,7 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     let limit = events(&read, "plimsoll.Cgroup").last().expect("the limit");
     assert_eq!(limit.long("limit"), 64 << 20);
     // What grew: the allocator's live line, and the site that hoards.
-    let lines: Vec<u64> = events(&read, "plimsoll.LedgerLine")
-        .filter(|line| ["glibc-live", "glibc-unknown", "other-anonymous"].contains(&line.text("line")))
-        .map(|line| line.long("resident"))
-        .collect();
-    assert!(lines.iter().max() > Some(&(16 << 20)), "{lines:?}");
+    assert!(grown_lines(&read).max() > Some(16 << 20), "{:?}", grown_lines(&read).collect::<Vec<_>>());
     let site =
         events(&read, "plimsoll.Site").filter(|site| site.time_ns == end.time_ns).max_by_key(|site| site.long("live"));
     let site = site.expect("sites of the last books");

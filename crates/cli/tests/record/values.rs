@@ -86,7 +86,9 @@ fn an_instant_of_a_tracked_process_has_the_figures_of_the_reports() {
     let pid = target.pid();
     let dir = place.path("segments");
     wait_until("a segment", || std::fs::read_dir(&dir).is_ok_and(|entries| entries.count() > 0));
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // Some dozen steps, however long they take.
+    let books = || report(&mut place.plimsoll(&["report", &pid, "--format", "json"]));
+    wait_until("blocks", || books()["total"]["live_bytes"].as_u64() > Some(5 << 20));
     target.signal("STOP");
     wait_until("the stop", || {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") T "))

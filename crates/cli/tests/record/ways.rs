@@ -2,6 +2,8 @@
 
 use crate::{Place, Running, events, stage, wait_until};
 use plimsoll_observer::units::Bytes;
+use std::collections::BTreeSet;
+use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -107,13 +109,23 @@ fn full_files_are_turned_over_and_old_ones_go() {
     let first = Running::ready(Command::new(&program).args(["1000", "1000"]));
     let second = Running::ready(Command::new(&program).args(["1000", "1000"]));
     // A file has 20 KiB with its first instant in it and grows by 16: each is full at its second instant or a little later.
-    let out = place
-        .plimsoll(&["record", &first.pid(), &second.pid(), "-o", "r-%p.jfr", "--interval", "10ms", "--duration", "3s"])
-        .args(["--max-size", "24k", "--keep", "2"])
-        .output()
-        .expect("plimsoll starts");
-    let errors = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{errors}");
+    let mut recorder = Running(
+        place
+            .plimsoll(&["record", &first.pid(), &second.pid(), "-o", "r-%p.jfr", "--interval", "10ms"])
+            .args(["--max-size", "24k", "--keep", "2"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("plimsoll starts"),
+    );
+    let mut seen = [(first.pid(), BTreeSet::new()), (second.pid(), BTreeSet::new())];
+    wait_until("a third full file of each", || {
+        seen.iter_mut().for_each(|(pid, names)| names.extend(full(&place, &format!("r-{pid}."))));
+        seen.iter().all(|(_, names)| names.len() > 2)
+    });
+    recorder.signal("TERM");
+    let mut errors = String::new();
+    recorder.0.stderr.take().expect("piped").read_to_string(&mut errors).expect("UTF-8");
+    assert!(recorder.0.wait().expect("our child").success(), "{errors}");
     for pid in [first.pid(), second.pid()] {
         let said = errors.lines().find(|line| line.contains(&format!(", the last r-{pid}.jfr ("))).expect("a line");
         assert!(said.contains(" files, ") && said.ends_with(" together)"), "{said}");

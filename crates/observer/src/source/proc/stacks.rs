@@ -163,7 +163,14 @@ mod tests {
         let on_stack: Vec<(u32, u64)> = told.iter().take(4).collect();
         let target = Target::open(std::process::id()).unwrap();
         let mut gaps = Vec::new();
+        // Until all four are asleep: a stack that lies right below an arena's heap is one mapping with it and is found by its stack
+        // pointer only, which a thread has that waits.
+        let is_asleep = |thread: &Thread| thread.stack_pointer.is_some();
         let mut threads = read_threads(&target, false, &mut gaps);
+        while on_stack.iter().any(|(tid, _)| !threads.iter().any(|thread| thread.tid == *tid && is_asleep(thread))) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            threads = read_threads(&target, false, &mut gaps);
+        }
         let vmas = read_mappings(&target, &mut gaps).vmas;
         find_stacks(&Live::open(&target).unwrap(), &vmas, &mut threads);
         for (tid, local) in on_stack {

@@ -13,13 +13,8 @@ fn subject(door: &Door, folder: &Path) -> Evidence {
     command.args(["--port", "0", "--save", "", "--enable-debug-command", "yes", "--daemonize", "no", "--unixsocket"]);
     command.arg(&socket).arg("--dir").arg(folder).arg("--logfile").arg(folder.join("log"));
     let mut child = Running::start(&mut command, Stdio::null());
-    let client = || {
-        let mut command = Command::new("redis-cli");
-        command.arg("-s").arg(&socket);
-        command
-    };
-    let is_up = || client().arg("ping").output().is_ok_and(|output| output.stdout == b"PONG\n");
-    wait_for("redis answers", &mut child, is_up);
+    let client = || client(&socket);
+    wait_until_up(&mut child, &socket);
 
     // One client and its fixed key: the data set that is left depends on nothing but the counts.
     let mut benchmark = Command::new("redis-benchmark");
@@ -33,6 +28,18 @@ fn subject(door: &Door, folder: &Path) -> Evidence {
     let _ = client().args(["shutdown", "nosave"]).output();
     let status = wait_end("redis-server", &mut child);
     Evidence { output: [digest, size].concat(), status, wall: begin.elapsed() }
+}
+
+fn client(socket: &Path) -> Command {
+    let mut command = Command::new("redis-cli");
+    command.arg("-s").arg(socket);
+    command
+}
+
+/// Until it answers: the socket's name is there a moment before anybody listens.
+fn wait_until_up(child: &mut Child, socket: &Path) {
+    let is_up = || client(socket).arg("ping").output().is_ok_and(|output| output.stdout == b"PONG\n");
+    wait_for("redis answers", child, is_up);
 }
 
 /// `used_memory` is the sum of malloc_usable_size over what redis itself allocated: a second book of the same blocks.
@@ -72,14 +79,8 @@ fn redis_survives_kill_9() {
         .arg("--logfile")
         .arg(scratch.path().join("log"));
     let mut child = Running::start(&mut command, Stdio::null());
-    let client = || {
-        let mut command = Command::new("redis-cli");
-        command.arg("-s").arg(&socket);
-        command
-    };
-    // The socket's name is there a moment before anybody listens.
-    let is_up = || client().arg("ping").output().is_ok_and(|output| output.stdout == b"PONG\n");
-    wait_for("redis answers", &mut child, is_up);
+    let client = || client(&socket);
+    wait_until_up(&mut child, &socket);
     must(client().args(["eval", "for i=1,5000 do redis.call('set', 'k'..i, string.rep('v', 997)) end", "0"]));
     let before = door.live_books(&child, "before kill -9").expect("the door is tracked");
     child.kill().expect("a child can be killed");

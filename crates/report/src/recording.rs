@@ -80,7 +80,7 @@ fn growth(growth: Option<Growth>) -> String {
 pub fn period(history: &History) -> String {
     let [from, to] = [history.from_ns, history.to_ns].map(|ns| moment_text(ns.max(0) as u64));
     let to = if from[..10] == to[..10] { &to[11..] } else { &to };
-    let length = duration((history.to_ns - history.from_ns).max(0) as u64);
+    let length = duration(history.to_ns.saturating_sub(history.from_ns).max(0) as u64);
     format!("{} to {to}, {length}", from.trim_end_matches(" UTC"))
 }
 
@@ -156,7 +156,7 @@ fn verdicts(out: &mut dyn Write, history: &History) -> io::Result<()> {
             (first, last) if first == last => last.to_string(),
             (first, last) => format!("{first} → {last}"),
         };
-        let time = match span.last_ns - span.first_ns {
+        let time = match span.last_ns.saturating_sub(span.first_ns) {
             whole if span.held_ns >= whole => String::new(),
             _ => format!(", {} of it", duration(span.held_ns.max(0) as u64)),
         };

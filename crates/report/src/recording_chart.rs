@@ -90,7 +90,7 @@ fn xml(text: &str) -> String {
 
 /// The reading in force in each column; None before the first.
 fn columns(series: &Series, from: i64, to: i64) -> Vec<Option<f64>> {
-    let width = (to - from).max(1) as f64;
+    let width = to.saturating_sub(from).max(1) as f64;
     let mut columns = vec![None; COLUMNS];
     for point in series.points() {
         let place = ((point.end_ns.saturating_sub(from)) as f64 / width * (COLUMNS - 1) as f64).round();
@@ -192,7 +192,7 @@ impl Plot {
             315_360_000,
             3_153_600_000,
         ];
-        let range = (self.to - self.from).max(1);
+        let range = self.to.saturating_sub(self.from).max(1);
         let step = STEPS.iter().map(|step| step * SECOND).find(|step| range / step <= 8).unwrap_or(range);
         // Less than two seconds: the ends.
         let step = if range < 2 * SECOND { (range / 2).max(1) } else { step };
@@ -200,7 +200,7 @@ impl Plot {
         let bottom = HEIGHT - BOTTOM;
         while at <= self.to {
             if at >= self.from {
-                let share = (at - self.from) as f64 / range as f64;
+                let share = at.saturating_sub(self.from) as f64 / range as f64;
                 let x = LEFT + (WIDTH - LEFT - RIGHT) * share;
                 let text = moment(at.max(0) as u64);
                 let label = match () {
@@ -215,7 +215,9 @@ impl Plot {
                     bottom + 20.0
                 );
             }
-            at += step;
+            // The file chooses its moments: the next step may lie beyond the last one that an i64 holds.
+            let Some(next) = at.checked_add(step) else { break };
+            at = next;
         }
         let day = &moment(self.from.max(0) as u64)[..10];
         self.svg += &format!(

@@ -20,7 +20,9 @@ pub struct Change {
 impl Change {
     pub fn of(&self, figure: impl Fn(&Figures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
-        after.wrapping_sub(before) as i64
+        let change = i128::from(after) - i128::from(before);
+        // The file chooses its figures: a change beyond an i64 is shown as the largest one.
+        change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
     }
 }
 

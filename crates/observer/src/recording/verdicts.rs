@@ -201,7 +201,7 @@ fn span(id: VerdictId, series: &Series, bytes: Bytes, summary: String, remedy: &
         severity: if id == VerdictId::HeapCommittedUnused { "note" } else { "warning" }.into(),
         first_ns: first.begin_ns,
         last_ns: last.end_ns,
-        held_ns: last.end_ns - first.begin_ns,
+        held_ns: last.end_ns.saturating_sub(first.begin_ns),
         first_bytes: Bytes(0),
         last_bytes: bytes,
         most_bytes: bytes,

@@ -18,6 +18,7 @@ pub struct Header {
     pub size: u64,
     pub checkpoint: u64,
     pub metadata: u64,
+    /// Since the epoch, never negative. Every moment of a recording lies in 0..=i64::MAX, so no difference of two overflows.
     pub start_ns: i64,
     pub duration_ns: i64,
     pub start_ticks: i64,
@@ -43,7 +44,7 @@ impl Header {
             size: u64_at(8),
             checkpoint: u64_at(16),
             metadata: u64_at(24),
-            start_ns: u64_at(32) as i64,
+            start_ns: (u64_at(32) as i64).max(0),
             duration_ns: u64_at(40) as i64,
             start_ticks: u64_at(48) as i64,
             ticks_per_second: u64_at(56) as i64,
@@ -64,7 +65,8 @@ impl Header {
 
     /// Nanoseconds since the epoch. In floating point, truncated, as the JDK converts: the same figure to the nanosecond.
     pub fn time(&self, ticks: i64) -> i64 {
-        self.start_ns.saturating_add((ticks.wrapping_sub(self.start_ticks) as f64 / self.ticks_per_ns()) as i64)
+        let since_start = (ticks.wrapping_sub(self.start_ticks) as f64 / self.ticks_per_ns()) as i64;
+        self.start_ns.saturating_add(since_start).max(0)
     }
 
     pub fn span(&self, ticks: i64) -> i64 {

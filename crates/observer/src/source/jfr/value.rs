@@ -122,14 +122,16 @@ impl<'c> Chunk<'c> {
         })
     }
 
-    /// A moment or a length of time in nanoseconds; other units are None.
+    /// A moment or a length of time in nanoseconds; other units are None. Moments are never negative (`Header::start_ns`).
     pub fn nanoseconds(&self, unit: Unit, value: i64) -> Option<i64> {
         Some(match unit {
             Unit::TicksSinceStart => self.header.time(value),
             Unit::Ticks => self.header.span(value),
-            Unit::EpochNanos | Unit::Nanos => value,
+            Unit::EpochNanos => value.max(0),
+            Unit::Nanos => value,
             Unit::Micros => value.saturating_mul(1000),
-            Unit::EpochMillis | Unit::Millis => value.saturating_mul(1_000_000),
+            Unit::EpochMillis => value.saturating_mul(1_000_000).max(0),
+            Unit::Millis => value.saturating_mul(1_000_000),
             Unit::Seconds => value.saturating_mul(1_000_000_000),
             _ => return None,
         })

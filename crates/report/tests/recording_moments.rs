@@ -1,0 +1,52 @@
+//! Recordings whose moments lie at the ends of what an i64 holds: every view ends, and no difference overflows.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_observer::recording::{History, Measure, Series};
+use plimsoll_report::recording_chart::{Chart, write};
+use plimsoll_report::{recording, recording_diff, recording_json};
+
+const SECOND: i64 = 1_000_000_000;
+/// Far above what any view needs, on any machine: only an endless loop takes that long.
+const ENDLESS: Duration = Duration::from_secs(120);
+
+fn history(from: i64, to: i64) -> History {
+    let mut rss = Series::default();
+    (0..40).for_each(|n| rss.push(from.saturating_add(to.saturating_sub(from) / 40 * n), u64::MAX >> n));
+    let mut history = History::default();
+    (history.begin_ns, history.from_ns, history.end_ns, history.to_ns) = (from, from, to, to);
+    for measure in [Measure::Rss, Measure::HeapCommitted, Measure::Committed, Measure::Line] {
+        let name = if matches!(measure, Measure::Committed | Measure::Line) { "Other" } else { "" };
+        history.series.insert((measure, name.into()), rss.clone());
+    }
+    history
+}
+
+#[test]
+fn every_view_ends_at_the_ends_of_time() {
+    let (done, waited) = mpsc::channel();
+    thread::spawn(move || {
+        let ends = [0, 1, SECOND, i64::MAX / 2, i64::MAX - 100 * SECOND, i64::MAX - 1, i64::MAX];
+        let mut views = 0;
+        for from in ends {
+            for to in ends {
+                let history = history(from, to);
+                for chart in Chart::ALL {
+                    let mut svg = Vec::new();
+                    if write(&mut svg, &history, *chart).expect("memory").is_ok() {
+                        assert!(svg.ends_with(b"</svg>\n"));
+                        views += 1;
+                    }
+                }
+                recording::text(&mut Vec::new(), &history).expect("memory");
+                recording_json::write(&mut Vec::new(), &history).expect("memory");
+                recording_diff::text(&mut Vec::new(), &history, &history).expect("memory");
+            }
+        }
+        done.send(views).expect("the test waits");
+    });
+    let views = waited.recv_timeout(ENDLESS).expect("a view that doesn't end, or a panic");
+    assert!(views >= 3 * 49, "only {views} charts were drawn");
+}

@@ -3,6 +3,7 @@
 pub mod allocation;
 pub mod books;
 pub mod diff;
+pub mod foreign;
 pub mod gap;
 pub mod ledger;
 pub mod profile;

@@ -5,8 +5,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
+
+use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Regular, Root, Why};
+use crate::snapshot::Vma;
 
 /// No /proc file is longer than this in a sane system; a read stops there. 65,530 mappings make about 60 MiB of smaps.
 const LONGEST: u64 = 256 << 20;
@@ -16,6 +21,9 @@ pub struct Target {
     directory: OwnedFd,
     /// Of a chroot: its root as maps and links name it, which start at ours; they aren't what the target itself would say.
     root: Option<String>,
+    opened: Instant,
+    /// When the command is to be done with this process: ns after `opened`.
+    until: AtomicU64,
 }
 
 /// Why there is no target at that PID.
@@ -33,7 +41,8 @@ impl Target {
             Ok(directory) => {
                 let root = rustix::fs::readlinkat(&directory, "root", Vec::new()).ok();
                 let root = root.and_then(|root| root.into_string().ok()).filter(|root| root != "/");
-                Ok(Target { pid, directory, root })
+                let until = AtomicU64::new(nanoseconds(LOOK));
+                Ok(Target { pid, directory, root, opened: Instant::now(), until })
             }
             Err(_) if Path::new("/proc/self/stat").exists() => Err(Absent::NoSuchProcess),
             Err(_) => Err(Absent::NoProc),
@@ -42,6 +51,33 @@ impl Target {
 
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// By when everything that is asked of this process must be done.
+    pub fn deadline(&self) -> Deadline {
+        Deadline::at(self.opened + Duration::from_nanos(self.until.load(Ordering::Relaxed)))
+    }
+
+    /// Another command, or another instant of a recording, begins now.
+    pub fn allow(&self, budget: Duration) {
+        self.until.store(nanoseconds(self.opened.elapsed().saturating_add(budget)), Ordering::Relaxed);
+    }
+
+    /// Opens a file of the target's by a path as the target sees it, or as its maps have it.
+    pub fn open_inside(&self, path: &str, ask: Ask<'_>) -> Result<Regular, Why> {
+        Root::of_process(&self.directory, self.deadline())?.open(Path::new(self.inside(path)), ask)
+    }
+
+    /// The file that is mapped there. Its name is a hint: another file that has taken its place isn't opened.
+    pub fn mapped(&self, vma: &Vma, kind: Kind) -> Result<Regular, Why> {
+        let ask = Ask { inode: Some(vma.inode), ..Ask::of(kind) };
+        let named = match vma.deleted {
+            true => Err(Why::Replaced),
+            false => self.open_inside(&vma.name, ask),
+        };
+        let Err(why) = named else { return named };
+        let range = format!("{:x}-{:x}", vma.range.start.0, vma.range.end.0);
+        foreign::mapped(&self.directory, &range, ask, self.deadline()).map_err(|_| why)
     }
 
     /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.
@@ -89,4 +125,8 @@ impl Target {
         numbers.sort_unstable();
         Ok(numbers)
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

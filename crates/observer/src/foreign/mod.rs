@@ -1,0 +1,26 @@
+//! The only place that opens a file of another process or another user.
+//!
+//! ```text
+//! Root (/proc/PID/root, or ours) ─ path ─▶ openat2 IN_ROOT, O_PATH ─ fstat: regular? owner? inode? ─▶ reopened through
+//! /proc/self/fd, non-blocking ─▶ Regular: bounded by `Kind`, by holes, and by the `Deadline` of the whole command
+//! ```
+//! Whoever owns the target decides what lies at a path, and may exchange it at any time: a FIFO, a device, a link out of
+//! a container, a sparse file of a terabyte. So nothing is opened before the inode is known to be a regular file, and
+//! everything is asked of descriptors, never of paths twice. What a regular file contains stays untrusted: parsers check it.
+//!
+//! Only `as_target` and `own` write; the other files here read.
+
+mod deadline;
+mod kind;
+mod open;
+mod pieces;
+mod regular;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
+pub use kind::Kind;
+pub use open::{Ask, Root, mapped, open};
+pub use pieces::Pieces;
+pub use regular::{Regular, Why};

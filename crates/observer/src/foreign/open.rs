@@ -1,0 +1,137 @@
+//! A path of the target's → a regular file, without side effects and without waiting.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags};
+
+use super::regular::{Regular, Why};
+use super::{Deadline, Kind, resolve};
+
+/// A tree of files: that of a process (its root and its mounts), or ours.
+#[derive(Debug)]
+pub struct Root {
+    /// `None`: our own.
+    directory: Option<OwnedFd>,
+    deadline: Deadline,
+}
+
+/// What is expected of a file besides that it is a regular one.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub kind: Kind,
+    /// Its last part may be a symbolic link, and so may any before it. Of a process's root no link leads out.
+    pub links: bool,
+    /// Whose it must be. Root and the caller are among them only if they are named.
+    pub owners: Option<&'a [u32]>,
+    /// The inode that the target has mapped. Devices aren't compared: overlayfs and btrfs report others in maps than
+    /// in stat(2).
+    pub inode: Option<u64>,
+}
+
+impl Ask<'_> {
+    pub fn of(kind: Kind) -> Ask<'static> {
+        Ask { kind, links: true, owners: None, inode: None }
+    }
+}
+
+/// Opens a path as the observer names it: one below `/proc/PID/root` is resolved inside that root, any other in ours.
+pub fn open(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+    match inside_of(path) {
+        Some((root, inside)) => Root::at(&root, deadline)?.open(&inside, ask),
+        None => Root::own(deadline).open(path, ask),
+    }
+}
+
+/// `/proc/PID/root` and the rest of a path that begins so.
+fn inside_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
+    let mut parts = path.components();
+    let is = |part: Option<Component<'_>>, name: &str| part.is_some_and(|part| part.as_os_str() == name);
+    if parts.next() != Some(Component::RootDir) || !is(parts.next(), "proc") {
+        return None;
+    }
+    let pid = parts.next()?.as_os_str().to_str()?;
+    if pid != "self" && pid.parse::<u32>().is_err() {
+        return None;
+    }
+    is(parts.next(), "root").then(|| (PathBuf::from(format!("/proc/{pid}/root")), parts.as_path().to_path_buf()))
+}
+
+impl Root {
+    /// The root that this process has itself.
+    pub fn own(deadline: Deadline) -> Root {
+        Root { directory: None, deadline }
+    }
+
+    /// `path` is a link of the kernel's to a root: `/proc/PID/root`.
+    pub fn at(path: &Path, deadline: Deadline) -> Result<Root, Why> {
+        Ok(Root { directory: Some(rustix::fs::open(path, ROOT, Mode::empty())?), deadline })
+    }
+
+    /// The root of the process whose folder in /proc this is.
+    pub fn of_process(process: &OwnedFd, deadline: Deadline) -> Result<Root, Why> {
+        Ok(Root { directory: Some(rustix::fs::openat(process, "root", ROOT, Mode::empty())?), deadline })
+    }
+
+    pub fn open(&self, path: &Path, ask: Ask<'_>) -> Result<Regular, Why> {
+        self.in_time()?;
+        let found = match &self.directory {
+            Some(root) => resolve::below(root, path, ask.links)?,
+            None => {
+                let last = if ask.links { OFlags::empty() } else { OFlags::NOFOLLOW };
+                rustix::fs::openat(CWD, path, resolve::FOUND | last, Mode::empty())?
+            }
+        };
+        regular(found, path, ask, self.deadline)
+    }
+
+    fn in_time(&self) -> Result<(), Why> {
+        if self.deadline.has_passed() { Err(Why::Late) } else { Ok(()) }
+    }
+}
+
+/// What the process with this folder in /proc has mapped at `range` (`start-end` in hexadecimal, as in maps), whatever its
+/// name is by now. The kernel asks for CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
+pub fn mapped(process: &OwnedFd, range: &str, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+    let name = format!("map_files/{range}");
+    // The link is the kernel's own and leads to the mapped inode, in whatever mount it lies.
+    let found = rustix::fs::openat(process, &name, resolve::FOUND, Mode::empty())?;
+    regular(found, Path::new(&name), ask, deadline)
+}
+
+const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// From the inode alone. O_PATH had no effect on it; a FIFO, a device or a directory goes no further than this.
+pub(super) fn regular(found: OwnedFd, path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+    let found = File::from(found);
+    let meta = found.metadata().map_err(Why::Io)?;
+    if !meta.is_file() {
+        return Err(Why::NotAFile);
+    }
+    if ask.owners.is_some_and(|owners| !owners.contains(&meta.uid())) {
+        return Err(Why::Owner(meta.uid()));
+    }
+    if ask.inode.is_some_and(|inode| !is_inode(meta.ino(), inode)) {
+        return Err(Why::Replaced);
+    }
+    // Non-blocking: the holder of a lease could delay a plain open by 45 s (fcntl(2), F_SETLEASE).
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = File::from(again(&found, flags)?);
+    Ok(Regular::new(file, path.to_path_buf(), meta, ask.kind, deadline))
+}
+
+/// The same inode once more. No path is walked.
+pub(super) fn again(of: &File, flags: OFlags) -> io::Result<OwnedFd> {
+    let link = format!("/proc/self/fd/{}", of.as_raw_fd());
+    Ok(rustix::fs::open(link, flags, Mode::empty())?)
+}
+
+/// overlayfs with `xino` puts the number of the layer into the upper bits of an inode's number, and kernels before 6.8
+/// show maps without it.
+fn is_inode(found: u64, mapped: u64) -> bool {
+    const LOW: u64 = (1 << 48) - 1;
+    found == mapped || (mapped <= LOW && found > LOW && found & LOW == mapped)
+}

@@ -1,0 +1,125 @@
+//! What a parser asks of an object file, read once and kept as long as the file is in use.
+//!
+//! A header may claim anything, so what is read in all is bounded, and so are the holes in it: a claim to a terabyte
+//! costs nothing. Strings come out of larger blocks, since a symbol table has 10⁵ of them.
+
+use std::cell::{Cell, OnceCell};
+use std::hash::BuildHasher;
+use std::ops::Range;
+
+use foldhash::fast::RandomState;
+use object::ReadRef;
+
+use super::kind::HOLES;
+use super::regular::{Regular, Why};
+
+const BUCKETS: usize = 1 << 10;
+/// Block that strings are found in; one may reach this far into the next.
+const BLOCK: u64 = 64 << 10;
+const LONGEST_STRING: u64 = 4096;
+
+pub struct Pieces<'f> {
+    file: &'f Regular,
+    length: u64,
+    /// Bytes that may still be read, and how many of them may be of holes.
+    left: Cell<u64>,
+    holes: Cell<u64>,
+    /// Grows only, so that references into it stay good.
+    buckets: Vec<Link>,
+    hasher: RandomState,
+    refused: Cell<Option<&'static str>>,
+}
+
+type Link = OnceCell<Box<Piece>>;
+
+struct Piece {
+    at: (u64, u64),
+    bytes: Box<[u8]>,
+    next: Link,
+}
+
+impl<'f> Pieces<'f> {
+    pub(super) fn new(file: &'f Regular) -> Pieces<'f> {
+        Pieces {
+            file,
+            length: file.meta().len(),
+            left: Cell::new(file.cap()),
+            holes: Cell::new(HOLES),
+            buckets: (0..BUCKETS).map(|_| Link::new()).collect(),
+            hasher: RandomState::default(),
+            refused: Cell::new(None),
+        }
+    }
+
+    /// Why something that the file has was not read; `None` if nothing was held back.
+    pub fn refused(&self) -> Option<&'static str> {
+        self.refused.get()
+    }
+
+    fn piece(&self, offset: u64, size: u64) -> Option<&[u8]> {
+        let mut link = &self.buckets[self.hasher.hash_one((offset, size)) as usize % BUCKETS];
+        while let Some(piece) = link.get() {
+            if piece.at == (offset, size) {
+                return Some(&piece.bytes);
+            }
+            link = &piece.next;
+        }
+        let bytes = self.read(offset, size)?;
+        Some(&link.get_or_init(|| Box::new(Piece { at: (offset, size), bytes, next: Link::new() })).bytes)
+    }
+
+    fn read(&self, offset: u64, size: u64) -> Option<Box<[u8]>> {
+        let end = offset.checked_add(size).filter(|end| *end <= self.length)?;
+        let refuse = |why| {
+            self.refused.set(Some(why));
+            None
+        };
+        let Some(left) = self.left.get().checked_sub(size) else {
+            return refuse("asks for more than is read of such a file");
+        };
+        match self.file.few_holes(offset, end, self.holes.get()) {
+            Ok(holes) => self.holes.set(self.holes.get() - holes),
+            Err(_) => return refuse("has large holes"),
+        }
+        self.left.set(left);
+        let mut bytes = vec![0; usize::try_from(size).ok()?].into_boxed_slice();
+        match self.file.at(offset, &mut bytes) {
+            Ok(count) if count == bytes.len() => Some(bytes),
+            Err(Why::Late) => refuse("was not read in time"),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> ReadRef<'a> for &'a Pieces<'_> {
+    fn len(self) -> Result<u64, ()> {
+        Ok(self.length)
+    }
+
+    fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
+        if size == 0 { Ok(&[]) } else { self.piece(offset, size).ok_or(()) }
+    }
+
+    fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {
+        if range.start >= range.end || range.end > self.length {
+            return Err(());
+        }
+        let start = range.start - range.start % BLOCK;
+        let block = self.piece(start, (BLOCK + LONGEST_STRING).min(self.length - start)).ok_or(())?;
+        let end = range.end.min(range.start + LONGEST_STRING);
+        let text = block.get((range.start - start) as usize..(end - start) as usize).ok_or(())?;
+        memchr::memchr(delimiter, text).map(|length| &text[..length]).ok_or(())
+    }
+}
+
+impl Drop for Pieces<'_> {
+    /// One after another: chains may be longer than the stack is deep.
+    fn drop(&mut self) {
+        for bucket in &mut self.buckets {
+            let mut next = bucket.take();
+            while let Some(mut piece) = next {
+                next = piece.next.take();
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! A regular file of somebody's, open for reading: how it is read within bounds.
+
+use std::fmt;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+
+use super::kind::HOLES;
+use super::{Deadline, Kind, Pieces, open};
+
+/// Why a file wasn't read. Displays as the end of a sentence that begins with the file.
+#[derive(Debug)]
+pub enum Why {
+    Io(io::Error),
+    /// A directory, a FIFO, a device or a socket.
+    NotAFile,
+    /// Another user's than expected.
+    Owner(u32),
+    /// Another inode than the one that is mapped.
+    Replaced,
+    /// More than a file of its kind has.
+    TooLarge(u64),
+    /// Holes that no tool leaves in such a file.
+    Sparse,
+    /// The command's time is over.
+    Late,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Io(error) => write!(f, "can't be read: {error}"),
+            Why::NotAFile => write!(f, "is not a regular file"),
+            Why::Owner(uid) => write!(f, "belongs to user {uid}"),
+            Why::Replaced => write!(f, "was replaced since it was mapped"),
+            Why::TooLarge(cap) => write!(f, "is larger than {} MiB, more than is read of such a file", cap >> 20),
+            Why::Sparse => write!(f, "has holes of more than {} MiB", HOLES >> 20),
+            Why::Late => write!(f, "was not reached in time"),
+        }
+    }
+}
+
+impl std::error::Error for Why {}
+
+impl From<io::Error> for Why {
+    fn from(error: io::Error) -> Why {
+        Why::Io(error)
+    }
+}
+
+impl From<Errno> for Why {
+    fn from(error: Errno) -> Why {
+        Why::Io(error.into())
+    }
+}
+
+/// Read in one go, so that a deadline acts between two of them.
+const STEP: usize = 4 << 20;
+
+#[derive(Debug)]
+pub struct Regular {
+    file: File,
+    path: PathBuf,
+    meta: Metadata,
+    kind: Kind,
+    deadline: Deadline,
+}
+
+impl Regular {
+    pub(super) fn new(file: File, path: PathBuf, meta: Metadata, kind: Kind, deadline: Deadline) -> Regular {
+        Regular { file, path, meta, kind, deadline }
+    }
+
+    /// As it was asked for.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Of the moment of opening.
+    pub fn meta(&self) -> &Metadata {
+        &self.meta
+    }
+
+    /// Most bytes that are read of it.
+    pub fn cap(&self) -> u64 {
+        let uid = self.meta.uid();
+        self.kind.cap(uid == 0 || uid == rustix::process::geteuid().as_raw())
+    }
+
+    /// All of it.
+    pub fn read(&self) -> Result<Vec<u8>, Why> {
+        let cap = self.cap();
+        let length = self.file.metadata()?.len();
+        if length > cap {
+            return Err(Why::TooLarge(cap));
+        }
+        self.few_holes(0, length, HOLES)?;
+        let mut bytes = Vec::new();
+        loop {
+            let have = bytes.len();
+            // It may have grown, or say nothing of its length.
+            let wanted = (length as usize).saturating_sub(have).clamp(4096, STEP);
+            bytes.resize(have + wanted, 0);
+            let count = self.at(have as u64, &mut bytes[have..])?;
+            bytes.truncate(have + count);
+            match count {
+                0 => return Ok(bytes),
+                _ if bytes.len() as u64 > cap => return Err(Why::TooLarge(cap)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The same as text.
+    pub fn text(&self) -> Result<String, Why> {
+        String::from_utf8(self.read()?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no UTF-8").into())
+    }
+
+    /// The first bytes, fewer only where the file ends.
+    pub fn head(&self, most: usize) -> Result<Vec<u8>, Why> {
+        let mut bytes = vec![0; most];
+        let count = self.at(0, &mut bytes)?;
+        bytes.truncate(count);
+        Ok(bytes)
+    }
+
+    /// Reads as much of `into` as the file has. The caller bounds `into`.
+    pub fn at(&self, offset: u64, into: &mut [u8]) -> Result<usize, Why> {
+        let mut have = 0;
+        while have < into.len() {
+            if self.deadline.has_passed() {
+                return Err(Why::Late);
+            }
+            let end = into.len().min(have + STEP);
+            match self.file.read_at(&mut into[have..end], offset.saturating_add(have as u64)) {
+                Ok(0) => break,
+                Ok(count) => have += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Why::Io(error)),
+            }
+        }
+        Ok(have)
+    }
+
+    /// As an object file's parser wants it: what it asks for, kept.
+    pub fn pieces(&self) -> Pieces<'_> {
+        Pieces::new(self)
+    }
+
+    /// The very same inode, open for writing too. Who calls this has checked that the target may write it.
+    pub fn writable(&self) -> Result<File, Why> {
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(File::from(open::again(&self.file, flags)?))
+    }
+
+    /// The bytes of holes between two offsets, if they are at most `most`.
+    pub(super) fn few_holes(&self, start: u64, end: u64, most: u64) -> Result<u64, Why> {
+        let (mut at, mut holes) = (start, 0);
+        while at < end {
+            // A file system without an answer says that all is data.
+            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end).min(end);
+            if hole >= end {
+                break;
+            }
+            at = match rustix::fs::seek(&self.file, SeekFrom::Data(hole)) {
+                Ok(data) => data.min(end),
+                Err(_) => end,
+            };
+            holes += at - hole;
+            if holes > most {
+                return Err(Why::Sparse);
+            }
+        }
+        Ok(holes)
+    }
+}

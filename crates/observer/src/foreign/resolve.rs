@@ -1,0 +1,79 @@
+//! A path inside a root: no link and no `..` leads out of it, and no link of the kernel's (/proc/PID/fd/3) is taken.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Only a place in the tree: nothing is opened, so that no FIFO waits and no device acts.
+pub const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+
+/// A rename elsewhere in the tree makes the kernel unsure of `..` for an instant (openat2(2), EAGAIN).
+const TRIES: usize = 32;
+/// path_resolution(7)
+const MOST_LINKS: usize = 40;
+
+pub fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
+    let plain = path.strip_prefix("/").unwrap_or(path);
+    let plain = if plain.as_os_str().is_empty() { Path::new(".") } else { plain };
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let within = if links { within } else { within | ResolveFlags::NO_SYMLINKS };
+    for _ in 0..TRIES {
+        match rustix::fs::openat2(root, plain, FOUND, Mode::empty(), within) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // Before Linux 5.6, or behind a filter of system calls that doesn't know it.
+            Err(Errno::NOSYS | Errno::PERM) => return walk(root, plain, links),
+            other => return other,
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// The same a part at a time, each with O_NOFOLLOW. Links are read and go on from here, so that the kernel follows none.
+pub fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
+    let again = |of: &OwnedFd| rustix::fs::openat(of, ".", FOUND | OFlags::DIRECTORY, Mode::empty());
+    let mut above: Vec<OwnedFd> = Vec::new();
+    let mut here = again(root)?;
+    let mut rest = parts(path);
+    let mut followed = 0;
+    while let Some(part) = rest.pop_front() {
+        if part == ".." {
+            again(&here)?; // ENOTDIR below a file, as the kernel has it
+            // The root's own parent is the root.
+            here = above.pop().map_or_else(|| again(root), Ok)?;
+            continue;
+        }
+        let found = rustix::fs::openat(&here, &part, FOUND | OFlags::NOFOLLOW, Mode::empty())?;
+        let kind = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+        if kind != rustix::fs::FileType::Symlink {
+            above.push(std::mem::replace(&mut here, found));
+            continue;
+        }
+        followed += 1;
+        if !links || followed > MOST_LINKS {
+            return Err(Errno::LOOP);
+        }
+        let to = OsString::from_vec(rustix::fs::readlinkat(&found, "", Vec::new())?.into_bytes());
+        if to.as_encoded_bytes().starts_with(b"/") {
+            above.clear();
+            here = again(root)?;
+        }
+        let mut onward = parts(Path::new(&to));
+        onward.append(&mut rest);
+        rest = onward;
+    }
+    Ok(here)
+}
+
+fn parts(path: &Path) -> VecDeque<OsString> {
+    let named = path.components().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_os_string()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    named.collect()
+}

@@ -1,0 +1,185 @@
+use std::ffi::CString;
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use object::ReadRef;
+use rustix::fs::{Mode, OFlags};
+
+use super::kind::HOLES;
+use super::*;
+
+/// A folder that is gone with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("plimsoll-foreign-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+fn fifo(path: &Path) {
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
+}
+
+/// openat2 and the walk that stands in for it lead to the same inode, or both nowhere.
+#[test]
+fn no_path_leads_out_of_a_root() {
+    let folder = Folder::new("root");
+    let inside = folder.0.join("root");
+    fs::create_dir_all(inside.join("usr/lib")).unwrap();
+    fs::write(inside.join("usr/lib/a.so"), "inside").unwrap();
+    fs::write(folder.0.join("secret"), "outside").unwrap();
+    fs::create_dir_all(inside.join("etc")).unwrap();
+    symlink("usr/lib", inside.join("lib")).unwrap();
+    symlink("/usr/lib", inside.join("absolute")).unwrap();
+    symlink("../../../../secret", inside.join("up")).unwrap();
+    symlink(folder.0.join("secret"), inside.join("out")).unwrap();
+    symlink("b", inside.join("a")).unwrap();
+    symlink("a", inside.join("b")).unwrap();
+    symlink("../usr/./lib/../lib/a.so", inside.join("etc/winding")).unwrap();
+    let root = rustix::fs::open(&inside, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    let paths = [
+        ("/usr/lib/a.so", true, true),
+        ("/lib/a.so", true, false),
+        ("/absolute/a.so", true, false),
+        ("/etc/winding", true, false),
+        ("/../../usr/lib/../lib/a.so", true, true),
+        ("/", true, true),
+        ("/up", false, false),
+        ("/out", false, false),
+        ("/a", false, false),
+        ("/../secret", false, false),
+        ("/usr/lib/a.so/..", false, false),
+        ("/nothing", false, false),
+    ];
+    for (path, with_links, without) in paths {
+        for (links, expected) in [(true, with_links), (false, without)] {
+            let found = resolve::below(&root, Path::new(path), links);
+            let walked = resolve::walk(&root, Path::new(path), links);
+            assert_eq!((found.is_ok(), walked.is_ok()), (expected, expected), "{path}, links {links}");
+            if let (Ok(found), Ok(walked)) = (found, walked) {
+                let [found, walked] = [found, walked].map(|of| rustix::fs::fstat(&of).unwrap());
+                assert_eq!((found.st_dev, found.st_ino), (walked.st_dev, walked.st_ino), "{path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_a_regular_file_is_opened_and_without_waiting() {
+    let folder = Folder::new("regular");
+    fs::write(folder.0.join("file"), "text").unwrap();
+    fifo(&folder.0.join("fifo"));
+    symlink("fifo", folder.0.join("link")).unwrap();
+    let root = Root::at(&folder.0, soon()).unwrap();
+    for name in ["fifo", "link", "."] {
+        let refused = root.open(Path::new(name), Ask::of(Kind::Object));
+        assert!(matches!(refused, Err(Why::NotAFile)), "{name}: {refused:?}");
+    }
+    let refused = Root::own(soon()).open(Path::new("/dev/zero"), Ask::of(Kind::Text));
+    assert!(matches!(refused, Err(Why::NotAFile)), "{refused:?}");
+    assert_eq!(root.open(Path::new("file"), Ask::of(Kind::Text)).unwrap().text().unwrap(), "text");
+}
+
+#[test]
+fn owner_inode_and_links_are_held_to_what_is_expected() {
+    let folder = Folder::new("expected");
+    let path = folder.0.join("file");
+    fs::write(&path, "text").unwrap();
+    symlink("file", folder.0.join("link")).unwrap();
+    let meta = fs::metadata(&path).unwrap();
+    let root = Root::at(&folder.0, soon()).unwrap();
+    let of = Ask::of(Kind::Text);
+    let ask = |name: &str, ask: Ask<'_>| root.open(Path::new(name), ask).map(drop);
+    assert!(ask("file", Ask { owners: Some(&[meta.uid()]), inode: Some(meta.ino()), ..of }).is_ok());
+    assert!(matches!(ask("file", Ask { owners: Some(&[meta.uid() + 1]), ..of }), Err(Why::Owner(_))));
+    assert!(matches!(ask("file", Ask { inode: Some(meta.ino() + 1), ..of }), Err(Why::Replaced)));
+    assert!(ask("link", of).is_ok());
+    assert!(ask("link", Ask { links: false, ..of }).is_err());
+    let late = Root::at(&folder.0, Deadline::after(Duration::ZERO)).unwrap();
+    assert!(matches!(late.open(Path::new("file"), of), Err(Why::Late)));
+}
+
+/// A path below a process's root is resolved there, also where it is written out.
+#[test]
+fn a_path_through_proc_stays_in_that_root() {
+    let folder = Folder::new("through");
+    fs::write(folder.0.join("file"), "text").unwrap();
+    symlink(folder.0.join("file"), folder.0.join("link")).unwrap();
+    for pid in ["self".to_string(), std::process::id().to_string()] {
+        let path = PathBuf::from(format!("/proc/{pid}/root{}", folder.0.join("link").display()));
+        assert_eq!(open(&path, Ask::of(Kind::Text), soon()).unwrap().text().unwrap(), "text");
+    }
+}
+
+#[test]
+fn what_is_read_is_bounded_by_kind_and_not_by_the_length() {
+    let folder = Folder::new("bounded");
+    let path = folder.0.join("sparse");
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(b"head\0").unwrap();
+    file.set_len(1 << 40).unwrap();
+    let began = Instant::now();
+    let root = Root::at(&folder.0, soon()).unwrap();
+    let large = root.open(Path::new("sparse"), Ask::of(Kind::Text)).unwrap();
+    assert!(matches!(large.read(), Err(Why::TooLarge(_))));
+    let object = root.open(Path::new("sparse"), Ask::of(Kind::Object)).unwrap();
+    let pieces = object.pieces();
+    assert_eq!((&pieces).read_bytes_at(0, 4), Ok(&b"head"[..]));
+    assert_eq!((&pieces).read_bytes_at_until(0..1 << 40, 0), Ok(&b"head"[..]));
+    assert_eq!(pieces.refused(), None);
+    for size in [HOLES + (1 << 20), object.cap(), 1 << 40] {
+        assert_eq!((&pieces).read_bytes_at(0, size), Err(()), "{size}");
+        assert!(pieces.refused().is_some());
+    }
+    // Within the cap, but nothing in it.
+    file.set_len(HOLES + (8 << 20)).unwrap();
+    let holes = root.open(Path::new("sparse"), Ask::of(Kind::JitMap)).unwrap();
+    assert!(matches!(holes.read(), Err(Why::Sparse)), "{:?}", holes.read());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// Every slice that a parser could ask for, against the bytes themselves; many small ones stay within the cap.
+#[test]
+fn pieces_are_the_files_bytes() {
+    let folder = Folder::new("pieces");
+    let mut file = fs::File::create(folder.0.join("file")).unwrap();
+    let bytes: Vec<u8> = (0..300_000u32).map(|i| (i % 251) as u8).collect();
+    file.write_all(&bytes).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let root = Root::at(&folder.0, soon()).unwrap();
+    let opened = root.open(Path::new("file"), Ask::of(Kind::Object)).unwrap();
+    let pieces = opened.pieces();
+    let whole = bytes.as_slice();
+    for at in (0..bytes.len() as u64).step_by(997).chain(bytes.len() as u64 - 300..bytes.len() as u64 + 5) {
+        for size in [0, 1, 8, 300, 70_000] {
+            assert_eq!((&pieces).read_bytes_at(at, size), whole.read_bytes_at(at, size), "{at} {size}");
+            let end = at.saturating_add(size);
+            assert_eq!(
+                (&pieces).read_bytes_at_until(at..end, 250).ok(),
+                whole.read_bytes_at_until(at..end, 250).ok(),
+                "{at} {size}"
+            );
+        }
+    }
+    assert_eq!(opened.read().unwrap(), bytes);
+    assert_eq!(opened.head(10).unwrap(), bytes[..10]);
+    drop(pieces);
+}

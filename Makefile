@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help setup build demo test lint bench instructions native-images clean
+.PHONY: help setup build demo check test test-full lint bench instructions native-images clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -17,12 +17,21 @@ build: ## the release program: target/release/plimsoll
 demo: setup build ## a JVM with a native leak, found: the main job in a minute
 	$(CARGO) run -q --release -p xtask -- demo
 
-test: setup ## every test; real programs come from Debian, Maven Central and npm
-	$(CARGO) test --workspace --exclude plimsoll-preload $(CARGO_TEST_FLAGS)
+# GROUP=jdk,attach runs these groups only; AGAIN=1 also what test-full has passed on these sources already.
+TESTS := $(CARGO) run -q -p xtask -- test
+TEST_OPTIONS = $(if $(GROUP),--group $(GROUP)) $(if $(AGAIN),--again)
 
-lint: ## formatting and clippy, as reviews expect them
-	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --exclude plimsoll-preload --all-targets -- -D warnings
+check: ## formatting, clippy, layering, unit and property tests: no JVM, no network
+	@$(TESTS) check $(TEST_OPTIONS)
+
+test: setup ## what CI runs: check, then one case of each kind on real programs (from Debian, Maven Central, PyPI and npm)
+	@$(TESTS) test $(TEST_OPTIONS)
+
+test-full: setup ## every test; resumes where it stopped; GROUP=jdk for one group. Writes docs/tested.md
+	@$(TESTS) full $(TEST_OPTIONS)
+
+lint: ## only formatting and clippy
+	@$(TESTS) check --group format,lint
 
 bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md (about an hour; wants a quiet machine)
 	$(CARGO) run -q --release -p xtask -- bench

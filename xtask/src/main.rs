@@ -4,10 +4,11 @@ mod bench;
 mod demo;
 mod images;
 mod stage;
+mod test;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | demo | native-images";
+const USAGE: &str = "usage: xtask bench [--quick] [--only GROUP,…] | demo | native-images | ";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -15,7 +16,12 @@ fn main() -> ExitCode {
         Some("bench") => bench::run(&arguments[1..]),
         Some("demo") => demo::run(),
         Some("native-images") => images::build(),
-        _ => Err(USAGE.into()),
+        Some("test") => match test::run(&arguments[1..]) {
+            Ok(true) => Ok(()),
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
+        _ => Err(format!("{USAGE}{}", test::USAGE).into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -14,7 +14,9 @@ pub fn repository() -> PathBuf {
 /// Cargo's target folder, wherever it was told to be.
 pub fn target() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
-    own.ancestors().nth(2).expect("target/PROFILE/xtask").to_path_buf()
+    // The unit tests' program lies a level deeper, in `deps`.
+    let folder = own.parent().filter(|folder| !folder.ends_with("deps")).or(own.ancestors().nth(2));
+    folder.and_then(Path::parent).expect("target/PROFILE/xtask").to_path_buf()
 }
 
 pub fn plimsoll() -> Result<PathBuf> {

@@ -4,7 +4,7 @@ mod attach;
 mod books;
 mod cost;
 mod load;
-mod measure;
+pub mod measure;
 mod observers;
 mod recorder;
 mod recordings;

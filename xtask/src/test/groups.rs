@@ -1,0 +1,167 @@
+//! The table of tests: every test program of the workspace belongs to a group, and every group to a tier.
+//!
+//! A new file in `crates/NAME/tests` needs one line here: `"NAME/file"`, in the group that it concerns. `NAME` alone stands for the
+//! unit tests in `crates/NAME/src`. `"NAME/file::module"` takes the tests of one module out of its program's group: the longest
+//! entry wins. A program without an entry, and an entry without a test, stop every run (`plan.rs`).
+//!
+//! A single test of a lower tier that depends on time or luck, or that repeats one situation hundreds of times, carries
+//! `#[ignore = "full: REASON"]`. `make test` prints how many of them it left out; `make test-full` runs them.
+
+use Tier::{Check, Full, Test};
+use Work::{Command, Memcheck, Tests};
+
+/// The smallest command that runs a group. Each tier contains the ones above it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// `make check`: no JVM, no network.
+    Check,
+    /// `make test`: one case of each kind on real subjects. Continuous integration runs it.
+    Test,
+    /// `make test-full`: everything.
+    Full,
+}
+
+pub enum Work {
+    /// Test programs and modules, by the names that the module's comment explains.
+    Tests(&'static [&'static str]),
+    /// A command that passes or fails as a whole, run at the top of the repository.
+    Command(&'static [&'static str]),
+    /// Test programs that another group runs too, here under valgrind.
+    Memcheck(&'static [&'static str]),
+}
+
+pub struct Group {
+    pub name: &'static str,
+    pub tier: Tier,
+    /// What it covers, for `make test-full` without a known group.
+    pub covers: &'static str,
+    pub work: Work,
+}
+
+const fn group(name: &'static str, tier: Tier, covers: &'static str, work: Work) -> Group {
+    Group { name, tier, covers, work }
+}
+
+/// In the order in which they run: what fails soonest comes first.
+pub const GROUPS: &[Group] = &[
+    group("format", Check, "rustfmt", Command(&["cargo", "fmt", "--all", "--check"])),
+    group(
+        "lint",
+        Check,
+        "clippy, warnings as errors",
+        Command(&[
+            "cargo",
+            "clippy",
+            "-q",
+            "--workspace",
+            "--exclude",
+            "plimsoll-preload",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    ),
+    group("layering", Check, "which crate may use which", Tests(&["cli/layering"])),
+    group(
+        "unit",
+        Check,
+        "unit tests of every crate",
+        Tests(&["category", "segment", "tracker", "observer", "report", "cli", "xtask"]),
+    ),
+    group("doc", Check, "examples in comments", Command(&["cargo", "test", "-q", "--doc", "-p", "plimsoll-category"])),
+    group(
+        "tracker",
+        Check,
+        "books, stacks, maps and lock-free protocols beside naive twins",
+        Tests(&[
+            "segment/generated",
+            "tracker/books",
+            "tracker/filter_kernel",
+            "tracker/generated",
+            "tracker/import_tables",
+            "tracker/java_memory",
+            "tracker/protocols",
+            "tracker/unwind_image",
+            "tracker/unwind_live",
+            "tracker/unwind_rules",
+            "tracker/unwind_walk",
+            "tracker/vmas_kernel",
+            "tracker/vmas_killed",
+        ]),
+    ),
+    group(
+        "observer",
+        Check,
+        "readers on known and on hostile bytes",
+        Tests(&["observer/books", "observer/report_lines"]),
+    ),
+    group(
+        "report",
+        Check,
+        "output formats, to the byte",
+        Tests(&["report/allocation", "report/goldens", "report/jfr", "report/ledger", "report/profile"]),
+    ),
+    group(
+        "sources",
+        Test,
+        "readers on live processes: glibc's arenas, HotSpot, native images, symbols",
+        Tests(&[
+            "observer/compared",
+            "observer/glibc",
+            "observer/glibc_overwritten",
+            "observer/hotspot",
+            "observer/native_image",
+            "observer/symbols",
+            "report/hotspot_parses",
+        ]),
+    ),
+    group(
+        "rules",
+        Test,
+        "categories beside HotSpot's own tags",
+        Tests(&["observer/rules_compile", "observer/rules_hotspot"]),
+    ),
+    group("program", Test, "verbs, options, messages", Tests(&["cli/run", "cli/sentences", "cli/retention"])),
+    group("situations", Test, "one small program for each situation", Tests(&["cli/situations"])),
+    group(
+        "allocators",
+        Test,
+        "jemalloc, tcmalloc, mimalloc in place of glibc's",
+        Tests(&["cli/situations::allocators"]),
+    ),
+    group("sites", Test, "call stacks of C programs", Tests(&["cli/memo", "cli/site_modes", "cli/sites"])),
+    group("instructions", Test, "what a hook costs, by callgrind", Tests(&["cli/instructions"])),
+    group("explain", Test, "the ledger of processes that aren't tracked", Tests(&["cli/explain"])),
+    group(
+        "jdk",
+        Test,
+        "JVMs of each version",
+        Tests(&["cli/explain_java", "cli/java_sites", "cli/subjects::java", "cli/subjects::nmt"]),
+    ),
+    group("attach", Test, "attach and detach: containers, roots, users, interruptions", Tests(&["cli/attach"])),
+    group(
+        "native-image",
+        Test,
+        "GraalVM native images",
+        Tests(&["cli/native_image_stacks", "cli/subjects::native_image"]),
+    ),
+    group(
+        "recording",
+        Test,
+        "JFR files: written, read, compared with the JDK's reader",
+        Tests(&["cli/allocation", "cli/record", "cli/recording", "observer/allocation", "observer/jfr"]),
+    ),
+    group(
+        "servers",
+        Test,
+        "Redis, PostgreSQL, HTTP",
+        Tests(&["cli/subjects::redis", "cli/subjects::postgres", "cli/subjects::http"]),
+    ),
+    group("languages", Test, "Python, Node, a C++ compiler", Tests(&["cli/subjects::scripts", "cli/subjects::build"])),
+    group("incidents", Test, "kills and cgroup limits", Tests(&["cli/subjects"])),
+    group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
+];
+
+/// Marked `#[ignore]` because they measure or print: no tier runs them.
+pub const TOOLS: &[&str] = &["observer/rules_compile::cost", "observer/rules_hotspot::compare_saved_reports"];

@@ -249,3 +249,23 @@ fn the_library_asks_little_of_libc() {
     let bytes = tls.split_whitespace().nth(5).and_then(|n| u64::from_str_radix(n.trim_start_matches("0x"), 16).ok());
     assert!(bytes.is_some_and(|n| n <= 64), "late loading has room for 64 bytes of static TLS: {tls}");
 }
+
+/// A test program that no group names would make every run of the tests stop. The table itself is checked by what reads it; here
+/// the author of a new program learns it first.
+#[test]
+fn every_test_program_is_in_the_table_of_groups() {
+    let table = fs::read_to_string(top().join("xtask/src/test/groups.rs")).expect("the table");
+    let mut found = 0;
+    for package in packages() {
+        for target in package["targets"].as_array().expect("targets").iter().filter(|t| t["kind"][0] == "test") {
+            let folder = Path::new(package["manifest_path"].as_str().expect("path")).parent().expect("a folder");
+            let folder = folder.file_name().expect("a name").to_string_lossy();
+            let name = format!("{folder}/{}", target["name"].as_str().expect("name"));
+            let entries = [format!("\"{name}\""), format!("\"{name}::")];
+            let is_there = entries.iter().any(|entry| table.contains(entry));
+            assert!(is_there, "{name} is in no group: add \"{name}\" to one in xtask/src/test/groups.rs");
+            found += 1;
+        }
+    }
+    assert!(found > 40, "only {found} test programs found");
+}

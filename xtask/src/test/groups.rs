@@ -100,7 +100,14 @@ pub const GROUPS: &[Group] = &[
         "report",
         Check,
         "output formats, to the byte",
-        Tests(&["report/allocation", "report/goldens", "report/jfr", "report/ledger", "report/profile"]),
+        Tests(&[
+            "report/allocation",
+            "report/goldens",
+            "report/jfr",
+            "report/ledger",
+            "report/profile",
+            "report/recording_moments",
+        ]),
     ),
     group(
         "sources",

@@ -10,7 +10,7 @@
 #define PLIMSOLL_SEGMENT_MAGIC "PLIMSEG1"
 #define PLIMSOLL_SEGMENT_VERSION 2
 #define PLIMSOLL_SEGMENT_HEADER_BYTES 4096
-#define PLIMSOLL_SEGMENT_FILE_BYTES 181682176
+#define PLIMSOLL_SEGMENT_FILE_BYTES 181813248
 
 #define PLIMSOLL_SECTION_SCHEMA 0
 #define PLIMSOLL_SECTION_COMMAND 1
@@ -25,6 +25,7 @@
 #define PLIMSOLL_SECTION_NAMES 10
 #define PLIMSOLL_SECTION_SAMPLES 11
 #define PLIMSOLL_SECTION_SITE_SAMPLES 12
+#define PLIMSOLL_SECTION_OWN 13
 
 #define PLIMSOLL_COUNTER_UNKNOWN_FREES 0 /* count: Blocks given to free or realloc that carry no valid key: from before the start, or their last bytes were overwritten. */
 #define PLIMSOLL_COUNTER_UNKNOWN_FREE_BYTES 1 /* bytes: Usable bytes of those blocks. */
@@ -422,5 +423,20 @@ _Static_assert(offsetof(struct plimsoll_site_samples, free_count_variance) == 11
 _Static_assert(offsetof(struct plimsoll_site_samples, sizes_256) == 120, "sizes_256");
 _Static_assert(offsetof(struct plimsoll_site_samples, reserved) == 248, "reserved");
 _Static_assert(sizeof(struct plimsoll_site_samples) == 256, "size");
+
+/* A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge pages. Entries are never removed, since the tracker never unmaps one. An observer checks each against the kernel's map. */
+struct plimsoll_own_mapping {
+    uint64_t start; /* First address. */
+    uint64_t bytes; /* Bytes; 0 = entry not complete. */
+    uint32_t purpose; /* Purpose. */
+    uint32_t flags; /* Reserved, zero. */
+    uint64_t reserved; /* Reserved, zero. */
+};
+_Static_assert(offsetof(struct plimsoll_own_mapping, start) == 0, "start");
+_Static_assert(offsetof(struct plimsoll_own_mapping, bytes) == 8, "bytes");
+_Static_assert(offsetof(struct plimsoll_own_mapping, purpose) == 16, "purpose");
+_Static_assert(offsetof(struct plimsoll_own_mapping, flags) == 20, "flags");
+_Static_assert(offsetof(struct plimsoll_own_mapping, reserved) == 24, "reserved");
+_Static_assert(sizeof(struct plimsoll_own_mapping) == 32, "size");
 
 #endif

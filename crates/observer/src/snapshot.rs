@@ -62,6 +62,8 @@ pub struct Snapshot {
     pub pymalloc: Option<Pymalloc>,
     /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
     pub attached: Option<[Booked; 2]>,
+    /// What the segment lists as the tracker's own mappings: the target's word, which the ledger checks.
+    pub own_mappings: Vec<OwnMapping>,
     /// Pages of V8's heap, in address order.
     pub v8_pages: Vec<AddressRange>,
     /// The program itself, where a packer has unpacked it into memory that no file backs.
@@ -84,6 +86,14 @@ pub struct Reading {
     pub source: Source,
     pub began: Duration,
     pub took: Duration,
+}
+
+/// A private mapping of the tracker, as the segment lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnMapping {
+    pub range: AddressRange,
+    /// Of `plimsoll_segment::Purpose`; any number in a hostile segment.
+    pub purpose: u32,
 }
 
 /// What a source hands back: what it found, and what it could not find.

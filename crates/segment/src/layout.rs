@@ -60,7 +60,12 @@ sections! {
     Samples "samples", Sample::BYTES, 65_536;
     /// [`SiteSamples`].
     SiteSamples "site_samples", SiteSamples::BYTES, 131_072;
+    /// [`OwnMapping`]: private mappings of the tracker itself.
+    Own "own", OwnMapping::BYTES, 4096;
 }
+
+/// Sections from this one on may be missing: the tracker that wrote the file did not know them. They read as empty.
+const FIRST_OPTIONAL: usize = Section::Own as usize;
 
 impl Section {
     /// Bytes of one entry.
@@ -621,6 +626,37 @@ record! {
     }
 }
 
+record! {
+    /// A private mapping of the tracker: anonymous, readable and writable, without swap reservation, without huge pages.
+    /// Entries are never removed, since the tracker never unmaps one. An observer checks each against the kernel's map.
+    OwnMapping, OwnMappingFacts, 32 {
+        /// First address.
+        start: u64,
+        /// Bytes; 0 = entry not complete.
+        bytes: u64,
+        /// [`Purpose`].
+        purpose: u32,
+        /// Reserved, zero.
+        flags: u32,
+        /// Reserved, zero.
+        reserved: u64,
+    }
+}
+
+/// What the tracker uses a mapping of its own for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purpose {
+    /// Small pieces: thread states, memos, indexes, tails, small tables.
+    Pool = 0,
+    /// A level of the side table: keys of blocks that have no room for a trailer.
+    SideTable = 1,
+    /// The hash table of the sites' frames.
+    FrameIndex = 2,
+    /// A page of the library's own data that the kernel keeps as a mapping of its own.
+    Data = 3,
+}
+
 /// A sampled block that is freed within this time counts as temporary.
 pub const TEMPORARY_NS: u64 = 100_000_000;
 
@@ -668,6 +704,9 @@ impl<'a> HeaderFacts<'a> {
         for (i, (entry_bytes, _)) in SIZES.iter().enumerate() {
             let s = h.section_at(i);
             let fits = s.capacity.checked_mul(s.entry_bytes).and_then(|n| n.checked_add(s.offset));
+            if i >= FIRST_OPTIONAL && (s.entry_bytes, s.offset, s.capacity) == (0, 0, 0) {
+                continue;
+            }
             if s.entry_bytes as usize != *entry_bytes
                 || s.capacity > 1 << 32
                 || fits.is_none_or(|end| end > 1 << 36)

@@ -106,6 +106,7 @@ fn records() -> Vec<Record> {
         "Method",
         "Sample",
         "SiteSamples",
+        "OwnMapping",
     ] {
         let record = record(name, &all);
         all.push(record);
@@ -253,6 +254,7 @@ fn the_parsed_layout_is_the_compiled_one() {
         SiteSamples: site flags alloc_samples free_samples alloc_bytes alloc_requested alloc_count_256 free_bytes free_requested
             free_count_256 temporary_bytes temporary_count_256 alloc_bytes_variance alloc_count_variance free_bytes_variance
             free_count_variance sizes_256 reserved;
+        OwnMapping: start bytes purpose flags reserved;
         Row: caller slot room alloc_count alloc_bytes alloc_requested free_count free_bytes free_requested;
     }
 }

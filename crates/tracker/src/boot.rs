@@ -25,7 +25,7 @@ use crate::account::blocks::Key;
 use crate::account::rows::{Amount, ROW_EARLY};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{blocks, callers, categories, control, frames, image, rows, samples, table, thread};
+use crate::account::{blocks, callers, categories, control, frames, image, own, rows, samples, table, thread};
 use crate::hook;
 use crate::hook::malloc::{set_key, take_key};
 use crate::options::{Options, Path, number};
@@ -287,7 +287,8 @@ pub fn begin(options: &Options, exports: &'static [usize]) -> Option<Segment> {
         && samples::init()
         && rows::init(segment)
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
-        && hook::mapping::init(segment);
+        && hook::mapping::init(segment)
+        && own::init(segment);
     if !ready {
         withdraw(segment, &directory);
         return None;

@@ -114,6 +114,7 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     binary
 }
 
+#[derive(Debug)]
 pub struct Explained(pub Value);
 
 pub fn run(pid: u32, arguments: &[&str]) -> Output {

@@ -7,6 +7,7 @@ mod fixture;
 mod java;
 mod jdks;
 mod native;
+mod own;
 mod refused;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::lines::LineId;
-use super::{Grade, Owner};
+use super::{Grade, Owner, own};
 use crate::gap::Source;
 use crate::snapshot::{AllocatorKind, ArenaKind, Backing, Snapshot, VmTag, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
@@ -66,7 +66,9 @@ pub fn of(snapshot: &Snapshot) -> Claims {
     threads(snapshot, &mut claims);
     hotspot(snapshot, &mut claims);
     names(snapshot, &mut claims);
-    tracker_pools(snapshot, &mut claims);
+    for (range, grade, source) in own::of(snapshot).accepted {
+        claims.add(Claim { range, owner: Owner::line(LineId::Tracker, ""), grade, source });
+    }
     runtimes(snapshot, &mut claims);
     if snapshot.glibc.is_none() {
         glibc_by_shape(snapshot, &mut claims);
@@ -210,47 +212,10 @@ fn names(snapshot: &Snapshot, claims: &mut Claims) {
                 (LineId::OtherAllocator, "mimalloc")
             }
             "/memfd:java_heap" => (LineId::JavaHeap, ""),
-            name if is_tracker(name) => (LineId::Tracker, ""),
             _ => continue,
         };
         let owner = Owner::line(line, detail);
         claims.add(Claim { range: vma.range, owner, grade: Grade::Exact, source: Source::Proc });
-    }
-}
-
-fn is_tracker(name: &str) -> bool {
-    if name == "[anon:plimsoll]" {
-        return true;
-    }
-    let file = name.rsplit('/').next().unwrap_or_default();
-    // The segment and the compiled rules lie in directories of ours, under names that say what they are.
-    let in_ours = name.contains("/plimsoll") && (file.ends_with(".seg") || file.ends_with(".rules"));
-    in_ours || is_library(file)
-}
-
-/// `libplimsoll.so`, or with its SHA-256 as `run` and `attach` unpack it; not whatever else a build calls libplimsoll….
-fn is_library(file: &str) -> bool {
-    let Some(hash) = file.strip_prefix("libplimsoll").and_then(|rest| rest.strip_suffix(".so")) else { return false };
-    let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    hash.is_empty() || hash == "_preload" || hash.strip_prefix('-').is_some_and(is_hash)
-}
-
-/// The tracker names its private pools where the kernel can (CONFIG_ANON_VMA_NAME). Elsewhere their shape tells, in a process
-/// that maps a segment: 8 MiB, aligned to that, without reservation of swap (tracker/src/sys/os.rs, `private`).
-fn tracker_pools(snapshot: &Snapshot, claims: &mut Claims) {
-    const POOL: u64 = 8 << 20;
-    if !snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg") && is_tracker(&vma.name)) {
-        return;
-    }
-    let pools = snapshot.vmas.iter().filter(|vma| {
-        is_unnamed_memory(vma)
-            && vma.flags.no_reserve
-            && vma.range.start.0.is_multiple_of(POOL)
-            && vma.range.length() == Bytes(POOL)
-    });
-    for vma in pools {
-        let owner = Owner::line(LineId::Tracker, "");
-        claims.add(Claim { range: vma.range, owner, grade: Grade::Derived, source: Source::Segment });
     }
 }
 
@@ -337,7 +302,7 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
         let follows = data.range.end == bss.range.start && data.inode != 0 && data.writable && !data.shared;
         let is_object = || snapshot.vmas.iter().any(|vma| vma.executable && same_file(vma, data));
         if follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty() && is_object() {
-            let owner = match is_tracker(&data.name) {
+            let owner = match own::is_tracker(&data.name) {
                 true => Owner::line(LineId::Tracker, ""),
                 false => Owner::line(LineId::Libraries, &data.name),
             };
@@ -452,25 +417,5 @@ mod tests {
         assert_eq!(thread_group("lettuce-nioEventLoop-4-1"), "lettuce-nioEventLoop");
         assert_eq!(thread_group("GC Thread#3"), "GC Thread");
         assert_eq!(thread_group("123"), "123");
-    }
-
-    #[test]
-    fn the_tracker_is_known_by_its_whole_name() {
-        let hash = "6c".repeat(32);
-        let unpacked = format!("/root/.cache/plimsoll/libplimsoll-{hash}.so");
-        let ours = [
-            &unpacked,
-            "/opt/libplimsoll.so",
-            "/dev/shm/plimsoll-0/7-9.seg",
-            "/x/plimsoll/ab.rules",
-            "[anon:plimsoll]",
-        ];
-        assert_eq!(ours.map(super::is_tracker), [true; 5]);
-        let others = [
-            "/src/target/debug/deps/libplimsoll_segment-69.rmeta",
-            "/usr/lib/libplimsollier.so",
-            "/tmp/libplimsoll-1.so",
-        ];
-        assert_eq!(others.map(super::is_tracker), [false; 3]);
     }
 }

@@ -17,6 +17,7 @@ mod before;
 mod cgroup;
 mod claims;
 mod lines;
+mod own;
 mod vm_blocks;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ pub use baseline::Baseline;
 pub use cgroup::CgroupSum;
 pub use claims::{thread_group, vma_at};
 pub use lines::{Group, LineId};
+pub use own::of as own_mappings;
 
 use crate::gap::Source;
 use crate::snapshot::{Snapshot, Vma};

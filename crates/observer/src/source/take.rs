@@ -9,7 +9,7 @@ use super::{cgroup, glibc, hotspot, native_image, pymalloc, segment, v8};
 use crate::books::{Booked, Books};
 use crate::gap::{Gap, Source};
 use crate::ledger::{self, Ledger, LineId};
-use crate::snapshot::{Glibc, Reading, Snapshot, VmTag, Vma};
+use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.
@@ -166,12 +166,21 @@ impl Reader<'_> {
             snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
             snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
         }
+        snapshot.own_mappings = own_mappings(target.pid(), &snapshot.vmas);
+        gaps.extend(ledger::own_mappings(snapshot).gap());
         snapshot.residency = None;
         timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
         self.readings.retain(|known| readings.iter().all(|new| new.source != known.source));
         self.readings.extend(readings);
         gaps
     }
+}
+
+/// What the tracker lists as its own, in a process that maps a segment, detached or not.
+fn own_mappings(pid: u32, vmas: &[Vma]) -> Vec<OwnMapping> {
+    let is_tracked = vmas.iter().any(|vma| vma.name.ends_with(".seg"));
+    let found = is_tracked.then(|| segment::find_by_pid(pid)).flatten();
+    found.map(|(path, ..)| segment::own_mappings(&path)).unwrap_or_default()
 }
 
 /// What the tracker has booked, where it was attached to a process that ran already.

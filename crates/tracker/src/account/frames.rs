@@ -6,7 +6,7 @@ use super::segment::Segment;
 use crate::stack::deep::Frame;
 use crate::sys::os;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
-use plimsoll_segment::{Counter, FrameKind, FrameNode, Section, frame_flags};
+use plimsoll_segment::{Counter, FrameKind, FrameNode, Purpose, Section, frame_flags};
 
 /// Hash → node, small first as in `callers`.
 static SMALL: AtomicUsize = AtomicUsize::new(0);
@@ -17,7 +17,9 @@ const LARGE_ENTRIES: usize = 2 * Section::Frames.capacity();
 /// Reserves the tables. Node 0 is made with the first stack: a program without sites has no page for them.
 pub fn init() -> bool {
     if SMALL.load(Relaxed) == 0 {
-        let (Some(small), Some(large)) = (os::private(SMALL_ENTRIES * 4), os::private(LARGE_ENTRIES * 4)) else {
+        let (Some(small), Some(large)) =
+            (os::private(SMALL_ENTRIES * 4), os::table(LARGE_ENTRIES * 4, Purpose::FrameIndex))
+        else {
             return false;
         };
         SMALL.store(small as usize, Release);

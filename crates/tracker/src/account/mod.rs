@@ -12,6 +12,7 @@ pub mod categories;
 pub mod control;
 pub mod frames;
 pub mod image;
+pub mod own;
 pub mod peaks;
 pub mod rows;
 pub mod samples;

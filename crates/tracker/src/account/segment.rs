@@ -7,8 +7,8 @@
 use crate::sys::os;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
-    Caller, Category, Counter, FrameNode, Header, Method, Module, Row, Sample, Section, SectionEntry, SiteSamples,
-    Thread,
+    Caller, Category, Counter, FrameNode, Header, Method, Module, OwnMapping, Row, Sample, Section, SectionEntry,
+    SiteSamples, Thread,
 };
 
 #[repr(C, align(4096))]
@@ -167,6 +167,11 @@ impl Segment {
     /// A site's estimates.
     pub fn site_samples(self, i: u32) -> &'static SiteSamples {
         self.record(Section::SiteSamples, i as usize)
+    }
+
+    /// A private mapping of the tracker.
+    pub fn own_mapping(self, i: u32) -> &'static OwnMapping {
+        self.record(Section::Own, i as usize)
     }
 
     /// Line of the section table.

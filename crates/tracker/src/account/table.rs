@@ -19,7 +19,7 @@ use crate::sys::cpu::{SLOT_MARK, count_own, tls_get};
 use crate::sys::os;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use plimsoll_segment::{Counter, Section, Thread};
+use plimsoll_segment::{Counter, Purpose, Section, Thread};
 
 #[repr(C)]
 struct Entry {
@@ -50,7 +50,7 @@ fn bucket(level: usize, address: u64) -> Option<&'static [Entry; BUCKET]> {
 
 fn reserve(level: usize) -> bool {
     let bytes = entries(level) * size_of::<Entry>();
-    let Some(p) = os::private(bytes) else { return false };
+    let Some(p) = os::table(bytes, Purpose::SideTable) else { return false };
     // If another thread was first, ours stays reserved and untouched.
     let _ = LEVEL[level].compare_exchange(0, p as usize, AcqRel, Relaxed);
     true

@@ -11,7 +11,7 @@
 
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
-use crate::account::{blocks, categories, peaks, samples};
+use crate::account::{blocks, categories, own, peaks, samples};
 use crate::boot;
 use crate::options::Path;
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, tls_get, tls_set};
@@ -206,6 +206,7 @@ pub fn copy_books(parent: Segment, child: Segment, ready: &Wanted) -> bool {
         (Section::Threads, EACH),
         (Section::Modules, EACH),
         (Section::Categories, EACH),
+        (Section::Own, EACH),
         (Section::Command, EACH),
     ];
     for (s, of) in steps {
@@ -241,6 +242,7 @@ fn seed(child: Segment) {
     child.header().ppid.store(os::getppid(), Relaxed);
     categories::reset_after_fork(child);
     crate::summary::reset_after_fork();
+    own::reset_after_fork(child);
     samples::reset_after_fork(child);
     peaks::reset_after_fork(child);
     let own = tls_get::<OWN>();

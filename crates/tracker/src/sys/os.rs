@@ -4,6 +4,7 @@ use super::cpu::{nr, syscall};
 use super::filter::Filter;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use plimsoll_segment::Purpose;
 
 /// errno values told apart.
 pub mod errno {
@@ -24,6 +25,7 @@ const MAP_PRIVATE: usize = 2;
 const MAP_FIXED: usize = 0x10;
 const MAP_ANON_NORESERVE: usize = 0x20 | 0x4000;
 const MADV_DONTNEED: usize = 4;
+const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
 const O_RDWR: usize = 2;
@@ -56,6 +58,66 @@ static POOL_AT: AtomicUsize = AtomicUsize::new(0);
 /// Address space reserved in all.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
+/// One private mapping of ours: the list of them is what the segment tells an observer.
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    /// First address.
+    pub start: usize,
+    /// Bytes.
+    pub bytes: usize,
+    /// What it is used for.
+    pub purpose: Purpose,
+}
+
+/// A mapping in the list. A pool's node is its first cache line; a table's node is a piece of a pool. Never changed once
+/// it is linked, never freed.
+#[repr(C, align(64))]
+struct Node {
+    next: *const Node,
+    mapping: Mapping,
+}
+const _: () = assert!(size_of::<Node>() == 64);
+/// The newest node.
+static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+/// `fn(Mapping)`, called for each mapping after it is linked; 0 = none.
+static ON_MAPPING: AtomicUsize = AtomicUsize::new(0);
+
+/// Links a mapping and reports it.
+///
+/// # Safety
+/// `node` is 64 bytes of our own memory, aligned to that, used by nobody else.
+unsafe fn link(node: *mut Node, mapping: Mapping) {
+    let mut next = MAPPINGS.load(Acquire);
+    loop {
+        // SAFETY: the caller's contract; not linked yet, so nobody reads it.
+        unsafe { node.write(Node { next: next as *const Node, mapping }) };
+        match MAPPINGS.compare_exchange(next, node as usize, AcqRel, Acquire) {
+            Ok(_) => break,
+            Err(newer) => next = newer,
+        }
+    }
+    let report = ON_MAPPING.load(Acquire);
+    if report != 0 {
+        // SAFETY: the word is 0 or a function of this type: only `on_mapping` writes it.
+        unsafe { core::mem::transmute::<usize, fn(Mapping)>(report)(mapping) };
+    }
+}
+
+/// Visits all private mappings of ours, newest first.
+pub fn each_mapping(mut visit: impl FnMut(Mapping)) {
+    let mut at = MAPPINGS.load(Acquire) as *const Node;
+    // SAFETY: linked nodes are complete, are not changed any more and stay mapped for the life of the process.
+    while let Some(node) = unsafe { at.as_ref() } {
+        visit(node.mapping);
+        at = node.next;
+    }
+}
+
+/// From now on `report` is called for each new mapping, by the thread that makes it.
+pub fn on_mapping(report: fn(Mapping)) {
+    ON_MAPPING.store(report as usize, Release);
+}
+
 /// Bytes of address space that this process's tracker has reserved for itself, outside of the segment.
 pub fn reserved_bytes() -> usize {
     RESERVED.load(Relaxed)
@@ -63,10 +125,23 @@ pub fn reserved_bytes() -> usize {
 
 /// Zeroed private memory of our own, aligned to a cache line. `None`: no memory. It is never given back.
 pub fn private(bytes: usize) -> Option<*mut u8> {
-    let bytes = bytes.next_multiple_of(64);
-    if bytes > POOL / 2 {
-        return reserve(bytes);
+    piece(bytes.next_multiple_of(64))
+}
+
+/// The same for a table of any size: a large one gets a mapping of its own, listed with its purpose.
+pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
+    if bytes <= POOL / 2 {
+        return private(bytes);
     }
+    let node = piece(size_of::<Node>())?.cast::<Node>();
+    let start = reserve(bytes)?;
+    // SAFETY: a piece for this node alone.
+    unsafe { link(node, Mapping { start: start as usize, bytes: bytes.next_multiple_of(4096), purpose }) };
+    Some(start)
+}
+
+/// A piece of a pool; `bytes` is a multiple of 64.
+fn piece(bytes: usize) -> Option<*mut u8> {
     loop {
         let at = POOL_AT.load(Acquire);
         let taken = at & (POOL - 1);
@@ -93,7 +168,10 @@ pub fn private(bytes: usize) -> Option<*mut u8> {
             // SAFETY: another thread was first; ours was never handed out.
             unsafe { unmap(pool as *mut u8, POOL) };
             RESERVED.fetch_sub(POOL, Relaxed);
+            continue;
         }
+        // SAFETY: the first cache line of the pool is handed out to nobody.
+        unsafe { link(pool as *mut Node, Mapping { start: pool, bytes: POOL, purpose: Purpose::Pool }) };
     }
 }
 
@@ -104,6 +182,9 @@ fn reserve(bytes: usize) -> Option<*mut u8> {
     // Named `[anon:plimsoll]` where the kernel can (Linux 5.17 with CONFIG_ANON_VMA_NAME), so that an observer knows it.
     // SAFETY: sets a label on our own mapping; the string is static.
     let _ = unsafe { syscall(nr::PRCTL, [PR_SET_VMA, 0, p, bytes, c"plimsoll".as_ptr() as usize, 0]) };
+    // Tables are sparse: one touched word would become 2 MiB where huge pages are the kernel's default.
+    // SAFETY: changes no byte of our own mapping.
+    let _ = unsafe { syscall(nr::MADVISE, [p, bytes, MADV_NOHUGEPAGE, 0, 0, 0]) };
     Some(p as *mut u8)
 }
 

@@ -10,4 +10,4 @@ pub use parse::{Head, Raw, RowSums, Segment};
 /// What the agent in the target is told, and answers.
 pub use plimsoll_segment::agent;
 pub use plimsoll_segment::{FILE_BYTES, RETAINED, SAMPLE_MEAN};
-pub use read::{ReadError, head as head_of, read, read_parts, set_control};
+pub use read::{ReadError, head as head_of, own_mappings, read, read_parts, set_control};

@@ -8,10 +8,12 @@ use std::mem::offset_of;
 
 use plimsoll_segment::{
     BadHeader, CallerFacts, CategoryFacts, Composition, FrameNodeFacts, Header, HeaderFacts, MethodFacts, ModuleFacts,
-    RowFacts, SampleFacts, Section, SiteSamplesFacts, State, ThreadFacts, of_control, sites, text,
+    OwnMappingFacts, RowFacts, SampleFacts, Section, SiteSamplesFacts, State, ThreadFacts, of_control, sites, text,
 };
 
 use crate::gap::{Gap, Source};
+use crate::snapshot::OwnMapping;
+use crate::units::{AddressRange, Avma};
 
 /// What was read from the file, section by section.
 #[derive(Clone, Debug, Default)]
@@ -179,6 +181,14 @@ pub fn head(header: &[u8]) -> Result<Head, BadHeader> {
         peak_reserved_bytes: h.u64(offset_of!(Header, peak_reserved_bytes)),
         peak_committed_bytes: h.u64(offset_of!(Header, peak_committed_bytes)),
     })
+}
+
+/// The tracker's own mappings. What is no range, or not complete, is left out.
+pub fn own_mappings(section: &[u8]) -> Vec<OwnMapping> {
+    let listed = entries(section, Section::Own, OwnMappingFacts::decode).into_iter();
+    let range = |own: &OwnMappingFacts| AddressRange::new(Avma(own.start), Avma(own.start.saturating_add(own.bytes)));
+    let complete = listed.filter(|own| own.bytes > 0);
+    complete.map(|own| OwnMapping { range: range(&own), purpose: own.purpose }).collect()
 }
 
 /// Joins the sections. Total: what can't be read is a gap.

@@ -12,6 +12,8 @@ use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section, ThreadFact
 
 use rustix::fs::OFlags;
 
+use crate::snapshot::OwnMapping;
+
 use super::parse::{self, Head, Raw, Segment};
 
 /// Why a file is no segment to us. Displays as one sentence that names the file.
@@ -83,6 +85,18 @@ pub fn main_stack(path: &Path) -> Option<(u64, u64)> {
     let threads = at(&file, path, s.offset, s.used.min(16) * s.entry_bytes).ok()?;
     let mut threads = threads.chunks_exact(Section::Threads.entry_bytes()).filter_map(ThreadFacts::decode);
     threads.find(|t| t.stack_kind == MAIN).map(|t| (t.stack_low, t.stack_high))
+}
+
+/// The tracker's own mappings; none where the file can't be read.
+pub fn own_mappings(path: &Path) -> Vec<OwnMapping> {
+    let section = || {
+        let file = open(path).ok()?;
+        let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
+        let s = HeaderFacts::parse(&header).ok()?.section(Section::Own);
+        let entries = s.used.min(Section::Own.capacity() as u64);
+        at(&file, path, s.offset, entries * Section::Own.entry_bytes() as u64).ok()
+    };
+    section().map(|bytes| parse::own_mappings(&bytes)).unwrap_or_default()
 }
 
 /// A consistent snapshot of the whole segment.

@@ -1,0 +1,232 @@
+//! Which mappings are the tracker's: by the list in the segment, by the kernel's name for a mapping, by the file's name.
+//!
+//! All three are written by the target, so each is checked against the kernel's map, and all together are bounded: a
+//! process can't call its memory the tracker's without limit. What is beyond the bound stays where it would be otherwise.
+
+use plimsoll_segment::{FILE_BYTES, Purpose};
+
+use super::Grade;
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Backing, Snapshot, Vma};
+use crate::units::{AddressRange, Bytes};
+
+/// Resident private memory of a tracker at most, whatever the process does: the tables that all threads share, and the
+/// states of some thousand threads that have ended.
+const SHARED_MOST: Bytes = Bytes::mib(64);
+/// Per thread that lives.
+const THREAD_MOST: Bytes = Bytes::mib(1);
+/// Resident pages of the files: the segment, the library, compiled rules.
+const FILES_MOST: Bytes = Bytes(FILE_BYTES as u64 + (64 << 20));
+
+/// The tracker's mappings, and how much of what the target called so is not accepted.
+#[derive(Default)]
+pub struct Own {
+    pub accepted: Vec<(AddressRange, Grade, Source)>,
+    pub refused: Bytes,
+}
+
+impl Own {
+    /// What a reader should know of the claims that were refused.
+    pub fn gap(&self) -> Option<Gap> {
+        let reason =
+            format!("the process says of {} more that it is the tracker's than a tracker can use", self.refused);
+        (self.refused > Bytes(0)).then(|| {
+            Gap::new(Source::Segment, reason, "that memory is in the lines in which it would be without a tracker")
+        })
+    }
+
+    /// Takes a range that has `resident` bytes at most, if it fits what is left of the bound.
+    fn accept(&mut self, left: &mut Bytes, range: AddressRange, resident: Bytes, grade: Grade, source: Source) {
+        if resident <= *left {
+            *left -= resident;
+            self.accepted.push((range, grade, source));
+        } else {
+            self.refused += resident;
+        }
+    }
+}
+
+pub fn of(snapshot: &Snapshot) -> Own {
+    let mut own = Own::default();
+    let listed: Vec<(AddressRange, Bytes, bool)> = listed(snapshot).collect();
+    let anonymous: Bytes = snapshot.vmas.iter().filter(|vma| is_own_kind(vma)).map(|vma| vma.rss).sum();
+    let others = anonymous - listed.iter().map(|(_, resident, _)| *resident).sum();
+    let mut private = SHARED_MOST + Bytes(THREAD_MOST.0.saturating_mul(snapshot.process.thread_count));
+    // A key in the side table stands for a block, which is elsewhere: the table has a bound of its own.
+    let mut tables = others;
+    for (range, resident, is_side_table) in listed {
+        let left = if is_side_table { &mut tables } else { &mut private };
+        own.accept(left, range, resident, Grade::Exact, Source::Segment);
+    }
+    let mut files = FILES_MOST;
+    for vma in snapshot.vmas.iter().filter(|vma| is_tracker(&vma.name)) {
+        if vma.name == NAMED_BY_THE_TRACKER {
+            let is_listed = own.accepted.iter().any(|(range, ..)| range.overlaps(vma.range));
+            if is_own_kind(vma) && !is_listed {
+                own.accept(&mut private, vma.range, vma.rss, Grade::Exact, Source::Proc);
+            }
+        } else {
+            own.accept(&mut files, vma.range, vma.rss, Grade::Exact, Source::Proc);
+        }
+    }
+    own
+}
+
+/// What the segment lists, cut to mappings of that kind: the part, the most that can be resident of it, whether it is the
+/// side table's.
+fn listed(snapshot: &Snapshot) -> impl Iterator<Item = (AddressRange, Bytes, bool)> {
+    let mut ranges = snapshot.own_mappings.clone();
+    ranges.sort_by_key(|own| own.range);
+    let mut end = crate::units::Avma(0);
+    // A range twice, or two that overlap, count once.
+    ranges.retain(|own| {
+        let is_new = own.range.start >= end;
+        end = end.max(own.range.end);
+        is_new
+    });
+    ranges.into_iter().flat_map(|own| {
+        let first = snapshot.vmas.partition_point(|vma| vma.range.end <= own.range.start);
+        let within = snapshot.vmas[first..].iter().take_while(move |vma| vma.range.start < own.range.end);
+        within.filter(|vma| is_own_kind(vma)).map(move |vma| {
+            let part = vma.range.intersection(own.range);
+            (part, vma.rss.min(part.length()), own.purpose == Purpose::SideTable as u32)
+        })
+    })
+}
+
+const NAMED_BY_THE_TRACKER: &str = "[anon:plimsoll]";
+
+/// The kind of mapping that the tracker makes: private memory that no file backs, for data.
+fn is_own_kind(vma: &Vma) -> bool {
+    let unnamed = vma.name.is_empty() || vma.name == NAMED_BY_THE_TRACKER;
+    vma.backing == Backing::Anonymous && vma.readable && vma.writable && !vma.executable && !vma.shared && unnamed
+}
+
+pub fn is_tracker(name: &str) -> bool {
+    if name == NAMED_BY_THE_TRACKER {
+        return true;
+    }
+    let file = name.rsplit('/').next().unwrap_or_default();
+    // Compiled rules lie in a directory of ours, segments wherever the user says.
+    is_segment(file) || (name.contains("/plimsoll") && file.ends_with(".rules")) || is_library(file)
+}
+
+/// `PID-BOOTTIME_NS.seg`.
+fn is_segment(file: &str) -> bool {
+    let parts = file.strip_suffix(plimsoll_segment::SUFFIX).and_then(|stem| stem.split_once('-'));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    parts.is_some_and(|(pid, start)| is_number(pid) && is_number(start))
+}
+
+/// `libplimsoll.so`, or with its SHA-256 as `run` and `attach` unpack it; not whatever else a build calls libplimsoll….
+fn is_library(file: &str) -> bool {
+    let Some(hash) = file.strip_prefix("libplimsoll").and_then(|rest| rest.strip_suffix(".so")) else { return false };
+    let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    hash.is_empty() || hash == "_preload" || hash.strip_prefix('-').is_some_and(is_hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::OwnMapping;
+    use crate::units::Avma;
+
+    const MIB: u64 = 1 << 20;
+
+    fn memory(start_mib: u64, mib: u64) -> Vma {
+        Vma {
+            range: AddressRange::sized(Avma(start_mib * MIB), Bytes(mib * MIB)),
+            readable: true,
+            writable: true,
+            rss: Bytes(mib * MIB),
+            ..Vma::default()
+        }
+    }
+
+    fn listed_as(purpose: Purpose, start_mib: u64, mib: u64) -> OwnMapping {
+        OwnMapping { range: AddressRange::sized(Avma(start_mib * MIB), Bytes(mib * MIB)), purpose: purpose as u32 }
+    }
+
+    fn accepted(snapshot: &Snapshot) -> (u64, u64) {
+        let own = of(snapshot);
+        let bytes: Bytes = own.accepted.iter().map(|(range, ..)| range.length()).sum();
+        assert_eq!(own.gap().is_some(), own.refused > Bytes(0));
+        (bytes.0 / MIB, own.refused.0 / MIB)
+    }
+
+    #[test]
+    fn a_listed_range_is_cut_out_of_a_mapping_that_the_kernel_merged() {
+        let snapshot = Snapshot {
+            vmas: vec![memory(100, 40)],
+            own_mappings: vec![listed_as(Purpose::Pool, 108, 8), listed_as(Purpose::FrameIndex, 116, 8)],
+            ..Snapshot::default()
+        };
+        assert_eq!(accepted(&snapshot), (16, 0));
+    }
+
+    #[test]
+    fn claims_of_other_kinds_of_memory_are_not_taken() {
+        let kinds: [fn(&mut Vma); 6] = [
+            |vma| vma.executable = true,
+            |vma| vma.writable = false,
+            |vma| vma.shared = true,
+            |vma| vma.name = "[anon:jemalloc_pages]".to_owned(),
+            |vma| vma.backing = Backing::Brk,
+            |vma| vma.backing = Backing::File,
+        ];
+        for change in kinds {
+            let mut vma = memory(100, 8);
+            change(&mut vma);
+            let own_mappings = vec![listed_as(Purpose::Pool, 100, 8)];
+            assert_eq!(accepted(&Snapshot { vmas: vec![vma], own_mappings, ..Snapshot::default() }), (0, 0));
+        }
+    }
+
+    #[test]
+    fn a_hostile_process_hides_no_more_than_the_bound() {
+        let mut snapshot = Snapshot { vmas: vec![memory(1000, 8192)], ..Snapshot::default() };
+        snapshot.process.thread_count = 10;
+        // A thousand pools of a process with ten threads.
+        snapshot.own_mappings = (0..1024).map(|i| listed_as(Purpose::Pool, 1000 + 8 * i, 8)).collect();
+        let (taken, refused) = accepted(&snapshot);
+        assert_eq!((taken, refused), (72, 8192 - 72), "of 64 MiB and 1 MiB for each thread");
+        // One range twice, and ranges that overlap.
+        snapshot.own_mappings = vec![listed_as(Purpose::Pool, 1000, 8); 50];
+        assert_eq!(accepted(&snapshot), (8, 0));
+        // The side table has keys of blocks that are somewhere: it is never most of the memory.
+        snapshot.own_mappings = vec![listed_as(Purpose::SideTable, 1000, 8000)];
+        assert_eq!(accepted(&snapshot), (0, 8000));
+        snapshot.own_mappings = vec![listed_as(Purpose::SideTable, 1000, 2000)];
+        assert_eq!(accepted(&snapshot), (2000, 0));
+        // The names that the kernel shows are the process's own words too.
+        snapshot.own_mappings = Vec::new();
+        snapshot.vmas[0].name = NAMED_BY_THE_TRACKER.to_owned();
+        assert_eq!(accepted(&snapshot), (0, 8192));
+        snapshot.vmas[0].name = "/tmp/7-9.seg".to_owned();
+        snapshot.vmas[0].backing = Backing::File;
+        assert_eq!(accepted(&snapshot), (0, 8192));
+    }
+
+    #[test]
+    fn the_tracker_is_known_by_its_whole_name() {
+        let hash = "6c".repeat(32);
+        let unpacked = format!("/root/.cache/plimsoll/libplimsoll-{hash}.so");
+        let ours = [
+            &unpacked,
+            "/opt/libplimsoll.so",
+            "/dev/shm/plimsoll-0/7-9.seg",
+            "/tmp/elsewhere/7-9.seg",
+            "/x/plimsoll/ab.rules",
+            "[anon:plimsoll]",
+        ];
+        assert_eq!(ours.map(is_tracker), [true; 6]);
+        let others = [
+            "/src/target/debug/deps/libplimsoll_segment-69.rmeta",
+            "/usr/lib/libplimsollier.so",
+            "/tmp/libplimsoll-1.so",
+            "/data/index-12.seg",
+            "/data/_1.seg",
+        ];
+        assert_eq!(others.map(is_tracker), [false; 5]);
+    }
+}

@@ -1,0 +1,42 @@
+//! The list of the tracker's own private mappings, in the segment: an observer would else take them for the program's.
+
+use super::segment::{Segment, WIPED, WipedOnFork};
+use crate::sys::os::{self, Mapping};
+use core::sync::atomic::Ordering::*;
+use plimsoll_segment::{Purpose, Section};
+
+/// Lists the mappings made so far, and each later one. One that another thread makes meanwhile may be listed twice.
+pub fn init(segment: Segment) -> bool {
+    os::on_mapping(|mapping| {
+        if let Some(segment) = Segment::mapped() {
+            list(segment, mapping);
+        }
+    });
+    list_all(segment);
+    true
+}
+
+/// The child of fork has the mappings of the instant of fork(), which its parent's list may be ahead of.
+pub fn reset_after_fork(child: Segment) {
+    child.section(Section::Own).used.store(0, Relaxed);
+    list_all(child);
+}
+
+fn list_all(segment: Segment) {
+    // The kernel cuts it off from the rest of .bss, because of MADV_WIPEONFORK.
+    list(
+        segment,
+        Mapping { start: &raw const WIPED as usize, bytes: size_of::<WipedOnFork>(), purpose: Purpose::Data },
+    );
+    os::each_mapping(|mapping| list(segment, mapping));
+}
+
+/// Without headroom in the file the mapping is not listed: the kernel's name for it may still tell.
+fn list(segment: Segment, of: Mapping) {
+    if let Some(i) = segment.append(Section::Own) {
+        let entry = segment.own_mapping(i);
+        entry.start.store(of.start as u64, Relaxed);
+        entry.purpose.store(of.purpose as u32, Relaxed);
+        entry.bytes.store(of.bytes as u64, Release);
+    }
+}

@@ -144,7 +144,7 @@ fn executors_that_were_never_shut_down() {
     everywhere("ThreadLeak", &["-Xmx64m"], &["300", "600"], |case, _, explained| {
         assert!(explained.verdicts().contains(&"thread-stacks"), "{case}: {:#}", explained.0["verdicts"]);
         let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
-        assert!(evidence.contains("300 × leaked-executor-thread"), "{case}: {evidence}");
+        assert!(evidence.contains("the largest pool is leaked-executor-thread: 300 threads"), "{case}: {evidence}");
     });
 }
 

@@ -150,6 +150,10 @@ struct Remedy<'e> {
     how: &'e str,
     effort: &'static str,
     trade_off: &'e str,
+    /// `modelled`: the bounds are computed from this snapshot. `unknown`: there are none.
+    confidence: &'static str,
+    saving_least_bytes: Option<u64>,
+    saving_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -307,8 +311,8 @@ fn verdict(verdict: &plimsoll_observer::verdict::Verdict) -> Verdict<'_> {
         bytes: verdict.bytes.0,
         summary: &verdict.summary,
         evidence: &verdict.evidence,
-        saving_bytes: verdict.saving.map(|(_, most)| most.0),
-        saving_least_bytes: verdict.saving.map(|(least, _)| least.0),
+        saving_bytes: verdict.saving().map(|(_, most)| most.0),
+        saving_least_bytes: verdict.saving().map(|(least, _)| least.0),
         remedies: verdict
             .remedies
             .iter()
@@ -317,6 +321,9 @@ fn verdict(verdict: &plimsoll_observer::verdict::Verdict) -> Verdict<'_> {
                 how: &remedy.how,
                 effort: remedy.effort.name(),
                 trade_off: &remedy.trade_off,
+                confidence: remedy.effect.confidence(),
+                saving_least_bytes: remedy.effect.bounds().map(|(least, _)| least.0),
+                saving_bytes: remedy.effect.bounds().map(|(_, most)| most.0),
             })
             .collect(),
     }

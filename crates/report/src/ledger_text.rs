@@ -471,17 +471,14 @@ impl<W: Write> Page<'_, W> {
             for row in remedy.how.lines() {
                 writeln!(self.out, "       {}", self.ink(Ink::Green, &printable(row)))?;
             }
+            if let Some((least, most)) = remedy.effect.bounds() {
+                let saves = if least == most { format!("about {most}") } else { format!("{least} to {most}") };
+                writeln!(self.out, "       gives back {saves}")?;
+            }
             if !remedy.trade_off.is_empty() {
                 for row in wrapped(&printable(&remedy.trade_off), width - 7) {
                     writeln!(self.out, "       {}", self.ink(Ink::Dim, &row))?;
                 }
-            }
-        }
-        if let Some((least, most)) = verdict.saving {
-            match least {
-                least if least == most => writeln!(self.out, "    saves about {most}")?,
-                Bytes(0) => writeln!(self.out, "    saves up to {most}")?,
-                least => writeln!(self.out, "    saves {least} to {most}")?,
             }
         }
         if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {

@@ -298,7 +298,6 @@ fn how_the_bytes_of_a_verdict_go() {
             bytes: Bytes::mib(mib),
             summary: format!("{mib} MiB"),
             evidence: vec![],
-            saving: None,
             remedies: vec![],
         };
         let verdicts = [verdict];

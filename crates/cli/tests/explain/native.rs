@@ -51,7 +51,7 @@ fn a_pool_that_was_never_shut_down_is_named() {
     explained.line_is("thread-stacks", fixture.truth("stacks"));
     assert!(explained.verdicts().contains(&"thread-stacks"));
     let evidence = explained.verdict("thread-stacks")["evidence"].to_string();
-    assert!(evidence.contains("300 × leaky-pool"), "{evidence}");
+    assert!(evidence.contains("the largest pool is leaky-pool: 300 threads"), "{evidence}");
 }
 
 #[test]

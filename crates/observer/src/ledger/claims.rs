@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::lines::LineId;
+use super::pools::{ThreadPools, thread_names};
 use super::{Grade, Owner, own};
 use crate::gap::Source;
 use crate::snapshot::{AllocatorKind, ArenaKind, Backing, Snapshot, VmTag, Vma};
@@ -170,11 +171,10 @@ fn hotspot(snapshot: &Snapshot, claims: &mut Claims) {
 /// Stacks by the thread library's own record, else by the mapping that the stack pointer points into, else by shape: a
 /// small inaccessible guard directly below a writable anonymous mapping.
 fn threads(snapshot: &Snapshot, claims: &mut Claims) {
-    let vm_threads = snapshot.hotspot.as_ref().map(|vm| vm.threads_by_tid()).unwrap_or_default();
-    for thread in &snapshot.threads {
-        let java = vm_threads.get(&thread.namespaced_tid);
-        let name = java.map_or(thread.name.as_str(), |java| java.name.as_str());
-        let detail = thread_group(name);
+    let names = thread_names(snapshot);
+    let pools = ThreadPools::of(names.iter().copied());
+    for (thread, name) in snapshot.threads.iter().zip(names) {
+        let detail = pools.pool(name);
         let by_pointer = || {
             let vma = vma_at(&snapshot.vmas, thread.stack_pointer?)?;
             let plausible = vma.writable && !vma.shared && vma.inode == 0 && vma.backing != Backing::Brk;
@@ -346,14 +346,6 @@ fn with_guard(vmas: &[Vma], vma: &Vma) -> AddressRange {
     }
 }
 
-/// Threads of one pool share a name up to its numbers: `lettuce-nioEventLoop-4-1` → `lettuce-nioEventLoop`,
-/// `GC Thread#3` → `GC Thread`.
-pub fn thread_group(name: &str) -> String {
-    let trimmed =
-        name.trim_end_matches(|c: char| c.is_ascii_digit() || matches!(c, '-' | '#' | '_' | '/' | ':' | '.' | ' '));
-    if trimmed.is_empty() { name.to_owned() } else { trimmed.to_owned() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,12 +402,5 @@ mod tests {
             }
         }
         assert!(split > 100 && swallowed > 100, "{split} {swallowed}");
-    }
-
-    #[test]
-    fn thread_groups_lose_their_numbers() {
-        assert_eq!(thread_group("lettuce-nioEventLoop-4-1"), "lettuce-nioEventLoop");
-        assert_eq!(thread_group("GC Thread#3"), "GC Thread");
-        assert_eq!(thread_group("123"), "123");
     }
 }

@@ -18,15 +18,17 @@ mod cgroup;
 mod claims;
 mod lines;
 mod own;
+mod pools;
 mod vm_blocks;
 
 use std::collections::BTreeMap;
 
 pub use baseline::Baseline;
 pub use cgroup::CgroupSum;
-pub use claims::{thread_group, vma_at};
+pub use claims::vma_at;
 pub use lines::{Group, LineId};
 pub use own::of as own_mappings;
+pub use pools::{ThreadPools, thread_names};
 
 use crate::gap::Source;
 use crate::snapshot::{Snapshot, Vma};

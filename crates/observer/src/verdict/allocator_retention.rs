@@ -1,39 +1,38 @@
-//! Free pages kept by one arena: fragmentation, or a burst that is over. The cap on arenas does nothing about it.
+//! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst that is over. Where many thread arenas
+//! share the free pages, `arena_retention` speaks.
 
-use super::arena_retention::spread;
+use super::arena_retention::{burst, cap_in_force, spread};
 use super::case::Case;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Verdict, VerdictId};
 use crate::snapshot::{Arena, ArenaKind};
-use crate::units::Bytes;
+use crate::units::{Bytes, count};
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
+/// An arena that keeps less doesn't count as one of those that hold the free pages.
+const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
-    let main = case.retained(ArenaKind::Main);
-    let threads = if spread(case) { Bytes(0) } else { case.retained(ArenaKind::Thread) };
-    let retained = main + threads;
+    // What thread arenas share among many is arena_retention's.
+    let concerned = |arena: &&Arena| arena.kind == ArenaKind::Main || !spread(case);
+    let arenas: Vec<&Arena> = case.glibc()?.arenas.iter().filter(concerned).collect();
+    let retained: Bytes = arenas.iter().map(|arena| arena.free_resident).sum();
     if !case.matters(retained, PERCENT, FLOOR) {
         return None;
     }
-    let (where_it_is, live, top) = match main >= threads {
-        true => ("the main arena", live_of(case, ArenaKind::Main), top_of(case, ArenaKind::Main)),
-        false => ("one thread arena", live_of(case, ArenaKind::Thread), top_of(case, ArenaKind::Thread)),
-    };
-    let concerned = |arena: &&Arena| arena.kind == ArenaKind::Main || threads > Bytes(0);
-    let concerned: Vec<&Arena> = case.glibc()?.arenas.iter().filter(concerned).collect();
-    let trimmable: Bytes = concerned.iter().map(|arena| arena.trimmable).sum();
-    let at_end: Bytes = concerned.iter().map(|arena| arena.at_end).sum();
-    let scattered = retained - top.min(retained);
-    let mut evidence = vec![format!("{where_it_is} holds {live} live among {retained} free and resident")];
+    let holding: Vec<&Arena> = arenas.iter().copied().filter(|arena| arena.free_resident >= WORTH_AN_ARENA).collect();
+    let where_it_is = where_it_is(&holding);
+    let live: Bytes = holding.iter().map(|arena| arena.live_resident).sum();
+    let top: Bytes = holding.iter().map(|arena| arena.top.min(arena.free_resident)).sum();
+    let mut evidence = vec![format!("{where_it_is}: {retained} free and resident, {live} live")];
     evidence.push(format!(
-        "{scattered} of it lies between live blocks (fragmentation), {} at the end of the heap",
-        retained - scattered
+        "{} of it lies between live blocks (fragmentation), {top} at the ends of heaps",
+        retained - top.min(retained)
     ));
-    evidence.push(format!("{trimmable} of it is whole pages, which a trim gives back"));
-    evidence
-        .push("MALLOC_ARENA_MAX would change nothing here: it limits the number of arenas, and this is one".to_owned());
+    evidence.extend(cap_in_force(case));
+    evidence.push(about_a_cap(&holding));
+    evidence.extend(burst(retained, live));
     let mut remedies = vec![trim(case)];
     if case.is_jvm() {
         remedies.push(periodic_trim());
@@ -45,25 +44,45 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         "fixes the threshold instead of letting it grow; each block above it then costs an mmap and an munmap. It helps \
          where large blocks fragment, not where small ones do",
     ));
-    remedies.push(other_allocator(""));
+    remedies.push(other_allocator());
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
-        severity: Severity::Warning,
+        severity: case.weight(retained),
         bytes: retained,
         summary: format!(
-            "{retained} is free inside glibc's malloc but still resident, nearly all of it in {where_it_is}: {:.0} % of RSS",
+            "{retained} is free inside glibc's malloc but still resident, in {where_it_is}: {:.0} % of RSS",
             retained.percent_of(case.rss())
         ),
         evidence,
-        saving: Some((trimmable, trimmable + at_end)),
         remedies,
     })
 }
 
-fn live_of(case: Case<'_>, kind: ArenaKind) -> Bytes {
-    case.arenas(kind).map(|arena| arena.live).sum()
+/// `the main arena and 3 thread arenas`
+fn where_it_is(holding: &[&Arena]) -> String {
+    let threads = holding.iter().filter(|arena| arena.kind == ArenaKind::Thread).count();
+    let main = holding.len() > threads;
+    let threads = match threads {
+        0 => None,
+        1 => Some("one thread arena".to_owned()),
+        many => Some(format!("{} thread arenas", count(many as u64))),
+    };
+    match (main, threads) {
+        (true, Some(threads)) => format!("the main arena and {threads}"),
+        (false, Some(threads)) => threads,
+        (_, None) => "the main arena".to_owned(),
+    }
 }
 
-fn top_of(case: Case<'_>, kind: ArenaKind) -> Bytes {
-    case.arenas(kind).map(|arena| arena.top.min(arena.free_resident)).sum()
+/// MALLOC_ARENA_MAX limits how many arenas there are, not what one of them keeps.
+fn about_a_cap(holding: &[&Arena]) -> String {
+    match holding {
+        [] | [_] => {
+            "a lower MALLOC_ARENA_MAX would change nothing: it limits the number of arenas, and this is one".to_owned()
+        }
+        few => format!(
+            "a lower MALLOC_ARENA_MAX would change little: it limits the number of arenas, and {} hold this",
+            count(few.len() as u64)
+        ),
+    }
 }

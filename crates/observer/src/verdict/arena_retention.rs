@@ -3,7 +3,7 @@
 
 use super::case::Case;
 use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
-use super::{Severity, Verdict, VerdictId};
+use super::{Verdict, VerdictId};
 use crate::snapshot::{Arena, ArenaKind};
 use crate::units::Bytes;
 
@@ -29,12 +29,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         "{} thread arenas: {retained} resident and free, {live} live, in {holding} arenas that keep more than {WORTH_AN_ARENA}",
         arenas.len()
     )];
-    if let Some(cap) = glibc.arena_cap {
-        let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {} CPUs", cap / 8) };
-        let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
-        let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
-        evidence.push(format!("the arena cap in force is {cap} ({how}){quota}"));
-    }
+    evidence.extend(cap_in_force(case));
     if idle > Bytes(0) {
         evidence.push(format!("{idle} of it in arenas that no thread is attached to"));
     }
@@ -46,6 +41,9 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             "{at_end} of it lies at the ends of arenas, which a trim leaves: that comes back when a block next to it is freed"
         ));
     }
+    if let Some(burst) = burst(retained, live) {
+        evidence.push(burst);
+    }
     let mut remedies = Vec::new();
     if trimmable.percent_of(retained) >= WORTH_SAYING {
         remedies.push(trim(case));
@@ -56,24 +54,20 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let cap_already = glibc.arena_cap_set && glibc.arena_cap.is_some_and(|cap| cap <= 4);
     if !cap_already {
         let cap = if glibc.arena_cap.is_some_and(|cap| cap > 4) { 4 } else { 2 };
-        let mut capped = arena_cap(cap);
-        let kept = retained.scaled(cap.saturating_sub(1), arenas.len() as u64);
-        capped.trade_off = format!("expected to save up to {}; {}", retained - kept, capped.trade_off);
-        remedies.push(capped);
+        remedies.push(arena_cap(cap));
     }
     remedies.extend(fewer_instrumentations(case));
-    remedies.push(other_allocator(""));
+    remedies.push(other_allocator());
     remedies.extend(fewer_threads(case));
     Some(Verdict {
         id: VerdictId::ArenaRetention,
-        severity: Severity::Warning,
+        severity: case.weight(retained),
         bytes: retained,
         summary: format!(
             "{retained} is free inside glibc's thread arenas but still resident: {:.0} % of RSS",
             retained.percent_of(case.rss())
         ),
         evidence,
-        saving: Some((trimmable, trimmable + at_end)),
         remedies,
     })
 }
@@ -84,4 +78,21 @@ pub fn spread(case: Case<'_>) -> bool {
     let holding = free.iter().filter(|free| **free >= WORTH_AN_ARENA).count();
     let largest = free.iter().copied().max().unwrap_or_default();
     holding >= MANY && largest.percent_of(free.iter().copied().sum()) < 60.0
+}
+
+/// The cap on the number of arenas, and where it comes from.
+pub fn cap_in_force(case: Case<'_>) -> Option<String> {
+    let glibc = case.glibc()?;
+    let cap = glibc.arena_cap?;
+    let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {} CPUs", cap / 8) };
+    let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
+    let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
+    Some(format!("the arena cap in force is {cap} ({how}){quota}"))
+}
+
+/// Free memory that is a multiple of the live memory beside it was needed once, and isn't now.
+pub fn burst(retained: Bytes, live: Bytes) -> Option<String> {
+    let once = retained + live;
+    (retained.0 >= live.0.saturating_mul(2))
+        .then(|| format!("these arenas held {once} once, and {live} are live now: a burst has left the rest"))
 }

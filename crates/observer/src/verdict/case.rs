@@ -1,6 +1,9 @@
 //! What the rules ask of a snapshot and its ledger.
 
-use crate::ledger::{Group, Ledger, LineId, Owner, Piece, thread_group};
+use std::collections::BTreeMap;
+
+use super::Severity;
+use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, thread_names};
 use crate::snapshot::{Arena, ArenaKind, Glibc, HotSpot, Snapshot};
 use crate::units::Bytes;
 
@@ -54,17 +57,50 @@ impl<'c> Case<'c> {
         Some((cgroup.limit?, cgroup.working_set()))
     }
 
-    /// Threads by pool, largest first: `("lettuce-nioEventLoop", 48)`.
-    pub fn thread_groups(self) -> Vec<(String, usize)> {
-        let mut groups = std::collections::BTreeMap::<String, usize>::new();
-        let java = self.vm().map(|vm| vm.threads_by_tid()).unwrap_or_default();
-        for thread in &self.snapshot.threads {
-            let named = java.get(&thread.namespaced_tid).map(|java| java.name.as_str());
-            *groups.entry(thread_group(named.unwrap_or(&thread.name))).or_default() += 1;
+    /// How much a warning is due: the bytes alone, their share of RSS, or their share of the limit must be large.
+    pub fn weight(self, bytes: Bytes) -> Severity {
+        let share = bytes.percent_of(self.rss());
+        let of_limit = self.limit().map_or(0.0, |(limit, _)| bytes.percent_of(limit));
+        let large = share >= 30.0 || (share >= 15.0 && bytes >= Bytes::mib(64)) || of_limit >= 10.0;
+        if large { Severity::Warning } else { Severity::Note }
+    }
+
+    /// Pools of threads by the stack that they hold, largest first.
+    pub fn thread_pools(self) -> Vec<ThreadPool> {
+        let names = thread_names(self.snapshot);
+        let known = ThreadPools::of(names.iter().copied());
+        let mut pools = BTreeMap::<String, ThreadPool>::new();
+        for name in names {
+            let name = known.pool(name);
+            let instances = known.instances(&name);
+            let pool = pools.entry(name.clone()).or_insert(ThreadPool { name, threads: 0, instances, stack: Bytes(0) });
+            pool.threads += 1;
         }
-        let mut groups: Vec<_> = groups.into_iter().collect();
-        groups.sort_by(|one, other| other.1.cmp(&one.1).then(one.0.cmp(&other.0)));
-        groups
+        for piece in self.pieces_of(LineId::ThreadStacks) {
+            let Owner::Line(_, name) = &piece.owner else { continue };
+            if let Some(pool) = pools.get_mut(name) {
+                pool.stack += piece.resident;
+            }
+        }
+        let mut pools: Vec<ThreadPool> = pools.into_values().collect();
+        pools.sort_by(|one, other| (other.stack, other.threads, &one.name).cmp(&(one.stack, one.threads, &other.name)));
+        pools
+    }
+
+    /// CPUs that the process may use: the cgroup's quota, or the CPUs that it may run on.
+    pub fn cpus(self) -> Option<u64> {
+        let quota = self.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota).map(|cpus| cpus.ceil() as u64);
+        let allowed = self.snapshot.process.cpus_allowed;
+        let fewest = [quota, allowed].into_iter().flatten().min();
+        fewest.or(Some(self.snapshot.host.cpus_online)).filter(|cpus| *cpus > 0)
+    }
+
+    /// Netty serves its buffers from memory that `-XX:MaxDirectMemorySize` and NIO's own settings don't govern.
+    pub fn has_netty(self) -> bool {
+        let names = thread_names(self.snapshot);
+        ["nioEventLoop", "epollEventLoop", "kqueueEventLoop", "reactor-http"]
+            .iter()
+            .any(|mark| names.iter().any(|name| name.contains(mark)))
     }
 
     pub fn flag(self, name: &str) -> Option<&'c str> {
@@ -76,22 +112,19 @@ impl<'c> Case<'c> {
         let Some(baseline) = &self.snapshot.baseline else {
             let pid = self.pid();
             return format!(
-                "one reading can't tell growth from use: plimsoll explain {pid} --format json > before.json, and later \
-                 plimsoll explain {pid} --baseline before.json"
+                "One reading can't tell growth from use. Run plimsoll explain {pid} --format json > before.json now, \
+                 and plimsoll explain {pid} --baseline before.json later."
             );
         };
-        let minutes = (self.snapshot.time - baseline.time).max(0.0) / 60.0;
+        let ago = ago(self.snapshot.time - baseline.time);
         let then = baseline.resident(line);
         match baseline.change(self.ledger, line) {
             change if Bytes(change.unsigned_abs()).percent_of(then) < 1.0 => {
-                format!("it was {then} {minutes:.1} minutes ago: no growth since the baseline")
+                format!("Unchanged since the baseline, {ago} ago.")
             }
-            change if change < 0 => format!("it was {then} {minutes:.1} minutes ago: less since the baseline"),
             change => {
-                format!(
-                    "it was {then} {minutes:.1} minutes ago: {} more since the baseline",
-                    Bytes(change.unsigned_abs())
-                )
+                let (more, by) = (if change < 0 { "Shrank" } else { "Grew" }, Bytes(change.unsigned_abs()));
+                format!("{more} by {by} since the baseline, {ago} ago (it was {then}).")
             }
         }
     }
@@ -116,5 +149,24 @@ impl<'c> Case<'c> {
 
     pub fn address_space(self) -> Bytes {
         self.snapshot.vmas.iter().map(|vma| vma.range.length()).sum()
+    }
+}
+
+/// Threads whose names differ in numbers only.
+pub struct ThreadPool {
+    pub name: String,
+    pub threads: usize,
+    /// Pools of that name, told apart by an earlier number in the threads' names.
+    pub instances: usize,
+    /// Resident bytes of their stacks.
+    pub stack: Bytes,
+}
+
+/// `40 s`, `12 min`, `3.2 h`.
+fn ago(seconds: f64) -> String {
+    match seconds.max(0.0) {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
     }
 }

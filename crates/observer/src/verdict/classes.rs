@@ -29,7 +29,6 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: resident,
         summary: format!("class metadata holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         evidence,
-        saving: None,
         remedies: vec![
             remedy(
                 Effort::Now,

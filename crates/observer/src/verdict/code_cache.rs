@@ -37,7 +37,6 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             None => format!("compiled code holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         },
         evidence,
-        saving: None,
         remedies: match full {
             Some(_) => vec![remedy(
                 Effort::Restart,

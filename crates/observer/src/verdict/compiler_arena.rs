@@ -22,7 +22,6 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             "compiler arenas are freed at the end of each compilation; what they were stays with the allocator"
                 .to_owned(),
         ],
-        saving: Some((Bytes(0), resident)),
         remedies: vec![
             remedy(
                 Effort::Now,

@@ -2,12 +2,15 @@
 
 use super::case::Case;
 use super::remedies::{fewer_threads, remedy};
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
+use crate::snapshot::DirectBuffers;
 use crate::units::{Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 20.0;
+/// A proposed limit is a multiple of this.
+const STEP: u64 = 64 << 20;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
@@ -27,26 +30,21 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         }
     }
     evidence.push(case.growth(LineId::DirectBuffers));
-    let mut remedies = vec![
-        remedy(
-            Effort::Now,
-            "see whether a collection frees them: then their owners die late, and nothing leaks",
-            format!("jcmd {} GC.run", case.pid()),
-            "a full collection pauses the program",
-        ),
-        remedy(
-            Effort::Restart,
-            "limit them, so that the limit fails with an OutOfMemoryError that names the call, not with a kill",
-            format!("-XX:MaxDirectMemorySize={}m", (resident.0 >> 20).next_power_of_two()),
-            "allocations above it collect first, and then fail",
-        ),
-        remedy(
+    let mut remedies = vec![remedy(
+        Effort::Now,
+        "run a collection: if the buffers go away, nothing leaks and collections are just too rare",
+        format!("jcmd {} GC.run", case.pid()),
+        "a full collection pauses the program",
+    )];
+    remedies.extend(limit(direct, resident));
+    if !case.has_netty() {
+        remedies.push(remedy(
             Effort::Restart,
             "stop NIO from keeping a direct copy of every large heap buffer for each thread",
             "-Djdk.nio.maxCachedBufferSize=262144",
             "larger reads and writes of heap buffers allocate anew each time",
-        ),
-    ];
+        ));
+    }
     remedies.extend(fewer_threads(case));
     Some(Verdict {
         id: VerdictId::DirectBufferGrowth,
@@ -55,7 +53,23 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: resident.max(direct.map(|direct| direct.capacity).unwrap_or_default()),
         summary: format!("direct buffers hold {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         evidence,
-        saving: None,
         remedies,
     })
+}
+
+/// A limit that today's use doesn't reach: twice what java.nio counts, and only where a higher one is in force. Where java.nio counts
+/// less than half of the line, the limit doesn't govern the rest (Netty's memory), and none is proposed.
+fn limit(direct: Option<&DirectBuffers>, resident: Bytes) -> Option<Remedy> {
+    let direct = direct?;
+    let twice = Bytes(direct.capacity.max(resident).0.saturating_mul(2).next_multiple_of(STEP));
+    let governs = direct.capacity.0 >= resident.0 / 2;
+    if !governs || direct.max.is_none_or(|max| twice >= max) {
+        return None;
+    }
+    Some(remedy(
+        Effort::Restart,
+        "limit them: a leak then ends in an OutOfMemoryError that names the call, not in a kill",
+        format!("-XX:MaxDirectMemorySize={}m", twice.0 >> 20),
+        "this is twice today's use. If the program's peak is higher, take twice the peak: an allocation above the limit fails",
+    ))
 }

@@ -29,7 +29,6 @@ pub fn verdict(case: Case<'_>, notes: usize) -> Verdict {
             _ => "no rule warns; the notes are no problem by themselves".to_owned(),
         },
         evidence,
-        saving: None,
         remedies: Vec::new(),
     }
 }

@@ -29,8 +29,39 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     if case.flag("AlwaysPreTouch") == Some("true") {
         evidence.push("AlwaysPreTouch is on: the whole committed heap was touched at start, by request".to_owned());
     }
-    let pid = case.pid();
-    let twice = (needed.0 >> 19).max(64);
+    let uncommits_by_itself = matches!(vm.collector.as_deref(), Some("Z" | "Shenandoah"));
+    let mut remedies = Vec::new();
+    if uncommits_by_itself {
+        remedies.push(remedy(
+            Effort::Restart,
+            "let the collector give memory back sooner, and aim at a smaller heap",
+            uncommit_flags(vm.collector.as_deref(), needed),
+            "the heap grows again with the next peak, which then takes page faults; -Xmx stays the limit",
+        ));
+    } else {
+        remedies.push(remedy(
+            Effort::Now,
+            "collect, and let the collector shrink the heap",
+            format!("jcmd {} GC.run", case.pid()),
+            "a full collection pauses the program; the heap grows again with the next peak",
+        ));
+    }
+    if vm.collector.as_deref() == Some("G1") {
+        remedies.push(remedy(
+            Effort::Restart,
+            "let G1 give memory back when idle",
+            "-XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10",
+            "a concurrent cycle each minute of idleness",
+        ));
+    }
+    if case.flag("AlwaysPreTouch") == Some("true") {
+        remedies.push(remedy(
+            Effort::Restart,
+            "start without touching the whole heap",
+            "-XX:-AlwaysPreTouch",
+            "first use of each page then takes a page fault",
+        ));
+    }
     Some(Verdict {
         id: VerdictId::HeapCommittedUnused,
         severity: Severity::Note,
@@ -40,26 +71,17 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             unused.percent_of(case.rss())
         ),
         evidence,
-        saving: Some((Bytes(0), unused)),
-        remedies: vec![
-            remedy(
-                Effort::Now,
-                "collect, and let the collector shrink the heap",
-                format!("jcmd {pid} GC.run"),
-                "a full collection pauses the program; the heap grows again with the next peak",
-            ),
-            remedy(
-                Effort::Restart,
-                "let G1 give memory back when idle",
-                "-XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10",
-                "a concurrent cycle each minute of idleness",
-            ),
-            remedy(
-                Effort::Restart,
-                "start small and grow: no large -Xms, no AlwaysPreTouch; then cap",
-                format!("-Xms{}m -Xmx{}m", (twice / 2).max(32), twice),
-                "a cap below what peaks need ends in OutOfMemoryError: take it from the peak, not from now",
-            ),
-        ],
+        remedies,
     })
+}
+
+/// ZUncommitDelay and ShenandoahUncommitDelay are in seconds and in milliseconds (300 s and 5 min by default).
+fn uncommit_flags(collector: Option<&str>, needed: Bytes) -> String {
+    let target = Bytes(needed.0 / 2 * 3).max(Bytes::mib(64)).0.div_ceil(1 << 20);
+    match collector {
+        Some("Z") => format!("-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize={target}m"),
+        _ => format!(
+            "-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=60000 -XX:ShenandoahGuaranteedGCInterval=60000 -XX:SoftMaxHeapSize={target}m"
+        ),
+    }
 }

@@ -46,12 +46,15 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             ),
         ),
     };
-    let mut remedies = vec![remedy(
-        Effort::Now,
-        "let programs ask for huge pages instead of giving them to all (on the host; for new pages)",
-        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
-        "programs that gained by them and don't ask lose some speed",
-    )];
+    let mut remedies = Vec::new();
+    if case.snapshot.host.thp == Thp::Always {
+        remedies.push(remedy(
+            Effort::Now,
+            "let programs ask for huge pages instead of giving them to all (on the host; for new pages)",
+            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+            "programs that gained by them and don't ask lose some speed",
+        ));
+    }
     if case.is_jvm() && stacks {
         remedies.push(remedy(
             Effort::Restart,
@@ -60,13 +63,5 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             "JDK 21 and later do that by themselves (THPStackMitigation)",
         ));
     }
-    Some(Verdict {
-        id: VerdictId::HugePages,
-        severity,
-        bytes,
-        summary,
-        evidence,
-        saving: stacks.then_some((Bytes(0), in_stacks)),
-        remedies,
-    })
+    Some(Verdict { id: VerdictId::HugePages, severity, bytes, summary, evidence, remedies })
 }

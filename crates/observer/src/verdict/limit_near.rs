@@ -46,12 +46,12 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let mib = with_room.0.div_ceil(1 << 20);
     let mut remedies = vec![];
     if let Some(max) = max_heap.filter(|_| too_low.is_some()) {
-        let fits = (Bytes(limit.0 / 100 * 95) - native).0 >> 20;
-        if fits >= 32 {
+        let fits = Bytes(limit.0 / 100 * 95) - native;
+        if fits >= smallest_cap(case) && native <= Bytes(limit.0 / 2) {
             remedies.push(remedy(
                 Effort::Restart,
-                format!("cap the Java heap at what is left (now {max})"),
-                format!("-Xmx{fits}m"),
+                format!("cap the Java heap at what native memory leaves (now {max})"),
+                format!("-Xmx{}m", fits.0 >> 20),
                 "more frequent collections, and OutOfMemoryError where the program needs more",
             ));
         }
@@ -75,13 +75,20 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         summary: match too_low {
             Some(needed) if near < NEAR => {
                 format!(
-                    "the limit is too low for the flags: the heap may grow until {needed} are needed, and {limit} is the limit"
+                    "the limit is too low for the flags: a full heap plus today's native memory needs {needed}; the limit is {limit}"
                 )
             }
             _ => format!("{near:.0} % of the limit is in use: {} are left", limit - counted),
         },
         evidence,
-        saving: None,
         remedies,
     })
+}
+
+/// No cap on the Java heap below half as much again as its objects take now, or below what it has committed: peaks have needed that.
+/// Where native memory has most of the limit, the heap isn't the cause, and no cap is proposed.
+fn smallest_cap(case: Case<'_>) -> Bytes {
+    let Some(heap) = case.vm().and_then(|vm| vm.java_heap.as_ref()) else { return Bytes(u64::MAX) };
+    let objects = heap.live_after_gc.unwrap_or(heap.occupied).max(heap.occupied);
+    Bytes(objects.0 / 2 * 3).max(heap.committed).max(Bytes::mib(32))
 }

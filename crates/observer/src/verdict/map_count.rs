@@ -46,7 +46,6 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             count(limit)
         ),
         evidence,
-        saving: None,
         remedies: vec![
             remedy(
                 Effort::Now,

@@ -41,7 +41,6 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             resident.percent_of(case.rss())
         ),
         evidence,
-        saving: None,
         remedies: vec![remedy(
             Effort::Now,
             "judge the process by its anonymous memory, and a container by its working set",

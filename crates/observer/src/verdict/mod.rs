@@ -104,6 +104,39 @@ pub struct Remedy {
     pub how: String,
     pub effort: Effort,
     pub trade_off: String,
+    pub effect: Effect,
+}
+
+/// Resident bytes that a remedy is expected to give back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// It depends on the program in a way that no fact of the snapshot tells. No figure is shown.
+    #[default]
+    Unknown,
+    /// Computed from the snapshot by the mechanism that the remedy uses: at least, at most.
+    Modelled(Bytes, Bytes),
+}
+
+impl Effect {
+    pub const fn confidence(self) -> &'static str {
+        match self {
+            Effect::Unknown => "unknown",
+            Effect::Modelled(..) => "modelled",
+        }
+    }
+
+    pub const fn bounds(self) -> Option<(Bytes, Bytes)> {
+        match self {
+            Effect::Unknown => None,
+            Effect::Modelled(least, most) => Some((least, most)),
+        }
+    }
+}
+
+impl Remedy {
+    pub fn saves(self, least: Bytes, most: Bytes) -> Remedy {
+        Remedy { effect: Effect::Modelled(least, most.max(least)), ..self }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,10 +149,15 @@ pub struct Verdict {
     pub summary: String,
     /// The numbers it rests on.
     pub evidence: Vec<String>,
-    /// What the best remedy is expected to save: at least, at most.
-    pub saving: Option<(Bytes, Bytes)>,
-    /// In order of effort.
+    /// In order of effort; among equals the largest expected saving first.
     pub remedies: Vec<Remedy>,
+}
+
+impl Verdict {
+    /// What the best remedy with a known effect is expected to save: at least, at most.
+    pub fn saving(&self) -> Option<(Bytes, Bytes)> {
+        self.remedies.iter().filter_map(|remedy| remedy.effect.bounds()).max()
+    }
 }
 
 type Rule = fn(Case<'_>) -> Option<Verdict>;
@@ -145,7 +183,8 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     let case = Case { snapshot, ledger };
     let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(case)).collect();
     for verdict in &mut verdicts {
-        verdict.remedies.sort_by_key(|remedy| remedy.effort);
+        let expected = |remedy: &Remedy| remedy.effect.bounds().map(|(least, _)| least).unwrap_or_default();
+        verdict.remedies.sort_by_key(|remedy| (remedy.effort, std::cmp::Reverse(expected(remedy))));
     }
     if !snapshot.smaps_refused && verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
         verdicts.push(healthy::verdict(case, verdicts.len()));

@@ -44,7 +44,6 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             live.percent_of(case.rss())
         ),
         evidence,
-        saving: None,
         remedies: vec![
             remedy(
                 Effort::Now,

@@ -1,30 +1,36 @@
 //! Remedies that several rules offer. Each `how` can be pasted as it stands.
 
 use super::case::Case;
-use super::{Effort, Remedy};
-use crate::units::count;
+use super::{Effect, Effort, Remedy};
+use crate::snapshot::Arena;
+use crate::units::{Bytes, count};
 
 pub fn remedy(effort: Effort, what: impl Into<String>, how: impl Into<String>, trade_off: impl Into<String>) -> Remedy {
-    Remedy { what: what.into(), how: how.into(), effort, trade_off: trade_off.into() }
+    Remedy { what: what.into(), how: how.into(), effort, trade_off: trade_off.into(), effect: Effect::Unknown }
 }
 
-/// Frees what is free, once.
+/// Frees what is free in all arenas, once. It gives back the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
+/// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it is in the upper bound alone.
 pub fn trim(case: Case<'_>) -> Remedy {
     let pid = case.pid();
-    if case.is_jvm() {
-        return remedy(
+    let sum = |of: fn(&Arena) -> Bytes| case.glibc().into_iter().flat_map(|glibc| &glibc.arenas).map(of).sum();
+    let (pages, ends): (Bytes, Bytes) = (sum(|arena| arena.trimmable), sum(|arena| arena.at_end));
+    let trim = if case.is_jvm() {
+        remedy(
             Effort::Now,
             "give the free pages back now",
             format!("jcmd {pid} System.trim_native_heap"),
             "holds each arena's lock while it is trimmed; the memory comes back with the next burst",
-        );
-    }
-    remedy(
-        Effort::Now,
-        "give the free pages back now",
-        format!("gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'"),
-        "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica",
-    )
+        )
+    } else {
+        remedy(
+            Effort::Now,
+            "give the free pages back now",
+            format!("gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'"),
+            "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica",
+        )
+    };
+    trim.saves(pages, pages + ends)
 }
 
 /// HotSpot trims by itself from 17.0.9, 21.0.1 and 22 on.
@@ -48,55 +54,79 @@ pub fn arena_cap(cap: u64) -> Remedy {
     )
 }
 
-pub fn other_allocator(saves: &str) -> Remedy {
+/// Without `background_thread` an idle jemalloc returns nothing: it purges only while the program calls it.
+pub fn other_allocator() -> Remedy {
     remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
-        "RUN apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2",
-        format!("another allocator's footprint at peak may be higher; measure with your load{saves}"),
+        "RUN apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2\nENV MALLOC_CONF=background_thread:true",
+        "its footprint at peak may be higher: measure with your load",
     )
 }
 
-/// Pools of threads that exist several times over.
+/// Pools of threads that exist several times over, or are larger than the CPUs that the process may use.
 pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
-    const POOLS: [(&str, &str, &str); 4] = [
-        (
-            "lettuce",
-            "share one ClientResources among all Redis clients",
-            "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
-        ),
-        (
-            "EventLoop",
-            "size Netty's event loops by the quota, not by the host",
-            "-Dio.netty.eventLoopThreads=4 -Dio.netty.allocator.numDirectArenas=4 -Dio.netty.allocator.numHeapArenas=4",
-        ),
-        (
-            "reactor-",
-            "size Reactor's loops by the quota, not by the host",
-            "-Dreactor.netty.ioWorkerCount=4 -Dio.netty.allocator.numDirectArenas=4",
-        ),
-        (
-            "ForkJoinPool",
-            "size the common pool by the quota",
-            "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
-        ),
+    /// What the thread's name begins with, as far as the kernel keeps it (15 bytes), what to do, and how.
+    struct Known {
+        mark: &'static str,
+        /// One instance is right, several are too many.
+        shared: bool,
+        what: &'static str,
+        how: &'static str,
+    }
+    const POOLS: [Known; 4] = [
+        Known {
+            mark: "lettuce-",
+            shared: true,
+            what: "share one ClientResources among all Redis clients",
+            how: "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
+        },
+        Known {
+            mark: "EventLoop",
+            shared: false,
+            what: "size Netty's event loops by the quota, not by the host",
+            how: "-Dio.netty.eventLoopThreads=4 -Dio.netty.allocator.numDirectArenas=4 -Dio.netty.allocator.numHeapArenas=4",
+        },
+        Known {
+            mark: "reactor-",
+            shared: false,
+            what: "size Reactor's loops by the quota, not by the host",
+            how: "-Dreactor.netty.ioWorkerCount=4 -Dio.netty.allocator.numDirectArenas=4",
+        },
+        Known {
+            mark: "ForkJoinPool",
+            shared: false,
+            what: "size the common pool by the quota",
+            how: "-Djava.util.concurrent.ForkJoinPool.common.parallelism=4",
+        },
     ];
-    let groups = case.thread_groups();
-    let (name, number, what, how) = groups.iter().filter(|(_, number)| *number >= 8).find_map(|(name, number)| {
-        // Thread names of the kernel end after 15 bytes.
-        let known = POOLS.iter().find(|(mark, _, _)| name.contains(&mark[..mark.len().min(8)]))?;
-        Some((name, number, known.1, known.2))
-    })?;
-    Some(remedy(Effort::Code, format!("{what} ({} × {name})", count(*number as u64)), how, ""))
+    let cpus = case.cpus().unwrap_or(u64::MAX);
+    case.thread_pools().iter().filter(|pool| pool.threads >= 8).find_map(|pool| {
+        let known = POOLS.iter().find(|known| {
+            let too_many = match known.shared {
+                true => pool.instances > 1,
+                // Netty and Reactor make 2 × CPUs by themselves; that many in each instance are no surprise.
+                false => (pool.threads / pool.instances.max(1)) as u64 > cpus.saturating_mul(2),
+            };
+            pool.name.contains(known.mark) && too_many
+        })?;
+        let (what, threads) = (known.what, count(pool.threads as u64));
+        let found = match pool.instances {
+            0 | 1 => format!("{threads} × {}", pool.name),
+            many => format!("{threads} × {} in {} instances", pool.name, count(many as u64)),
+        };
+        Some(remedy(Effort::Code, format!("{what} ({found})"), known.how, ""))
+    })
 }
 
+/// No switch that turns off all instrumentations: which of them a program needs isn't known from outside.
 pub fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
     case.started_with("opentelemetry").then(|| {
         remedy(
             Effort::Restart,
-            "switch off what the OpenTelemetry agent need not instrument",
-            "-Dotel.instrumentation.common.default-enabled=false -Dotel.instrumentation.servlet.enabled=true",
-            "spans of the instrumentations that are switched off are lost",
+            "switch off each instrumentation of the OpenTelemetry agent that nobody looks at",
+            "-Dotel.instrumentation.NAME.enabled=false",
+            "spans of NAME are lost. Names: opentelemetry.io, 'suppressing specific agent instrumentation'",
         )
     })
 }

@@ -170,3 +170,154 @@ fn every_rule_s_page_exists() {
         assert!(docs.join(format!("{}.md", id.id())).exists(), "{}", id.id());
     }
 }
+
+fn verdict_of(snapshot: &Snapshot, id: VerdictId) -> Verdict {
+    let found = judge(snapshot, &Ledger::of(snapshot)).into_iter().find(|verdict| verdict.id == id);
+    found.unwrap_or_else(|| panic!("no {}: {:?}", id.id(), ids(snapshot)))
+}
+
+/// A service after a burst under a cap of 4, as it was seen: 86, 77, 72 and 69 MiB in the main arena and three others.
+#[test]
+fn retention_under_a_low_cap_names_all_arenas_and_the_cap() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(86), mib(77), mib(72), mib(69)], mib(3));
+    if let Some(glibc) = &mut snapshot.glibc {
+        (glibc.arena_cap, glibc.arena_cap_set) = (Some(4), true);
+    }
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert_eq!(verdict.bytes, mib(304));
+    assert!(verdict.summary.contains("in the main arena and 3 thread arenas"), "{}", verdict.summary);
+    let evidence = verdict.evidence.join("\n");
+    assert!(evidence.contains("the arena cap in force is 4 (set)"), "{evidence}");
+    assert!(evidence.contains("a burst has left the rest") && !evidence.contains("this is one"), "{evidence}");
+}
+
+/// A healthy server keeps some 10 % of its RSS free inside malloc.
+#[test]
+fn a_little_retention_is_a_note() {
+    let mib = Bytes::mib;
+    let snapshot = with_arenas(&[mib(31), mib(0), mib(0)], mib(70));
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert_eq!(verdict.severity, Severity::Note);
+    assert!(ids(&snapshot).contains(&"healthy"));
+    // The same bytes are a warning where a limit is near to them.
+    let tight = Snapshot { limit_asked: Some(mib(280)), ..snapshot };
+    assert_eq!(verdict_of(&tight, VerdictId::AllocatorRetention).severity, Severity::Warning);
+}
+
+#[test]
+fn a_trim_gives_back_pages_of_every_arena() {
+    let mib = Bytes::mib;
+    let snapshot = with_arenas(&[mib(10), mib(20), mib(20), mib(20), mib(20)], mib(1));
+    let verdict = verdict_of(&snapshot, VerdictId::ArenaRetention);
+    assert_eq!(verdict.bytes, mib(80));
+    assert_eq!(verdict.remedies[0].effect, Effect::Modelled(mib(90), mib(90)));
+    let known = verdict.remedies.iter().filter(|remedy| remedy.effect != Effect::Unknown).count();
+    assert_eq!(known, 1, "no figure for a cap or another allocator: {:?}", verdict.remedies);
+}
+
+/// Each thread with that much of stack, under names that `name` gives.
+fn with_threads(number: u32, stack: Bytes, name: impl Fn(u32) -> String) -> Snapshot {
+    let mut snapshot = with_anonymous(&vec![stack; number as usize]);
+    for (index, vma) in (0..).zip(&snapshot.vmas) {
+        let (tid, name) = (index + 1, name(index));
+        snapshot.threads.push(Thread { tid, namespaced_tid: tid, name, stack: Some(vma.range), ..Thread::default() });
+    }
+    snapshot
+}
+
+#[test]
+fn an_executor_for_each_task_is_one_pool_of_many_instances() {
+    let name = |index: u32| match index {
+        0 | 1 => format!("GC Thread#{index}"),
+        _ => format!("pool-{}-thread-1", index - 1),
+    };
+    let snapshot = Snapshot { hotspot: Some(HotSpot::default()), ..with_threads(602, Bytes::kib(87), name) };
+    let verdict = verdict_of(&snapshot, VerdictId::ThreadStacks);
+    let evidence = verdict.evidence.join("\n");
+    assert!(
+        evidence.contains("the largest pool is pool-N-thread: 600 threads in 600 instances, 51.0 MiB"),
+        "{evidence}"
+    );
+    assert!(verdict.remedies.iter().any(|remedy| remedy.what.contains("share one pool")), "{:?}", verdict.remedies);
+    assert!(
+        verdict.remedies.iter().any(|remedy| remedy.how.contains("'pool-[0-9]*-thread'")),
+        "{:?}",
+        verdict.remedies
+    );
+}
+
+#[test]
+fn one_client_resources_is_not_told_to_be_shared() {
+    let lettuce = |instances: u32| {
+        move |index: u32| format!("lettuce-nioEventLoop-{}-{}", 4 + index % instances, 1 + index / instances)
+    };
+    let shared = |instances| {
+        let verdict = verdict_of(&with_threads(96, Bytes::mib(1), lettuce(instances)), VerdictId::ThreadStacks);
+        verdict.remedies.iter().any(|remedy| remedy.what.contains("share one ClientResources"))
+    };
+    assert!(shared(12));
+    assert!(!shared(1));
+}
+
+/// A JVM whose line of direct buffers has that much, of which java.nio counts `counted`.
+fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
+    let mut snapshot = with_anonymous(&[Bytes::mib(64), resident]);
+    let range = snapshot.vmas[1].range;
+    let region = VmRegion { range, tag: VmTag::Other("Other".into()), committed: vec![range] };
+    let direct = crate::snapshot::DirectBuffers { count: Some(9), capacity: counted, max: Some(max) };
+    snapshot.hotspot = Some(HotSpot { regions: vec![region], direct_buffers: Some(direct), ..HotSpot::default() });
+    snapshot
+}
+
+#[test]
+fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
+    let mib = Bytes::mib;
+    let limit = |snapshot: &Snapshot| {
+        let verdict = verdict_of(snapshot, VerdictId::DirectBufferGrowth);
+        let how = verdict.remedies.iter().find_map(|remedy| remedy.how.strip_prefix("-XX:MaxDirectMemorySize="));
+        how.map(|text| text.trim_end_matches('m').parse::<u64>().expect("MiB"))
+    };
+    assert_eq!(limit(&with_direct(mib(65), mib(65), mib(4096))), Some(192));
+    let mut proposed = 0;
+    for held in [33, 65, 100, 128, 300, 777] {
+        for in_force in [64, 256, 768, 1024, 8192] {
+            let Some(most) = limit(&with_direct(mib(held), mib(held), mib(in_force))) else { continue };
+            assert!(most >= 2 * held && most < in_force, "{held} held, {in_force} in force: {most}");
+            proposed += 1;
+        }
+    }
+    assert!(proposed >= 6, "{proposed}");
+    // Netty's memory: java.nio doesn't count it, and the limit doesn't govern it.
+    assert_eq!(limit(&with_direct(mib(300), mib(1), mib(4096))), None);
+}
+
+#[test]
+fn a_cap_of_the_heap_leaves_what_it_has_needed() {
+    let mib = Bytes::mib;
+    let cap = |committed: Bytes, occupied: Bytes, native: Bytes| {
+        let mut snapshot = with_anonymous(&[native]);
+        snapshot.limit_asked = Some(mib(400));
+        let heap = JavaHeap { max: Some(mib(395)), occupied, committed, ..JavaHeap::default() };
+        snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
+        let verdict = verdict_of(&snapshot, VerdictId::LimitNear);
+        verdict.remedies.iter().any(|remedy| remedy.how.starts_with("-Xmx"))
+    };
+    assert!(cap(mib(100), mib(60), mib(100)));
+    assert!(!cap(mib(300), mib(60), mib(100)), "300 MiB are committed, 280 would be left");
+    assert!(!cap(mib(100), mib(250), mib(100)), "objects take 250");
+    assert!(!cap(mib(80), mib(60), mib(240)), "native memory has most of the limit");
+}
+
+#[test]
+fn a_host_on_madvise_is_not_told_to_go_there() {
+    for (thp, told) in [(crate::snapshot::Thp::Always, true), (crate::snapshot::Thp::Madvise, false)] {
+        let mut snapshot = with_anonymous(&[Bytes::mib(2); 40]);
+        snapshot.host.thp = thp;
+        for vma in &mut snapshot.vmas {
+            vma.anon_huge = Bytes::mib(2);
+        }
+        let verdict = verdict_of(&snapshot, VerdictId::HugePages);
+        assert_eq!(verdict.remedies.iter().any(|remedy| remedy.how.contains("echo madvise")), told);
+    }
+}

@@ -1,6 +1,6 @@
 //! Threads: what their stacks hold, and which pool multiplies. The reservation of a stack costs nothing; its touched pages do.
 
-use super::case::Case;
+use super::case::{Case, ThreadPool};
 use super::remedies::{fewer_threads, remedy};
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
@@ -15,7 +15,7 @@ const KERNEL_STACK: Bytes = Bytes::kib(16);
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let stacks = case.ledger.line(LineId::ThreadStacks)?;
     let threads = case.snapshot.threads.len();
-    let (pool, number) = case.thread_groups().into_iter().next()?;
+    let pool = case.thread_pools().into_iter().next()?;
     if threads < MANY || !case.matters(stacks.resident, PERCENT, Bytes::mib(1)) {
         return None;
     }
@@ -28,7 +28,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             counted(threads as u64, "thread"),
             stacks.reserved
         ),
-        format!("the largest pool is {} × {pool}", count(number as u64)),
+        largest_pool(&pool),
         format!(
             "besides RSS, the kernel holds about {} for them ({KERNEL_STACK} each)",
             KERNEL_STACK.scaled(threads as u64, 1)
@@ -39,14 +39,17 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let mut remedies = Vec::new();
     if case.is_jvm() {
-        let how = format!("jcmd {} Thread.print | grep -c '{}'", case.pid(), pool.replace('\'', "."));
+        let how = format!("jcmd {} Thread.print | grep -c '{}'", case.pid(), grep_pattern(&pool.name));
         remedies.push(remedy(Effort::Now, "see who starts them", how, ""));
     } else {
         let how = format!("ps -T -p {} -o comm= | sort | uniq -c | sort -rn | head", case.pid());
         remedies.push(remedy(Effort::Now, "see who they are", how, ""));
     }
     remedies.push(fewer_threads(case).unwrap_or_else(|| {
-        let what = format!("bound the pool that makes {pool}, and shut it down where it is made per task");
+        let what = match pool.instances {
+            0 | 1 => format!("bound the pool {}", pool.name),
+            many => format!("share one pool in place of {} instances of {}", count(many as u64), pool.name),
+        };
         let how = if case.is_jvm() {
             "try (var executor = Executors.newFixedThreadPool(8)) { … }   // one for all, closed at the end"
         } else {
@@ -65,7 +68,28 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             stacks.resident.percent_of(case.rss())
         ),
         evidence,
-        saving: Some((Bytes(0), each.scaled(number as u64, 1))),
         remedies,
     })
+}
+
+fn largest_pool(pool: &ThreadPool) -> String {
+    let threads = counted(pool.threads as u64, "thread");
+    let instances = match pool.instances {
+        0 | 1 => String::new(),
+        many => format!(" in {} instances", count(many as u64)),
+    };
+    format!("the largest pool is {}: {threads}{instances}, {} of stack resident", pool.name, pool.stack)
+}
+
+/// The pool's name as grep matches it in a thread's: every number may stand where the name has `N`.
+fn grep_pattern(pool: &str) -> String {
+    let quoted = pool.replace('\'', ".");
+    let words: Vec<&str> = quoted.split_inclusive(['-', '#', '_', '/', ':', '.', ' ']).collect();
+    words
+        .iter()
+        .map(|word| match word.strip_prefix('N') {
+            Some(rest) if rest.len() <= 1 => format!("[0-9]*{rest}"),
+            _ => (*word).to_owned(),
+        })
+        .collect()
 }

@@ -309,7 +309,7 @@ impl Instant<'_> {
         if self.ledger.is_some() && (is_other() || moved()) {
             told.verdicts = verdicts;
             for verdict in self.verdicts {
-                let (least, most) = verdict.saving.unwrap_or_default();
+                let (least, most) = verdict.saving().unwrap_or_default();
                 e::Verdict {
                     verdict: verdict.id.id(),
                     severity: verdict.severity.name(),

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use plimsoll_observer::source::segment::{Segment, read};
 use plimsoll_segment::{FrameKind, frame_flags};
-use stage::{Scratch, jdk, jre_21, must, repository, say};
+use stage::{Scratch, is_full, jdk, jre_21, must, repository, say};
 
 /// A program that runs Java, and its version.
 struct Vm {
@@ -29,7 +29,9 @@ fn compiler() -> PathBuf {
 fn vms() -> Vec<Vm> {
     let installed = [17, 25].into_iter().filter_map(|major| Some(Vm { java: jdk(major)?.join("bin/java"), major }));
     let mut all: Vec<Vm> = installed.collect();
-    all.push(Vm { java: jre_21().join("bin/java"), major: 21 });
+    if is_full() {
+        all.push(Vm { java: jre_21().join("bin/java"), major: 21 });
+    }
     all
 }
 

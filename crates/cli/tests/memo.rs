@@ -138,8 +138,13 @@ fn objects_that_libc_loads() {
     assert_eq!(counter(&reports[0], "stack_truncated"), 0, "walks by another object's tables");
 }
 
+/// Both modes in test-full; in `make test` the one that remembers deeper stacks.
+fn sites_of_this_tier() -> &'static [&'static str] {
+    if std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full") { &SITES } else { &["exact"] }
+}
+
 #[test]
-fn real_programs() {
+fn a_cpp_compiler() {
     let dir = scratch("real");
     let source = dir.join("words.cc");
     let text = "#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n\
@@ -148,38 +153,48 @@ fn real_programs() {
     fs::write(&source, text).expect("source");
     let object = dir.join("words.o");
     let (source, object) = (source.to_str().expect("path"), object.to_str().expect("path"));
-    for sites in SITES {
+    for sites in sites_of_this_tier() {
         let (_, reports) = tracked("compiler", sites, true, &["g++", "-O1", "-c", source, "-o", object]);
         assert!(reports.len() >= 3, "g++, cc1plus, as");
         agrees(&format!("g++ {sites}"), &reports, 200_000);
     }
+}
 
+#[test]
+fn python() {
     let python = "import json, threading, re, decimal, collections\n\
                   def work():\n  texts = [json.dumps({str(i): list(range(i % 50))}) for i in range(3000)]\n  \
                   [json.loads(t) for t in texts]\n  re.findall('a.b', 'axb' * 1000)\n\
                   threads = [threading.Thread(target=work) for _ in range(3)]\n\
                   [t.start() for t in threads]\n[t.join() for t in threads]\n";
-    for sites in SITES {
+    for sites in sites_of_this_tier() {
         let (_, reports) = tracked("python", sites, true, &["/usr/bin/python3", "-c", python]);
         agrees(&format!("python3 {sites}"), &reports, 20_000);
     }
+}
 
+#[test]
+fn node() {
     let node = "const z = require('zlib'); let kept = [];\n\
                 function leaf(n) { kept.push(Buffer.allocUnsafeSlow(n)); }\n\
                 function way(n, d) { if (d > 0) way(n, d - 1); else leaf(n); }\n\
                 for (let i = 0; i < 30000; i++) {\n  way(5000 + i % 7, i % 5); if (i % 100 === 0) kept = [];\n  \
                 if (i % 500 === 0) z.deflateSync(Buffer.alloc(5000));\n}\n";
-    for sites in SITES {
+    for sites in sites_of_this_tier() {
         let (_, reports) = tracked("node", sites, true, &["node", "-e", node]);
         agrees(&format!("node {sites}"), &reports, 20_000);
     }
+}
 
+#[test]
+fn javac() {
+    let dir = scratch("javac");
     if Command::new("javac").arg("-version").output().is_ok_and(|o| o.status.success()) {
         let java = dir.join("Hello.java");
         fs::write(&java, "class Hello { public static void main(String[] a) { System.out.println(a.length); } }\n")
             .expect("source");
         let (dir, java) = (dir.to_str().expect("path"), java.to_str().expect("path"));
-        for sites in SITES {
+        for sites in sites_of_this_tier() {
             let (_, reports) = tracked("javac", sites, true, &["javac", "-d", dir, java]);
             agrees(&format!("javac {sites}"), &reports, 10_000);
         }

@@ -26,7 +26,8 @@ fn jdks() -> Vec<Jdk> {
         .into_iter()
         .filter_map(|home| Some(Jdk { major: major(&home)?, home: home.canonicalize().ok()? }))
         .collect();
-    jdks.retain(|jdk| jdk.major >= 17);
+    let is_full = std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full");
+    jdks.retain(|jdk| if is_full { jdk.major >= 17 } else { [17, 25].contains(&jdk.major) });
     jdks.sort_by_key(|jdk| (jdk.major, jdk.home.clone()));
     jdks.dedup_by_key(|jdk| jdk.major);
     assert!(!jdks.is_empty(), "a JDK from 17 on under /usr/lib/jvm or JAVA_HOME");

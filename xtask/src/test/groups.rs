@@ -129,7 +129,12 @@ pub const GROUPS: &[Group] = &[
         "categories beside HotSpot's own tags",
         Tests(&["observer/rules_compile", "observer/rules_hotspot"]),
     ),
-    group("program", Test, "verbs, options, messages", Tests(&["cli/run", "cli/sentences", "cli/retention"])),
+    group(
+        "program",
+        Test,
+        "verbs, options, messages",
+        Tests(&["cli/run", "cli/sentences", "cli/retention", "report/profile::go_tool_pprof_opens_it"]),
+    ),
     group("situations", Test, "one small program for each situation", Tests(&["cli/situations"])),
     group(
         "allocators",

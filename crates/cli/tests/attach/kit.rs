@@ -34,7 +34,8 @@ pub struct Jdk {
     kit: PathBuf,
 }
 
-/// Of the JDKs from 17 on under /usr/lib/jvm and JAVA_HOME one for each major version, and 21. Oldest first.
+/// Of the JDKs from 17 on under /usr/lib/jvm and JAVA_HOME one for each major version, and 21; of these the ones of this
+/// tier. Oldest first.
 pub fn jdks() -> &'static [Jdk] {
     static JDKS: OnceLock<Vec<Jdk>> = OnceLock::new();
     JDKS.get_or_init(|| {
@@ -46,11 +47,12 @@ pub fn jdks() -> &'static [Jdk] {
         jdks.sort_by_key(|jdk| jdk.major);
         jdks.dedup_by_key(|jdk| jdk.major);
         let oldest = jdks.first().expect("a JDK from 17 on under /usr/lib/jvm or JAVA_HOME").kit.clone();
-        if jdks.iter().all(|jdk| jdk.major != 21) {
+        if stage::is_full() && jdks.iter().all(|jdk| jdk.major != 21) {
             assert!(major(&oldest) < Some(21), "no JDK that compiles for 21");
             jdks.push(Jdk { home: stage::jre_21(), major: 21, kit: oldest });
             jdks.sort_by_key(|jdk| jdk.major);
         }
+        jdks.retain(|jdk| stage::in_this_tier(jdk.major));
         jdks
     })
 }
@@ -220,6 +222,27 @@ impl Java {
     pub fn mappings(&self) -> String {
         fs::read_to_string(format!("/proc/{}/maps", self.id)).expect("maps")
     }
+
+    pub fn is_untouched(&self) -> bool {
+        !self.mappings().lines().any(is_trackers)
+    }
+}
+
+/// Whether a line of /proc/PID/maps is the tracker's: its library, a segment, or memory that it named. The file's own name tells:
+/// a clone in a folder called plimsoll has that word in the path of everything below it.
+pub fn is_trackers(line: &str) -> bool {
+    let name = line.rsplit('/').next().unwrap_or(line).trim_end_matches(" (deleted)");
+    name.starts_with("libplimsoll-") || name.ends_with(".seg") || name.contains("[anon:plimsoll")
+}
+
+#[test]
+fn the_trackers_mappings_are_known_by_their_own_names() {
+    let is = |what: &str| is_trackers(&format!("7f00-7f01 r--p 00000000 00:1f 7   {what}"));
+    let trackers = ["/a b/libplimsoll-0a1b.so", "/tmp/plimsoll-0/12-34.seg", "/tmp/x.seg (deleted)"];
+    assert!(trackers.into_iter().all(is) && is("[anon:plimsoll]"));
+    assert!(
+        !["/src/plimsoll/target/jdk/lib/libjava.so", "/libplimsoll-1/librounds.so", "[heap]", ""].into_iter().any(is)
+    );
 }
 
 impl Drop for Java {

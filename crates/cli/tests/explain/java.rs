@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use crate::fixture::{Explained, Fixture, explain, is_root, root, run, scratch, skip};
 use crate::jdks::{Jdk, javac, jdks};
+use crate::stage::mounting;
 
 const MIB: u64 = 1 << 20;
 
@@ -127,8 +128,8 @@ fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
                 Some(pid) => command.args([&format!("--mount=/proc/{pid}/ns/mnt"), "unshare", "--pid"]),
                 None => command.args(["--mount", "--pid"]),
             };
-            let own_tmp = if first.is_some() { "" } else { "mount -t tmpfs none /tmp; " };
-            command.args(["--fork", "--kill-child", "sh", "-c", &format!("{own_tmp}exec \"$@\""), "sh"]);
+            let own_tmp = if first.is_some() { "" } else { "mount -t tmpfs none /tmp" };
+            command.args(["--fork", "--kill-child"]).args(mounting(own_tmp));
             command.arg(jdk.home.join("bin/java")).args(["-XX:-UsePerfData", heap, "-cp"]).arg(classes());
             let fixture = Fixture::run(command.arg("HeapFull"));
             let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", fixture.pid())).unwrap();

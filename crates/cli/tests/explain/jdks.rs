@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::stage::jre_21;
+use crate::stage::{in_this_tier, is_full, jre_21};
 
 #[derive(Debug)]
 pub struct Jdk {
@@ -26,7 +26,8 @@ impl Jdk {
     }
 }
 
-/// Of the JDKs under /usr/lib/jvm and of JAVA_HOME one for each major version, and 21. Oldest first.
+/// Of the JDKs under /usr/lib/jvm and of JAVA_HOME one for each major version, and 21; of these the ones of this
+/// tier. Oldest first.
 pub fn jdks() -> &'static [Jdk] {
     static JDKS: OnceLock<Vec<Jdk>> = OnceLock::new();
     JDKS.get_or_init(|| {
@@ -34,11 +35,12 @@ pub fn jdks() -> &'static [Jdk] {
         let named = std::env::var_os("JAVA_HOME").map(PathBuf::from);
         let homes = installed.chain(named).filter_map(|home| home.canonicalize().ok());
         let mut jdks: Vec<Jdk> = homes.filter_map(Jdk::at).collect();
-        if jdks.iter().all(|jdk| jdk.major != 21) {
+        if is_full() && jdks.iter().all(|jdk| jdk.major != 21) {
             jdks.push(Jdk::at(jre_21()).expect("the package holds a JRE"));
         }
         jdks.sort_by_key(|jdk| jdk.major);
         jdks.dedup_by_key(|jdk| jdk.major);
+        jdks.retain(|jdk| in_this_tier(jdk.major));
         jdks
     })
 }

@@ -1,5 +1,6 @@
 //! Where subjects come from and where they run: the cache of fetched programs, scratch folders, the JDKs of the machine.
 
+use std::ffi::OsString;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -79,6 +80,27 @@ pub fn cached(target: &str, make: impl FnOnce(&Path)) -> PathBuf {
         assert!(path.exists(), "{target} was made");
     }
     path
+}
+
+/// The beginning of a command line in a mount namespace: it makes mounts by this script, then becomes the command that follows. Where a
+/// mount hides the clone or the target folder (either may lie below /tmp), it is bound to its place again, since JDKs, classes
+/// and libraries lie there.
+#[allow(dead_code, reason = "not every test program mounts")]
+pub fn mounting(script: &str) -> Vec<OsString> {
+    let put_back = |folder: &str, descriptor: u32| {
+        format!(
+            "[ \"${folder}\" -ef /proc/self/fd/{descriptor} ] || {{ mkdir -p \"${folder}\"; \
+             mount --no-canonicalize --bind /proc/self/fd/{descriptor} \"${folder}\"; }}"
+        )
+    };
+    let script = format!(
+        "clone=$1; target=$2; shift 2; exec 8<\"$clone\" 9<\"$target\"\n{script}\n{}\n{}\nexec 8<&- 9<&-\nexec \"$@\"",
+        put_back("clone", 8),
+        put_back("target", 9)
+    );
+    let target = cache().parent().expect("the target folder").to_path_buf();
+    let words: [OsString; 4] = ["sh".into(), "-e".into(), "-c".into(), script.into()];
+    words.into_iter().chain(["sh".into(), repository().into(), target.into()]).collect()
 }
 
 /// Runs a command that has to succeed and gives back its standard output.
@@ -172,6 +194,17 @@ pub fn shop(javac: &Path) -> String {
         must(&mut compiler);
     });
     format!("{0}/classes:{0}/jars/*", folder.display())
+}
+
+/// Whether `make test-full` runs us: then every JDK is a subject, and 21, which is fetched. `make test` takes 17 and 25 (xtask/src/test).
+#[allow(dead_code, reason = "not every test program has a matrix")]
+pub fn is_full() -> bool {
+    std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full")
+}
+
+#[allow(dead_code, reason = "not every test program has a matrix")]
+pub fn in_this_tier(major: u32) -> bool {
+    is_full() || [17, 25].contains(&major)
 }
 
 /// The JDK of this major version: JAVA_HOME, or what lies where Debian and Adoptium put theirs.

@@ -112,12 +112,22 @@ impl Dice {
 }
 
 #[test]
+fn twenty_thousand_mutations_of_a_small_recording() {
+    mutations_of_a_small_recording(20_000);
+}
+
+#[test]
+#[ignore = "full: 200,000 mutations; make test has 20,000 of them"]
 fn two_hundred_thousand_mutations_of_a_small_recording() {
+    mutations_of_a_small_recording(200_000);
+}
+
+fn mutations_of_a_small_recording(files: u64) {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut outcomes = Outcomes::default();
     for compressed in [true, false] {
         let whole = [chunk(compressed), chunk(compressed)].concat();
-        for _ in 0..100_000 {
+        for _ in 0..files / 2 {
             let mut bytes = whole.clone();
             let length = bytes.len();
             // As often in the header as elsewhere: it leads to everything.
@@ -127,9 +137,10 @@ fn two_hundred_thousand_mutations_of_a_small_recording() {
         }
     }
     eprintln!("{outcomes:?}");
-    assert!(outcomes.files == 200_000 && outcomes.with_gaps > 40_000, "{outcomes:?}");
-    assert!(outcomes.events > 500_000 && outcomes.values > 2_000_000, "{outcomes:?}");
-    assert!(outcomes.unfinished > 1000 && outcomes.without_events > 100, "{outcomes:?}");
+    // The dice are the same each time, so these are no matter of luck.
+    assert!(outcomes.files == files && outcomes.with_gaps > files / 5, "{outcomes:?}");
+    assert!(outcomes.events > files * 5 / 2 && outcomes.values > files * 10, "{outcomes:?}");
+    assert!(outcomes.unfinished > files / 200 && outcomes.without_events > files / 2000, "{outcomes:?}");
 }
 
 #[test]

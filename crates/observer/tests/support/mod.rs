@@ -102,7 +102,8 @@ pub struct Jdk {
     pub major: u32,
 }
 
-/// Every JDK from 17 on under /usr/lib/jvm and JAVA_HOME; at least one, or the test fails.
+/// The JDKs under /usr/lib/jvm and JAVA_HOME: 17 and 25, and where `make test-full` runs us (xtask/src/test) every one from 17 on.
+/// At least one, or the test fails.
 pub fn jdks() -> Vec<Jdk> {
     let mut homes: Vec<PathBuf> = std::fs::read_dir("/usr/lib/jvm")
         .map(|entries| entries.flatten().filter_map(|entry| entry.path().canonicalize().ok()).collect())
@@ -110,6 +111,7 @@ pub fn jdks() -> Vec<Jdk> {
     homes.extend(std::env::var_os("JAVA_HOME").and_then(|home| PathBuf::from(home).canonicalize().ok()));
     homes.sort();
     homes.dedup();
+    let is_full = std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full");
     let jdks: Vec<Jdk> = homes
         .into_iter()
         .filter(|home| home.join("bin/javac").exists())
@@ -118,7 +120,7 @@ pub fn jdks() -> Vec<Jdk> {
             let version = release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse().ok()?;
             Some(Jdk { home, major: version })
         })
-        .filter(|jdk| jdk.major >= 17)
+        .filter(|jdk| if is_full { jdk.major >= 17 } else { [17, 25].contains(&jdk.major) })
         .collect();
     assert!(!jdks.is_empty(), "no JDK from 17 on under /usr/lib/jvm or JAVA_HOME");
     jdks

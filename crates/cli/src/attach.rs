@@ -381,5 +381,5 @@ fn is_library(name: &str) -> bool {
 }
 
 fn is_native_image(target: &Target, vmas: &[Vma]) -> bool {
-    plimsoll_observer::source::native_image::read(target, vmas).0.is_some()
+    plimsoll_observer::source::native_image::read(target, vmas, None).0.is_some()
 }

@@ -32,7 +32,7 @@ fn running(image: &Path, arguments: &[&str]) -> Running {
 
 fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_observer::gap::Gap>) {
     let target = Target::open(child.0.id()).expect("runs");
-    let (image, gaps) = read(&target, &vmas(child.0.id()));
+    let (image, gaps) = read(&target, &vmas(child.0.id()), None);
     (image.expect("a native image"), gaps)
 }
 

@@ -4,6 +4,7 @@
 mod baseline;
 mod cgroup_v2;
 mod fixture;
+mod isolates;
 mod java;
 mod jdks;
 mod native;

@@ -138,16 +138,15 @@ impl Reader<'_> {
         if let Ok((_, rss)) = proc::read_process(target) {
             snapshot.rss_by_kind = rss;
         }
-        if snapshot.hotspot.is_none() {
-            let began = since.elapsed();
-            let (image, image_gaps) = native_image::read(target, &snapshot.vmas);
-            if image.is_some() {
-                readings.push(Reading { source: Source::NativeImage, began, took: since.elapsed() - began });
-            }
-            snapshot.native_image = image;
-            gaps.extend(image_gaps);
-        }
         let elsewhere = regions_without_malloc(snapshot);
+        let began = since.elapsed();
+        let vm = snapshot.hotspot.is_some().then_some(elsewhere.as_slice());
+        let (image, image_gaps) = native_image::read(target, &snapshot.vmas, vm);
+        if image.is_some() {
+            readings.push(Reading { source: Source::NativeImage, began, took: since.elapsed() - began });
+        }
+        snapshot.native_image = image;
+        gaps.extend(image_gaps);
         let earlier = attached_books(target.pid(), &snapshot.vmas);
         let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
             let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());

@@ -79,21 +79,40 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
     image
 }
 
-/// The reservation around a view: the inaccessible mapping right before it, and what follows without a hole up to the large
-/// inaccessible tail.
+/// Address space of an isolate unless the image was built otherwise (`AddressSpaceSize` of com.oracle.svm.core, with
+/// compressed references).
+const ADDRESS_SPACE: u64 = 32 << 30;
+
+/// End of the reservation that begins at `base`, where it has the default size: anonymous private mappings follow the view
+/// without a hole at least that far. From 24.1 on there is a large inaccessible part within, in front of the chunks.
+fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
+    let end = Avma(base.0.checked_add(ADDRESS_SPACE)?);
+    let mut covered = view.end;
+    for vma in vmas.iter().skip_while(|vma| vma.range.start < view.end) {
+        if covered >= end || vma.range.start != covered || vma.shared || vma.backing != Backing::Anonymous {
+            break;
+        }
+        covered = vma.range.end;
+    }
+    (covered >= end).then_some(end)
+}
+
+/// The reservation around a view: the inaccessible mapping right before it, and what follows without a hole, up to the
+/// default size or else up to the large inaccessible tail.
 pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
     let before = vmas.iter().find(|vma| vma.range.end == view.start && inaccessible(vma));
     let heap_base = before.map_or(view.start, |vma| vma.range.start);
+    let known_end = default_end(heap_base, view, vmas);
     let mut end = view.end;
     for vma in vmas.iter().skip_while(|vma| vma.range.start < view.end) {
-        if vma.range.start != end || vma.shared || vma.backing != Backing::Anonymous {
+        if vma.range.start != end || vma.shared || vma.backing != Backing::Anonymous || known_end == Some(end) {
             break;
         }
-        end = vma.range.end;
+        end = known_end.map_or(vma.range.end, |known| vma.range.end.min(known));
         if vma.writable {
-            image.heap_chunks.push(vma.range);
-        } else if inaccessible(vma) && vma.range.length().0 >= LARGE {
+            image.heap_chunks.push(AddressRange::new(vma.range.start, end));
+        } else if known_end.is_none() && inaccessible(vma) && vma.range.length().0 >= LARGE {
             break;
         }
     }
@@ -162,6 +181,31 @@ mod tests {
             image.heap_chunks,
             [range(0x7f0c_dc20_0000, 0x7f0c_dd29_0000), range(0x7f0c_dd30_0000, 0x7f0c_dd40_0000)]
         );
+    }
+
+    /// Of libjsvm.so 24.1.2, whose isolate has 2 GiB between the view and the first chunk; the mapping behind the
+    /// reservation adjoins it.
+    #[test]
+    fn chunks_behind_a_large_gap_are_the_isolate_s_and_what_adjoins_it_is_not() {
+        let maps = "\
+7fdad1980000-7fdad1a00000 ---p 00000000 00:00 0
+7fdad1a00000-7fdad7010000 r--p 04be0000 fe:00 7 /js/libjsvm.so
+7fdad7010000-7fdb56e80000 ---p 00000000 00:00 0
+7fdb56e80000-7fdb56f80000 rw-p 00000000 00:00 0
+7fdb56f80000-7fe2d1981000 ---p 00000000 00:00 0
+7fe2d1981000-7fe2d2181000 rw-p 00000000 00:00 0
+";
+        let file = ImageFile {
+            path: "/js/libjsvm.so".into(),
+            heap_offset: 0x4be0000,
+            heap_length: 0x5610000,
+            ..ImageFile::default()
+        };
+        let image = find_image(&file, &parse_maps(maps.as_bytes(), &[]).vmas);
+        let range = |start, end| AddressRange::new(Avma(start), Avma(end));
+        assert_eq!(image.isolates.len(), 1);
+        assert_eq!(image.isolates[0].reservation, range(0x7fda_d198_0000, 0x7fe2_d198_0000));
+        assert_eq!(image.heap_chunks, [range(0x7fdb_56e8_0000, 0x7fdb_56f8_0000)]);
     }
 
     #[test]

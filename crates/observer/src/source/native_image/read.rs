@@ -14,17 +14,22 @@ use crate::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
 use crate::source::hotspot::{Mute, Patience, Vm};
 use crate::source::memory::Live;
 use crate::source::proc::{self, Target};
+use crate::units::AddressRange;
 
 const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
 
-/// None without a gap: no mapped file is a native image.
-pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<NativeImage> {
+/// None without a gap: no mapped file is a native image. `vm`: the regions of the JVM that has loaded the image as a
+/// library. Then commands go to the JVM, and its regions are not searched.
+pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourced<NativeImage> {
     let mut seen = HashSet::new();
     let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
     let found = executables
         .filter(|vma| seen.insert(vma.name.as_str()))
-        .find_map(|vma| image_file(File::open(target.path(&vma.name)).ok()?, &vma.name));
+        .find_map(|vma| image_file(File::open(target.path(&vma.name)).ok()?, &vma.name, vm.is_none()));
+    if found.is_none() && vm.is_some() {
+        return (None, Vec::new());
+    }
     let memory = Live::open(target).ok();
     let Some((file, answers)) = found else {
         let mut gaps = Vec::new();
@@ -33,7 +38,9 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<NativeImage> {
     let mut image = find_image(&file, vmas);
     let mut gaps = Vec::new();
     if let Some(memory) = memory {
-        add_chunks(&memory, &mut image, vmas, &mut gaps);
+        let is_vm = |vma: &Vma| vm.unwrap_or_default().iter().any(|region| region.overlaps(vma.range));
+        let searched: Vec<Vma> = vmas.iter().filter(|vma| !is_vm(vma)).cloned().collect();
+        add_chunks(&memory, &mut image, &searched, &mut gaps);
     }
     if image.image_heap.is_empty() {
         gaps.push(Gap::new(
@@ -84,8 +91,8 @@ fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut V
     }
 }
 
-/// The facts of an image's file, and whether it answers diagnostic commands. None for any other ELF file.
-fn image_file(file: File, path: &str) -> Option<(ImageFile, bool)> {
+/// The facts of an image's file, and whether it answers diagnostic commands, which a JVM's library never does. None for any other ELF file.
+fn image_file(file: File, path: &str, is_program: bool) -> Option<(ImageFile, bool)> {
     let cache = ReadCache::new(&file);
     let elf = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
     let heap = elf.section_by_name(HEAP)?;
@@ -98,7 +105,7 @@ fn image_file(file: File, path: &str) -> Option<(ImageFile, bool)> {
         let data = elf.section_by_name(name)?.data().ok()?;
         memchr::memmem::find(data, VERSION).map(|at| version(&data[at..]))
     });
-    let answers = contains(&file, heap_offset, heap_length, b".java_pid");
+    let answers = is_program && contains(&file, heap_offset, heap_length, b".java_pid");
     let image = ImageFile {
         path: path.to_string(),
         heap_offset,

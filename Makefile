@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help setup build demo check test test-full lint bench instructions native-images clean
+.PHONY: help setup build demo check test test-full lint bench instructions fuzz native-images clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -38,6 +38,9 @@ bench: setup build ## the figures, beside those of peers, into bench/RESULTS.md 
 
 instructions: setup ## instructions that the hooks cost, held to goldens/instructions.txt (BLESS=1 to accept)
 	$(CARGO) test -q -p plimsoll --test instructions
+
+fuzz: setup ## search every parser for crashes, hangs and wrong sums (SECONDS=60 each, TARGET=name for one)
+	@fuzz/run "$(or $(SECONDS),60)" "$(TARGET)"
 
 native-images: setup ## opt-in: builds native images with NMT, JFR and jcmd into target/native-images
 	$(CARGO) run -q -p xtask -- native-images

@@ -19,6 +19,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("plimsoll-observer", &["plimsoll-segment"]),
     ("plimsoll-report", &["plimsoll-observer"]),
     ("plimsoll", &["plimsoll-observer", "plimsoll-report"]),
+    ("plimsoll-fuzz", &["plimsoll-observer", "plimsoll-report", "plimsoll-segment", "plimsoll-tracker"]),
     ("xtask", &[]),
 ];
 /// What runs in the target process has nothing of others in it.

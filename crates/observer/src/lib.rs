@@ -6,6 +6,8 @@ pub mod diff;
 pub mod foreign;
 pub mod gap;
 pub mod ledger;
+#[doc(hidden)]
+pub mod parsers;
 pub mod profile;
 pub mod recording;
 pub mod rules;

@@ -110,6 +110,13 @@ pub const GROUPS: &[Group] = &[
         ]),
     ),
     group(
+        "parsers",
+        Check,
+        "the corpus of every fuzz target, mutations of it, inputs of past findings",
+        Tests(&["fuzz/replay", "fuzz/seeds"]),
+    ),
+    group("fuzz", Test, "5 s of coverage-guided search in every parser", Command(&["fuzz/run", "5"])),
+    group(
         "sources",
         Test,
         "readers on live processes: glibc's arenas, HotSpot, native images, symbols",
@@ -176,4 +183,5 @@ pub const GROUPS: &[Group] = &[
 ];
 
 /// Marked `#[ignore]` because they measure or print: no tier runs them.
-pub const TOOLS: &[&str] = &["observer/rules_compile::cost", "observer/rules_hotspot::compare_saved_reports"];
+pub const TOOLS: &[&str] =
+    &["observer/rules_compile::cost", "observer/rules_hotspot::compare_saved_reports", "fuzz/seeds::write_seeds"];

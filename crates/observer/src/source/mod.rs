@@ -13,10 +13,10 @@ pub mod jfr;
 pub mod memory;
 pub mod native_image;
 pub mod proc;
-mod pymalloc;
+pub(crate) mod pymalloc;
 pub mod segment;
 mod take;
-mod v8;
+pub(crate) mod v8;
 
 pub use again::{Figures, Series};
 pub use take::{Refusal, Regions, take};

@@ -15,13 +15,13 @@ use crate::books::{Books, Module};
 use crate::gap::{Gap, Source};
 use crate::units::Avma;
 
-mod cache;
-mod dwarf;
-mod functions;
-mod jitdump;
+pub(crate) mod cache;
+pub(crate) mod dwarf;
+pub(crate) mod functions;
+pub(crate) mod jitdump;
 mod names;
-mod object;
-mod perf_map;
+pub(crate) mod object;
+pub(crate) mod perf_map;
 mod read;
 #[cfg(test)]
 mod tests;

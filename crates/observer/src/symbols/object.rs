@@ -129,9 +129,10 @@ fn readable(linkage: &[u8], name: Option<&[u8]>, functions: &Functions) -> (Stri
     }
 }
 
-type Lines = (Vec<Vec<Level>>, Option<String>);
+pub type Lines = (Vec<Vec<Level>>, Option<String>);
 
-fn lines<'a, R: ReadRef<'a>>(
+/// Inlined functions and lines of each call; `shared`: what dwz(1) took out of several files.
+pub fn lines<'a, R: ReadRef<'a>>(
     file: &object::File<'a, R>,
     shared: Option<&Opened>,
     calls: &[u64],

@@ -1,6 +1,6 @@
 //! The memory cgroup of the target, versions 1 and 2.
 
-mod parse;
+pub(crate) mod parse;
 mod read;
 
 pub use parse::{CgroupPaths, parse_memory_stat, parse_oom_events, parse_paths};

@@ -16,17 +16,17 @@
 //! What the dearer ones add is 0.0 to 0.4 % of RSS (1.5 % under Shenandoah, whose mark bits VM.info does not name), so they
 //! are asked only where more than 2 % is left unexplained.
 
-mod attach;
-mod direct;
-mod heap;
-mod names;
+pub(crate) mod attach;
+pub(crate) mod direct;
+pub(crate) mod heap;
+pub(crate) mod names;
 mod nmt;
-mod objects;
+pub(crate) mod objects;
 mod peer;
 mod perfdata;
-mod printed;
+pub(crate) mod printed;
 mod read;
-mod structs;
+pub(crate) mod structs;
 mod survey;
 mod system_map;
 mod tags;

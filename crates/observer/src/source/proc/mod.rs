@@ -1,13 +1,13 @@
 //! /proc/PID: what exists, what is resident, who runs.
 
-mod allocators;
-mod closed;
+pub(crate) mod allocators;
+pub(crate) mod closed;
 mod read;
 mod residency;
 mod scan;
 mod smaps;
 mod stacks;
-mod status;
+pub(crate) mod status;
 mod target;
 mod unpacked;
 

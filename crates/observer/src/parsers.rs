@@ -1,0 +1,33 @@
+//! Every parser of foreign bytes by name, for the fuzz targets (`fuzz/`). No other crate uses this module.
+
+macro_rules! parsers {
+    ($($name:ident: $($path:ident)::+;)*) => {
+        $(pub mod $name {
+            pub use crate::$($path)::+::*;
+        })*
+    };
+}
+
+parsers! {
+    allocators: source::proc::allocators;
+    attach: source::hotspot::attach;
+    cache: symbols::cache;
+    cgroup: source::cgroup::parse;
+    chunks: source::native_image::chunks;
+    closed: source::proc::closed;
+    direct: source::hotspot::direct;
+    dwarf: symbols::dwarf;
+    functions: symbols::functions;
+    heap: source::hotspot::heap;
+    jitdump: symbols::jitdump;
+    names: source::hotspot::names;
+    object: symbols::object;
+    objects: source::hotspot::objects;
+    perf_map: symbols::perf_map;
+    printed: source::hotspot::printed;
+    pymalloc: source::pymalloc;
+    status: source::proc::status;
+    structs: source::hotspot::structs;
+    unpacked: source::native_image::unpacked;
+    v8: source::v8;
+}

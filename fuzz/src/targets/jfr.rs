@@ -1,0 +1,54 @@
+//! Flight recordings: every view that `report` and `diff` have of them.
+
+use plimsoll_observer::allocation::{self, Choice};
+use plimsoll_observer::recording::{History, Range, Sites, sites};
+use plimsoll_observer::source::jfr::{Recording, Wanted};
+use plimsoll_report::recording_chart::{Chart, write as chart};
+use plimsoll_report::{allocation as allocations, recording, recording_diff, recording_json};
+
+use crate::views::{self, is_json, is_plain, is_xml, written};
+
+pub fn run(bytes: &[u8]) {
+    let file = Recording::of_bytes(bytes.to_vec());
+    if let Ok(history) = History::read(&file, Range::default()) {
+        of_history(&history);
+    }
+    let of = allocation::read(&file, Choice::default());
+    if let Ok(view) = plimsoll_report::profile::View::new(&of.profile, None, plimsoll_observer::profile::Weight::Bytes)
+    {
+        is_plain(&written(|out| allocations::write(out, &of, &view, plimsoll_observer::profile::By::Site, false)));
+        is_json(&written(|out| allocations::write_json(out, &of, &view)));
+    }
+    views::all(&of.profile);
+    if let Sites::Of(profile) = sites(&file, None) {
+        views::all(&profile);
+    }
+    let mut fields = 0u64;
+    file.for_each(&Wanted::all(), |event| {
+        event.time();
+        event.duration();
+        fields += event.fields().count() as u64;
+        fields += event.stack().map_or(0, |stack| stack.frames().count() as u64);
+    });
+}
+
+fn of_history(history: &History) {
+    assert!(0 <= history.from_ns && 0 <= history.begin_ns);
+    for series in history.series.values() {
+        let points = series.points();
+        assert!(points.is_sorted_by_key(|point| point.begin_ns), "a time axis that isn't sorted");
+        assert!(points.iter().all(|point| point.begin_ns <= point.end_ns && point.min <= point.max && point.count > 0));
+    }
+    is_plain(&written(|out| recording::text(out, history)));
+    is_json(&written(|out| recording_json::write(out, history)));
+    is_plain(&written(|out| recording_diff::text(out, history, history)));
+    is_json(&written(|out| recording_json::write_diff(out, history, history)));
+    for kind in Chart::ALL {
+        let mut svg = Vec::new();
+        if chart(&mut svg, history, *kind).expect("memory").is_ok() {
+            is_xml(&svg);
+            let text = String::from_utf8_lossy(&svg);
+            assert!(!text.contains("NaN") && !text.contains("inf"), "a coordinate that is no number");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! The walks of allocators and thread stacks over memory whose owner may have arranged every word of it.
+
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::parsers::{pymalloc, v8};
+use plimsoll_observer::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Thread};
+use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
+use plimsoll_observer::source::proc::find_stacks;
+use plimsoll_observer::units::Bytes;
+
+use super::smaps::explained;
+use crate::image::Image;
+
+pub fn run(bytes: &[u8]) {
+    let image = Image::parse(bytes);
+    let libcs: Vec<LibcData> = (image.vmas.iter())
+        .filter(|vma| vma.writable && vma.name.ends_with("libc.so.6"))
+        .map(|vma| LibcData { base: vma.range.start, bytes: image.bytes(vma.range) })
+        .collect();
+    for tagged in [false, true] {
+        image.reads.set(0);
+        let (glibc, _) = survey(&image, &libcs, &image.vmas, Wanted { tagged, elsewhere: &[] });
+        let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();
+        let most = 4096 + 64 * (mapped / 16 + bytes.len() as u64);
+        assert!(image.reads.get() <= most, "{} reads of {mapped} mapped bytes", image.reads.get());
+        let node = LoadedAllocator { kind: AllocatorKind::V8, path: "/usr/bin/node".into(), serves_malloc: false };
+        let mut threads: Vec<Thread> =
+            (1..5).map(|tid| Thread { tid, namespaced_tid: tid, ..Thread::default() }).collect();
+        let idle_stacks = find_stacks(&image, &image.vmas, &mut threads);
+        let snapshot = Snapshot {
+            v8_pages: v8::find(&image, &[node], &image.vmas),
+            pymalloc: pymalloc::find(&image, &image.vmas),
+            vmas: image.vmas.clone(),
+            idle_stacks,
+            threads,
+            glibc,
+            ..Snapshot::default()
+        };
+        let ledger = Ledger::of(&snapshot);
+        let lines: u64 = ledger.lines.iter().map(|line| line.resident.0).sum();
+        assert_eq!(Bytes(lines + ledger.remainder.0), ledger.rss, "lines and remainder are not RSS");
+        explained(snapshot);
+    }
+}

@@ -1,0 +1,111 @@
+//! A segment file of any content, through every report. Whoever shares a directory with us can put one there.
+//!
+//! ```text
+//! offset u32   length u16   bytes        again and again; the rest of the file is a hole
+//! ```
+
+use std::path::Path;
+
+use plimsoll_observer::books::Books;
+use plimsoll_observer::diff::diff;
+use plimsoll_observer::sites::{Sites, comparable};
+use plimsoll_observer::source::segment::{Life, parse, read_parts};
+use plimsoll_observer::symbols::{Options, Symbols};
+use plimsoll_report::jfr::{Cost, Instant, Recording, Site, Target, Told};
+use plimsoll_report::json::{self, Frames};
+use plimsoll_report::text::{self, By};
+use plimsoll_report::{diff as print, hotspot, native_image};
+use plimsoll_segment::Section;
+
+use crate::views::{self, is_json, is_plain, written};
+
+/// The file with its holes.
+struct Sparse<'a>(Vec<(u64, &'a [u8])>);
+
+impl<'a> Sparse<'a> {
+    fn parse(mut bytes: &'a [u8]) -> Sparse<'a> {
+        let mut pieces = Vec::new();
+        while let Some((&[a, b, c, d, low, high], rest)) = bytes.split_first_chunk() {
+            let (piece, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
+            pieces.push((u64::from(u32::from_le_bytes([a, b, c, d])), piece));
+            bytes = rest;
+        }
+        Sparse(pieces)
+    }
+
+    /// What lies in the range, up to its last piece: a hole at the end counts as the file's end, to keep inputs cheap.
+    fn at(&self, offset: u64, length: u64) -> Vec<u8> {
+        let end = offset.saturating_add(length);
+        let mut out = Vec::new();
+        for (at, piece) in &self.0 {
+            let (from, to) = ((*at).max(offset), at.saturating_add(piece.len() as u64).min(end));
+            if from < to {
+                let (start, stop) = ((from - offset) as usize, (to - offset) as usize);
+                out.resize(out.len().max(stop), 0);
+                out[start..stop].copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
+            }
+        }
+        if offset == Section::Vmap.offset() as u64 && out.len() > 8 {
+            // An odd number means an update under way, for which the reader waits; the target `vma_map` has both.
+            let seq = plimsoll_segment::vmap::header::SEQ * 8;
+            out.get_mut(seq).into_iter().for_each(|byte| *byte &= !1);
+        }
+        out
+    }
+}
+
+pub fn run(bytes: &[u8]) {
+    let file = Sparse::parse(bytes);
+    let Ok(raw) = read_parts(Path::new("segment"), |offset, length| Ok(file.at(offset, length))) else { return };
+    let Ok(segment) = parse::segment(&raw) else { return };
+    let now = segment.last_sign_ns().saturating_add(1_000_000_000);
+    let books = Books::new(&segment, Life::Killed, now);
+    of_books(&books);
+    for by_thread in [false, true] {
+        let mut symbols = Symbols::new(&Options { without: true, ..Options::default() }, &books);
+        let sites = Sites::new(&segment, &books, &mut symbols, now, by_thread);
+        views::all(&sites.profile);
+        if !by_thread {
+            of_sites(&books, &sites);
+        }
+    }
+}
+
+fn of_sites(books: &Books, sites: &Sites) {
+    let _ = comparable(sites, sites);
+    for frames in [Frames::InSites, Frames::InTable] {
+        let saved = written(|out| json::write(out, books, Some(sites), frames));
+        is_json(&saved);
+        if let Err(error) = json::parse(&saved) {
+            panic!("what we wrote can't be read: {error}");
+        }
+    }
+    let sites = Site::of(sites, |_, _| None);
+    let instant =
+        Instant { books: Some(books), sites: &sites, full: true, cost: Cost::default(), ..Instant::default() };
+    let mut recording = Recording::new(Vec::new());
+    let mut told = Told::default();
+    let target = Target::default();
+    recording
+        .instant(books.time_ns, |batch| instant.write(batch, &mut told, &target))
+        .expect("memory takes everything");
+    let bytes = recording.finish().expect("memory takes everything");
+    assert!(bytes.starts_with(b"FLR\0"));
+}
+
+/// Every table of the books.
+pub fn of_books(books: &Books) {
+    for by in [By::Category, By::Caller, By::Module, By::Thread] {
+        is_plain(&written(|out| text::write(out, books, by)));
+        let same = diff(books, books);
+        is_plain(&written(|out| print::text(out, books, books, &same, by)));
+    }
+    let same = diff(books, books);
+    is_json(&written(|out| print::json(out, books, books, &same)));
+    is_plain(&written(|out| print::hotspot(out, books, books)));
+    is_plain(&written(|out| text::callers_only(out, books)));
+    is_plain(&written(|out| hotspot::summary(out, books)));
+    is_plain(&written(|out| hotspot::detail(out, books)));
+    is_plain(&written(|out| native_image::write(out, books)));
+    is_plain(&written(|out| native_image::write_23(out, books)));
+}

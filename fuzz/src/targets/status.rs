@@ -1,0 +1,20 @@
+//! Files of /proc/PID with parts that the process writes: its name, command, environment, limits.
+
+use plimsoll_observer::parsers::closed::{Said, parse_closed};
+use plimsoll_observer::parsers::status::*;
+
+pub fn run(bytes: &[u8]) {
+    parse_status(bytes);
+    parse_exiting(bytes);
+    parse_start_ticks(bytes);
+    parse_limits(bytes);
+    parse_command(bytes);
+    parse_environment(bytes);
+    parse_tmpfs_devices(bytes);
+    parse_stack_pointer(bytes);
+    let text = String::from_utf8_lossy(bytes);
+    cpu_count(&text);
+    let (own, its) = text.split_once("\n\n").unwrap_or((&text, &text));
+    let closed = parse_closed(Said { own_status: own, its_status: its, own_user_map: its, yama: own }, 7, "explain");
+    assert!(!closed.reason.is_empty());
+}

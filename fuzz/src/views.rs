@@ -1,0 +1,61 @@
+//! Everything that prints a profile, with what must hold for each format.
+
+use plimsoll_observer::profile::{By, Difference, Profile, Tree};
+use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
+
+const BY: [By; 7] = [By::Site, By::Caller, By::Category, By::Package, By::Module, By::Thread, By::Class];
+
+/// A document that a program will read has to be one.
+pub fn is_json(bytes: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("no JSON: {error}"))
+}
+
+pub fn is_xml(bytes: &[u8]) {
+    let text = std::str::from_utf8(bytes).expect("UTF-8");
+    let options = roxmltree::ParsingOptions { nodes_limit: 1 << 20, allow_dtd: false };
+    if let Err(error) = roxmltree::Document::parse_with_options(text, options) {
+        panic!("no XML: {error}");
+    }
+}
+
+/// Text for a terminal: nothing in it moves the cursor.
+pub fn is_plain(bytes: &[u8]) {
+    let text = std::str::from_utf8(bytes).expect("UTF-8");
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "a control character reaches the terminal");
+}
+
+pub fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Vec<u8> {
+    let mut out = Vec::new();
+    write(&mut out).expect("memory takes everything");
+    out
+}
+
+/// Each format, by the first and the last column.
+pub fn all(profile: &Profile) {
+    if profile.columns.is_empty() {
+        return;
+    }
+    let total = profile.total();
+    for column in [0, profile.columns.len() - 1] {
+        let view = View { profile, column, focus: None };
+        for by in BY {
+            is_plain(&written(|out| text::write(out, &view, by, true)));
+            is_plain(&written(|out| text::write(out, &view, by, false)));
+            let sum = profile.group(by, column).iter().fold(0i64, |sum, g| sum.saturating_add(g.values[column].amount));
+            assert_eq!(sum, total[column].amount, "the groups by {by:?} don't sum to the total");
+        }
+        let tree = Tree::of_column(profile, column);
+        assert_eq!(tree.values(0).first().map(|v| v.amount), Some(total[column].amount), "the tree's root is no total");
+        written(|out| folded::write(out, &view));
+        is_json(&written(|out| json::write(out, &view)));
+        is_xml(&written(|out| svg::write(out, &view)));
+        written(|out| html::write(out, &view));
+        written(|out| pprof::write(out, &view));
+        let same = Difference::new((profile, column), (profile, column));
+        let (before, after) = same.total();
+        assert_eq!(before.amount, after.amount, "a profile differs from itself");
+        is_plain(&written(|out| difference::write(out, &same, true)));
+        is_json(&written(|out| json::difference(out, &same)));
+        is_xml(&written(|out| svg::difference(out, &same)));
+    }
+}

@@ -1,0 +1,131 @@
+//! The corpus, bounded mutations of it, and the inputs of past findings, without libFuzzer: what each `cargo test` holds.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use plimsoll_fuzz::{TARGETS, Target};
+
+/// Far above any target's own limit of CPU time: only an endless loop takes that long.
+const ENDLESS: Duration = Duration::from_secs(300);
+/// Executions of each target.
+const MUTATIONS: usize = 120;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+fn inputs(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut inputs: Vec<(String, Vec<u8>)> = entries
+        .map(|entry| entry.expect("entry").path())
+        .map(|path| (path.file_name().expect("a name").to_string_lossy().into_owned(), fs::read(&path).expect("input")))
+        .collect();
+    inputs.sort();
+    inputs
+}
+
+/// Runs on a thread of its own, so that an endless loop fails the test.
+fn check(target: &'static Target, name: String, bytes: Vec<u8>) {
+    let (done, ended) = mpsc::channel();
+    let said = format!("{}: {name}", target.name);
+    let worker = thread::Builder::new().name(said.clone()).spawn(move || {
+        target.check(&bytes);
+        let _ = done.send(());
+    });
+    worker.expect("a thread");
+    if let Err(error) = ended.recv_timeout(ENDLESS) {
+        panic!("{said}: {error}");
+    }
+}
+
+fn target(name: &str) -> &'static Target {
+    TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("{name} is no target"))
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % below.max(1) as u64) as usize
+    }
+
+    fn mutate(&mut self, bytes: &mut Vec<u8>) {
+        for _ in 0..1 + self.below(4) {
+            let at = self.below(bytes.len());
+            match self.below(4) {
+                0 if at < bytes.len() => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][self.below(5)],
+                1 if at < bytes.len() => bytes[at] ^= 1 << self.below(8),
+                2 => drop(bytes.drain(at..(at + self.below(16)).min(bytes.len()))),
+                _ => {
+                    let piece = bytes[at..(at + self.below(64)).min(bytes.len())].to_vec();
+                    let to = self.below(bytes.len());
+                    bytes.splice(to..to, piece);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_target_takes_its_corpus_and_mutations_of_it() {
+    for target in TARGETS {
+        let seeds = inputs(&folder("corpus").join(target.name));
+        assert!(!seeds.is_empty(), "{} has no corpus", target.name);
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        for (name, bytes) in &seeds {
+            check(target, name.clone(), bytes.clone());
+        }
+        for number in 0..MUTATIONS {
+            let (name, seed) = &seeds[random.below(seeds.len())];
+            let mut bytes = seed.clone();
+            random.mutate(&mut bytes);
+            check(target, format!("mutation {number} of {name}"), bytes);
+        }
+    }
+}
+
+#[test]
+fn the_corpus_is_small_and_belongs_to_targets() {
+    let mut bytes = 0;
+    for (kind, most) in [("corpus", 2 << 20), ("crashes", 1 << 20)] {
+        for entry in fs::read_dir(folder(kind)).expect("folder") {
+            let path = entry.expect("entry").path();
+            target(&path.file_name().expect("a name").to_string_lossy());
+            bytes += inputs(&path).iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        }
+        assert!(bytes <= most, "{kind} has {bytes} bytes");
+    }
+}
+
+/// An input of a past finding, by target and what it did: `fuzz/crashes/TARGET/NAME`.
+macro_rules! findings {
+    ($($target:ident $name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            let path = folder("crashes").join(stringify!($target)).join(stringify!($name));
+            check(target(stringify!($target)), stringify!($name).into(), fs::read(path).expect("the input"));
+        })*
+
+        #[test]
+        fn every_finding_has_its_test() {
+            let known = [$(concat!(stringify!($target), "/", stringify!($name))),*];
+            for entry in fs::read_dir(folder("crashes")).expect("folder") {
+                let path = entry.expect("entry").path();
+                for (name, _) in inputs(&path) {
+                    let said = format!("{}/{name}", path.file_name().expect("a name").to_string_lossy());
+                    assert!(known.contains(&said.as_str()), "fuzz/crashes/{said} has no line in the table of findings");
+                }
+            }
+        }
+    };
+}
+
+findings! {
+    jfr endless_clock_of_a_chart
+}

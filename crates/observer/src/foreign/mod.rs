@@ -10,6 +10,7 @@
 //!
 //! Only `as_target` and `own` write; the other files here read.
 
+pub mod as_target;
 mod deadline;
 mod kind;
 mod open;

@@ -86,6 +86,12 @@ impl Target {
         Ok(File::from(fd))
     }
 
+    /// A handle on a directory that the process has, `root` or `cwd`: no name is resolved by it, so nobody can redirect it.
+    pub fn handle(&self, name: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.directory, name, flags, Mode::empty())?)
+    }
+
     /// The whole of a file below `/proc/PID`, with as few read calls as its size allows.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(1 << 16);

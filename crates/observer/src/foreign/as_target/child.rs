@@ -1,0 +1,401 @@
+//! The child's side: it becomes the target's user and then makes one system call for each packet.
+//!
+//! The program that forks may have threads (`record` has), so any lock, malloc's too, may be held for ever in the child. It therefore
+//! allocates nothing and calls nothing of libc's that locks: rustix makes the system calls itself, and all memory was there before.
+//! exec of a program of our own would need no such care, but there may be none to exec: this crate is also part of other programs,
+//! and the file of the running program may be deleted or out of reach (noexec, another root).
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Timespec, Timestamps, UTIME_NOW};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
+};
+use rustix::process::{DumpableBehavior, Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use super::wire::{self, CHUNK, Facts, HEAD, Op, Step};
+
+/// What the child needs, all of it made before the fork.
+pub struct Plan<'p> {
+    pub socket: BorrowedFd<'p>,
+    pub root: BorrowedFd<'p>,
+    pub cwd: Option<BorrowedFd<'p>>,
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: &'p [Gid],
+    /// The caller is that user already.
+    pub is_own: bool,
+    /// CHUNK + HEAD bytes each.
+    pub request: &'p mut [u8],
+    pub answer: &'p mut [u8],
+}
+
+/// Forks; the child serves and never returns. It ends without a signal, so that nobody who waits for SIGCHLD is disturbed, and is
+/// reaped with __WALL.
+pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
+    // SAFETY: the sets are ours. All signals are blocked across the fork, so that no handler runs in the child, which leaves them
+    // blocked: a terminal's Ctrl-C must not keep it from tidying up. With no flag and no stack clone(2) is fork without glibc's
+    // handlers: the child has a copy of this thread's stack and goes on here.
+    unsafe {
+        let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let pid = libc::syscall(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize);
+        if pid == 0 {
+            let _end = End;
+            run(plan);
+        }
+        let failed = io::Error::last_os_error();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        if pid < 0 { Err(failed) } else { Ok(pid as i32) }
+    }
+}
+
+/// Takes note of the child's end; true: it is gone.
+pub fn reap(pid: i32) -> bool {
+    // SAFETY: a null status is allowed; the PID is our child's, which nobody else waits for.
+    let got = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+    got == pid || (got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD))
+}
+
+pub fn kill(pid: i32) {
+    // SAFETY: plain kill of a child that was not reaped yet, so its PID can't be another's.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// Nothing of the child may run on into the parent's code, not even a panic.
+struct End;
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // SAFETY: ends this process at once, without handlers and destructors.
+        unsafe { libc::_exit(0) };
+    }
+}
+
+fn run(plan: &mut Plan<'_>) {
+    close_others(plan);
+    let became = become_target(plan);
+    let (step, result) = match became {
+        Ok(()) => (Step::Done, Ok(())),
+        Err((step, errno)) => (step, Err(errno)),
+    };
+    let facts = Facts { step: step as u64, ..Facts::default() };
+    if reply(plan, result.map(|()| facts), 0, None).is_ok() && result.is_ok() {
+        serve(plan);
+    }
+}
+
+/// Root's descriptors are not for the target's user, who could come by them if the child had a fault.
+fn close_others(plan: &Plan<'_>) {
+    let mut kept = [plan.socket.as_raw_fd(), plan.root.as_raw_fd(), plan.cwd.map_or(-1, |fd| fd.as_raw_fd())];
+    kept.sort_unstable();
+    let mut from: RawFd = 0;
+    for fd in kept {
+        close_range(from, fd.saturating_sub(1));
+        from = from.max(fd.saturating_add(1));
+    }
+    close_range(from, RawFd::MAX);
+}
+
+fn close_range(from: RawFd, to: RawFd) {
+    if from > to {
+        return;
+    }
+    // SAFETY: these descriptors are of no use in this process any more, and nothing of it owns one that it will use.
+    unsafe {
+        if libc::syscall(libc::SYS_close_range, from, to, 0) == 0 {
+            return;
+        }
+        // Before Linux 5.9.
+        let mut limit = libc::rlimit { rlim_cur: 1 << 16, rlim_max: 0 };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        for fd in from..=to.min(limit.rlim_cur.min(1 << 20) as RawFd) {
+            libc::close(fd);
+        }
+    }
+}
+
+fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
+    let at = |step: Step| move |errno: Errno| (step, errno);
+    // Without the capability the paths are resolved inside the root all the same: see `open`.
+    rustix::process::fchdir(plan.root).map_err(at(Step::Root))?;
+    match rustix::process::chroot(c".") {
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(errno) => return Err((Step::Root, errno)),
+    }
+    rustix::thread::set_no_new_privs(true).map_err(at(Step::Rights))?;
+    // Nobody but root may look into this process or trace it: it is a copy of one of root's.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
+    for number in 0..63 {
+        // Past the last one, or without CAP_SETPCAP; then no_new_privs has to do.
+        if rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)).is_err() {
+            break;
+        }
+    }
+    let _ = rustix::thread::clear_ambient_capability_set();
+    // A user that is the target's already has no other groups than its own to act with.
+    let own = |result: Result<(), Errno>| if plan.is_own && result == Err(Errno::PERM) { Ok(()) } else { result };
+    let (uid, gid) = (Uid::from_raw(plan.uid), Gid::from_raw(plan.gid));
+    own(rustix::thread::set_thread_groups(plan.groups)).map_err(at(Step::Groups))?;
+    own(rustix::thread::set_thread_res_gid(gid, gid, gid)).map_err(at(Step::Groups))?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(at(Step::User))?;
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).map_err(at(Step::Rights))?;
+    let left = rustix::thread::capabilities(None).map_err(at(Step::Rights))?;
+    if left != sets || rustix::process::geteuid() != uid || rustix::process::getuid() != uid {
+        return Err((Step::Rights, Errno::PERM));
+    }
+    // The change of user has set it anew, to what fs.suid_dumpable says.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    Ok(())
+}
+
+/// The directory and the file that the parent's packets are about.
+#[derive(Default)]
+struct State {
+    directory: Option<OwnedFd>,
+    file: Option<OwnedFd>,
+    /// Made by us and not yet in its place: goes when the parent does, however that ends.
+    unfinished: Option<(OwnedFd, Name)>,
+}
+
+/// A file's name with the NUL behind it.
+#[derive(Clone, Copy)]
+struct Name([u8; 256]);
+
+impl Name {
+    fn of(name: &CStr) -> Option<Name> {
+        let mut kept = Name([0; 256]);
+        let bytes = name.to_bytes();
+        kept.0.get_mut(..bytes.len()).filter(|_| bytes.len() < 256)?.copy_from_slice(bytes);
+        Some(kept)
+    }
+
+    fn as_c(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"")
+    }
+}
+
+fn serve(plan: &mut Plan<'_>) {
+    let mut state = State::default();
+    loop {
+        let length = match rustix::net::recv(plan.socket, &mut *plan.request, RecvFlags::empty()) {
+            Ok((0, _)) => break,
+            Ok((length, _)) => length,
+            Err(Errno::INTR) => continue,
+            Err(_) => break,
+        };
+        let mut payload = 0;
+        let mut passed = None;
+        let done = {
+            let Some((op, rest)) = plan.request.get(..length).and_then(|packet| packet.split_first()) else { break };
+            let room = plan.answer.get_mut(HEAD..).unwrap_or_default();
+            let mut call = Call {
+                plan: (plan.root, plan.cwd),
+                state: &mut state,
+                room,
+                payload: &mut payload,
+                passed: &mut passed,
+            };
+            call.make(*op, rest)
+        };
+        if reply(plan, done, payload, passed.as_ref().map(AsFd::as_fd)).is_err() {
+            break;
+        }
+    }
+    if let Some((directory, name)) = &state.unfinished {
+        let _ = rustix::fs::unlinkat(directory, name.as_c(), AtFlags::empty());
+    }
+}
+
+fn reply(
+    plan: &mut Plan<'_>,
+    done: Result<Facts, Errno>,
+    payload: usize,
+    passed: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let facts = match done {
+        Ok(facts) => facts,
+        Err(errno) => Facts { errno: errno.raw_os_error() as u64, ..Facts::default() },
+    };
+    let head = wire::encode(&facts);
+    let Some(packet) = plan.answer.get_mut(..HEAD + payload) else { return Err(Errno::INVAL) };
+    if let Some(start) = packet.get_mut(..HEAD) {
+        start.copy_from_slice(&head);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = passed.map(|fd| [fd]);
+    if let Some(descriptors) = &descriptors {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    // The parent may be gone: that is no signal's business.
+    rustix::net::sendmsg(plan.socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop)
+}
+
+/// One request.
+struct Call<'c, 'p> {
+    plan: (BorrowedFd<'p>, Option<BorrowedFd<'p>>),
+    state: &'c mut State,
+    room: &'c mut [u8],
+    payload: &'c mut usize,
+    passed: &'c mut Option<OwnedFd>,
+}
+
+const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Call<'_, '_> {
+    fn make(&mut self, op: u8, rest: &[u8]) -> Result<Facts, Errno> {
+        let (root, cwd) = self.plan;
+        let first = || CStr::from_bytes_until_nul(rest).map_err(|_| Errno::INVAL);
+        let second = || {
+            let after = rest.get(first()?.count_bytes() + 1..).ok_or(Errno::INVAL)?;
+            CStr::from_bytes_until_nul(after).map_err(|_| Errno::INVAL)
+        };
+        match Op::of(op).ok_or(Errno::NOSYS)? {
+            Op::Enter => self.entered(open(root, first()?)?),
+            Op::EnterCwd => self.entered(rustix::io::fcntl_dupfd_cloexec(cwd.ok_or(Errno::NOENT)?, 3)?),
+            Op::Make => {
+                match rustix::fs::mkdirat(self.directory()?, first()?, Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(errno) => return Err(errno),
+                }
+                let flags = DIRECTORY | OFlags::NOFOLLOW;
+                let made = rustix::fs::openat(self.directory()?, first()?, flags, Mode::empty())?;
+                self.entered(made)
+            }
+            Op::Stat => {
+                let stat = rustix::fs::statat(self.directory()?, first()?, AtFlags::SYMLINK_NOFOLLOW)?;
+                Ok(Facts::of(&stat))
+            }
+            Op::Create => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let directory = rustix::io::fcntl_dupfd_cloexec(self.directory()?, 3)?;
+                let name = Name::of(first()?).ok_or(Errno::NAMETOOLONG)?;
+                self.state.file = Some(rustix::fs::openat(&directory, first()?, flags, Mode::RUSR | Mode::WUSR)?);
+                self.state.unfinished = Some((directory, name));
+                Ok(Facts::default())
+            }
+            Op::Write => {
+                let mut left = rest;
+                while !left.is_empty() {
+                    match rustix::io::write(self.file()?, left) {
+                        Ok(0) => return Err(Errno::NOSPC),
+                        Ok(written) => left = left.get(written..).unwrap_or_default(),
+                        Err(Errno::INTR) => {}
+                        Err(errno) => return Err(errno),
+                    }
+                }
+                Ok(Facts::default())
+            }
+            Op::Executable => {
+                rustix::fs::fchmod(self.file()?, Mode::RUSR | Mode::XUSR)?;
+                self.state.file = None;
+                Ok(Facts::default())
+            }
+            Op::Rename => {
+                rustix::fs::renameat(self.directory()?, first()?, self.directory()?, second()?)?;
+                self.state.unfinished = None;
+                Ok(Facts::default())
+            }
+            Op::Unlink => {
+                rustix::fs::unlinkat(self.directory()?, first()?, AtFlags::empty())?;
+                if self.state.unfinished.as_ref().is_some_and(|(_, name)| first() == Ok(name.as_c())) {
+                    self.state.unfinished = None;
+                }
+                Ok(Facts::default())
+            }
+            Op::Open => {
+                let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(self.directory()?, first()?, flags, Mode::empty())?;
+                let stat = rustix::fs::fstat(&file)?;
+                self.state.file = Some(file);
+                Ok(Facts::of(&stat))
+            }
+            Op::Read => {
+                let room = self.room.get_mut(..CHUNK).ok_or(Errno::INVAL)?;
+                let file = self.state.file.as_ref().ok_or(Errno::BADF)?;
+                *self.payload = rustix::io::read(file, room)?;
+                Ok(Facts::default())
+            }
+            Op::Touch => {
+                let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW as _ };
+                rustix::fs::futimens(self.file()?, &Timestamps { last_access: now, last_modification: now })?;
+                Ok(Facts::default())
+            }
+            Op::Stamp => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = rustix::fs::openat(self.directory()?, first()?, flags, Mode::RUSR | Mode::WUSR)?;
+                let stat = rustix::fs::fstat(&file)?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Err(Errno::INVAL);
+                }
+                self.state.file = Some(file);
+                self.make(Op::Touch as u8, &[])
+            }
+            Op::OpenList => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                self.state.file = Some(rustix::fs::openat(self.directory()?, c".", flags, Mode::empty())?);
+                Ok(Facts::default())
+            }
+            Op::List => self.list(),
+            Op::Connect => {
+                rustix::process::fchdir(self.directory()?)?;
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+                rustix::net::connect(&socket, &SocketAddrUnix::new(first()?)?)?;
+                *self.passed = Some(socket);
+                Ok(Facts::default())
+            }
+        }
+    }
+
+    fn directory(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.state.directory.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+
+    fn file(&self) -> Result<BorrowedFd<'_>, Errno> {
+        self.state.file.as_ref().map(AsFd::as_fd).ok_or(Errno::BADF)
+    }
+
+    fn entered(&mut self, directory: OwnedFd) -> Result<Facts, Errno> {
+        let mut facts = Facts::of(&rustix::fs::fstat(&directory)?);
+        facts.mount = rustix::fs::fstatvfs(&directory)?.f_flag.bits();
+        self.state.directory = Some(directory);
+        Ok(facts)
+    }
+
+    /// As many names as one buffer of the kernel's holds, each with its NUL. None: that was all.
+    fn list(&mut self) -> Result<Facts, Errno> {
+        let file = self.state.file.as_ref().ok_or(Errno::BADF)?;
+        let mut buffer = [MaybeUninit::uninit(); CHUNK / 8];
+        let mut entries = RawDir::new(file, &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes_with_nul();
+            let room = self.room.get_mut(*self.payload..*self.payload + name.len()).ok_or(Errno::OVERFLOW)?;
+            room.copy_from_slice(name);
+            *self.payload += name.len();
+            if entries.is_buffer_empty() {
+                break;
+            }
+        }
+        Ok(Facts::default())
+    }
+}
+
+/// A path of the target's, inside its root. The root of this process is the target's, where that was allowed, and links of /proc,
+/// which lead anywhere, are not followed.
+fn open(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, DIRECTORY, Mode::empty(), within)
+}

@@ -1,0 +1,244 @@
+//! What a child that acts as the target's user may do, has and leaves, as the kernel reports it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use plimsoll_observer::foreign::as_target::{AsTarget, Refused, User};
+use plimsoll_observer::source::proc::Target;
+
+const NOBODY: u32 = 65534;
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn is_root(case: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("as_target, {case}: skipped, it takes root to become another user");
+    }
+    root
+}
+
+/// A process of the user, killed at the end.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn of(uid: u32, in_directory: &Path) -> Sleeper {
+        let mut command = Command::new("sleep");
+        command.arg("600").current_dir(in_directory).stdin(Stdio::null());
+        if uid != rustix::process::geteuid().as_raw() {
+            command.uid(uid).gid(uid);
+        }
+        Sleeper(command.spawn().expect("sleep"))
+    }
+
+    fn target(&self) -> Target {
+        Target::open(self.0.id()).expect("it runs")
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory that any user may pass, with one of the user's own and one of ours in it.
+struct Rooms(PathBuf);
+
+impl Rooms {
+    fn new(name: &str, uid: u32) -> Rooms {
+        let top = std::env::temp_dir().join(format!("plimsoll-as-target-{name}-{}", std::process::id()));
+        fs::create_dir_all(top.join("theirs")).expect("a directory");
+        fs::create_dir_all(top.join("ours")).expect("a directory");
+        fs::set_permissions(&top, PermissionsExt::from_mode(0o755)).expect("ours");
+        fs::set_permissions(top.join("ours"), PermissionsExt::from_mode(0o755)).expect("ours");
+        std::os::unix::fs::chown(top.join("theirs"), Some(uid), Some(uid)).expect("root may");
+        Rooms(top)
+    }
+
+    fn theirs(&self) -> PathBuf {
+        self.0.join("theirs")
+    }
+
+    fn ours(&self) -> PathBuf {
+        self.0.join("ours")
+    }
+}
+
+impl Drop for Rooms {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn refused(result: io::Result<impl Sized>) -> bool {
+    result.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
+/// This test's children that act as somebody: they have no exec behind them, so they bear this program's name.
+fn helpers(uid: u32) -> Vec<u32> {
+    let own = std::process::id().to_string();
+    let all = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+            line.split_whitespace().next().unwrap_or_default().to_owned()
+        };
+        field("PPid:") == own && field("Uid:") == uid.to_string() && field("NoNewPrivs:") == "1"
+    })
+    .collect()
+}
+
+#[test]
+fn the_kernel_checks_what_the_target_may_do() {
+    if !is_root("another user's rights") {
+        return;
+    }
+    let rooms = Rooms::new("rights", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &rooms.ours());
+    let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    assert_eq!(child.user().uid, NOBODY);
+
+    // Where the user may write: the file is the user's from the start, and closed to others whatever our umask is.
+    child.enter(&rooms.theirs()).expect("its directory");
+    child.write_whole(".aside", "made", b"bytes").expect("it may");
+    let made = fs::metadata(rooms.theirs().join("made")).expect("the file");
+    assert_eq!((made.uid(), made.gid(), made.mode() & 0o7777), (NOBODY, NOBODY, 0o500));
+    assert_eq!(fs::read(rooms.theirs().join("made")).expect("root may"), b"bytes");
+    assert!(child.holds("made", b"bytes", |_| false).expect("it may read"));
+    assert!(!child.holds("made", b"bytez", |_| false).expect("it may read"));
+    let entered = child.make("inner".as_ref()).expect("it may");
+    assert_eq!((entered.uid, entered.mode & 0o7777), (u64::from(NOBODY), 0o700));
+
+    // Where the user may not, root's rights are of no use.
+    for directory in [rooms.ours(), PathBuf::from("/etc")] {
+        child.enter(&directory).expect("all may enter");
+        assert!(refused(child.create("new")) && refused(child.make("new".as_ref())) && refused(child.stamp("new")));
+        assert!(!directory.join("new").exists());
+    }
+    fs::write(rooms.ours().join("canary"), "kept").expect("ours");
+    child.enter(&rooms.ours()).expect("all may enter");
+    assert!(refused(child.unlink("canary")) && refused(child.rename("canary", "gone")));
+    // Its working directory isn't one that it may write to either.
+    child.enter_cwd().expect("its own");
+    assert!(refused(child.create("new")));
+    fs::set_permissions(rooms.ours(), PermissionsExt::from_mode(0o700)).expect("ours");
+    assert!(refused(child.enter(&rooms.ours().join("below"))));
+}
+
+#[test]
+fn no_name_of_the_target_s_leads_out_of_it() {
+    if !is_root("links") {
+        return;
+    }
+    let rooms = Rooms::new("links", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
+    let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    let canary = rooms.ours().join("canary");
+    fs::write(&canary, "kept").expect("ours");
+    fs::set_permissions(&canary, PermissionsExt::from_mode(0o600)).expect("ours");
+    symlink(&canary, rooms.theirs().join("link")).expect("a link");
+    child.enter(&rooms.theirs()).expect("its directory");
+    let exists = |e: io::Error| e.kind() == io::ErrorKind::AlreadyExists;
+    assert!(child.create("link").is_err_and(exists));
+    assert!(child.stamp("link").is_err() && child.holds("link", b"kept", |_| true).is_err());
+    assert_eq!(fs::read(&canary).expect("ours"), b"kept");
+    // Links of /proc lead to what the child holds, which is ours.
+    for link in ["/proc/self/root", "/proc/self/cwd", "/proc/self/fd/3"] {
+        symlink(link, rooms.theirs().join("magic")).expect("a link");
+        assert!(child.enter(&rooms.theirs().join("magic")).is_err(), "{link}");
+        fs::remove_file(rooms.theirs().join("magic")).expect("ours");
+    }
+}
+
+/// What lies in /proc of the child: the target's user finds nothing there that it could use.
+#[test]
+fn the_child_holds_nothing_of_ours() {
+    if !is_root("the child's rights") {
+        return;
+    }
+    let rooms = Rooms::new("holds", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
+    let ours = fs::File::open("/etc/shadow").or_else(|_| fs::File::open("/etc/passwd")).expect("a file of root's");
+    let child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    let mut seen = 0;
+    // Children of the tests beside this one are like it.
+    for helper in helpers(NOBODY) {
+        let Ok(status) = fs::read_to_string(format!("/proc/{helper}/status")) else { continue };
+        let field = |key: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+            line.split_whitespace().map(String::from).collect::<Vec<_>>()
+        };
+        assert_eq!(field("Uid:"), vec![NOBODY.to_string(); 4]);
+        assert_eq!(field("Gid:"), vec![NOBODY.to_string(); 4]);
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(field(set), ["0000000000000000"], "{set} of\n{status}");
+        }
+        let descriptors = fs::read_dir(format!("/proc/{helper}/fd")).expect("root may").flatten();
+        let open: Vec<_> = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+        let is_known =
+            |path: &Path| path.starts_with("socket:") || path.is_dir() || path.to_string_lossy().starts_with("socket:");
+        assert!(open.iter().all(|path| is_known(path)), "{open:?}");
+        // Not dumpable: its files in /proc are root's, and its memory is closed to its own user.
+        assert_eq!(fs::metadata(format!("/proc/{helper}/mem")).expect("it lives").uid(), 0);
+        let read =
+            Command::new("head").args(["-c1", &format!("/proc/{helper}/environ")]).uid(NOBODY).gid(NOBODY).output();
+        assert!(!read.expect("head").status.success(), "its memory is open to its user");
+        seen += 1;
+    }
+    assert!(seen > 0, "no child was found");
+    drop((child, ours));
+}
+
+/// The same calls without any right: as the user that we are.
+#[test]
+fn the_own_user_needs_no_rights() {
+    let own = rustix::process::geteuid().as_raw();
+    let top = std::env::temp_dir().join(format!("plimsoll-as-target-own-{}", std::process::id()));
+    fs::create_dir_all(&top).expect("a directory");
+    let sleeper = Sleeper::of(own, &top);
+    let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    child.enter_cwd().expect("its own");
+    child.create("begun").expect("it may");
+    assert!(top.join("begun").exists());
+    let mut names = child.names().expect("it may");
+    names.sort();
+    assert_eq!(names, ["begun"]);
+    // Unfinished: it goes with us.
+    drop(child);
+    assert!(!top.join("begun").exists());
+    fs::remove_dir_all(&top).expect("ours");
+}
+
+#[test]
+fn who_is_gone_has_no_child() {
+    let sleeper = Sleeper::of(rustix::process::geteuid().as_raw(), Path::new("/"));
+    let target = sleeper.target();
+    drop(sleeper);
+    assert!(matches!(User::of(&target), Err(Refused::Gone)));
+    assert!(matches!(AsTarget::start(&target, LIMIT), Err(Refused::Gone)));
+}
+
+/// Many names come in more than one packet.
+#[test]
+fn a_long_list_is_whole() {
+    let top = std::env::temp_dir().join(format!("plimsoll-as-target-list-{}", std::process::id()));
+    fs::create_dir_all(&top).expect("a directory");
+    let mut expected: Vec<String> = (0..3000).map(|n| format!("{n:064}")).collect();
+    expected.iter().for_each(|name| fs::write(top.join(name), "").expect("a file"));
+    let sleeper = Sleeper::of(rustix::process::geteuid().as_raw(), Path::new("/"));
+    let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+    child.enter(&top).expect("a directory");
+    let mut names = child.names().expect("names");
+    names.sort();
+    expected.sort();
+    assert_eq!(names, expected);
+    fs::remove_dir_all(&top).expect("ours");
+}

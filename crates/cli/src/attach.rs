@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll_observer::foreign::as_target::AsTarget;
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::snapshot::Vma;
 use plimsoll_observer::source::hotspot::{self, Patience, PerfData, Vm};
@@ -28,10 +29,15 @@ use crate::{Failure, tracker};
 
 mod place;
 mod settled;
-use place::Owner;
 
 /// A VM whose machine is overloaded is worth waiting for: nothing else is to be done here.
-const PATIENCE: Patience = Patience { handshake: Duration::from_secs(30), command: Duration::from_secs(30) };
+const PATIENCE: Patience = Patience {
+    handshake: Duration::from_secs(30),
+    command: Duration::from_secs(30),
+    commands: Duration::from_secs(60),
+};
+/// For all that is written on the target's side.
+const WRITING: Duration = Duration::from_secs(30);
 
 /// How an answer begins that did not come (observer: hotspot::Vm).
 const NO_ANSWER: &str = "no answer within";
@@ -188,8 +194,13 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
     }
     let blob = process.compiled_rules();
     let mut refused = Vec::new();
-    for directory in place::candidates(&process.target, process.owner) {
-        let written = place::open(&process.target, &directory, process.owner).and_then(|place| {
+    let child = AsTarget::start(&process.target, WRITING);
+    let mut child = child.map_err(|why| match process.is_there() {
+        true => format!("nothing can be written where process {pid} could load it: {why}"),
+        false => process.unwilling("attached to", ""),
+    })?;
+    for directory in place::candidates(&process.target, child.user().uid) {
+        let written = place::open(&mut child, &directory).and_then(|mut place| {
             let library = place.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::LIBRARY)?;
             let name = format!("attach-{}.rules", tracker::hex(&Sha256::digest(&blob)[..8]));
             let written = (library, place.write(&name, &blob)?);
@@ -227,7 +238,6 @@ struct Process {
     target: Target,
     pid: u32,
     vmas: Vec<Vma>,
-    owner: Owner,
 }
 
 impl Process {
@@ -247,13 +257,7 @@ impl Process {
         })?;
         let mut vmas = proc::parse_maps(&maps, &[]).vmas;
         vmas.iter_mut().for_each(|vma| vma.name = target.inside(&vma.name).into());
-        let status = String::from_utf8_lossy(&target.read("status").unwrap_or_default()).into_owned();
-        let effective = |key: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-            line.split_whitespace().nth(1)?.parse::<u32>().ok()
-        };
-        let owner = Owner { uid: effective("Uid:").unwrap_or(0), gid: effective("Gid:").unwrap_or(0) };
-        Ok(Process { target, pid, vmas, owner })
+        Ok(Process { target, pid, vmas })
     }
 
     /// What hsperfdata says, if there is a HotSpot VM that an agent can be loaded into.

@@ -12,82 +12,106 @@
 //! has it mapped, as far as /proc shows. Files that aren't named so are not ours to delete. `symbols/` beside them has a
 //! bound of its own (observer/src/symbols/read.rs).
 
-use std::fs::{self, File, FileTimes, Metadata, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll_observer::foreign::as_target::{AsTarget, Facts};
+use plimsoll_observer::foreign::own::Folder;
+use rustix::fs::FileType;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const UNUSED: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const UNFINISHED: Duration = DAY;
 const STAMP: &str = ".pruned";
 
+/// The open directory of a cache: our own, or one that a child with the target's rights has entered.
+pub trait Shelf {
+    fn names(&mut self) -> io::Result<Vec<String>>;
+    fn facts(&mut self, name: &str) -> io::Result<Facts>;
+    /// Makes a file, if there is none, and touches it.
+    fn stamp(&mut self, name: &str) -> io::Result<()>;
+    fn remove(&mut self, name: &str) -> io::Result<()>;
+}
+
+impl Shelf for AsTarget {
+    fn names(&mut self) -> io::Result<Vec<String>> {
+        AsTarget::names(self)
+    }
+    fn facts(&mut self, name: &str) -> io::Result<Facts> {
+        self.stat(name)
+    }
+    fn stamp(&mut self, name: &str) -> io::Result<()> {
+        AsTarget::stamp(self, name)
+    }
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        self.unlink(name)
+    }
+}
+
+impl Shelf for &Folder {
+    fn names(&mut self) -> io::Result<Vec<String>> {
+        Folder::names(self)
+    }
+    fn facts(&mut self, name: &str) -> io::Result<Facts> {
+        Folder::facts(self, OsStr::new(name))
+    }
+    fn stamp(&mut self, name: &str) -> io::Result<()> {
+        Folder::stamp(self, OsStr::new(name))
+    }
+    fn remove(&mut self, name: &str) -> io::Result<()> {
+        Folder::remove(self, OsStr::new(name))
+    }
+}
+
 /// Notes that an open file of the cache is in use. Once a day is exact enough.
 pub fn used(file: &File) {
-    let is_old = file.metadata().is_ok_and(|meta| age(meta.modified().ok(), SystemTime::now()) > DAY);
-    if is_old {
+    if file.metadata().and_then(|meta| meta.modified()).is_ok_and(is_old) {
         let _ = file.set_modified(SystemTime::now());
     }
 }
 
-/// The same by path, of a file that was just compared.
-pub fn used_path(path: &Path) {
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    if let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) {
-        used(&file);
-    }
+/// Whether a file that is in use is to be touched.
+pub fn is_old(modified: SystemTime) -> bool {
+    age(modified, SystemTime::now()) > DAY
 }
 
 /// Prunes once a day. What can't be done is left for another day: nothing depends on it.
-pub fn prune(directory: &File) {
+pub fn prune(shelf: &mut impl Shelf) {
     let now = SystemTime::now();
-    // The open directory, and not whatever bears its name by now.
-    let directory = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-    let stamp = directory.join(STAMP);
-    let last = fs::symlink_metadata(&stamp).and_then(|meta| meta.modified()).ok();
-    if last.is_some_and(|last| age(Some(last), now) < DAY) {
+    if shelf.facts(STAMP).is_ok_and(|facts| age(moment(facts.modified), now) < DAY) {
         return;
     }
     // First, so that of many starts at once only a few look.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let opened =
-        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(flags).open(&stamp);
-    let stamped = opened.and_then(|file| {
-        // Root's attach looks into another user's cache: what it leaves there is that user's.
-        if let (Ok(whose), Ok(own)) = (fs::metadata(&directory), file.metadata())
-            && whose.uid() != own.uid()
-        {
-            std::os::unix::fs::fchown(&file, Some(whose.uid()), Some(whose.gid()))?;
-        }
-        file.set_times(FileTimes::new().set_modified(now))
-    });
-    if stamped.is_err() {
+    if shelf.stamp(STAMP).is_err() {
         return;
     }
-    let Ok(entries) = fs::read_dir(&directory) else { return };
     let mut doomed = Vec::new();
-    for entry in entries.flatten() {
-        let (Ok(name), Ok(meta)) = (entry.file_name().into_string(), fs::symlink_metadata(entry.path())) else {
-            continue;
-        };
-        let unused = age(meta.modified().ok().max(meta.accessed().ok()), now);
-        if meta.is_file() && kind(&name).is_some_and(|kind| unused > kind.lasts()) {
-            doomed.push((name, meta));
+    for name in shelf.names().unwrap_or_default() {
+        // Only ours are looked at: a directory may hold anything.
+        let Some(kind) = kind(&name) else { continue };
+        let Ok(facts) = shelf.facts(&name) else { continue };
+        let unused = age(moment(facts.modified.max(facts.accessed)), now);
+        if facts.is(FileType::RegularFile) && unused > kind.lasts() {
+            doomed.push((name, kind, facts));
         }
     }
-    if doomed.iter().any(|(name, _)| kind(name) == Some(Kind::Library)) {
+    if doomed.iter().any(|(_, kind, _)| *kind == Kind::Library) {
         let mapped = mapped_libraries();
-        doomed.retain(|(name, meta)| kind(name) != Some(Kind::Library) || !mapped.contains(&identity(meta)));
+        doomed.retain(|(_, kind, facts)| *kind != Kind::Library || !mapped.contains(&facts.inode));
     }
-    for (name, seen) in doomed {
-        let path = directory.join(name);
+    for (name, _, seen) in doomed {
         // Somebody may have touched or replaced it since.
-        let same = |meta: Metadata| identity(&meta) == identity(&seen) && meta.modified().ok() == seen.modified().ok();
-        if fs::symlink_metadata(&path).is_ok_and(same) {
-            let _ = fs::remove_file(path);
+        let same = |facts: Facts| facts.inode == seen.inode && facts.modified == seen.modified;
+        if shelf.facts(&name).is_ok_and(same) {
+            let _ = shelf.remove(&name);
         }
     }
+}
+
+fn moment(seconds: u64) -> SystemTime {
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,16 +145,12 @@ fn kind(name: &str) -> Option<Kind> {
 }
 
 /// Nothing that is from the future is old.
-fn age(then: Option<SystemTime>, now: SystemTime) -> Duration {
-    then.and_then(|then| now.duration_since(then).ok()).unwrap_or_default()
+fn age(then: SystemTime, now: SystemTime) -> Duration {
+    now.duration_since(then).unwrap_or_default()
 }
 
-/// Of overlay files the device differs between maps and stat: the inode has to do, and spares one too many at worst.
-fn identity(meta: &Metadata) -> u64 {
-    meta.ino()
-}
-
-/// The inodes of all trackers' libraries that a process has mapped, of those that we may look into.
+/// The inodes of all trackers' libraries that a process has mapped, of those that we may look into. Inodes only: of files on
+/// overlayfs the device differs between maps and stat; at worst one file too many is kept.
 fn mapped_libraries() -> Vec<u64> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let maps = processes.filter_map(|entry| fs::read(entry.path().join("maps")).ok());

@@ -1,13 +1,13 @@
 //! Books in the form that the user chose: the options that `report`, `run` and `diff` share.
 
 use std::fmt::Display;
-use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use plimsoll_observer::books::Books;
+use plimsoll_observer::foreign::own;
 use plimsoll_observer::profile;
 use plimsoll_report::{hotspot, json, native_image, text, words};
 
@@ -172,7 +172,7 @@ pub fn require_stdout() -> Result<(), Failure> {
     if sys::has_stdout() { Ok(()) } else { Err("standard output is closed: the report can't be written".into()) }
 }
 
-/// Standard output or a file. A reader that went away (`| head`) is no failure.
+/// Standard output or a file (`own::create` says which files are refused). A reader that went away (`| head`) is no failure.
 pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if file.is_none() {
         require_stdout()?;
@@ -181,7 +181,7 @@ pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::
         None => ("standard output".into(), Box::new(io::stdout().lock())),
         Some(path) => {
             let shown = shown(path);
-            (shown.clone(), Box::new(File::create(path).map_err(|e| format!("{shown} can't be written: {e}"))?))
+            (shown.clone(), Box::new(own::create(path).map_err(|e| format!("{shown} can't be written: {e}"))?))
         }
     };
     let mut out = BufWriter::new(sink);

@@ -5,12 +5,12 @@
 //! error or to a file.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_observer::foreign::own;
 use plimsoll_observer::source::segment;
 use plimsoll_observer::symbols;
 use plimsoll_report::words;
@@ -18,6 +18,7 @@ use plimsoll_report::words;
 use crate::obstacle::{self, Obstacle};
 use crate::output::{By, Choice, Format, Style, say, shown};
 use crate::sys::{self, End, Image};
+use crate::tracker::Unpacked;
 use crate::{Failure, record, target, tracker};
 
 /// How a program is started with the tracker in it: what `run` and `record` share.
@@ -208,7 +209,7 @@ fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
         Some("stderr") => Box::new(BufWriter::new(io::stderr())),
         Some("stdout") => Box::new(BufWriter::new(io::stdout())),
         _ => Box::new(BufWriter::new(
-            File::create(report_to).map_err(|e| format!("--report-to {}: can't be written: {e}", shown(report_to)))?,
+            own::create(report_to).map_err(|e| format!("--report-to {}: can't be written: {e}", shown(report_to)))?,
         )),
     })
 }
@@ -238,7 +239,7 @@ fn resolve(program: &Path) -> Option<PathBuf> {
 }
 
 /// Our own environment with the tracker's options in it (docs/cli.md has the table).
-fn environment(args: &Launch, library: &Path, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
+fn environment(args: &Launch, tracker: &Unpacked, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut set = |name: &str, value: OsString| {
         environment.retain(|(n, _)| n != name);
@@ -254,8 +255,7 @@ fn environment(args: &Launch, library: &Path, program: &Path) -> Result<Vec<(OsS
         let absolute = dir.canonicalize().map_err(|e| format!("--dir {}: {e}", dir.display()))?;
         set("PLIMSOLL_DIR", absolute.into());
     }
-    let cache = library.parent().unwrap_or(Path::new("/"));
-    set("PLIMSOLL_RULES", tracker::compiled_rules(cache, &args.rules, program)?.into());
+    set("PLIMSOLL_RULES", tracker.compiled_rules(&args.rules, program)?.into());
     if args.follow {
         set("PLIMSOLL_FOLLOW", "1".into());
     }
@@ -272,8 +272,8 @@ fn environment(args: &Launch, library: &Path, program: &Path) -> Result<Vec<(OsS
     }
     // Ours first: its malloc must be the one that the program finds; a preloaded allocator stays below it.
     let preload = match std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
-        Some(old) => sys::joined(&[library.as_os_str(), &old]),
-        None => library.into(),
+        Some(old) => sys::joined(&[tracker.library.as_os_str(), &old]),
+        None => tracker.library.clone().into(),
     };
     set("LD_PRELOAD", preload);
     Ok(environment)

@@ -2,16 +2,19 @@
 //!
 //! ```text
 //! $XDG_CACHE_HOME/plimsoll │ ~/.cache/plimsoll │ /tmp/plimsoll-UID-cache     0700, ours, no symbolic link
+//!                                      root: /root/.cache/plimsoll │ /var/cache/plimsoll
 //!   libplimsoll-SHA256.so                                                    written aside, then renamed
 //! ```
-//! Whoever could change that file would run code in every tracked program. So the directory must be ours alone, and the
-//! file is compared by hash before each use, whatever its name says.
+//! Whoever could change that file, or exchange a directory on the way to it, would run code in every tracked program. So the
+//! directory must be trusted up to `/` (`plimsoll_observer::foreign::own`), and the file is compared by hash before each use.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use plimsoll_observer::foreign::own::{self, Directory, Folder};
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::source::segment;
 use plimsoll_report::words;
@@ -22,63 +25,62 @@ use crate::{Failure, cache, sys};
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libplimsoll.so"));
 pub const SHA256: &str = env!("PLIMSOLL_TRACKER_SHA256");
 
-/// Path of the unpacked library. Its directory is the cache for everything else.
-pub fn unpack() -> Result<PathBuf, Failure> {
-    let mut refused = Vec::new();
-    for directory in candidates() {
-        match cache_directory(&directory).and_then(|()| unpack_into(&directory)) {
-            Ok(path) => {
-                // In use from now on: only then may others go.
-                cache::used_path(&path);
-                if let Ok(directory) = File::open(&directory) {
-                    cache::prune(&directory);
-                }
-                return Ok(path);
-            }
-            Err(reason) => refused.push(format!("{}: {reason}", directory.display())),
-        }
-    }
-    Err(format!("the tracker can't be unpacked anywhere ({})", refused.join("; ")).into())
+/// The cache, with the library in it.
+pub struct Unpacked {
+    pub library: PathBuf,
+    cache: Directory,
 }
 
-/// The category rules compiled for what `program` will load, as a file for the tracker. One file for each program, so
-/// that the cache is bounded by the number of programs; it is replaced whole, since another run may be reading it.
-pub fn compiled_rules(cache: &Path, files: &[PathBuf], program: &Path) -> Result<PathBuf, Failure> {
-    let rules = rules::rules(files).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
-    let compiled = rules::compile(&rules, &rules::modules_for_command(program), Some(cache));
-    let mut name = Sha256::new();
-    name.update(program.as_os_str().as_encoded_bytes());
-    for file in files {
-        name.update(b"\0");
-        name.update(file.as_os_str().as_encoded_bytes());
+pub fn unpack() -> Result<Unpacked, Failure> {
+    let mut refused = Vec::new();
+    for directory in own::caches() {
+        // LD_PRELOAD separates its entries by colons and spaces and knows no escape.
+        let separates = |b: &u8| matches!(b, b':' | b' ' | b'\t' | b'\n');
+        let opened = match directory.as_os_str().as_encoded_bytes().iter().any(separates) {
+            true => Err("its name holds a colon or a blank, which LD_PRELOAD can't name".to_owned()),
+            false => Directory::open(&directory),
+        };
+        match opened.and_then(unpack_into) {
+            Ok(unpacked) => {
+                cache::prune(&mut &unpacked.cache.folder);
+                return Ok(unpacked);
+            }
+            Err(reason) => refused.push(words::printable(&format!("{}: {reason}", directory.display()))),
+        }
     }
-    let path = cache.join(format!("run-{}.rules", hex(&name.finalize()[..16])));
-    if fs::read(&path).is_ok_and(|old| old == compiled.blob) {
-        cache::used_path(&path);
-        return Ok(path);
+    Err(format!(
+        "the tracker can't be unpacked anywhere ({}); name a directory of your own with XDG_CACHE_HOME",
+        refused.join("; ")
+    )
+    .into())
+}
+
+impl Unpacked {
+    /// The category rules compiled for what `program` will load, as a file for the tracker. One file for each program, so
+    /// that the cache is bounded by the number of programs; it is replaced whole, since another run may be reading it.
+    pub fn compiled_rules(&self, files: &[PathBuf], program: &Path) -> Result<PathBuf, Failure> {
+        let Directory { folder, path } = &self.cache;
+        let rules = rules::rules(files).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
+        let compiled = rules::compile(&rules, &rules::modules_for_command(program), Some(path));
+        let mut key = Sha256::new();
+        key.update(program.as_os_str().as_encoded_bytes());
+        for file in files {
+            key.update(b"\0");
+            key.update(file.as_os_str().as_encoded_bytes());
+        }
+        let name = format!("run-{}.rules", hex(&key.finalize()[..16]));
+        if holds(folder, &name, |found| found == compiled.blob) {
+            return Ok(path.join(name));
+        }
+        folder
+            .write_whole(OsStr::new(&name), 0o500, &compiled.blob)
+            .map_err(|e| format!("the compiled rules can't be written into {}: {e}", path.display()))?;
+        Ok(path.join(name))
     }
-    let aside = cache.join(format!(".run-{}-{}", std::process::id(), sys::boottime_ns()));
-    let written = write_aside(&aside, &compiled.blob).and_then(|()| fs::rename(&aside, &path));
-    written.map_err(|e| {
-        let _ = fs::remove_file(&aside);
-        format!("the compiled rules can't be written into {}: {e}", cache.display())
-    })?;
-    Ok(path)
 }
 
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn candidates() -> Vec<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let mut found = Vec::new();
-    found.extend(absolute("XDG_CACHE_HOME").map(|p| p.join("plimsoll")));
-    found.extend(absolute("HOME").map(|p| p.join(".cache/plimsoll")));
-    found.push(PathBuf::from(format!("/tmp/plimsoll-{}-cache", sys::uid())));
-    // LD_PRELOAD separates its entries by colons and spaces and knows no escape.
-    found.retain(|p| !p.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b' ' | b'\t' | b'\n')));
-    found
 }
 
 /// The directory that the tracker takes for its segment: the same rule as its own (docs/cli.md).
@@ -86,9 +88,19 @@ pub fn default_directory() -> PathBuf {
     if let Some(dir) = std::env::var_os(segment::DIRECTORY_VARIABLE) {
         return dir.into();
     }
-    let shm = Path::new("/dev/shm");
-    let writable = shm.is_dir() && rustix::fs::access(shm, rustix::fs::Access::WRITE_OK).is_ok();
-    PathBuf::from(format!("{}/plimsoll-{}", if writable { "/dev/shm" } else { "/tmp" }, sys::uid()))
+    let places = segment::PLACES.map(|place| PathBuf::from(format!("{place}/plimsoll-{}", sys::uid())));
+    let [first, ..] = &places;
+    places.iter().find(|place| is_usable(place)).unwrap_or(first).clone()
+}
+
+/// Whether a directory for segments is there and ours, or can be made. Somebody else may have made it first.
+fn is_usable(directory: &Path) -> bool {
+    match fs::symlink_metadata(directory) {
+        Ok(meta) => meta.is_dir() && meta.uid() == sys::uid(),
+        Err(_) => {
+            directory.parent().is_some_and(|parent| rustix::fs::access(parent, rustix::fs::Access::WRITE_OK).is_ok())
+        }
+    }
 }
 
 /// Makes the directory if need be; it must be ours, no link, and closed to others. An open one is closed if it is there
@@ -103,12 +115,6 @@ pub fn private_directory(directory: &Path) -> Result<(), String> {
         return Err(format!("is open to others (mode {mode:o}) and not for segments alone"));
     }
     close(&opened)
-}
-
-/// The same for the cache, whose name is ours alone.
-fn cache_directory(directory: &Path) -> Result<(), String> {
-    let (opened, meta) = own_directory(directory)?;
-    if meta.mode() & 0o077 != 0 { close(&opened) } else { Ok(()) }
 }
 
 fn close(directory: &fs::File) -> Result<(), String> {
@@ -140,38 +146,30 @@ fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
     Ok((opened, meta))
 }
 
-fn unpack_into(directory: &Path) -> Result<PathBuf, String> {
-    let path = directory.join(format!("libplimsoll-{SHA256}.so"));
-    if has_our_bytes(&path) {
-        return Ok(path);
-    }
-    let aside = directory.join(format!(".libplimsoll-{}-{}", std::process::id(), sys::boottime_ns()));
-    let written = write_aside(&aside, LIBRARY).and_then(|()| fs::rename(&aside, &path));
-    if let Err(e) = written {
-        let _ = fs::remove_file(&aside);
-        return Err(format!("can't be written: {e}"));
-    }
-    if has_our_bytes(&path) { Ok(path) } else { Err("doesn't keep what is written to it".into()) }
-}
-
-fn write_aside(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(0o500).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    file.write_all(bytes)
-}
-
-fn has_our_bytes(path: &Path) -> bool {
-    let open = || -> std::io::Result<Vec<u8>> {
-        let mut file: File =
-            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-        let meta = file.metadata()?;
-        if !meta.is_file() || meta.uid() != sys::uid() || meta.len() != LIBRARY.len() as u64 {
-            return Ok(Vec::new());
+fn unpack_into(cache: Directory) -> Result<Unpacked, String> {
+    let name = format!("libplimsoll-{SHA256}.so");
+    let is_ours = |found: &[u8]| hex(&Sha256::digest(found)) == SHA256;
+    let library = cache.path.join(&name);
+    if !holds(&cache.folder, &name, is_ours) {
+        let written = cache.folder.write_whole(OsStr::new(&name), 0o500, LIBRARY);
+        written.map_err(|e| format!("can't be written: {e}"))?;
+        if !holds(&cache.folder, &name, is_ours) {
+            return Err("doesn't keep what is written to it".into());
         }
-        let mut bytes = Vec::with_capacity(LIBRARY.len());
-        file.read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let Ok(bytes) = open() else { return false };
-    hex(&Sha256::digest(&bytes)) == SHA256
+    }
+    Ok(Unpacked { library, cache })
+}
+
+/// Whether our file of that name has the right bytes; then it is in use from now on.
+fn holds(folder: &Folder, name: &str, is_right: impl Fn(&[u8]) -> bool) -> bool {
+    let Ok(file) = folder.read(OsStr::new(name)) else { return false };
+    if !file.metadata().is_ok_and(|meta| meta.uid() == sys::uid() && meta.len() <= LIBRARY.len().max(64 << 20) as u64) {
+        return false;
+    }
+    let mut found = Vec::new();
+    let right = (&file).read_to_end(&mut found).is_ok() && is_right(&found);
+    if right {
+        cache::used(&file);
+    }
+    right
 }

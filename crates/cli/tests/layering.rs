@@ -150,12 +150,9 @@ const OPENS: [&str; 8] = [
     "rustix::process",
     "rustix::net",
 ];
-/// Readers beside the files that are called read.rs: who writes on the target's side, who holds the handle on the target's folder in /proc, who finds
+/// Readers beside the files that are called read.rs: who holds the handle on the target's folder in /proc, who finds
 /// segments.
-const READERS: [&str; 6] = [
-    "crates/observer/src/foreign/as_target.rs",
-    "crates/observer/src/foreign/as_target/child.rs",
-    "crates/observer/src/foreign/as_target/wire.rs",
+const READERS: [&str; 3] = [
     "crates/observer/src/source/proc/target.rs",
     "crates/observer/src/source/segment/find.rs",
     "crates/observer/src/source/hotspot/structs.rs",

@@ -427,7 +427,7 @@ unsafe fn make(options: &Options) -> Option<(Segment, Path<256>)> {
             directory.push(d.to_bytes());
             own_directory(&directory, uid)?
         }
-        None => [c"/dev/shm/plimsoll-", c"/tmp/plimsoll-"].iter().find_map(|base| {
+        None => [c"/dev/shm/plimsoll-", c"/tmp/plimsoll-", c"/run/plimsoll-"].iter().find_map(|base| {
             directory.clear().push(base.to_bytes()).push_number(uid as u64);
             own_directory(&directory, uid)
         })?,

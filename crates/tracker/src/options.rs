@@ -39,7 +39,7 @@ macro_rules! options {
 }
 
 options! {
-    /// Directory of the segments. Default: /dev/shm/plimsoll-UID, else /tmp/plimsoll-UID.
+    /// Directory of the segments. Default: plimsoll-UID in /dev/shm, else in /tmp, else in /run.
     directory "PLIMSOLL_DIR";
     /// Deep stacks: off, sampled or exact. Default: sampled.
     sites "PLIMSOLL_SITES";

@@ -142,6 +142,12 @@ pub const GROUPS: &[Group] = &[
         "verbs, options, messages",
         Tests(&["cli/run", "cli/sentences", "cli/retention", "report/profile::go_tool_pprof_opens_it"]),
     ),
+    group(
+        "security",
+        Test,
+        "what an ordinary user may try against root",
+        Tests(&["cli/security", "observer/as_target"]),
+    ),
     group("situations", Test, "one small program for each situation", Tests(&["cli/situations"])),
     group(
         "allocators",

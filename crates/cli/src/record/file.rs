@@ -1,15 +1,22 @@
 //! The file of a recording: made aside and moved into place with its first instant in it, finished and named by its start
 //! when it is full.
+//!
+//! Its directory may be one that others write to (/tmp). So the directory is opened once, and within it only a file is written that
+//! did not exist before, under a name that nobody can guess; then it is renamed. No link is ever followed, and what took the
+//! place of a name is replaced, never written to.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use plimsoll_observer::foreign::own::{self, Folder};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::jfr::{Batch, Recording, Store};
 use plimsoll_report::words;
+use rustix::fs::FileType;
 
 use super::Pace;
 use crate::Failure;
@@ -51,8 +58,9 @@ pub struct Written {
 struct Current {
     recording: Recording<Place>,
     path: PathBuf,
-    /// Where it lies until its first instant is in it.
-    aside: Option<PathBuf>,
+    folder: Folder,
+    /// Its name until its first instant is in it.
+    aside: Option<OsString>,
     start_ns: u64,
     began: Instant,
 }
@@ -83,20 +91,16 @@ impl Output {
         let failed = |path: &Path, e: io::Error| Failure(format!("{} can't be written: {e}", shown(path)));
         current.recording.instant(time_ns, write).map_err(|e| failed(&current.path, e))?;
         if let Some(aside) = current.aside.take() {
-            fs::rename(&aside, &current.path).map_err(|e| failed(&current.path, e))?;
+            current.folder.rename(&aside, name_of(&current.path)).map_err(|e| failed(&current.path, e))?;
         }
         Ok(())
     }
 
     fn begin(&self, time_ns: u64) -> Result<Current, Failure> {
         let path = named(&self.pattern, self.pid, time_ns);
-        is_replaceable(&path)?;
-        let aside = beside(&path, &format!(".{}.part", std::process::id()));
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(true).open(&aside);
-        let file = file.map_err(|e| format!("{} can't be made: {e}", shown(&aside)))?;
+        let (folder, aside, file) = made(&path)?;
         let recording = Recording::new(Place(file));
-        Ok(Current { recording, path, aside: Some(aside), start_ns: time_ns, began: Instant::now() })
+        Ok(Current { recording, path, folder, aside: Some(aside), start_ns: time_ns, began: Instant::now() })
     }
 
     fn is_full(&self) -> bool {
@@ -108,41 +112,41 @@ impl Output {
 
     /// The file is finished and gets the moment of its start into its name; the next instant begins another one.
     pub fn rotate(&mut self) -> Result<(), Failure> {
-        let Some((path, start_ns)) = self.close()? else { return Ok(()) };
+        let Some((path, folder, start_ns)) = self.close()? else { return Ok(()) };
         let moment = compact(start_ns);
         if self.pattern.to_string_lossy().contains("%t") {
             // The moment is in its name already.
-            self.keep_only(path);
+            self.keep_only(&folder, path);
             return Ok(());
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let extension = path.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
         let full = path.with_file_name(format!("{stem}.{moment}{extension}"));
-        fs::rename(&path, &full).map_err(|e| format!("{} can't be renamed: {e}", shown(&path)))?;
-        self.keep_only(full);
+        folder.rename(name_of(&path), name_of(&full)).map_err(|e| format!("{} can't be renamed: {e}", shown(&path)))?;
+        self.keep_only(&folder, full);
         Ok(())
     }
 
-    fn keep_only(&mut self, full: PathBuf) {
+    fn keep_only(&mut self, folder: &Folder, full: PathBuf) {
         self.full.push(full);
         if let Some(keep) = self.keep {
             while self.full.len() > keep {
                 // One that somebody took away already is no failure.
-                let _ = fs::remove_file(self.full.remove(0));
+                let _ = folder.remove(name_of(&self.full.remove(0)));
             }
         }
     }
 
-    fn close(&mut self) -> Result<Option<(PathBuf, u64)>, Failure> {
-        let Some(Current { recording, path, start_ns, .. }) = self.current.take() else { return Ok(None) };
+    fn close(&mut self) -> Result<Option<(PathBuf, Folder, u64)>, Failure> {
+        let Some(Current { recording, path, folder, start_ns, .. }) = self.current.take() else { return Ok(None) };
         let length = recording.finish().and_then(|Place(file)| Ok(file.metadata()?.len()));
         let length = length.map_err(|e| format!("{} can't be written: {e}", shown(&path)))?;
         self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(length));
-        Ok(Some((path, start_ns)))
+        Ok(Some((path, folder, start_ns)))
     }
 
     pub fn finish(mut self) -> Result<Option<Written>, Failure> {
-        let last = self.close()?.map(|(path, _)| path).or_else(|| self.full.pop());
+        let last = self.close()?.map(|(path, ..)| path).or_else(|| self.full.pop());
         let (files, bytes) = self.finished;
         Ok(last.map(|path| Written { name: shown(&path), files, bytes }))
     }
@@ -154,8 +158,8 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if let Some(aside) = self.current.as_ref().and_then(|current| current.aside.as_ref()) {
-            let _ = fs::remove_file(aside);
+        if let Some(Current { folder, aside: Some(aside), .. }) = &self.current {
+            let _ = folder.remove(aside);
         }
     }
 }
@@ -167,22 +171,34 @@ pub fn tells_apart(pattern: &Path) -> bool {
 
 /// Whether a file can be made there.
 pub fn writable(pattern: &Path) -> Result<(), Failure> {
-    is_replaceable(&named(pattern, 0, 0))?;
-    let probe = beside(&named(pattern, 0, 0), &format!(".{}.probe", std::process::id()));
-    let made = OpenOptions::new().write(true).create(true).truncate(true).open(&probe);
-    made.map_err(|e| format!("{} can't be made: {e}", shown(&named(pattern, 0, 0))))?;
-    let _ = fs::remove_file(&probe);
+    let (folder, aside, _) = made(&named(pattern, 0, 0))?;
+    let _ = folder.remove(&aside);
     Ok(())
 }
 
+/// A new file beside the one that it will replace.
+fn made(path: &Path) -> Result<(Folder, OsString, File), Failure> {
+    let failed = |e: io::Error| Failure(format!("{} can't be made: {e}", shown(path)));
+    let folder = Folder::open(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    is_replaceable(&folder, path)?;
+    let aside = own::aside(name_of(path));
+    let file = folder.create(&aside, 0o666).map_err(failed)?;
+    Ok((folder, aside, file))
+}
+
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
 /// A recording takes the place of the file of its name. Root could have it take the place of /dev/null.
-fn is_replaceable(path: &Path) -> Result<(), Failure> {
-    let kind = fs::symlink_metadata(path).map(|there| there.file_type());
+fn is_replaceable(folder: &Folder, path: &Path) -> Result<(), Failure> {
+    let kind = folder.stat(name_of(path)).map(|there| FileType::from_raw_mode(there.st_mode));
     let what = match kind {
-        Ok(kind) if kind.is_dir() => "is a directory",
-        Ok(kind) if kind.is_symlink() => "is a symbolic link: name the file itself",
-        Ok(kind) if !kind.is_file() => "is no regular file",
-        _ => return Ok(()),
+        Ok(FileType::Directory) => "is a directory",
+        Ok(FileType::Symlink) => "is a symbolic link: name the file itself",
+        _ if path.file_name().is_none() => "is a directory",
+        Ok(FileType::RegularFile) | Err(_) => return Ok(()),
+        Ok(_) => "is no regular file",
     };
     Err(format!("{} {what}; a recording takes the place of a file", shown(path)).into())
 }
@@ -193,11 +209,6 @@ fn named(pattern: &Path, pid: u32, time_ns: u64) -> PathBuf {
         Some(text) => PathBuf::from(text.replace("%p", &pid.to_string()).replace("%t", &compact(time_ns))),
         None => pattern.to_owned(),
     }
-}
-
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}{suffix}"))
 }
 
 /// `20261121-004512.250` in UTC: sorts by time.

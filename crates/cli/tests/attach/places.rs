@@ -208,10 +208,16 @@ fn root_attaches_to_another_user_s() {
     for jdk in jdks() {
         let scratch = Scratch::new("nobody");
         let mut java = of_nobody(jdk, &scratch, &[], "nobody");
-        // A VM of root's that was killed had the same number: its socket is in the way, and in a sticky /tmp only root can take it away.
+        // A VM of root's that was killed had the same number: its socket is in the way. Nothing is removed with root's rights; the
+        // sentence names the file.
         let dead = format!("/tmp/.java_pid{}", java.pid());
         let _ = fs::remove_file(&dead);
         drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
+        let refused = plimsoll(&["attach", &java.pid(), "--yes"]);
+        let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{sentence}");
+        assert!(sentence.contains(&format!("{dead} is user 0's")), "{sentence}");
+        fs::remove_file(&dead).expect("it was left alone");
         let said = goes_through(&mut java, &format!("JDK {}, nobody's", jdk.major));
         assert!(said.contains(&format!("{}/books/", scratch.path().display())), "{said}");
         use std::os::unix::fs::MetadataExt;

@@ -197,6 +197,16 @@ impl AsTarget {
         self.request(Op::Unlink, &[name.as_ref()]).map(drop)
     }
 
+    /// Removes what `create` made.
+    pub fn discard(&mut self) -> io::Result<()> {
+        self.request(Op::Discard, &[]).map(drop)
+    }
+
+    /// What is left for all requests from now on.
+    pub fn allow(&mut self, limit: Duration) {
+        self.deadline = Instant::now() + limit;
+    }
+
     /// A file with these bytes and mode 0500 under `name`, in one step for whoever looks; `aside` is its name until then.
     pub fn write_whole(&mut self, aside: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.create(aside)?;
@@ -209,13 +219,13 @@ impl AsTarget {
         };
         let written = write();
         if written.is_err() {
-            let _ = self.unlink(aside);
+            let _ = self.discard();
         }
         written
     }
 
-    /// Whether a regular file of the target's user has these bytes; then it is touched, if it was not for `aged`.
-    pub fn holds(&mut self, name: &str, bytes: &[u8], aged: impl Fn(&Facts) -> bool) -> io::Result<bool> {
+    /// Whether a regular file of the target's user has these bytes; then it is touched, if it is old as `is_old` has it.
+    pub fn holds(&mut self, name: &str, bytes: &[u8], is_old: impl Fn(&Facts) -> bool) -> io::Result<bool> {
         let facts = self.request(Op::Open, &[name.as_ref()])?;
         if !facts.is(FileType::RegularFile) || facts.uid != u64::from(self.user.uid) || facts.size != bytes.len() as u64
         {
@@ -230,7 +240,7 @@ impl AsTarget {
                 None => return Ok(false),
             }
         }
-        if left.is_empty() && aged(&facts) {
+        if left.is_empty() && is_old(&facts) {
             let _ = self.request(Op::Touch, &[]);
         }
         Ok(left.is_empty())

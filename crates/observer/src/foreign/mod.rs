@@ -14,6 +14,7 @@ pub mod as_target;
 mod deadline;
 mod kind;
 mod open;
+pub mod own;
 mod pieces;
 mod regular;
 mod resolve;

@@ -226,8 +226,7 @@ pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// `$XDG_CACHE_HOME/plimsoll`, else `~/.cache/plimsoll`. Only an absolute path counts (XDG Base Directory Specification).
+/// `$XDG_CACHE_HOME/plimsoll`, `~/.cache/plimsoll` or what else nobody can change but us (`foreign::own`). It is made if need be.
 pub fn cache_dir() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache"))).map(|p| p.join("plimsoll"))
+    crate::foreign::own::cache().ok().map(|directory| directory.path)
 }

@@ -309,9 +309,11 @@ impl Call<'_, '_> {
             }
             Op::Unlink => {
                 rustix::fs::unlinkat(self.directory()?, first()?, AtFlags::empty())?;
-                if self.state.unfinished.as_ref().is_some_and(|(_, name)| first() == Ok(name.as_c())) {
-                    self.state.unfinished = None;
-                }
+                Ok(Facts::default())
+            }
+            Op::Discard => {
+                let (directory, name) = self.state.unfinished.take().ok_or(Errno::NOENT)?;
+                rustix::fs::unlinkat(directory, name.as_c(), AtFlags::empty())?;
                 Ok(Facts::default())
             }
             Op::Open => {

@@ -42,6 +42,8 @@ numbered! {
         Executable,
         Rename,
         Unlink,
+        /// Removes what `Create` made, wherever we are by now.
+        Discard,
         /// For `Read` and `Touch`.
         Open,
         Read,

@@ -1,35 +1,41 @@
 //! Speaks to a VM: finds its hsperfdata, wakes its attach listener, asks diagnostic commands.
 //!
-//! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in the target's directory or its
-//! /tmp, then SIGQUIT; the VM's signal dispatcher sees the file, starts its listener and makes /tmp/.java_pidN. N is the
-//! PID in the target's own namespace; both paths are reached through /proc/PID, whatever its mounts are. SIGQUIT kills a
-//! process that doesn't catch it, so it is sent only to one that has libjvm.so mapped and SIGQUIT caught, and that has not
-//! been told to ignore such requests; and through a pidfd, so that it can't reach a reused PID.
+//! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in /tmp or the target's directory,
+//! then SIGQUIT; the VM's signal dispatcher sees the file, starts its listener and makes /tmp/.java_pidN. N is the PID in
+//! the target's own namespace. SIGQUIT kills a process that doesn't catch it, so it is sent only to one that has libjvm.so
+//! mapped and SIGQUIT caught, and that has not been told to ignore such requests; and through a pidfd, so that it can't
+//! reach a reused PID.
+//!
+//! The file is made, the socket is looked for and the connections are opened by a child that is the target's user in the
+//! target's root (`foreign::as_target`). A VM takes commands from its own user, also from inside a user namespace, where our
+//! root is nobody; and no name that this user chose makes us write or connect to what only root may. /tmp comes first,
+//! since the target's directory may be anywhere; the VM looks in both. The file goes with the child, also when we are killed.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
 use super::perfdata::PerfData;
+use crate::foreign::as_target::{AsTarget, User};
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
 
-/// How long the VM may take to open its socket, and to answer one command. A safepoint may be seconds away in a VM that
-/// thrashes; then a gap is the better answer.
+/// How long the VM may take to open its socket, to answer one command, and to answer all of them. A safepoint may be
+/// seconds away in a VM that thrashes; then a gap is the better answer.
 const HANDSHAKE: Duration = Duration::from_millis(1500);
 const COMMAND: Duration = Duration::from_secs(5);
-/// No answer of a sane VM is longer: NMT detail has 0.6 MB.
-const LONGEST_ANSWER: u64 = 256 << 20;
+const COMMANDS: Duration = Duration::from_secs(10);
+/// No answer of a sane VM is longer: NMT detail has 0.6 MB, the stacks of 5,000 threads have 30 MB.
+const LONGEST_ANSWER: usize = 32 << 20;
+const MOST_LINES: usize = 1 << 19;
 const LARGEST_PERFDATA: u64 = 16 << 20;
 
 /// Why the VM can't be asked.
@@ -44,6 +50,8 @@ pub enum Mute {
     Silent(Duration),
     /// The socket of its name is another process's (0: one that can't be seen from here).
     Elsewhere(u32),
+    /// What bears the socket's name is another user's: the path as the target sees it, and the user.
+    Occupied(String, u64),
     Failed(String),
 }
 
@@ -64,6 +72,10 @@ impl std::fmt::Display for Mute {
                 };
                 write!(f, "its attach socket's place is taken: /tmp is shared, and the socket there is {whose}")
             }
+            Mute::Occupied(path, uid) => write!(
+                f,
+                "its attach socket's place is taken: {path} is user {uid}'s; if that is a dead VM's, remove it"
+            ),
             Mute::Failed(why) => write!(f, "{why}"),
         }
     }
@@ -83,14 +95,11 @@ struct Status {
     namespaced_pid: u32,
     stopped: bool,
     quit_caught: bool,
-    effective_uid: u32,
-    effective_gid: u32,
 }
 
 fn status(target: &Target) -> io::Result<Status> {
     let text = String::from_utf8_lossy(&target.read("status")?).into_owned();
     let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("").trim().to_string();
-    let nth = |key: &str, n: usize| field(key).split_whitespace().nth(n).and_then(|word| word.parse::<u32>().ok());
     let caught = u64::from_str_radix(&field("SigCgt:"), 16).unwrap_or(0);
     Ok(Status {
         namespaced_pid: field("NSpid:")
@@ -100,40 +109,45 @@ fn status(target: &Target) -> io::Result<Status> {
             .unwrap_or(target.pid()),
         stopped: field("State:").starts_with(['T', 't']),
         quit_caught: caught & (1 << (Signal::QUIT.as_raw() - 1)) != 0,
-        effective_uid: nth("Uid:", 1).unwrap_or(0),
-        effective_gid: nth("Gid:", 1).unwrap_or(0),
     })
 }
 
 /// The user that the VM takes commands from, besides root.
 pub fn owner(target: &Target) -> Option<u32> {
-    status(target).ok().map(|status| status.effective_uid)
+    User::of(target).ok().map(|user| user.uid)
 }
 
 /// A VM whose attach listener is up.
 pub struct Vm {
     pid: u32,
-    socket: PathBuf,
+    /// Acts as the VM's user; is in its /tmp.
+    child: AsTarget,
+    /// The socket's name there.
+    socket: String,
     /// Known once it was asked for.
     version: Option<Version>,
-    /// Set once the VM hung up on this process's own user: the target's, to be taken on for the connection.
-    identity: Option<(u32, u32)>,
-    owner: (u32, u32),
     patience: Patience,
+    /// Left for all commands.
+    left: Duration,
 }
 
-/// How long to wait for the handshake, and for each answer.
+/// How long to wait for the handshake, for each answer, and for all answers.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub handshake: Duration,
     pub command: Duration,
+    pub commands: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        Patience { handshake: HANDSHAKE, command: COMMAND }
+        Patience { handshake: HANDSHAKE, command: COMMAND, commands: COMMANDS }
     }
 }
+
+/// Beyond a limit of the wait itself, for what the child is asked meanwhile.
+const MARGIN: Duration = Duration::from_secs(1);
+const TMP: &str = "/tmp";
 
 impl Vm {
     pub fn open(target: &Target, perfdata: Option<&PerfData>, patience: Patience) -> Result<Vm, Mute> {
@@ -141,12 +155,18 @@ impl Vm {
         if status.stopped {
             return Err(Mute::Stopped);
         }
-        let socket = target.path(&format!("/tmp/.java_pid{}", status.namespaced_pid));
-        let owner = (status.effective_uid, status.effective_gid);
-        let vm = Vm { pid: target.pid(), socket, version: None, identity: None, owner, patience };
+        let child = AsTarget::start(target, patience.handshake + MARGIN);
+        let mut child = child.map_err(|refused| Mute::Failed(refused.to_string()))?;
+        child.enter(Path::new(TMP)).map_err(|error| Mute::Failed(format!("its {TMP} can't be entered: {error}")))?;
+        let socket = format!(".java_pid{}", status.namespaced_pid);
+        let mut vm = Vm { pid: target.pid(), child, socket, version: None, patience, left: patience.commands };
         // Woken, the VM would make the socket anew in the other's place, who could never be asked again.
-        if let Some(stranger) = connect(&vm.socket).ok().and_then(|stream| stranger(&stream, vm.pid)) {
+        if let Some(stranger) = vm.connect().ok().and_then(|stream| stranger(&stream, vm.pid)) {
             return Err(Mute::Elsewhere(stranger));
+        }
+        let owner = vm.child.stat(&vm.socket).ok().map(|facts| facts.uid);
+        if let Some(other) = owner.filter(|owner| *owner != u64::from(vm.child.user().uid)) {
+            return Err(Mute::Occupied(format!("{TMP}/{}", vm.socket), other));
         }
         if !vm.listens() {
             vm.wake(target, &status, perfdata)?;
@@ -154,34 +174,20 @@ impl Vm {
         Ok(vm)
     }
 
-    fn listens(&self) -> bool {
-        let answers = || match connect(&self.socket) {
+    /// Without waiting: a stopped VM's listener accepts nobody, and a full backlog would block a plain connect.
+    fn connect(&mut self) -> io::Result<UnixStream> {
+        self.child.connect(&self.socket)
+    }
+
+    fn listens(&mut self) -> bool {
+        match self.connect() {
             // Others are waiting for their turn.
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             Ok(stream) => stranger(&stream, self.pid).is_none(),
-        };
-        fs::metadata(&self.socket).is_ok_and(|file| file.file_type().is_socket()) && answers()
-    }
-
-    /// What a VM of the same number left in /tmp. Where that is sticky, another user's VM can't put its own in the place, and never
-    /// answers: so who may takes it away. The reason for its silence, if that couldn't be done.
-    fn dead_socket(&self, status: &Status) -> Option<Mute> {
-        use std::os::unix::fs::MetadataExt;
-        let file = fs::symlink_metadata(&self.socket).ok()?;
-        let is_dead = || connect(&self.socket).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
-        if !file.file_type().is_socket() || file.uid() == status.effective_uid || !is_dead() {
-            return None;
         }
-        let removed = fs::remove_file(&self.socket);
-        let inside = format!("/tmp/.java_pid{}", status.namespaced_pid);
-        removed.err().map(|error| {
-            Mute::Failed(format!(
-                "{inside} is another user's, left from a VM that is dead, and stays in the way: {error}"
-            ))
-        })
     }
 
-    fn wake(&self, target: &Target, status: &Status, perfdata: Option<&PerfData>) -> Result<(), Mute> {
+    fn wake(&mut self, target: &Target, status: &Status, perfdata: Option<&PerfData>) -> Result<(), Mute> {
         let told_not_to =
             perfdata.and_then(PerfData::attachable).map_or_else(|| disabled_by_arguments(target), |yes| !yes);
         if told_not_to {
@@ -198,18 +204,26 @@ impl Vm {
             Ok(now) if now.quit_caught => {}
             _ => return Err(Mute::SignalNotCaught),
         }
-        let request = Request::make(target, status).map_err(failed("the attach request file can't be made"))?;
+        let is_ours = self.request(status).map_err(failed("the attach request file can't be made"))?;
+        let woken = self.woken(target, &pidfd, is_ours);
+        if is_ours {
+            let _ = self.child.discard();
+        }
+        woken
+    }
+
+    fn woken(&mut self, target: &Target, pidfd: &impl AsFd, is_ours: bool) -> Result<(), Mute> {
         // A SIGQUIT that finds the listener up has the VM print all its threads. So only who made the file sends one, after a
         // last look, as the file goes only when the listener is up; unless it is a dead command's and nothing comes of it.
         let began = Instant::now();
-        while request.path.is_none() && began.elapsed() < self.patience.handshake / 3 && !self.listens() {
+        while !is_ours && began.elapsed() < self.patience.handshake / 3 && !self.listens() {
             thread::sleep(Duration::from_millis(2));
         }
         if self.listens() {
             return Ok(());
         }
-        let dead = self.dead_socket(status);
-        rustix::process::pidfd_send_signal(&pidfd, Signal::QUIT).map_err(|e| failed("SIGQUIT")(e.into()))?;
+        rustix::process::pidfd_send_signal(pidfd, Signal::QUIT)
+            .map_err(|error| Mute::Failed(format!("SIGQUIT: {error}")))?;
         let mut pause = Duration::from_micros(500);
         while !self.listens() {
             // An exec takes the handlers away: there is no VM any more.
@@ -218,14 +232,37 @@ impl Vm {
             };
             if began.elapsed() > self.patience.handshake {
                 // It was stopped meanwhile, or the signal reached its threads only after the first look.
-                let silent = if now.stopped { Mute::Stopped } else { Mute::Silent(self.patience.handshake) };
-                return Err(dead.unwrap_or(silent));
+                return Err(if now.stopped { Mute::Stopped } else { Mute::Silent(self.patience.handshake) });
             }
             thread::sleep(pause);
             pause = (pause * 3 / 2).min(Duration::from_millis(20));
         }
-        drop(request);
         Ok(())
+    }
+
+    /// Makes the request file, as the VM's user, where that user may. False: somebody else attaches at this moment, and that file
+    /// serves as well; it is theirs to remove.
+    fn request(&mut self, status: &Status) -> io::Result<bool> {
+        let name = format!(".attach_pid{}", status.namespaced_pid);
+        let own = u64::from(self.child.user().uid);
+        let made = match self.request_here(&name, own) {
+            Ok(made) => Ok(made),
+            Err(refused) => self.child.enter_cwd().and_then(|_| self.request_here(&name, own)).map_err(|_| refused),
+        };
+        self.child.enter(Path::new(TMP))?;
+        made
+    }
+
+    fn request_here(&mut self, name: &str, own: u64) -> io::Result<bool> {
+        match self.child.create(name) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Of another user it would mean nothing to the VM.
+                let owner = self.child.stat(name)?.uid;
+                if owner == own || owner == 0 { Ok(false) } else { Err(error) }
+            }
+            Err(error) => Err(error),
+        }
     }
 
     pub fn pid(&self) -> u32 {
@@ -245,16 +282,29 @@ impl Vm {
 
     fn command(&mut self, words: &[&str], command: &str) -> Result<String, String> {
         let began = Instant::now();
+        let limit = self.patience.command.min(self.left);
+        if limit.is_zero() {
+            return Err(format!("{command} was not asked: earlier answers took all of the time"));
+        }
+        self.child.allow(limit + MARGIN);
+        let answer = self.answer(words, command, began + limit);
+        // Whoever didn't answer once won't be asked again.
+        let is_late = began.elapsed() >= limit;
+        self.left = if is_late { Duration::ZERO } else { self.left.saturating_sub(began.elapsed()) };
+        answer
+    }
+
+    fn answer(&mut self, words: &[&str], command: &str, until: Instant) -> Result<String, String> {
         let version = match self.version {
             Some(version) => version,
-            None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), began)? {
+            None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), until)? {
                 Reply::Text(text) => attach::version(&text),
                 Reply::Failed { code: BAD_VERSION, .. } => Version::Two,
                 Reply::Failed { .. } | Reply::Refused => Version::One,
             },
         };
         self.version = Some(version);
-        match self.reply(&attach::request(version, words), began)? {
+        match self.reply(&attach::request(version, words), until)? {
             Reply::Text(text) => Ok(text),
             Reply::Failed { code, text } => {
                 Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))
@@ -263,78 +313,67 @@ impl Vm {
         }
     }
 
-    /// Once more as the VM's own user, where it takes no commands from ours.
-    fn reply(&mut self, request: &[u8], began: Instant) -> Result<Reply, String> {
-        let reply = attach::reply(&self.exchange(request, began)?);
-        if reply != Reply::Refused || self.identity.is_some() || self.owner == own_identity() {
-            return Ok(reply);
-        }
-        self.identity = Some(self.owner);
-        Ok(attach::reply(&self.exchange(request, began)?))
+    fn reply(&mut self, request: &[u8], until: Instant) -> Result<Reply, String> {
+        Ok(attach::reply(&self.exchange(request, until)?))
     }
 
-    fn exchange(&self, request: &[u8], began: Instant) -> Result<Vec<u8>, String> {
-        let socket = self.socket.clone();
+    fn exchange(&mut self, request: &[u8], until: Instant) -> Result<Vec<u8>, String> {
+        let late = format!("no answer within {} s", self.patience.command.as_secs());
         let stream = loop {
-            let stream = match self.identity {
-                None => connect(&socket),
-                Some(identity) => connect_as(&socket, identity),
-            };
-            let is_full = stream.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-            if !is_full || began.elapsed() > self.patience.command {
-                break stream;
+            match self.connect() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(late),
+                stream => break stream,
             }
-            thread::sleep(Duration::from_millis(5));
         };
-        let mut stream = stream.map_err(|error| format!("the attach socket can't be reached: {error}"))?;
+        let stream = stream.map_err(|error| format!("the attach socket can't be reached: {error}"))?;
         if let Some(other) = stranger(&stream, self.pid) {
             return Err(Mute::Elsewhere(other).to_string());
         }
-        let mut bytes = Vec::new();
-        let spoken = (|| {
-            stream.set_write_timeout(Some(self.patience.command))?;
-            stream.write_all(request)?;
-            let mut buffer = vec![0; 64 << 10];
-            loop {
-                let left = self.patience.command.saturating_sub(began.elapsed());
-                if left.is_zero() || bytes.len() as u64 > LONGEST_ANSWER {
-                    return Err(io::Error::from(io::ErrorKind::TimedOut));
-                }
-                stream.set_read_timeout(Some(left))?;
-                match stream.read(&mut buffer) {
-                    Ok(0) => return Ok(()),
-                    Ok(count) => bytes.extend_from_slice(&buffer[..count]),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        })();
-        match spoken {
-            Ok(()) => Ok(bytes),
-            // A VM that refuses a user closes at once, and the write or the read meets a reset.
-            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
-                Ok(bytes)
-            }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                Err(format!("no answer within {} s", self.patience.command.as_secs()))
-            }
+        match spoken(&stream, request, until) {
+            Ok(bytes) => Ok(bytes),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Err(late),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-fn own_identity() -> (u32, u32) {
-    (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
-}
-
-/// Without waiting: a stopped VM's listener accepts nobody, and a full backlog would block a plain connect.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
+/// Sends the request and reads until the other end closes. A VM that refuses a user closes at once, and the write or the read meets
+/// a reset.
+fn spoken(mut stream: &UnixStream, request: &[u8], until: Instant) -> io::Result<Vec<u8>> {
+    let left = || match until.saturating_duration_since(Instant::now()) {
+        Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        left => Ok(left),
+    };
+    let mut bytes = Vec::new();
+    let mut lines = 0;
+    stream.set_write_timeout(Some(left()?))?;
+    let mut result = stream.write_all(request);
+    let mut buffer = vec![0; 64 << 10];
+    while result.is_ok() {
+        stream.set_read_timeout(Some(left()?))?;
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                let piece = buffer.get(..count).unwrap_or_default();
+                lines += memchr::memchr_iter(b'\n', piece).count();
+                bytes.extend_from_slice(piece);
+                if bytes.len() > LONGEST_ANSWER || lines > MOST_LINES {
+                    return Err(io::Error::other(
+                        "its answer is longer than that of any VM, and was not read to the end",
+                    ));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => result = Err(error),
+        }
+    }
+    match result {
+        Err(error) if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Err(error),
+        _ => Ok(bytes),
+    }
 }
 
 /// Who listens there, if it isn't `pid`: containers that share a /tmp have each a process 1. Not to be told where /proc is another PID
@@ -343,60 +382,6 @@ fn stranger(stream: &UnixStream, pid: u32) -> Option<u32> {
     let listener = peer::listener(stream.as_fd()).filter(|listener| *listener != pid)?;
     let own = fs::read_link("/proc/self").ok()?;
     (own.to_str() == Some(&std::process::id().to_string())).then_some(listener)
-}
-
-/// As another user, which only root can: a VM in a user namespace sees our root as nobody (SO_PEERCRED is translated).
-/// The system calls change the calling thread only, so it happens on one that ends right after.
-fn connect_as(path: &Path, (uid, gid): (u32, u32)) -> io::Result<UnixStream> {
-    let directory = File::open(path.parent().unwrap_or(path))?;
-    let name = path.file_name().unwrap_or_default().to_os_string();
-    let connected = thread::spawn(move || {
-        let (uid, gid) = (rustix::process::Uid::from_raw(uid), rustix::process::Gid::from_raw(gid));
-        rustix::thread::set_thread_res_gid(gid, gid, gid)?;
-        rustix::thread::set_thread_res_uid(uid, uid, uid)?;
-        // /proc/PID/root is closed to the new user; the open directory isn't, through this thread's own descriptors.
-        let directory = directory.as_fd();
-        let inside =
-            PathBuf::from(format!("/proc/thread-self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&directory))).join(name);
-        connect(&inside)
-    });
-    connected.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
-}
-
-/// The request file, removed again when the handshake is over.
-struct Request {
-    path: Option<PathBuf>,
-}
-
-impl Request {
-    fn make(target: &Target, status: &Status) -> io::Result<Request> {
-        let name = format!(".attach_pid{}", status.namespaced_pid);
-        let directory = PathBuf::from(format!("/proc/{}/cwd", target.pid())).join(&name);
-        let mut refused = None;
-        for path in [directory, target.path(&format!("/tmp/{name}"))] {
-            match OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(NOFOLLOW).open(&path) {
-                Ok(file) => {
-                    // The VM takes the file only from its own user or root; root in another namespace is neither.
-                    let _ = std::os::unix::fs::fchown(&file, Some(status.effective_uid), Some(status.effective_gid));
-                    return Ok(Request { path: Some(path) });
-                }
-                // Somebody else attaches at this moment: their file serves as well, and is theirs to remove.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(Request { path: None }),
-                Err(error) => refused = Some(error),
-            }
-        }
-        Err(refused.unwrap_or(io::ErrorKind::PermissionDenied.into()))
-    }
-}
-
-const NOFOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            let _ = fs::remove_file(path);
-        }
-    }
 }
 
 /// For a VM without hsperfdata: what its arguments say. An argument file or JAVA_TOOL_OPTIONS may say it as well.

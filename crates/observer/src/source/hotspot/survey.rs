@@ -307,6 +307,8 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         }
         Mute::Elsewhere(_) => gap(format!("the VM can't be asked: {mute}"))
             .remedy("give each container a /tmp of its own (a VM's socket is named by the PID that it has inside)"),
+        Mute::Occupied(ref path, _) => gap(format!("the VM can't be asked: {mute}"))
+            .remedy(format!("rm /proc/{pid}/root{path}   # unless a VM that lives made it")),
         Mute::Failed(reason) => gap(format!("the VM can't be asked: {reason}")).remedy(match read::owner(target) {
             Some(uid) => format!("sudo -u '#{uid}' plimsoll explain {pid}   # as the VM's user"),
             None => permission_remedy(pid),

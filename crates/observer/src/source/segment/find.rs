@@ -1,7 +1,7 @@
 //! Which file is the segment of a process, and whether that process still lives.
 //!
 //! ```text
-//! PID ─┬─ $PLIMSOLL_DIR, /dev/shm/plimsoll-UID, /tmp/plimsoll-UID     of us and of the process's owner
+//! PID ─┬─ $PLIMSOLL_DIR, plimsoll-UID in /dev/shm, /tmp, /run          of us and of the process's owner
 //!      ├─ the same under /proc/PID/root                                (another mount namespace)
 //!      └─ /proc/PID/maps: the mapped *.seg itself                      (another directory: --dir; a deleted file)
 //! ```
@@ -36,6 +36,10 @@ pub enum Life {
 /// The environment variable that names the segment directory.
 pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
 
+/// Where the tracker makes its directory of segments, in order (tracker: boot.rs). Any user can make root's in the first two; in the
+/// last, root alone.
+pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
+
 /// Where segments are looked for, in order; only directories that exist.
 pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
@@ -55,7 +59,7 @@ pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
     let roots = [Some(String::new()), pid.map(|pid| format!("/proc/{pid}/root"))];
     for root in roots.iter().flatten() {
         for owner in &owners {
-            for place in ["/dev/shm", "/tmp"] {
+            for place in PLACES {
                 found.push(PathBuf::from(format!("{root}{place}/plimsoll-{owner}")));
             }
         }

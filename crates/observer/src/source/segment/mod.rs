@@ -4,7 +4,9 @@ pub mod find;
 pub mod parse;
 pub mod read;
 
-pub use find::{DIRECTORY_VARIABLE, Life, find_by_pid, leader_of, life_of, list, search_directories, start_time_ns};
+pub use find::{
+    DIRECTORY_VARIABLE, Life, PLACES, find_by_pid, leader_of, life_of, list, search_directories, start_time_ns,
+};
 pub use parse::{Head, Raw, RowSums, Segment};
 /// The bound of a segment's size, and how many of dead processes a directory keeps by default.
 /// What the agent in the target is told, and answers.

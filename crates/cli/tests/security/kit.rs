@@ -1,0 +1,131 @@
+//! An attacker, what belongs to root, and programs to attack with.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::stage::{Scratch, say};
+
+pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+/// An ordinary user. A number is enough: nothing of the system needs a name for it.
+pub const MALLORY: u32 = 54_321;
+
+/// Whether this machine lets the test be another user, in namespaces of its own.
+pub fn can(case: &str) -> bool {
+    let mut probe = Command::new("unshare");
+    probe.args(["-Urm", "true"]).uid(MALLORY).gid(MALLORY).stdin(Stdio::null());
+    let can = rustix::process::geteuid().is_root() && probe.output().is_ok_and(|output| output.status.success());
+    if !can {
+        say(&format!("security, {case}: skipped, it takes root and user namespaces"));
+    }
+    can
+}
+
+/// A folder of mallory's own.
+pub fn of_mallory(scratch: &Scratch, name: &str) -> PathBuf {
+    let folder = scratch.path().join(name);
+    fs::create_dir_all(&folder).expect("a folder");
+    chown(&folder, Some(MALLORY), Some(MALLORY)).expect("root may");
+    folder
+}
+
+/// A file of root's that must stay as it is.
+pub struct Canary {
+    pub path: PathBuf,
+    inode: u64,
+}
+
+const SONG: &[u8] = b"sings";
+
+impl Canary {
+    pub fn new(folder: &Path) -> Canary {
+        let path = folder.join("canary");
+        fs::write(&path, SONG).expect("a file");
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("root may");
+        // Old: what is young is not pruned.
+        let then = SystemTime::now() - Duration::from_secs(3 * 24 * 60 * 60);
+        let file = fs::File::options().write(true).open(&path).expect("root may");
+        file.set_times(fs::FileTimes::new().set_modified(then).set_accessed(then)).expect("root may");
+        let inode = file.metadata().expect("a file").ino();
+        Canary { path, inode }
+    }
+
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    #[track_caller]
+    pub fn sings(&self) {
+        let meta = fs::symlink_metadata(&self.path).expect("root's file is still there");
+        assert_eq!((meta.ino(), meta.uid(), meta.gid(), meta.mode() & 0o7777), (self.inode, 0, 0, 0o600));
+        assert_eq!(fs::read(&self.path).expect("root may"), SONG, "root's file was written to");
+    }
+}
+
+/// The names in a folder, sorted.
+pub fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("a folder").flatten();
+    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// A C program, compiled where mallory may run it.
+pub fn compiled(scratch: &Scratch, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
+    let (file, program) = (scratch.path().join(format!("{name}.c")), scratch.path().join(name));
+    fs::write(&file, source).expect("written");
+    let output = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(&file).args(arguments).output();
+    let output = output.expect("cc (run .ci/setup)");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).expect("ours");
+    program
+}
+
+/// A process of mallory's, killed at the end.
+pub struct Process(pub Child);
+
+impl Process {
+    /// Started, and heard of: its first line, without which it isn't what the attack needs.
+    pub fn start(command: &mut Command) -> (Process, String) {
+        let child = command.uid(MALLORY).gid(MALLORY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut process = Process(child.spawn().expect("it starts"));
+        let mut line = String::new();
+        let out = process.0.stdout.as_mut().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
+        (process, line.trim().to_owned())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Root's command, with a cache and segments of its own; whoever is attacked has no minute.
+pub fn roots(scratch: &Scratch, arguments: &[&str]) -> Command {
+    let own = scratch.path().join("root-s");
+    fs::create_dir_all(own.join("home")).expect("a folder");
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", "120", PLIMSOLL]).args(arguments).stdin(Stdio::null());
+    command.env("HOME", own.join("home")).env_remove("XDG_CACHE_HOME").env("PLIMSOLL_DIR", own.join("books"));
+    command
+}
+
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Waits for a fact.
+#[track_caller]
+pub fn until(what: &str, mut fact: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !fact() {
+        assert!(began.elapsed() < Duration::from_secs(60), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

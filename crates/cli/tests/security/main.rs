@@ -1,0 +1,8 @@
+//! What an ordinary user may try against root's `plimsoll`, and that it fails (docs/security.md).
+
+#[path = "../subjects/stage.rs"]
+#[allow(dead_code)]
+mod stage;
+
+mod kit;
+mod writing;

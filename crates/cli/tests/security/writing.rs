@@ -1,0 +1,376 @@
+//! Root's writing beside or on the side of somebody else: attach, record, run, explain.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::kit::{Canary, MALLORY, Process, can, compiled, names, of_mallory, roots, text, until};
+use crate::stage::Scratch;
+
+const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
+    System.out.println(ProcessHandle.current().pid()); Thread.sleep(600_000); } }";
+
+fn java() -> PathBuf {
+    let homes = fs::read_dir("/usr/lib/jvm").expect("a JDK (run .ci/setup)").flatten();
+    let mut found = homes.map(|home| home.path()).filter(|home| home.join("bin/javac").exists());
+    found.next().expect("a JDK below /usr/lib/jvm").join("bin/java")
+}
+
+/// The source of a JVM that waits, and the words that start it.
+fn idle(scratch: &Scratch) -> String {
+    let source = scratch.path().join("Idle.java");
+    fs::write(&source, IDLE).expect("written");
+    format!("exec {} -Xmx64m -XX:+EnableDynamicAgentLoading {}", java().display(), source.display())
+}
+
+/// A bind mount over `.pruned` in a mount namespace of the target's: O_NOFOLLOW doesn't stop that, and whoever gives the opened file to
+/// the target's user gives root's file away.
+#[test]
+fn attach_gives_no_file_of_root_s_away() {
+    if !can("a mount over the stamp") {
+        return;
+    }
+    let scratch = Scratch::new("pruned");
+    let home = of_mallory(&scratch, "home");
+    let canary = Canary::new(scratch.path());
+    let cache = home.join(".cache/plimsoll");
+    let script = format!(
+        "umask 077; mkdir -p {cache}; : > {cache}/.pruned; exec unshare -Urm sh -c 'mount --bind {canary} {cache}/.pruned && {idle}'",
+        cache = cache.display(),
+        canary = canary.path.display(),
+        idle = idle(&scratch)
+    );
+    let mut command = Command::new("sh");
+    let (target, line) = Process::start(
+        command
+            .args(["-c", &script])
+            .env("HOME", &home)
+            .env("PLIMSOLL_DIR", home.join("books"))
+            .env_remove("XDG_CACHE_HOME"),
+    );
+    let pid = target.0.id().to_string();
+    assert_eq!(line, pid, "the JVM is the process itself");
+    // The attack works on whoever opens that name with root's rights.
+    let naive = fs::metadata(format!("/proc/{pid}/root{}/.pruned", cache.display())).expect("root may");
+    assert_eq!(naive.ino(), canary.inode());
+    let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
+    assert!(output.status.success(), "{}", text(&output));
+    canary.sings();
+    // It did what it was for: the library is there, and mallory's.
+    let library = names(&cache).into_iter().find(|name| name.ends_with(".so")).expect("the library");
+    assert_eq!(fs::metadata(cache.join(library)).expect("a file").uid(), MALLORY);
+}
+
+/// The target's environment names a directory that its user can't write to.
+#[test]
+fn attach_makes_no_directory_where_the_target_could_not() {
+    if !can("a directory of root's") {
+        return;
+    }
+    let scratch = Scratch::new("envdir");
+    let (home, roots_own) = (of_mallory(&scratch, "home"), scratch.path().join("etc"));
+    fs::create_dir(&roots_own).expect("a folder");
+    let canary = Canary::new(&roots_own);
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &idle(&scratch)])
+        .env("XDG_CACHE_HOME", &roots_own)
+        .env("HOME", &home)
+        .env("PLIMSOLL_DIR", home.join("books"));
+    let (target, pid) = Process::start(&mut command);
+    let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
+    assert!(output.status.success(), "{}", text(&output));
+    assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
+    assert_eq!(fs::metadata(&roots_own).expect("a folder").uid(), 0);
+    canary.sings();
+    drop(target);
+}
+
+/// The cache's place is exchanged for a directory of root's all the time: nothing comes to lie in it, and it stays root's.
+#[test]
+fn attach_wins_no_race_for_the_cache() {
+    if !can("a race") {
+        return;
+    }
+    let scratch = Scratch::new("race");
+    let (home, roots_own) = (of_mallory(&scratch, "home"), scratch.path().join("etc"));
+    fs::create_dir(&roots_own).expect("a folder");
+    let canary = Canary::new(&roots_own);
+    let (name, link) = (home.join("plimsoll"), home.join("link"));
+    symlink(&roots_own, &link).expect("a link");
+    of_mallory(&scratch, "home/plimsoll");
+    let swap = compiled(&scratch, "swap", SWAP, &[]);
+    let (swapping, _) = Process::start(Command::new(&swap).arg(&name).arg(&link));
+    // The exchange is seen both ways by whoever looks at the name.
+    until("a link", || fs::symlink_metadata(&name).is_ok_and(|meta| meta.is_symlink()));
+    until("a directory", || fs::symlink_metadata(&name).is_ok_and(|meta| meta.is_dir()));
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", &idle(&scratch)])
+        .env("XDG_CACHE_HOME", &home)
+        .env("HOME", "/nowhere")
+        .env("PLIMSOLL_DIR", home.join("books"));
+    let (target, pid) = Process::start(&mut command);
+    for _ in 0..6 {
+        let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
+        assert_eq!(names(&roots_own), ["canary"], "{}", text(&output));
+        let _ = roots(&scratch, &["detach", &pid]).output().expect("plimsoll");
+    }
+    assert_eq!(fs::metadata(&roots_own).expect("a folder").uid(), 0);
+    canary.sings();
+    drop((target, swapping));
+}
+
+/// Exchanges two names for ever.
+const SWAP: &str = r#"
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <fcntl.h>
+int main(int c, char **v) {
+    puts("on"); fflush(stdout);
+    for (;;) { renameat2(AT_FDCWD, v[1], AT_FDCWD, v[2], RENAME_EXCHANGE); for (volatile int i = 0; i < 100000; i++); }
+}"#;
+
+/// A library that leaves a trace wherever it is loaded.
+const EVIL: &str = r#"
+#include <fcntl.h>
+#include <unistd.h>
+__attribute__((constructor)) static void go(void) { close(open(TRACE, O_CREAT | O_WRONLY, 0644)); }"#;
+
+/// HOME or XDG_CACHE_HOME of root lies in a directory of mallory's, who exchanges the cache for one with another library.
+#[test]
+fn run_loads_no_library_from_another_user_s_directory() {
+    if !can("another user's HOME") {
+        return;
+    }
+    let scratch = Scratch::new("home");
+    let home = of_mallory(&scratch, "home");
+    let trace = scratch.path().join("trace");
+    let evil = compiled(&scratch, "evil.so", EVIL, &["-shared", "-fPIC", &format!("-DTRACE=\"{}\"", trace.display())]);
+    // The library does what it is for where it is loaded.
+    assert!(Command::new("true").env("LD_PRELOAD", &evil).status().expect("true").success());
+    fs::remove_file(&trace).expect("it left its trace");
+
+    let shown = |variable: &str| {
+        let mut command = roots(&scratch, &["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"]);
+        let output = command.env(variable, &home).output().expect("plimsoll");
+        assert!(output.status.success(), "{}", text(&output));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    for variable in ["HOME", "XDG_CACHE_HOME"] {
+        let library = shown(variable);
+        assert!(library.contains("/libplimsoll-") && !library.starts_with(home.to_str().expect("a path")), "{library}");
+        let mut at = Path::new(&library);
+        while let Some(parent) = at.parent() {
+            let meta = fs::metadata(parent).expect("a directory");
+            let closed = meta.mode() & 0o022 == 0 || meta.mode() & 0o1000 != 0;
+            assert!(meta.uid() == 0 && closed, "{} on the way to {library}", parent.display());
+            at = parent;
+        }
+    }
+    assert_eq!(names(&home), Vec::<String>::new(), "nothing of root's lies in mallory's directory");
+
+    // A cache of root's that is there already, in a directory of mallory's: the name is exchanged between check and use.
+    let name = Path::new(&shown("HOME")).file_name().expect("a name").to_owned();
+    let (cache, other) = (home.join("plimsoll"), home.join("other"));
+    fs::create_dir(&cache).expect("a folder");
+    fs::set_permissions(&cache, PermissionsExt::from_mode(0o700)).expect("root may");
+    of_mallory(&scratch, "home/other");
+    fs::set_permissions(&other, PermissionsExt::from_mode(0o755)).expect("root may");
+    fs::copy(&evil, other.join(&name)).expect("copied");
+    let swap = compiled(&scratch, "swap", SWAP, &[]);
+    let (swapping, _) = Process::start(Command::new(&swap).arg(&cache).arg(&other));
+    until("mallory's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == MALLORY));
+    until("root's", || fs::metadata(&cache).is_ok_and(|meta| meta.uid() == 0));
+    for _ in 0..30 {
+        let mut command = roots(&scratch, &["run", "--", "true"]);
+        assert!(command.env("XDG_CACHE_HOME", &home).status().expect("plimsoll").success());
+        assert!(!trace.exists(), "root ran mallory's library");
+    }
+    drop(swapping);
+}
+
+/// Links with the names that a file in the making could be given, in a directory of mallory's.
+#[test]
+fn no_output_is_written_through_another_user_s_link() {
+    if !can("links beside an output") {
+        return;
+    }
+    let scratch = Scratch::new("output");
+    let home = of_mallory(&scratch, "home");
+    let canary = Canary::new(scratch.path());
+    let recording = home.join("x.jfr");
+    let last = fs::read_to_string("/proc/sys/kernel/ns_last_pid").expect("a number");
+    let last: u32 = last.trim().parse().expect("a number");
+    for pid in last..last + 3000 {
+        for name in [format!(".x.jfr.{pid}.part"), format!(".x.jfr.{pid}.probe")] {
+            symlink(&canary.path, home.join(name)).expect("a link");
+        }
+    }
+    // Such a link leads whoever opens it for writing to root's file.
+    assert!(fs::OpenOptions::new().write(true).open(home.join(format!(".x.jfr.{last}.part"))).is_ok());
+    let recorded = ["run", "--record", recording.to_str().expect("a path"), "--", "sleep", "1"];
+    let output = roots(&scratch, &recorded).output().expect("plimsoll");
+    assert!(output.status.success() && recording.metadata().is_ok_and(|meta| meta.uid() == 0), "{}", text(&output));
+    canary.sings();
+    let left: Vec<String> = names(&home).into_iter().filter(|name| !name.contains(".x.jfr.")).collect();
+    assert_eq!(left, ["x.jfr"]);
+
+    // The name itself is a link, a second name of root's file, or a FIFO that nobody reads.
+    let report = |name: &str, expected: &str| {
+        let file = home.join(name);
+        let arguments = ["run", "--report", "summary", "--report-to", file.to_str().expect("a path"), "--", "true"];
+        let output = roots(&scratch, &arguments).output().expect("plimsoll");
+        assert_eq!(output.status.code(), Some(2), "{name}: {}", text(&output));
+        assert!(text(&output).contains(expected), "{name}: {}", text(&output));
+        canary.sings();
+    };
+    symlink(&canary.path, home.join("link")).expect("a link");
+    report("link", "symbolic link");
+    fs::hard_link(&canary.path, home.join("second")).expect("a link");
+    report("second", "second name");
+    let fifo = home.join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success()
+        && Command::new("chown").arg(MALLORY.to_string()).arg(&fifo).status().expect("chown").success();
+    assert!(made);
+    report("fifo", "FIFO of user");
+    // What is new, or root's own directory's, is written as ever.
+    let own = scratch.path().join("root-s/report");
+    for file in [home.join("new"), own] {
+        let arguments = ["run", "--report", "summary", "--report-to", file.to_str().expect("a path"), "--", "true"];
+        assert!(roots(&scratch, &arguments).status().expect("plimsoll").success());
+        assert!(file.metadata().expect("written").len() > 0);
+    }
+}
+
+/// A process that looks like a JVM: libjvm mapped, SIGQUIT caught and passed over.
+const FAKE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+static void quit(int s) { }
+/* fake LIBJVM DIRECTORY MODE: none, or a listening attach socket that drips, floods or prints short lines without end */
+int main(int c, char **v) {
+    signal(SIGQUIT, quit); signal(SIGPIPE, SIG_IGN); signal(SIGCHLD, SIG_IGN);
+    int f = open(v[1], O_RDONLY);
+    if (chdir(v[2]) || mmap(0, 1 << 20, PROT_READ | PROT_EXEC, MAP_PRIVATE, f, 0) == MAP_FAILED) return 1;
+    int s = -1;
+    struct sockaddr_un a = { AF_UNIX };
+    if (strcmp(v[3], "none")) {
+        sprintf(a.sun_path, "/tmp/.java_pid%d", getpid()); unlink(a.sun_path);
+        s = socket(AF_UNIX, SOCK_STREAM, 0);
+        if (bind(s, (void *)&a, sizeof a) || listen(s, 50)) return 2;
+    }
+    printf("%d\n", getpid()); fflush(stdout);
+    if (s < 0) for (;;) pause();
+    static char flood[1 << 16]; memset(flood, 'x', sizeof flood);
+    static char lines[1 << 16]; for (int i = 0; i < sizeof lines; i++) lines[i] = i % 2 ? '\n' : 'y';
+    for (;;) {
+        int k = accept(s, 0, 0);
+        if (k < 0 || fork()) { close(k); continue; }
+        if (*v[3] == 'd') for (;;) { if (write(k, "0", 1) <= 0) _exit(0); sleep(1); }
+        write(k, "0\n", 2);
+        while (write(k, *v[3] == 'f' ? flood : lines, sizeof flood) > 0);
+        _exit(0);
+    }
+}"#;
+
+fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Process, String) {
+    let program = compiled(scratch, "fake", FAKE, &[]);
+    let libjvm = java().parent().and_then(Path::parent).expect("a JDK").join("lib/server/libjvm.so");
+    Process::start(Command::new(program).arg(libjvm).arg(directory).arg(mode))
+}
+
+/// The request file of the handshake: never in a directory where the target's user could not have made it, and never left behind.
+#[test]
+fn explain_leaves_no_request_file() {
+    if !can("a request file") {
+        return;
+    }
+    let scratch = Scratch::new("request");
+    let roots_own = scratch.path().join("etc");
+    fs::create_dir(&roots_own).expect("a folder");
+    let canary = Canary::new(&roots_own);
+    let (_target, pid) = fake(&scratch, &roots_own, "none");
+    let request = PathBuf::from(format!("/tmp/.attach_pid{pid}"));
+    let output = roots(&scratch, &["explain", &pid]).output().expect("plimsoll");
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("did not open its attach socket"), "the VM was asked: {}", text(&output));
+    assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
+    assert!(!request.exists());
+    // Killed in the middle of it, too.
+    let mut explain = roots(&scratch, &["explain", &pid]);
+    let mut explain = explain.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("plimsoll");
+    until("the request file", || request.exists());
+    assert_eq!(fs::metadata(&request).map(|meta| meta.uid()).ok(), Some(MALLORY), "it is the target's user's");
+    // Of timeout and its child.
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", explain.id())).expect("our child's");
+    let killed = Command::new("kill").arg("-KILL").args(children.split_whitespace()).status().expect("kill");
+    assert!(killed.success() && explain.wait().expect("our child").into_raw() != 0);
+    until("the request file gone", || !request.exists());
+    assert_eq!(names(&roots_own), ["canary"]);
+    canary.sings();
+}
+
+/// An attach socket that answers a byte a second, or without end: one limit for the whole command, and one for what is kept.
+#[test]
+fn no_answer_of_a_vm_costs_root_its_time_or_memory() {
+    if !can("an attach socket") {
+        return;
+    }
+    let scratch = Scratch::new("socket");
+    for mode in ["drip", "flood", "lines"] {
+        let (_target, pid) = fake(&scratch, Path::new("/"), mode);
+        let mut command = Command::new("prlimit");
+        // Far above what explain takes of any process here.
+        let explain = roots(&scratch, &["explain", &pid]);
+        command.arg("--as=2147483648").arg(explain.get_program()).args(explain.get_args()).stdin(Stdio::null());
+        let began = Instant::now();
+        let output = command.output().expect("plimsoll");
+        let took = began.elapsed();
+        let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
+        assert!(output.status.success(), "{mode}: {}", text(&output));
+        // Ten seconds for all commands; the rest is a busy machine's.
+        assert!(took < Duration::from_secs(35), "{mode}: {took:?}");
+    }
+}
+
+/// Any user can make root's directories for segments in /dev/shm and /tmp; root then has one where only root can.
+#[test]
+fn nobody_keeps_root_from_tracking() {
+    if !can("squatted directories") {
+        return;
+    }
+    let scratch = Scratch::new("squat");
+    let script = "set -e
+        keep=$1; shift
+        mount -t tmpfs -o mode=755 none /run
+        mount -t tmpfs -o mode=1777 none /dev/shm
+        mkdir /dev/shm/plimsoll-0; chown $mallory /dev/shm/plimsoll-0
+        mkdir -p /dev/shm/here; mount --bind $keep /dev/shm/here
+        mount -t tmpfs -o mode=1777 none /tmp
+        mkdir -p /tmp/plimsoll-0 $keep; mount --bind /dev/shm/here $keep; chown $mallory /tmp/plimsoll-0
+        \"$@\"; ls /run/plimsoll-0; ls /tmp/plimsoll-0 /dev/shm/plimsoll-0";
+    let run = roots(&scratch, &["run", "--", "true"]);
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).arg(scratch.path()).arg(run.get_program()).args(run.get_args());
+    command.env("mallory", MALLORY.to_string()).env("HOME", scratch.path().join("root-s/home"));
+    command.env_remove("PLIMSOLL_DIR").env_remove("XDG_CACHE_HOME");
+    let output = command.output().expect("unshare");
+    assert!(output.status.success(), "{}", text(&output));
+    let said = text(&output);
+    assert_eq!(said.matches(".seg").count(), 1, "{said}");
+    let squatted = said.split_once("/tmp/plimsoll-0:").expect("a listing").1;
+    assert!(!squatted.contains(".seg"), "root's books lie in mallory's directory: {said}");
+}

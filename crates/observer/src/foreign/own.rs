@@ -1,0 +1,315 @@
+//! Directories and files of our own, where other users' may lie beside them.
+//!
+//! Whoever can change a library of the cache runs code in every program that is tracked. So a cache is opened name by name from `/`
+//! on, each directory by a descriptor, and every one on the way must be trusted:
+//!
+//! | a directory | is trusted if it |
+//! | --- | --- |
+//! | on the way | belongs to root, to us, or to the owner of `/`, and nobody else may write to it; or it is sticky (`/tmp`) and what we pass in it belongs to one of these |
+//! | at the end | belongs to us; it is closed to others (0700) if it isn't |
+//!
+//! A symbolic link on the way is followed if one of these made it; the last name is no link. A sticky directory will do, since nobody else can
+//! rename or remove our entry in it. But what removes old files there (systemd-tmpfiles) makes its name free again, while a program that
+//! runs for months may still pass it on in LD_PRELOAD: so the fallback in /tmp is for users without any other directory, never for root.
+//! In a user namespace all unmapped users look like the owner of `/`; there is no telling them apart.
+//!
+//! A group may write if its number is the owner's: a private group, as most distributions make them.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::as_target::Facts;
+
+/// The kernel's own limit (ELOOP).
+const MOST_LINKS: u32 = 40;
+const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// An open directory, whose entries are named by single names: no path is resolved twice.
+pub struct Folder(OwnedFd);
+
+impl Folder {
+    /// Any directory, as open(2) finds it.
+    pub fn open(path: &Path) -> io::Result<Folder> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A directory that may be entered and written to, but not listed.
+        let opened = match rustix::fs::open(path, flags, Mode::empty()) {
+            Err(Errno::ACCESS) => {
+                rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            }
+            opened => opened,
+        };
+        Ok(Folder(opened?))
+    }
+
+    pub fn stat(&self, name: &OsStr) -> io::Result<Stat> {
+        Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    /// A new file; no link is followed, and nothing that is there is touched.
+    pub fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
+    }
+
+    /// A regular file that is there; a FIFO in its place is opened without waiting, and refused.
+    pub fn read(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file: File = rustix::fs::openat(&self.0, name, flags, Mode::empty())?.into();
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("is no regular file")) }
+    }
+
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::renameat(&self.0, from, &self.0, to)?)
+    }
+
+    pub fn remove(&self, name: &OsStr) -> io::Result<()> {
+        Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::empty())?)
+    }
+
+    pub fn facts(&self, name: &OsStr) -> io::Result<Facts> {
+        Ok(Facts::of(&self.stat(name)?))
+    }
+
+    /// Names that are UTF-8.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.0)? {
+            let entry = entry?;
+            names.extend(entry.file_name().to_str().ok().filter(|name| !matches!(*name, "." | "..")).map(String::from));
+        }
+        Ok(names)
+    }
+
+    /// Makes a file, if there is none, and touches it.
+    pub fn stamp(&self, name: &OsStr) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file: File = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?.into();
+        file.set_modified(std::time::SystemTime::now())
+    }
+
+    /// A file with these bytes, in one step for whoever looks.
+    pub fn write_whole(&self, name: &OsStr, mode: u32, bytes: &[u8]) -> io::Result<()> {
+        let aside = aside(name);
+        let mut file = self.create(&aside, mode)?;
+        let written = io::Write::write_all(&mut file, bytes).and_then(|()| self.rename(&aside, name));
+        if written.is_err() {
+            let _ = self.remove(&aside);
+        }
+        written
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A name that nobody can have made beforehand, for a file that is yet to get this one. The prune knows it by its beginning.
+pub fn aside(name: &OsStr) -> OsString {
+    // Seeded by the kernel's random numbers, once for each process.
+    let random = RandomState::new().build_hasher().finish();
+    let mut aside = OsString::from(".");
+    aside.push(name);
+    aside.push(format!("-{}-{random:016x}", std::process::id()));
+    aside
+}
+
+/// A directory of ours that nobody else can change or exchange, nor any directory on the way to it.
+pub struct Directory {
+    pub folder: Folder,
+    pub path: PathBuf,
+}
+
+impl Directory {
+    /// Opens it, made with all that is missing on the way. The error says what is wrong with which directory.
+    pub fn open(path: &Path) -> Result<Directory, String> {
+        let (handle, stat) = walk(path, true)?;
+        let own = rustix::process::geteuid().as_raw();
+        if stat.st_uid != own {
+            return Err(format!("it belongs to user {}", stat.st_uid));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let folder =
+            rustix::fs::openat(&handle, ".", flags, Mode::empty()).map_err(|e| format!("it can't be opened: {e}"))?;
+        if stat.st_mode & 0o077 != 0 {
+            rustix::fs::fchmod(&folder, Mode::RWXU).map_err(|e| format!("it is open to others: {e}"))?;
+        }
+        Ok(Directory { folder: Folder(folder), path: path.to_owned() })
+    }
+}
+
+/// The cache's directory: the first of `caches` that will do, or why each won't.
+pub fn cache() -> Result<Directory, Vec<(PathBuf, String)>> {
+    let mut refused = Vec::new();
+    for path in caches() {
+        match Directory::open(&path) {
+            Ok(directory) => return Ok(directory),
+            Err(reason) => refused.push((path, reason)),
+        }
+    }
+    Err(refused)
+}
+
+/// Where our cache may lie, in order. HOME of root may be another user's (sudo -E, su): then it isn't trusted, and there are the home
+/// directory of the password database, and /var/cache.
+pub fn caches() -> Vec<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
+    let uid = rustix::process::geteuid();
+    let mut found = Vec::new();
+    found.extend(absolute("XDG_CACHE_HOME").map(|p| p.join("plimsoll")));
+    found.extend(absolute("HOME").map(|p| p.join(".cache/plimsoll")));
+    if uid.is_root() {
+        found.push(home_of_root().join(".cache/plimsoll"));
+        found.push("/var/cache/plimsoll".into());
+    } else {
+        found.push(format!("/tmp/plimsoll-{}-cache", uid.as_raw()).into());
+    }
+    found.dedup();
+    found
+}
+
+fn home_of_root() -> PathBuf {
+    let database = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let of_root = database.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let home = of_root.filter(|fields| fields.get(2) == Some(&"0")).find_map(|fields| fields.get(5).map(PathBuf::from));
+    home.filter(|home| home.is_absolute()).unwrap_or_else(|| "/root".into())
+}
+
+/// A file that the user named, for writing from its beginning. Where nobody else may write to its directory, it is opened as a shell's `>`
+/// opens it: links are followed, and a FIFO or /dev/stdout will do. Elsewhere (/tmp, another user's directory) somebody else may have put
+/// something there beforehand: only a new file will do, or a regular one or FIFO of our own that has no second name.
+pub fn create(path: &Path) -> Result<File, String> {
+    let plain = |e: io::Error| e.to_string();
+    let (Some(name), Ok(whole)) = (path.file_name(), std::path::absolute(path)) else {
+        return File::create(path).map_err(plain);
+    };
+    let parent = whole.parent().unwrap_or(Path::new("/"));
+    if walk(parent, false).is_ok() {
+        return File::create(path).map_err(plain);
+    }
+    let folder = Folder::open(parent).map_err(plain)?;
+    match folder.create(name, 0o666) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made.map_err(plain),
+    }
+    let own = rustix::process::geteuid();
+    let harmless = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Symlink => Err("it is a symbolic link in a directory that others can write to".to_owned()),
+        FileType::RegularFile if stat.st_nlink > 1 => {
+            Err("it has a second name, and others can write to its directory".to_owned())
+        }
+        FileType::RegularFile if own.is_root() && stat.st_uid != 0 => {
+            Err(format!("it belongs to user {}", stat.st_uid))
+        }
+        FileType::RegularFile => Ok(()),
+        FileType::Fifo if stat.st_uid == own.as_raw() => Ok(()),
+        FileType::Fifo => Err(format!("it is a FIFO of user {}", stat.st_uid)),
+        FileType::Directory => Err("it is a directory".to_owned()),
+        _ => Err("it is no regular file".to_owned()),
+    };
+    harmless(&folder.stat(name).map_err(plain)?)?;
+    let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(&folder, name, flags, Mode::empty()).map_err(|e| plain(e.into()))?;
+    let stat = rustix::fs::fstat(&opened).map_err(|e| plain(e.into()))?;
+    harmless(&stat)?;
+    let file = File::from(opened);
+    if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
+        file.set_len(0).map_err(plain)?;
+    }
+    Ok(file)
+}
+
+/// Goes from `/` to a directory through trusted ones only; the last name is no link. `make`: what is missing, 0700.
+fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
+    let failed = |at: &Path| {
+        let at = at.display().to_string();
+        move |e: Errno| format!("{at}: {e}")
+    };
+    let mut shown = PathBuf::from("/");
+    let directory = HANDLE | OFlags::DIRECTORY;
+    let root = || rustix::fs::open("/", directory, Mode::empty()).map_err(failed(Path::new("/")));
+    let mut at = root()?;
+    let mut stat = rustix::fs::fstat(&at).map_err(failed(&shown))?;
+    let trusted = [0, rustix::process::geteuid().as_raw(), stat.st_uid];
+    is_safe(&stat, trusted, &shown)?;
+    let mut left = names(path);
+    let mut links = 0;
+    while let Some(name) = left.pop_front() {
+        if name == ".." {
+            at = rustix::fs::openat(&at, "..", directory, Mode::empty()).map_err(failed(&shown))?;
+            shown.pop();
+            stat = rustix::fs::fstat(&at).map_err(failed(&shown))?;
+            continue;
+        }
+        shown.push(&name);
+        let mut next = rustix::fs::openat(&at, &name, HANDLE, Mode::empty());
+        if make && matches!(next, Err(Errno::NOENT)) {
+            match rustix::fs::mkdirat(&at, &name, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => next = rustix::fs::openat(&at, &name, HANDLE, Mode::empty()),
+                Err(e) => return Err(format!("{} can't be made: {e}", shown.display())),
+            }
+        }
+        let next = next.map_err(failed(&shown))?;
+        stat = rustix::fs::fstat(&next).map_err(failed(&shown))?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                is_safe(&stat, trusted, &shown)?;
+                at = next;
+            }
+            FileType::Symlink if make && left.is_empty() => {
+                return Err(format!("{} is a symbolic link", shown.display()));
+            }
+            FileType::Symlink if links < MOST_LINKS && trusted.contains(&stat.st_uid) => {
+                links += 1;
+                let to = rustix::fs::readlinkat(&next, "", Vec::new()).map_err(failed(&shown))?;
+                let to = PathBuf::from(OsString::from_vec(to.into_bytes()));
+                shown.pop();
+                if to.is_absolute() {
+                    at = root()?;
+                    shown = "/".into();
+                }
+                for name in names(&to).into_iter().rev() {
+                    left.push_front(name);
+                }
+            }
+            FileType::Symlink => {
+                return Err(format!("{} is a symbolic link of user {}", shown.display(), stat.st_uid));
+            }
+            _ => return Err(format!("{} is no directory", shown.display())),
+        }
+    }
+    Ok((at, stat))
+}
+
+fn names(path: &Path) -> VecDeque<OsString> {
+    let name = |part: Component<'_>| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::Prefix(_) | Component::RootDir | Component::CurDir => None,
+    };
+    path.components().filter_map(name).collect()
+}
+
+/// Whether nobody but the trusted can exchange what is in a directory.
+fn is_safe(stat: &Stat, trusted: [u32; 3], shown: &Path) -> Result<(), String> {
+    if !trusted.contains(&stat.st_uid) {
+        return Err(format!("{} belongs to user {}", shown.display(), stat.st_uid));
+    }
+    let is_private_group = stat.st_gid == stat.st_uid;
+    let others = if is_private_group { 0o002 } else { 0o022 };
+    if stat.st_mode & others != 0 && stat.st_mode & 0o1000 == 0 {
+        return Err(format!("{} can be written to by others (mode {:o})", shown.display(), stat.st_mode & 0o7777));
+    }
+    Ok(())
+}

@@ -116,6 +116,14 @@ pub fn roots(scratch: &Scratch, arguments: &[&str]) -> Command {
     command
 }
 
+/// A JVM of root's that was killed may have left its socket under this number, and stays in the way of every later one.
+pub fn clear_socket(pid: &str) {
+    let path = format!("/tmp/.java_pid{pid}");
+    if std::os::unix::net::UnixStream::connect(&path).is_err() {
+        let _ = fs::remove_file(path);
+    }
+}
+
 pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

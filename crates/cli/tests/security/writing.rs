@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::kit::{Canary, MALLORY, Process, can, compiled, names, of_mallory, roots, text, until};
+use crate::kit::{Canary, MALLORY, Process, can, clear_socket, compiled, names, of_mallory, roots, text, until};
 use crate::stage::Scratch;
 
 const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
@@ -56,6 +56,7 @@ fn attach_gives_no_file_of_root_s_away() {
     // The attack works on whoever opens that name with root's rights.
     let naive = fs::metadata(format!("/proc/{pid}/root{}/.pruned", cache.display())).expect("root may");
     assert_eq!(naive.ino(), canary.inode());
+    clear_socket(&pid);
     let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));
     canary.sings();
@@ -81,6 +82,7 @@ fn attach_makes_no_directory_where_the_target_could_not() {
         .env("HOME", &home)
         .env("PLIMSOLL_DIR", home.join("books"));
     let (target, pid) = Process::start(&mut command);
+    clear_socket(&pid);
     let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
@@ -114,7 +116,9 @@ fn attach_wins_no_race_for_the_cache() {
         .env("HOME", "/nowhere")
         .env("PLIMSOLL_DIR", home.join("books"));
     let (target, pid) = Process::start(&mut command);
+    clear_socket(&pid);
     for _ in 0..6 {
+        clear_socket(&pid);
         let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
         assert_eq!(names(&roots_own), ["canary"], "{}", text(&output));
         let _ = roots(&scratch, &["detach", &pid]).output().expect("plimsoll");
@@ -303,6 +307,7 @@ fn explain_leaves_no_request_file() {
     fs::create_dir(&roots_own).expect("a folder");
     let canary = Canary::new(&roots_own);
     let (_target, pid) = fake(&scratch, &roots_own, "none");
+    clear_socket(&pid);
     let request = PathBuf::from(format!("/tmp/.attach_pid{pid}"));
     let output = roots(&scratch, &["explain", &pid]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));

@@ -68,7 +68,7 @@ impl Run {
 }
 
 fn could_hold(vma: &Vma) -> bool {
-    vma.readable && vma.writable && !vma.shared && vma.backing == Backing::Anonymous && vma.rss.0 + vma.swap.0 > 0
+    vma.readable && vma.writable && !vma.shared && vma.backing == Backing::Anonymous && !vma.untouched()
 }
 
 /// Private anonymous mappings without a hole between them, joined: a block that begins in one ends in the same.

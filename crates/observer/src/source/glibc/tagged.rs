@@ -28,11 +28,12 @@ pub fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64,
     let asked = size.checked_add(HEADER + if canary { FOOTER } else { 0 })?;
     // A chunk's last word belongs to it while in use, but not one of its own mapping (malloc.c, `request2size`).
     let fits = if mmapped {
-        asked + CHUNK_HEADER <= chunk && chunk - asked - CHUNK_HEADER < 4096
+        let spare = asked.checked_add(CHUNK_HEADER).and_then(|needed| chunk.checked_sub(needed));
+        spare.is_some_and(|spare| spare < 4096)
     } else {
-        let needed = (asked.checked_add(8)?).next_multiple_of(ALIGN).max(SMALLEST_CHUNK);
+        let needed = asked.checked_add(8)?.checked_next_multiple_of(ALIGN)?.max(SMALLEST_CHUNK);
         // malloc hands out 16 bytes too many rather than split off a rest too small to be a chunk.
-        chunk == needed || chunk == needed + ALIGN
+        chunk.checked_sub(needed).is_some_and(|spare| spare == 0 || spare == ALIGN)
     };
     let tag = if canary { (second >> 32) as u8 } else { second as u8 };
     let plausible = canary || second >> 24 < BUCKETS_17;
@@ -71,5 +72,36 @@ impl Tagged {
 
     pub fn into_sums(self) -> Vec<TaggedBlocks> {
         self.sums.into_iter().filter(|sum| sum.count > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A size that a hostile process wrote must not wrap around to one that fits the chunk.
+    #[test]
+    fn sizes_beyond_all_memory_fit_no_chunk() {
+        let block = |size: u64, second: u64| {
+            let mut bytes = [0; 16];
+            bytes[..8].copy_from_slice(&size.to_le_bytes());
+            bytes[8..].copy_from_slice(&second.to_le_bytes());
+            bytes
+        };
+        let canary = CANARY << 48;
+        for second in [0, canary] {
+            for below in 0..200 {
+                for chunk in [0, 16, 32, 48, 4096, 8192, u64::MAX - 15, u64::MAX] {
+                    let first_bytes = block(u64::MAX - below, second);
+                    for mmapped in [false, true] {
+                        if let Some((size, _)) = header(&first_bytes, chunk, mmapped) {
+                            assert!(size < chunk, "a block of {size} bytes in a chunk of {chunk}");
+                        }
+                    }
+                }
+            }
+        }
+        // A real block is found: 100 bytes asked for, header and footer, in a chunk of 128.
+        assert_eq!(header(&block(100, canary | 7 << 32), 128, false), Some((100, 7)));
     }
 }

@@ -97,9 +97,10 @@ fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Rows> {
     let mut known = HashMap::<u64, Option<String>>::new();
     let name_at_address = |address: u64| {
         let address = address.checked_sub(bias)?;
-        let (start, _, offset) = segments.iter().find(|(start, size, _)| (*start..start + size).contains(&address))?;
+        let (start, _, offset) =
+            segments.iter().find(|(start, size, _)| address >= *start && address - start < *size)?;
         let mut bytes = [0; LONGEST_NAME];
-        let count = file.read_at(&mut bytes, address - start + offset).ok()?;
+        let count = file.read_at(&mut bytes, (address - start).checked_add(*offset)?).ok()?;
         let end = bytes[..count].iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };

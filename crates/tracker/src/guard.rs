@@ -6,7 +6,7 @@
 
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
-use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
 use crate::{boot, stacks};
 use plimsoll_segment::Counter;
 
@@ -44,14 +44,14 @@ pub fn enter() -> Entered {
 #[inline(never)]
 fn enter_without(segment: Segment) -> Entered {
     match tls_get::<OWN>() {
-        0 if tls_get::<DEPTH>() == 0 => {
+        0 if tls_get_half::<DEPTH>() == 0 => {
             // A thread that we did not see start: made inside libc, by clone, or before boot.
-            tls_set::<DEPTH>(1);
+            tls_set_half::<DEPTH>(1);
             let t = thread::attach(segment, stacks::unseen());
             if let Some(t) = &t {
                 boot::watch_end(t);
             }
-            tls_set::<DEPTH>(0);
+            tls_set_half::<DEPTH>(0);
             match t {
                 Some(t) => Entered::Thread(Inside { state: t, segment }),
                 None => Entered::Shared(segment),

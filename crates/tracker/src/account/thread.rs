@@ -392,6 +392,18 @@ pub fn pending_words(segment: Segment) -> impl Iterator<Item = &'static AtomicUs
     })
 }
 
+/// Whether an address lies on the calling thread's stack, as far as that is known.
+pub fn is_on_own_stack(address: usize) -> bool {
+    let own = cpu::tls_get::<{ cpu::OWN }>();
+    if own <= cpu::GONE {
+        return false;
+    }
+    let t = own as *const ThreadState;
+    // SAFETY: other than 0 and GONE the word is this thread's state; no reference to it is made.
+    let (high, bytes) = unsafe { ((&raw const (*t).stack_high).read(), (&raw const (*t).stack_bytes).read()) };
+    high.wrapping_sub(address) <= bytes
+}
+
 /// A stack as far as it is known.
 #[derive(Clone, Copy)]
 pub struct Stack {

@@ -9,7 +9,7 @@
 
 use super::loader::{Next, real};
 use crate::account::segment::Segment;
-use crate::sys::cpu::{STRICT, tls_set};
+use crate::sys::cpu::{STRICT, tls_set_half};
 use crate::sys::filter::Filter;
 use crate::sys::libc::Call;
 use crate::sys::os;
@@ -43,7 +43,9 @@ pub extern "C" fn before_any_call(number: i32, operation: u32, flags: u32, _ra: 
 
 fn strict() {
     if os::seccomp_mode() == Some(0) {
-        tls_set::<STRICT>(1);
+        // Its id can't be asked for afterwards.
+        super::mapping::id_of_thread();
+        tls_set_half::<STRICT>(1);
     }
 }
 

@@ -13,7 +13,7 @@ use crate::account::thread::{self, ThreadState};
 use crate::boot;
 use crate::guard::{Entered, enter};
 use crate::stacks;
-use crate::sys::cpu::{CURRENT, DEPTH, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, DEPTH, tls_get, tls_set, tls_set_half};
 use crate::sys::libc::{self, calls};
 use crate::sys::{cpu, os};
 use core::ffi::{c_int, c_void};
@@ -147,13 +147,13 @@ pub unsafe extern "C" fn begin(i: u64) -> Routine {
     };
     give_back(i);
     if let Some(segment) = Segment::current() {
-        tls_set::<DEPTH>(1);
+        tls_set_half::<DEPTH>(1);
         if let Some(t) = thread::attach(segment, Some(stacks::of_new(low, bytes, guard))) {
             segment.thread(t.slot).creator.store(creator as u64, Relaxed);
             boot::watch_end(t);
             tls_set::<CURRENT>(t as *mut ThreadState as usize);
         }
-        tls_set::<DEPTH>(0);
+        tls_set_half::<DEPTH>(0);
     }
     go
 }
@@ -173,5 +173,6 @@ pub extern "C" fn end(value: *mut c_void) {
         boot::watch_end(t);
         return;
     }
+    super::mapping::thread_ends(segment);
     thread::detach(segment, t);
 }

@@ -20,8 +20,10 @@ global_asm!(
 pub const CURRENT: usize = 0;
 /// `*ThreadState` of this thread, [`GONE`], or 0.
 pub const OWN: usize = 8;
-/// How deep slow paths are nested.
+/// How deep slow paths are nested; 32 bits.
 pub const DEPTH: usize = 16;
+/// Not 0: this thread is in seccomp's strict mode; 32 bits.
+pub const STRICT: usize = 20;
 /// Between the handlers around a fork: the child's segment, mapped.
 pub const PREPARED: usize = 24;
 /// And the parent's.
@@ -30,8 +32,8 @@ pub const PARENT: usize = 32;
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
-/// Not 0: this thread is in seccomp's strict mode.
-pub const STRICT: usize = 56;
+/// What this thread took the lock of the mapping books with ([`crate::hook::mapping`]); its id in the low half.
+pub const HOLDS: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -60,6 +62,20 @@ pub fn tls_get<const WORD: usize>() -> usize {
 pub fn tls_set<const WORD: usize>(v: usize) {
     // SAFETY: as in tls_get; the words belong to this thread alone.
     unsafe { ((tls_base() + WORD) as *mut usize).write_volatile(v) }
+}
+
+/// Reads half a thread-local word.
+#[inline(always)]
+pub fn tls_get_half<const HALF: usize>() -> u32 {
+    // SAFETY: as in tls_get.
+    unsafe { ((tls_base() + HALF) as *const u32).read_volatile() }
+}
+
+/// Writes half a thread-local word.
+#[inline(always)]
+pub fn tls_set_half<const HALF: usize>(v: u32) {
+    // SAFETY: as in tls_set.
+    unsafe { ((tls_base() + HALF) as *mut u32).write_volatile(v) }
 }
 
 /// Adds to the word at `base + OFFSET`, which this thread alone writes; see `x86_64.rs`. Here a load-exclusive pair does
@@ -102,7 +118,7 @@ pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 /// The arguments must be what the call wants; memory it writes must be ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
-    if tls_get::<STRICT>() != 0 || !super::filter::permit(n, &a) {
+    if tls_get_half::<STRICT>() != 0 || !super::filter::permit(n, &a) {
         return Err(super::os::errno::EPERM);
     }
     let r: isize;
@@ -135,6 +151,7 @@ pub mod nr {
     pub const MADVISE: usize = 233;
     pub const GETPID: usize = 172;
     pub const KILL: usize = 129;
+    pub const TGKILL: usize = 131;
     pub const FCNTL: usize = 25;
     pub const GETEUID: usize = 175;
     pub const GETPPID: usize = 173;

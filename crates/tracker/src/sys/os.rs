@@ -364,6 +364,13 @@ pub fn process_exists(pid: u32) -> bool {
     r != Err(3)
 }
 
+/// Whether this process has no thread with this id. False where that can't be asked.
+pub fn is_thread_gone(tid: u32) -> bool {
+    const ESRCH: i32 = 3;
+    // SAFETY: signal 0 only asks.
+    unsafe { syscall(nr::TGKILL, [getpid() as usize, tid as usize, 0, 0, 0, 0]) == Err(ESRCH) }
+}
+
 /// Mode of seccomp of this thread: 0 none, 1 strict, 2 filter; `None` where the kernel has none.
 pub fn seccomp_mode() -> Option<usize> {
     // SAFETY: reads one number.

@@ -6,12 +6,13 @@
 //! ```text
 //! fs:[tls + 0]   current   *ThreadState while the thread is outside the tracker; 0 while inside, or without a state
 //! fs:[tls + 8]   own       *ThreadState of this thread; 0 none yet; 1 the thread is past its end
-//! fs:[tls + 16]  depth     how deep slow paths are nested
+//! fs:[tls + 16]  depth     how deep slow paths are nested (32 bits)
+//! fs:[tls + 20]  strict    not 0: a system call would be this thread's death (seccomp's strict mode; 32 bits)
 //! fs:[tls + 24]  prepared  between the handlers around fork(): the child's segment
 //! fs:[tls + 32]  parent    and the parent's
 //! fs:[tls + 40]  slot      slot in the segment + 1, as this thread's rows have it; 0 without a state
 //! fs:[tls + 48]  span      twice the drift bound of this thread's rows
-//! fs:[tls + 56]  strict    not 0: a system call would be this thread's death (seccomp's strict mode)
+//! fs:[tls + 56]  holds     the word that this thread last took the lock of the mapping books with; its thread id below
 //! ```
 
 use core::arch::{asm, global_asm};
@@ -32,8 +33,10 @@ global_asm!(
 pub const CURRENT: usize = 0;
 /// `*ThreadState` of this thread, [`GONE`], or 0.
 pub const OWN: usize = 8;
-/// How deep slow paths are nested.
+/// How deep slow paths are nested; 32 bits.
 pub const DEPTH: usize = 16;
+/// Not 0: this thread is in seccomp's strict mode; 32 bits.
+pub const STRICT: usize = 20;
 /// Between the handlers around a fork: the child's segment, mapped.
 pub const PREPARED: usize = 24;
 /// And the parent's.
@@ -42,8 +45,8 @@ pub const PARENT: usize = 32;
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
-/// Not 0: this thread is in seccomp's strict mode.
-pub const STRICT: usize = 56;
+/// What this thread took the lock of the mapping books with ([`crate::hook::mapping`]); its id in the low half.
+pub const HOLDS: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;
 
@@ -76,6 +79,28 @@ pub fn tls_set<const WORD: usize>(v: usize) {
     // SAFETY: as in tls_get; the words belong to this thread alone.
     unsafe {
         asm!("mov qword ptr fs:[{o} + {w}], {v}", v = in(reg) v, o = in(reg) tls_offset(), w = const WORD,
+             options(nostack, preserves_flags));
+    }
+}
+
+/// Reads half a thread-local word.
+#[inline(always)]
+pub fn tls_get_half<const HALF: usize>() -> u32 {
+    let v: u32;
+    // SAFETY: as in tls_get.
+    unsafe {
+        asm!("mov {v:e}, dword ptr fs:[{o} + {w}]", v = out(reg) v, o = in(reg) tls_offset(), w = const HALF,
+             options(nostack, preserves_flags, readonly));
+    }
+    v
+}
+
+/// Writes half a thread-local word.
+#[inline(always)]
+pub fn tls_set_half<const HALF: usize>(v: u32) {
+    // SAFETY: as in tls_set.
+    unsafe {
+        asm!("mov dword ptr fs:[{o} + {w}], {v:e}", v = in(reg) v, o = in(reg) tls_offset(), w = const HALF,
              options(nostack, preserves_flags));
     }
 }
@@ -123,7 +148,7 @@ pub const AUDIT_ARCH: u32 = 0xc000_003e;
 /// The arguments must be what the call wants; memory it writes must be ours.
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
-    if tls_get::<STRICT>() != 0 || !super::filter::permit(n, &a) {
+    if tls_get_half::<STRICT>() != 0 || !super::filter::permit(n, &a) {
         return Err(super::os::errno::EPERM);
     }
     let r: isize;
@@ -154,6 +179,7 @@ pub mod nr {
     pub const MADVISE: usize = 28;
     pub const GETPID: usize = 39;
     pub const KILL: usize = 62;
+    pub const TGKILL: usize = 234;
     pub const FCNTL: usize = 72;
     pub const GETUID: usize = 102;
     pub const GETEUID: usize = 107;

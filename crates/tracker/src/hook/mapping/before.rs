@@ -1,40 +1,38 @@
 //! What was mapped before the tracker came (an attach), and what an earlier attach left in the map.
 
-use super::{BOOK, Operation, book, lock, time, unlock};
+use super::books::{NO_FRAME, Operation, take, time};
 use crate::account::categories::EARLY;
 use crate::account::segment::Segment;
 use crate::account::vmas::Placement;
 use crate::boot;
 use crate::stack::code;
-use crate::sys::{libc, os};
+use crate::sys::{cpu, libc, os};
 use core::ops::Range;
 use plimsoll_segment::vmap::{Attributes, Vma};
-use plimsoll_segment::{CALLER_EARLY, FILE_BYTES};
+use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES};
 
 /// The end of addresses that a program can map (x86-64 and AArch64 with 48 bits; Documentation/arch/x86/x86_64/mm.rst).
 const END: usize = 1 << 47;
 
 /// The map holds nothing any more (a new attach).
 pub fn forget(segment: Segment) {
-    let held = lock(segment, 0);
-    if held {
-        book(segment, Operation::Unmap { start: 4096, bytes: END - 4096 });
-        // SAFETY: the lock is held.
-        if let Some(b) = unsafe { &mut *BOOK.0.get() } {
-            b.forget_losses();
-        }
-        unlock(segment);
+    let Some(mut held) = take(segment, NO_FRAME) else {
+        return segment.count(Counter::faults, 1);
+    };
+    held.book(Operation::Unmap { start: 4096, bytes: END - 4096 });
+    if let Some(b) = held.map() {
+        b.forget_losses();
     }
+    held.release();
 }
 
 /// Takes in what was mapped before the attach, from /proc/self/maps: all but loaded objects, the break, the main stack, and
 /// what is the tracker's own. What another thread maps or unmaps meanwhile waits for the lock; a call that the kernel is
 /// in at this moment may be missing.
 pub fn take_in(segment: Segment) {
-    let held = lock(segment, 0);
-    if !held {
-        return;
-    }
+    let Some(mut held) = take(segment, NO_FRAME) else {
+        return segment.count(Counter::faults, 1);
+    };
     let attributes = |kind, prot| {
         let (caller, category) = (CALLER_EARLY, EARLY);
         Attributes::new(caller, category, kind, prot, time(segment))
@@ -58,29 +56,27 @@ pub fn take_in(segment: Segment) {
             attributes: attributes(m.kind, m.prot),
             placement: Placement::Chosen,
         };
-        book(segment, op);
+        held.book(op);
     });
-    unlock(segment);
+    held.release();
 }
 
 /// Takes the stack of a thread that was there before the attach out of the map: what [`glibc_stack`] finds of the mapping
 /// that holds `here`, and the inaccessible one below. Answers the guard's low end, the stack's ends.
 pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
     let segment = Segment::current().filter(|_| boot::is_late())?;
-    if !lock(segment, &raw const here as usize) {
-        return None;
-    }
-    // SAFETY: the lock is held.
-    let found = unsafe { (*BOOK.0.get()).as_ref() }.and_then(|b| {
+    let own = cpu::thread_pointer();
+    let mut held = take(segment, &raw const own as usize)?;
+    let found = held.map().and_then(|b| {
         let early = |v: &Vma| v.attributes().category() == EARLY;
         let vma = b.lookup(here as u64).filter(|v| early(v) && v.attributes().committed())?;
         let guard = b.lookup(vma.start - 1).filter(|g| early(g) && !g.attributes().committed());
         glibc_stack(vma.start as usize..vma.end as usize, guard.map(|g| g.start as usize), pointer)
     });
     if let Some((guard, _, high)) = found {
-        book(segment, Operation::Unmap { start: guard, bytes: high - guard });
+        held.book(Operation::Unmap { start: guard, bytes: high - guard });
     }
-    unlock(segment);
+    held.release();
     found
 }
 

@@ -1,0 +1,833 @@
+//! The books of mappings, and who may write them: [`Held`] is the only way to the map.
+//!
+//! # The rules
+//!
+//! - One thread writes at a time. A holder that exists is never robbed, whether it runs, is stopped or sleeps in the kernel.
+//! - Whoever can't have the lock soon (its holder is stopped, or is this thread's own interrupted call) makes the real call
+//!   without it and leaves the operation in a queue of [`WAITING`] slots ([`turns`]). The next holder books the queue in
+//!   the order of its tickets. So no call of the program waits longer than [`ROUNDS`] ms for another thread, and
+//!   after the first such wait for a holder none waits for it at all.
+//! - The choice: books that are late, not a program that hangs. `vmap_deferred` counts operations that went through the
+//!   queue. What finds the queue full is in no book; `vmap_lost` counts it.
+//!
+//! # Order
+//!
+//! The kernel hands an address range out again as soon as it is free. So an operation that frees addresses (munmap, shmdt,
+//! mremap, a break that sinks) takes the lock or its ticket before the real call, and one that gets addresses takes
+//! them after it. mremap does both: in the queue it is two operations, [`Operation::Leave`] and [`Operation::Arrive`].
+//! While a ticket is out, a holder that got its addresses under the lock queues up too.
+//!
+//! # Who holds
+//!
+//! The lock's word has the holder's thread id and the number of the acquisition. A thread knows its own hold by comparing
+//! the word with its thread-local copy ([`cpu::HOLDS`]), so a thread that got the id or the descriptor of a dead one isn't
+//! taken for the holder. The copy is written before the word: a signal handler between the two finds both unequal.
+//!
+//! | the holder | what happens |
+//! | --- | --- |
+//! | is stopped, descheduled, or in a long real call | others queue |
+//! | is interrupted by a signal handler that maps | the handler queues; the holder books it before it lets go |
+//! | has left its call by longjmp | its own next mapping call sees that the frame is gone, and goes on with the map |
+//! | ends by pthread_exit or cancellation | the key's destructor gives the lock back ([`thread_ends`]) |
+//! | ended by a raw exit | after one wait, tgkill(2) with signal 0 answers ESRCH: the waiter goes on with the map |
+//! | is a thread of a fork's parent | the child frees the lock ([`resume_after_fork`]) |
+//!
+//! Where a filter of system calls has something against tgkill, the holder counts as alive. So does the first thread of
+//! the process: after a raw exit the kernel keeps it as a zombie. Then the queue fills, and the rest is counted as lost.
+//! The map is valid after every store (segment/vmap.rs), so whoever goes on with it loses one operation at most.
+
+use super::sync::Cell;
+use super::turns::{Next, Slot, Turns};
+use crate::account::segment::Segment;
+use crate::account::thread;
+use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
+use crate::boot;
+use crate::sys::{cpu, os};
+use core::cell::UnsafeCell;
+use core::marker::PhantomData;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::vmap::Attributes;
+use plimsoll_segment::{Counter, Section};
+
+pub(super) type Book = VmaBook<fn(usize) -> bool>;
+
+/// Operations that can wait for the holder. Pages of the queue are touched as far as it is used.
+pub(super) const WAITING: usize = 4096;
+/// Spins, then sleeps of 1 ms, before a thread queues up.
+const SPINS: u32 = 100;
+const ROUNDS: u32 = 100;
+
+struct Guarded(UnsafeCell<Option<Book>>);
+// SAFETY: reached through `Held` only, which one thread has at a time, and by that thread in a fork child.
+unsafe impl Sync for Guarded {}
+
+static BOOK: Guarded = Guarded(UnsafeCell::new(None));
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static TURNS: Turns<Operation, WAITING> = Turns {
+    word: AtomicU64::new(0),
+    head: AtomicU64::new(0),
+    tail: AtomicU64::new(0),
+    slots: [const {
+        Slot {
+            state: AtomicU64::new(0),
+            frame: [const { AtomicUsize::new(0) }; 2],
+            value: Cell::new(Operation::Nothing),
+        }
+    }; WAITING],
+};
+/// Stack pointer and return address of the call that has the lock; [`NO_FRAME`] where they aren't known, [`FORK`] between
+/// the handlers around fork().
+static HOLDER: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+pub(super) const NO_FRAME: usize = 0;
+const FORK: usize = 1;
+/// A frame of the holder is in the map.
+static WRITING: AtomicBool = AtomicBool::new(false);
+/// In a fork child: the frame in the map belongs to the parent's; its thread goes on with the child's map afterwards.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// The word for which a thread has waited in vain: its holder doesn't get on.
+static STUCK: AtomicU64 = AtomicU64::new(0);
+/// The head at which a thread has waited in vain for a free slot, + 1.
+static FULL_AT: AtomicU64 = AtomicU64::new(0);
+/// How often the holder met the same unfilled slot: its ticket + 1, and the number. Written by the holder.
+static BLOCKED: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Attributes of what an mremap took away, by the slot of what it made; accessed by the holder.
+static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAITING];
+
+/// An operation on the map.
+#[derive(Clone, Copy)]
+pub(super) enum Operation {
+    /// A ticket that turned out to be for nothing.
+    Nothing,
+    /// mmap and its kin.
+    Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
+    /// munmap and its kin.
+    Unmap { start: usize, bytes: usize },
+    /// shmdt of what isn't known to have been attached: up to the end of the map's entry.
+    UnmapEntry { start: usize },
+    /// mprotect; `failed`: upto the first hole only.
+    Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },
+    /// mremap.
+    Remap { remap: Remap },
+    /// The first half of an mremap that moved; the second has the ticket `to`.
+    Leave { start: usize, bytes: usize, to: u64 },
+    /// The second half.
+    Arrive { start: usize, bytes: usize },
+}
+
+impl Operation {
+    /// The part that frees addresses, and the part that got some from the kernel, which has the ticket `to` if there is one.
+    fn parts(self, to: Option<u64>) -> (Operation, Operation) {
+        match self {
+            Operation::Map { placement: Placement::Chosen, .. } => (Operation::Nothing, self),
+            Operation::Remap { remap: r } if r.new == r.old && r.new_bytes <= r.old_bytes => (self, Operation::Nothing),
+            Operation::Remap { remap: r } if r.new == r.old || r.keeps_old || r.old_bytes == 0 => {
+                (Operation::Nothing, self)
+            }
+            Operation::Remap { remap: r } => (
+                match to {
+                    Some(to) => Operation::Leave { start: r.old as usize, bytes: r.old_bytes as usize, to },
+                    None => Operation::Unmap { start: r.old as usize, bytes: r.old_bytes as usize },
+                },
+                Operation::Arrive { start: r.new as usize, bytes: r.new_bytes as usize },
+            ),
+            _ => (self, Operation::Nothing),
+        }
+    }
+}
+
+#[unsafe(link_section = ".text.hot")]
+fn grow(upto: usize) -> bool {
+    // SAFETY: BASE is the mapping of this process's segment.
+    unsafe { Segment::at(BASE.load(Relaxed)) }.grow(Section::Vmap, upto)
+}
+
+fn region(segment: Segment) -> *mut u8 {
+    BASE.store(segment.base(), Relaxed);
+    (segment.base() + Section::Vmap.offset()) as *mut u8
+}
+
+/// Makes the map of a fresh segment.
+pub fn init(segment: Segment) -> bool {
+    // SAFETY: the section of a fresh mapping; grow makes it safe to store to.
+    let book = unsafe { Book::create(region(segment), Section::Vmap.capacity(), grow) };
+    let made = book.is_some();
+    // SAFETY: boot runs once, and no hook books before it is done.
+    unsafe { *BOOK.0.get() = book };
+    if let Some(held) = take(segment, NO_FRAME) {
+        held.release();
+    }
+    made
+}
+
+/// Proof that this thread holds the lock, and no frame below is in the map.
+pub(super) struct Held {
+    segment: Segment,
+    /// The lock is a thread's.
+    not_send: PhantomData<*mut ()>,
+}
+
+/// Ids that aren't the kernel's begin here: PID_MAX_LIMIT is 2^22.
+const OWN_IDS: u32 = 1 << 30;
+/// For tickets of a thread without an id. It never takes the lock.
+const NOBODY: u32 = (1 << 31) - 2;
+
+/// This thread's id in words and tickets. 0: a filter refuses gettid(2), and the thread has no slot.
+#[cold]
+#[inline(never)]
+pub fn id_of_thread() -> u32 {
+    let known = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
+    if known != 0 {
+        return known;
+    }
+    let id = match (os::gettid(), cpu::tls_get::<{ cpu::SLOT_MARK }>() as u32) {
+        (0, 0) => return 0,
+        (0, slot) => OWN_IDS | slot,
+        (tid, _) => tid,
+    };
+    cpu::tls_set::<{ cpu::HOLDS }>(id as usize);
+    id
+}
+
+/// Whether the thread that a word or a ticket names doesn't exist any more. False in doubt.
+#[cold]
+fn is_gone(segment: Segment, id: u32) -> bool {
+    // A child of vfork and its kin have this memory, and another process id: they can't ask.
+    id < OWN_IDS && segment.header().pid.load(Relaxed) == os::getpid() && os::is_thread_gone(id)
+}
+
+#[inline(always)]
+fn is_mine() -> bool {
+    TURNS.word() == cpu::tls_get::<{ cpu::HOLDS }>() as u64
+}
+
+/// Takes the lock. `None`: queue up. `sp` is the stack pointer at the hook's entry, where the return address lies.
+#[inline(always)]
+pub(super) fn take(segment: Segment, sp: usize) -> Option<Held> {
+    let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
+    if me != 0
+        && let Some(held) = try_take(segment, sp, me)
+    {
+        return if TURNS.is_empty() { Some(held) } else { held.after_the_others() };
+    }
+    wait(segment, sp)
+}
+
+/// Takes the lock if it is free.
+#[inline(always)]
+fn try_take(segment: Segment, sp: usize, me: u32) -> Option<Held> {
+    let seen = TURNS.word();
+    if seen as u32 != 0 {
+        return None;
+    }
+    take_from(segment, sp, me, seen)
+}
+
+#[inline(always)]
+fn take_from(segment: Segment, sp: usize, me: u32, seen: u64) -> Option<Held> {
+    let held = Turns::<Operation, WAITING>::next_word(seen, me);
+    // Before the word, so that a handler in between knows the hold for its own thread's. If one takes the lock in
+    // between, the count has moved on and the exchange fails.
+    cpu::tls_set::<{ cpu::HOLDS }>(held as usize);
+    TURNS.acquire(seen, held).then(|| hold(segment, sp))
+}
+
+#[inline(always)]
+fn hold(segment: Segment, sp: usize) -> Held {
+    HOLDER[0].store(sp, Relaxed);
+    HOLDER[1].store(returns_to(sp), Relaxed);
+    Held { segment, not_send: PhantomData }
+}
+
+/// The return address of the call whose entry's stack pointer this is.
+#[inline(always)]
+fn returns_to(sp: usize) -> usize {
+    // SAFETY: other than NO_FRAME it is an address in a frame of this thread that is still there.
+    if sp == NO_FRAME { 0 } else { unsafe { *(sp as *const usize) } }
+}
+
+/// [`take`] while another call has the lock.
+#[cold]
+#[inline(never)]
+fn wait(segment: Segment, sp: usize) -> Option<Held> {
+    let me = id_of_thread();
+    if me == 0 {
+        return None;
+    }
+    let first = TURNS.word();
+    let mut rounds = 0;
+    let word = loop {
+        let word = TURNS.word();
+        if word as u32 == 0 {
+            if let Some(held) = take_from(segment, sp, me, word) {
+                return held.after_the_others();
+            }
+            continue;
+        }
+        if word as u32 == me {
+            let is_own = word == cpu::tls_get::<{ cpu::HOLDS }>() as u64;
+            // Not its own: the holder had this thread's id before it, and is gone.
+            return (!is_own || has_left(sp, frame_of_holder())).then(|| go_on(segment, sp, me, word)).flatten();
+        }
+        if word == STUCK.load(Relaxed) {
+            break word;
+        }
+        rounds += 1;
+        if rounds < SPINS {
+            core::hint::spin_loop();
+        } else if rounds < SPINS + ROUNDS {
+            os::sleep_ms(1);
+        } else {
+            if word == first {
+                STUCK.store(word, Relaxed);
+            }
+            break word;
+        }
+    };
+    is_gone(segment, word as u32).then(|| go_on(segment, sp, me, word)).flatten()
+}
+
+/// Takes the lock from a holder that is gone, or whose frame is. It left the map as after a kill: valid, one operation
+/// perhaps half booked. What the map's owner knew besides is read from it again.
+fn go_on(segment: Segment, sp: usize, me: u32, word: u64) -> Option<Held> {
+    let mut held = take_from(segment, sp, me, word)?;
+    held.reread();
+    held.after_the_others()
+}
+
+fn frame_of_holder() -> [usize; 2] {
+    [HOLDER[0].load(Relaxed), HOLDER[1].load(Relaxed)]
+}
+
+/// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler: on one stack, a frame that is
+/// still there lies above the current one, and its return address is what it was.
+fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
+    let on_stack = thread::is_on_own_stack;
+    // SAFETY: `frame` is above `sp` on this thread's own stack.
+    on_stack(sp) && on_stack(frame) && (sp >= frame || unsafe { *(frame as *const usize) } != returned)
+}
+
+/// Calls of this thread that reserved a ticket and were left by a jump have nothing to say.
+fn give_up_left(me: u32, sp: usize) {
+    for (ticket, frame) in TURNS.reserved_by(me) {
+        if has_left(sp, frame) {
+            // SAFETY: this thread's ticket, whose frame is gone.
+            unsafe { TURNS.fill(ticket, me, Operation::Nothing) };
+        }
+    }
+}
+
+/// A ticket for an operation whose real call is yet to come, or was made. `None`: the queue is full.
+#[cold]
+#[inline(never)]
+fn reserve(segment: Segment, sp: usize) -> Option<u64> {
+    segment.count(Counter::vmap_deferred, 1);
+    let me = match id_of_thread() {
+        0 => NOBODY,
+        me => me,
+    };
+    give_up_left(me, sp);
+    let ticket = TURNS.reserve(me).or_else(|| wait_for_slot(segment, sp, me))?;
+    TURNS.note_frame(ticket, [sp, returns_to(sp)]);
+    Some(ticket)
+}
+
+/// The queue is full: its holder may be on its way.
+fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
+    if me == NOBODY || is_mine() {
+        return None;
+    }
+    let first = TURNS.head();
+    for _ in 0..ROUNDS {
+        if TURNS.head() + 1 == FULL_AT.load(Relaxed) {
+            return None;
+        }
+        os::sleep_ms(1);
+        if let Some(held) = try_take(segment, sp, me) {
+            held.release();
+        }
+        if let Some(ticket) = TURNS.reserve(me) {
+            return Some(ticket);
+        }
+    }
+    if TURNS.head() == first {
+        match try_take(segment, sp, me) {
+            // One thread that is stopped in its real call blocks all that came after it: it may lose its operation.
+            Some(mut held) => {
+                held.book_queue(true);
+                held.release();
+            }
+            None => FULL_AT.store(first + 1, Relaxed),
+        }
+    }
+    TURNS.reserve(me)
+}
+
+/// Puts the operation of a ticket where the holder finds it, and books it if nobody holds.
+#[cold]
+#[inline(never)]
+fn leave_with(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {
+    let me = match id_of_thread() {
+        0 => NOBODY,
+        me => me,
+    };
+    // SAFETY: the ticket is this call's, which fills it here only.
+    if !ticket.is_some_and(|ticket| unsafe { TURNS.fill(ticket, me, op) }) && !matches!(op, Operation::Nothing) {
+        segment.count(Counter::vmap_lost, 1);
+    }
+    if me != NOBODY
+        && let Some(held) = try_take(segment, sp, me)
+    {
+        held.release();
+    }
+}
+
+/// The real call without the lock, and its operation in the queue. `frees`: the call may free addresses.
+#[cold]
+#[inline(never)]
+fn queued<R>(
+    segment: Segment,
+    sp: usize,
+    frees: bool,
+    real: impl FnOnce() -> R,
+    done: impl FnOnce(&R) -> Option<Operation>,
+) -> R {
+    let first = if frees { reserve(segment, sp) } else { None };
+    let r = real();
+    let op = done(&r).unwrap_or(Operation::Nothing);
+    // A fork in a handler on top of the real call: this is the child.
+    let Some(segment) = Segment::current() else { return r };
+    if !frees {
+        if !matches!(op, Operation::Nothing) {
+            leave_with(segment, sp, reserve(segment, sp), op);
+        }
+        return r;
+    }
+    if let (_, Operation::Nothing) = op.parts(None) {
+        leave_with(segment, sp, first, op);
+        return r;
+    }
+    let last = reserve(segment, sp);
+    let (before, after) = op.parts(last);
+    leave_with(segment, sp, first, before);
+    leave_with(segment, sp, last, after);
+    r
+}
+
+/// The real call under the lock, then the booking of what it did. `frees`: the call may free addresses.
+#[inline(always)]
+pub(super) fn locked<R>(
+    segment: Segment,
+    sp: usize,
+    frees: bool,
+    real: impl FnOnce() -> R,
+    done: impl FnOnce(&R) -> Option<Operation>,
+) -> R {
+    let Some(held) = take(segment, sp) else { return queued(segment, sp, frees, real, done) };
+    let r = real();
+    let op = done(&r);
+    held.finish(sp, op);
+    r
+}
+
+impl Held {
+    /// Books what the real call did, and gives the lock back.
+    #[inline(always)]
+    fn finish(mut self, sp: usize, op: Option<Operation>) {
+        // Else a handler forked in the real call, and this is the child, or a handler took this call for left.
+        if !(is_mine() && TURNS.is_empty() && Segment::current().is_some_and(|s| s.base() == self.segment.base())) {
+            return self.finish_late(sp, op);
+        }
+        if let Some(op) = op {
+            self.book(op);
+        }
+        self.release();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn finish_late(mut self, sp: usize, op: Option<Operation>) {
+        let Some(segment) = Segment::current() else {
+            return if is_mine() {
+                self.release()
+            };
+        };
+        if !is_mine() {
+            // Not ours any more: nothing to give back.
+            if let Some(op) = op {
+                leave_with(segment, sp, reserve(segment, sp), op);
+            }
+            return;
+        }
+        self.segment = segment;
+        let Some(op) = op else { return self.release() };
+        // Others have tickets: what they freed may be what this call got. It gets in line with that.
+        let last = if let (_, Operation::Nothing) = op.parts(None) { None } else { reserve(segment, sp) };
+        let (before, after) = op.parts(last);
+        self.book(before);
+        if !matches!(after, Operation::Nothing) {
+            leave_with(segment, sp, last, after);
+        }
+        self.release();
+    }
+
+    /// Books the queue. `None`: a thread ahead isn't done, so this one gets in line and doesn't hold the lock any more.
+    #[cold]
+    #[inline(never)]
+    fn after_the_others(mut self) -> Option<Held> {
+        self.book_queue(false);
+        if TURNS.is_empty() {
+            return Some(self);
+        }
+        self.release();
+        None
+    }
+
+    /// Books what is filled at the head of the queue; `gives_up`: past one slot that isn't.
+    #[cold]
+    #[inline(never)]
+    fn book_queue(&mut self, mut gives_up: bool) {
+        loop {
+            let ticket = TURNS.head();
+            // SAFETY: the lock is held.
+            match unsafe { TURNS.next() } {
+                Next::Value(Operation::Arrive { start, bytes }) => self.arrive(ticket, start, bytes),
+                Next::Value(op) => self.book(op),
+                Next::Empty => return,
+                // SAFETY: the lock is held.
+                Next::Blocked(id) if gives_up && unsafe { TURNS.give_up_first(id, false) } => gives_up = false,
+                Next::Blocked(id) => {
+                    const PATIENCE: u64 = 64;
+                    let met =
+                        if BLOCKED[0].swap(ticket + 1, Relaxed) == ticket + 1 { BLOCKED[1].load(Relaxed) } else { 0 };
+                    BLOCKED[1].store(met + 1, Relaxed);
+                    if met % PATIENCE != PATIENCE - 1 || !is_gone(self.segment, id) {
+                        return;
+                    }
+                    // SAFETY: the lock is held, and the kernel knows no such thread.
+                    if unsafe { TURNS.give_up_first(id, true) } {
+                        self.segment.count(Counter::vmap_lost, 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the lock back. What comes into the queue meanwhile is booked by this thread, unless another has the lock.
+    #[inline(always)]
+    pub(super) fn release(self) {
+        if !TURNS.is_empty() {
+            return self.release_last();
+        }
+        self.settle();
+        let sp = HOLDER[0].load(Relaxed);
+        // SAFETY: `self` is the proof.
+        if unsafe { TURNS.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
+            release_again(sp);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_last(mut self) {
+        loop {
+            self.book_queue(false);
+            self.settle();
+            let sp = without_fork(HOLDER[0].load(Relaxed));
+            // SAFETY: `self` is the proof.
+            if !unsafe { TURNS.release(cpu::tls_get::<{ cpu::HOLDS }>() as u64) } {
+                return;
+            }
+            match try_take(self.segment, sp, id_of_thread()) {
+                Some(held) => self = held,
+                None => return,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn settle(&self) {
+        // SAFETY: the lock is held.
+        if let Some(b) = unsafe { &*BOOK.0.get() } {
+            self.segment.section(Section::Vmap).used.store(b.used(), Release);
+        }
+    }
+
+    /// The map.
+    pub(super) fn map(&mut self) -> Option<&mut Book> {
+        // SAFETY: the lock is held, and the borrow ends with `self`'s.
+        unsafe { &mut *BOOK.0.get() }.as_mut()
+    }
+
+    /// Reads what the map's writer knows besides the map from the map.
+    fn reread(&mut self) {
+        self.segment.count(Counter::faults, 1);
+        WRITING.store(false, Relaxed);
+        let populated = self.segment.populated_of(Section::Vmap);
+        // SAFETY: the lock is held, no frame is in the map, and the region is the segment's.
+        unsafe { *BOOK.0.get() = Book::resume(region(self.segment), Section::Vmap.capacity(), populated, grow) };
+    }
+
+    /// Books an operation. Who knows which it is calls straight what does it.
+    #[inline(always)]
+    pub(super) fn book(&mut self, op: Operation) {
+        match op {
+            Operation::Nothing => {}
+            Operation::Map { start, bytes, attributes, placement: Placement::Chosen } => {
+                self.book_map(start, bytes, attributes)
+            }
+            Operation::Map { start, bytes, attributes, placement: Placement::Fixed } => {
+                self.book_fixed(start, bytes, attributes)
+            }
+            Operation::Unmap { start, bytes } => self.book_unmap(start, bytes),
+            Operation::UnmapEntry { start } => {
+                if let Some(vma) = self.map().and_then(|b| b.lookup(start as u64)) {
+                    self.book_unmap(start, vma.end as usize - start);
+                }
+            }
+            Operation::Protect { start, bytes, prot, caller, failed } => {
+                self.book_protect(start, bytes, prot, caller, failed)
+            }
+            Operation::Remap { remap } => self.book_remap(remap),
+            Operation::Leave { start, bytes, to } => self.leave(start, bytes, to),
+            // In the queue only, where its ticket is known.
+            Operation::Arrive { .. } => self.segment.count(Counter::vmap_lost, 1),
+        }
+    }
+
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
+    fn book_map(&mut self, start: usize, bytes: usize, attributes: Attributes) {
+        let segment = self.segment;
+        self.change(|b| b.map(start as u64, bytes as u64, attributes, Placement::Chosen, move |d| post(segment, d)));
+    }
+
+    #[inline(never)]
+    fn book_fixed(&mut self, start: usize, bytes: usize, attributes: Attributes) {
+        let segment = self.segment;
+        self.change(|b| b.map(start as u64, bytes as u64, attributes, Placement::Fixed, move |d| post(segment, d)));
+    }
+
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
+    fn book_unmap(&mut self, start: usize, bytes: usize) {
+        let segment = self.segment;
+        self.change(|b| b.unmap(start as u64, bytes as u64, move |d| post(segment, d), |_| ()));
+    }
+
+    #[inline(never)]
+    #[unsafe(link_section = ".text.hot")]
+    fn book_protect(&mut self, start: usize, bytes: usize, prot: u16, caller: u32, failed: bool) {
+        let segment = self.segment;
+        let bytes = if failed { bytes.min(self.upto_hole(start) - start) } else { bytes };
+        if bytes == 0 {
+            return;
+        }
+        self.change(|b| b.protect(start as u64, bytes as u64, prot, caller, time(segment), move |d| post(segment, d)));
+    }
+
+    /// mprotect that meets a hole fails, but what lies before the hole has changed (mprotect(2), ENOMEM).
+    #[cold]
+    #[inline(never)]
+    fn upto_hole(&mut self, start: usize) -> usize {
+        let mut at = start as u64;
+        while let Some(v) = self.map().and_then(|b| b.lookup(at)) {
+            at = v.end;
+        }
+        at as usize
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn book_remap(&mut self, remap: Remap) {
+        let segment = self.segment;
+        self.change(|b| b.remap(remap, move |d| post(segment, d)));
+    }
+
+    /// What was moved away: the attributes of its last page go to the second half, as mremap's own growth has them.
+    #[cold]
+    #[inline(never)]
+    fn leave(&mut self, start: usize, bytes: usize, to: u64) {
+        let last = (start + bytes.saturating_sub(1)) as u64;
+        let vma = self.map().and_then(|b| b.lookup(last));
+        let [.., a, b] = vma.map_or([0; 4], |vma| vma.words());
+        let at = to as usize % WAITING * 2;
+        CARRIED[at].store(a, Relaxed);
+        CARRIED[at + 1].store(b, Relaxed);
+        self.book_unmap(start, bytes);
+    }
+
+    fn arrive(&mut self, ticket: u64, start: usize, bytes: usize) {
+        let at = ticket as usize % WAITING * 2;
+        let words = [0, 0, CARRIED[at].swap(0, Relaxed), CARRIED[at + 1].swap(0, Relaxed)];
+        let attributes = plimsoll_segment::vmap::Vma::from_words(words).attributes();
+        // Where the old range isn't in the map, the new one isn't either.
+        if !attributes.is_hole() {
+            self.book_map(start, bytes, attributes);
+        }
+    }
+
+    /// Changes the map, and the sums of all with it.
+    #[inline(always)]
+    fn change(&mut self, change: impl FnOnce(&mut Book) -> Diff) {
+        let segment = self.segment;
+        debug_assert!(!WRITING.load(Relaxed), "two writers of the books of mappings");
+        WRITING.store(true, Relaxed);
+        let Some(b) = self.map() else {
+            WRITING.store(false, Relaxed);
+            return segment.count(Counter::vmap_lost, 1);
+        };
+        let diff = change(b);
+        if diff.lost != 0 {
+            segment.count(Counter::vmap_lost, 1);
+        }
+        let h = segment.header();
+        if diff.reserved != 0 {
+            raise(&h.reserved_bytes, &h.peak_reserved_bytes, diff.reserved);
+        }
+        if diff.committed != 0 {
+            raise(&h.committed_bytes, &h.peak_committed_bytes, diff.committed);
+        }
+        let n = &h.values[Counter::vmap_operations as usize];
+        n.store(n.load(Relaxed) + 1, Relaxed);
+        WRITING.store(false, Relaxed);
+        if FORKED.load(Relaxed) {
+            self.go_on_in_child();
+        }
+    }
+
+    /// The frame that was in the parent's map when a handler forked has come to its end, in the child.
+    #[cold]
+    #[inline(never)]
+    fn go_on_in_child(&mut self) {
+        FORKED.store(false, Relaxed);
+        match Segment::current() {
+            Some(segment) => {
+                self.segment = segment;
+                segment.count(Counter::vmap_lost, 1);
+                self.reread();
+            }
+            // SAFETY: the lock is held, and the frame in the map is done with it.
+            None => unsafe { *BOOK.0.get() = None },
+        }
+    }
+}
+
+/// A value came between the last look at the queue and the release.
+#[cold]
+#[inline(never)]
+fn release_again(sp: usize) {
+    if let Some(segment) = Segment::current()
+        && let Some(held) = try_take(segment, without_fork(sp), id_of_thread())
+    {
+        held.release_last();
+    }
+}
+
+/// A hold that goes on after the handlers around fork() isn't theirs.
+fn without_fork(sp: usize) -> usize {
+    if sp == FORK { NO_FRAME } else { sp }
+}
+
+fn raise(cell: &AtomicU64, peak: &AtomicU64, by: i64) {
+    let v = cell.load(Relaxed).wrapping_add_signed(by);
+    cell.store(v, Relaxed);
+    if v as i64 > peak.load(Relaxed) as i64 {
+        peak.store(v, Relaxed);
+    }
+}
+
+/// What a change of the map means for a category.
+#[inline(always)]
+fn post(segment: Segment, d: Delta) {
+    let k = segment.category(d.category);
+    if d.reserved != 0 {
+        raise(&k.reserved_bytes, &k.peak_reserved_bytes, d.reserved);
+    }
+    if d.committed != 0 {
+        raise(&k.committed_bytes, &k.peak_committed_bytes, d.committed);
+    }
+}
+
+/// Milliseconds since the start, as entries have them.
+pub(super) fn time(segment: Segment) -> u32 {
+    (boot::now_ns().wrapping_sub(segment.header().start_boottime_ns.load(Relaxed)) / 1_000_000) as u32
+}
+
+/// The thread ends in order. Calls that it left by a jump hold nothing any more.
+pub fn thread_ends(segment: Segment) {
+    let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
+    if me == 0 {
+        return;
+    }
+    for (ticket, _) in TURNS.reserved_by(me) {
+        // SAFETY: this thread's ticket; no frame of a hook is left on its stack.
+        unsafe { TURNS.fill(ticket, me, Operation::Nothing) };
+    }
+    let word = TURNS.word();
+    if word as u32 == me
+        && let Some(held) = go_on(segment, NO_FRAME, me, word)
+    {
+        held.release();
+    }
+}
+
+/// Around a fork: the child's copy is taken while nobody writes, unless the holder doesn't get on. Then nobody else writes
+/// either, and the copy is as after a kill: valid.
+pub fn lock_for_fork(segment: Segment) {
+    let here = cpu::thread_pointer();
+    if let Some(held) = take(segment, &raw const here as usize) {
+        HOLDER[0].store(FORK, Relaxed);
+        core::mem::forget(held);
+    }
+}
+
+/// In the parent.
+pub fn unlock_after_fork(segment: Segment) {
+    // A signal handler that forks on top of its own thread's hold leaves that to the call below.
+    if is_mine() && HOLDER[0].load(Relaxed) == FORK {
+        Held { segment, not_send: PhantomData }.release();
+    }
+}
+
+/// In the child: the map goes on in the child's segment, `populated` bytes of which are there.
+pub fn resume_after_fork(child: Segment, populated: usize) {
+    let (lost, is_free) = go_by_new_id();
+    child.count(Counter::vmap_lost, lost);
+    let region = region(child);
+    if is_free {
+        // SAFETY: one thread, none of whose frames is in the map; the copy of a whole map.
+        unsafe { *BOOK.0.get() = Book::resume(region, Section::Vmap.capacity(), populated, grow) };
+    }
+}
+
+/// In a child that goes on untracked.
+pub fn abandon_after_fork() {
+    if go_by_new_id().1 {
+        // SAFETY: one thread, none of whose frames is in the map.
+        unsafe { *BOOK.0.get() = None };
+    }
+}
+
+/// In a fork child, whose one thread has another id than in the parent. Its own frames below keep what they hold; what
+/// other threads held or had tickets for is free. Answers how many tickets, and whether no frame is in the map.
+fn go_by_new_id() -> (u64, bool) {
+    let (word, mine) = (TURNS.word(), is_mine());
+    let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
+    cpu::tls_set::<{ cpu::HOLDS }>(0);
+    let new = id_of_thread();
+    let frame_holds = mine && HOLDER[0].load(Relaxed) != FORK;
+    let word = Turns::<Operation, WAITING>::held_by(word, if frame_holds { new } else { 0 });
+    cpu::tls_set::<{ cpu::HOLDS }>(if frame_holds { word as usize } else { new as usize });
+    // SAFETY: there is one thread.
+    let lost = unsafe { TURNS.after_fork(old, new, word, Operation::Nothing) };
+    STUCK.store(0, Relaxed);
+    FULL_AT.store(0, Relaxed);
+    let in_map = frame_holds && WRITING.load(Relaxed);
+    WRITING.store(in_map, Relaxed);
+    FORKED.store(in_map, Relaxed);
+    (lost, !in_map)
+}
+
+#[cfg(test)]
+#[path = "books_tests.rs"]
+mod tests;

@@ -1,0 +1,387 @@
+//! The books of mappings with holders that stop, end or are interrupted. The real calls are the kernel's, and what the
+//! kernel says afterwards is the answer that is expected.
+
+use super::*;
+use crate::account::categories;
+use core::sync::atomic::AtomicU32;
+use plimsoll_segment::FILE_BYTES;
+use plimsoll_segment::vmap::Kind;
+use std::sync::{Barrier, Mutex, MutexGuard, mpsc};
+use std::{fs, thread, vec::Vec};
+
+const PAGE: usize = 4096;
+const ROOM: usize = 1 << 20;
+
+/// One process has one map: a test has it for itself.
+fn alone(room: usize) -> (MutexGuard<'static, ()>, Segment) {
+    static ONE: Mutex<()> = Mutex::new(());
+    static BASE_OF_ALL: AtomicUsize = AtomicUsize::new(0);
+    let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
+    if BASE_OF_ALL.load(Relaxed) == 0 {
+        let base = os::private(FILE_BYTES).expect("address space") as usize;
+        // SAFETY: a zeroed writable mapping of that size, never unmapped.
+        let segment = unsafe { Segment::at(base) };
+        segment.header().composition.store(2, Relaxed);
+        segment.header().pid.store(os::getpid(), Relaxed);
+        assert!(segment.populate_start() && categories::init(segment) && segment.publish());
+        BASE_OF_ALL.store(base, Relaxed);
+    }
+    // SAFETY: as above.
+    let segment = unsafe { Segment::at(BASE_OF_ALL.load(Relaxed)) };
+    assert!(segment.grow(Section::Vmap, room));
+    segment.header().values.iter().for_each(|v| v.store(0, Relaxed));
+    assert_eq!(TURNS.word() as u32, 0, "an earlier test left the lock taken");
+    assert!(TURNS.is_empty(), "an earlier test left tickets");
+    // SAFETY: the region is the segment's, and no test uses the map meanwhile.
+    unsafe { *BOOK.0.get() = Book::create(region(segment), room, grow) };
+    (guard, segment)
+}
+
+fn counted(segment: Segment, c: Counter) -> u64 {
+    segment.header().values[c as usize].load(Relaxed)
+}
+
+fn attributes() -> Attributes {
+    Attributes::new(0, categories::EARLY, Kind::Anonymous, 3, 0)
+}
+
+#[inline(never)]
+fn map(segment: Segment, pages: usize) -> usize {
+    let here = 0usize;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let p = unsafe { libc::mmap(core::ptr::null_mut(), pages * PAGE, 3, 0x22, -1, 0) } as usize;
+    assert_ne!(p, usize::MAX);
+    locked(
+        segment,
+        &raw const here as usize,
+        false,
+        || p,
+        |p| {
+            Some(Operation::Map {
+                start: *p,
+                bytes: pages * PAGE,
+                attributes: attributes(),
+                placement: Placement::Chosen,
+            })
+        },
+    )
+}
+
+#[inline(never)]
+fn unmap(segment: Segment, at: usize, pages: usize, before: impl FnOnce(), after: impl FnOnce()) {
+    let here = 0usize;
+    locked(
+        segment,
+        &raw const here as usize,
+        true,
+        || {
+            before();
+            // SAFETY: a mapping of this test's own.
+            let r = unsafe { libc::munmap(at as *mut _, pages * PAGE) };
+            after();
+            r
+        },
+        |r| (*r == 0).then_some(Operation::Unmap { start: at, bytes: pages * PAGE }),
+    );
+}
+
+#[inline(never)]
+fn remap(segment: Segment, at: usize, pages: usize, to_pages: usize) -> usize {
+    let here = 0usize;
+    locked(
+        segment,
+        &raw const here as usize,
+        true,
+        // SAFETY: a mapping of this test's own; MREMAP_MAYMOVE.
+        || unsafe { libc::mremap(at as *mut _, pages * PAGE, to_pages * PAGE, 1) } as usize,
+        |new| {
+            let remap = Remap {
+                old: at as u64,
+                old_bytes: (pages * PAGE) as u64,
+                new: *new as u64,
+                new_bytes: (to_pages * PAGE) as u64,
+                keeps_old: false,
+            };
+            (*new != usize::MAX).then_some(Operation::Remap { remap })
+        },
+    )
+}
+
+/// Maps, moves and unmaps; every range that was the caller's for a time goes to `touched`.
+fn churn(segment: Segment, seed: usize, rounds: usize, touched: &mut Vec<(usize, usize)>) {
+    let mut kept = [(0, 0); 8];
+    let mut random = seed as u64 * 2 + 1;
+    for _ in 0..rounds {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let slot = (random >> 40) as usize % kept.len();
+        let pages = 1 + (random >> 50) as usize % 5;
+        let (at, had) = kept[slot];
+        kept[slot] = if at == 0 {
+            (map(segment, pages), pages)
+        } else if random >> 33 & 3 == 0 {
+            (remap(segment, at, had, pages), pages)
+        } else {
+            unmap(segment, at, had, || (), || ());
+            (0, 0)
+        };
+        if kept[slot].0 != 0 && touched.len() < touched.capacity() {
+            touched.push(kept[slot]);
+        }
+    }
+}
+
+/// Every page that was a thread's for a time is in the map exactly if the kernel has it.
+fn assert_equals_kernel(touched: &[Vec<(usize, usize)>], text: &[u8]) {
+    let text = core::str::from_utf8(text).expect("text");
+    let kernel: Vec<(usize, usize)> = text
+        .lines()
+        .filter_map(|line| line.split(' ').next()?.split_once('-'))
+        .map(|(a, b)| [a, b].map(|n| usize::from_str_radix(n, 16).expect("hex")))
+        .map(|[a, b]| (a, b))
+        .collect();
+    // SAFETY: all threads are done with the map.
+    let book = unsafe { (*BOOK.0.get()).as_ref() }.expect("the map");
+    let mut pages = 0;
+    for page in touched.iter().flatten().flat_map(|(at, n)| (0..*n).map(move |i| at + i * PAGE)) {
+        let is_there = kernel.iter().any(|(a, b)| (*a..*b).contains(&page));
+        assert_eq!(book.lookup(page as u64).is_some(), is_there, "page {page:#x} (true: in the map)");
+        pages += 1;
+    }
+    assert!(pages > 100);
+}
+
+/// /proc/self/maps, into memory that is there already.
+fn maps(into: &mut [u8]) -> usize {
+    use std::io::Read;
+    let mut file = fs::File::open("/proc/self/maps").expect("maps");
+    let mut n = 0;
+    loop {
+        match file.read(&mut into[n..]).expect("maps") {
+            0 => return n,
+            more => n += more,
+        }
+    }
+}
+
+const OTHERS: usize = 4;
+
+/// Runs `holder` in a thread that calls its argument when it is inside and then doesn't get on until the others are done.
+/// Answers what the counters say.
+fn others_go_on_beside(
+    rounds: usize,
+    holder: impl FnOnce(Segment, &dyn Fn()) -> Vec<(usize, usize)> + Send,
+) -> [u64; 3] {
+    let (_one, segment) = alone(ROOM);
+    let (entered, inside) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let mut text = std::vec![0u8; 4 << 20];
+    let mut touched: Vec<Vec<(usize, usize)>> = (0..OTHERS).map(|_| Vec::with_capacity(rounds)).collect();
+    let done = Barrier::new(OTHERS + 1);
+    let leave = Barrier::new(OTHERS + 1);
+    let all = thread::scope(|scope| {
+        let stopped = scope.spawn(move || {
+            holder(segment, &|| {
+                entered.send(()).expect("the test");
+                wait.recv().expect("the test");
+            })
+        });
+        inside.recv().expect("the holder");
+        let others: Vec<_> = touched
+            .drain(..)
+            .enumerate()
+            .map(|(i, mut touched)| {
+                let (done, leave) = (&done, &leave);
+                scope.spawn(move || {
+                    churn(segment, i + 1, rounds, &mut touched);
+                    done.wait();
+                    leave.wait();
+                    touched
+                })
+            })
+            .collect();
+        // They come here while the holder is still inside.
+        done.wait();
+        assert_ne!(TURNS.word() as u32, 0, "the holder is inside");
+        go_on.send(()).expect("the holder");
+        let held = stopped.join().expect("the holder");
+        let n = maps(&mut text);
+        leave.wait();
+        let mut all: Vec<_> = others.into_iter().map(|o| o.join().expect("another")).collect();
+        all.push(held);
+        (all, n)
+    });
+    assert!(TURNS.is_empty() && TURNS.word() as u32 == 0, "something was left in the queue");
+    let (touched, n) = all;
+    assert_equals_kernel(&touched, &text[..n]);
+    [Counter::vmap_lost, Counter::vmap_deferred, Counter::faults].map(|c| counted(segment, c))
+}
+
+#[test]
+fn others_map_and_unmap_beside_a_holder_that_is_stopped_before_its_real_call() {
+    let [lost, deferred, faults] = others_go_on_beside(500, |segment, stop| {
+        let p = map(segment, 3);
+        unmap(segment, p, 3, stop, || ());
+        std::vec![(p, 3)]
+    });
+    assert_eq!((lost, faults), (0, 0));
+    assert!(deferred >= 500);
+}
+
+/// What it gave back is others' before it is booked.
+#[test]
+fn others_map_and_unmap_beside_a_holder_that_is_stopped_after_its_real_call() {
+    let [lost, deferred, faults] = others_go_on_beside(500, |segment, stop| {
+        let p = map(segment, 5);
+        unmap(segment, p, 5, || (), stop);
+        std::vec![(p, 5)]
+    });
+    assert_eq!((lost, faults), (0, 0));
+    assert!(deferred >= 500);
+}
+
+#[test]
+fn what_finds_the_queue_full_is_counted() {
+    let (_one, segment) = alone(ROOM);
+    const MORE: usize = 70;
+    let p = map(segment, 1);
+    let mut next = 1 << 32;
+    // A handler on top of the holder maps more than there is room for.
+    unmap(
+        segment,
+        p,
+        1,
+        || {
+            for _ in 0..WAITING + MORE {
+                next += 2 * PAGE;
+                let at = next;
+                locked(
+                    segment,
+                    &raw const at as usize,
+                    false,
+                    || at,
+                    |at| {
+                        let placement = Placement::Chosen;
+                        Some(Operation::Map { start: *at, bytes: PAGE, attributes: attributes(), placement })
+                    },
+                );
+            }
+        },
+        || (),
+    );
+    // SAFETY: nobody uses the map now.
+    let in_map = unsafe { (*BOOK.0.get()).as_ref() }.expect("the map").lost_ops();
+    assert_eq!(counted(segment, Counter::vmap_deferred), (WAITING + MORE) as u64);
+    assert_eq!(counted(segment, Counter::vmap_lost), MORE as u64 + in_map);
+    assert_eq!(counted(segment, Counter::vmap_operations) + MORE as u64, (2 + WAITING + MORE) as u64);
+    assert!(TURNS.is_empty());
+
+    super::super::before::forget(segment);
+    let mut held = take(segment, NO_FRAME).expect("the lock");
+    assert_eq!(held.map().expect("the map").lost_ops(), 0);
+    held.release();
+}
+
+#[test]
+fn what_finds_no_room_in_the_map_is_counted() {
+    let (_one, segment) = alone(64 << 10);
+    for i in 0..64 << 7 {
+        let at = (1 << 32) + i * 2 * PAGE;
+        let mut held = take(segment, NO_FRAME).expect("the lock");
+        held.book(Operation::Map { start: at, bytes: PAGE, attributes: attributes(), placement: Placement::Chosen });
+        held.release();
+    }
+    // SAFETY: nobody uses the map now.
+    let in_map = unsafe { (*BOOK.0.get()).as_ref() }.expect("the map").lost_ops();
+    assert!(in_map > 0, "so many mappings have no room");
+    assert_eq!(counted(segment, Counter::vmap_lost), in_map);
+}
+
+/// A thread of its own that ends in the middle of `munmap`, by the bare system call: nothing of libc's runs.
+fn ends_inside(segment: Segment, at: usize) {
+    static JOB: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    static ENDED: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn body(_: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the test's segment.
+        let segment = unsafe { Segment::at(JOB[0].load(Acquire)) };
+        unmap(
+            segment,
+            JOB[1].load(Acquire),
+            1,
+            || (),
+            || {
+                ENDED.store(os::gettid(), Release);
+                // SAFETY: ends this thread only.
+                unsafe { libc::syscall(libc::SYS_exit, 0) };
+            },
+        );
+        core::ptr::null_mut()
+    }
+    JOB[1].store(at, Release);
+    JOB[0].store(segment.base(), Release);
+    // SAFETY: a detached thread; what it leaves is never freed.
+    unsafe {
+        let mut id = core::mem::zeroed();
+        assert_eq!(libc::pthread_create(&mut id, core::ptr::null(), body, core::ptr::null_mut()), 0);
+        libc::pthread_detach(id);
+    }
+    // Until the kernel doesn't know it any more.
+    while ENDED.load(Acquire) == 0 || !os::is_thread_gone(ENDED.load(Acquire)) {
+        thread::yield_now();
+    }
+    ENDED.store(0, Relaxed);
+}
+
+#[test]
+fn the_lock_of_a_thread_that_is_gone_is_taken_over_and_of_no_other() {
+    let (_one, segment) = alone(ROOM);
+    let p = map(segment, 1);
+    ends_inside(segment, p);
+    assert_ne!(TURNS.word() as u32, 0, "its lock was left");
+    let q = map(segment, 2);
+    assert_eq!(counted(segment, Counter::faults), 1, "the map was read again once");
+    let mut held = take(segment, NO_FRAME).expect("the lock");
+    let book = held.map().expect("the map");
+    assert!(book.lookup(q as u64).is_some(), "the books go on");
+    assert!(book.lookup(p as u64).is_some(), "what it had not booked yet isn't booked");
+    held.release();
+    unmap(segment, q, 2, || (), || ());
+    assert_eq!(counted(segment, Counter::faults), 1);
+}
+
+/// Without the process's own id in the header (a child of vfork sees its parent's), nobody is thought gone.
+#[test]
+fn who_cannot_ask_takes_nothing_over() {
+    let (_one, segment) = alone(ROOM);
+    let p = map(segment, 1);
+    ends_inside(segment, p);
+    segment.header().pid.store(1, Relaxed);
+    let q = map(segment, 2);
+    assert_eq!((counted(segment, Counter::faults), counted(segment, Counter::vmap_deferred)), (0, 1));
+    segment.header().pid.store(os::getpid(), Relaxed);
+    let r = map(segment, 2);
+    assert_eq!(counted(segment, Counter::faults), 1);
+    let mut held = take(segment, NO_FRAME).expect("the lock");
+    let book = held.map().expect("the map");
+    assert!(book.lookup(q as u64).is_some() && book.lookup(r as u64).is_some(), "what waited is booked");
+    held.release();
+}
+
+/// A ticket whose thread is gone holds nobody up for long.
+#[test]
+fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
+    let (_one, segment) = alone(ROOM);
+    let p = map(segment, 1);
+    let held = take(segment, NO_FRAME).expect("the lock");
+    thread::scope(|scope| {
+        scope.spawn(|| ends_inside(segment, p)).join().expect("it waits, queues, and ends in its real call");
+    });
+    held.release();
+    assert!(!TURNS.is_empty());
+    let mapped: Vec<usize> = (0..200).map(|_| map(segment, 1)).collect();
+    assert!(TURNS.is_empty(), "all is booked");
+    assert_eq!(counted(segment, Counter::vmap_lost), 1);
+    let mut held = take(segment, NO_FRAME).expect("the lock");
+    let book = held.map().expect("the map");
+    assert!(mapped.iter().all(|p| book.lookup(*p as u64).is_some()));
+    held.release();
+}

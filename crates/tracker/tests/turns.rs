@@ -1,0 +1,256 @@
+//! The hand-over of the books of mappings (`hook/mapping/turns.rs`, the file itself) under loom: every interleaving of a
+//! few threads. Each property has a twin with one step left out, which loom must catch.
+
+mod sync {
+    pub use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+
+    pub struct Cell<T>(loom::cell::UnsafeCell<T>);
+
+    // SAFETY: loom reports every access that isn't exclusive.
+    unsafe impl<T: Send> Sync for Cell<T> {}
+
+    impl<T: Copy> Cell<T> {
+        pub fn new(value: T) -> Self {
+            Self(loom::cell::UnsafeCell::new(value))
+        }
+        pub unsafe fn put(&self, value: T) {
+            self.0.with_mut(|p| unsafe { *p = value });
+        }
+        pub unsafe fn get(&self) -> T {
+            self.0.with(|p| unsafe { *p })
+        }
+    }
+}
+
+#[allow(dead_code, missing_docs)]
+#[path = "../src/hook/mapping/turns.rs"]
+mod turns;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicUsize as Atomic, Ordering::*};
+use loom::thread;
+use sync::{AtomicU64, AtomicUsize, Cell};
+use turns::{Next, Slot, Turns};
+
+const SLOTS: usize = 2;
+
+/// The map is a page that is mapped (1) or not (0), and how often it was booked in the wrong order.
+struct Books {
+    turns: Turns<usize, SLOTS>,
+    page: Cell<usize>,
+    /// What the kernel says.
+    kernel: Atomic,
+    wrong: Atomic,
+    lost: Atomic,
+    /// A holder that gives the lock back looks at the queue once more.
+    looks: bool,
+    /// Whoever finds tickets out gets in line.
+    in_line: bool,
+}
+
+const MAP: usize = 1;
+const UNMAP: usize = 0;
+
+impl Books {
+    fn new(looks: bool, in_line: bool) -> Self {
+        let slot = || Slot {
+            state: AtomicU64::new(0),
+            frame: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            value: Cell::new(0),
+        };
+        let [word, head, tail] = [0; 3].map(AtomicU64::new);
+        let turns = Turns { word, head, tail, slots: [slot(), slot()] };
+        let [kernel, wrong, lost] = [0; 3].map(Atomic::new);
+        Self { turns, page: Cell::new(0), kernel, wrong, lost, looks, in_line }
+    }
+
+    /// The word, if the lock was taken.
+    fn try_take(&self, me: u32) -> Option<u64> {
+        let seen = self.turns.word();
+        let held = Turns::<usize, SLOTS>::next_word(seen, me);
+        (seen as u32 == 0 && self.turns.acquire(seen, held)).then_some(held)
+    }
+
+    /// The lock is held.
+    fn book(&self, op: usize) {
+        // Loom reports two writers.
+        let was = unsafe { self.page.get() };
+        if was == op {
+            self.wrong.fetch_add(1, Relaxed);
+        }
+        unsafe { self.page.put(op) };
+    }
+
+    fn drain(&self) {
+        while let Next::Value(op) = unsafe { self.turns.next() } {
+            self.book(op);
+        }
+    }
+
+    fn release(&self, held: u64) {
+        let mut held = held;
+        loop {
+            self.drain();
+            if !(unsafe { self.turns.release(held) } && self.looks) {
+                return;
+            }
+            match self.try_take((held & 0xffff_ffff) as u32) {
+                Some(again) => held = again,
+                None => return,
+            }
+        }
+    }
+
+    /// As `locked` and `queued` in books.rs.
+    fn call(&self, me: u32, op: usize, real: impl FnOnce() -> bool) -> bool {
+        let frees = op == UNMAP;
+        let mut is_done = None;
+        let mut real = Some(real);
+        if !frees {
+            is_done = Some(real.take().expect("once")());
+        }
+        if let Some(held) = self.try_take(me) {
+            self.drain();
+            if self.turns.is_empty() || !self.in_line {
+                let done = is_done.unwrap_or_else(|| real.take().expect("once")());
+                if done {
+                    self.book(op);
+                }
+                self.release(held);
+                return done;
+            }
+            self.release(held);
+        }
+        let early = if frees { self.turns.reserve(me) } else { None };
+        let done = is_done.unwrap_or_else(|| real.take().expect("once")());
+        let ticket = if frees {
+            early
+        } else if done {
+            self.turns.reserve(me)
+        } else {
+            return false;
+        };
+        // A ticket for nothing: what is booked already.
+        match ticket {
+            Some(ticket) if done => assert!(unsafe { self.turns.fill(ticket, me, op) }),
+            _ => {
+                self.lost.fetch_add(1, Relaxed);
+            }
+        }
+        if let Some(held) = self.try_take(me) {
+            self.release(held);
+        }
+        done
+    }
+
+    /// mmap of the page, if it is free.
+    fn map(&self, me: u32) -> bool {
+        self.call(me, MAP, || self.kernel.compare_exchange(0, 1, AcqRel, Acquire).is_ok())
+    }
+
+    fn unmap(&self, me: u32) {
+        self.call(me, UNMAP, || {
+            self.kernel.store(0, Release);
+            true
+        });
+    }
+}
+
+fn explore(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+/// One gives the page back; two others map it as soon as the kernel has it.
+fn given_on(looks: bool, in_line: bool) {
+    explore(move || {
+        let books = Arc::new(Books::new(looks, in_line));
+        assert!(books.map(1));
+        let others: Vec<_> = (2..4)
+            .map(|me| {
+                let books = books.clone();
+                thread::spawn(move || {
+                    if books.map(me) && me == 2 {
+                        books.unmap(me);
+                    }
+                })
+            })
+            .collect();
+        books.unmap(1);
+        for other in others {
+            other.join().expect("another");
+        }
+        assert!(books.turns.is_empty(), "left in the queue");
+        assert_eq!(books.turns.word() as u32, 0, "the lock was left");
+        if books.lost.load(Relaxed) == 0 {
+            assert_eq!(books.wrong.load(Relaxed), 0, "booked in the wrong order");
+            assert_eq!(unsafe { books.page.get() }, books.kernel.load(Relaxed), "books differ from the kernel");
+        }
+    });
+}
+
+#[test]
+fn books_are_written_by_one_in_the_kernels_order_and_none_stays_behind() {
+    given_on(true, true);
+}
+
+#[test]
+#[should_panic(expected = "left in the queue")]
+fn without_a_look_after_the_release_something_stays_behind() {
+    given_on(false, true);
+}
+
+#[test]
+#[should_panic(expected = "booked in the wrong order")]
+fn a_holder_that_passes_the_queue_books_in_the_wrong_order() {
+    given_on(true, false);
+}
+
+/// The lock of a thread that is gone goes to one of those who find it.
+fn inherited(counts: bool) {
+    explore(move || {
+        let books = Arc::new(Books::new(true, true));
+        let dead = books.try_take(1).expect("the lock");
+        let heirs: Vec<_> = (2..4)
+            .map(|me| {
+                let books = books.clone();
+                thread::spawn(move || {
+                    // tgkill answered that 1 is gone; then whoever gets here first has the lock.
+                    let next = if counts { Turns::<usize, SLOTS>::next_word(dead, me) } else { me as u64 };
+                    if !books.turns.acquire(dead, next) {
+                        return;
+                    }
+                    books.book(MAP);
+                    unsafe { books.turns.release(next) };
+                    // A thread gets the id of the one that is gone.
+                    if let Some(held) = if counts {
+                        books.try_take(1)
+                    } else {
+                        books.turns.acquire(0, dead).then_some(dead)
+                    } {
+                        books.book(UNMAP);
+                        thread::yield_now();
+                        books.book(MAP);
+                        unsafe { books.turns.release(held) };
+                    }
+                })
+            })
+            .collect();
+        for heir in heirs {
+            heir.join().expect("heir");
+        }
+    });
+}
+
+#[test]
+fn one_thread_inherits_the_lock_of_one_that_is_gone() {
+    inherited(true);
+}
+
+/// The same word for a later hold of another thread with the same id: it would be robbed.
+#[test]
+#[should_panic]
+fn without_the_count_of_acquisitions_a_later_holder_is_robbed() {
+    inherited(false);
+}

@@ -775,9 +775,9 @@ pub fn thread_ends(segment: Segment) {
 /// either, and the copy is as after a kill: valid.
 pub fn lock_for_fork(segment: Segment) {
     let here = cpu::thread_pointer();
-    if let Some(held) = take(segment, &raw const here as usize) {
+    if take(segment, &raw const here as usize).is_some() {
+        // `unlock_after_fork` gives it back, in this process.
         HOLDER[0].store(FORK, Relaxed);
-        core::mem::forget(held);
     }
 }
 

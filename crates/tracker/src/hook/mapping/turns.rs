@@ -49,7 +49,7 @@ pub enum Next<T> {
 
 impl<T: Copy, const N: usize> Turns<T, N> {
     fn slot(&self, ticket: u64) -> (&Slot<T>, u64) {
-        (&self.slots[(ticket % N as u64) as usize], ticket / N as u64 & ID)
+        (&self.slots[(ticket % N as u64) as usize], (ticket / N as u64) & ID)
     }
 
     /// The lock's word.
@@ -166,7 +166,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     fn pass(&self, head: u64) {
         let (slot, round) = self.slot(head);
         slot.frame[0].store(0, Relaxed);
-        slot.state.store((round + 1 & ID) << 32, Release);
+        slot.state.store(((round + 1) & ID) << 32, Release);
         // `tail` may lag behind a slot whose owner hasn't got to it; it never lags behind `head`.
         let _ = self.tail.compare_exchange(head, head + 1, AcqRel, Relaxed);
         self.head.store(head + 1, Release);
@@ -209,7 +209,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
 
     /// A word with another holder, 0 none.
     pub fn held_by(word: u64, id: u32) -> u64 {
-        word & !ID | id as u64
+        (word & !ID) | id as u64
     }
 
     /// In a fork child: its one thread goes by another id, and the lock has this word. Tickets of threads that stayed
@@ -226,7 +226,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
             match state as u32 {
                 FILLED | 0 => {}
                 id if id & !WRITING == old => {
-                    slot.state.store(round << 32 | (id & WRITING | new) as u64, Relaxed);
+                    slot.state.store(round << 32 | ((id & WRITING) | new) as u64, Relaxed);
                 }
                 _ => {
                     // SAFETY: the thread that reserved it is not in this process.

@@ -35,6 +35,8 @@
 //! Where a filter of system calls has something against tgkill, the holder counts as alive. So does the first thread of
 //! the process: after a raw exit the kernel keeps it as a zombie. Then the queue fills, and the rest is counted as lost.
 //! The map is valid after every store (segment/vmap.rs), so whoever goes on with it loses one operation at most.
+//!
+//! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 
 use super::sync::Cell;
 use super::turns::{Next, Slot, Turns};
@@ -829,5 +831,4 @@ fn go_by_new_id() -> (u64, bool) {
 }
 
 #[cfg(test)]
-#[path = "books_tests.rs"]
 mod tests;

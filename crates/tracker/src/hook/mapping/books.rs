@@ -424,27 +424,30 @@ pub(super) fn locked<R>(
     real: impl FnOnce() -> R,
     done: impl FnOnce(&R) -> Option<Operation>,
 ) -> R {
-    let Some(held) = take(segment, sp) else { return queued(segment, sp, frees, real, done) };
+    let Some(mut held) = take(segment, sp) else { return queued(segment, sp, frees, real, done) };
     let r = real();
-    let op = done(&r);
-    held.finish(sp, op);
+    // The operation is made in each branch by itself, so that the usual one never has it in memory.
+    if held.is_undisturbed() {
+        if let Some(op) = done(&r) {
+            held.book(op);
+        }
+        held.release();
+    } else {
+        let op = done(&r);
+        held.finish_late(sp, op);
+    }
     r
 }
 
 impl Held {
-    /// Books what the real call did, and gives the lock back.
+    /// Whether nothing came in between during the real call. Else others have tickets, or a handler forked and this is the
+    /// child, or a handler took this call for left.
     #[inline(always)]
-    fn finish(mut self, sp: usize, op: Option<Operation>) {
-        // Else a handler forked in the real call, and this is the child, or a handler took this call for left.
-        if !(is_mine() && TURNS.is_empty() && Segment::current().is_some_and(|s| s.base() == self.segment.base())) {
-            return self.finish_late(sp, op);
-        }
-        if let Some(op) = op {
-            self.book(op);
-        }
-        self.release();
+    fn is_undisturbed(&self) -> bool {
+        is_mine() && TURNS.is_empty() && Segment::current().is_some_and(|s| s.base() == self.segment.base())
     }
 
+    /// Books what the real call did, and gives the lock back.
     #[cold]
     #[inline(never)]
     fn finish_late(mut self, sp: usize, op: Option<Operation>) {

@@ -4,6 +4,7 @@
 //! | obstacle | why |
 //! | --- | --- |
 //! | static executable (no PT_INTERP) | no loader reads LD_PRELOAD |
+//! | dynamic, but no libc among what it needs (Go, -nostdlib) | what the tracker counts are libc's calls |
 //! | setuid, setgid, file capabilities | the loader drops LD_PRELOAD (ld.so(8), secure-execution mode) |
 //! | musl, 32 bit, another machine | the tracker is built for this machine's glibc |
 //! | an allocator of its own, exported or hidden | its calls never leave it; mappings and libraries are still seen |
@@ -14,6 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use plimsoll_observer::rules::read as rules;
 use plimsoll_report::words::printable;
 
 use crate::sys;
@@ -22,6 +24,7 @@ use crate::sys;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
     Static,
+    NoLibc,
     Privileged(&'static str),
     Musl,
     OtherMachine,
@@ -36,6 +39,9 @@ impl Obstacle {
     pub fn sentence(&self) -> String {
         match self {
             Obstacle::Static => "is a static executable: nothing can be loaded into it, so it runs untracked".into(),
+            Obstacle::NoLibc => {
+                "uses no C library: the tracker could see none of its blocks, so it runs untracked".into()
+            }
             Obstacle::Privileged(how) => {
                 format!("is {how}: the loader lets no library in, so it runs untracked")
             }
@@ -74,13 +80,14 @@ pub fn of(path: &Path) -> Option<Obstacle> {
     }
     let file = sys::open(&path).ok()?;
     let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
-    of_elf(&Elf(&|at, n| {
+    let elf = Elf(&|at, n| {
         // A header that claims more than the file has can't make us allocate it.
         let end = at.checked_add(n).filter(|&end| end <= bytes)?;
         let mut buffer = vec![0; end - at];
         file.read_exact_at(&mut buffer, at as u64).ok()?;
         Some(buffer)
-    }))
+    });
+    of_elf(&elf).or_else(|| (is_dynamic(&elf) && rules::lacks_libc(&path)).then_some(Obstacle::NoLibc))
 }
 
 /// The program that a script names in its first line, and the first word of its argument that is no option of env's.
@@ -124,9 +131,7 @@ fn of_elf(elf: &Elf<'_>) -> Option<Obstacle> {
     if ident[4..] != [2, 1] || elf.u16(18)? != MACHINE {
         return Some(Obstacle::OtherMachine);
     }
-    let (table, size, count) = (elf.u64(32)?, elf.u16(54)? as usize, elf.u16(56)? as usize);
-    let headers = (0..count).filter_map(|i| table.checked_add(i * size));
-    let Some(interp) = headers.into_iter().find(|&at| elf.u32(at) == Some(PT_INTERP)) else {
+    let Some(interp) = interpreter_header(elf) else {
         // UPX's stub looks static, and then the packed program's loader runs; the loader itself, started by its own name,
         // has no interpreter either. Both honour LD_PRELOAD.
         let packed = elf.range(0, 512)?.windows(4).any(|w| w == b"UPX!");
@@ -138,6 +143,17 @@ fn of_elf(elf: &Elf<'_>) -> Option<Obstacle> {
         return Some(Obstacle::Musl);
     }
     own_allocator(elf).map(Obstacle::OwnAllocator)
+}
+
+/// Where the program header lies that names the loader.
+fn interpreter_header(elf: &Elf<'_>) -> Option<usize> {
+    let (table, size, count) = (elf.u64(32)?, elf.u16(54)? as usize, elf.u16(56)? as usize);
+    (0..count).filter_map(|i| table.checked_add(i * size)).find(|&at| elf.u32(at) == Some(PT_INTERP))
+}
+
+/// An ELF program of this machine that names a loader.
+fn is_dynamic(elf: &Elf<'_>) -> bool {
+    elf.range(0, 4).is_some_and(|magic| magic == *b"\x7fELF") && interpreter_header(elf).is_some()
 }
 
 /// A function of an allocator's name that is defined in the program itself. A stripped program with a hidden one shows

@@ -1,6 +1,8 @@
 //! The thin shared object around the tracker: the exported entries, the constructor, the panic handler.
 #![no_std]
 
+mod memory;
+
 use core::ffi::{c_char, c_void};
 use plimsoll_tracker::{
     agent, boot, entry_then_tail_jump, entry_with_caller, entry_with_caller_on_stack, hooked_calls,

@@ -24,6 +24,7 @@ use crate::account::segment::{Segment, set_text};
 use crate::account::{blocks, categories, peaks, rows, samples, table, thread};
 use crate::hook;
 use crate::options::{Options, Path};
+use crate::sys::libc;
 use crate::sys::os::{self, Clock};
 use crate::{boot, patch, stacks};
 use core::cell::UnsafeCell;
@@ -128,8 +129,8 @@ fn attach(wish: Wish, exports: &'static [usize]) -> Answer {
         segment.header().control.store(control(wish.sites, wish.sample), Release);
         return Answer::Switched;
     }
-    if !boot::is_late() {
-        // There from the start, and it found no room for a segment: everything passes through it.
+    if !boot::is_late() || !libc::is_glibc() {
+        // There from the start, and it found no room for a segment: everything passes through it. Or there is no glibc.
         return Answer::NoSegment;
     }
     if !boot::resolved() {

@@ -16,8 +16,8 @@
 //!   pre-start blocks (HotSpot: an 8,191-bucket hash, asked at every free).
 //! - A process that runs already (`plimsoll attach`) has our constructor run by dlopen: it does nothing but note main's
 //!   arguments. The rest is [`crate::agent`]'s.
-//! - If anything is missing (no directory, file system full, kernel before 5.14 that can't populate), the state becomes OFF
-//!   and every hook passes through; the program is never told.
+//! - If anything is missing (no glibc, no directory, file system full, kernel before 5.14 that can't populate), the state
+//!   becomes OFF and every hook passes through; the program is never told.
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
@@ -84,6 +84,10 @@ pub fn is_late() -> bool {
 #[cold]
 pub fn resolve() {
     libc::resolve();
+    if !libc::is_glibc() {
+        STATE.store(OFF, Release);
+        return;
+    }
     let below = elf::scope().find(|o| o.symbol(c"malloc").is_some());
     let allocator = match below {
         Some(o) if o.symbol(c"mallctl").or(o.symbol(c"je_mallctl")).is_some() => Allocator::Jemalloc,
@@ -205,6 +209,10 @@ static LATE: AtomicBool = AtomicBool::new(false);
 /// # Safety
 /// Called once, by the loader, with main's arguments; `exports` is the shim's table of hooks, in the table's order.
 pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static [usize]) {
+    // Only glibc's loader calls constructors with main's arguments. The first hook that is called finds its real function.
+    if !libc::is_glibc() {
+        return;
+    }
     for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize, environment as usize]) {
         cell.store(word, Relaxed);
     }

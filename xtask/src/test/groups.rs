@@ -78,6 +78,7 @@ pub const GROUPS: &[Group] = &[
             "segment/generated",
             "tracker/books",
             "tracker/filter_kernel",
+            "tracker/memory",
             "tracker/generated",
             "tracker/import_tables",
             "tracker/java_memory",

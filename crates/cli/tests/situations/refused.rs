@@ -1,12 +1,13 @@
 //! Programs between which and their allocator nobody can stand: one clear sentence, and they run all the same.
 
 use crate::build::{Program, compiled};
-use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, verdict};
+use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, tidy, verdict};
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 /// One sentence that begins with our name, has the word that tells why, and nothing else.
 fn sentence_fault(errors: &str, word: &str) -> Option<String> {
@@ -51,6 +52,71 @@ fn own_malloc_hidden() {
     refused("own_malloc_hidden", Program::of("own_malloc").flags(&["-DHIDDEN"]), "malloc", End::Exit(67));
 }
 
+/// A program without a C library, alone: one sentence. As a child of a tracked shell, which has the library in LD_PRELOAD: it
+/// runs as without.
+fn without_libc(name: &str, path: &Path, end: i32, output: &str) {
+    let environment = |mut command: Command| {
+        command.env("XDG_CACHE_HOME", scratch("cache"));
+        Observed::watch(command, None)
+    };
+    let plain = environment(Command::new(path));
+    assert_eq!((plain.end, plain.output.as_str()), (End::Exit(end), output), "{name} by itself: {}", plain.errors);
+    let mut faults = String::new();
+    let tracked = |arguments: &[&str]| {
+        let mut command = Command::new(crate::harness::PLIMSOLL);
+        command.args(["run", "--dir"]).arg(fresh_dir(name)).args(arguments).arg(path);
+        environment(command)
+    };
+    let alone = tracked(&["--"]);
+    let child = tracked(&["--follow", "--", "sh", "-c", "\"$0\"; exit $?"]);
+    for (how, seen) in [("alone", &alone), ("child", &child)] {
+        if (seen.end, &seen.output) != (plain.end, &plain.output) {
+            let _ = writeln!(faults, "  {how}: {:?} {:?} {:?}", seen.end, seen.output, seen.errors);
+        }
+    }
+    if let Some(fault) = sentence_fault(&alone.errors, "uses no C library") {
+        let _ = writeln!(faults, "  {fault}");
+    }
+    if !child.errors.is_empty() {
+        let _ = writeln!(faults, "  child: stderr is {:?}", child.errors);
+    }
+    tidy(&fresh_dir(name));
+    verdict(name, &faults, 2);
+}
+
+const LOADER: &str = if cfg!(target_arch = "aarch64") {
+    "-Wl,--dynamic-linker=/lib/ld-linux-aarch64.so.1"
+} else {
+    "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2"
+};
+
+#[test]
+fn no_libc() {
+    let program = Program::of("no_libc").flags(&["-nostdlib", "-fno-stack-protector", "-pie", "-fPIE", LOADER]);
+    without_libc("no_libc", &compiled(&program), 71, "no libc 0\n");
+}
+
+/// The hooks are called here: each passes on to an allocator that is not libc's.
+#[test]
+fn no_libc_but_malloc() {
+    compiled(&Program::library("libno_libc").flags(&["-nostdlib"]));
+    let flags = ["-nostdlib", "-fno-stack-protector", "-pie", "-fPIE", "-DALLOCATES", LOADER];
+    let mut program = Program::of("no_libc").flags(&flags);
+    program.libraries.push("libno_libc.so".into());
+    without_libc("no_libc_but_malloc", &compiled(&program), 71, "no libc 1\n");
+}
+
+#[test]
+fn go_without_c() {
+    let path = scratch("bin").join("blocks-go");
+    let source = crate::build::fixtures().join("../go/blocks.go");
+    let mut build = Command::new("go");
+    build.args(["build", "-buildmode=pie", "-o"]).arg(&path).arg(source).env("CGO_ENABLED", "0");
+    let output = build.output().expect("go (.ci/setup installs it)");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    without_libc("go_without_c", &path, 73, "go 100\n");
+}
+
 #[test]
 fn setuid_program() {
     let name = "setuid_program";
@@ -66,7 +132,7 @@ fn setuid_program() {
     let program = home.join("hello");
     // By cp: a copy of our own could still be open for writing in a child of another test (ETXTBSY).
     let copy = |from: &std::path::Path, to: &std::path::Path| {
-        assert!(std::process::Command::new("cp").args([from, to]).status().expect("cp").success());
+        assert!(Command::new("cp").args([from, to]).status().expect("cp").success());
     };
     copy(compiled(&Program::of("hello")).as_ref(), &program);
     let tool = home.join("plimsoll");
@@ -79,7 +145,7 @@ fn setuid_program() {
         chown(dir, Some(SOMEONE), Some(SOMEONE)).expect("chown");
     }
     fs::set_permissions(&segments, fs::Permissions::from_mode(0o700)).expect("chmod");
-    let mut command = std::process::Command::new(&tool);
+    let mut command = Command::new(&tool);
     command.args(["run", "--sites", "off", "--dir"]).arg(&segments).arg("--").arg(&program).arg("argument");
     command.env("XDG_CACHE_HOME", home.join("cache")).env("HOME", &home).current_dir(&home).uid(SOMEONE).gid(SOMEONE);
     let seen = Observed::watch(command, None);

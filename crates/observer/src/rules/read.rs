@@ -33,8 +33,18 @@ pub fn modules_for_command(command: &Path) -> Vec<PathBuf> {
     search.found
 }
 
+/// Whether neither a program nor anything that it needs asks for glibc. False where one of the libraries isn't found.
+pub fn lacks_libc(program: &Path) -> bool {
+    let mut search = Search::new();
+    search.object(program.to_path_buf(), &[]);
+    let is_libc = |p: &PathBuf| p.file_name().is_some_and(|name| name == "libc.so.6");
+    !search.found.is_empty() && !search.misses && !search.found.iter().any(is_libc)
+}
+
 struct Search {
     found: Vec<PathBuf>,
+    /// A library that is needed was found nowhere.
+    misses: bool,
     seen: BTreeSet<PathBuf>,
     preset: Vec<PathBuf>,
     system: Vec<PathBuf>,
@@ -48,7 +58,7 @@ impl Search {
         for default in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
             system.push(default.into());
         }
-        Search { found: Vec::new(), seen: BTreeSet::new(), preset, system }
+        Search { found: Vec::new(), misses: false, seen: BTreeSet::new(), preset, system }
     }
 
     fn program(&mut self, command: &Path, depth: usize) {
@@ -88,7 +98,10 @@ impl Search {
             if self.found.len() >= MODULES || !self.seen.insert(real.clone()) {
                 continue;
             }
-            let Some(needs) = needs(&real) else { continue };
+            let Some(needs) = needs(&real) else {
+                self.misses = true;
+                continue;
+            };
             self.found.push(path);
             let origin = real.parent().unwrap_or(Path::new("/")).display().to_string();
             let expand = |p: &String| PathBuf::from(p.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
@@ -103,6 +116,7 @@ impl Search {
                     true => Some(PathBuf::from(name)),
                     false => order.iter().map(|d| d.join(name)).find(|p| machine(p) == Some(needs.machine)),
                 };
+                self.misses |= place.is_none();
                 queue.extend(place.map(|place| (place, hand_down.clone())));
             }
         }

@@ -2,13 +2,15 @@
 //! error state on some glibc versions and is itself hooked).
 //!
 //! `_r_debug` is the debugger's door into ld.so and is filled before any relocation of ours is done (elf/dl-debug.c).
+//! Where the program has no C library, nobody asked for ld.so's symbols; then the program's DT_DEBUG leads there.
 //! Before `main` the process has one thread, and nothing in the list moves. An attach comes late: then only the objects that
 //! the program started with are looked through, which nobody unloads, and all others are shown by dl_iterate_phdr, under
 //! the loader's own lock ([`each_loaded`]).
 
+use super::cpu::weak_address;
 use super::os;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The head of glibc's and musl's `struct link_map` (link.h); the rest is private to the loader.
 #[repr(C)]
@@ -44,7 +46,6 @@ struct Sym {
 }
 
 unsafe extern "C" {
-    static _r_debug: Debug;
     #[link_name = "_DYNAMIC"]
     static OWN_DYNAMIC: [Dyn; 0];
 }
@@ -59,10 +60,50 @@ const DT_VERSYM: i64 = 0x6fff_fff0;
 #[derive(Clone, Copy)]
 pub struct Object(&'static LinkMap);
 
+/// First node of the loader's list; null if it can't be found.
+fn first() -> *const LinkMap {
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    let mut door = weak_address!("_r_debug");
+    if door == 0 {
+        door = FOUND.load(Relaxed);
+    }
+    if door == 0 {
+        door = door_of_program().unwrap_or(0);
+        FOUND.store(door, Relaxed);
+    }
+    // SAFETY: ld.so's record, which is set up before relocation.
+    unsafe { (door as *const Debug).as_ref() }.map_or(core::ptr::null(), |d| d.map)
+}
+
+/// Where the loader has put the address of `_r_debug` for debuggers: the program's dynamic section (DT_DEBUG).
+fn door_of_program() -> Option<usize> {
+    const AT_PHDR: u64 = 3;
+    const AT_PHNUM: u64 = 5;
+    const PT_PHDR: u32 = 6;
+    const DT_DEBUG: i64 = 21;
+    let mut buffer = [0u8; 1024];
+    let auxv = os::read_file(c"/proc/self/auxv", &mut buffer).as_chunks::<16>().0;
+    let word = |pair: &[u8; 16], at: usize| pair[at..].first_chunk().map_or(0, |w| u64::from_ne_bytes(*w));
+    let value = |tag| auxv.iter().find(|pair| word(pair, 0) == tag).map(|pair| word(pair, 8) as usize);
+    let (at, count) = (value(AT_PHDR)?, value(AT_PHNUM)?);
+    // SAFETY: the kernel mapped the program's headers, and tells where they lie.
+    let headers = unsafe { core::slice::from_raw_parts(at as *const Phdr, count) };
+    let bias = headers.iter().find(|p| p.kind == PT_PHDR).map_or(0, |p| at.wrapping_sub(p.address));
+    let mut d = bias.wrapping_add(headers.iter().find(|p| p.kind == PT_DYNAMIC)?.address) as *const Dyn;
+    loop {
+        // SAFETY: the dynamic section ends with a DT_NULL entry.
+        match unsafe { &*d } {
+            Dyn { tag: 0, .. } => return None,
+            Dyn { tag: DT_DEBUG, value } => return Some(*value).filter(|&v| v != 0),
+            // SAFETY: not yet at DT_NULL.
+            _ => d = unsafe { d.add(1) },
+        }
+    }
+}
+
 /// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest.
 pub fn objects() -> impl Iterator<Item = Object> {
-    // SAFETY: ld.so defines _r_debug; it is set up before relocation.
-    let mut at = unsafe { (&raw const _r_debug.map).read() };
+    let mut at = first();
     core::iter::from_fn(move || {
         // SAFETY: nodes of the loader's list live as long as their object; see the module comment.
         let o = unsafe { at.as_ref() }?;
@@ -227,8 +268,7 @@ pub fn object(map: &'static LinkMap) -> Object {
 
 /// The list again, while other threads may change it: each node is read only after `readable` has vouched for it.
 pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
-    // SAFETY: as in `objects`.
-    let mut at = unsafe { (&raw const _r_debug.map).read() };
+    let mut at = first();
     let mut left = 10_000;
     core::iter::from_fn(move || {
         if at.is_null() || left == 0 || !readable(at as usize) || !readable(at as usize + size_of::<LinkMap>() - 8) {

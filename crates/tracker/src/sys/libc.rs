@@ -1,6 +1,7 @@
 //! The real functions below the hooks, and the few others of libc that are called. All are found by [`super::elf`] at
 //! run time: a strong import of a symbol that is new in glibc 2.34 would keep the tracker from loading on older systems.
 
+use super::cpu::weak_address;
 use super::elf;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -204,20 +205,34 @@ pub mod calls {
     }
 }
 
-unsafe extern "C" {
-    fn __errno_location() -> *mut c_int;
+/// Whether the process has glibc. Without it (another C library, or none) nothing of libc may be called, and the tracker
+/// books nothing.
+pub fn is_glibc() -> bool {
+    weak_address!("gnu_get_libc_version") != 0
 }
 
-/// errno of this thread.
-pub fn errno() -> c_int {
+/// The calling thread's errno; null where the process has no C library.
+fn errno_location() -> *mut c_int {
+    let f = weak_address!("__errno_location");
+    if f == 0 {
+        return core::ptr::null_mut();
+    }
     // SAFETY: libc answers a valid pointer for every thread.
-    unsafe { *__errno_location() }
+    unsafe { call!(f, () -> *mut c_int,) }
+}
+
+/// errno of this thread; 0 where there is none.
+pub fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { errno_location().as_ref() }.copied().unwrap_or(0)
 }
 
 /// Sets errno of this thread.
 pub fn set_errno(e: c_int) {
     // SAFETY: as above.
-    unsafe { *__errno_location() = e }
+    if let Some(errno) = unsafe { errno_location().as_mut() } {
+        *errno = e;
+    }
 }
 
 /// Nanoseconds on a clock through the vdso, if libc is there yet.

@@ -139,6 +139,20 @@ pub fn thread_pointer() -> usize {
     v
 }
 
+/// Address of a symbol that may be missing; 0 if no object in the process defines it.
+macro_rules! weak_address {
+    ($symbol:literal) => {{
+        let p: usize;
+        // SAFETY: reads one GOT word that the loader filled before any code of ours ran.
+        unsafe {
+            core::arch::asm!(concat!(".weak ", $symbol), concat!("mov {p}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+                 p = out(reg) p, options(pure, nomem, nostack, preserves_flags));
+        }
+        p
+    }};
+}
+pub(super) use weak_address;
+
 /// The architecture that filters of system calls are told (linux/audit.h).
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
 

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll_observer::foreign::ATTACH;
 use plimsoll_observer::foreign::as_target::AsTarget;
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::snapshot::Vma;
@@ -79,7 +80,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let process = Process::open(pid, "attach")?;
     let known = segment::find_by_pid(pid);
     if let Some((path, _, Life::Live)) = &known {
-        segment::set_control(path, args.mode(), args.sample)?;
+        segment::set_control(pid, path, args.mode(), args.sample)?;
         return done(format!("process {pid} is tracked already; from now on with --sites {}", args.sites()));
     }
     let perfdata = process.hotspot()?;
@@ -138,7 +139,7 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
         _ => return Err(format!("process {pid} is not attached: there is nothing to detach").into()),
     };
     if let Some(path) = path.as_ref().filter(|path| segment::read(path).is_ok_and(|s| s.counter("attaches") == 0)) {
-        segment::set_control(path, Sites::Off as u32, segment::SAMPLE_MEAN)?;
+        segment::set_control(pid, path, Sites::Off as u32, segment::SAMPLE_MEAN)?;
         return done(format!(
             "process {pid} was started with the tracker, which stays: its books go on, with --sites off"
         ));
@@ -243,6 +244,7 @@ struct Process {
 impl Process {
     fn open(pid: u32, verb: &str) -> Result<Process, Failure> {
         let target = Target::open(pid).map_err(|_| format!("there is no process {pid}"))?;
+        target.allow(ATTACH);
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_observer::foreign::{Deadline, Kind, NAMES, given};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::source::{Regions, take};
@@ -74,7 +75,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 /// Of this very process: numbers are used again, so the file must be younger than the process.
 fn baseline(file: &Path, snapshot: &Snapshot) -> Result<Baseline, Failure> {
     let shown = printable(&file.display().to_string());
-    let bytes = std::fs::read(file).map_err(|error| Failure(format!("'{shown}' can't be read: {error}")))?;
+    let bytes = given(file, Kind::Saved, Deadline::after(NAMES)).map_err(|why| Failure(format!("'{shown}' {why}")))?;
     let earlier = ledger_json::parse_baseline(&bytes).map_err(|reason| Failure(format!("'{shown}' {reason}")))?;
     let pid = snapshot.process.pid;
     let started = snapshot.process.uptime.map_or(0.0, |uptime| snapshot.time - uptime - 1.0);

@@ -12,7 +12,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::rules::read as rules;
@@ -79,14 +79,8 @@ pub fn of(path: &Path) -> Option<Obstacle> {
         return Some(Obstacle::Privileged(how));
     }
     let file = sys::open(&path).ok()?;
-    let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
-    let elf = Elf(&|at, n| {
-        // A header that claims more than the file has can't make us allocate it.
-        let end = at.checked_add(n).filter(|&end| end <= bytes)?;
-        let mut buffer = vec![0; end - at];
-        file.read_exact_at(&mut buffer, at as u64).ok()?;
-        Some(buffer)
-    });
+    let pieces = file.pieces();
+    let elf = Elf(&|at, n| pieces.bytes(at as u64, n as u64).map(<[u8]>::to_vec));
     of_elf(&elf).or_else(|| (is_dynamic(&elf) && rules::lacks_libc(&path)).then_some(Obstacle::NoLibc))
 }
 

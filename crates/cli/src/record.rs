@@ -22,8 +22,10 @@ use crate::output::say;
 use crate::run::{self, Launch, Prepared};
 use crate::sys::{self, Child, End, Signals};
 use crate::{Failure, explain};
+use last_resort::LastResort;
 
 mod file;
+mod last_resort;
 mod names;
 mod recorder;
 
@@ -98,11 +100,13 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     }
     Recording::check(pattern)?;
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
+    let last_resort = LastResort::watch();
     let recorders = pids
         .iter()
         .map(|pid| Recorder::of(*pid, false, pace.interval, Output::new(pattern, *pid, pace)?))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut series = Series { recorders, signals, child: None, pace, shown: Progress::new(), failures: Vec::new() };
+    let mut series =
+        Series { recorders, signals, last_resort, child: None, pace, shown: Progress::new(), failures: Vec::new() };
     series.run()?;
     // Each has been said when it happened; the last word is the exit status.
     match series.failures.first() {
@@ -135,6 +139,7 @@ impl Recording {
     /// Until the child's end. What fails meanwhile is said; the child goes on, and its end is ours.
     pub fn of_child(self, child: Child) -> Result<End, Failure> {
         let signals = Signals::of(None).map_err(cant_wait)?;
+        let last_resort = LastResort::watch();
         let recorder = Output::new(&self.pattern, child.pid, self.pace)
             .and_then(|output| Recorder::of(child.pid, true, self.pace.interval, output));
         let recorders = match recorder {
@@ -145,7 +150,8 @@ impl Recording {
             }
         };
         let (pace, shown) = (self.pace, Progress::new());
-        let mut series = Series { recorders, signals, child: Some(child), pace, shown, failures: Vec::new() };
+        let mut series =
+            Series { recorders, signals, last_resort, child: Some(child), pace, shown, failures: Vec::new() };
         let end = series.run()?;
         if let Some(child) = &series.child {
             child.restore();
@@ -157,6 +163,7 @@ impl Recording {
 struct Series {
     recorders: Vec<Recorder>,
     signals: Signals,
+    last_resort: LastResort,
     child: Option<Child>,
     pace: Pace,
     shown: Progress,
@@ -263,7 +270,10 @@ impl Series {
                             return Ok(Woken::ChildEnded(end));
                         }
                     }
-                    (None, _) => return Ok(Woken::Stop),
+                    (None, _) => {
+                        self.last_resort.taken();
+                        return Ok(Woken::Stop);
+                    }
                 }
                 continue;
             }

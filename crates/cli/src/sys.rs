@@ -9,6 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, LOOK};
+
 /// What we ignore, where a program that we exec has to find it as our parent left it. SIGPIPE: Rust's runtime does so before `main`.
 /// SIGXFSZ: a file that may not grow (`ulimit -f`) is an error of its writing, not our end.
 const IGNORED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
@@ -93,20 +95,14 @@ pub fn boottime_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Opens for reading. A plain open of a FIFO would wait for a writer.
-pub fn open(path: &Path) -> io::Result<std::fs::File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
+/// Opens a program, which may be anybody's.
+pub fn open(path: &Path) -> Result<foreign::Regular, foreign::Why> {
+    foreign::open(path, Ask::of(Kind::Object), Deadline::after(LOOK))
 }
 
 /// The first bytes of a file, as many as there are; nothing if it can't be read.
 pub fn read_start(path: &Path, bytes: usize) -> Vec<u8> {
-    use std::io::Read;
-    let mut buffer = Vec::new();
-    if let Ok(file) = open(path) {
-        let _ = file.take(bytes as u64).read_to_end(&mut buffer);
-    }
-    buffer
+    open(path).and_then(|file| file.head(bytes as u64)).unwrap_or_default()
 }
 
 /// Program, arguments and environment in the form that execve wants; made before fork, since it allocates.

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::books::{Booked, Books, before};
+use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, NAMES, Why};
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::{self, Life, Segment};
 use plimsoll_observer::source::{glibc, proc};
@@ -65,9 +66,8 @@ pub fn open(path: &Path) -> Result<Target, Failure> {
     }
     match segment::head_of(path) {
         Ok(_) => by_file(path),
-        Err(error) if !looks_like_json(path) => Err(error.into()),
-        Err(_) => {
-            let bytes = fs::read(path).map_err(|e| format!("'{shown}' can't be read: {e}"))?;
+        Err(error) => {
+            let Some(bytes) = saved(path).map_err(|why| format!("'{shown}' {why}"))? else { return Err(error.into()) };
             let (books, sites) = json::parse(&bytes).map_err(|e| format!("'{shown}' can't be used: {e}"))?;
             Ok(Target { books, live_pid: None, stacks: Stacks::Saved(Box::new(sites)) })
         }
@@ -194,7 +194,18 @@ pub fn books(path: &Path, life: Life) -> Result<Books, Failure> {
     Ok(of_segment(path, life, None)?.books)
 }
 
-fn looks_like_json(path: &Path) -> bool {
-    let start = sys::read_start(path, 64);
-    start.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{')
+/// The bytes of what looks like a saved report; `None` for anything else.
+fn saved(path: &Path) -> Result<Option<Vec<u8>>, Why> {
+    let looks_like_json = |start: &[u8]| start.iter().take(64).find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
+    let deadline = Deadline::after(NAMES);
+    match foreign::open(path, Ask::of(Kind::Saved), deadline) {
+        Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),
+        // Of a pipe nothing can be read twice.
+        Ok(_) | Err(Why::NotAFile) => match foreign::given(path, Kind::Saved, deadline) {
+            Ok(bytes) => Ok(Some(bytes).filter(|bytes| looks_like_json(bytes))),
+            Err(Why::NotAFile) => Ok(None),
+            Err(why) => Err(why),
+        },
+        Err(why) => Err(why),
+    }
 }

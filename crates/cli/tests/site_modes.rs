@@ -105,7 +105,7 @@ fn modes_are_switched_while_the_program_runs() {
     assert_eq!((before.head.mode, sites_of(&before)), (0, 0), "mode off keeps no sites");
     let mut last = before;
     for (number, enough) in [(1, 5), (2, 5000), (0, 0)] {
-        segment::set_control(&path, number, 4096).expect("the word is written");
+        segment::set_control(child.id(), &path, number, 4096).expect("the word is written");
         let deadline = Instant::now() + Duration::from_secs(60);
         let now = loop {
             let now = segment::read(&path).expect("segment");

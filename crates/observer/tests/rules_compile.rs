@@ -185,7 +185,7 @@ fn cost() {
         let bytes = std::fs::read(Path::new(jdk).join("lib/server/libjvm.so")).unwrap();
         for _ in 0..3 {
             let started = Instant::now();
-            let table = compile::table(&rules, "libjvm.so", &bytes, None).unwrap();
+            let table = compile::table(&rules, "libjvm.so", bytes.as_slice(), None).unwrap();
             println!("{jdk} libjvm.so: {:?}, {} ranges", started.elapsed(), table.ranges.len());
         }
         let cache = std::env::temp_dir().join(format!("plimsoll-cost-{}", std::process::id()));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_observer::books::Books;
+use plimsoll_observer::foreign::LOOK;
 use plimsoll_observer::gap::Source;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::{Process, ProcessState, Rss, Snapshot};
@@ -135,6 +136,7 @@ impl Recorder {
     /// `last`: nothing follows, so that it is a full one.
     pub fn instant(&mut self, missed: u64, last: bool) -> Result<Life, Failure> {
         let began = Instant::now();
+        self.target.allow(LOOK);
         let full = last || began >= self.full_at;
         let Ok((process, rss)) = proc::read_process(&self.target) else {
             // How our own child ended comes with its SIGCHLD.

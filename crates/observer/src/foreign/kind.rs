@@ -35,7 +35,7 @@ const CAPS: [Cap; 7] = [
     Cap { kind: Kind::Object, own: 2048 * MIB, foreign: 512 * MIB },
     Cap { kind: Kind::JitMap, own: 512 * MIB, foreign: 64 * MIB },
     Cap { kind: Kind::Counters, own: 16 * MIB, foreign: 16 * MIB },
-    Cap { kind: Kind::Segment, own: 4096 * MIB, foreign: 1024 * MIB },
+    Cap { kind: Kind::Segment, own: 192 * MIB, foreign: 192 * MIB },
     Cap { kind: Kind::Text, own: 16 * MIB, foreign: MIB },
     Cap { kind: Kind::Cache, own: 128 * MIB, foreign: 0 },
     Cap { kind: Kind::Saved, own: 1024 * MIB, foreign: 256 * MIB },

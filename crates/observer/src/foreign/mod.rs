@@ -12,6 +12,8 @@
 
 pub mod as_target;
 mod deadline;
+mod folder;
+mod given;
 mod kind;
 mod open;
 pub mod own;
@@ -22,7 +24,9 @@ mod resolve;
 mod tests;
 
 pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
+pub use folder::Folder;
+pub use given::given;
 pub use kind::Kind;
-pub use open::{Ask, Root, mapped, open};
+pub use open::{Ask, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};

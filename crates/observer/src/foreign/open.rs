@@ -47,7 +47,7 @@ pub fn open(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Wh
 }
 
 /// `/proc/PID/root` and the rest of a path that begins so.
-fn inside_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
+pub(super) fn inside_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut parts = path.components();
     let is = |part: Option<Component<'_>>, name: &str| part.is_some_and(|part| part.as_os_str() == name);
     if parts.next() != Some(Component::RootDir) || !is(parts.next(), "proc") {
@@ -68,7 +68,7 @@ impl Root {
 
     /// `path` is a link of the kernel's to a root: `/proc/PID/root`.
     pub fn at(path: &Path, deadline: Deadline) -> Result<Root, Why> {
-        Ok(Root { directory: Some(rustix::fs::open(path, ROOT, Mode::empty())?), deadline })
+        Ok(Root { directory: Some(directory(path)?), deadline })
     }
 
     /// The root of the process whose folder in /proc this is.
@@ -93,13 +93,16 @@ impl Root {
     }
 }
 
-/// What the process with this folder in /proc has mapped at `range` (`start-end` in hexadecimal, as in maps), whatever its
-/// name is by now. The kernel asks for CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN.
-pub fn mapped(process: &OwnedFd, range: &str, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
-    let name = format!("map_files/{range}");
-    // The link is the kernel's own and leads to the mapped inode, in whatever mount it lies.
-    let found = rustix::fs::openat(process, &name, resolve::FOUND, Mode::empty())?;
-    regular(found, Path::new(&name), ask, deadline)
+/// What a link of the kernel's in a process's folder in /proc leads to: `exe`, or `map_files/START-END`, for which the
+/// kernel asks for CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN. It leads to the inode itself, in whatever mount that lies and
+/// whatever its name is by now.
+pub fn linked(process: &OwnedFd, link: &str, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
+    let found = rustix::fs::openat(process, link, resolve::FOUND, Mode::empty())?;
+    regular(found, Path::new(link), ask, deadline)
+}
+
+pub(super) fn directory(path: &Path) -> Result<OwnedFd, Why> {
+    Ok(rustix::fs::open(path, ROOT, Mode::empty())?)
 }
 
 const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

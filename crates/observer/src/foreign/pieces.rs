@@ -16,7 +16,7 @@ use super::regular::{Regular, Why};
 const BUCKETS: usize = 1 << 10;
 /// Block that strings are found in; one may reach this far into the next.
 const BLOCK: u64 = 64 << 10;
-const LONGEST_STRING: u64 = 4096;
+const LONGEST_STRING: u64 = 16 << 10;
 
 pub struct Pieces<'f> {
     file: &'f Regular,
@@ -54,6 +54,11 @@ impl<'f> Pieces<'f> {
     /// Why something that the file has was not read; `None` if nothing was held back.
     pub fn refused(&self) -> Option<&'static str> {
         self.refused.get()
+    }
+
+    /// `None` where the file ends before, or more is asked for than is read of it.
+    pub fn bytes(&self, offset: u64, size: u64) -> Option<&[u8]> {
+        if size == 0 { Some(&[]) } else { self.piece(offset, size) }
     }
 
     fn piece(&self, offset: u64, size: u64) -> Option<&[u8]> {
@@ -97,7 +102,7 @@ impl<'a> ReadRef<'a> for &'a Pieces<'_> {
     }
 
     fn read_bytes_at(self, offset: u64, size: u64) -> Result<&'a [u8], ()> {
-        if size == 0 { Ok(&[]) } else { self.piece(offset, size).ok_or(()) }
+        self.bytes(offset, size).ok_or(())
     }
 
     fn read_bytes_at_until(self, range: Range<u64>, delimiter: u8) -> Result<&'a [u8], ()> {

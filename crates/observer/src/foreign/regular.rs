@@ -61,6 +61,11 @@ impl From<Errno> for Why {
 /// Read in one go, so that a deadline acts between two of them.
 const STEP: usize = 4 << 20;
 
+/// Types of file systems (linux/magic.h).
+const CGROUP: u32 = 0x0027_e0eb;
+const CGROUP2: u32 = 0x6367_7270;
+const FUSE: u32 = 0x6573_5546;
+
 #[derive(Debug)]
 pub struct Regular {
     file: File,
@@ -121,8 +126,10 @@ impl Regular {
     }
 
     /// The first bytes, fewer only where the file ends.
-    pub fn head(&self, most: usize) -> Result<Vec<u8>, Why> {
-        let mut bytes = vec![0; most];
+    pub fn head(&self, most: u64) -> Result<Vec<u8>, Why> {
+        let length = self.file.metadata()?.len().min(most);
+        self.few_holes(0, length, HOLES)?;
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
         let count = self.at(0, &mut bytes)?;
         bytes.truncate(count);
         Ok(bytes)
@@ -144,6 +151,58 @@ impl Regular {
             }
         }
         Ok(have)
+    }
+
+    /// All of it in pieces, in order, none of them kept.
+    pub fn each(&self, mut piece: impl FnMut(&[u8])) -> Result<(), Why> {
+        let length = self.file.metadata()?.len();
+        if length > self.cap() {
+            return Err(Why::TooLarge(self.cap()));
+        }
+        self.few_holes(0, length, HOLES)?;
+        let mut buffer = vec![0; 256 << 10];
+        let mut at = 0;
+        while at < length {
+            match self.at(at, &mut buffer)? {
+                0 => break,
+                count => {
+                    piece(&buffer[..count]);
+                    at += count as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the next bytes are that aren't a hole's. `None`: there are none.
+    pub fn data_from(&self, offset: u64) -> Option<u64> {
+        match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(data) => Some(data),
+            Err(Errno::NXIO) => None,
+            // A file system without an answer: all of it is data.
+            Err(_) => Some(offset),
+        }
+    }
+
+    /// Whether a user without privileges serves this file system, and so makes up owners, times and inodes in it.
+    pub fn is_made_up(&self) -> bool {
+        self.is_on(&[FUSE])
+    }
+
+    /// Whether the kernel's cgroup file system has it, and not something that was mounted over that.
+    pub fn is_of_cgroups(&self) -> bool {
+        self.is_on(&[CGROUP, CGROUP2])
+    }
+
+    fn is_on(&self, types: &[u32]) -> bool {
+        rustix::fs::fstatfs(&self.file).is_ok_and(|system| types.contains(&(system.f_type as u32)))
+    }
+
+    /// What nobody can give to another file: the kernel alone sets the time of the last change. `None` where it doesn't.
+    pub fn identity(&self) -> Option<String> {
+        let m = &self.meta;
+        let changed = format!("{:x}.{:x}", m.ctime(), m.ctime_nsec());
+        (!self.is_made_up()).then(|| format!("{:x}-{:x}-{:x}-{changed}", m.dev(), m.ino(), m.len()))
     }
 
     /// As an object file's parser wants it: what it asks for, kept.

@@ -4,7 +4,7 @@
 use super::{RuleSet, names};
 use memchr::memmem;
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSymbol, SymbolKind};
+use object::{Endianness, Object, ObjectSymbol, ReadRef, SymbolKind};
 use plimsoll_segment::rules as format;
 use plimsoll_segment::rules::{Target, glob_matches};
 
@@ -33,10 +33,10 @@ pub struct Span {
 
 /// Compiles the rules for one object. `debug` is its separate debug file, where there is one: the symbols are taken from
 /// there, else from `.symtab`, else from `.dynsym`.
-pub fn table(rules: &RuleSet, file_name: &str, elf: &[u8], debug: Option<&[u8]>) -> Result<Table, String> {
-    let file: ElfFile64 = ElfFile64::parse(elf).map_err(|e| e.to_string())?;
+pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug: Option<R>) -> Result<Table, String> {
+    let file: ElfFile64<Endianness, R> = ElfFile64::parse(elf).map_err(|e| e.to_string())?;
     let id = file.build_id().ok().flatten().and_then(format::padded).ok_or("no build id to know the object by")?;
-    let debug: Option<ElfFile64> = debug.and_then(|bytes| ElfFile64::parse(bytes).ok());
+    let debug: Option<ElfFile64<Endianness, R>> = debug.and_then(|bytes| ElfFile64::parse(bytes).ok());
     let matcher = Matcher::new(rules, file_name);
     if matcher.is_empty() {
         return Ok(Table { build_id: id, ranges: Vec::new() });

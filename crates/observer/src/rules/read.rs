@@ -3,11 +3,11 @@
 use super::compile::{self, Table};
 use super::modules::{self, Needs};
 use super::{RuleSet, parse};
-use object::ReadCache;
+use crate::foreign::{self, Ask, Deadline, Kind, LOOK, NAMES, Regular};
 use plimsoll_segment::rules::{Rules, glob_matches, padded};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,9 @@ const MODULES: usize = 1024;
 pub fn rules(files: &[PathBuf]) -> Result<RuleSet, String> {
     let mut texts = Vec::new();
     for path in files {
-        let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let read = foreign::given(path, Kind::Text, Deadline::after(LOOK));
+        let bytes = read.map_err(|why| format!("{} {why}", path.display()))?;
+        let text = String::from_utf8(bytes).map_err(|_| format!("{} is not UTF-8", path.display()))?;
         texts.push((path.display().to_string(), text));
     }
     let texts: Vec<(&str, &str)> = texts.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
@@ -63,11 +65,7 @@ impl Search {
 
     fn program(&mut self, command: &Path, depth: usize) {
         let Some(path) = look_up(command) else { return };
-        let mut head = Vec::new();
-        let opened = File::open(&path).and_then(|file| file.take(256).read_to_end(&mut head));
-        if opened.is_err() || depth > 4 {
-            return;
-        }
+        let Some(head) = opened(&path).and_then(|file| file.head(256).ok()).filter(|_| depth <= 4) else { return };
         if let Some((program, looked_up)) = modules::interpreter(&head) {
             // What a script starts is not known, but if it starts a JVM it is one of these.
             let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
@@ -123,13 +121,18 @@ impl Search {
     }
 }
 
+/// Any of them may be another user's: a FIFO is no object, and a sparse file costs what is in it.
+fn opened(path: &Path) -> Option<Regular> {
+    foreign::open(path, Ask::of(Kind::Object), Deadline::after(NAMES)).ok()
+}
+
 fn needs(path: &Path) -> Option<Needs> {
-    modules::needs(&ReadCache::new(File::open(path).ok()?))
+    modules::needs(&opened(path)?.pieces())
 }
 
 fn machine(path: &Path) -> Option<u16> {
-    let mut head = [0; 20];
-    File::open(path).ok()?.read_exact(&mut head).ok()?;
+    let head = opened(path)?.head(20).ok()?;
+    let head: [u8; 20] = head.try_into().ok()?;
     (head[..5] == *b"\x7fELF\x02").then(|| u16::from_ne_bytes([head[18], head[19]]))
 }
 
@@ -150,7 +153,8 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 
 /// Directories named by ld.so.conf and the files it includes.
 fn configured(path: &Path, depth: usize) -> Vec<PathBuf> {
-    let Ok(text) = fs::read_to_string(path) else { return Vec::new() };
+    let file = foreign::open(path, Ask::of(Kind::Text), Deadline::after(LOOK));
+    let Some(text) = file.ok().and_then(|file| file.text().ok()) else { return Vec::new() };
     let (directories, includes) = modules::loader_directories(&text);
     let mut out: Vec<PathBuf> = directories.into_iter().map(PathBuf::from).collect();
     for pattern in includes.iter().filter(|_| depth < 4) {
@@ -183,8 +187,9 @@ pub struct Compiled {
 pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>) -> Compiled {
     let mut out = Compiled::default();
     let mut tables = Vec::new();
+    let deadline = Deadline::after(NAMES);
     for path in modules {
-        match table(rules, path, cache) {
+        match table(rules, path, cache, deadline) {
             Ok((table, true)) => {
                 out.cached += 1;
                 tables.push(table);
@@ -200,30 +205,53 @@ pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>) -> Co
     out
 }
 
-fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>) -> Result<(Table, bool), String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
-    let id = modules::build_id(&ReadCache::new(&file)).ok_or("no build id to know the object by")?;
+/// A build id is a claim: another user's file can bear the one of a system library. So a table is kept for the one file
+/// that it was made from, not for all with its build id.
+fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline) -> Result<(Table, bool), String> {
+    let file = foreign::open(path, Ask::of(Kind::Object), deadline).map_err(|why| why.to_string())?;
+    let pieces = file.pieces();
+    let id = modules::build_id(&pieces).ok_or("no build id to know the object by")?;
     let key = padded(&id).ok_or("no build id to know the object by")?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // Rules name objects by their files, so the table depends on the name as well.
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
-    let kept = cache.map(|dir| dir.join(format!("{hex}-{:016x}-{}.rules", rules.hash, name.replace('%', "%25"))));
-    if let Some(bytes) = kept.as_ref().and_then(|kept| fs::read(kept).ok())
+    let kept = cache.zip(file.identity()).map(|(dir, identity)| {
+        let name = name.replace('%', "%25");
+        let name = shortened(&name);
+        dir.join(format!("{hex}-{:016x}-{identity}-{name}.rules", rules.hash))
+    });
+    if let Some(bytes) = kept.as_ref().and_then(|kept| kept_bytes(kept, deadline))
         && let Some(parsed) = Rules::parse(&bytes).filter(|parsed| parsed.hash() == rules.hash)
     {
         let ranges = parsed.ranges(&key).map(Iterator::collect).unwrap_or_default();
         return Ok((Table { build_id: key, ranges }, true));
     }
-    let bytes = fs::read(path).map_err(|e| e.to_string())?;
     let debug = (hex.len() > 2)
         .then(|| format!("/usr/lib/debug/.build-id/{}/{}.debug", &hex[..2], &hex[2..]))
-        .and_then(|path| fs::read(path).ok());
-    let table = compile::table(rules, &name, &bytes, debug.as_deref())?;
+        .and_then(|path| foreign::open(Path::new(&path), Ask::of(Kind::Object), deadline).ok());
+    let of_debug = debug.as_ref().map(Regular::pieces);
+    let table = compile::table(rules, &name, &pieces, of_debug.as_ref())?;
+    if let Some(why) = pieces.refused() {
+        return Err(format!("it {why}"));
+    }
     if let Some(kept) = kept {
         // A cache that can't be written costs time, nothing else.
         let _ = store(&kept, &compile::blob(rules, std::slice::from_ref(&table)));
     }
     Ok((table, false))
+}
+
+/// Only what this user has written itself.
+fn kept_bytes(path: &Path, deadline: Deadline) -> Option<Vec<u8>> {
+    let own = [rustix::process::geteuid().as_raw()];
+    let ask = Ask { links: false, owners: Some(&own), ..Ask::of(Kind::Cache) };
+    foreign::open(path, ask, deadline).ok()?.read().ok()
+}
+
+/// File names have 255 bytes at most (NAME_MAX), and one of another user's file may have them all.
+fn shortened(name: &str) -> &str {
+    let end = (0..=name.len().min(96)).rev().find(|end| name.is_char_boundary(*end));
+    &name[..end.unwrap_or(0)]
 }
 
 /// Writes beside and renames, so that nobody reads half a file.

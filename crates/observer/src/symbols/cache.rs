@@ -1,7 +1,7 @@
 //! What was resolved of one object, kept from run to run. Pure; `read.rs` has the file.
 //!
 //! ```text
-//! plimsoll-symbols 2
+//! plimsoll-symbols 3
 //! FINGERPRINT                 of the files that the names came from: when one is new or changed, all is asked again
 //! COUNT                       of texts, one a line: functions and source files
 //! …
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::{Location, Place};
 
-const TITLE: &str = "plimsoll-symbols 2";
+const TITLE: &str = "plimsoll-symbols 3";
 
 /// Largest file kept: about 10⁶ places.
 pub const LARGEST: u64 = 96 << 20;

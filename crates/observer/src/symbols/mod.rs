@@ -109,13 +109,10 @@ impl Symbols {
             known.extend(answers.map(|a| a.known).unwrap_or_default());
             return known;
         }
-        let kept = self.cache.as_ref().map(|dir| read::cache_file(dir, module));
-        let cached = kept.as_ref().and_then(|path| read::cached(path));
-        let cached = cached.as_deref().and_then(cache::parse);
         let object = self.finder.object(module);
         let links = object.as_ref().ok().and_then(|opened| {
-            let cache = ::object::read::ReadCache::new(&opened.file);
-            ::object::File::parse(&cache).ok().map(|file| read::Links::of(&file))
+            let pieces = opened.pieces();
+            ::object::File::parse(&pieces).ok().map(|file| read::Links::of(&file))
         });
         // Of another build than what was loaded, a debug file found by the old one's build id still fits.
         let mut files = Vec::new();
@@ -129,7 +126,15 @@ impl Symbols {
             let reason = format!("{} has no build id: {} is taken for it by its name", module.path, path.display());
             self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if it is of another build"));
         }
-        let fingerprint = files.iter().map(read::Opened::mark).collect::<Vec<_>>().join(" ");
+        if self.finder.has_passed() {
+            self.gap(format!("{} was not reached in time", module.path));
+        }
+        let marks: Option<Vec<String>> = files.iter().map(read::mark).collect();
+        let fingerprint = marks.as_ref().map(|marks| marks.join(" ")).unwrap_or_default();
+        let kept = self.cache.as_ref().filter(|_| marks.is_some());
+        let kept = kept.and_then(|dir| read::cache_file(dir, module, &self.finder, &files));
+        let cached = kept.as_ref().and_then(|path| read::cached(path));
+        let cached = cached.as_deref().and_then(cache::parse);
         let mut all = match cached {
             // Nothing is left to ask, but the build id says that these names are right.
             Some((_, cached)) if files.is_empty() && !module.build_id.is_empty() => cached,

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use gimli::SectionId;
-use object::read::{ReadCache, ReadRef};
+use object::read::ReadRef;
 use object::{Object, ObjectSection};
 
 use super::cache::Known;
@@ -37,8 +37,8 @@ pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
     // The call lies before the address that it returns to, which may be the first byte of the next function.
     let calls: Vec<u64> = offsets.iter().map(|o| o.saturating_sub(1)).collect();
     for opened in files {
-        let cache = ReadCache::new(&opened.file);
-        let Ok(file) = object::File::parse(&cache) else { continue };
+        let pieces = opened.pieces();
+        let Ok(file) = object::File::parse(&pieces) else { continue };
         let own = Functions::read(&file);
         if functions.is_empty() {
             functions = own
@@ -48,16 +48,22 @@ pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
         if let Some(mini) = mini(&file) {
             functions.add(&mini);
         }
+        if let Some(why) = pieces.refused() {
+            reason = Some(format!("its file {why}"));
+        }
         if levels.is_some() || file.section_by_name(".debug_info").is_none() {
             continue;
         }
-        let shared = Links::of(&file).shared.and_then(|link| finder.shared(&opened.path, &link));
-        match lines(&file, shared.as_ref(), &calls) {
+        let shared = Links::of(&file).shared.and_then(|link| finder.shared(opened.path(), &link));
+        match lines(&file, shared.as_ref(), &calls, opened.cap()) {
             Ok((found, why)) => {
                 reason = reason.or(why);
                 levels = Some(found);
             }
             Err(why) => reason = Some(why),
+        }
+        if let Some(why) = pieces.refused() {
+            reason = Some(format!("its file {why}"));
         }
     }
     Answers { known: join(&functions, levels.unwrap_or_default(), offsets), reason }
@@ -136,11 +142,12 @@ pub fn lines<'a, R: ReadRef<'a>>(
     file: &object::File<'a, R>,
     shared: Option<&Opened>,
     calls: &[u64],
+    cap: u64,
 ) -> Result<Lines, String> {
-    let main = sections(file)?;
-    let shared_cache = shared.map(|opened| ReadCache::new(&opened.file));
-    let shared_file = shared_cache.as_ref().and_then(|cache| object::File::parse(cache).ok());
-    let shared = shared_file.as_ref().map(sections).transpose()?;
+    let main = sections(file, cap)?;
+    let shared_pieces = shared.map(Opened::pieces);
+    let shared_file = shared_pieces.as_ref().and_then(|pieces| object::File::parse(pieces).ok());
+    let shared = shared_file.as_ref().map(|file| sections(file, cap)).transpose()?;
     if !file.is_little_endian() {
         return Err("its debug information has the other byte order".into());
     }
@@ -151,8 +158,11 @@ pub fn lines<'a, R: ReadRef<'a>>(
     Ok(dwarf::levels(&dwarf, calls))
 }
 
-fn sections<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Result<gimli::DwarfSections<Cow<'a, [u8]>>, String> {
-    let mut left = SECTIONS;
+fn sections<'a, R: ReadRef<'a>>(
+    file: &object::File<'a, R>,
+    cap: u64,
+) -> Result<gimli::DwarfSections<Cow<'a, [u8]>>, String> {
+    let mut left = SECTIONS.min(cap);
     gimli::DwarfSections::load(|id: SectionId| {
         let Some(section) = file.section_by_name(id.name()) else { return Ok(Cow::Borrowed(&[][..])) };
         // The size that a compressed section says it has is believed only within bounds.

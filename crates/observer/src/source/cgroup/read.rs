@@ -7,6 +7,7 @@ use super::parse::{
     Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
     parse_paths, parse_pressure, quota,
 };
+use crate::foreign::{self, Ask, Deadline, Kind, LOOK};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
 use crate::source::proc::Target;
@@ -190,8 +191,10 @@ pub fn pressure(group: Option<&Path>) -> Option<Pressure> {
     parse_pressure(&text).map(|pressure| Pressure { of_cgroup, ..pressure })
 }
 
+/// A target with mounts of its own can put anything over its view of the hierarchy: only the kernel's files count.
 fn read(group: &Path, name: &str) -> Option<Vec<u8>> {
-    fs::read(group.join(name)).ok()
+    let file = foreign::open(&group.join(name), Ask::of(Kind::Text), Deadline::after(LOOK)).ok()?;
+    file.is_of_cgroups().then(|| file.read().ok())?
 }
 
 fn ancestor(path: &str, level: usize) -> String {

@@ -1,9 +1,7 @@
 //! Opens the target's memory, finds its libc among the mappings, and hands both to `survey`.
 
-use std::fs::File;
-use std::io::Read;
-
 use super::survey::{LibcData, Wanted, survey};
+use crate::foreign::Kind;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Glibc, Sourced, Vma};
 use crate::source::memory::{Live, PageStates};
@@ -19,7 +17,7 @@ const VERSION_WITHIN: u64 = 64 << 20;
 pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc> {
     // A static program carries the banner only where it asks for the version: its malloc is known by its data.
     let files: Vec<(&str, Option<String>)> =
-        libc_files(vmas).into_iter().map(|path| (path, version(target, path))).collect();
+        libc_files(vmas).into_iter().map(|path| (path, version(target, path, vmas))).collect();
     let is_known = files.iter().any(|(_, version)| version.is_some());
     if files.is_empty() {
         return (None, Vec::new());
@@ -87,11 +85,11 @@ fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
 }
 
 /// `2.36`, from the banner that libc carries: `GNU C Library … stable release version 2.36.`
-fn version(target: &Target, path: &str) -> Option<String> {
+fn version(target: &Target, path: &str, vmas: &[Vma]) -> Option<String> {
     const NAME: &[u8] = b"GNU C Library";
     const BANNER: &[u8] = b"release version ";
-    let mut bytes = Vec::new();
-    File::open(target.path(path)).ok()?.take(VERSION_WITHIN).read_to_end(&mut bytes).ok()?;
+    let vma = vmas.iter().find(|vma| vma.name == path)?;
+    let bytes = target.mapped(vma, Kind::Object).ok()?.head(VERSION_WITHIN).ok()?;
     let name = memchr::memmem::find(&bytes, NAME)?;
     let rest = &bytes[name..bytes.len().min(name + 256)];
     let at = memchr::memmem::find(rest, BANNER)? + BANNER.len();

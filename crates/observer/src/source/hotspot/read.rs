@@ -24,6 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
 use super::perfdata::PerfData;
+use crate::foreign::Kind;
 use crate::foreign::as_target::{AsTarget, User};
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
@@ -36,7 +37,6 @@ const COMMANDS: Duration = Duration::from_secs(10);
 /// No answer of a sane VM is longer: NMT detail has 0.6 MB, the stacks of 5,000 threads have 30 MB.
 const LONGEST_ANSWER: usize = 32 << 20;
 const MOST_LINES: usize = 1 << 19;
-const LARGEST_PERFDATA: u64 = 16 << 20;
 
 /// Why the VM can't be asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,11 +83,9 @@ impl std::fmt::Display for Mute {
 
 pub fn perfdata(target: &Target, vmas: &[Vma]) -> Option<PerfData> {
     // Where VMs share a /tmp, another one's file may have taken the place of a deleted one.
-    let own = vmas.iter().filter(|vma| !vma.deleted);
-    let path = own.map(|vma| vma.name.as_str()).find(|name| name.contains("/hsperfdata_"))?;
-    let mut bytes = Vec::new();
-    File::open(target.path(path)).ok()?.take(LARGEST_PERFDATA).read_to_end(&mut bytes).ok()?;
-    PerfData::parse(&bytes)
+    let mut own = vmas.iter().filter(|vma| !vma.deleted);
+    let counters = own.find(|vma| vma.name.contains("/hsperfdata_"))?;
+    PerfData::parse(&target.mapped(counters, Kind::Counters).ok()?.read().ok()?)
 }
 
 /// What of /proc/PID/status the handshake depends on.

@@ -2,14 +2,13 @@
 //! libjvm's file, so that no page of the target is touched for them.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSegment, ObjectSymbol, ReadCache};
+use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::direct::{self, direct_buffers};
 use super::{heap, names};
+use crate::foreign::{Kind, Regular};
 use crate::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use crate::source::memory::{Live, Memory, half_at, word_at};
 use crate::source::proc::Target;
@@ -59,7 +58,7 @@ pub struct Kept {
 /// None where the table can't be had.
 pub fn read(target: &Target, vmas: &[Vma]) -> Option<Kept> {
     let library = vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)?;
-    let file = File::open(target.path(&library.name)).ok()?;
+    let file = target.mapped(library, Kind::Object).ok()?;
     let memory = Live::open(target).ok()?;
     let rows = rows(&file, library, &memory)?;
     Some(Kept {
@@ -69,9 +68,9 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Option<Kept> {
     })
 }
 
-fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Rows> {
-    let cache = ReadCache::new(file);
-    let elf = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
+fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
+    let pieces = file.pieces();
+    let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
     let segments: Vec<(u64, u64, u64)> =
         elf.segments().map(|segment| (segment.address(), segment.size(), segment.file_range().0)).collect();
     let bias = library.range.start.0.checked_sub(library.offset)?;
@@ -100,7 +99,7 @@ fn rows(file: &File, library: &Vma, memory: &Live) -> Option<Rows> {
         let (start, _, offset) =
             segments.iter().find(|(start, size, _)| address >= *start && address - start < *size)?;
         let mut bytes = [0; LONGEST_NAME];
-        let count = file.read_at(&mut bytes, (address - start).checked_add(*offset)?).ok()?;
+        let count = file.at((address - start).checked_add(*offset)?, &mut bytes).ok()?;
         let end = bytes[..count].iter().position(|byte| *byte == 0)?;
         Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
     };

@@ -1,14 +1,13 @@
 //! Finds the file that is a native image among the mapped ones, and asks an image that answers diagnostic commands.
 
 use std::collections::HashSet;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 
 use object::read::elf::ElfFile64;
-use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
+use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
 use super::{chunks, unpacked};
+use crate::foreign::{Kind, Regular};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
 use crate::source::hotspot::{Mute, Patience, Vm};
@@ -26,7 +25,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
     let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
     let found = executables
         .filter(|vma| seen.insert(vma.name.as_str()))
-        .find_map(|vma| image_file(File::open(target.path(&vma.name)).ok()?, &vma.name, vm.is_none()));
+        .find_map(|vma| image_file(&target.mapped(vma, Kind::Object).ok()?, &vma.name, vm.is_none()));
     if found.is_none() && vm.is_some() {
         return (None, Vec::new());
     }
@@ -92,9 +91,9 @@ fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut V
 }
 
 /// The facts of an image's file, and whether it answers diagnostic commands, which a JVM's library never does. None for any other ELF file.
-fn image_file(file: File, path: &str, is_program: bool) -> Option<(ImageFile, bool)> {
-    let cache = ReadCache::new(&file);
-    let elf = ElfFile64::<object::Endianness, _>::parse(&cache).ok()?;
+fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile, bool)> {
+    let pieces = file.pieces();
+    let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
     let heap = elf.section_by_name(HEAP)?;
     let (heap_offset, heap_length) = heap.file_range()?;
     let text = elf.segments().find(|segment| match segment.flags() {
@@ -105,7 +104,7 @@ fn image_file(file: File, path: &str, is_program: bool) -> Option<(ImageFile, bo
         let data = elf.section_by_name(name)?.data().ok()?;
         memchr::memmem::find(data, VERSION).map(|at| version(&data[at..]))
     });
-    let answers = is_program && contains(&file, heap_offset, heap_length, b".java_pid");
+    let answers = is_program && contains(file, heap_offset, heap_length, b".java_pid");
     let image = ImageFile {
         path: path.to_string(),
         heap_offset,
@@ -118,14 +117,16 @@ fn image_file(file: File, path: &str, is_program: bool) -> Option<(ImageFile, bo
     Some((image, answers))
 }
 
-/// Whether the bytes of a file from `offset` on contain `needle`. Read in pieces: an image's heap may have 200 MB.
-fn contains(file: &File, offset: u64, length: u64, needle: &[u8]) -> bool {
+/// Whether the bytes of a file from `offset` on contain `needle`. Read in pieces: an image's heap may have 200 MB. Holes
+/// are passed over: a header may claim a terabyte of them.
+fn contains(file: &Regular, offset: u64, length: u64, needle: &[u8]) -> bool {
     let mut piece = vec![0; 256 << 10];
-    let end = offset.saturating_add(length);
+    let end = offset.saturating_add(length.min(file.cap()));
     let mut at = offset;
-    while at < end {
+    while let Some(data) = file.data_from(at).filter(|data| *data < end) {
+        at = data;
         let wanted = piece.len().min((end - at) as usize);
-        let Ok(count) = file.read_at(&mut piece[..wanted], at) else { return false };
+        let Ok(count) = file.at(at, &mut piece[..wanted]) else { return false };
         if memchr::memmem::find(&piece[..count], needle).is_some() {
             return true;
         }

@@ -15,6 +15,7 @@ use super::status::{
     parse_status, parse_tmpfs_devices,
 };
 use super::target::Target;
+use crate::foreign::Regular;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Host, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
@@ -274,17 +275,15 @@ pub fn read_these_threads(
     threads
 }
 
-struct Executable(File);
-
-impl Program for Executable {
+impl Program for Regular {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()> {
-        self.0.read_exact_at(into, offset).ok()
+        self.at(offset, into).ok().filter(|count| *count == into.len()).map(drop)
     }
 }
 
 pub fn read_allocators(target: &Target, vmas: &[Vma]) -> Vec<LoadedAllocator> {
     let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
-    let program = target.file("exe").ok().map(Executable);
+    let program = target.program().ok();
     recognise_allocators(program.as_ref().map(|program| (program, path)), vmas)
 }
 

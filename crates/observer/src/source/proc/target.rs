@@ -77,7 +77,17 @@ impl Target {
         };
         let Err(why) = named else { return named };
         let range = format!("{:x}-{:x}", vma.range.start.0, vma.range.end.0);
-        foreign::mapped(&self.directory, &range, ask, self.deadline()).map_err(|_| why)
+        foreign::linked(&self.directory, &format!("map_files/{range}"), ask, self.deadline()).map_err(|_| why)
+    }
+
+    /// What is mapped at `start-end` (hexadecimal, as in maps), whatever has become of its name.
+    pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
+        foreign::linked(&self.directory, &format!("map_files/{range}"), Ask::of(Kind::Object), self.deadline())
+    }
+
+    /// The file of the program that it runs.
+    pub fn program(&self) -> Result<Regular, Why> {
+        foreign::linked(&self.directory, "exe", Ask::of(Kind::Object), self.deadline())
     }
 
     /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.
@@ -97,6 +107,12 @@ impl Target {
         let mut bytes = Vec::with_capacity(1 << 16);
         self.file(name)?.take(LONGEST).read_to_end(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Its memory, to be written where the process itself could write.
+    pub fn memory_for_writing(&self) -> io::Result<File> {
+        let fd = rustix::fs::openat(&self.directory, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(File::from(fd))
     }
 
     pub fn link(&self, name: &str) -> io::Result<Vec<u8>> {

@@ -8,6 +8,7 @@
 //! A segment belongs to the process if its header has the process's PID (in its own namespace) and its tracker started
 //! after the process did: PIDs are used again, start times aren't. Of several the newest wins (exec makes a new one).
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
@@ -18,6 +19,7 @@ use plimsoll_segment::{SUFFIX, State};
 
 use super::parse::Head;
 use super::read;
+use crate::foreign::{Ask, Deadline, Folder, Kind, LOOK};
 use crate::source::proc::Target;
 
 /// What became of a segment's process.
@@ -40,17 +42,21 @@ pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
 /// last, root alone.
 pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
 
-/// Where segments are looked for, in order; only directories that exist.
+/// Segments of one directory whose headers are read: `--retain` keeps tens, and each may be another user's FIFO.
+const MOST_HEADS: usize = 1 << 14;
+
+/// Where segments are looked for, in order; only directories that exist. One that is called after a user must be that
+/// user's: in /tmp anybody can make it first.
 pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
-    let mut found = Vec::new();
+    let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
     if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) {
-        found.push(PathBuf::from(dir));
+        found.push((PathBuf::from(dir), None));
     }
     if let Some(pid) = pid {
-        if let Some(dir) = environment_directory(pid) {
-            found.push(dir.clone());
-            found.push(Path::new(&format!("/proc/{pid}/root")).join(dir.strip_prefix("/").unwrap_or(&dir)));
+        if let Some(dir) = environment_directory(pid).filter(|dir| dir.is_absolute()) {
+            found.push((dir.clone(), None));
+            found.push((Path::new(&format!("/proc/{pid}/root")).join(dir.strip_prefix("/").unwrap_or(&dir)), None));
         }
         if let Ok(meta) = fs::metadata(format!("/proc/{pid}")) {
             owners.push(meta.uid());
@@ -60,19 +66,38 @@ pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
     for root in roots.iter().flatten() {
         for owner in &owners {
             for place in PLACES {
-                found.push(PathBuf::from(format!("{root}{place}/plimsoll-{owner}")));
+                found.push((PathBuf::from(format!("{root}{place}/plimsoll-{owner}")), Some(*owner)));
             }
         }
     }
     let mut seen = Vec::new();
-    found.retain(|dir| match fs::metadata(dir) {
-        Ok(meta) if meta.is_dir() && !seen.contains(&(meta.dev(), meta.ino())) => {
-            seen.push((meta.dev(), meta.ino()));
+    found.retain(|(dir, owner)| match Folder::open(dir, Deadline::after(LOOK)) {
+        Ok(folder)
+            if !seen.contains(&folder.identity) && owner.is_none_or(|owner| [owner, 0].contains(&folder.uid)) =>
+        {
+            seen.push(folder.identity);
             true
         }
         _ => false,
     });
-    found
+    found.into_iter().map(|(dir, _)| dir).collect()
+}
+
+/// Names in a directory that begin and end so, up to as many as are looked at.
+fn names(directory: &Path, prefix: &str) -> Vec<OsString> {
+    let all = Folder::open(directory, Deadline::after(LOOK)).map(|folder| folder.names()).unwrap_or_default();
+    let fits = |name: &OsString| {
+        let name = name.as_bytes();
+        name.starts_with(prefix.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
+    };
+    all.into_iter().filter(fits).take(MOST_HEADS).collect()
+}
+
+/// The users that a process is or could be again: the owners that its files have.
+pub(super) fn users(pid: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+    line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
 }
 
 fn environment_directory(pid: u32) -> Option<PathBuf> {
@@ -84,13 +109,9 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
 
 /// The segments of a directory with a readable header, oldest first.
 pub fn list(directory: &Path) -> Vec<(PathBuf, Head)> {
-    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let mut found: Vec<(PathBuf, Head)> = entries
-        .flatten()
-        .map(|entry| entry.path())
-        .filter(|path| path.as_os_str().as_bytes().ends_with(SUFFIX.as_bytes()))
-        .filter_map(|path| read::head(&path).ok().map(|head| (path, head)))
-        .collect();
+    let paths = names(directory, "").into_iter().map(|name| directory.join(name));
+    let mut found: Vec<(PathBuf, Head)> =
+        paths.filter_map(|path| read::head(&path).ok().map(|head| (path, head))).collect();
     found.sort_by_key(|(_, head)| head.start_boottime_ns);
     found
 }
@@ -101,13 +122,18 @@ pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
+    // Root's, ours, or the process's: in a directory that others can write to, another's file may have its number.
+    let mut owners = users(pid);
+    owners.extend([0, rustix::process::geteuid().as_raw()]);
+    let ask = Ask { links: false, ..Ask::of(Kind::Segment) };
     for directory in search_directories(Some(pid)) {
-        let Ok(entries) = fs::read_dir(&directory) else { continue };
-        let mut heads: Vec<(PathBuf, Head)> = entries
-            .flatten()
-            .filter(|entry| entry.file_name().as_bytes().starts_with(prefix.as_bytes()))
-            .filter_map(|entry| read::head(&entry.path()).ok().map(|head| (entry.path(), head)))
-            .filter(|(_, head)| head.pid == inner && has_begun(head))
+        let paths = names(&directory, &prefix).into_iter().map(|name| directory.join(name));
+        let mut heads: Vec<(PathBuf, Head)> = paths
+            .filter_map(|path| read::head_asked(&path, ask).map(|(head, meta)| (path, head, meta)))
+            .filter(|(path, head, meta)| {
+                head.pid == inner && has_begun(head) && (owners.contains(&meta.uid()) || maps_file(pid, path))
+            })
+            .map(|(path, head, _)| (path, head))
             .collect();
         heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
         for (path, head) in heads {
@@ -190,7 +216,7 @@ pub fn leader_of(tid: u32) -> Option<u32> {
 }
 
 /// The PID that the process itself sees: the last of NSpid.
-fn namespace_pid(pid: u32) -> Option<u32> {
+pub(super) fn namespace_pid(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().next_back()?.parse().ok()
@@ -211,9 +237,9 @@ fn has_main_stack(pid: u32, path: &Path) -> bool {
 /// True if the process maps the file, or if its maps can't be read (then the start time has to do). An exec leaves PID
 /// and start time as they were, but not the mapping.
 fn maps_file(pid: u32, path: &Path) -> bool {
-    let Ok(meta) = fs::metadata(path) else { return true };
+    let Ok(file) = read::open(path) else { return true };
     let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return true };
-    let inode = meta.ino().to_string();
+    let inode = file.meta().ino().to_string();
     let mut readable = false;
     for line in BufReader::with_capacity(1 << 16, maps).split(b'\n') {
         let Ok(line) = line else { return true };
@@ -242,7 +268,9 @@ fn mapped_segment(pid: u32) -> Option<(PathBuf, Head)> {
         let mapping = PathBuf::from(format!("/proc/{pid}/map_files/{range}"));
         let named = [target.path(path), PathBuf::from(path)];
         let named = named.into_iter().filter(|_| kept.len() == name.len());
-        let read = named.chain([mapping]).find_map(|p| Some((p.clone(), read::head(&p).ok()?)));
+        let inode = std::str::from_utf8(line.split(|b| *b == b' ').nth(4)?).ok()?.parse().ok()?;
+        let ask = Ask { inode: Some(inode), ..Ask::of(Kind::Segment) };
+        let read = named.chain([mapping]).find_map(|p| Some((p.clone(), read::head_asked(&p, ask)?.0)));
         read.filter(|(_, head)| has_begun(head))
     })
 }

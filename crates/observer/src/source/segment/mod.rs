@@ -1,9 +1,11 @@
 //! The segment of a tracked process: who asked for which memory, live and after death.
 
+mod control;
 pub mod find;
 pub mod parse;
 pub mod read;
 
+pub use control::set_control;
 pub use find::{
     DIRECTORY_VARIABLE, Life, PLACES, find_by_pid, leader_of, life_of, list, search_directories, start_time_ns,
 };
@@ -12,4 +14,4 @@ pub use parse::{Head, Raw, RowSums, Segment};
 /// What the agent in the target is told, and answers.
 pub use plimsoll_segment::agent;
 pub use plimsoll_segment::{FILE_BYTES, RETAINED, SAMPLE_MEAN};
-pub use read::{ReadError, head as head_of, own_mappings, read, read_parts, set_control};
+pub use read::{ReadError, head as head_of, own_mappings, read, read_parts};

@@ -1,20 +1,17 @@
 //! Reads a segment file. By pread, never by mmap: a file that is truncated meanwhile is then short and not a SIGBUS.
 
 use std::fmt;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_segment::vmap::{self, VmaMap};
 use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section, ThreadFacts};
 
-use rustix::fs::OFlags;
-
 use crate::snapshot::OwnMapping;
 
 use super::parse::{self, Head, Raw, Segment};
+use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Regular, Why};
 
 /// Why a file is no segment to us. Displays as one sentence that names the file.
 #[derive(Debug)]
@@ -25,17 +22,18 @@ pub struct ReadError {
 
 #[derive(Debug)]
 pub enum Cause {
-    Io(io::Error),
-    NotAFile,
+    File(Why),
     Header(BadHeader),
+    /// It isn't the target's, so it isn't written to.
+    NotItsOwn(String),
 }
 
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display().to_string().escape_debug().to_string();
         match &self.cause {
-            Cause::Io(error) => write!(f, "{path} can't be read: {error}"),
-            Cause::NotAFile => write!(f, "{path} is not a regular file"),
+            Cause::File(why) => write!(f, "{path} {why}"),
+            Cause::NotItsOwn(why) => write!(f, "{path} is left as it is: {why}"),
             Cause::Header(BadHeader::Short) => write!(f, "{path} is not a segment: it is shorter than a header"),
             Cause::Header(BadHeader::Magic) => {
                 write!(
@@ -59,21 +57,19 @@ impl std::error::Error for ReadError {}
 
 /// The first page of a file, parsed.
 pub fn head(path: &Path) -> Result<Head, ReadError> {
-    let file = open(path)?;
-    let header = at(&file, path, 0, HEADER_BYTES as u64)?;
+    head_of(&open(path)?, path)
+}
+
+/// The same of an open file.
+pub(super) fn head_of(file: &Regular, path: &Path) -> Result<Head, ReadError> {
+    let header = at(file, path, 0, HEADER_BYTES as u64)?;
     parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
-/// Asks the tracker for other sites: the one word of a segment that is the observer's to write.
-pub fn set_control(path: &Path, mode: u32, mean: u64) -> Result<(), ReadError> {
-    let io = |error| ReadError { path: path.into(), cause: Cause::Io(error) };
-    // The kernel's own links to what a process has mapped lead where they say.
-    let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
-    let nofollow = if is_mapping { OFlags::empty() } else { OFlags::NOFOLLOW };
-    let flags = (nofollow | OFlags::NONBLOCK).bits() as i32;
-    let file = File::options().write(true).custom_flags(flags).open(path).map_err(io)?;
-    let word = plimsoll_segment::control(mode, mean).to_ne_bytes();
-    file.write_all_at(&word, std::mem::offset_of!(plimsoll_segment::Header, control) as u64).map_err(io)
+/// The first page of the file with this inode, and who owns it.
+pub(super) fn head_asked(path: &Path, ask: Ask<'_>) -> Option<(Head, Metadata)> {
+    let file = foreign::open(path, ask, Deadline::after(LOOK)).ok()?;
+    Some((head_of(&file, path).ok()?, file.meta().clone()))
 }
 
 /// The main thread's stack; it has one of the first slots.
@@ -219,32 +215,18 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
 const VMAP_TRIES: u32 = 11;
 const VMAP_PAUSE: Duration = Duration::from_micros(50);
 
-fn open(path: &Path) -> Result<File, ReadError> {
-    let error = |cause| ReadError { path: path.into(), cause };
-    // O_NONBLOCK: a FIFO in place of a segment must not hang the reader.
-    let file = File::options()
-        .read(true)
-        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32)
-        .open(path)
-        .map_err(|e| error(Cause::Io(e)))?;
-    match file.metadata() {
-        Ok(meta) if meta.is_file() => Ok(file),
-        Ok(_) => Err(error(Cause::NotAFile)),
-        Err(e) => Err(error(Cause::Io(e))),
-    }
+pub(super) fn open(path: &Path) -> Result<Regular, ReadError> {
+    foreign::open(path, Ask::of(Kind::Segment), Deadline::after(LOOK)).map_err(|why| refused(path, why))
 }
 
-fn at(file: &File, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>, ReadError> {
-    let mut buffer = vec![0; usize::try_from(bytes).unwrap_or(0)];
-    let mut have = 0;
-    while have < buffer.len() {
-        match file.read_at(&mut buffer[have..], offset + have as u64) {
-            Ok(0) => break,
-            Ok(n) => have += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(ReadError { path: path.into(), cause: Cause::Io(e) }),
-        }
-    }
-    buffer.truncate(have);
+pub(super) fn refused(path: &Path, why: Why) -> ReadError {
+    ReadError { path: path.into(), cause: Cause::File(why) }
+}
+
+fn at(file: &Regular, path: &Path, offset: u64, bytes: u64) -> Result<Vec<u8>, ReadError> {
+    let most = bytes.min(file.meta().len().saturating_sub(offset)).min(file.cap());
+    let mut buffer = vec![0; usize::try_from(most).unwrap_or(0)];
+    let count = file.at(offset, &mut buffer).map_err(|why| refused(path, why))?;
+    buffer.truncate(count);
     Ok(buffer)
 }

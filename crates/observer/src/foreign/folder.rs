@@ -1,0 +1,50 @@
+//! The names in a directory of somebody's, as many as are worth looking at.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{CWD, Dir, Mode, OFlags};
+
+use super::open;
+use super::regular::Why;
+use super::{Deadline, resolve};
+
+/// Names looked at in one directory: its owner may have made millions, which cost nothing to make.
+pub const MOST_NAMES: usize = 1 << 17;
+
+pub struct Folder {
+    file: File,
+    pub uid: u32,
+    /// Device and inode: by what it is known again under another name.
+    pub identity: (u64, u64),
+    deadline: Deadline,
+}
+
+impl Folder {
+    /// A path as the observer names it, resolved like that of a file (`open`).
+    pub fn open(path: &Path, deadline: Deadline) -> Result<Folder, Why> {
+        let found = match open::inside_of(path) {
+            Some((root, inside)) => resolve::below(&open::directory(&root)?, &inside, true)?,
+            None => rustix::fs::openat(CWD, path, resolve::FOUND, Mode::empty())?,
+        };
+        let found = File::from(found);
+        let meta = found.metadata()?;
+        if !meta.is_dir() {
+            return Err(Why::NotAFile);
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = File::from(open::again(&found, flags)?);
+        Ok(Folder { file, uid: meta.uid(), identity: (meta.dev(), meta.ino()), deadline })
+    }
+
+    /// Up to `MOST_NAMES`, in no order, and until the deadline.
+    pub fn names(&self) -> Vec<OsString> {
+        let Ok(entries) = Dir::read_from(&self.file) else { return Vec::new() };
+        let entries = entries.map_while(Result::ok).take(MOST_NAMES).take_while(|_| !self.deadline.has_passed());
+        let names = entries.map(|entry| OsString::from_vec(entry.file_name().to_bytes().to_vec()));
+        names.filter(|name| name != "." && name != "..").collect()
+    }
+}

@@ -1,0 +1,64 @@
+//! The one word of a segment that is the observer's to write: which sites the tracker is to keep.
+//!
+//! A name or a mapping leads wherever the target wants, and root may write everything. So what is written is the inode
+//! that was checked, through the descriptor that it was checked with, and only if it is a file of the target's own. A
+//! segment that is another user's (its process gave up root since it started) is written through the target's memory,
+//! where the kernel lets nothing be changed that the target itself couldn't change: a shared mapping that isn't writable
+//! there refuses the write, a private one keeps it to itself.
+
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+
+use plimsoll_segment::{HEADER_BYTES, SUFFIX, State};
+
+use super::find::{namespace_pid, users};
+use super::parse::{self, Head};
+use super::read::{Cause, ReadError, head_of, refused};
+use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Why};
+use crate::snapshot::Vma;
+use crate::source::proc::{self, Target};
+
+const CONTROL: u64 = offset_of!(plimsoll_segment::Header, control) as u64;
+
+/// Asks the tracker in process `pid`, whose segment `path` is, for other sites.
+pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64) -> Result<(), ReadError> {
+    let word = plimsoll_segment::control(mode, mean).to_ne_bytes();
+    let not_its_own = |why: String| ReadError { path: path.into(), cause: Cause::NotItsOwn(why) };
+    // The kernel's own links to what a process has mapped lead where they say; no other is followed.
+    let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
+    let ask = Ask { links: is_mapping, ..Ask::of(Kind::Segment) };
+    let file = foreign::open(path, ask, Deadline::after(LOOK)).map_err(|why| refused(path, why))?;
+    let head = head_of(&file, path)?;
+    if !is_of(&head, pid) {
+        return Err(not_its_own(format!("it isn't the segment of process {pid}")));
+    }
+    let meta = file.meta();
+    if meta.nlink() > 1 {
+        return Err(not_its_own("it has several names".into()));
+    }
+    if users(pid).contains(&meta.uid()) {
+        let file = file.writable().map_err(|why| refused(path, why))?;
+        return file.write_all_at(&word, CONTROL).map_err(|error| refused(path, Why::Io(error)));
+    }
+    through_memory(pid, meta.ino(), &word).map_err(|error| refused(path, Why::Io(error)))
+}
+
+fn is_of(head: &Head, pid: u32) -> bool {
+    head.pid == namespace_pid(pid).unwrap_or(pid) && head.state == State::Running as u32
+}
+
+fn through_memory(pid: u32, inode: u64, word: &[u8]) -> io::Result<()> {
+    let target = Target::open(pid).map_err(|_| io::ErrorKind::NotFound)?;
+    let is_whole = |vma: &&Vma| vma.shared && vma.writable && vma.offset == 0 && vma.name.ends_with(SUFFIX);
+    let vmas = proc::parse_maps(&target.read("maps")?, &[]).vmas;
+    let mapping = vmas.iter().filter(is_whole).find(|vma| vma.inode == inode).ok_or(io::ErrorKind::PermissionDenied)?;
+    let memory = target.memory_for_writing()?;
+    let mut header = vec![0; HEADER_BYTES];
+    memory.read_exact_at(&mut header, mapping.range.start.0)?;
+    match parse::head(&header) {
+        Ok(head) if is_of(&head, pid) => memory.write_all_at(word, mapping.range.start.0 + CONTROL),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}

@@ -4,5 +4,10 @@
 #[allow(dead_code)]
 mod stage;
 
+mod blocked;
+mod caches;
+mod commands;
 mod kit;
+mod misdirected;
+mod oversized;
 mod writing;

@@ -11,7 +11,7 @@
 //! root is nobody; and no name that this user chose makes us write or connect to what only root may. /tmp comes first,
 //! since the target's directory may be anywhere; the VM looks in both. The file goes with the child, also when we are killed.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;

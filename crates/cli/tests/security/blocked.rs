@@ -1,0 +1,104 @@
+//! Files that never answer: FIFOs where plimsoll looks for something else.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::commands::{LIMIT, MALLORY, Running, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
+
+/// What plimsoll reads the file of a mapping for is decided by its name.
+const NAMES: [&str; 4] = ["libc.so.6", "libjvm.so", "hsperfdata_mallory/1", "program"];
+
+#[test]
+fn a_fifo_in_place_of_a_mapped_file_hangs_nobody() {
+    if is_skipped("a_fifo_in_place_of_a_mapped_file_hangs_nobody") {
+        return;
+    }
+    let scratch = Scratch::new("fifo");
+    let attack = scratch.compiled("mapped", "mapped", &[]);
+    for name in NAMES {
+        let folder = scratch.of_mallory("files");
+        let path = folder.join(name);
+        let parent = path.parent().expect("a folder");
+        fs::create_dir_all(parent).expect("folder");
+        chown(parent, Some(MALLORY), Some(MALLORY)).expect("chown");
+        fs::copy(libc_file(), &path).expect("copy");
+        let (target, _) = Running::start(as_mallory(&attack).arg(&path));
+        let pid = target.pid().to_string();
+        let explained = ended(plimsoll(&scratch).args(["explain", &pid]), LIMIT);
+        assert_eq!(explained.code(), Some(0), "{name}: {}", explained.text);
+        let recording = scratch.join("recording.jfr");
+        let record = ["record", &pid, "--duration", "1s", "-o"];
+        let recorded = ended(plimsoll(&scratch).args(record).arg(&recording), LIMIT);
+        assert_eq!(recorded.code(), Some(0), "{name}: {}", recorded.text);
+        drop(target);
+        fs::remove_dir_all(&folder).expect("removed");
+    }
+}
+
+/// The thread that records stands still, as it does inside a read that doesn't return.
+#[test]
+fn a_recording_that_is_held_ends_at_sigterm() {
+    let scratch = Scratch::new("held");
+    let holder = scratch.compiled("hold", "hold", &[]);
+    let sleeper = Running(Command::new("sleep").arg("600").spawn().expect("sleep"));
+    let recording = scratch.join("recording.jfr");
+    let mut command = plimsoll(&scratch);
+    command.args(["record", &sleeper.pid().to_string(), "-o"]).arg(&recording);
+    let mut recorder = Running(command.spawn().expect("plimsoll"));
+    let limit = Instant::now() + LIMIT;
+    while fs::metadata(&recording).map_or(0, |meta| meta.len()) == 0 {
+        assert!(Instant::now() < limit, "no recording");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (holder, line) = Running::start(Command::new(holder).arg(recorder.pid().to_string()));
+    if line != "held" {
+        eprintln!("skipped: a_recording_that_is_held_ends_at_sigterm: nobody may trace here");
+        return;
+    }
+    let pid = rustix::process::Pid::from_raw(recorder.pid() as i32).expect("a number");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("kill");
+    let limit = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = recorder.0.try_wait().expect("wait") {
+            break status;
+        }
+        assert!(Instant::now() < limit, "record ignores SIGTERM");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(status.signal(), Some(libc::SIGTERM), "{status:?}");
+    drop(holder);
+}
+
+/// Files that the user names: one sentence instead of a wait, and pipes of the shell's work.
+#[test]
+fn a_fifo_on_the_command_line_is_refused() {
+    let scratch = Scratch::new("named");
+    let path = scratch.join("fifo");
+    fifo(&path);
+    let fifo = path.to_str().expect("UTF-8");
+    let own = std::process::id().to_string();
+    let verbs: [&[&str]; 6] = [
+        &["explain", &own, "--baseline", fifo],
+        &["report", fifo],
+        &["report", fifo, "--rules", fifo],
+        &["run", "--rules", fifo, "--", "true"],
+        &["diff", fifo, fifo],
+        &["report", "/dev/zero"],
+    ];
+    for words in verbs {
+        let refused = ended(plimsoll(&scratch).args(words), LIMIT);
+        assert_eq!(refused.code(), Some(2), "{words:?}: {}", refused.text);
+        assert!(refused.text.contains("regular file"), "{words:?}: {}", refused.text);
+        assert_eq!(refused.text.lines().count(), 1, "{words:?}: {}", refused.text);
+    }
+    let sleeper = Running(Command::new("sleep").arg("600").spawn().expect("sleep"));
+    let pid = sleeper.pid().to_string();
+    let script = format!("set -o pipefail; \"$0\" explain {pid} --baseline <(\"$0\" explain {pid} --format json)");
+    let mut shell = Command::new("bash");
+    shell.env("XDG_CACHE_HOME", scratch.join("cache")).args(["-c", &script, crate::commands::PLIMSOLL]);
+    let piped = ended(&mut shell, LIMIT);
+    assert_eq!(piped.code(), Some(0), "{}", piped.text);
+}

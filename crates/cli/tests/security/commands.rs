@@ -1,0 +1,203 @@
+//! A second user, folders, attackers compiled from C, and commands that must end.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+
+/// The attacker: a user id that no account has, so that nothing must be added to the system and taken away again.
+pub const MALLORY: u32 = 61_573;
+
+/// No command here takes as long unless it hangs, on a machine that is busy with other tests.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+static SKIPPED: AtomicU32 = AtomicU32::new(0);
+
+/// True: the test can't be run here, which has been printed, with the number of tests that were skipped so far.
+pub fn is_skipped(test: &str) -> bool {
+    if rustix::process::geteuid().is_root() {
+        return false;
+    }
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("skipped: {test}: only root can run it, since a second user is needed ({count} skipped)");
+    true
+}
+
+/// A folder that everybody can reach, gone with the value.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("plimsoll-security-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("scratch folder");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("mode");
+        Scratch(path)
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A folder below it that is the attacker's.
+    pub fn of_mallory(&self, name: &str) -> PathBuf {
+        let path = self.join(name);
+        fs::create_dir_all(&path).expect("folder");
+        chown(&path, Some(MALLORY), Some(MALLORY)).expect("chown");
+        path
+    }
+
+    /// Compiles `attacks/NAME.c` into `to`.
+    pub fn compiled(&self, name: &str, to: &str, flags: &[&str]) -> PathBuf {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/security/attacks").join(format!("{name}.c"));
+        let to = self.join(to);
+        let status = Command::new("cc").args(["-O1", "-o"]).arg(&to).arg(source).args(flags).status();
+        assert!(status.expect("cc").success(), "{name}.c");
+        to
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that is gone with the value.
+pub struct Running(pub Child);
+
+impl Running {
+    /// Starts it and waits for its first line.
+    pub fn start(command: &mut Command) -> (Running, String) {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let line = first_line(child.stdout.take().expect("piped"));
+        (Running(child), line)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+fn first_line(stdout: ChildStdout) -> String {
+    use io::BufRead;
+    let mut line = String::new();
+    io::BufReader::new(stdout).read_line(&mut line).expect("a line");
+    line.trim().to_string()
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program run as the attacker.
+pub fn as_mallory(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.uid(MALLORY).gid(MALLORY).env("HOME", "/nonexistent");
+    command
+}
+
+pub struct Ended {
+    pub status: ExitStatus,
+    pub text: String,
+    /// Most memory that was resident, bytes.
+    pub peak: u64,
+}
+
+impl Ended {
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+}
+
+/// plimsoll with a private cache in `scratch`.
+pub fn plimsoll(scratch: &Scratch) -> Command {
+    let mut command = Command::new(PLIMSOLL);
+    command.env("XDG_CACHE_HOME", scratch.join("cache")).env_remove("PLIMSOLL_DIR");
+    command
+}
+
+/// Runs a command to its end. One that doesn't end within the limit is killed, and fails the test.
+#[expect(clippy::zombie_processes, reason = "wait4 takes it in, with what it used")]
+pub fn ended(command: &mut Command, limit: Duration) -> Ended {
+    let output = tempfile();
+    let out = output.try_clone().expect("clone");
+    let err = output.try_clone().expect("clone");
+    let began = Instant::now();
+    let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("it starts");
+    let pid = child.id() as libc::pid_t;
+    loop {
+        let (mut status, mut usage) = (0, no_usage());
+        // SAFETY: both are valid for writing; the child is ours, and nobody else waits for it.
+        let got = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) };
+        let took = began.elapsed();
+        if got == pid {
+            let text = read_back(&output);
+            let peak = usage.ru_maxrss as u64 * 1024;
+            return Ended { status: ExitStatus::from_raw(status), text, peak };
+        }
+        if took > limit {
+            // SAFETY: the child was not waited for, so its number is still its own.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, &mut status, 0);
+            }
+            panic!("{command:?} hangs: it was killed after {limit:?}; it said: {}", read_back(&output));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn no_usage() -> libc::rusage {
+    // SAFETY: plain numbers, for which all zeroes is a value.
+    unsafe { std::mem::zeroed() }
+}
+
+/// A file without a name: a pipe would fill up.
+fn tempfile() -> fs::File {
+    let name = c"output";
+    rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("memfd").into()
+}
+
+fn read_back(file: &fs::File) -> String {
+    use std::os::unix::fs::FileExt;
+    let length = file.metadata().map_or(0, |meta| meta.len()) as usize;
+    let mut bytes = vec![0; length];
+    file.read_exact_at(&mut bytes, 0).expect("memory");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+pub fn fifo(path: &Path) {
+    let made = rustix::fs::mknodat(
+        rustix::fs::CWD,
+        path,
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o666),
+        0,
+    );
+    made.expect("mkfifo");
+}
+
+/// The C library that this program runs with: an object that every machine has.
+pub fn libc_file() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+    let name = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
+    name.map(PathBuf::from).find(|path| path.ends_with("libc.so.6")).expect("a C library")
+}
+
+/// The one segment in a folder.
+pub fn only_segment(folder: &Path) -> PathBuf {
+    let entries = fs::read_dir(folder).expect("segments").map(|entry| entry.expect("entry").path());
+    let mut segments = entries.filter(|path| path.extension().is_some_and(|extension| extension == "seg"));
+    let found = segments.next().expect("a segment");
+    assert_eq!(segments.next(), None);
+    found
+}

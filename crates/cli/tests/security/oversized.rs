@@ -1,0 +1,57 @@
+//! Files that claim to be huge: what they cost depends on what is in them.
+
+use std::fs;
+use std::process::Command;
+
+use crate::commands::{LIMIT, Scratch, ended, only_segment, plimsoll};
+
+const PEAK: u64 = 256 << 20;
+
+/// A program with a library beside it; answers the program.
+fn program(scratch: &Scratch, flags: &[&str]) -> std::path::PathBuf {
+    let mut all = vec!["-shared", "-fPIC", "-DNAME=named"];
+    all.extend(flags);
+    scratch.compiled("library", "liboversized.so", &all);
+    let folder = scratch.0.to_str().expect("UTF-8");
+    let path = format!("-Wl,-rpath,{folder}");
+    scratch.compiled("caller", "caller", &["-L", folder, "-loversized", &path])
+}
+
+fn extend(scratch: &Scratch, name: &str, length: u64) {
+    let file = fs::OpenOptions::new().write(true).open(scratch.join(name)).expect("file");
+    file.set_len(length).expect("sparse");
+}
+
+#[test]
+fn a_sparse_library_costs_what_is_in_it() {
+    let scratch = Scratch::new("sparse");
+    let program = program(&scratch, &["-Wl,--build-id=0x5ab5e0000000000000000000000000000000b1d5"]);
+    extend(&scratch, "liboversized.so", 3 << 30);
+    let segments = scratch.join("segments");
+    let run = ended(plimsoll(&scratch).args(["run", "--dir"]).arg(&segments).arg("--").arg(program), LIMIT);
+    assert_eq!(run.code(), Some(0), "{}", run.text);
+    assert!(run.peak < PEAK, "{} MiB", run.peak >> 20);
+    let segment = only_segment(&segments);
+    let report = ended(plimsoll(&scratch).arg("report").arg(segment).args(["--by", "site"]), LIMIT);
+    assert_eq!(report.code(), Some(0), "{}", report.text);
+    assert!(report.peak < PEAK && report.text.contains("named"), "{} MiB\n{}", report.peak >> 20, report.text);
+}
+
+/// A debug file is known by the checksum of all of its bytes where there is no build id.
+#[test]
+fn a_debug_file_of_a_terabyte_is_not_read() {
+    let scratch = Scratch::new("debuglink");
+    let program = program(&scratch, &["-Wl,--build-id=none"]);
+    fs::write(scratch.join("names.debug"), "nothing yet").expect("file");
+    let link = format!("--add-gnu-debuglink={}", scratch.join("names.debug").display());
+    let linked = Command::new("objcopy").arg(link).arg(scratch.join("liboversized.so")).status();
+    assert!(linked.expect("objcopy").success());
+    extend(&scratch, "names.debug", 1 << 40);
+    let segments = scratch.join("segments");
+    let run = ended(plimsoll(&scratch).args(["run", "--dir"]).arg(&segments).arg("--").arg(program), LIMIT);
+    assert_eq!(run.code(), Some(0), "{}", run.text);
+    let segment = only_segment(&segments);
+    let report = ended(plimsoll(&scratch).arg("report").arg(segment).args(["--by", "site"]), LIMIT);
+    assert_eq!(report.code(), Some(0), "{}", report.text);
+    assert!(report.peak < PEAK && report.text.contains("named"), "{} MiB\n{}", report.peak >> 20, report.text);
+}

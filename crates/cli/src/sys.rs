@@ -200,8 +200,8 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
     if unsafe { libc::pipe2(failure.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the sets are valid for writing; fork happens in a process with one thread (we never start another), and the
-    // child only calls async-signal-safe functions before execve or _exit; descriptors are ours.
+    // SAFETY: the sets are valid for writing. The child only calls async-signal-safe functions before execve or _exit, so
+    // other threads of ours may hold any lock at the fork. The descriptors are ours.
     unsafe {
         let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);

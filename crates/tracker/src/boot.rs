@@ -193,10 +193,10 @@ pub fn export(i: usize) -> usize {
 }
 
 /// Has the end of this thread noticed.
-pub fn watch_end(t: &ThreadState) {
+pub fn watch_end(t: *const ThreadState) {
     let key = KEY.load(Relaxed);
     if key != u32::MAX {
-        libc::set_specific(key, t as *const ThreadState as usize);
+        libc::set_specific(key, t as usize);
     }
 }
 

@@ -49,7 +49,7 @@ fn enter_without(segment: Segment) -> Entered {
             tls_set_half::<DEPTH>(1);
             let t = thread::attach(segment, stacks::unseen());
             if let Some(t) = &t {
-                boot::watch_end(t);
+                boot::watch_end(&raw const **t);
             }
             tls_set_half::<DEPTH>(0);
             match t {
@@ -79,7 +79,8 @@ impl Inside {
     /// The state.
     #[inline(always)]
     pub fn state(&mut self) -> &mut ThreadState {
-        // SAFETY: while `current` is 0 nobody else of this thread takes it, and no other thread may.
+        // SAFETY: an `Inside` is made by whoever takes a `current` other than 0 and sets it to 0, so a handler on top finds
+        // none to take; other threads touch what lies in front of the state only (`thread::Shared`).
         unsafe { &mut *self.state }
     }
 }

@@ -15,7 +15,7 @@ use plimsoll_segment::{Counter, Section};
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 struct Static<T>(UnsafeCell<T>);
-// SAFETY: PATH is written at boot, when there is one thread; WORK only by the holder of BUSY.
+// SAFETY: PATH is written once, at boot, before the handler that reads it is installed; WORK is its holder's of BUSY.
 unsafe impl<T> Sync for Static<T> {}
 
 static PATH: Static<Path<512>> = Static(UnsafeCell::new(Path::new()));
@@ -39,7 +39,7 @@ static WORK: Static<Work> = Static(UnsafeCell::new(Work {
 /// Installs the handler. An unknown signal name installs nothing.
 pub fn init(signal: &CStr, path: Option<&CStr>) {
     let Some(number) = parse_signal(signal.to_bytes()) else { return };
-    // SAFETY: one thread, at boot.
+    // SAFETY: boot runs once, in one thread, and the handler is installed below.
     let to = unsafe { &mut *PATH.0.get() };
     match path {
         Some(p) => {

@@ -16,7 +16,7 @@
 use super::blocks::{self, Key};
 use super::rows::{self, Amount};
 use super::segment::Segment;
-use super::thread::{ThreadState, pending_words};
+use super::thread::{self, ThreadState};
 use super::{callers, categories, samples};
 use crate::hook::malloc::{set_key, take_key};
 use crate::stack::module;
@@ -114,18 +114,18 @@ unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u16> 
 
 /// Notes a block of this thread whose header the VM is about to write.
 pub fn note(t: &ThreadState, p: *mut u8) {
-    t.pending.store(p as usize, Release);
+    t.shared().pending.store(p as usize, Release);
 }
 
 /// At the entry of a hook: the thread's last block has its header now.
 pub fn settle(segment: Segment, t: &mut ThreadState) {
-    let p = t.pending.load(Relaxed);
-    if p == 0 || t.pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
+    let p = t.shared().pending.load(Relaxed);
+    if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
         return;
     }
     // SAFETY: claimed: whoever frees the block waits for this thread.
     unsafe { rebook(segment, t, p as *mut u8) };
-    t.pending.store(0, Release);
+    t.shared().pending.store(0, Release);
 }
 
 unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
@@ -164,7 +164,7 @@ unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
 /// Before a block is freed or moved: no thread may look at it any more.
 pub fn forget(segment: Segment, p: *mut u8) {
     let claimed = p as usize | 1;
-    for word in pending_words(segment) {
+    for word in thread::states(segment).map(|shared| &shared.pending) {
         let word: &AtomicUsize = word;
         if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
             return;

@@ -127,13 +127,18 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
         }
         return find(segment, t, caller);
     }
-    let row = match core::mem::take(&mut t.spare_row) {
+    // Load and store: other threads leave it alone, and a handler in between can't come here with this state.
+    let spare = &t.shared().spare_row;
+    let row = match spare.load(Relaxed) {
         0 => {
             let row = segment.append_some(Section::Rows, 2)?;
-            t.spare_row = row + 1;
+            spare.store(row + 1, Relaxed);
             row
         }
-        spare => spare,
+        row => {
+            spare.store(0, Relaxed);
+            row
+        }
     };
     let r = segment.row(row);
     r.room.store(t.room_span / 2, Relaxed);

@@ -100,6 +100,8 @@ impl Segment {
 
     fn record<T>(self, section: Section, i: usize) -> &'static T {
         debug_assert!(i < section.capacity() && size_of::<T>() == section.entry_bytes());
+        // An index out of range, from a block's damaged key say, names the first record: wrong, but ours.
+        let i = if i < section.capacity() { i } else { 0 };
         // SAFETY: sections lie inside the mapping by construction (layout asserts), i is below the capacity, and the
         // records consist of atomics only, so shared references to memory that others write are sound.
         unsafe { &*((self.0 + section.offset() + i * section.entry_bytes()) as *const T) }
@@ -108,14 +110,15 @@ impl Segment {
     /// The header.
     #[inline(always)]
     pub fn header(self) -> &'static Header {
-        // SAFETY: as in `record`.
+        // SAFETY: the mapping begins with the header, which consists of atomics only.
         unsafe { &*(self.0 as *const Header) }
     }
 
     /// A row.
     #[inline(always)]
     pub fn row(self, i: u32) -> &'static Row {
-        // SAFETY: as in `record`; row indexes come from `append`, which bounds them.
+        let i = if (i as usize) < Section::Rows.capacity() { i } else { 0 };
+        // SAFETY: as in `record`.
         unsafe { &*((self.0 + Section::Rows.offset() + i as usize * Row::BYTES) as *const Row) }
     }
 

@@ -2,7 +2,7 @@
 //! goes on to the next thread that adopts the slot.
 //!
 //! ```text
-//! ThreadState 320 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
+//! Shared, ThreadState 320 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
 //!                   │ in mode exact: room for a walk, 240 KiB; tails of the memo, up to 1 KiB an entry and 64 KiB
 //!                   │ at least, for stacks of mapping calls and samples in mode sampled too; both touched where used
 //! ```
@@ -22,23 +22,37 @@ use plimsoll_segment::{Counter, Section};
 /// Depth of the program's category stack.
 pub const CATEGORY_DEPTH: usize = 14;
 
-/// See the module comment. Only its own thread touches it.
-#[repr(C, align(64))]
-pub struct ThreadState {
+/// What others read or write too: other threads, and signal handlers on top of the owner's hook. Atomics only. It lies
+/// directly in front of the [`ThreadState`], outside of what the owner's `&mut ThreadState` covers.
+#[repr(C)]
+pub struct Shared {
     /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
     pub trailer_below: AtomicUsize,
-    /// Bytes to the next sample; below 0: this block is one.
-    pub countdown: i64,
-    /// High end of the stack, exclusive.
-    pub stack_high: usize,
-    /// `stack_high` − low end.
-    pub stack_bytes: usize,
     /// The memo in force: this thread's own, or the empty one after the code map has changed.
     pub memo: AtomicPtr<Memo>,
+    /// High end of the stack, exclusive.
+    pub stack_high: AtomicUsize,
+    /// `stack_high` − low end.
+    pub stack_bytes: AtomicUsize,
+    /// Block whose VM header may be read at the next entry (native images): address.
+    pub pending: AtomicUsize,
+    /// Row that this slot's next caller gets; 0 none.
+    pub spare_row: AtomicU32,
+    _unused: u32,
+}
+
+/// How far in front of a state its shared part begins.
+pub const SHARED_BYTES: usize = size_of::<Shared>();
+
+/// See the module comment. Only its own thread touches it, through [`crate::guard::Inside`] or with `current` taken.
+#[repr(C)]
+pub struct ThreadState {
+    /// Bytes to the next sample; below 0: this block is one.
+    pub countdown: i64,
+    /// Entries of the memo − 1, times 64.
+    pub memo_mask_64: usize,
     /// Entries of the memo − 1.
     pub memo_mask: usize,
-    /// The same, times 64.
-    pub memo_mask_64: usize,
     /// The thread's own memo.
     pub own_memo: *mut Memo,
     /// Caller → row.
@@ -47,8 +61,6 @@ pub struct ThreadState {
     pub index_mask: u32,
     /// Entries in use in the index.
     pub index_used: u32,
-    /// Row that this slot's next caller gets; 0 none.
-    pub spare_row: u32,
     /// Category the program pushed last + 1, shifted by 48; 0 none.
     pub category_tag: u64,
     /// Slot in the segment + 1, as rows have it.
@@ -87,11 +99,32 @@ pub struct ThreadState {
     tails_touched: usize,
     /// Blocks that had been allocated by this thread when its memo was last found too small.
     blocks_then: u64,
-    /// Block whose VM header may be read at the next entry (native images): address.
-    pub pending: AtomicUsize,
 }
 
-const _: () = assert!(size_of::<ThreadState>() == 320);
+/// How the two lie in memory.
+#[repr(C, align(64))]
+struct Block {
+    shared: Shared,
+    state: ThreadState,
+}
+
+const _: () = assert!(size_of::<Block>() == 320 && core::mem::offset_of!(Block, state) == SHARED_BYTES);
+// What malloc's short way reads (`sys/x86_64_pair.rs`) is on the block's first two cache lines.
+const _: () = assert!(
+    core::mem::offset_of!(Shared, memo) < 64
+        && SHARED_BYTES + core::mem::offset_of!(ThreadState, memo_mask_64) < 64
+        && SHARED_BYTES + core::mem::offset_of!(ThreadState, category_tag) < 128
+);
+
+/// The shared part of the state at an address of [`Directory`], [`cpu::OWN`] or [`cpu::CURRENT`].
+///
+/// # Safety
+/// There is a state.
+#[inline(always)]
+pub unsafe fn shared_of(state: usize) -> &'static Shared {
+    // SAFETY: `new_state` makes both in one block, which is never freed; all fields are atomic, and no `&mut` covers them.
+    unsafe { &*((state - SHARED_BYTES) as *const Shared) }
+}
 
 const FIRST_MEMO: usize = 16;
 const LAST_MEMO: usize = 4096;
@@ -155,10 +188,10 @@ pub fn forget_stacks(segment: Segment) {
     GENERATION.fetch_add(1, AcqRel);
     let Some(directory) = directory() else { return };
     for d in &directory[1..segment.used(Section::Threads).max(1)] {
-        let t = d.state.load(Acquire) as *mut ThreadState;
-        if !t.is_null() {
-            // SAFETY: states are never freed; the field is atomic.
-            unsafe { (*t).memo.store(empty(), Release) };
+        let t = d.state.load(Acquire);
+        if t != 0 {
+            // SAFETY: the directory names states only.
+            unsafe { shared_of(t) }.memo.store(empty(), Release);
         }
     }
 }
@@ -234,11 +267,12 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         d.state.store(t as usize, Release);
         t
     };
-    // SAFETY: the slot was claimed by this thread alone.
+    // SAFETY: the slot was claimed by this thread alone, and its last owner's `&mut` ended with its thread.
     let t = unsafe { &mut *t };
     // In a native image every call takes the slow path, where headers are read.
-    t.trailer_below.store(if super::image::is_image() { 0 } else { super::blocks::trailer_below() }, Relaxed);
-    t.pending.store(0, Relaxed);
+    let shared = t.shared();
+    shared.trailer_below.store(if super::image::is_image() { 0 } else { super::blocks::trailer_below() }, Relaxed);
+    shared.pending.store(0, Relaxed);
     t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
     t.draw(segment);
     t.lives = t.lives.wrapping_add(1);
@@ -246,11 +280,11 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.pushed = 0;
     t.end_rounds = 3;
     // Another stack: nothing remembered of the last thread's holds.
-    t.memo.store(empty(), Relaxed);
+    shared.memo.store(empty(), Relaxed);
     t.set_room_span(segment, super::peaks::room_span(segment));
     let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
-    t.stack_high = stack.high;
-    t.stack_bytes = stack.high - stack.low;
+    shared.stack_high.store(stack.high, Relaxed);
+    shared.stack_bytes.store(stack.high - stack.low, Relaxed);
     let r = segment.thread(slot);
     r.stack_low.store(stack.low as u64, Relaxed);
     r.stack_high.store(stack.high as u64, Relaxed);
@@ -269,28 +303,28 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
 }
 
 fn new_state(segment: Segment) -> Option<(*mut ThreadState, *mut Memo, *mut IndexEntry)> {
-    let t = private(size_of::<ThreadState>(), segment)?;
+    let t = private(size_of::<Block>(), segment)?;
     let memo = private(FIRST_MEMO * size_of::<Memo>(), segment)?;
     let index = private(FIRST_INDEX * size_of::<IndexEntry>(), segment)?;
-    Some((t as *mut ThreadState, memo as *mut Memo, index as *mut IndexEntry))
+    let t = (t as usize + SHARED_BYTES) as *mut ThreadState;
+    Some((t, memo as *mut Memo, index as *mut IndexEntry))
 }
 
 fn own_bytes(t: &ThreadState) -> u64 {
-    (size_of::<ThreadState>()
-        + (t.memo_mask + 1) * size_of::<Memo>()
-        + (t.index_mask as usize + 1) * size_of::<IndexEntry>()) as u64
+    (size_of::<Block>() + (t.memo_mask + 1) * size_of::<Memo>() + (t.index_mask as usize + 1) * size_of::<IndexEntry>())
+        as u64
 }
 
-/// Books the end of a thread; its slot and rows wait for the next.
-pub fn detach(segment: Segment, t: &ThreadState) {
-    let r = segment.thread(t.slot);
+/// Books the end of this thread; its slot and rows wait for the next. No reference to the state may be used after it.
+pub fn detach(segment: Segment, slot: u32) {
+    let r = segment.thread(slot);
     r.end_ns.store(crate::boot::now_ns(), Relaxed);
     r.state.store(2, Release);
     cpu::tls_set::<{ cpu::CURRENT }>(0);
     cpu::tls_set::<{ cpu::SLOT_MARK }>(0);
     cpu::tls_set::<{ cpu::OWN }>(cpu::GONE);
     if let Some(directory) = directory() {
-        give_back(directory, t.slot);
+        give_back(directory, slot);
     }
 }
 
@@ -315,14 +349,15 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
         let t = directory[i as usize].state.load(Relaxed) as *mut ThreadState;
         if !t.is_null() {
             // The parent may have begun that row before it was copied.
-            // SAFETY: states are never freed; the child has one thread, this one.
-            unsafe { (*t).spare_row = 0 };
+            // SAFETY: the directory names states only.
+            unsafe { shared_of(t as usize) }.spare_row.store(0, Relaxed);
         }
         if i == keep {
             r.tid.store(os::gettid(), Relaxed);
-            if !t.is_null() {
+            if !t.is_null() && cpu::tls_get::<{ cpu::CURRENT }>() != 0 {
                 // Parent and child go on with unlike sequences; the distance under way has no memory and may stay.
-                // SAFETY: this thread's own state: it is the one that forked.
+                // SAFETY: this thread's own state, which no frame below has taken: a fork in a signal handler on top of a
+                // hook keeps the parent's sequence.
                 unsafe { (*t).random = Random::new((*t).random.0 ^ (os::getpid() as u64) << 32) };
             }
         } else {
@@ -357,8 +392,8 @@ pub unsafe fn reset_books(segment: Segment) {
         if t.is_null() {
             continue;
         }
-        // SAFETY: states are never freed; the caller's contract: their owners don't use them now. Rows of an index are in
-        // use, and the index has as many entries as its mask says.
+        // SAFETY: states are never freed, and by the caller's contract no owner has a reference to its state now. Rows of an
+        // index are in use, and the index has as many entries as its mask says.
         unsafe {
             // The bound stays what it was: the thread itself knows it too.
             let span = (*t).room_span;
@@ -373,22 +408,13 @@ pub unsafe fn reset_books(segment: Segment) {
     }
 }
 
-fn states(segment: Segment) -> impl Iterator<Item = &'static ThreadState> {
+/// What all slots' states share.
+pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
     let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
     slots.iter().filter_map(|d| {
-        let t = d.state.load(Acquire) as *const ThreadState;
-        // SAFETY: states are never freed; of another thread's only atomics are touched.
-        (!t.is_null()).then(|| unsafe { &*t })
-    })
-}
-
-/// The pending words of all slots.
-pub fn pending_words(segment: Segment) -> impl Iterator<Item = &'static AtomicUsize> {
-    let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
-    slots.iter().filter_map(|d| {
-        let t = d.state.load(Acquire) as *const ThreadState;
-        // SAFETY: states are never freed; the field is atomic.
-        (!t.is_null()).then(|| unsafe { &(*t).pending })
+        let t = d.state.load(Acquire);
+        // SAFETY: the directory names states only.
+        (t != 0).then(|| unsafe { shared_of(t) })
     })
 }
 
@@ -398,10 +424,9 @@ pub fn is_on_own_stack(address: usize) -> bool {
     if own <= cpu::GONE {
         return false;
     }
-    let t = own as *const ThreadState;
-    // SAFETY: other than 0 and GONE the word is this thread's state; no reference to it is made.
-    let (high, bytes) = unsafe { ((&raw const (*t).stack_high).read(), (&raw const (*t).stack_bytes).read()) };
-    high.wrapping_sub(address) <= bytes
+    // SAFETY: other than 0 and GONE the word is this thread's state.
+    let shared = unsafe { shared_of(own) };
+    shared.stack_high.load(Relaxed).wrapping_sub(address) <= shared.stack_bytes.load(Relaxed)
 }
 
 /// A stack as far as it is known.
@@ -418,6 +443,29 @@ pub struct Stack {
 }
 
 impl ThreadState {
+    /// What others may touch meanwhile.
+    #[inline(always)]
+    pub fn shared(&self) -> &'static Shared {
+        // SAFETY: every ThreadState is one of `new_state`'s. Its block's address was exposed there: the reference isn't
+        // derived from `self`'s.
+        unsafe { shared_of(self as *const Self as usize) }
+    }
+
+    /// The stack's ends, low and high, exclusive; both 0 if they aren't known.
+    #[inline(always)]
+    pub fn stack(&self) -> (usize, usize) {
+        let shared = self.shared();
+        let high = shared.stack_high.load(Relaxed);
+        (high - shared.stack_bytes.load(Relaxed), high)
+    }
+
+    /// Whether an address lies on the stack, or is its high end.
+    #[inline(always)]
+    pub fn is_on_stack(&self, address: usize) -> bool {
+        let shared = self.shared();
+        shared.stack_high.load(Relaxed).wrapping_sub(address) <= shared.stack_bytes.load(Relaxed)
+    }
+
     /// Category the program pushed last + 1; 0 none.
     pub fn category(&self) -> u32 {
         (self.category_tag >> 48) as u32
@@ -545,7 +593,7 @@ impl ThreadState {
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
             let (smaller, bytes) = (self.own_memo, (self.memo_mask + 1) * size_of::<Memo>());
             self.own_memo = p as *mut Memo;
-            self.memo.store(self.usual_memo().0, Relaxed);
+            self.shared().memo.store(self.usual_memo().0, Relaxed);
             // The larger table first: a fork in between leaves the child a mask that fits both.
             compiler_fence(SeqCst);
             self.memo_mask = entries - 1;

@@ -10,11 +10,11 @@
 //! A child that nothing was prepared for (no space, a raw clone) finds no segment: see `account::segment`.
 
 use crate::account::segment::Segment;
-use crate::account::thread::{self, ThreadState};
+use crate::account::thread;
 use crate::account::{blocks, categories, own, peaks, samples};
 use crate::boot;
 use crate::options::Path;
-use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
 use crate::sys::os;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::*;
@@ -103,9 +103,9 @@ extern "C" fn after_in_child() {
     if old == 0 {
         return;
     }
-    // SAFETY: the parent's mapping is still here, the prepared one too.
+    // SAFETY: the parent's mapping is still here: `leave` replaces it below.
     let parent = unsafe { Segment::at(old) };
-    // SAFETY: as above.
+    // SAFETY: the mapping that `prepare_child` made, or 0, which nothing below touches.
     let child = unsafe { Segment::at(base) };
     if base == 0 || (!has_books(child) && !copy_books(parent, child, &[0; SECTIONS])) {
         if base != 0 {
@@ -245,10 +245,7 @@ fn seed(child: Segment) {
     own::reset_after_fork(child);
     samples::reset_after_fork(child);
     peaks::reset_after_fork(child);
-    let own = tls_get::<OWN>();
-    // SAFETY: other than 0 and GONE the word is this thread's state.
-    let slot = if own > GONE { unsafe { (*(own as *const ThreadState)).slot } } else { 0 };
-    thread::reset_after_fork(child, slot);
+    thread::reset_after_fork(child, (tls_get::<SLOT_MARK>() as u32).saturating_sub(1));
 }
 
 /// The file was named after the parent; the child puts its own id into the header and the name.

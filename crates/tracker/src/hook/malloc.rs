@@ -42,7 +42,7 @@ pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
     let t = tls_get::<CURRENT>() as *mut ThreadState;
     // SAFETY: a non-null `current` is this thread's state; the real function is resolved before any state exists.
     unsafe {
-        if t.is_null() || n >= (*t).trailer_below.load(Relaxed) {
+        if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
             return off_path::malloc_slow(n, sp, fp);
         }
         tls_set::<CURRENT>(0);
@@ -689,7 +689,7 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
     // SAFETY: as in `malloc`.
     unsafe {
         match n.checked_mul(size) {
-            Some(bytes) if !t.is_null() && bytes < (*t).trailer_below.load(Relaxed) => {
+            Some(bytes) if !t.is_null() && bytes < (*t).shared().trailer_below.load(Relaxed) => {
                 tls_set::<CURRENT>(0);
                 let place = place_of(t, bytes, sp, fp);
                 let p = calls::calloc(1, bytes + TRAILER);
@@ -757,7 +757,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         }
         release(old, sample, old_usable);
         let t = tls_get::<CURRENT>() as *mut ThreadState;
-        if t.is_null() || n >= (*t).trailer_below.load(Relaxed) {
+        if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
             book_slow(q, n, sp, fp);
             return q;
         }

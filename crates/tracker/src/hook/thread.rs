@@ -166,13 +166,17 @@ pub extern "C" fn end(value: *mut c_void) {
     if value.is_null() || own != value as usize {
         return;
     }
-    // SAFETY: the value is this thread's state.
+    // Taken, so that a handler on top of this books in the shared rows.
+    let current = tls_get::<CURRENT>();
+    tls_set::<CURRENT>(0);
+    // SAFETY: the value is this thread's state. Destructors run at the thread's end: no frame below goes on.
     let t = unsafe { &mut *(value as *mut ThreadState) };
-    if t.end_rounds > 0 {
-        t.end_rounds -= 1;
-        boot::watch_end(t);
-        return;
+    if t.end_rounds == 0 {
+        super::mapping::thread_ends(segment);
+        return thread::detach(segment, t.slot);
     }
-    super::mapping::thread_ends(segment);
-    thread::detach(segment, t);
+    t.end_rounds -= 1;
+    // Put back, since libc may allocate for the key. It stays 0 if pthread_exit has left a hook that had taken it.
+    tls_set::<CURRENT>(current);
+    boot::watch_end(value as *const ThreadState);
 }

@@ -205,7 +205,7 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the return address lies at the stack pointer; `place` answers an entry of this thread's memo.
     unsafe {
         let ra = *(sp as *const u64);
-        recall_at(&*place(t.memo.load(Relaxed), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
+        recall_at(&*place(t.shared().memo.load(Relaxed), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
     }
 }
 
@@ -219,7 +219,7 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     // made for this stack pointer, so each offset of its is inside the stack.
     unsafe {
         let ra = *(sp as *const u64);
-        let m = &*place(t.memo.load(Relaxed), t.memo_mask, ra, sp);
+        let m = &*place(t.shared().memo.load(Relaxed), t.memo_mask, ra, sp);
         let word = |i: usize| *((sp + m.offsets[i] as usize) as *const u64) != m.words[i];
         if m.tag != ra | t.category_tag {
             return None;
@@ -331,7 +331,7 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
     // SAFETY: as this function.
-    if let Some(m) = unsafe { recall_second(t, t.memo.load(Relaxed), t.category_tag, sp, fp) } {
+    if let Some(m) = unsafe { recall_second(t, t.shared().memo.load(Relaxed), t.category_tag, sp, fp) } {
         let row = row_of_key(m.row_key);
         return (segment.row(row).caller.load(Relaxed), row);
     }
@@ -370,7 +370,7 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
 pub unsafe fn mapping(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
     let tag = t.category_tag | SITE;
     // SAFETY: as this function.
-    match unsafe { recall_from(t, t.memo.load(Relaxed), tag, sp, fp) } {
+    match unsafe { recall_from(t, t.shared().memo.load(Relaxed), tag, sp, fp) } {
         Some(m) => m.row,
         // SAFETY: as this function.
         None => unsafe { walk_mapping(segment, t, tag, sp, fp) },
@@ -386,7 +386,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { *(sp as *const u64) };
     // SAFETY: as `recall`.
-    if let Some(m) = unsafe { recall_second(t, t.memo.load(Relaxed), tag, sp, fp) } {
+    if let Some(m) = unsafe { recall_second(t, t.shared().memo.load(Relaxed), tag, sp, fp) } {
         return m.row;
     }
     segment.count(Counter::stack_walks, 1);
@@ -415,9 +415,9 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
 /// Puts the usual memo in force, emptied if the code map has changed. Answers whether what it remembers is to be checked.
 fn put_in_force(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
     let (usual, checking) = t.usual_memo();
-    if t.memo.load(Acquire) != usual {
+    if t.shared().memo.load(Acquire) != usual {
         // In force again first: a change of the code map that comes now must not be undone by this store afterwards.
-        t.memo.store(usual, Release);
+        t.shared().memo.store(usual, Release);
         // SAFETY: this thread's memo.
         unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
         t.give_up_tails();
@@ -450,8 +450,8 @@ struct Short {
 
 fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     let (ra, sp) = (entry.ra, entry.sp as usize);
-    let known = t.stack_high.wrapping_sub(sp) <= t.stack_bytes;
-    let high = if known { t.stack_high } else { (sp | 4095) + 1 };
+    let known = t.is_on_stack(sp);
+    let high = if known { t.stack().1 } else { (sp | 4095) + 1 };
     let mut frames = [0u64; FRAMES];
     let mut reads = [Read::default(); WORDS];
     let depth = if mode != control::OFF { module::depth(segment, ra as usize - 1) } else { 1 };
@@ -523,9 +523,10 @@ const SITE_ROWS: usize = Section::Rows.capacity() / 4 * 3;
 /// Walks to the outermost frame. The site, and what it was concluded from; `None` if there is no room for either.
 fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Option<(u32, Deep<'static>)> {
     let scratch = t.scratch(control::now(segment).0 == control::EXACT)?;
-    let known = (t.stack_high as u64).wrapping_sub(entry.sp) <= t.stack_bytes as u64;
-    let high = if known { t.stack_high as u64 } else { (entry.sp | 4095) + 1 };
-    let own = ((t.stack_high - t.stack_bytes) as u64, t.stack_high as u64);
+    let (low, top) = t.stack();
+    let known = t.is_on_stack(entry.sp as usize);
+    let high = if known { top as u64 } else { (entry.sp | 4095) + 1 };
+    let own = (low as u64, top as u64);
     let reach = Reach { low: entry.sp, high, unknown: !known, own };
     // SAFETY: this thread's room, used by one walk at a time: the state is taken.
     let mut deep = Deep::new(segment, unsafe { &mut *scratch }, reach, control::depth());
@@ -551,7 +552,7 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
 #[inline(never)]
 pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, caller: u32) -> u32 {
     let tag = t.category_tag | SITE;
-    let memo = t.memo.load(Relaxed);
+    let memo = t.shared().memo.load(Relaxed);
     // SAFETY: as this function.
     let known = unsafe { recall_from(t, memo, tag, sp, fp).or_else(|| recall_second(t, memo, tag, sp, fp)) };
     match known {
@@ -568,7 +569,7 @@ unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize
     let remembered = if checking { unsafe { recall_own(t, tag, sp, fp) }.map(|m| m.row) } else { None };
     // SAFETY: the return address lies at the stack pointer.
     let entry = Entry { ra: unsafe { *(sp as *const u64) }, sp: sp as u64, fp: fp as u64 };
-    let on_own_stack = t.stack_high.wrapping_sub(sp) <= t.stack_bytes;
+    let on_own_stack = t.is_on_stack(sp);
     let deep = deep(segment, t, entry, caller);
     let site = deep.as_ref().map_or(caller, |d| d.0);
     if let Some(remembered) = remembered {

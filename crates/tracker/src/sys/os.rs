@@ -341,7 +341,7 @@ macro_rules! simple {
     ($($(#[doc = $d:literal])* $name:ident = $nr:ident;)*) => {$(
         $(#[doc = $d])*
         pub fn $name() -> u32 {
-            // SAFETY: takes no arguments and always succeeds.
+            // SAFETY: takes no arguments and writes no memory. 0 where the call isn't permitted.
             unsafe { syscall(nr::$nr, [0; 6]) }.unwrap_or(0) as u32
         }
     )*};

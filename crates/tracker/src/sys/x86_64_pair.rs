@@ -13,7 +13,7 @@
 
 use crate::account::blocks::{CHECKED, REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
 use crate::account::segment::{self, LASTING, WIPED};
-use crate::account::thread::ThreadState;
+use crate::account::thread::{SHARED_BYTES, Shared, ThreadState};
 use crate::hook::malloc::off_path;
 use crate::stack::memo::Memo;
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<Memo>() == 192, "three times 64, below");
 pub mod at {
     use super::*;
     pub const COUNTDOWN: usize = offset_of!(ThreadState, countdown);
-    pub const MEMO: usize = offset_of!(ThreadState, memo);
+    pub const MEMO: isize = offset_of!(Shared, memo) as isize - SHARED_BYTES as isize;
     pub const MASK: usize = offset_of!(ThreadState, memo_mask_64);
     pub const CATEGORY: usize = offset_of!(ThreadState, category_tag);
     pub const TAG: usize = offset_of!(Memo, tag);

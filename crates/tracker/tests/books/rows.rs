@@ -117,7 +117,7 @@ fn random_operations() {
             let t = random.below(THREADS as u64 + 1) as usize;
             if random.below(2000) == 0 && t < THREADS {
                 if let Some(state) = threads[t].take() {
-                    thread::detach(segment, state);
+                    thread::detach(segment, state.slot);
                 }
                 threads[t] = thread::attach(segment, None);
                 adopted += 1;
@@ -204,7 +204,7 @@ fn adopted_rows_lag_no_more() {
                 let central = segment.caller(*c).live_bytes.load(Relaxed);
                 assert_eq!(central + t.room_span / 2 - kept_back, 3000 * (round + 1), "round {round}");
             }
-            thread::detach(segment, t);
+            thread::detach(segment, t.slot);
             let bound = counter(segment, Counter::drift_bound) as i64;
             central!(segment.header()).follows(&total, segment.used(Section::Rows) as i64, bound, "total");
             let lag = (segment.header().live_bytes.load(Relaxed) - total.bytes).abs();

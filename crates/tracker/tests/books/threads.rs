@@ -37,7 +37,7 @@ fn no_slot_is_given_twice() {
                         }
                         for s in some {
                             taken[s.slot as usize].store(false, Release);
-                            thread::detach(segment, s);
+                            thread::detach(segment, s.slot);
                         }
                     }
                 });
@@ -69,11 +69,11 @@ fn a_slot_goes_on() {
         assert_ne!(other.slot, slot);
         first.category_tag = 7 << 48;
         first.pushed = 3;
-        thread::detach(segment, first);
+        thread::detach(segment, first.slot);
         let next = attach(segment);
         assert_eq!((next.slot, next as *const ThreadState), (slot, state), "the newest free slot is taken first");
         assert_eq!((next.category(), next.pushed, next.end_rounds), (0, 0, 3));
-        assert_ne!(next.memo.load(Relaxed), next.own_memo, "the empty memo is in force");
+        assert_ne!(next.shared().memo.load(Relaxed), next.own_memo, "the empty memo is in force");
         assert_eq!(segment.thread(slot).generation.load(Relaxed), 2);
         let more = attach(segment);
         assert!(more.slot != slot && more.slot != other.slot);

@@ -45,8 +45,8 @@ impl Region {
     /// An atomic store, since a reader may copy the file at any time; a plain instruction on every machine.
     #[inline(always)]
     pub(super) fn put(&mut self, block: Block, at: usize, value: u64) {
-        // SAFETY: `at` is brought below BLOCK_WORDS, and a Block is whole, in the region and aligned; this process has no
-        // other access to the word meanwhile, and AtomicU64 has the layout of u64.
+        // SAFETY: `at` is brought below BLOCK_WORDS, and a Block is whole, in the region and aligned; AtomicU64 has the layout
+        // of u64. Nobody else in this process stores to the word, and others (a fork's copy) load it as an atomic.
         unsafe { AtomicU64::from_ptr(block.0.add(at % BLOCK_WORDS)) }.store(value, Ordering::Relaxed);
         #[cfg(test)]
         super::tests::stored(self.base.cast(), self.blocks * BLOCK);
@@ -72,7 +72,7 @@ impl Region {
 impl Block {
     #[inline(always)]
     pub(super) fn get(self, at: usize) -> u64 {
-        // SAFETY: as in `put`.
+        // SAFETY: a word of the region as in `put`; a plain load races with no store, since only this writer stores.
         unsafe { self.0.add(at % BLOCK_WORDS).read() }
     }
 

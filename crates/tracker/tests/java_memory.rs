@@ -4,7 +4,7 @@
 #[path = "stack/random.rs"]
 mod random;
 
-use plimsoll_segment::{FILE_BYTES, Section};
+use plimsoll_segment::{FILE_BYTES, Purpose, Section};
 use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::stack::java::code::{Blob, Code, Vm};
 use plimsoll_tracker::stack::java::compiled::{self, Stream};
@@ -238,7 +238,7 @@ fn what_is_known_of_a_method_is_what_is_read() {
     let l = layout(false, at);
     let vm = Vm::new(l).expect("a VM");
     let (_, _, some) = plant(p, at, false, &mut random);
-    let base = os::private(FILE_BYTES).expect("address space");
+    let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
     // SAFETY: a zeroed writable mapping of that size, never unmapped.
     let segment = unsafe { Segment::at(base as usize) };
     assert!(segment.populate_start() && segment.publish());

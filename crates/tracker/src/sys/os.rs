@@ -140,8 +140,11 @@ pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     Some(start)
 }
 
-/// A piece of a pool; `bytes` is a multiple of 64.
+/// A piece of a pool; `bytes` is a multiple of 64. `None` too for what no pool has room for.
 fn piece(bytes: usize) -> Option<*mut u8> {
+    if bytes >= POOL - 64 {
+        return None;
+    }
     loop {
         let at = POOL_AT.load(Acquire);
         let taken = at & (POOL - 1);

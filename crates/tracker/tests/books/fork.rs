@@ -2,7 +2,7 @@
 
 use crate::segment::by_caller;
 use crate::{Random, alone, fresh};
-use plimsoll_segment::{FILE_BYTES, SECTIONS, Section};
+use plimsoll_segment::{FILE_BYTES, Purpose, SECTIONS, Section};
 use plimsoll_tracker::account::rows::{self, Amount};
 use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::{callers, thread};
@@ -47,7 +47,7 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
             // where it copies quicker or changes threads less often. There is room for the callers of so many.
             while grown < 20 && copies < 4000 {
                 round.fetch_add(1, Relaxed);
-                let base = os::private(FILE_BYTES).expect("address space");
+                let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
                 // SAFETY: a zeroed writable mapping of that size, unmapped below.
                 let child = unsafe { Segment::at(base as usize) };
                 let before = parent.used(Section::Rows);

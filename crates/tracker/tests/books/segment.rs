@@ -1,6 +1,6 @@
 //! A segment over anonymous memory, with the tables that boot makes, and sums over its rows.
 
-use plimsoll_segment::{Counter, FILE_BYTES, SLOT_SHARED, Section};
+use plimsoll_segment::{Counter, FILE_BYTES, Purpose, SLOT_SHARED, Section};
 use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::{callers, categories, frames, rows, samples, thread};
 use plimsoll_tracker::sys::os;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::*;
 
 /// A segment as boot leaves it, less the file.
 pub fn fresh() -> Segment {
-    let base = os::private(FILE_BYTES).expect("address space");
+    let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
     // SAFETY: a zeroed writable mapping of that size, never unmapped.
     let segment = unsafe { Segment::at(base as usize) };
     segment.header().composition.store(2, Relaxed);

@@ -4,8 +4,8 @@
 use super::*;
 use crate::account::categories;
 use core::sync::atomic::AtomicU32;
-use plimsoll_segment::FILE_BYTES;
 use plimsoll_segment::vmap::Kind;
+use plimsoll_segment::{FILE_BYTES, Purpose};
 use std::sync::{Barrier, Mutex, MutexGuard, mpsc};
 use std::{fs, thread, vec::Vec};
 
@@ -18,7 +18,7 @@ fn alone(room: usize) -> (MutexGuard<'static, ()>, Segment) {
     static BASE_OF_ALL: AtomicUsize = AtomicUsize::new(0);
     let guard = ONE.lock().unwrap_or_else(|e| e.into_inner());
     if BASE_OF_ALL.load(Relaxed) == 0 {
-        let base = os::private(FILE_BYTES).expect("address space") as usize;
+        let base = os::table(FILE_BYTES, Purpose::Data).expect("address space") as usize;
         // SAFETY: a zeroed writable mapping of that size, never unmapped.
         let segment = unsafe { Segment::at(base) };
         segment.header().composition.store(2, Relaxed);
@@ -176,22 +176,17 @@ fn others_go_on_beside(
     let (go_on, wait) = mpsc::channel::<()>();
     let mut text = std::vec![0u8; 4 << 20];
     let mut touched: Vec<Vec<(usize, usize)>> = (0..OTHERS).map(|_| Vec::with_capacity(rounds)).collect();
-    let done = Barrier::new(OTHERS + 1);
-    let leave = Barrier::new(OTHERS + 1);
+    // What libc and std map for a thread is in no book: all threads are there before the first address is given back.
+    let [ready, start, done, leave] = [(); 4].map(|()| Barrier::new(OTHERS + 1));
     let all = thread::scope(|scope| {
-        let stopped = scope.spawn(move || {
-            holder(segment, &|| {
-                entered.send(()).expect("the test");
-                wait.recv().expect("the test");
-            })
-        });
-        inside.recv().expect("the holder");
         let others: Vec<_> = touched
             .drain(..)
             .enumerate()
             .map(|(i, mut touched)| {
-                let (done, leave) = (&done, &leave);
+                let (ready, start, done, leave) = (&ready, &start, &done, &leave);
                 scope.spawn(move || {
+                    ready.wait();
+                    start.wait();
                     churn(segment, i + 1, rounds, &mut touched);
                     done.wait();
                     leave.wait();
@@ -199,6 +194,15 @@ fn others_go_on_beside(
                 })
             })
             .collect();
+        ready.wait();
+        let stopped = scope.spawn(move || {
+            holder(segment, &|| {
+                entered.send(()).expect("the test");
+                wait.recv().expect("the test");
+            })
+        });
+        inside.recv().expect("the holder");
+        start.wait();
         // They come here while the holder is still inside.
         done.wait();
         assert_ne!(TURNS.word() as u32, 0, "the holder is inside");

@@ -1,7 +1,7 @@
 //! A second user, folders, attackers compiled from C, and commands that must end.
 
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -126,39 +126,29 @@ pub fn plimsoll(scratch: &Scratch) -> Command {
 }
 
 /// Runs a command to its end. One that doesn't end within the limit is killed, and fails the test.
-#[expect(clippy::zombie_processes, reason = "wait4 takes it in, with what it used")]
 pub fn ended(command: &mut Command, limit: Duration) -> Ended {
     let output = tempfile();
     let out = output.try_clone().expect("clone");
     let err = output.try_clone().expect("clone");
     let began = Instant::now();
-    let child = command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("it starts");
-    let pid = child.id() as libc::pid_t;
+    let mut child = Running(command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("it starts"));
+    let mut peak = 0;
     loop {
-        let (mut status, mut usage) = (0, no_usage());
-        // SAFETY: both are valid for writing; the child is ours, and nobody else waits for it.
-        let got = unsafe { libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage) };
-        let took = began.elapsed();
-        if got == pid {
-            let text = read_back(&output);
-            let peak = usage.ru_maxrss as u64 * 1024;
-            return Ended { status: ExitStatus::from_raw(status), text, peak };
+        peak = peak.max(most_resident(child.pid()));
+        if let Some(status) = child.0.try_wait().expect("wait") {
+            return Ended { status, text: read_back(&output), peak };
         }
-        if took > limit {
-            // SAFETY: the child was not waited for, so its number is still its own.
-            unsafe {
-                libc::kill(pid, libc::SIGKILL);
-                libc::waitpid(pid, &mut status, 0);
-            }
-            panic!("{command:?} hangs: it was killed after {limit:?}; it said: {}", read_back(&output));
-        }
-        thread::sleep(Duration::from_millis(5));
+        let said = || read_back(&output);
+        assert!(began.elapsed() < limit, "{command:?} hangs: it was killed after {limit:?}; it said: {}", said());
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
-fn no_usage() -> libc::rusage {
-    // SAFETY: plain numbers, for which all zeroes is a value.
-    unsafe { std::mem::zeroed() }
+/// Of the program that the process runs now. Not ru_maxrss, which begins with the parent's.
+fn most_resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
+    line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
 }
 
 /// A file without a name: a pipe would fill up.

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read;
 use std::mem::offset_of;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -30,7 +31,9 @@ fn attach_writes_into_no_file_that_the_target_can_only_read() {
     let scratch = Scratch::new("flip");
     let attack = scratch.compiled("flip", "flip", &[]);
     let (page, victim) = (scratch.join("page"), scratch.join("victim"));
-    fs::write(&page, &fs::read(segment(&scratch)).expect("segment")[..4096]).expect("page");
+    let mut header = vec![0; 4096];
+    fs::File::open(segment(&scratch)).expect("segment").read_exact(&mut header).expect("page");
+    fs::write(&page, &header).expect("page");
     let content: Vec<u8> = (0..8192u32).map(|i| (i % 251) as u8).collect();
     fs::write(&victim, &content).expect("victim");
     let own = scratch.of_mallory("own").join("own.seg");
@@ -68,13 +71,13 @@ fn another_users_segment_does_not_answer_for_a_process() {
     fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("mode");
     let sleeper = Running(Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("sleep"));
     let pid = sleeper.pid();
-    let mut bytes = fs::read(original).expect("segment");
-    let (at, start) = (offset_of!(Header, pid), offset_of!(Header, start_boottime_ns));
-    bytes[at..at + 4].copy_from_slice(&pid.to_ne_bytes());
-    // Later than any process.
-    bytes[start..start + 8].copy_from_slice(&(u64::MAX >> 2).to_ne_bytes());
     let forged = shared.join(format!("{pid}-1.seg"));
-    fs::write(&forged, &bytes).expect("segment");
+    fs::copy(original, &forged).expect("segment");
+    let file = fs::File::options().write(true).open(&forged).expect("segment");
+    file.write_all_at(&pid.to_ne_bytes(), offset_of!(Header, pid) as u64).expect("written");
+    // Later than any process.
+    let start = offset_of!(Header, start_boottime_ns) as u64;
+    file.write_all_at(&(u64::MAX >> 2).to_ne_bytes(), start).expect("written");
     chown(&forged, Some(MALLORY), Some(MALLORY)).expect("chown");
     fifo(&shared.join(format!("{pid}-2.seg")));
     let report = || {

@@ -191,10 +191,11 @@ pub fn pressure(group: Option<&Path>) -> Option<Pressure> {
     parse_pressure(&text).map(|pressure| Pressure { of_cgroup, ..pressure })
 }
 
-/// A target with mounts of its own can put anything over its view of the hierarchy: only the kernel's files count.
+/// A target with mounts of its own can put anything over its view of the hierarchy: there only the kernel's files count.
+/// What lies in our own view was mounted by whoever set this machine or container up.
 fn read(group: &Path, name: &str) -> Option<Vec<u8>> {
     let file = foreign::open(&group.join(name), Ask::of(Kind::Text), Deadline::after(LOOK)).ok()?;
-    file.is_of_cgroups().then(|| file.read().ok())?
+    (file.is_of_cgroups() || !group.starts_with("/proc")).then(|| file.read().ok())?
 }
 
 fn ancestor(path: &str, level: usize) -> String {

@@ -128,4 +128,5 @@ macro_rules! findings {
 
 findings! {
     jfr endless_clock_of_a_chart
+    segment saved_moment_of_the_year_2554
 }

@@ -131,3 +131,81 @@ fn sentence(error: &clap::Error) -> String {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of the command line, good and bad, in any order: each is accepted or refused in one sentence.
+    #[test]
+    fn any_arguments_are_accepted_or_refused_in_one_sentence() {
+        const WORDS: &[&str] = &[
+            "run",
+            "attach",
+            "detach",
+            "explain",
+            "record",
+            "report",
+            "diff",
+            "doctor",
+            "help",
+            "--help",
+            "--",
+            "-",
+            "",
+            "1",
+            "-1",
+            "18446744073709551616",
+            "x.jfr",
+            "--sites",
+            "exact",
+            "--sites=",
+            "--by",
+            "site",
+            "--format",
+            "json",
+            "--chart",
+            "lines",
+            "--from",
+            "+10m",
+            "--to",
+            "2026-11-20T21:47:14Z",
+            "--limit",
+            "16777216t",
+            "--interval",
+            "0ms",
+            "99999999999999999d",
+            "-o",
+            "é\u{202e}",
+            "a\nb",
+            "--focus",
+            "(",
+            "--interval=1s",
+            "--summary-on",
+            "RTMIN+99",
+            "--maps",
+            "\u{1b}[2J",
+        ];
+        let mut state = 0x2545_f491_4f6c_dd1du64;
+        let mut next = move |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let (mut accepted, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let words: Vec<&str> = (0..next(6)).map(|_| WORDS[next(WORDS.len())]).collect();
+            match Cli::try_parse_from(std::iter::once("plimsoll").chain(words.iter().copied())) {
+                Ok(_) => accepted += 1,
+                Err(error) if error.use_stderr() => {
+                    let said = plimsoll_report::words::printable(&sentence(&error));
+                    assert!(!said.is_empty() && !said.contains('\n'), "{words:?}: {said}");
+                    refused += 1;
+                }
+                Err(_) => {}
+            }
+        }
+        assert!(accepted > 100 && refused > 1000, "{accepted} accepted, {refused} refused");
+    }
+}

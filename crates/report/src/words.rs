@@ -54,13 +54,15 @@ pub fn moment_text(ns: u64) -> String {
     moment(ns)[..19].replace('T', " ") + " UTC"
 }
 
+/// 2⁶⁴ ns after 1970 is 2554-07-21T23:34:33.709.
+const LAST_YEAR: u64 = 2554;
+
 /// `moment`'s inverse; `None` if it isn't of that form.
 pub fn parse_moment(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (h, m, s, ms) = (number(11, 13)?, number(14, 16)?, number(17, 19)?, number(20, 23)?);
-    // Later ones don't fit into ns.
-    if !(1970..2500).contains(&year)
+    if !(1970..=LAST_YEAR).contains(&year)
         || h > 23
         || m > 59
         || s > 60
@@ -73,7 +75,8 @@ pub fn parse_moment(text: &str) -> Option<u64> {
     let (y, shifted) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = y * 365 + y / 4 - y / 100 + y / 400 + (shifted * 153 + 2) / 5 + day - 1;
     let days = days.checked_sub(719_468)?;
-    Some(((days * 24 + h) * 60 + m) * 60_000_000_000 + s * 1_000_000_000 + ms * 1_000_000)
+    // The last year ends later than what 64 bits hold.
+    (((days * 24 + h) * 60 + m) * 60_000 + s * 1000 + ms).checked_mul(1_000_000)
 }
 
 /// Days since 1970-01-01 → (year, month, day) in the Gregorian calendar.
@@ -103,6 +106,10 @@ mod tests {
         }
         assert_eq!(moment(951_782_400_000_000_000), "2000-02-29T00:00:00.000Z");
         assert_eq!(parse_moment("yesterday"), None);
+        // Whatever `moment` writes can be read, to the millisecond, up to the last one that 64 bits hold.
+        let last = u64::MAX / 1_000_000 * 1_000_000;
+        assert_eq!((moment(last).as_str(), parse_moment(&moment(last))), ("2554-07-21T23:34:33.709Z", Some(last)));
+        assert_eq!(parse_moment("2554-07-21T23:34:33.710Z"), None);
     }
 
     #[test]

@@ -10,10 +10,13 @@ use plimsoll_observer::units::Bytes;
 use super::smaps::explained;
 use crate::image::Image;
 
+/// `glibc::read` takes 64 MiB of a process; an input has to be cheaper.
+const LARGEST_DATA: Bytes = Bytes::mib(4);
+
 pub fn run(bytes: &[u8]) {
     let image = Image::parse(bytes);
     let libcs: Vec<LibcData> = (image.vmas.iter())
-        .filter(|vma| vma.writable && vma.name.ends_with("libc.so.6"))
+        .filter(|vma| vma.writable && vma.name.ends_with("libc.so.6") && vma.range.length() <= LARGEST_DATA)
         .map(|vma| LibcData { base: vma.range.start, bytes: image.bytes(vma.range) })
         .collect();
     for tagged in [false, true] {

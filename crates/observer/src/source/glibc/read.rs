@@ -33,10 +33,16 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc>
             return (None, vec![gap.remedy(permission_remedy(target.pid()))]);
         }
     };
+    // A process may map a file of that name as often as it likes: the bound is for all of them together.
+    let mut left = Bytes(LARGEST_DATA);
     let libcs: Vec<LibcData> = files
         .iter()
         .flat_map(|(path, _)| data_of(path, vmas))
-        .filter(|range| range.length() <= Bytes(LARGEST_DATA))
+        .filter(|range| {
+            let fits = range.length() <= left;
+            left -= if fits { range.length() } else { Bytes(0) };
+            fits
+        })
         .filter_map(|range| Some(LibcData { base: range.start, bytes: PageStates::new(&memory).read(range)? }))
         .collect();
     let (mut glibc, gaps) = survey(&memory, &libcs, vmas, wanted);

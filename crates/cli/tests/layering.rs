@@ -190,6 +190,58 @@ fn only_readers_open_anything() {
     }
 }
 
+/// Calls that open a file by its path.
+const OPENERS: [&str; 12] = [
+    "File::open(",
+    "File::create(",
+    "File::options(",
+    "OpenOptions::new(",
+    "fs::read(",
+    "fs::read_to_string(",
+    "fs::write(",
+    "fs::copy(",
+    "fs::open(",
+    "openat(",
+    "openat2(",
+    "UnixStream::connect(",
+];
+/// The files outside of `foreign/` that may open something, how often, and why nobody else's file is what they open.
+const MAY_OPEN: [(&str, usize, &str); 13] = [
+    ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
+    ("crates/cli/src/doctor.rs", 3, "settings of the kernel, /proc/self"),
+    ("crates/cli/src/obstacle.rs", 1, "a new file (O_EXCL) of a random name, in a directory of ours"),
+    ("crates/cli/src/sys.rs", 1, "settings of the kernel"),
+    ("crates/cli/src/target.rs", 4, "/proc: the kernel's own"),
+    ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
+    ("crates/observer/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
+    ("crates/observer/src/source/cgroup/read.rs", 3, "/proc: the kernel's own"),
+    ("crates/observer/src/source/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
+    ("crates/observer/src/source/proc/read.rs", 6, "settings of the kernel"),
+    ("crates/observer/src/source/proc/target.rs", 5, "/proc/PID and names of the kernel's in it"),
+    ("crates/observer/src/source/segment/find.rs", 7, "/proc: the kernel's own"),
+    ("crates/observer/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
+];
+
+/// Whoever owns a target chooses what lies at its paths: a FIFO, a device, a terabyte of holes, a link out of a container.
+#[test]
+fn files_of_others_are_opened_in_one_place() {
+    let calls = |code: &str| OPENERS.iter().map(|call| code.matches(call).count()).sum::<usize>();
+    let mut places = 0;
+    for (path, code) in ["observer", "report", "cli"].into_iter().flat_map(sources) {
+        let found = calls(&code);
+        if path.starts_with("crates/observer/src/foreign") {
+            places += found;
+            continue;
+        }
+        let may = MAY_OPEN.iter().find(|(file, ..)| *file == path).map_or(0, |(_, number, _)| *number);
+        assert_eq!(
+            found, may,
+            "{path}: open files of others through observer/src/foreign, or give a reason in MAY_OPEN"
+        );
+    }
+    assert!(places >= 8, "foreign/ opens in {places} places: does this test still see it?");
+}
+
 /// Everything that the tracker's library asks of others, by name. All are weak: a program without a C library defines none
 /// of them, and must start all the same. Each has been in glibc since its first x86-64 version; the rest is looked up at run
 /// time.

@@ -18,7 +18,7 @@ use plimsoll_segment::{CallerFacts, CategoryFacts, CategoryKind, FIXED_CATEGORIE
 use crate::gap::{Gap, Source};
 use crate::source::segment::parse::CounterFacts;
 use crate::source::segment::{Life, Segment};
-use crate::units::{Avma, Bytes};
+use crate::units::{AddressRange, Avma, Bytes};
 
 mod before;
 mod mappings;
@@ -105,6 +105,8 @@ pub struct Books {
     pub mappings: Vec<Mapping>,
     pub counters: Vec<CounterFacts>,
     pub own: Own,
+    /// The tracker's private mappings, as the segment lists them.
+    pub own_mappings: Vec<AddressRange>,
     /// By how much a peak may be too low.
     pub peak_error: Bytes,
     /// Of an attached process: what it held before, where its arenas could be walked.

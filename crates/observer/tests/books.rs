@@ -118,11 +118,26 @@ fn reserved_and_committed_are_those_of_the_map() {
     assert!(books.gaps.iter().any(|g| g.reason == "a mapping operation was under way"), "{:?}", books.gaps);
 }
 
+/// One thread frees what another allocated: its own row has fewer blocks than it allocated, but all of them live.
+#[test]
+fn heap_growth_counts_blocks_that_another_thread_frees() {
+    let mut s = Synthetic::new(4711);
+    let caller = s.caller(0, &[0x40_2000]);
+    let (grown, same) = ((24, 32), (32, 32));
+    let of = |count: u64, (requested, usable): (u64, u64)| (count, count * usable, count * requested);
+    s.row(RowOf { caller, slot: 1, alloc: of(10, grown), free: of(5, same) });
+    s.row(RowOf { caller, slot: 2, alloc: of(5, same), free: (0, 0, 0) });
+    assert_eq!(books_of(&s.bytes, "grown").unwrap().own.growth, (Bytes(0), Bytes(10 * 16)));
+    s.u32(std::mem::offset_of!(plimsoll_segment::Header, allocator), plimsoll_segment::Allocator::Jemalloc as u32);
+    assert_eq!(books_of(&s.bytes, "grown-other").unwrap().own.growth, (Bytes(0), Bytes(0)));
+}
+
 #[test]
 fn own_cost_identity() {
     let books = books_of(&server(4711).bytes, "own").unwrap();
     let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();
-    assert_eq!(books.own.bytes(), Bytes(live * 8 + 65_536 + 131_072));
+    assert_eq!(books.own.bytes(), Bytes(65_536 + 131_072));
+    assert_eq!(books.own.trailers, live);
     // What lies in the side table has no trailer: counted in the threads' slots, and by whoever has none.
     let mut s = server(4711);
     let (of_slots, elsewhere) = ([(50u64, 20u64), (5, 10)], (7u64, 1u64));
@@ -529,6 +544,7 @@ fn mutated_segments_never_break_the_reader() {
             names,
             samples,
             site_samples_first,
+            own,
         ] = parts.try_into().unwrap();
         let raw = parse::Raw {
             header: head,
@@ -545,6 +561,7 @@ fn mutated_segments_never_break_the_reader() {
             methods,
             names,
             samples,
+            own,
             site_samples_second: site_samples_first.clone(),
             site_samples_first,
             vmap_moved: false,

@@ -154,12 +154,17 @@ struct ModuleLine {
     line: Line,
 }
 
-/// `bytes = trailer_blocks × 8 + private_bytes + segment_bytes`.
+/// `bytes = private_bytes + segment_bytes`.
 #[derive(Debug, Serialize, Deserialize)]
 struct OwnCost {
     bytes: u64,
     trailer_blocks: u64,
+    /// Least and most that the trailers add to the heap. Reports of older versions have neither.
+    #[serde(default)]
+    heap_growth_bytes: [u64; 2],
     private_bytes: u64,
+    #[serde(default)]
+    private_by_page: bool,
     segment_bytes: u64,
     reserved_bytes: u64,
 }
@@ -293,6 +298,8 @@ fn report<'a, S>(
         own: OwnCost {
             bytes: books.own.bytes().0,
             trailer_blocks: books.own.trailers,
+            heap_growth_bytes: [books.own.growth.0.0, books.own.growth.1.0],
+            private_by_page: books.own.by_page,
             private_bytes: books.own.private.0,
             segment_bytes: books.own.segment.0,
             reserved_bytes: books.own.reserved.0,
@@ -466,8 +473,11 @@ fn books(r: Report) -> Result<Books, String> {
         modules,
         // The map is not in the JSON: a saved report has no --style hotspot detail map.
         mappings: Vec::new(),
+        own_mappings: Vec::new(),
         own: Own {
             trailers: r.own.trailer_blocks,
+            growth: (Bytes(r.own.heap_growth_bytes[0]), Bytes(r.own.heap_growth_bytes[1])),
+            by_page: r.own.private_by_page,
             private: Bytes(r.own.private_bytes),
             segment: Bytes(r.own.segment_bytes),
             reserved: Bytes(r.own.reserved_bytes),

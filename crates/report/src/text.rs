@@ -289,11 +289,16 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let own = &books.own;
     writeln!(
         out,
-        "Plimsoll's own cost: {} = {} blocks × 8 B (in their live bytes) + {} thread state and tables + {} segment",
+        "Plimsoll's own cost: {} = {} thread state and tables ({}) + {} segment; besides, {} trailers enlarge the heap by {}",
         own.bytes(),
-        count(own.trailers),
         own.private,
-        own.segment
+        if own.by_page { "resident" } else { "handed out" },
+        own.segment,
+        count(own.trailers),
+        match own.growth {
+            (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
+            (least, most) => format!("{least} to {most}"),
+        }
     )?;
     if books.peak_error > Bytes::ZERO {
         writeln!(

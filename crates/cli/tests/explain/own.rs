@@ -85,3 +85,69 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     drop(fixture);
     std::fs::remove_dir_all(folder).unwrap();
 }
+
+fn own_cost(pid: u32) -> serde_json::Value {
+    let output =
+        Command::new(PLIMSOLL).args(["report", &pid.to_string(), "--format", "json"]).output().expect("plimsoll");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["own"].clone()
+}
+
+/// What maps the library and its rules: the report's own cost leaves them out.
+const LIBRARY: u64 = 1 << 20;
+/// A page that was only read is the kernel's page of zeros: present in the page map, but resident nowhere.
+const ONLY_READ: u64 = 256 << 10;
+
+#[test]
+fn trailers_enlarge_glibc_s_heap_by_what_the_report_says() {
+    let program = compiled("blocks_of_sizes", &[]);
+    for sizes in ["class", "spread"] {
+        let plain = Fixture::run(Command::new(&program).arg(sizes));
+        let folder = fresh(&format!("own-growth-{sizes}"));
+        let mut command = Command::new(PLIMSOLL);
+        command.args(["run", "--sites", "off", "--dir"]).arg(&folder).arg("--").arg(&program).arg(sizes);
+        let fixture = Fixture::run(&mut command);
+        let own = own_cost(fixture.pid());
+        let growth = fixture.truth("in_use") - plain.truth("in_use");
+        let [least, most] = [0, 1].map(|i| own["heap_growth_bytes"][i].as_u64().expect("a number"));
+        assert!(growth > 0 && (least..=most).contains(&growth), "{sizes}: {growth}, {own:#}");
+        assert!(most <= 16 * (plain.truth("blocks") + 1000), "16 bytes a block at most: {own:#}");
+        // What the report counts beside is what explain finds resident, but for the library.
+        let tracker = fixture.explained().line("tracker");
+        let bytes = own["bytes"].as_u64().expect("a number");
+        assert_eq!(own["private_by_page"], true);
+        assert!(bytes <= tracker + ONLY_READ && tracker <= bytes + LIBRARY, "{tracker}, {own:#}");
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
+#[test]
+fn other_allocators_blocks_grow_by_nothing() {
+    let program = compiled("blocks_of_sizes", &[]);
+    for name in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
+        let library = Path::new("/usr/lib/x86_64-linux-gnu").join(name);
+        if !library.exists() {
+            crate::fixture::skip("own cost under other allocators", &format!("{} is not installed", library.display()));
+            continue;
+        }
+        for sizes in ["class", "spread"] {
+            let plain = Fixture::run(Command::new(&program).arg(sizes).env("LD_PRELOAD", &library));
+            let folder = fresh(&format!("own-{name}-{sizes}"));
+            let mut command = Command::new(PLIMSOLL);
+            command.args(["run", "--sites", "off", "--dir"]).arg(&folder).arg("--").arg(&program).arg(sizes);
+            let fixture = Fixture::run(command.env("LD_PRELOAD", &library));
+            let own = own_cost(fixture.pid());
+            assert_eq!(own["heap_growth_bytes"], serde_json::json!([0, 0]), "{name}");
+            let (explained, without) = (fixture.explained(), total(&plain.explained()));
+            let rest = total(&explained) - explained.line("tracker");
+            assert!(
+                rest.abs_diff(without) * 20 <= without,
+                "{name}, {sizes}: {rest} besides the tracker, {without} without"
+            );
+            let (tracker, bytes) = (explained.line("tracker"), own["bytes"].as_u64().expect("a number"));
+            assert!(bytes <= tracker + ONLY_READ && tracker <= bytes + LIBRARY, "{name}: {tracker}, {own:#}");
+            drop(fixture);
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    }
+}

@@ -17,17 +17,18 @@ pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
 pub const OWN_MEMORY: u64 = 1;
 pub const MAIN: u64 = 2;
 
-/// A block's trailer: the last 8 usable bytes.
-pub const TRAILER_BYTES: u64 = 8;
-
-/// Own cost. Identity: `bytes = blocks × 8 + private + segment`, of live blocks that carry a trailer. The trailers lie in
-/// the blocks (live bytes are usable bytes), so the category has only the rest: nothing is counted twice.
+/// Own cost. Identity: `bytes = private + segment`. The trailers lie in the blocks: `growth` is by how much they make the
+/// allocator's blocks larger, at least and at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     /// Live blocks with a trailer.
     pub trailers: u64,
-    /// Thread state, memos, the side table.
+    /// What the trailers add to the heap: computed from sums of each caller, so an interval.
+    pub growth: (Bytes, Bytes),
+    /// Thread state, memos, the side table: as the tracker counted what it handed out, or, of a live process, resident pages.
     pub private: Bytes,
+    /// `private` was counted page by page.
+    pub by_page: bool,
     /// Populated pages of the segment.
     pub segment: Bytes,
     /// Address space kept for the side table and the segment's growth.
@@ -36,9 +37,37 @@ pub struct Own {
 
 impl Own {
     pub fn bytes(&self) -> Bytes {
-        Bytes(self.trailers.saturating_mul(TRAILER_BYTES)) + self.private + self.segment
+        self.private + self.segment
     }
 }
+
+/// By how much trailers enlarge glibc's chunks, at least and at most, from the sums of each caller.
+///
+/// A chunk has 16 bytes more than what is usable of it beside a trailer, and 32 at least. So a request of n bytes takes
+/// `max(32, n + 16 rounded up to 16)`, without the tracker `max(32, n + 8 rounded up to 16)`: 16 bytes more only where the
+/// padding (usable − requested) is 8 to 15. The sum of a caller's paddings bounds how many blocks those are. A row does not:
+/// one thread's row may have the frees of another's blocks. The least is nothing: requests of 16 bytes or less and aligned
+/// blocks have padding, but do not grow. A block with a mapping of its own may need one more page; most of it is padding then.
+fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
+    if segment.head.allocator != plimsoll_segment::Allocator::Glibc as u32 {
+        // The trailer lies where the allocator has rounded up.
+        return (Bytes::ZERO, Bytes::ZERO);
+    }
+    let most = callers.iter().map(|caller| {
+        let f = &caller.figures;
+        let padding = f.live.0.saturating_sub(f.requested.0);
+        let mapped = f.live_count.min(f.requested.0 / MAPPED_FROM);
+        let by_count = f.live_count.saturating_mul(CHUNK_STEP).saturating_add(mapped.saturating_mul(PAGE));
+        by_count.min((padding / LEAST_PADDING).saturating_mul(CHUNK_STEP))
+    });
+    (Bytes::ZERO, Bytes(most.fold(0, u64::saturating_add)))
+}
+
+/// glibc's malloc, 64 bit (malloc/malloc.c): MALLOC_ALIGNMENT, and DEFAULT_MMAP_THRESHOLD.
+const CHUNK_STEP: u64 = 16;
+const LEAST_PADDING: u64 = 8;
+const MAPPED_FROM: u64 = 128 << 10;
+const PAGE: u64 = 4096;
 
 pub(super) fn threads(segment: &Segment) -> Vec<Thread> {
     segment.threads.iter().enumerate().map(|(slot, facts)| thread(slot, facts)).collect()
@@ -84,10 +113,13 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
     books.own = Own {
         trailers: live.saturating_sub(tabled),
+        growth: growth(segment, &books.callers),
+        by_page: false,
         private: Bytes(segment.counter("own_private_bytes")),
         segment: Bytes(segment.counter("own_segment_bytes")),
         reserved: Bytes(segment.counter("own_reserved_bytes")),
     };
+    books.own_mappings = segment.own_mappings.iter().map(|own| own.range).collect();
     let index = books.category_named(PLIMSOLL);
     let committed = books.own.private + books.own.segment;
     let reserved = committed.max(books.own.reserved + books.own.private + Bytes(segment.head.file_bytes));

@@ -17,6 +17,7 @@ const MOST_MAPPINGS: usize = 4096;
 impl Books {
     /// Fills in `resident` of the categories whose mappings are known; a gap where the kernel refuses.
     pub fn read_resident(&mut self, pid: u32) {
+        self.read_own(pid);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
         let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
@@ -45,6 +46,21 @@ impl Books {
             }
         };
         self.book_resident(&residency, &stacks, &libraries);
+    }
+
+    /// The tracker's private memory is counted by what it handed out; a table is resident only where it was touched, and a
+    /// page that two pieces share is one page. Where the page map can't be read, the count stays.
+    fn read_own(&mut self, pid: u32) {
+        let page = Bytes(rustix::param::page_size() as u64);
+        if self.own_mappings.is_empty() || total(&self.own_mappings) > MOST {
+            return;
+        }
+        let pages = Target::open(pid).ok().and_then(|target| target.file("pagemap").ok());
+        let residency = pages.and_then(|file| read_residency(&file, &self.own_mappings, page).ok());
+        if let Some(residency) = residency {
+            self.own.private = self.own_mappings.iter().map(|range| residency.resident(*range)).sum();
+            self.own.by_page = true;
+        }
     }
 
     fn book_resident(&mut self, residency: &Residency, stacks: &[AddressRange], libraries: &[AddressRange]) {

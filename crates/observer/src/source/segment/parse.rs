@@ -32,6 +32,7 @@ pub struct Raw {
     pub methods: Vec<u8>,
     pub names: Vec<u8>,
     pub samples: Vec<u8>,
+    pub own: Vec<u8>,
     /// Twice, as the rows are.
     pub site_samples_first: Vec<u8>,
     pub site_samples_second: Vec<u8>,
@@ -114,6 +115,8 @@ pub struct Segment {
     pub samples: Vec<SampleFacts>,
     /// Estimates; indexes are those of [`CallerFacts::samples`].
     pub site_samples: Vec<SiteSamplesFacts>,
+    /// The tracker's private mappings.
+    pub own_mappings: Vec<OwnMapping>,
     /// The virtual memory map's section as it is; its reader checks it.
     pub vmap: Vec<u8>,
     pub gaps: Vec<Gap>,
@@ -233,6 +236,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
             .filter(|sample| sample.address > 1)
             .collect(),
         site_samples: site_samples(&raw.site_samples_first, &raw.site_samples_second),
+        own_mappings: own_mappings(&raw.own),
         vmap: raw.vmap.clone(),
         gaps,
     })

@@ -130,6 +130,7 @@ pub fn read_parts(path: &Path, at: impl FnMut(u64, u64) -> Result<Vec<u8>, ReadE
     raw.frames = parts.section(&raw.header, Section::Frames)?;
     raw.methods = parts.section(&raw.header, Section::Methods)?;
     raw.names = parts.section(&raw.header, Section::Names)?;
+    raw.own = parts.section(&raw.header, Section::Own)?;
     raw.threads = parts.section(&raw.header, Section::Threads)?;
     raw.modules = parts.section(&raw.header, Section::Modules)?;
     raw.schema = parts.section(&raw.header, Section::Schema)?;

@@ -117,7 +117,12 @@ pub const GROUPS: &[Group] = &[
         "the corpus of every fuzz target, mutations of it, inputs of past findings",
         Tests(&["fuzz/replay", "fuzz/seeds"]),
     ),
-    group("fuzz", Test, "5 s of coverage-guided search in every parser", Command(&["fuzz/run", "5"])),
+    group(
+        "fuzz",
+        Test,
+        "coverage-guided search in every parser, 2,000 inputs from a fixed seed",
+        Command(&["fuzz/run", "--runs", "2000"]),
+    ),
     group(
         "sources",
         Test,

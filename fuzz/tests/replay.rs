@@ -127,6 +127,7 @@ macro_rules! findings {
 }
 
 findings! {
+    hotspot_memory list_of_200_000_threads
     jfr endless_clock_of_a_chart
     segment saved_moment_of_the_year_2554
 }

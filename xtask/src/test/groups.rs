@@ -196,5 +196,4 @@ pub const GROUPS: &[Group] = &[
 ];
 
 /// Marked `#[ignore]` because they measure or print: no tier runs them.
-pub const TOOLS: &[&str] =
-    &["observer/rules_compile::cost", "observer/rules_hotspot::compare_saved_reports", "fuzz/seeds::write_seeds"];
+pub const TOOLS: &[&str] = &["observer/rules_compile::cost", "observer/rules_hotspot::compare_saved_reports"];

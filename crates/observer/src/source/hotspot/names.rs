@@ -20,7 +20,8 @@ use crate::snapshot::JavaThread;
 use crate::source::memory::{Memory, Untouched, half_at, word_at};
 use crate::units::Avma;
 
-const MOST_THREADS: usize = 200_000;
+/// More than the threads that a VM has ever been seen with; each costs the observer 200 bytes.
+const MOST_THREADS: usize = 100_000;
 const LONGEST_NAME: usize = 1024;
 /// Of these the place of the name is learnt.
 const SAMPLE: usize = 16;

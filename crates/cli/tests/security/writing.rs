@@ -308,7 +308,10 @@ int main(int c, char **v) {
 fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Process, String) {
     let program = compiled(scratch, "fake", FAKE, &[]);
     let libjvm = java().parent().and_then(Path::parent).expect("a JDK").join("lib/server/libjvm.so");
-    Process::start(Command::new(program).arg(libjvm).arg(directory).arg(mode))
+    // Where a killed JVM of root's had the same PID, its socket is in the way, and the program ends without a word.
+    let start = || Process::start(Command::new(&program).arg(&libjvm).arg(directory).arg(mode));
+    let started = std::iter::repeat_with(start).take(20).find(|(_, pid)| !pid.is_empty());
+    started.expect("one of 20 PIDs has no socket yet")
 }
 
 /// The request file of the handshake: never in a directory where the target's user could not have made it, and never left behind.

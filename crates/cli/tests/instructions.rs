@@ -42,7 +42,7 @@ fn library() -> PathBuf {
 }
 
 /// Instructions of a whole run: plain, or tracked with these sites. The least of several counts: what a busy machine or an earlier
-/// run changes at a start (the linker's look-ups, a page that can't be had at once) only ever adds.
+/// run changes at a start (the linker's look-ups, a page that is not yet resident) only ever adds.
 fn count(program: &Path, arguments: &[&str], tracked: Option<(&Path, &str)>) -> f64 {
     (0..COUNTS).map(|_| count_once(program, arguments, tracked)).fold(f64::INFINITY, f64::min)
 }

@@ -134,7 +134,7 @@ fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     // Nobody but root may look into this process or trace it: it is a copy of one of root's.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
     for number in 0..63 {
-        // Past the last one, or without CAP_SETPCAP; then no_new_privs has to do.
+        // Past the last capability, or without CAP_SETPCAP. In the second case no_new_privs alone keeps rights from coming back.
         if rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)).is_err() {
             break;
         }

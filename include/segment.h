@@ -47,8 +47,8 @@
 #define PLIMSOLL_COUNTER_STACK_TRUNCATED 17 /* count: Walks that ended early: no rule, or a word outside the stack. */
 #define PLIMSOLL_COUNTER_DRIFT_FLUSHES 18 /* count: Flushes of a row's drift into the central figures. */
 #define PLIMSOLL_COUNTER_DRIFT_BOUND 19 /* bytes: Upper bound of the drift that the central figures (peaks) may lag behind, for one row. */
-#define PLIMSOLL_COUNTER_FORKS 20 /* count: fork() calls seen; each child has a segment of its own. */
-#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked: no segment could be made for them. */
+#define PLIMSOLL_COUNTER_FORKS 20 /* count: fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on. */
+#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked: there was no memory for a copy of the books. A child that can't make its file isn't counted. */
 #define PLIMSOLL_COUNTER_SUMMARIES 22 /* count: Summaries written on a signal. */
 #define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it went on after. */
 #define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
@@ -131,9 +131,10 @@ struct plimsoll_header {
     struct plimsoll_composition compositions[2]; /* Compositions of the peak. */
     struct plimsoll_section_entry sections[16]; /* Section table. */
     uint64_t values[96]; /* Counters, in the order of the schema page. */
-    uint64_t control; /* What an observer asks for: mode | mean of the sampling in bytes << 8; see control. The only field that others than the tracker write, by one pwrite of eight bytes. The tracker puts it into force at a thread's next sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start. */
+    uint64_t control; /* What an observer asks for: mode | mean of the sampling in bytes << 8; see control. Written by one pwrite of eight bytes; beside ended the only field that others than the tracker write. The tracker puts it into force at a thread's next sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start. */
     uint64_t in_force; /* What is in force of it. mode says the mode again. */
     uint64_t in_force_ns; /* CLOCK_BOOTTIME since when, ns: blocks from before have the sites of the mode that was in force then. */
+    uint64_t ended; /* How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16; 0 not known. */
 };
 _Static_assert(offsetof(struct plimsoll_header, magic) == 0, "magic");
 _Static_assert(offsetof(struct plimsoll_header, version) == 8, "version");
@@ -165,7 +166,8 @@ _Static_assert(offsetof(struct plimsoll_header, values) == 728, "values");
 _Static_assert(offsetof(struct plimsoll_header, control) == 1496, "control");
 _Static_assert(offsetof(struct plimsoll_header, in_force) == 1504, "in_force");
 _Static_assert(offsetof(struct plimsoll_header, in_force_ns) == 1512, "in_force_ns");
-_Static_assert(sizeof(struct plimsoll_header) == 1520, "size");
+_Static_assert(offsetof(struct plimsoll_header, ended) == 1520, "ended");
+_Static_assert(sizeof(struct plimsoll_header) == 1528, "size");
 
 /* A category and its central figures. The exact live figures are Σ rows; these carry what a sum at report time can't know: the peaks. */
 struct plimsoll_category {

@@ -4,6 +4,9 @@
 mod memory;
 
 use core::ffi::{c_char, c_void};
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use plimsoll_tracker::boot::Exports;
+use plimsoll_tracker::sys::libc;
 use plimsoll_tracker::{
     agent, boot, entry_then_tail_jump, entry_with_caller, entry_with_caller_on_stack, hooked_calls,
 };
@@ -48,13 +51,13 @@ pub mod entry {
 
 macro_rules! exports {
     ($(($name:ident, $kind:ident, $n:tt, $target:path))*) => {
-        fn exports() -> &'static [usize] {
-            static mut TABLE: [usize; [$(stringify!($name),)*].len()] = [0; [$(stringify!($name),)*].len()];
-            // SAFETY: first called by the constructor, while nobody else knows of it; later calls write what is there.
-            unsafe {
-                (&raw mut TABLE).write([$(entry::$name as *const () as usize,)*]);
-                &*(&raw const TABLE)
+        fn exports() -> &'static Exports {
+            static TABLE: Exports = [const { AtomicUsize::new(0) }; libc::HOOKED];
+            // Later calls store what is there.
+            for (to, entry) in TABLE.iter().zip([$(entry::$name as *const () as usize,)*]) {
+                to.store(entry, Relaxed);
             }
+            &TABLE
         }
     };
 }

@@ -79,9 +79,9 @@ counters! {
     drift_flushes "count",
     /// Upper bound of the drift that the central figures (peaks) may lag behind, for one row.
     drift_bound "bytes",
-    /// fork() calls seen; each child has a segment of its own.
+    /// fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on.
     forks "count",
-    /// Children of fork() that went on untracked: no segment could be made for them.
+    /// Children of fork() that went on untracked: there was no memory for a copy of the books. A child that can't make its file isn't counted.
     forks_untracked "count",
     /// Summaries written on a signal.
     summaries "count",

@@ -17,6 +17,9 @@ pub const RETAINED: usize = 16;
 /// Page size assumed for growth; larger pages only make growth coarser.
 pub const PAGE: usize = 4096;
 
+/// Under a lower limit on address space (RLIMIT_AS, bytes) nothing is tracked: tables and code take some 10 MB of it.
+pub const LEAST_ADDRESS_SPACE: u64 = 60_000_000;
+
 macro_rules! sections {
     ($($(#[doc = $doc:literal])* $id:ident $name:literal, $entry:expr, $capacity:expr;)*) => {
         /// A section of the file.
@@ -120,7 +123,7 @@ pub enum State {
     Running = 1,
     /// The process ran its exit handlers.
     Exited = 2,
-    /// Made by fork() for a child that has not started yet.
+    /// Made by fork() for a child that has not started yet (trackers before 2026-11-23).
     Prepared = 3,
     /// The tracker was detached: the books are as they were then.
     Detached = 4,
@@ -196,14 +199,17 @@ pub struct Header {
     pub sections: [SectionEntry; 16],
     /// Counters, in the order of the schema page.
     pub values: CounterArray,
-    /// What an observer asks for: mode | mean of the sampling in bytes << 8; see [`control`]. The only field that
-    /// others than the tracker write, by one pwrite of eight bytes. The tracker puts it into force at a thread's next
+    /// What an observer asks for: mode | mean of the sampling in bytes << 8; see [`control`]. Written by one pwrite of
+    /// eight bytes; beside `ended` the only field that others than the tracker write. The tracker puts it into force at a thread's next
     /// sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start.
     pub control: AtomicU64,
     /// What is in force of it. `mode` says the mode again.
     pub in_force: AtomicU64,
     /// CLOCK_BOOTTIME since when, ns: blocks from before have the sites of the mode that was in force then.
     pub in_force_ns: AtomicU64,
+    /// How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM
+    /// kill: 1 no, 2 yes << 16; 0 not known.
+    pub ended: AtomicU64,
 }
 
 /// The control word of a mode (0 off, 1 sampled, 2 exact) and a mean of the sampling in bytes, brought into its bounds.
@@ -649,7 +655,7 @@ record! {
 pub enum Purpose {
     /// Small pieces: thread states, memos, indexes, tails, small tables.
     Pool = 0,
-    /// A level of the side table: keys of blocks that have no room for a trailer.
+    /// A level of the side table: keys of blocks that have no room for a trailer. A small level lies in a pool.
     SideTable = 1,
     /// The hash table of the sites' frames.
     FrameIndex = 2,
@@ -678,6 +684,8 @@ pub enum BadHeader {
     Short,
     /// Another kind of file, or another byte order.
     Magic,
+    /// The process ended before the tracker had made the file: the magic number is written last.
+    Starting,
     /// A version this reader doesn't know.
     Version(u32),
     /// A section table that contradicts itself (index of the section).
@@ -693,10 +701,14 @@ pub struct HeaderFacts<'a> {
 impl<'a> HeaderFacts<'a> {
     /// Checks the first page of a file.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, BadHeader> {
-        let bytes = bytes.get(..HEADER_BYTES).ok_or(BadHeader::Short)?;
-        let h = HeaderFacts { bytes };
-        if h.u64(core::mem::offset_of!(Header, magic)) != MAGIC {
-            return Err(BadHeader::Magic);
+        let short = if bytes.is_empty() { BadHeader::Starting } else { BadHeader::Short };
+        let h = HeaderFacts { bytes: bytes.get(..HEADER_BYTES).ok_or(short)? };
+        match h.u64(core::mem::offset_of!(Header, magic)) {
+            MAGIC => {}
+            0 if [0, VERSION].contains(&h.u32(core::mem::offset_of!(Header, version))) => {
+                return Err(BadHeader::Starting);
+            }
+            _ => return Err(BadHeader::Magic),
         }
         if h.u32(core::mem::offset_of!(Header, version)) != VERSION {
             return Err(BadHeader::Version(h.u32(core::mem::offset_of!(Header, version))));

@@ -24,7 +24,10 @@
 //!
 //! # Lifetime
 //!
-//! The tracker makes the file before `main`, maps it `MAP_SHARED`, closes the descriptor and never opens anything again.
+//! The tracker makes the file before `main`, maps it `MAP_SHARED`, closes the descriptor and never opens anything again. A
+//! child of fork() makes its own when it first allocates, frees or maps anything; its books begin as its parent's were at the
+//! instant of fork(). Other threads of the parent that were at work then may be in them with a few operations more or less.
+//! Under a limit on address space (RLIMIT_AS) each section is a mapping of its own that grows with use.
 //! Pages are populated (`MADV_POPULATE_WRITE`, or on tmpfs read by a system call) before the first store into them, so
 //! that a full file system is an error code and not a SIGBUS. Since the page cache holds the pages, the file outlives
 //! the process whatever kills it.
@@ -81,3 +84,4 @@ pub mod vmap;
 
 pub use counters::{Counter, CounterRow};
 pub use layout::*;
+pub use record::Record;

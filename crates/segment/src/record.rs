@@ -40,6 +40,9 @@ macro_rules! record {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $plain { $($(#[$fmeta])* pub $field: record!(@plain $kind $($n)?),)* }
 
+        impl crate::record::Sealed for $shared {}
+        impl crate::Record for $shared {}
+
         impl $shared {
             /// Bytes of one entry in the file.
             pub const BYTES: usize = $bytes;
@@ -56,6 +59,13 @@ macro_rules! record {
     };
 }
 pub(crate) use record;
+
+/// A record of the segment: nothing but atomics, so a shared reference to one is sound whoever else writes there. Only the
+/// macro above, which makes every field one, implements it.
+pub trait Record: Sealed {}
+
+/// See [`Record`].
+pub trait Sealed {}
 
 /// The text in a fixed field: up to the first NUL.
 pub fn text(field: &[u8]) -> &[u8] {

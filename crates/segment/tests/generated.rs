@@ -240,7 +240,7 @@ fn the_parsed_layout_is_the_compiled_one() {
         SectionEntry: kind entry_bytes offset capacity used;
         Header: magic version header_bytes file_bytes pid ppid start_boottime_ns start_realtime_ns end_boottime_ns state mode
             allocator runtime counters composition live_bytes live_count peak_bytes count_at_peak peak_ns reserved_bytes
-            committed_bytes peak_reserved_bytes peak_committed_bytes compositions sections values control in_force in_force_ns;
+            committed_bytes peak_reserved_bytes peak_committed_bytes compositions sections values control in_force in_force_ns ended;
         Category: name kind flags live_bytes live_count peak_bytes count_at_peak peak_ns reserved_bytes committed_bytes
             peak_reserved_bytes peak_committed_bytes at_peak_bytes at_peak_count reserved;
         Module: start end bias loaded_ns unloaded_ns build_id build_id_bytes category path;

@@ -36,7 +36,7 @@ use plimsoll_segment::{Counter, Section, control};
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 struct Text(UnsafeCell<Path<OPTIONS_BYTES>>);
-// SAFETY: only touched by the holder of BUSY.
+// SAFETY: only touched by the holder of BUSY, who lets go of what points into it before.
 unsafe impl Sync for Text {}
 /// What `Options` points into: the VM's own string goes when the agent returns.
 static TEXT: Text = Text(UnsafeCell::new(Path::new()));
@@ -45,7 +45,7 @@ static TEXT: Text = Text(UnsafeCell::new(Path::new()));
 ///
 /// # Safety
 /// `options` is null or a C string; `exports` is the shim's table.
-pub unsafe fn called(options: *const c_char, exports: &'static [usize]) -> i32 {
+pub unsafe fn called(options: *const c_char, exports: &'static boot::Exports) -> i32 {
     if BUSY.swap(true, Acquire) {
         return Answer::Busy as i32;
     }
@@ -124,7 +124,7 @@ impl Request {
     }
 }
 
-fn attach(wish: Wish, exports: &'static [usize]) -> Answer {
+fn attach(wish: Wish, exports: &'static boot::Exports) -> Answer {
     if let Some(segment) = Segment::current() {
         segment.header().control.store(control(wish.sites, wish.sample), Release);
         return Answer::Switched;
@@ -138,7 +138,8 @@ fn attach(wish: Wish, exports: &'static [usize]) -> Answer {
         stacks::init_late();
     }
     let (segment, answer) = match Segment::mapped() {
-        // SAFETY: whoever sent the request has seen every thread come out of the hooks.
+        // SAFETY: detached, no hook books; `plimsoll attach` has seen every thread come out of the hooks of before, which can't be
+        // seen from in here. (A VM told by hand to load the agent again has no such promise.)
         Some(segment) => unsafe { (begin_anew(segment), Answer::AttachedAgain) },
         None => {
             let Some(segment) = first(&wish, exports) else { return Answer::NoSegment };
@@ -172,7 +173,7 @@ fn attach(wish: Wish, exports: &'static [usize]) -> Answer {
     answer
 }
 
-fn first(wish: &Wish, exports: &'static [usize]) -> Option<Segment> {
+fn first(wish: &Wish, exports: &'static boot::Exports) -> Option<Segment> {
     let sites = [c"off", c"sampled", c"exact"][wish.sites.min(2) as usize];
     let options = Options { sites: Some(sites), rules: wish.rules, ..boot::late_options() };
     let segment = boot::begin(&options, exports)?;

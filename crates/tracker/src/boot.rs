@@ -22,9 +22,11 @@
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
 use crate::account::blocks::Key;
+use crate::account::inherited::{Child, Inherited};
 use crate::account::rows::{Amount, ROW_EARLY};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
+use crate::account::windows;
 use crate::account::{blocks, callers, categories, control, frames, image, own, rows, samples, table, thread};
 use crate::hook;
 use crate::hook::malloc::{set_key, take_key};
@@ -35,7 +37,7 @@ use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::os::{self, Clock};
 use crate::sys::{Apart, elf, libc};
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
     ALL_SECTIONS, Allocator, CALLER_EARLY, Counter, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS,
     SUFFIX, Section, State, VERSION, counters,
@@ -53,10 +55,12 @@ static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 /// CLOCK_BOOTTIME − CLOCK_MONOTONIC at boot.
 static CLOCK_OFFSET: AtomicU64 = AtomicU64::new(0);
 static RETAIN: AtomicUsize = AtomicUsize::new(RETAINED);
-static EXPORTS: AtomicUsize = AtomicUsize::new(0);
+/// The shim's hooks, in the order of the hook table.
+pub type Exports = [AtomicUsize; libc::HOOKED];
+static EXPORTS: AtomicPtr<Exports> = AtomicPtr::new(core::ptr::null_mut());
 /// Six sums of a row: what was booked before the segment was there.
 static EARLY: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
-/// Directory of the segments, for fork. Written at boot, when there is one thread.
+/// Directory of the segments, for fork. Written before a segment is published, read afterwards.
 static mut DIRECTORY: Path<256> = Path::new();
 
 /// Whether the real functions are known.
@@ -84,6 +88,7 @@ pub fn is_late() -> bool {
 #[cold]
 pub fn resolve() {
     libc::resolve();
+    hook::calls::init();
     if !libc::is_glibc() {
         STATE.store(OFF, Release);
         return;
@@ -104,17 +109,33 @@ pub fn resolve() {
     // Before the allocator below registers its own: `prepare` handlers run last come first, so ours takes the map's lock
     // when the allocator's are held already. The other way round, a thread that maps memory under an allocator's lock
     // and the one that forks would wait for each other.
-    libc::at_fork(hook::fork::prepare, hook::fork::parent, hook::fork::child);
+    hook::fork::init();
     let _ = STATE.compare_exchange(NEW, if is_late() { PASSING } else { RESOLVED }, AcqRel, Relaxed);
 }
 
 fn book_frees() {
     let free = if blocks::allocator() == Allocator::Glibc as u32 && !image::is_image() {
-        hook::malloc::free_glibc as *mut ()
+        let (whole, windows) = (hook::malloc::free_glibc as *mut (), hook::malloc::free_glibc_in_windows as *mut ());
+        if os::is_tight() { windows } else { whole }
     } else {
         crate::sys::cpu::free_entry as *mut ()
     };
     hook::malloc::FREE.store(free, Relaxed);
+}
+
+/// The program sets a limit on its address space: the tracker gives back what it doesn't use, and takes no more than it uses.
+#[cold]
+pub fn limit_address_space(limit: u64) {
+    if !os::note_limit(limit) {
+        return;
+    }
+    if let Some(segment) = Segment::mapped() {
+        // Before the windows are cut: this one looks where they end.
+        let (whole, windows) = (hook::malloc::free_glibc as *mut (), hook::malloc::free_glibc_in_windows as *mut ());
+        let _ = hook::malloc::FREE.compare_exchange(whole, windows, AcqRel, Relaxed);
+        segment.cut();
+    }
+    os::cut_pool(own::shorten);
 }
 
 /// Whether the size in front of a block says what malloc_usable_size says. No size that malloc maps by itself is tried:
@@ -187,9 +208,9 @@ pub fn ordered_ns() -> u64 {
 
 /// The exported hook with this number (of the hook table).
 pub fn export(i: usize) -> usize {
-    let p = EXPORTS.load(Relaxed) as *const usize;
-    // SAFETY: `start` set it to the shim's table, which has an entry for each hook.
-    if p.is_null() { 0 } else { unsafe { *p.add(i) } }
+    // SAFETY: null, or the static table that `begin` was given.
+    let table = unsafe { EXPORTS.load(Acquire).as_ref() };
+    table.and_then(|table| table.get(i)).map_or(0, |hook| hook.load(Relaxed))
 }
 
 /// Has the end of this thread noticed.
@@ -200,23 +221,26 @@ pub fn watch_end(t: *const ThreadState) {
     }
 }
 
-/// Arguments of main, as the constructor was given them.
-static ARGUMENTS: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+/// The first two arguments of main, as the constructor was given them.
+static ARGUMENTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+static mut LATE_OPTIONS: Option<Options> = None;
 static LATE: AtomicBool = AtomicBool::new(false);
 
 /// The constructor.
 ///
 /// # Safety
-/// Called once, by the loader, with main's arguments; `exports` is the shim's table of hooks, in the table's order.
-pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static [usize]) {
+/// Called once, by the loader, with main's arguments.
+pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static Exports) {
     // Only glibc's loader calls constructors with main's arguments. The first hook that is called finds its real function.
     if !libc::is_glibc() {
         return;
     }
-    for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize, environment as usize]) {
+    for (cell, word) in ARGUMENTS.iter().zip([argc as usize, argv as usize]) {
         cell.store(word, Relaxed);
     }
     if elf::is_late() {
+        // SAFETY: the loader's arguments; the loader runs this once.
+        unsafe { (&raw mut LATE_OPTIONS).write(Some(Options::parse(environment))) };
         LATE.store(true, Relaxed);
         return;
     }
@@ -227,7 +251,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     let (options, top) = unsafe { (Options::parse(environment), outermost(argv, environment)) };
     stacks::init(top);
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
-        // SAFETY: the environment block is this process's own, and nobody else reads it yet.
+        // SAFETY: the loader's block, writable. Before `main` nobody but an earlier constructor's thread could read it meanwhile, and
+        // such a thread has to expect setenv(3) too.
         unsafe { leave_environment(environment) };
     }
     let Some(segment) = begin(&options, exports) else {
@@ -265,22 +290,27 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     }
 }
 
-/// Options of a process that runs already: what its environment said at its start.
+/// Options of a process that runs already: what its environment said when the library was loaded. Kept, since setenv(3) frees
+/// the array that it replaces.
 pub fn late_options() -> Options {
-    // SAFETY: the environment that the loader named when it ran the constructor, moments ago.
-    unsafe { Options::parse(ARGUMENTS[2].load(Relaxed) as *const *const c_char) }
+    // SAFETY: written by the constructor, before the agent can be called, and never again.
+    unsafe { (&raw const LATE_OPTIONS).read() }.unwrap_or_default()
 }
 
 /// Makes the segment and the tables. `None`: the program has its address space back.
-pub fn begin(options: &Options, exports: &'static [usize]) -> Option<Segment> {
-    EXPORTS.store(exports.as_ptr() as usize, Relaxed);
+pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
+    EXPORTS.store((&raw const *exports).cast_mut(), Release);
     CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
-    // SAFETY: called once: by the constructor, or by the first attach.
-    let (segment, directory) = unsafe { make(options) }?;
+    let limit = os::address_space_limit();
+    if limit < plimsoll_segment::LEAST_ADDRESS_SPACE {
+        return None;
+    }
+    os::note_limit(limit);
+    let (segment, directory) = make(options)?;
     // An attach that found no room may have populated sections of a segment that is gone.
     segment.populated(&[0; SECTIONS]);
-    let [argc, argv, _] = ARGUMENTS.each_ref().map(|a| a.load(Relaxed));
-    // SAFETY: argv and argc are the loader's.
+    let [argc, argv] = ARGUMENTS.each_ref().map(|a| a.load(Relaxed));
+    // SAFETY: argv and argc are the loader's; nobody else has the segment.
     unsafe { command(segment, argc as i32, argv as *const *const c_char) };
     let rules = options.rules.and_then(map_rules);
     if options.check.is_some_and(|c| c.to_bytes() == b"1") {
@@ -301,7 +331,8 @@ pub fn begin(options: &Options, exports: &'static [usize]) -> Option<Segment> {
         withdraw(segment, &directory);
         return None;
     }
-    // SAFETY: nobody reads it before the segment is published; fork does later.
+    // SAFETY: no segment is published, so nobody reads it yet, also where an attach that found no room wrote it before; of two
+    // attaches the agent lets one in.
     unsafe { (&raw mut DIRECTORY).write(directory) };
     if let Some(key) = libc::key_create(hook::thread::end) {
         KEY.store(key, Relaxed);
@@ -347,13 +378,13 @@ pub fn fault() {
 /// Boot gives up: the program gets its address space back.
 pub fn withdraw(segment: Segment, directory: &Path<256>) {
     remove(segment, directory);
-    // SAFETY: never published: no hook knows of it.
-    unsafe { os::unmap(segment.base() as *mut u8, FILE_BYTES) };
+    // SAFETY: never published: no hook knows of it, and whoever made it keeps no copy.
+    unsafe { windows::unmap(segment) };
 }
 
 /// The destructor: the process ends in order.
 pub fn finish() {
-    if let Some(s) = Segment::current() {
+    if let Some(s) = Segment::published() {
         let end = os::clock_ns(Clock::Boottime);
         // A sandbox may know clocks through the vdso only.
         s.header().end_boottime_ns.store(if end != 0 { end } else { now_ns() }, Relaxed);
@@ -362,8 +393,11 @@ pub fn finish() {
 }
 
 /// The highest address that the kernel's start block gives away: its last string.
+///
+/// # Safety
+/// NULL-terminated arrays.
 unsafe fn outermost(argv: *const *const c_char, environment: *mut *const c_char) -> usize {
-    // SAFETY: NULL-terminated arrays of C strings.
+    // SAFETY: the caller's contract.
     unsafe {
         let mut top = environment as usize;
         for array in [argv, environment as *const *const c_char] {
@@ -383,15 +417,19 @@ unsafe fn outermost(argv: *const *const c_char, environment: *mut *const c_char)
 
 /// Takes this object out of LD_PRELOAD, and its options out of the environment, so that the program and what it starts
 /// see what they would see without us. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its segments.
+///
+/// # Safety
+/// A NULL-terminated array of writable C strings, which nobody else reads meanwhile.
 unsafe fn leave_environment(environment: *mut *const c_char) {
     let own = elf::objects().find(|o| o.is_self()).map_or(&[][..], |o| o.name());
-    // SAFETY: a NULL-terminated array of writable strings of this process.
+    // SAFETY: the caller's contract.
     unsafe {
         let mut at = environment;
         while !(*at).is_null() {
             let entry = CStr::from_ptr(*at).to_bytes();
             let gone = match entry.strip_prefix(b"LD_PRELOAD=") {
-                Some(list) => leave_list(entry.as_ptr().add(11) as *mut u8, list.len(), own),
+                // From the block's own pointer: the slice may only be read.
+                Some(list) => leave_list((*at).cast_mut().cast::<u8>().add(11), list.len(), own),
                 None => entry.starts_with(b"PLIMSOLL_") && !entry.starts_with(b"PLIMSOLL_DIR="),
             };
             if !gone {
@@ -408,8 +446,11 @@ unsafe fn leave_environment(environment: *mut *const c_char) {
 }
 
 /// Takes `own` out of a list separated by colons or blanks, in place. True: nothing is left in it.
+///
+/// # Safety
+/// `list` is a writable string of n bytes and a NUL that nobody else reads meanwhile.
 unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
-    // SAFETY: the caller's writable string of n bytes and a NUL.
+    // SAFETY: the caller's contract.
     let text = unsafe { core::slice::from_raw_parts_mut(list, n + 1) };
     let mut i = 0;
     while i < n {
@@ -427,7 +468,7 @@ unsafe fn leave_list(list: *mut u8, n: usize, own: &[u8]) -> bool {
 }
 
 /// Makes and maps the file.
-unsafe fn make(options: &Options) -> Option<(Segment, Path<256>)> {
+fn make(options: &Options) -> Option<(Segment, Path<256>)> {
     let mut directory = Path::<256>::new();
     let uid = os::geteuid();
     let fd = match options.directory {
@@ -441,7 +482,7 @@ unsafe fn make(options: &Options) -> Option<(Segment, Path<256>)> {
         })?,
     };
     RETAIN.store(number(options.retain).unwrap_or(RETAINED), Relaxed);
-    prune(fd);
+    prune(fd, &mut Looked::new());
     let r = create(fd, os::getpid());
     os::close(fd);
     let segment = r?;
@@ -473,18 +514,17 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     let now = os::clock_ns(Clock::Boottime);
     let name = file_name(pid, now);
     let fd = os::create(directory, name.as_c()).ok()?;
-    let base = os::truncate(fd, FILE_BYTES).then(|| os::map_shared(fd, FILE_BYTES)).flatten();
+    let mapped = os::truncate(fd, FILE_BYTES).then(|| windows::map(fd)).flatten();
     os::lock_while_mapped(fd);
     os::note_file_system(fd);
     os::close(fd);
-    let made = base.and_then(|base| {
-        // SAFETY: a fresh mapping of FILE_BYTES.
-        let segment = unsafe { Segment::at(base as usize) };
+    let made = mapped.and_then(|segment| {
+        windows::expect_random(segment);
         if segment.populate_start() {
             return Some(segment);
         }
         // SAFETY: nobody knows of it yet.
-        unsafe { os::unmap(base, FILE_BYTES) };
+        unsafe { windows::unmap(segment) };
         None
     });
     let Some(segment) = made else {
@@ -500,7 +540,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     h.start_boottime_ns.store(now, Relaxed);
     h.start_realtime_ns.store(os::clock_ns(Clock::Realtime), Relaxed);
     h.allocator.store(blocks::allocator(), Relaxed);
-    h.runtime.store(runtime() as u32, Relaxed);
+    h.runtime.store(runtime(), Relaxed);
     h.counters.store(counters::COUNTERS.len() as u32, Relaxed);
     h.composition.store(2, Relaxed);
     for (i, e) in h.sections.iter().take(SECTIONS).enumerate() {
@@ -510,7 +550,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
         e.offset.store(s.offset() as u64, Relaxed);
         e.capacity.store(s.capacity() as u64, Relaxed);
     }
-    // SAFETY: the schema section, populated, written by nobody else.
+    // SAFETY: the schema section of a segment that nobody else knows of yet, populated.
     let schema = unsafe {
         core::slice::from_raw_parts_mut(
             (segment.base() + Section::Schema.offset()) as *mut u8,
@@ -524,23 +564,44 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     Some(segment)
 }
 
-/// Creates the segment of a fork child: named after the parent until the child knows its own id.
-pub fn create_beside(directory: os::Fd, wanted: &hook::fork::Wanted) -> Option<Segment> {
-    let child = create(directory, os::getpid())?;
-    let enough =
-        ALL_SECTIONS.iter().zip(wanted).all(|(s, &bytes)| bytes == 0 || os::back(child.base() + s.offset(), bytes));
-    if enough {
-        return Some(child);
+/// The segment of a fork child: mapped at `base`, where its parent's was. `None`: nothing is left of the file, and nothing
+/// of use at `base`.
+pub fn create_in_child(directory: os::Fd, of: Inherited, who: Child, base: usize) -> Option<Segment> {
+    if os::file_size_limit() < FILE_BYTES as u64 {
+        return None;
     }
-    remove(child, self::directory());
-    // SAFETY: nobody knows of it.
-    unsafe { os::unmap(child.base() as *mut u8, FILE_BYTES) };
-    None
+    let name = file_name(who.pid, who.start_boottime_ns);
+    let fd = os::create(directory, name.as_c()).ok()?;
+    // Whole pages of the file, whose blocks are there from now on: a full file system is an answer here.
+    let is_written =
+        os::truncate(fd, FILE_BYTES) && of.write(who, |at, bytes, zeros| os::write_at(fd, at, bytes, zeros));
+    // SAFETY: nobody uses what is at `base`: the segment of the parent was taken away there.
+    let is_mapped = is_written && unsafe { windows::map_again(fd, Segment::at(base), &of.written()) };
+    os::lock_while_mapped(fd);
+    os::close(fd);
+    if !is_mapped {
+        os::unlink(directory, name.as_c());
+        return None;
+    }
+    // SAFETY: as above.
+    Some(unsafe { Segment::at(base) })
 }
 
-fn runtime() -> Runtime {
+/// Looked at once, for the process's own segment: at a fork other threads may be unloading what the loader's list names.
+fn runtime() -> u32 {
+    static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
+    if KNOWN.load(Relaxed) == u32::MAX {
+        KNOWN.store(look_at_runtime() as u32, Relaxed);
+    }
+    KNOWN.load(Relaxed)
+}
+
+fn look_at_runtime() -> Runtime {
     if image::is_image() {
         Runtime::NativeImage
+    } else if is_late() {
+        // Only a HotSpot VM calls the agent.
+        Runtime::Hotspot
     } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
         Runtime::Hotspot
     } else {
@@ -549,8 +610,11 @@ fn runtime() -> Runtime {
 }
 
 /// Writes executable and arguments into the command section.
+///
+/// # Safety
+/// `argv` has `argc` C strings; the segment isn't published.
 unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
-    // SAFETY: the command section, populated, written by nobody else.
+    // SAFETY: the command section of a segment that nobody else knows of yet, populated.
     let out = unsafe {
         core::slice::from_raw_parts_mut(
             (segment.base() + Section::Command.offset()) as *mut u8,
@@ -559,7 +623,7 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
     };
     let mut n = os::read_link(c"/proc/self/exe", &mut out[..1024]).len() + 1;
     for i in 0..argc.max(0) as usize {
-        // SAFETY: argv has argc strings.
+        // SAFETY: the caller's contract.
         let a = unsafe { CStr::from_ptr(*argv.add(i)) }.to_bytes_with_nul();
         if n + a.len() > out.len() {
             break;
@@ -602,8 +666,20 @@ fn remove(segment: Segment, directory: &Path<256>) {
 /// The directory, for fork.
 pub fn directory() -> &'static Path<256> {
     let directory = &raw const DIRECTORY;
-    // SAFETY: written once, before the segment is published.
+    // SAFETY: not written after the segment was published.
     unsafe { &*directory }
+}
+
+/// What [`prune`] looks at: the first 512 names. The stack that a fork child begins its books on may be too small for it.
+pub struct Looked {
+    names: [(u64, u32); 512],
+    buffer: [u8; 4096],
+}
+
+impl Looked {
+    const fn new() -> Looked {
+        Looked { names: [(0, 0); 512], buffer: [0; 4096] }
+    }
 }
 
 /// Removes the oldest segments of dead processes beyond what the options say. Nobody is asked for before there are half as
@@ -611,14 +687,12 @@ pub fn directory() -> &'static Path<256> {
 ///
 /// Containers share a directory, each with a process 1 of its own: a PID says nothing. Who lives still maps its file, and
 /// holds the lock on it for that long.
-pub fn prune(directory: os::Fd) {
-    const LOOK: usize = 512;
+pub fn prune(directory: os::Fd, looked: &mut Looked) {
     let retain = RETAIN.load(Relaxed).max(1);
-    let mut names = [(0u64, 0u32); LOOK];
+    let Looked { names, buffer } = looked;
     let mut n = 0;
-    let mut buffer = [0u8; 4096];
     loop {
-        let got = os::directory_entries(directory, &mut buffer);
+        let got = os::directory_entries(directory, buffer);
         if got == 0 {
             break;
         }
@@ -629,7 +703,7 @@ pub fn prune(directory: os::Fd) {
             if length < 20 || at + length > got {
                 break;
             }
-            if let (Some((pid, start)), true) = (parse_name(&buffer[at + 19..at + length]), n < LOOK) {
+            if let (Some((pid, start)), true) = (parse_name(&buffer[at + 19..at + length]), n < names.len()) {
                 names[n] = (start, pid);
                 n += 1;
             }
@@ -664,7 +738,8 @@ fn file_name(pid: u32, start: u64) -> Path<64> {
     name
 }
 
-/// Whether the process of a segment is there. Where the file system has no locks, by its PID.
+/// Whether the process of a segment is there. Where the file system has no locks, by its PID. What can't be opened as a
+/// segment (a FIFO of this name, in a directory that containers share) is nobody's to remove.
 fn is_mapped(directory: os::Fd, (start, pid): (u64, u32)) -> bool {
     let Some(fd) = os::open_at(directory, file_name(pid, start).as_c()) else { return true };
     let locked = os::is_locked(fd);

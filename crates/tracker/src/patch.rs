@@ -121,7 +121,10 @@ pub fn is_pending() -> bool {
 
 /// In a fork child: who walked isn't here.
 pub fn reset_after_fork() {
-    WALKER.store(0, Relaxed);
+    // A store would copy the page.
+    if WALKER.load(Relaxed) != 0 {
+        WALKER.store(0, Relaxed);
+    }
 }
 
 fn walk(way: Way) -> Option<Done> {
@@ -156,7 +159,8 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         // Asks the kernel whether the page can be written, and has it there.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
-            let Some(g) = guarded.filter(|g| os::protect(g.start, g.end - g.start, true)) else {
+            // SAFETY: the object's RELRO pages, which the loader has relocated and its lock keeps where they are.
+            let Some(g) = guarded.filter(|g| unsafe { os::protect(g.start, g.end - g.start, true) }) else {
                 done.left += 1;
                 continue;
             };
@@ -166,7 +170,8 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         done.written += 1;
     }
     if let Some(g) = opened {
-        os::protect(g.start, g.end - g.start, false);
+        // SAFETY: as above; this walk, the only one, is done with them.
+        unsafe { os::protect(g.start, g.end - g.start, false) };
     }
 }
 

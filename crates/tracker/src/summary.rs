@@ -80,7 +80,9 @@ fn parse_signal(text: &[u8]) -> Option<c_int> {
 
 /// In a fork child: the thread that was writing one isn't here.
 pub fn reset_after_fork() {
-    BUSY.store(false, Relaxed);
+    if BUSY.load(Relaxed) {
+        BUSY.store(false, Relaxed);
+    }
 }
 
 extern "C" fn handler(_: c_int) {

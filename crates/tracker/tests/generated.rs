@@ -36,7 +36,10 @@ const KINDS: &[(&str, &str)] = &[
     ("through", "jumps to what fits the allocator, chosen when the process starts"),
     ("stacked", "calls the hook, all six argument registers kept, stack and frame pointer behind them"),
     ("before", "looks at the arguments, then jumps to the real function: that one sees the program as its caller"),
-    ("numbered", "the same where the first argument is seccomp's number, else a jump to the real function"),
+    (
+        "numbered",
+        "the same for some numbers of system calls, a call of the hook for others, else a jump to the real function",
+    ),
     ("around", "as *before*; where import tables are patched, it may call the real function and look again afterwards"),
 ];
 

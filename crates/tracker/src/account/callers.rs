@@ -1,14 +1,14 @@
 //! Callers: up to eight return addresses with a category, numbered when first seen, never removed; and sites, the deep
 //! stacks under them, numbered in the same section.
 
+use super::index::{Free, Index};
 use super::segment::Segment;
 use super::{categories, frames};
 use crate::stack::module::{self, Module};
-use crate::sys::os;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::rules::{CALLED_BY_GENERATED, Decision, ModuleRules, Target};
-use plimsoll_segment::{CALLER_OVERFLOW, CALLER_SITE, Caller, Counter, Section};
+use plimsoll_segment::{CALLER_OVERFLOW, CALLER_SITE, Caller, Counter, Purpose, Section};
 
 /// Frames kept at most.
 pub const FRAMES: usize = 8;
@@ -19,20 +19,13 @@ pub const JIT: u32 = 2;
 /// Flag: stands for callers that had no room.
 pub const OVERFLOW: u32 = 4;
 
-/// Hash → caller. Small first: a table is touched all over, and a small program shouldn't pay for a large one.
-static SMALL: AtomicUsize = AtomicUsize::new(0);
-static LARGE: AtomicUsize = AtomicUsize::new(0);
-const SMALL_ENTRIES: usize = 4 << 10;
-const LARGE_ENTRIES: usize = 2 * Section::Callers.capacity();
+/// Hash → caller.
+static INDEX: Index = Index::new(Section::Callers.capacity(), &[12, 15, 17, 14], Purpose::Pool);
 
-/// Reserves the tables, makes the fixed callers of a fresh segment.
+/// Reserves the index, makes the fixed callers of a fresh segment.
 pub fn init(segment: Segment) -> bool {
-    if SMALL.load(Relaxed) == 0 {
-        let (Some(small), Some(large)) = (os::private(SMALL_ENTRIES * 4), os::private(LARGE_ENTRIES * 4)) else {
-            return false;
-        };
-        SMALL.store(small as usize, Release);
-        LARGE.store(large as usize, Release);
+    if !INDEX.init() {
+        return false;
     }
     for (i, category, flags) in [(0, categories::OTHER, 0), (1, categories::EARLY, 0), (2, categories::OTHER, OVERFLOW)]
     {
@@ -45,6 +38,11 @@ pub fn init(segment: Segment) -> bool {
         c.hash.store(if i == 0 { 0 } else { i as u64 }, Release);
     }
     true
+}
+
+/// Reserves all of the index, for a program that is about to forbid system calls.
+pub fn reserve() {
+    INDEX.reserve();
 }
 
 /// Entries that sites leave to callers.
@@ -107,52 +105,30 @@ pub fn parent(segment: Segment, caller: u32) -> u32 {
     }
 }
 
-/// The entry with this hash; or the cell where it belongs, or `None` if the tables are full.
-fn find(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool) -> Result<u32, Option<&'static AtomicU32>> {
-    let used = segment.used(Section::Callers);
-    for (table, entries) in [(&SMALL, SMALL_ENTRIES), (&LARGE, LARGE_ENTRIES)] {
-        let base = table.load(Acquire);
-        if base == 0 {
-            break;
-        }
-        let mut at = (h >> 17) as usize & (entries - 1);
-        let full = entries == SMALL_ENTRIES && used > SMALL_ENTRIES / 2;
-        for _ in 0..entries {
-            // SAFETY: `at` is below the table's size; atomics in private zeroed memory.
-            let cell = unsafe { &*((base + at * 4) as *const AtomicU32) };
-            let i = cell.load(Acquire);
-            if i == 0 {
-                if full {
-                    break;
-                }
-                return Err(Some(cell));
-            }
-            let c = segment.caller(i);
-            if c.hash.load(Acquire) == h && is(c) {
-                return Ok(i);
-            }
-            at = (at + 1) & (entries - 1);
-        }
-    }
-    Err(None)
+/// The entry with this hash; or where it belongs.
+fn find(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool) -> Result<u32, Option<Free>> {
+    INDEX.find(h, segment.used(Section::Callers), |i| {
+        let c = segment.caller(i);
+        c.hash.load(Acquire) == h && is(c)
+    })
 }
 
 fn find_or_make(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool, make: impl Fn(&Caller)) -> Option<u32> {
     loop {
-        let cell = match find(segment, h, &is) {
+        let free = match find(segment, h, &is) {
             Ok(i) => return Some(i),
-            Err(cell) => cell?,
+            Err(free) => free?,
         };
         let i = segment.append(Section::Callers)?;
         let c = segment.caller(i);
         make(c);
         c.first_ns.store(crate::boot::ordered_ns(), Relaxed);
         c.hash.store(h, Release);
-        match cell.compare_exchange(0, i, AcqRel, Acquire) {
-            Ok(_) => return Some(i),
-            // Another thread took the place, perhaps for the same frames: look again; ours stays an empty entry.
-            Err(_) => c.hash.store(0, Release),
+        if free.put(i) {
+            return Some(i);
         }
+        // Another thread took the place, perhaps for the same frames: look again; ours stays an empty entry.
+        c.hash.store(0, Release);
     }
 }
 

@@ -2,30 +2,23 @@
 //! the nodes from there on, so the 100,000 stacks of a large program take a few nodes each. Numbered when first seen,
 //! never removed; what lies at an address that other code has taken is retired and no longer found.
 
+use super::index::Index;
 use super::segment::Segment;
 use crate::stack::deep::Frame;
-use crate::sys::os;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::Ordering::*;
 use plimsoll_segment::{Counter, FrameKind, FrameNode, Purpose, Section, frame_flags};
 
-/// Hash → node, small first as in `callers`.
-static SMALL: AtomicUsize = AtomicUsize::new(0);
-static LARGE: AtomicUsize = AtomicUsize::new(0);
-const SMALL_ENTRIES: usize = 2 << 10;
-const LARGE_ENTRIES: usize = 2 * Section::Frames.capacity();
+/// Hash → node.
+static INDEX: Index = Index::new(Section::Frames.capacity(), &[11, 14, 17, 20, 18], Purpose::FrameIndex);
 
-/// Reserves the tables. Node 0 is made with the first stack: a program without sites has no page for them.
+/// Reserves the index. Node 0 is made with the first stack: a program without sites has no page for them.
 pub fn init() -> bool {
-    if SMALL.load(Relaxed) == 0 {
-        let (Some(small), Some(large)) =
-            (os::private(SMALL_ENTRIES * 4), os::table(LARGE_ENTRIES * 4, Purpose::FrameIndex))
-        else {
-            return false;
-        };
-        SMALL.store(small as usize, Release);
-        LARGE.store(large as usize, Release);
-    }
-    true
+    INDEX.init()
+}
+
+/// Reserves all of the index, for a program that is about to forbid system calls.
+pub fn reserve() {
+    INDEX.reserve();
 }
 
 fn hash(parent: u32, f: Frame) -> u64 {
@@ -44,34 +37,26 @@ fn is(node: &FrameNode, parent: u32, f: Frame) -> bool {
 /// The node of a frame under a node. `None`: there is no room.
 fn node(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
     let h = hash(parent, f);
-    for (table, entries) in [(&SMALL, SMALL_ENTRIES), (&LARGE, LARGE_ENTRIES)] {
-        let base = table.load(Acquire);
-        if base == 0 {
-            break;
+    let mut own = None;
+    loop {
+        let used = segment.used(Section::Frames);
+        let free = match INDEX.find(h, used, |i| is(segment.frame(i), parent, f)) {
+            Ok(i) => return Some(i),
+            Err(free) => free?,
+        };
+        let i = match own {
+            Some(i) => i,
+            None => make(segment, parent, f, depth)?,
+        };
+        // Another thread took the place, perhaps for the same frame: look again.
+        if free.put(i) {
+            return Some(i);
         }
-        let full = entries == SMALL_ENTRIES && segment.used(Section::Frames) > SMALL_ENTRIES / 2;
-        let mut at = h as usize & (entries - 1);
-        for _ in 0..entries {
-            // SAFETY: `at` is below the table's size; atomics in private zeroed memory.
-            let cell = unsafe { &*((base + at * 4) as *const AtomicU32) };
-            let mut i = cell.load(Acquire);
-            if i == 0 {
-                if full {
-                    break;
-                }
-                i = insert(segment, cell, parent, f, depth)?;
-            }
-            if is(segment.frame(i), parent, f) {
-                return Some(i);
-            }
-            at = (at + 1) & (entries - 1);
-        }
+        own = Some(i);
     }
-    None
 }
 
-/// What the cell holds afterwards: the new node, or the one that another thread put there meanwhile.
-fn insert(segment: Segment, cell: &AtomicU32, parent: u32, f: Frame, depth: u16) -> Option<u32> {
+fn make(segment: Segment, parent: u32, f: Frame, depth: u16) -> Option<u32> {
     let i = segment.append(Section::Frames)?;
     let node = segment.frame(i);
     node.value.store(f.value, Relaxed);
@@ -79,7 +64,7 @@ fn insert(segment: Segment, cell: &AtomicU32, parent: u32, f: Frame, depth: u16)
     node.kind.store(f.kind as u8, Relaxed);
     node.flags.store(f.flags, Relaxed);
     node.depth.store(depth, Relaxed);
-    Some(cell.compare_exchange(0, i, AcqRel, Acquire).map_or_else(|other| other, |_| i))
+    Some(i)
 }
 
 /// The node of a stack's innermost frame, and of each frame in `nodes`: `frames` under the node `parent` (0 = none), which

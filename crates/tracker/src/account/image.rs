@@ -20,6 +20,7 @@ use super::thread::{self, ThreadState};
 use super::{callers, categories, samples};
 use crate::hook::malloc::{set_key, take_key};
 use crate::stack::module;
+use crate::stack::read::peek;
 use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
@@ -91,13 +92,16 @@ fn names() -> &'static [&'static str] {
 }
 
 /// The VM's category of a block, if its first bytes are a header of it.
+///
+/// # Safety
+/// `p` is a block of that many bytes that nobody can free.
 unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u16> {
     if requested < HEADER as u64 {
         return None;
     }
-    // SAFETY: the block has at least 16 bytes.
-    let (size, ordinal, magic) =
-        unsafe { ((p as *const u64).read(), (p.add(8) as *const u32).read(), (p.add(12) as *const u32).read()) };
+    let at = p as u64;
+    // SAFETY: the block has at least 16 bytes; volatile, since the program may be writing them.
+    let (size, ordinal, magic) = unsafe { (peek::<u64>(at), peek::<u32>(at + 8), peek::<u32>(at + 12)) };
     if size != requested - HEADER as u64 || (magic != 0 && magic != MAGIC) {
         return None;
     }
@@ -123,13 +127,15 @@ pub fn settle(segment: Segment, t: &mut ThreadState) {
     if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
         return;
     }
-    // SAFETY: claimed: whoever frees the block waits for this thread.
+    // SAFETY: claimed: whoever frees the block, other than a handler on top of this, waits in `forget` for this thread.
     unsafe { rebook(segment, t, p as *mut u8) };
     t.shared().pending.store(0, Release);
 }
 
+/// # Safety
+/// `p` is a live block that nobody can free meanwhile.
 unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
-    // SAFETY: the caller's block.
+    // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
         let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| super::table::get(p)) else {
@@ -164,12 +170,13 @@ unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
 /// Before a block is freed or moved: no thread may look at it any more.
 pub fn forget(segment: Segment, p: *mut u8) {
     let claimed = p as usize | 1;
-    for word in thread::states(segment).map(|shared| &shared.pending) {
-        let word: &AtomicUsize = word;
+    for shared in thread::states(segment) {
+        let word: &AtomicUsize = &shared.pending;
         if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
             return;
         }
-        while word.load(Acquire) == claimed {
+        // A handler on top of its own thread's look would wait for ever.
+        while word.load(Acquire) == claimed && !thread::is_own(shared) {
             os::sleep_ms(0);
         }
     }

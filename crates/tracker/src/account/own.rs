@@ -31,6 +31,15 @@ fn list_all(segment: Segment) {
     os::each_mapping(|mapping| list(segment, mapping));
 }
 
+/// The end of a mapping was given back.
+pub fn shorten(to: Mapping) {
+    let Some(segment) = Segment::mapped() else { return };
+    let entries = (0..segment.used(Section::Own) as u32).map(|i| segment.own_mapping(i));
+    for entry in entries.filter(|entry| entry.start.load(Relaxed) == to.start as u64) {
+        entry.bytes.store(to.bytes as u64, Release);
+    }
+}
+
 /// Without headroom in the file the mapping is not listed: the kernel's name for it may still tell.
 fn list(segment: Segment, of: Mapping) {
     if let Some(i) = segment.append(Section::Own) {

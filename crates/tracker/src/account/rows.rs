@@ -78,7 +78,7 @@ fn identify(row: &Row, caller: u32, slot: u32) {
 
 fn shared_entry(caller: u32) -> Option<&'static SharedEntry> {
     let p = SHARED.load(Acquire);
-    // SAFETY: `init` reserved one entry for each possible caller.
+    // SAFETY: `init` reserved a zeroed entry for each possible caller, atomics, never unmapped.
     (p != 0 && (caller as usize) < Section::Callers.capacity())
         .then(|| unsafe { &*(p as *const SharedEntry).add(caller as usize) })
 }
@@ -111,7 +111,7 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
     let mask = t.index_mask;
     let mut at = caller & mask;
     loop {
-        // SAFETY: at ≤ mask, the table belongs to this thread.
+        // SAFETY: at ≤ mask; the table is this thread's, and reached through its borrowed state only.
         let e = unsafe { &mut *t.index.add(at as usize) };
         if e.row == 0 {
             break;
@@ -144,17 +144,17 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
     r.room.store(t.room_span / 2, Relaxed);
     identify(r, caller, t.slot);
     t.index_used += 1;
-    // SAFETY: as above; this entry is the empty one.
+    // SAFETY: as above.
     let e = unsafe { &mut *t.index.add(at as usize) };
     *e = IndexEntry { row, flushed: 0 };
     Some(e)
 }
 
-/// Books an allocation in a row of the calling thread. True: the drift has passed its bound.
+/// Books an allocation in a row of the calling thread (in another's, adds could be lost). True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_alloc(row: &Row, a: Amount) -> bool {
     let p = row as *const Row as *const u8;
-    // SAFETY: fields of a live row that this thread owns.
+    // SAFETY: words of a row, which are atomics.
     unsafe {
         add_own::<{ offset_of!(Row, alloc_bytes) }>(p, a.usable);
         add_own::<{ offset_of!(Row, alloc_requested) }>(p, a.requested);
@@ -164,11 +164,11 @@ pub fn add_alloc(row: &Row, a: Amount) -> bool {
     row.room.load(Relaxed) < 0
 }
 
-/// Books a release in a row of the calling thread. True: the drift has passed its bound.
+/// Books a release in a row of the calling thread, likewise. True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_free(row: &Row, a: Amount, room_span: i64) -> bool {
     let p = row as *const Row as *const u8;
-    // SAFETY: fields of a live row that this thread owns.
+    // SAFETY: words of a row, which are atomics.
     unsafe {
         add_own::<{ offset_of!(Row, free_bytes) }>(p, a.usable);
         add_own::<{ offset_of!(Row, free_requested) }>(p, a.requested);
@@ -185,16 +185,14 @@ pub fn row_for(segment: Segment, t: Option<&mut ThreadState>, caller: u32) -> u3
 
 /// Books an allocation of this thread by caller number.
 pub fn alloc(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
-    if let Some(t) = t
-        && let Some(e) = find(segment, t, caller)
-    {
-        let e = e as *mut IndexEntry;
-        // SAFETY: the entry stays where it is: nothing inserts between here and the flush.
-        let e = unsafe { &mut *e };
-        if add_alloc(segment.row(e.row), a) {
-            peaks::flush(segment, e, t.room_span);
+    if let Some(t) = t {
+        let span = t.room_span;
+        if let Some(e) = find(segment, t, caller) {
+            if add_alloc(segment.row(e.row), a) {
+                peaks::flush(segment, e, span);
+            }
+            return;
         }
-        return;
     }
     let row = segment.row(shared_row(segment, caller));
     row.alloc_count.fetch_add(1, Release);
@@ -205,16 +203,14 @@ pub fn alloc(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amou
 
 /// Books a release by this thread by caller number.
 pub fn free(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
-    if let Some(t) = t
-        && let Some(e) = find(segment, t, caller)
-    {
-        let e = e as *mut IndexEntry;
-        // SAFETY: as in `alloc`.
-        let e = unsafe { &mut *e };
-        if add_free(segment.row(e.row), a, t.room_span) {
-            peaks::flush(segment, e, t.room_span);
+    if let Some(t) = t {
+        let span = t.room_span;
+        if let Some(e) = find(segment, t, caller) {
+            if add_free(segment.row(e.row), a, span) {
+                peaks::flush(segment, e, span);
+            }
+            return;
         }
-        return;
     }
     let row = segment.row(shared_row(segment, caller));
     row.free_count.fetch_add(1, Release);

@@ -1,14 +1,15 @@
 //! The mapped segment as the writer sees it: where the records lie, and growth.
 //!
 //! `BASE` lies in a page of its own that the kernel hands zeroed to every child of fork, whatever call made it
-//! (MADV_WIPEONFORK): a child that nobody prepared finds no segment and books nothing, instead of writing into its
-//! parent's file.
+//! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its own
+//! when it first asks for one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
+use super::windows::{self, Growing};
 use crate::sys::os;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
-    Caller, Category, Counter, FrameNode, Header, Method, Module, OwnMapping, Row, Sample, Section, SectionEntry,
-    SiteSamples, Thread,
+    Caller, Category, Counter, FrameNode, Header, Method, Module, OwnMapping, Record, Row, Sample, Section,
+    SectionEntry, SiteSamples, Thread,
 };
 
 #[repr(C, align(4096))]
@@ -20,7 +21,13 @@ pub struct WipedOnFork {
     pub secret: AtomicU64,
     /// Requests below this get a trailer and the short way; 0 in a process that books nothing.
     below: AtomicUsize,
-    _page: [u8; 4096 - 32],
+    /// In a child of fork() that has no segment yet: what its books begin with, an `inherited::Inherited`.
+    pub inherited: AtomicUsize,
+    /// And its id: a child of vfork has the same memory.
+    pub child: AtomicUsize,
+    /// CLOCK_BOOTTIME and CLOCK_REALTIME of its fork, ns.
+    pub forked: [AtomicU64; 2],
+    _page: [u8; 4096 - 64],
 }
 
 /// What the kernel hands zeroed to a child of fork.
@@ -29,7 +36,10 @@ pub static WIPED: WipedOnFork = WipedOnFork {
     mapped: AtomicUsize::new(0),
     secret: AtomicU64::new(0),
     below: AtomicUsize::new(0),
-    _page: [0; 4096 - 32],
+    inherited: AtomicUsize::new(0),
+    child: AtomicUsize::new(0),
+    forked: [const { AtomicU64::new(0) }; 2],
+    _page: [0; 4096 - 64],
 };
 /// Offset in [`WIPED`] of the bound of the short way.
 pub const BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, below);
@@ -40,6 +50,14 @@ pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 /// block is, malloc after the real one.
 pub static LASTING: AtomicUsize = AtomicUsize::new(0);
 
+/// `fn()`, called where there is no segment, which a child of fork() may make now; 0 = none.
+static BEGIN: AtomicUsize = AtomicUsize::new(0);
+
+/// From now on `begin` is called when a process without a segment asks for it.
+pub fn on_missing(begin: fn()) {
+    BEGIN.store(begin as usize, Release);
+}
+
 /// The least by which a section grows: a page, and by a quarter of what is there.
 const GROWTH: usize = 4 << 10;
 
@@ -47,16 +65,36 @@ const GROWTH: usize = 4 << 10;
 static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
     [const { AtomicUsize::new(0) }; plimsoll_segment::SECTIONS];
 
-/// A mapped segment. Copy of one address; valid for the life of the process once published.
+/// A mapped segment: the token for its records. Whoever has one may load and store any of them, from any thread, since they
+/// consist of atomics. That a row or a slot has one writer is the books' rule, not memory's: breaking it makes sums wrong.
 #[derive(Clone, Copy)]
 pub struct Segment(usize);
 
 impl Segment {
-    /// The segment of this process; `None` before boot, in an unprepared child of fork, or when none could be made.
+    /// The segment of this process, made now in a child of fork() that has none yet; `None` before boot, in a child of a raw
+    /// clone, or when none could be made.
     #[inline(always)]
     pub fn current() -> Option<Segment> {
         let base = WIPED.base.load(Relaxed);
-        if base == 0 { None } else { Some(Segment(base)) }
+        if base == 0 { Segment::missing() } else { Some(Segment(base)) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn missing() -> Option<Segment> {
+        let begin = BEGIN.load(Acquire);
+        if begin != 0 {
+            // SAFETY: the word is 0 or a function of this type: only `on_missing` writes it.
+            unsafe { core::mem::transmute::<usize, fn()>(begin)() };
+        }
+        Segment::published()
+    }
+
+    /// The segment of this process, if there is one already.
+    #[inline(always)]
+    pub fn published() -> Option<Segment> {
+        let base = WIPED.base.load(Relaxed);
+        (base != 0).then_some(Segment(base))
     }
 
     /// The segment of this process, also while nothing is booked in it because the tracker was detached.
@@ -74,14 +112,15 @@ impl Segment {
     /// A segment over a fresh mapping of at least [`plimsoll_segment::FILE_BYTES`].
     ///
     /// # Safety
-    /// `base` is such a mapping, writable, never unmapped while published.
+    /// `base` is such a mapping, writable, aligned to a page, and not unmapped while a copy of this, or what came of it, is used.
     pub unsafe fn at(base: usize) -> Segment {
         Segment(base)
     }
 
     /// Makes this the segment of the process. False: the kernel can't wipe the page on fork; then nothing is published.
     pub fn publish(self) -> bool {
-        if !os::wipe_on_fork(&raw const WIPED as usize, 4096) {
+        // SAFETY: a page that is WIPED alone; zeroes say that there is no segment.
+        if !unsafe { os::wipe_on_fork(&raw const WIPED as usize, 4096) } {
             return false;
         }
         LASTING.store(self.0, Release);
@@ -98,37 +137,39 @@ impl Segment {
         WIPED.base.store(0, Release);
     }
 
-    fn record<T>(self, section: Section, i: usize) -> &'static T {
+    fn record<T: Record>(self, section: Section, i: usize) -> &'static T {
         debug_assert!(i < section.capacity() && size_of::<T>() == section.entry_bytes());
-        // An index out of range, from a block's damaged key say, names the first record: wrong, but ours.
-        let i = if i < section.capacity() { i } else { 0 };
-        // SAFETY: sections lie inside the mapping by construction (layout asserts), i is below the capacity, and the
-        // records consist of atomics only, so shared references to memory that others write are sound.
-        unsafe { &*((self.0 + section.offset() + i * section.entry_bytes()) as *const T) }
+        // An index out of range, or beyond the window, names the first record: wrong, but ours.
+        let at = i * section.entry_bytes();
+        let at = if at < windows::mapped(section) { at } else { 0 };
+        // SAFETY: what is mapped of a section is whole pages, pages are whole records (`windows`), and a `Record` is
+        // atomics only, so shared references to memory that others write are sound.
+        unsafe { &*((self.0 + section.offset() + at) as *const T) }
     }
 
     /// The header.
     #[inline(always)]
     pub fn header(self) -> &'static Header {
-        // SAFETY: the mapping begins with the header, which consists of atomics only.
+        // SAFETY: the mapping begins with the header, which consists of atomics only (layout.rs).
         unsafe { &*(self.0 as *const Header) }
     }
 
-    /// A row.
+    /// A row. Any number names one: of a damaged key a wrong one, but ours.
     #[inline(always)]
     pub fn row(self, i: u32) -> &'static Row {
-        let i = if (i as usize) < Section::Rows.capacity() { i } else { 0 };
+        let at = i as usize * Row::BYTES;
+        let at = if at < windows::mapped(Section::Rows) { at } else { 0 };
         // SAFETY: as in `record`.
-        unsafe { &*((self.0 + Section::Rows.offset() + i as usize * Row::BYTES) as *const Row) }
+        unsafe { &*((self.0 + Section::Rows.offset() + at) as *const Row) }
     }
 
     /// A row by its offset in the segment.
     ///
     /// # Safety
-    /// `offset` comes from [`crate::stack::memo::row_offset`] of a row in use.
+    /// `offset` comes from [`crate::stack::memo::row_offset`] of a row below the capacity.
     #[inline(always)]
     pub unsafe fn row_at(self, offset: u32) -> &'static Row {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller's contract; as in `record`.
         unsafe { &*((self.0 + offset as usize) as *const Row) }
     }
 
@@ -182,9 +223,9 @@ impl Segment {
         &self.header().sections[s as usize]
     }
 
-    /// Entries in use.
+    /// Entries in use. Those for which the section couldn't grow may be counted too, as far as they are mapped.
     pub fn used(self, s: Section) -> usize {
-        (self.section(s).used.load(Acquire) as usize).min(s.capacity())
+        (self.section(s).used.load(Acquire) as usize).min(s.capacity()).min(windows::mapped(s) / s.entry_bytes())
     }
 
     /// Claims one more entry, populated and zero. `None`: the section or the file system is full.
@@ -221,10 +262,13 @@ impl Segment {
     /// Writes text into the names section.
     pub fn set_names(self, at: u32, text: &[u8]) {
         debug_assert!(at as usize + text.len() <= self.populated_of(Section::Names));
-        let first = self.0 + Section::Names.offset() + at as usize;
-        for (i, b) in text.iter().enumerate() {
-            // SAFETY: the caller claimed this range of the section by `append_bytes`, which made it writable.
-            unsafe { &*((first + i) as *const AtomicU8) }.store(*b, Relaxed);
+        // SAFETY: what is populated is mapped, and bytes of it are only ever touched as atomics or read as words.
+        let names = unsafe {
+            let first = (self.0 + Section::Names.offset()) as *const AtomicU8;
+            core::slice::from_raw_parts(first, self.populated_of(Section::Names))
+        };
+        for (to, b) in names.iter().skip(at as usize).zip(text) {
+            to.store(*b, Relaxed);
         }
     }
 
@@ -243,19 +287,20 @@ impl Segment {
             return true;
         }
         let limit = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
-        // Small programs pay for what they use, large books don't grow in small steps.
-        let upto = (bytes + have / 4).next_multiple_of(GROWTH).min(limit);
-        if !os::back(self.0 + s.offset() + have, upto - have) {
-            // Perhaps a page is still there to be had.
-            let upto = bytes.next_multiple_of(plimsoll_segment::PAGE).min(limit);
-            if !os::back(self.0 + s.offset() + have, upto - have) {
-                self.count(Counter::grow_failures, 1);
-                return false;
-            }
-            done.fetch_max(upto, AcqRel);
-        } else {
-            done.fetch_max(upto, AcqRel);
-        }
+        let Some(growing) = Growing::begin() else {
+            self.count(Counter::grow_failures, 1);
+            return false;
+        };
+        // Small programs pay for what they use, large books don't grow in small steps. Perhaps a page is there to be had.
+        let steps = [(bytes + have / 4).next_multiple_of(GROWTH), bytes.next_multiple_of(plimsoll_segment::PAGE)];
+        let back =
+            |upto: usize| growing.widen(self, s, upto, upto) && os::back(self.0 + s.offset() + have, upto - have);
+        let Some(upto) = steps.into_iter().map(|upto| upto.min(limit)).find(|upto| back(*upto)) else {
+            self.count(Counter::grow_failures, 1);
+            return false;
+        };
+        done.fetch_max(upto, AcqRel);
+        drop(growing);
         self.set(Counter::own_segment_bytes, Self::populated_bytes() as u64);
         true
     }
@@ -264,6 +309,8 @@ impl Segment {
     /// at least 64 KiB. Java's sections have none where there is no Java.
     pub fn grow_ahead(self) {
         const LEAST: usize = 64 << 10;
+        super::callers::reserve();
+        super::frames::reserve();
         for s in plimsoll_segment::ALL_SECTIONS {
             let (used, limit) = (self.used(s) * s.entry_bytes(), s.capacity() * s.entry_bytes());
             let unused = used == 0 && matches!(s, Section::Methods | Section::Names);
@@ -285,11 +332,15 @@ impl Segment {
         }
     }
 
-    /// A section as words, the last of which may reach into what lies behind it on its page.
+    /// Gives back what is mapped beyond what is populated of each section.
+    pub fn cut(self) {
+        windows::cut(self, |s| self.populated_of(s));
+    }
+
+    /// What is mapped of a section as words, the last of which may reach into what lies behind it on its page.
     pub fn words(self, s: Section) -> &'static [AtomicU64] {
-        let bytes = (s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE);
-        // SAFETY: as in `record`; sections begin on pages and have whole ones.
-        unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, bytes / 8) }
+        // SAFETY: as in `record`, each word an atomic; sections begin on pages and have whole ones.
+        unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, windows::mapped(s) / 8) }
     }
 
     /// How much of a section is safe to write.

@@ -38,7 +38,8 @@ pub struct Shared {
     pub pending: AtomicUsize,
     /// Row that this slot's next caller gets; 0 none.
     pub spare_row: AtomicU32,
-    _unused: u32,
+    /// In a fork child: what makes its sequence of samples unlike its parent's, until it is drawn from; 0 none.
+    reseed: AtomicU32,
 }
 
 /// How far in front of a state its shared part begins.
@@ -155,7 +156,7 @@ struct Directory {
 
 fn directory() -> Option<&'static [Directory; Section::Threads.capacity()]> {
     let p = DIRECTORY.load(Acquire);
-    // SAFETY: `init` reserved this many zeroed entries, never unmapped.
+    // SAFETY: `init` reserved this many zeroed entries, atomics, never unmapped.
     (p != 0).then(|| unsafe { &*(p as *const [Directory; Section::Threads.capacity()]) })
 }
 
@@ -267,7 +268,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         d.state.store(t as usize, Release);
         t
     };
-    // SAFETY: the slot was claimed by this thread alone, and its last owner's `&mut` ended with its thread.
+    // SAFETY: the slot was claimed by this thread alone; who had it before let go of the state in `detach`, or is in no
+    // thread of this process (a fork).
     let t = unsafe { &mut *t };
     // In a native image every call takes the slow path, where headers are read.
     let shared = t.shared();
@@ -339,6 +341,15 @@ fn give_back(directory: &[Directory], slot: u32) {
     }
 }
 
+/// In a fork child: parent and child go on with unlike sequences; the distance under way has no memory and may stay.
+pub fn reseed_after_fork(pid: u32) {
+    let own = cpu::tls_get::<{ cpu::OWN }>();
+    if own > cpu::GONE {
+        // SAFETY: other than 0 and GONE the word is this thread's state.
+        unsafe { shared_of(own) }.reseed.store(pid, Relaxed);
+    }
+}
+
 /// In a fork child: all slots but the caller's wait for new threads. Rows, memos and indexes stay as they are: the
 /// child's segment numbers its rows as the parent's does.
 pub fn reset_after_fork(segment: Segment, keep: u32) {
@@ -354,12 +365,6 @@ pub fn reset_after_fork(segment: Segment, keep: u32) {
         }
         if i == keep {
             r.tid.store(os::gettid(), Relaxed);
-            if !t.is_null() && cpu::tls_get::<{ cpu::CURRENT }>() != 0 {
-                // Parent and child go on with unlike sequences; the distance under way has no memory and may stay.
-                // SAFETY: this thread's own state, which no frame below has taken: a fork in a signal handler on top of a
-                // hook keeps the parent's sequence.
-                unsafe { (*t).random = Random::new((*t).random.0 ^ (os::getpid() as u64) << 32) };
-            }
         } else {
             if r.state.load(Relaxed) == 1 {
                 r.state.store(2, Relaxed);
@@ -392,8 +397,8 @@ pub unsafe fn reset_books(segment: Segment) {
         if t.is_null() {
             continue;
         }
-        // SAFETY: states are never freed, and by the caller's contract no owner has a reference to its state now. Rows of an
-        // index are in use, and the index has as many entries as its mask says.
+        // SAFETY: states are never freed, and by the caller's contract no owner has a reference to its state or index now. The
+        // index has as many entries as its mask says.
         unsafe {
             // The bound stays what it was: the thread itself knows it too.
             let span = (*t).room_span;
@@ -418,15 +423,21 @@ pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
     })
 }
 
+/// The shared part of the calling thread's state, whoever has taken the rest.
+fn own() -> Option<&'static Shared> {
+    let own = cpu::tls_get::<{ cpu::OWN }>();
+    // SAFETY: other than 0 and GONE the word is this thread's state.
+    (own > cpu::GONE).then(|| unsafe { shared_of(own) })
+}
+
+/// Whether a state is the calling thread's.
+pub fn is_own(shared: &Shared) -> bool {
+    own().is_some_and(|own| core::ptr::eq(own, shared))
+}
+
 /// Whether an address lies on the calling thread's stack, as far as that is known.
 pub fn is_on_own_stack(address: usize) -> bool {
-    let own = cpu::tls_get::<{ cpu::OWN }>();
-    if own <= cpu::GONE {
-        return false;
-    }
-    // SAFETY: other than 0 and GONE the word is this thread's state.
-    let shared = unsafe { shared_of(own) };
-    shared.stack_high.load(Relaxed).wrapping_sub(address) <= shared.stack_bytes.load(Relaxed)
+    own().is_some_and(|own| own.stack_high.load(Relaxed).wrapping_sub(address) <= own.stack_bytes.load(Relaxed))
 }
 
 /// A stack as far as it is known.
@@ -476,7 +487,7 @@ impl ThreadState {
         let more = (span - self.room_span) / 2;
         self.room_span = span;
         for i in 0..=self.index_mask as usize {
-            // SAFETY: the index has that many entries and belongs to this thread.
+            // SAFETY: the index has that many entries, and is reached through this borrowed state only.
             let row = unsafe { (*self.index.add(i)).row };
             if row != 0 {
                 let room = &segment.row(row).room;
@@ -504,6 +515,10 @@ impl ThreadState {
     /// Draws the distance to the next sample; answers the mode in force.
     pub fn draw(&mut self, segment: Segment) -> u32 {
         let (mode, mean) = super::control::now(segment);
+        let reseed = self.shared().reseed.swap(0, Relaxed);
+        if reseed != 0 {
+            self.random = Random::new(self.random.0 ^ (reseed as u64) << 32);
+        }
         self.mean = mean;
         self.countdown = self.random.countdown(mean).min(i64::MAX as u64) as i64;
         mode
@@ -525,7 +540,8 @@ impl ThreadState {
                 Some(p) => p as *mut Scratch,
                 None => os::private(size_of::<Scratch>())? as *mut Scratch,
             };
-            // SAFETY: whoever takes it out of its place owns it. What another thread's walk knows lies on its stack.
+            // SAFETY: zeroed memory is an empty one; whoever takes one out of PASSED_ON owns it, and who put it there is done
+            // with it.
             unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
             self.keeps_scratch = false;
         }
@@ -539,7 +555,7 @@ impl ThreadState {
         if own.is_null() {
             return;
         }
-        // SAFETY: this thread's, until it is passed on.
+        // SAFETY: this thread's, until it is passed on below; the walk that borrowed it is over.
         segment.count(Counter::own_private_bytes, unsafe { (*own).grown() } as u64);
         let is_empty = |p: &AtomicUsize| p.compare_exchange(0, own as usize, AcqRel, Relaxed).is_ok();
         if !self.keeps_scratch && PASSED_ON.0.iter().any(is_empty) {
@@ -552,8 +568,13 @@ impl ThreadState {
     pub fn tail(&mut self, segment: Segment, bytes: usize) -> Option<*mut u8> {
         let most = ((self.memo_mask + 1) * TAIL_BYTES).max(LEAST_TAILS);
         if self.tails_bytes < most {
-            // The smaller room stays: entries still name it.
-            self.tails = os::private(most)?;
+            let larger = os::private(most)?;
+            let (smaller, bytes) = (core::mem::replace(&mut self.tails, larger), self.tails_touched);
+            if !smaller.is_null() {
+                // SAFETY: room of this thread's. The memo has grown since, and a grown memo begins empty: no entry names it.
+                unsafe { os::empty(smaller, bytes) };
+                segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
+            }
             self.tails_bytes = most;
             self.tails_used = 0;
             self.tails_touched = 0;
@@ -566,7 +587,7 @@ impl ThreadState {
         let more = self.tails_used.saturating_sub(self.tails_touched);
         self.tails_touched += more;
         segment.count(Counter::own_private_bytes, more as u64);
-        // SAFETY: inside the room.
+        // SAFETY: `tails_used`, which counts these bytes, is no more than the room has.
         Some(unsafe { self.tails.add(self.tails_used - bytes) })
     }
 
@@ -598,7 +619,7 @@ impl ThreadState {
             compiler_fence(SeqCst);
             self.memo_mask = entries - 1;
             self.memo_mask_64 = (entries - 1) * 64;
-            // SAFETY: this thread's own, which names the larger one now.
+            // SAFETY: this thread's own, which names the larger one now; no entry of the smaller one is borrowed.
             unsafe { os::empty(smaller as *mut u8, bytes) };
             segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
             segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
@@ -608,7 +629,7 @@ impl ThreadState {
     /// Blocks that this slot's rows have booked.
     fn blocks(&self, segment: Segment) -> u64 {
         (0..=self.index_mask as usize).fold(0u64, |sum, i| {
-            // SAFETY: the index has that many entries and belongs to this thread.
+            // SAFETY: as in `set_room_span`.
             let row = unsafe { (*self.index.add(i)).row };
             sum.wrapping_add(if row != 0 { segment.row(row).alloc_count.load(Relaxed) } else { 0 })
         })
@@ -624,7 +645,7 @@ impl ThreadState {
         let new = p as *mut IndexEntry;
         let mask = old * 2 - 1;
         for i in 0..old {
-            // SAFETY: both tables have the sizes their masks say and belong to this thread.
+            // SAFETY: both tables have the sizes their masks say; the new one is nobody else's yet, the old one as above.
             unsafe {
                 let e = *self.index.add(i);
                 if e.row != 0 {
@@ -636,10 +657,14 @@ impl ThreadState {
                 }
             }
         }
-        self.index = new;
+        let smaller = core::mem::replace(&mut self.index, new);
         // As in `grow_memo`.
         compiler_fence(SeqCst);
         self.index_mask = mask as u32;
+        let bytes = old * size_of::<IndexEntry>();
+        // SAFETY: this thread's own, which names the larger one now; no entry of the smaller one is borrowed.
+        unsafe { os::empty(smaller as *mut u8, bytes) };
+        segment.count(Counter::own_private_bytes, (bytes as u64).wrapping_neg());
         segment.thread(self.slot).own_bytes.store(own_bytes(self), Relaxed);
         true
     }

@@ -1,29 +1,36 @@
 //! fork(), by libc's own handlers: they run around every fork() of libc, those inside daemon and forkpty too, and not
 //! around vfork, posix_spawn and system, whose children only exec.
 //!
-//! The child's segment is made in the parent, before: a child under seccomp may not open a file. It gets all that is in the
-//! parent's, rows numbered as they were, since the keys in its blocks name them; so its sums begin as its parent's. Where the
-//! parent has one thread, it copies the books itself, between the last thing it did before the fork and the fork: after it
-//! both go on at once. Other threads would add rows in between, which blocks of the child name; so there the child copies
-//! the books, in a reader's order, and operations of other threads during the fork may be in one and not in the other.
-//! The map is copied before in either case, under its lock. Then the child renames its file to its own id.
-//! A child that nothing was prepared for (no space, a raw clone) finds no segment: see `account::segment`.
+//! ```text
+//! parent   prepare: the map locked, what is in use copied │ fork() │ unlocked, the copy given back
+//! child                                                   │        │ the parent's segment unmapped │ first hook that books:
+//!                                                                    file made from the copy, which is given back
+//! ```
+//!
+//! A child that execs or ends before it allocates, frees or maps anything costs no file. One that does gets all that was in
+//! use, rows numbered as they were, since the keys in its blocks name them; so its sums begin as its parent's.
+//! [`crate::account::inherited`] has what other threads mean for that. Of a process that was attached to, handlers of other
+//! libraries run between ours and fork(): what they allocate and free there isn't in the child's books.
+//!
+//! The file is mapped where the parent's was. So a hook that a signal handler interrupted, which forked, goes on in the child
+//! with the child's own books; there they are made at once.
+//!
+//! What makes the file later must still be possible then. Calls that take it away make it first: prctl and syscall before a
+//! filter ([`super::seccomp`]). A child that enters seccomp's strict mode by an instruction of its own, and allocates for the
+//! first time afterwards, is killed for our openat(2), as it is for a table that grows.
+//! A child without a copy (no memory), or that can't make a file, books nothing.
 
-use crate::account::segment::Segment;
+use super::mapping::AfterFork;
+use crate::account::inherited::{Child, Inherited, NO_CALLER};
+use crate::account::segment::{self, LASTING, Segment, WIPED};
 use crate::account::thread;
-use crate::account::{blocks, categories, own, peaks, samples};
+use crate::account::{blocks, categories, own, peaks, samples, windows};
 use crate::boot;
-use crate::options::Path;
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
-use crate::sys::os;
-use core::mem::offset_of;
+use crate::sys::libc;
+use crate::sys::os::{self, Clock};
 use core::sync::atomic::Ordering::*;
-use plimsoll_segment::{
-    ALL_SECTIONS, Allocator, Counter, FILE_BYTES, Header, Row, SECTIONS, SUFFIX, Section, SiteSamples, State,
-};
-
-/// Room beyond what the parent uses, bytes, so that the child's first steps need no growth.
-const SPARE: usize = 4096;
+use plimsoll_segment::{Allocator, Counter, MAGIC, Section, State};
 
 crate::any_alignment! {
     /// Before the fork, in the parent. libc calls this on the stack that the program called fork() with.
@@ -34,10 +41,24 @@ crate::any_alignment! {
     pub fn child() = after_in_child;
 }
 
+/// From now on children of fork() have books.
+pub fn init() {
+    segment::on_missing(begin);
+    libc::at_fork(prepare, parent, child);
+}
+
 extern "C" fn prepare_child() {
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
-    let Some(parent) = Segment::current() else { return };
+    let Some(parent) = Segment::published() else {
+        // A child that hasn't booked yet: its own child begins with the same.
+        let inherited = WIPED.inherited.load(Acquire);
+        if inherited != 0 {
+            tls_set::<PARENT>(LASTING.load(Relaxed));
+            tls_set::<PREPARED>(inherited);
+        }
+        return;
+    };
     parent.count(Counter::forks, 1);
     // Late, our handler runs before the allocator's own, which was registered first. glibc's malloc needs none; but one that
     // maps memory under its own lock would wait for the map, and the fork for it. The child's copy of the map is then as
@@ -46,218 +67,152 @@ extern "C" fn prepare_child() {
         super::mapping::lock_for_fork(parent);
     }
     tls_set::<PARENT>(parent.base());
-    let wanted = wanted(parent);
-    let made = os::open_dir(boot::directory().as_c()).and_then(|fd| {
-        boot::prune(fd);
-        let child = boot::create_beside(fd, &wanted);
-        os::close(fd);
-        child
-    });
-    let Some(child) = made else {
-        parent.count(Counter::forks_untracked, 1);
-        return;
-    };
-    child.header().state.store(State::Prepared as u32, Release);
-    copy_map(parent, child, &wanted);
-    // Late, handlers of others run after ours and may book before the fork.
-    if !boot::is_late() && os::is_only_thread() {
-        copy_books(parent, child, &wanted);
+    match Inherited::take(parent) {
+        Some(inherited) => tls_set::<PREPARED>(inherited.base()),
+        None => parent.count(Counter::forks_untracked, 1),
     }
-    tls_set::<PREPARED>(child.base());
-}
-
-/// What a child has of its own from the start: all that is in use, and no more. The schema and the command come from boot.
-pub type Wanted = [usize; SECTIONS];
-
-/// Bytes of each section that the child will write at once.
-pub fn wanted(parent: Segment) -> Wanted {
-    ALL_SECTIONS.map(|s| room(s, parent.used(s)))
-}
-
-fn room(s: Section, used: usize) -> usize {
-    // A section that was never used needs no room either; text has its page.
-    if used == 0 || matches!(s, Section::Schema | Section::Command) {
-        return 0;
-    }
-    (used * s.entry_bytes() + SPARE).min(s.capacity() * s.entry_bytes()).next_multiple_of(plimsoll_segment::PAGE)
 }
 
 extern "C" fn after_in_parent() {
-    if let (true, Some(segment)) = (tls_get::<PARENT>() != 0, Segment::current()) {
-        super::mapping::unlock_after_fork(segment);
-    }
-    let child = tls_get::<PREPARED>();
-    if child != 0 {
-        // SAFETY: this thread's prepared mapping; the child has its own.
-        unsafe { os::unmap(child as *mut u8, FILE_BYTES) };
-    }
+    let (parent, inherited) = (tls_get::<PARENT>(), tls_get::<PREPARED>());
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
+    if parent != 0
+        && let Some(segment) = Segment::published()
+    {
+        super::mapping::unlock_after_fork(segment);
+    }
+    if inherited != 0 && inherited != WIPED.inherited.load(Relaxed) {
+        // SAFETY: this thread's copy, which nobody else knows of; the child has its own.
+        unsafe { Inherited::at(inherited) }.give_back();
+    }
 }
 
 extern "C" fn after_in_child() {
-    let (base, old) = (tls_get::<PREPARED>(), tls_get::<PARENT>());
+    crate::patch::reset_after_fork();
+    crate::summary::reset_after_fork();
+    become_child();
+}
+
+/// What the child does at once. Handlers of others, and signals, may come before ours and book: then it is done there.
+fn become_child() {
+    let (parent, inherited) = (tls_get::<PARENT>(), tls_get::<PREPARED>());
     tls_set::<PREPARED>(0);
     tls_set::<PARENT>(0);
-    crate::patch::reset_after_fork();
-    if old == 0 {
+    if parent == 0 {
         return;
     }
-    // SAFETY: the parent's mapping is still here: `leave` replaces it below.
-    let parent = unsafe { Segment::at(old) };
-    // SAFETY: the mapping that `prepare_child` made, or 0, which nothing below touches.
-    let child = unsafe { Segment::at(base) };
-    if base == 0 || (!has_books(child) && !copy_books(parent, child, &[0; SECTIONS])) {
-        if base != 0 {
-            child.header().magic.store(0, Release);
-        }
-        super::mapping::abandon_after_fork();
-        leave(old, true);
+    windows::reset_after_fork();
+    if inherited == 0 {
+        super::mapping::leave_after_fork();
+        // SAFETY: nobody books there any more: the base was wiped. Free and malloc look for rows there all the same.
+        unsafe { windows::blank(Segment::at(parent)) };
         return;
     }
-    seed(child);
-    rename(child.header());
-    leave(old, false);
-    child.header().state.store(State::Running as u32, Release);
-    child.publish();
+    // SAFETY: the copy that `prepare_child` took.
+    let mut inherited = unsafe { Inherited::at(inherited) };
+    // SAFETY: the parent's mapping is still here, or what was put in its place if the parent hadn't booked.
+    inherited.follow(unsafe { Segment::at(parent) }, slot());
+    // The lock that tells others that the parent's segment is in use goes with the mapping.
+    // SAFETY: as above.
+    if !unsafe { windows::blank(Segment::at(parent)) } {
+        super::mapping::leave_after_fork();
+        return inherited.give_back();
+    }
+    // What else there is to do waits: each page that is written is copied, for a child that may exec at once.
+    WIPED.child.store(os::getpid() as usize, Relaxed);
+    WIPED.forked[0].store(os::clock_ns(Clock::Boottime), Relaxed);
+    WIPED.forked[1].store(os::clock_ns(Clock::Realtime), Relaxed);
+    // A handler forked on top of a hook, which goes on with what it had in hand.
+    let is_nested = super::mapping::is_held_below() || (tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE);
+    if is_nested {
+        make(inherited);
+    } else {
+        WIPED.inherited.store(inherited.base(), Release);
+    }
 }
 
-/// The parent's segment is none of the child's business. If the fork came from a signal handler on top of a hook, that
-/// hook goes on in the child with what it had in hand: then there is memory in the segment's place that nobody reads. So
-/// there is if the child has no segment of its own: free looks for rows there.
-fn leave(parent: usize, untracked: bool) {
-    let nested = tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE;
-    // SAFETY: nobody books there any more: the base was wiped.
-    unsafe {
-        if nested || untracked {
-            os::blank(parent as *mut u8, FILE_BYTES);
-        } else {
-            os::unmap(parent as *mut u8, FILE_BYTES);
+/// Slot of the thread that forked, the only one here.
+fn slot() -> u32 {
+    (tls_get::<SLOT_MARK>() as u32).saturating_sub(1)
+}
+
+/// This process has no segment and is asked for one.
+fn begin() {
+    if tls_get::<PREPARED>() != 0 && WIPED.inherited.load(Relaxed) == 0 {
+        // The page was wiped since prepare: this is the child, and our handler is yet to come.
+        become_child();
+    }
+    let base = WIPED.inherited.load(Acquire);
+    if base == 0 {
+        return;
+    }
+    if WIPED.child.load(Relaxed) != os::getpid() as usize {
+        return;
+    }
+    // SAFETY: only `become_child` writes the word, and whoever exchanges it gives the copy back.
+    let inherited = unsafe { Inherited::at(base) };
+    // What a handler books would have nowhere to go meanwhile.
+    let before = os::block_signals();
+    if WIPED.inherited.swap(0, AcqRel) == base {
+        if tls_get::<PREPARED>() == base {
+            tls_set::<PREPARED>(0);
         }
+        make(inherited);
+    }
+    if let Some(before) = before {
+        os::unblock_signals(before);
     }
 }
 
-/// Copies what is in use of a section; `of`: which words of an entry.
-fn copy(parent: Segment, child: Segment, s: Section, used: usize, of: u64) {
-    let entry = s.entry_bytes() / 8;
-    let words = (used * s.entry_bytes()).div_ceil(8);
-    for (i, (to, from)) in child.words(s).iter().zip(parent.words(s)).take(words).enumerate() {
-        if of == EACH || of >> (i % entry) & 1 != 0 {
-            to.store(from.load(Relaxed), Relaxed);
+/// Id of the process whose memory this is: a child of vfork has another. `None`: it books nothing.
+pub fn process_id() -> Option<u32> {
+    match WIPED.inherited.load(Acquire) {
+        0 => Segment::published().map(|segment| segment.header().pid.load(Relaxed)),
+        _ => Some(WIPED.child.load(Relaxed) as u32),
+    }
+}
+
+/// Makes the child's segment.
+fn make(mut inherited: Inherited) {
+    let after = super::mapping::leave_after_fork();
+    let base = LASTING.load(Relaxed);
+    let [start_boottime_ns, start_realtime_ns] = WIPED.forked.each_ref().map(|time| time.load(Relaxed));
+    let pid = WIPED.child.load(Relaxed) as u32;
+    let who = Child { pid, ppid: os::getppid(), start_boottime_ns, start_realtime_ns };
+    let made = os::open_dir(boot::directory().as_c()).and_then(|fd| {
+        boot::prune(fd, inherited.looked());
+        let child = boot::create_in_child(fd, inherited, who, base);
+        os::close(fd);
+        child
+    });
+    match made {
+        Some(child) => {
+            seed(child, inherited, after);
+            child.header().state.store(State::Running as u32, Relaxed);
+            child.header().magic.store(MAGIC, Release);
+            child.publish();
         }
+        // SAFETY: nobody books there. The mapping that failed may have left a hole.
+        None => unsafe {
+            windows::blank(Segment::at(base));
+        },
     }
-    child.section(s).used.store(used as u64, Relaxed);
+    inherited.give_back();
 }
 
-const EACH: u64 = u64::MAX;
-
-const fn words<const N: usize>(offsets: [usize; N]) -> u64 {
-    let (mut mask, mut i) = (0, 0);
-    while i < N {
-        mask |= 1 << (offsets[i] / 8);
-        i += 1;
+fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
+    for row in inherited.unknown_rows() {
+        child.row(row).caller.store(NO_CALLER, Relaxed);
     }
-    mask
-}
-
-/// Words of what is gone.
-const ROW_FREED: u64 =
-    words([offset_of!(Row, free_count), offset_of!(Row, free_bytes), offset_of!(Row, free_requested)]);
-const SITE_FREED: u64 = words([
-    offset_of!(SiteSamples, free_samples),
-    offset_of!(SiteSamples, free_bytes),
-    offset_of!(SiteSamples, free_requested),
-    offset_of!(SiteSamples, free_count_256),
-    offset_of!(SiteSamples, temporary_bytes),
-    offset_of!(SiteSamples, temporary_count_256),
-    offset_of!(SiteSamples, free_bytes_variance),
-    offset_of!(SiteSamples, free_count_variance),
-]);
-
-/// The map, while nobody writes it.
-fn copy_map(parent: Segment, child: Segment, ready: &Wanted) {
-    let used = parent.used(Section::Vmap).min(ready[Section::Vmap as usize]);
-    copy(parent, child, Section::Vmap, used, EACH);
-    let (h, p) = (child.header(), parent.header());
-    for (to, from) in [
-        (&h.reserved_bytes, &p.reserved_bytes),
-        (&h.committed_bytes, &p.committed_bytes),
-        (&h.peak_reserved_bytes, &p.reserved_bytes),
-        (&h.peak_committed_bytes, &p.committed_bytes),
-    ] {
-        to.store(from.load(Relaxed), Relaxed);
-    }
-}
-
-/// All else. What is freed comes before what is allocated, what refers before what is referred to, as a reader has it
-/// (segment/src/lib.rs): other threads go on meanwhile. `ready`: bytes of each section that are populated. False: there
-/// is no room; the child has no books then.
-pub fn copy_books(parent: Segment, child: Segment, ready: &Wanted) -> bool {
-    let steps = [
-        (Section::Rows, ROW_FREED),
-        (Section::SiteSamples, SITE_FREED),
-        (Section::Rows, !ROW_FREED),
-        (Section::Samples, EACH),
-        (Section::Callers, EACH),
-        (Section::SiteSamples, !SITE_FREED),
-        (Section::Frames, EACH),
-        (Section::Methods, EACH),
-        (Section::Names, EACH),
-        (Section::Threads, EACH),
-        (Section::Modules, EACH),
-        (Section::Categories, EACH),
-        (Section::Own, EACH),
-        (Section::Command, EACH),
-    ];
-    for (s, of) in steps {
-        let used = parent.used(s);
-        let wanted = room(s, used);
-        if wanted > ready[s as usize] && !os::back(child.base() + s.offset(), wanted) {
-            child.section(Section::Rows).used.store(0, Relaxed);
-            return false;
-        }
-        copy(parent, child, s, used, of);
-    }
-    let (h, p) = (child.header(), parent.header());
-    h.live_bytes.store(p.live_bytes.load(Relaxed), Relaxed);
-    h.live_count.store(p.live_count.load(Relaxed), Relaxed);
-    h.mode.store(p.mode.load(Relaxed), Relaxed);
-    for (to, from) in [(&h.control, &p.control), (&h.in_force, &p.in_force), (&h.in_force_ns, &p.in_force_ns)] {
-        to.store(from.load(Relaxed), Relaxed);
-    }
-    for (to, from) in h.values.iter().zip(&p.values) {
-        to.store(from.load(Relaxed), Relaxed);
-    }
-    true
-}
-
-/// No segment is without rows.
-fn has_books(child: Segment) -> bool {
-    child.used(Section::Rows) != 0
-}
-
-fn seed(child: Segment) {
-    child.populated(&wanted(child));
-    super::mapping::resume_after_fork(child, child.populated_of(Section::Vmap));
-    child.header().ppid.store(os::getppid(), Relaxed);
+    child.populated(&inherited.written());
+    child.set(Counter::own_segment_bytes, Segment::populated_bytes() as u64);
+    child.count(Counter::vmap_lost, after.lost);
+    super::mapping::resume_after_fork(child, after.in_map, child.populated_of(Section::Vmap));
     categories::reset_after_fork(child);
-    crate::summary::reset_after_fork();
     own::reset_after_fork(child);
     samples::reset_after_fork(child);
     peaks::reset_after_fork(child);
-    thread::reset_after_fork(child, (tls_get::<SLOT_MARK>() as u32).saturating_sub(1));
-}
-
-/// The file was named after the parent; the child puts its own id into the header and the name.
-fn rename(h: &Header) {
-    let pid = os::getpid();
-    let name = |pid: u32| {
-        let mut p = Path::<320>::new();
-        p.push(boot::directory().bytes()).push(b"/").push_number(pid as u64).push(b"-");
-        p.push_number(h.start_boottime_ns.load(Relaxed)).push(SUFFIX.as_bytes());
-        p
-    };
-    let old = name(h.pid.load(Relaxed));
-    h.pid.store(pid, Release);
-    os::rename(old.as_c(), name(pid).as_c());
+    thread::reset_after_fork(child, slot());
+    thread::reseed_after_fork(WIPED.child.load(Relaxed) as u32);
 }

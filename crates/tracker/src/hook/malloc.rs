@@ -1,4 +1,6 @@
-//! malloc, calloc, realloc, free and their kin.
+//! malloc, calloc, realloc, free and their kin. malloc_usable_size answers what the program may write to: never less than
+//! it asked for, but seldom what it is without the tracker, whose key lies behind it. Of `malloc(7)` glibc alone
+//! says 24, here it says 16; of `malloc(24)` 24 and 32. A program may rely on neither (malloc_usable_size(3)).
 //!
 //! The fast path is glibc's: a state, a request that gets a trailer, a remembered stack. Everything else (other
 //! allocators, large blocks, the first block of a thread, signals on top of us) is in the cold functions below: over 800
@@ -23,6 +25,7 @@ use crate::account::{callers, control, image, peaks, sampling, table};
 use crate::boot;
 use crate::guard::{Entered, Inside, enter};
 use crate::stack::memo;
+use crate::stack::read::return_address;
 use crate::sys::cpu::{self, CURRENT, tls_get, tls_set};
 use crate::sys::libc;
 use crate::sys::libc::calls;
@@ -40,7 +43,8 @@ use plimsoll_segment::{CALLER_EARLY, Counter};
 /// Called by the entry stub: `sp` and `fp` are the caller's.
 pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
     let t = tls_get::<CURRENT>() as *mut ThreadState;
-    // SAFETY: a non-null `current` is this thread's state; the real function is resolved before any state exists.
+    // SAFETY: a non-null `current` is this thread's state, which no frame has borrowed; the real function is resolved before any
+    // state exists.
     unsafe {
         if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
             return off_path::malloc_slow(n, sp, fp);
@@ -164,7 +168,7 @@ unsafe fn walk(t: *mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
 /// offset of a row of this thread, `row_key` its key.
 #[inline(always)]
 unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 {
-    // SAFETY: the caller's contract; the chunk header lies in front of the block; row offsets lie in the segment.
+    // SAFETY: the caller's contract; the chunk header lies in front of the block.
     unsafe {
         if p.is_null() {
             tls_set::<CURRENT>(t as usize);
@@ -236,9 +240,9 @@ unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: 
 
 #[cold]
 #[inline(never)]
-fn unbooked(segment: Segment, p: *mut u8) {
+unsafe fn unbooked(segment: Segment, p: *mut u8) {
     segment.count(Counter::unbooked_blocks, 1);
-    // SAFETY: a live block.
+    // SAFETY: the caller's live block.
     segment.count(Counter::unbooked_bytes, unsafe { blocks::usable(p) } as u64);
 }
 
@@ -285,7 +289,7 @@ unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
 pub unsafe fn real_call(sp: usize, real: impl FnOnce() -> *mut u8, book: impl FnOnce(*mut u8)) -> *mut u8 {
     let p = real();
     // SAFETY: the caller's contract.
-    if !p.is_null() && !libc::is_allocator(unsafe { *(sp as *const usize) }) {
+    if !p.is_null() && !libc::is_allocator(unsafe { return_address(sp) } as usize) {
         book(p);
     }
     p
@@ -361,12 +365,14 @@ unsafe fn book_sample(t: *mut ThreadState, p: *mut u8, n: usize, sp: usize, fp: 
 #[inline(never)]
 unsafe fn enter_table(segment: Segment, p: *mut u8, usable: usize, row_key: u64, n: usize) -> bool {
     // SAFETY: the caller's block.
-    let entered =
-        unsafe { to_table(p, usable, Key { row: blocks::row_of_key(row_key), requested: n as u64, sampled: false }) };
-    if !entered {
-        unbooked(segment, p);
+    unsafe {
+        let entered =
+            to_table(p, usable, Key { row: blocks::row_of_key(row_key), requested: n as u64, sampled: false });
+        if !entered {
+            unbooked(segment, p);
+        }
+        entered
     }
-    entered
 }
 
 /// What to ask the allocator for.
@@ -398,7 +404,7 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
                 }
             }
             Entered::Shared(segment) => {
-                let ra = *(sp as *const u64);
+                let ra = return_address(sp);
                 let caller = callers::number(segment, &[ra], callers::TRUNCATED, 0);
                 let row = rows::shared_row(segment, caller);
                 book_in(segment, None, p, n, Place { row, drawn: None });
@@ -498,7 +504,11 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
 pub static FREE: AtomicPtr<()> = AtomicPtr::new(cpu::free_entry as *mut ());
 
 #[cfg(target_arch = "x86_64")]
-pub use crate::sys::pair::free_glibc;
+pub use crate::sys::pair::{free_glibc, free_glibc_in_windows};
+
+/// `Segment::row` looks where the rows' window ends.
+#[cfg(not(target_arch = "x86_64"))]
+pub use free_glibc as free_glibc_in_windows;
 
 /// free(3) over glibc's malloc.
 ///
@@ -563,7 +573,7 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
             if !boot::resolved() {
                 boot::resolve();
             }
-            if !libc::is_allocator(*(sp as *const usize)) {
+            if !libc::is_allocator(return_address(sp) as usize) {
                 release_known(p);
             }
         }
@@ -614,7 +624,7 @@ unsafe fn release_known(p: *mut u8) {
         }
         let row = segment.row(key.row);
         if row.slot.load(Relaxed) != (*t).slot_mark {
-            free_for_other(segment, key, amount);
+            free_for_other(segment, p, key, amount);
         } else if rows::add_free(row, amount, (*t).room_span) {
             flush_own(segment, row.caller.load(Relaxed));
         }
@@ -630,9 +640,13 @@ fn end_sample(segment: Segment, p: *mut u8) {
 }
 
 /// Books the release of a block that another thread, or the shared row, has booked.
+///
+/// # Safety
+/// `p` is a live block.
 #[inline(never)]
-fn free_for_other(segment: Segment, key: Key, amount: Amount) {
-    let caller = caller_of_key(segment, key);
+unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount) {
+    // SAFETY: the caller's contract.
+    let Some(caller) = caller_of_key(segment, key) else { return unsafe { unknown(segment, p) } };
     match enter() {
         Entered::Thread(mut inside) => rows::free(segment, Some(inside.state()), caller, amount),
         _ => rows::free(segment, None, caller, amount),
@@ -651,32 +665,46 @@ unsafe fn release_slow(p: *mut u8) {
                     image::settle(segment, inside.state());
                     image::forget(segment, p);
                 }
-                match take_block(segment, p) {
-                    Some((key, amount)) => {
-                        rows::free(segment, Some(inside.state()), caller_of_key(segment, key), amount)
-                    }
+                match take_booked(segment, p) {
+                    Some((caller, amount)) => rows::free(segment, Some(inside.state()), caller, amount),
                     None => unknown(segment, p),
                 }
             }
-            Entered::Shared(segment) => match take_block(segment, p) {
-                Some((key, amount)) => rows::free(segment, None, caller_of_key(segment, key), amount),
-                None => unknown(segment, p),
-            },
+            Entered::Shared(segment) => {
+                if image::is_image() {
+                    image::forget(segment, p);
+                }
+                match take_booked(segment, p) {
+                    Some((caller, amount)) => rows::free(segment, None, caller, amount),
+                    None => unknown(segment, p),
+                }
+            }
             Entered::Outside => boot::early_free(p),
         }
     }
 }
 
-fn caller_of_key(segment: Segment, key: Key) -> u32 {
-    let caller = segment.row(key.row).caller.load(Relaxed);
-    if (caller as usize) < plimsoll_segment::Section::Callers.capacity() { caller } else { CALLER_EARLY }
+/// Takes the key out of a block, and its sample: its caller, and what to book.
+unsafe fn take_booked(segment: Segment, p: *mut u8) -> Option<(u32, Amount)> {
+    // SAFETY: the caller's contract.
+    let (key, amount) = unsafe { take_block(segment, p) }?;
+    Some((caller_of_key(segment, key)?, amount))
+}
+
+/// `None`: no such row is in use. A fork child has blocks of them that other threads of its parent allocated while it was
+/// made; else the key was damaged.
+fn caller_of_key(segment: Segment, key: Key) -> Option<u32> {
+    let row = segment.row(key.row);
+    let caller = row.caller.load(Relaxed);
+    let there = (caller as usize) < plimsoll_segment::Section::Callers.capacity();
+    (row.slot.load(Relaxed) != 0).then_some(if there { caller } else { CALLER_EARLY })
 }
 
 #[cold]
 #[inline(never)]
-fn unknown(segment: Segment, p: *mut u8) {
+unsafe fn unknown(segment: Segment, p: *mut u8) {
     segment.count(Counter::unknown_frees, 1);
-    // SAFETY: a live block.
+    // SAFETY: the caller's live block.
     segment.count(Counter::unknown_free_bytes, unsafe { blocks::usable(p) } as u64);
 }
 
@@ -722,15 +750,19 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         if !boot::resolved() {
             boot::resolve();
         }
-        if libc::is_allocator(*(sp as *const usize)) {
+        if libc::is_allocator(return_address(sp) as usize) {
             return calls::realloc(p, n);
         }
-        if image::is_image()
-            && let Entered::Thread(mut inside) = enter()
-        {
-            let segment = inside.segment;
-            image::settle(segment, inside.state());
-            image::forget(segment, p);
+        if image::is_image() {
+            match enter() {
+                Entered::Thread(mut inside) => {
+                    let segment = inside.segment;
+                    image::settle(segment, inside.state());
+                    image::forget(segment, p);
+                }
+                Entered::Shared(segment) => image::forget(segment, p),
+                Entered::Outside => {}
+            }
         }
         let old_usable = blocks::usable(p);
         // Out before the real call: if it moves the block, another thread may own the old address before it returns.
@@ -772,19 +804,21 @@ fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>
     if let Some((segment, taken)) = sample {
         samples::end(segment, taken);
     }
-    match (enter(), old) {
-        (Entered::Thread(mut inside), Some((key, amount))) => {
-            let segment = inside.segment;
-            rows::free(segment, Some(inside.state()), caller_of_key(segment, key), amount);
-        }
-        (Entered::Shared(segment), Some((key, amount))) => {
-            rows::free(segment, None, caller_of_key(segment, key), amount)
-        }
-        (Entered::Thread(Inside { segment, .. }) | Entered::Shared(segment), None) => {
-            segment.count(Counter::unknown_frees, 1);
-            segment.count(Counter::unknown_free_bytes, usable as u64);
-        }
-        (Entered::Outside, old) => boot::early_release(old.map(|o| o.1)),
+    let booked = |segment| old.and_then(|(key, amount)| Some((caller_of_key(segment, key)?, amount)));
+    let unknown = |segment: Segment| {
+        segment.count(Counter::unknown_frees, 1);
+        segment.count(Counter::unknown_free_bytes, usable as u64);
+    };
+    match enter() {
+        Entered::Thread(mut inside) => match booked(inside.segment) {
+            Some((caller, amount)) => rows::free(inside.segment, Some(inside.state()), caller, amount),
+            None => unknown(inside.segment),
+        },
+        Entered::Shared(segment) => match booked(segment) {
+            Some((caller, amount)) => rows::free(segment, None, caller, amount),
+            None => unknown(segment),
+        },
+        Entered::Outside => boot::early_release(old.map(|o| o.1)),
     }
 }
 

@@ -16,6 +16,7 @@ use crate::account::vmas::{Placement, Remap};
 use crate::account::{callers, image};
 use crate::boot;
 use crate::guard::{Entered, enter};
+use crate::stack::read::return_address;
 use crate::stack::{code, java};
 use crate::sys::libc::{self, calls};
 use crate::sys::os;
@@ -31,7 +32,8 @@ mod sync;
 mod turns;
 
 pub use books::{
-    abandon_after_fork, id_of_thread, init, lock_for_fork, resume_after_fork, thread_ends, unlock_after_fork,
+    AfterFork, id_of_thread, init, is_held_below, leave_after_fork, lock_for_fork, resume_after_fork, thread_ends,
+    unlock_after_fork,
 };
 
 const MAP_FAILED: usize = usize::MAX;
@@ -57,7 +59,7 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
         Entered::Thread(mut inside) => (inside.segment, unsafe { site_of_call(&mut inside, sp, fp) }),
         Entered::Shared(segment) => {
             // SAFETY: the return address lies at the stack pointer.
-            let ra = unsafe { *(sp as *const u64) };
+            let ra = unsafe { return_address(sp) };
             (segment, callers::number(segment, &[ra], callers::TRUNCATED, 0))
         }
         Entered::Outside => return None,
@@ -71,7 +73,7 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
 fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
     code::note(start, bytes);
     // SAFETY: the return address lies at the stack pointer.
-    let ra = unsafe { *(sp as *const u64) };
+    let ra = unsafe { return_address(sp) };
     // Its module may not be known yet, and is learnt of: only where nobody is in the books.
     if let (Some(offset), Entered::Thread(inside)) = (offset, enter()) {
         code::mapped_file(inside.segment, ra, start, bytes, offset as u64);
@@ -94,8 +96,26 @@ pub unsafe extern "C" fn mmap(
     sp: usize,
     fp: usize,
 ) -> usize {
-    // SAFETY: the program's arguments.
-    let map = move || unsafe { calls::mmap(a, n, prot, flags, fd, off) };
+    // SAFETY: the entry's pointers; the program's arguments.
+    unsafe { mapped(a, n, prot, flags, off, sp, fp, move || calls::mmap(a, n, prot, flags, fd, off)) }
+}
+
+/// A mapping by `map`.
+///
+/// # Safety
+/// `sp` and `fp` are the entry's.
+#[allow(clippy::too_many_arguments)]
+#[inline(always)]
+pub(super) unsafe fn mapped(
+    a: usize,
+    n: usize,
+    prot: c_int,
+    flags: c_int,
+    off: i64,
+    sp: usize,
+    fp: usize,
+    map: impl FnOnce() -> usize + Copy,
+) -> usize {
     let hides = flags & MAP_FIXED != 0 && prot & 1 == 0;
     let made = move |r: usize| {
         if prot & PROT_EXEC != 0 && r != MAP_FAILED {
@@ -155,9 +175,15 @@ pub unsafe extern "C" fn munmap(
     sp: usize,
     _fp: usize,
 ) -> c_int {
-    code::unmapped(a, n);
     // SAFETY: the program's arguments.
-    let real = move || java::unmapping(a, n, || unsafe { calls::munmap(a, n) });
+    unmapped(a, n, sp, move || unsafe { calls::munmap(a, n) })
+}
+
+/// Unmapping by `unmap`.
+#[inline(always)]
+pub(super) fn unmapped(a: usize, n: usize, sp: usize, unmap: impl FnOnce() -> c_int + Copy) -> c_int {
+    code::unmapped(a, n);
+    let real = move || java::unmapping(a, n, unmap);
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, true, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
 }
@@ -184,13 +210,27 @@ pub unsafe extern "C" fn mremap(
     sp: usize,
     _fp: usize,
 ) -> usize {
+    // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
+    remapped(a, old, new, flags, to, sp, move || unsafe { calls::mremap(a, old, new, flags, to) })
+}
+
+/// A change of a mapping by `remap`.
+#[inline(always)]
+pub(super) fn remapped(
+    a: usize,
+    old: usize,
+    new: usize,
+    flags: c_int,
+    to: usize,
+    sp: usize,
+    remap: impl FnOnce() -> usize + Copy,
+) -> usize {
     let real = move || {
         code::unmapped(a, old);
         if flags & MREMAP_FIXED != 0 {
             code::unmapped(to, new);
         }
-        // SAFETY: the program's arguments; without MREMAP_FIXED the kernel doesn't look at the fifth.
-        let r = java::unmapping(a, old, || unsafe { calls::mremap(a, old, new, flags, to) });
+        let r = java::unmapping(a, old, remap);
         if r != MAP_FAILED && code::holds(a as u64) {
             code::note(r, new);
         }
@@ -262,7 +302,7 @@ pub unsafe extern "C" fn pkey_mprotect(
 /// # Safety
 /// `sp` and `fp` are the entry's.
 #[inline(always)]
-unsafe fn protected(
+pub(super) unsafe fn protected(
     a: usize,
     n: usize,
     prot: c_int,
@@ -303,9 +343,14 @@ pub unsafe extern "C" fn madvise(
     _sp: usize,
     _fp: usize,
 ) -> c_int {
-    let segment = booked();
     // SAFETY: the program's arguments.
-    let r = unsafe { calls::madvise(a, n, advice) };
+    advised(n, advice, move || unsafe { calls::madvise(a, n, advice) })
+}
+
+/// Advice by `advise`.
+pub(super) fn advised(n: usize, advice: c_int, advise: impl FnOnce() -> c_int) -> c_int {
+    let segment = booked();
+    let r = advise();
     if let (0, MADV_DONTNEED | MADV_FREE, Some(s)) = (r, advice, segment) {
         s.count(Counter::advised_bytes, n as u64);
     }

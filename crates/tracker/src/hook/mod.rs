@@ -5,7 +5,9 @@
 //! real call and un-books only after it has succeeded; a failed one puts the key back.
 
 pub mod aligned;
+pub mod calls;
 pub mod fork;
+pub mod limits;
 pub mod loader;
 pub mod malloc;
 pub mod mapping;

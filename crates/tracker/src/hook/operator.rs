@@ -8,6 +8,7 @@ use super::malloc::{book_fresh, book_release};
 use crate::account::blocks;
 use crate::account::thread::GENERATION;
 use crate::boot;
+use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -36,7 +37,7 @@ pub extern "C" fn next(i: usize) -> Next {
 pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: the caller's contract. jemalloc's aligned forms ask its exported aligned_alloc, whose hook has booked it.
     unsafe {
-        if !p.is_null() && !libc::is_allocator(*(sp as *const usize)) && !blocks::is_booked(p) {
+        if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && !blocks::is_booked(p) {
             book_fresh(p, n, sp, fp);
         }
     }

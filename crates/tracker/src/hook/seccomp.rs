@@ -1,4 +1,4 @@
-//! prctl and syscall, for one use of each: `PR_SET_SECCOMP` and `SYS_seccomp`. In strict mode every system call of the thread but
+//! prctl and seccomp(2) (by syscall), for one use of each: `PR_SET_SECCOMP` and a mode or a filter. In strict mode every system call of the thread but
 //! read, write, exit and sigreturn is death: from that moment the tracker makes none in this thread; what would need one (a table
 //! that grows) is counted as lost. A filter is copied, and asked before each call of the tracker's: what it would kill for isn't
 //! made. If no table could grow under it, there is room ahead before it is in force.
@@ -13,7 +13,6 @@ use crate::sys::cpu::{STRICT, tls_set_half};
 use crate::sys::filter::Filter;
 use crate::sys::libc::Call;
 use crate::sys::os;
-use core::sync::atomic::Ordering::Relaxed;
 
 const PR_SET_SECCOMP: i32 = 22;
 const SECCOMP_MODE_STRICT: usize = 1;
@@ -31,18 +30,19 @@ pub extern "C" fn before_prctl(operation: i32, mode: usize, filter: usize) -> Ne
     Next::jump(real(Call::prctl))
 }
 
-/// syscall(2), of seccomp's number (and of any while the real one isn't known): libseccomp comes this way.
-pub extern "C" fn before_any_call(number: i32, operation: u32, flags: u32, _ra: usize, given: usize) -> Next {
-    match (number as usize, operation, flags) {
-        (crate::sys::cpu::nr::SECCOMP, SECCOMP_SET_MODE_STRICT, 0) if given == 0 => strict(),
-        (crate::sys::cpu::nr::SECCOMP, SECCOMP_SET_MODE_FILTER, _) => filtered(given),
+/// seccomp(2): libseccomp comes this way.
+pub fn before_seccomp(operation: u32, flags: u32, given: usize) {
+    match (operation, flags) {
+        (SECCOMP_SET_MODE_STRICT, 0) if given == 0 => strict(),
+        (SECCOMP_SET_MODE_FILTER, _) => filtered(given),
         _ => {}
     }
-    Next::jump(real(Call::syscall))
 }
 
 fn strict() {
     if os::seccomp_mode() == Some(0) {
+        // A fork child that has no file yet can't make one afterwards.
+        let _ = Segment::current();
         // Its id can't be asked for afterwards.
         super::mapping::id_of_thread();
         tls_set_half::<STRICT>(1);
@@ -54,6 +54,7 @@ fn filtered(given: usize) {
         return;
     }
     let Some(filter) = Filter::copied(given) else { return };
+    // In a fork child this makes its file, too, if it has none yet.
     if let (Some(segment), false) = (Segment::current(), os::grows_under(filter)) {
         segment.grow_ahead();
     }
@@ -61,7 +62,7 @@ fn filtered(given: usize) {
 }
 
 /// Such a child has the parent's memory, and its filter is none of the parent's. What it allocates before its exec grows no table.
-fn is_child_of_vfork() -> bool {
+pub(super) fn is_child_of_vfork() -> bool {
     let pid = os::getpid();
-    pid != 0 && Segment::current().is_some_and(|segment| segment.header().pid.load(Relaxed) != pid)
+    pid != 0 && super::fork::process_id().is_some_and(|own| own != pid)
 }

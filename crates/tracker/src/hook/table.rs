@@ -3,7 +3,7 @@
 
 /// Calls `$m! { (name, kind, arguments, entry) … }`. Kinds:
 /// `caller` (the entry adds stack and frame pointer), `straight` (the same, for a hook that sees to the stack's alignment itself), `plain`, `stacked` (six arguments, pointers on the stack),
-/// `before` (a tail jump after a look at the arguments), `numbered` (the same for one number, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
+/// `before` (a tail jump after a look at the arguments), `numbered` (the same or a call for some numbers, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
 #[macro_export]
 macro_rules! hooked_calls {
     ($m:ident) => {
@@ -35,7 +35,11 @@ macro_rules! hooked_calls {
             (shmdt, stacked, 1, $crate::hook::mapping::shmdt)
             (pthread_create, stacked, 4, $crate::hook::thread::pthread_create)
             (prctl, before, 5, $crate::hook::seccomp::before_prctl)
-            (syscall, numbered, 7, $crate::hook::seccomp::before_any_call)
+            (syscall, numbered, 7, $crate::hook::calls::before_any_call)
+            (setrlimit, before, 2, $crate::hook::limits::before_setrlimit)
+            (setrlimit64, before, 2, $crate::hook::limits::before_setrlimit64)
+            (prlimit, before, 4, $crate::hook::limits::before_prlimit)
+            (prlimit64, before, 4, $crate::hook::limits::before_prlimit64)
             (dlopen, around, 2, $crate::hook::loader::before_dlopen)
             (dlmopen, before, 3, $crate::hook::loader::before_dlmopen)
             (dlclose, before, 1, $crate::hook::loader::before_dlclose)

@@ -35,6 +35,7 @@
 use super::arch::native as arch;
 use super::code;
 use super::java::{self, Guard};
+use super::read::peek;
 use super::rule::{BY_TABLE, Base, Cfa, Rule, SavedFp, Step};
 use crate::account::frames;
 use crate::account::segment::Segment;
@@ -258,8 +259,8 @@ impl<'a> Deep<'a> {
             && now.guards_used + last.guards_used - guards < MOST_FRAMES
             && now.steps_used + last.steps_used - self.last_at < MOST_FRAMES;
         let is = |w: &Word| {
-            // SAFETY: an aligned word in the reach, as in `stack_word`.
-            let value = || unsafe { (w.at as *const u64).read_volatile() };
+            // SAFETY: a word in the reach, which is asked first: as in `stack_word`.
+            let value = || unsafe { peek::<u64>(w.at) };
             (self.reach.low..self.reach.high - 7).contains(&w.at) && value() == w.value
         };
         let rest = &last.words[words..last.words_used];
@@ -343,9 +344,8 @@ impl<'a> Deep<'a> {
         if end > self.reach.high && !self.extend(end) {
             return Err(Cut::OtherStack);
         }
-        // SAFETY: an aligned word in the reach, which is mapped as long as the walk's thread is in this call; volatile
-        // because other threads may write to objects on this stack.
-        let value = unsafe { (at as *const u64).read_volatile() };
+        // SAFETY: a word in the reach, which is mapped as long as the walk's thread is in this call.
+        let value = unsafe { peek(at) };
         self.log(at, value)
     }
 
@@ -668,9 +668,9 @@ impl<'a> Deep<'a> {
         if !g.is_multiple_of(8) || g & 4095 > 4096 - 16 || !(4096..1 << 47).contains(&g) || !os::readable(g as usize) {
             return Err(Cut::NoRule);
         }
-        // SAFETY: two aligned words of a page that the kernel has just found readable; a goroutine that waits for this very
-        // call keeps its g. Volatile: it is Go's memory.
-        let [low, high] = [0, 8].map(|at| unsafe { ((g + at) as *const u64).read_volatile() });
+        // SAFETY: two words of a page that the kernel has just found readable; a goroutine that waits for this very call keeps
+        // its g.
+        let [low, high] = [0, 8].map(|at| unsafe { peek::<u64>(g + at) });
         let sp = high.wrapping_sub(depth);
         let fits = low < high && high - low <= LARGEST && low <= sp && sp <= fp && fp < high && high < 1 << 47;
         if !fits || !sp.is_multiple_of(8) {

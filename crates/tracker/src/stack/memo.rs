@@ -31,6 +31,7 @@ use super::deep::{Deep, Reach, Word};
 use super::java::{Guard, memory};
 use super::module::{self, Module};
 use super::native_image;
+use super::read::{peek, return_address};
 use super::rule::BY_TABLE;
 use super::{Entry, Image, Read, Rule, Stack, Walk, Walker, rule_for};
 use crate::account::blocks::{row_key, row_of_key};
@@ -139,7 +140,7 @@ impl Tail {
         let mut i = 0;
         while i < self.words as usize {
             // SAFETY: a tail has as many values and offsets as it says; each offset is inside the stack.
-            let word = |i: usize| unsafe { *((sp + *offsets.add(i) as usize * 8) as *const u64) ^ *values.add(i) };
+            let word = |i: usize| unsafe { peek::<u64>((sp + *offsets.add(i) as usize * 8) as u64) ^ *values.add(i) };
             different |= word(i) | word(i + 1) | word(i + 2) | word(i + 3);
             i += 4;
         }
@@ -163,10 +164,10 @@ unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -> bool {
 unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
     // Before the guards are asked: what is unmapped meanwhile has them ask again next time.
     let now = memory::unmappings();
-    // SAFETY: a tail of this thread's memo; as many guards as it says.
+    // SAFETY: the tail of an entry of this thread, which has as many guards as it says and isn't written meanwhile.
     let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
     if tail.readable.load(Relaxed) == now {
-        // SAFETY: each of them was read, and nothing was unmapped since.
+        // SAFETY: each of them held when UNMAPPINGS was what it is now.
         return guards.iter().all(|g| unsafe { g.holds_where_readable() });
     }
     let hold = guards.iter().all(|g| g.holds());
@@ -192,7 +193,7 @@ fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut 
 #[inline(always)]
 fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
     let h = (sp as u32).wrapping_add((ra as u32).wrapping_mul(8)).wrapping_mul(HASH);
-    // SAFETY: the mask is the memo's.
+    // SAFETY: a thread's own memo has mask + 1 entries, and what is in force instead is of the largest size.
     unsafe { memo.add((h >> 6) as usize & mask) }
 }
 
@@ -202,9 +203,9 @@ fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
 #[inline(always)]
 pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the return address lies at the stack pointer; `place` answers an entry of this thread's memo.
+    // SAFETY: the caller's contract; `place` answers an entry that only this thread writes, with its state borrowed mutably.
     unsafe {
-        let ra = *(sp as *const u64);
+        let ra = return_address(sp);
         recall_at(&*place(t.shared().memo.load(Relaxed), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
     }
 }
@@ -215,12 +216,11 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
 /// As `recall`.
 #[inline(always)]
 pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the return address lies at the stack pointer; `place` answers an entry of this thread's memo; the entry was
-    // made for this stack pointer, so each offset of its is inside the stack.
+    // SAFETY: as in `recall`; an offset is used where the entry was made for this stack pointer, so it is inside the stack.
     unsafe {
-        let ra = *(sp as *const u64);
+        let ra = return_address(sp);
         let m = &*place(t.shared().memo.load(Relaxed), t.memo_mask, ra, sp);
-        let word = |i: usize| *((sp + m.offsets[i] as usize) as *const u64) != m.words[i];
+        let word = |i: usize| peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i];
         if m.tag != ra | t.category_tag {
             return None;
         }
@@ -239,7 +239,7 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
 unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: as in `recall`.
     unsafe {
-        let ra = *(sp as *const u64);
+        let ra = return_address(sp);
         recall_at(&*place_of(memo, t.memo_mask, ra, tag, sp), ra | tag, sp, fp)
     }
 }
@@ -260,12 +260,12 @@ unsafe fn recall_at(m: &Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
 #[inline(always)]
 unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     // SAFETY: each offset is inside the stack. Unused offsets are 0.
-    let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) != m.words[i] };
+    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i] };
     let mut guarded = false;
     if m.words_used > 3 {
         if m.words_used > 7 {
             if !m.tail.is_null() {
-                // SAFETY: an entry's tail is its own until the entry is given up.
+                // SAFETY: an entry's tail is its own until the entry is given up; rooms are never unmapped.
                 let tail = unsafe { &*m.tail };
                 // SAFETY: as this function.
                 if !unsafe { tail.same(sp) } {
@@ -285,7 +285,7 @@ unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
         return false;
     }
     // Last: stacks differ at their inner ends, and only a stack that is there has live methods.
-    // SAFETY: guarded by its tail.
+    // SAFETY: `guarded` says that there is a tail.
     !guarded || unsafe { guards_hold(m.tail) }
 }
 
@@ -297,7 +297,7 @@ unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
 #[inline(always)]
 unsafe fn second(mask: usize, m: &Memo, sp: usize) -> usize {
     // SAFETY: each offset is inside the stack.
-    let word = |i: usize| unsafe { *((sp + m.offsets[i] as usize) as *const u64) };
+    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) };
     let h = (m.tag ^ word(0).rotate_left(11) ^ word(1).rotate_left(23) ^ word(2).rotate_left(37) ^ (sp as u64) << 3)
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (h >> 40) as usize & mask
@@ -305,10 +305,9 @@ unsafe fn second(mask: usize, m: &Memo, sp: usize) -> usize {
 
 /// The entry in the second place, if there is a leader and the words are what they were.
 unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
-    // SAFETY: the return address lies at the stack pointer; places are inside the memo; both entries compared were made
-    // for this stack pointer.
+    // SAFETY: as in `recall`; places are inside the memo; both entries compared were made for this stack pointer.
     unsafe {
-        let ra = *(sp as *const u64);
+        let ra = return_address(sp);
         let leader = &*place_of(memo, t.memo_mask, ra, tag, sp);
         if leader.tag != ra | tag || !leader.is_at(sp) {
             return None;
@@ -328,8 +327,8 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
 #[cold]
 #[inline(never)]
 pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) -> (u32, u32) {
-    // SAFETY: the return address lies at the stack pointer.
-    let ra = unsafe { *(sp as *const u64) };
+    // SAFETY: the caller's contract.
+    let ra = unsafe { return_address(sp) };
     // SAFETY: as this function.
     if let Some(m) = unsafe { recall_second(t, t.shared().memo.load(Relaxed), t.category_tag, sp, fp) } {
         let row = row_of_key(m.row_key);
@@ -383,8 +382,8 @@ const FIRST_MAPPINGS: u32 = 16;
 #[cold]
 #[inline(never)]
 unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize, fp: usize) -> u32 {
-    // SAFETY: the return address lies at the stack pointer.
-    let ra = unsafe { *(sp as *const u64) };
+    // SAFETY: the caller's contract.
+    let ra = unsafe { return_address(sp) };
     // SAFETY: as `recall`.
     if let Some(m) = unsafe { recall_second(t, t.shared().memo.load(Relaxed), tag, sp, fp) } {
         return m.row;
@@ -418,7 +417,7 @@ fn put_in_force(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
     if t.shared().memo.load(Acquire) != usual {
         // In force again first: a change of the code map that comes now must not be undone by this store afterwards.
         t.shared().memo.store(usual, Release);
-        // SAFETY: this thread's memo.
+        // SAFETY: this thread's own, of which no entry is borrowed now; zeroes are an empty entry.
         unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
         t.give_up_tails();
         // What follows says nothing about the memo's size.
@@ -528,7 +527,8 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
     let high = if known { top as u64 } else { (entry.sp | 4095) + 1 };
     let own = (low as u64, top as u64);
     let reach = Reach { low: entry.sp, high, unknown: !known, own };
-    // SAFETY: this thread's room, used by one walk at a time: the state is taken.
+    // SAFETY: this thread's room, zeroed or as an earlier walk left it; the state is taken, so this is the only walk, and
+    // `leave` comes after its last use.
     let mut deep = Deep::new(segment, unsafe { &mut *scratch }, reach, control::depth());
     deep.walk(|pc| rule_at(segment, pc), entry);
     segment.count(Counter::deep_walks, 1);
@@ -567,8 +567,8 @@ unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize
     let checking = put_in_force(segment, t, control::SAMPLED);
     // SAFETY: as `recall`; the thread's own memo.
     let remembered = if checking { unsafe { recall_own(t, tag, sp, fp) }.map(|m| m.row) } else { None };
-    // SAFETY: the return address lies at the stack pointer.
-    let entry = Entry { ra: unsafe { *(sp as *const u64) }, sp: sp as u64, fp: fp as u64 };
+    // SAFETY: the caller's contract.
+    let entry = Entry { ra: unsafe { return_address(sp) }, sp: sp as u64, fp: fp as u64 };
     let on_own_stack = t.is_on_stack(sp);
     let deep = deep(segment, t, entry, caller);
     let site = deep.as_ref().map_or(caller, |d| d.0);
@@ -623,17 +623,17 @@ fn remember(
         m.offsets[i] = offset(w) as u16;
         m.words[i] = w.value;
     }
-    // SAFETY: entries of this thread's own memo, whichever is in force; a leader was made for this stack pointer.
+    // SAFETY: entries of this thread's own memo, whichever is in force; only a leader was made for this stack pointer, so the
+    // second place is asked of no other.
     let at = unsafe {
         let first = place_of(t.own_memo, t.memo_mask, entry.ra, of.tag, m.sp);
-        let leads = (*first).tag == m.tag && (*first).is_at(m.sp);
-        let at = second(t.memo_mask, &*first, m.sp);
-        let taken = (*t.own_memo.add(at)).tag != 0;
-        match (leads, taken) {
-            (false, _) => first,
-            (true, false) => t.own_memo.add(at),
+        if (*first).tag != m.tag || !(*first).is_at(m.sp) {
+            first
+        } else {
+            let at = second(t.memo_mask, &*first, m.sp);
+            let taken = (*t.own_memo.add(at)).tag != 0;
             // Both in turn, so that of two stacks that meet here none is always the loser.
-            (true, true) => t.own_memo.add(at ^ (t.misses as usize & 1)),
+            t.own_memo.add(if taken { at ^ (t.misses as usize & 1) } else { at })
         }
     };
     // SAFETY: as above.
@@ -644,7 +644,7 @@ fn remember(
         // SAFETY: an entry's tail is in this thread's room.
         if tail.is_null() || (unsafe { (*tail).room } as usize) < bytes {
             let Some(room) = t.tail(segment, bytes) else {
-                // SAFETY: this thread's memo, of which no entry may name a tail any more.
+                // SAFETY: as in `put_in_force`; no entry may name a tail any more.
                 unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
                 return;
             };

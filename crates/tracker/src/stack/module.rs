@@ -14,7 +14,8 @@ use crate::account::thread::{GENERATION, forget_stacks};
 use crate::account::{callers, categories};
 use crate::boot;
 use crate::sys::{elf, libc, os};
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::rules::{self, ModuleRules, Rules};
 use plimsoll_segment::{Counter, Section};
 
@@ -43,7 +44,14 @@ pub struct Module {
     pub depth: usize,
     /// Rules for the object.
     pub rules: ModuleRules<'static>,
-    generation: u32,
+}
+
+/// An entry of the list.
+#[repr(C)]
+struct Listed {
+    /// The generation of the code map in which it was last found; 0: not complete. The module is written before.
+    generation: AtomicU32,
+    module: MaybeUninit<Module>,
 }
 
 /// What every native image exports, executable or library, of 21 to 25 (oracle/graal, CGlobalDataInfo of VM's version).
@@ -60,12 +68,12 @@ static RULES_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// A native image was met.
 static IMAGES: AtomicBool = AtomicBool::new(false);
 static SCANNED: AtomicU32 = AtomicU32::new(0);
-static MEMO_LAST: AtomicU64 = AtomicU64::new(0);
+static MEMO_LAST: AtomicU32 = AtomicU32::new(0);
 
 /// Reserves the list; takes the compiled rules of this run.
 pub fn init(compiled: Option<&'static [u8]>) -> bool {
     if LIST.load(Relaxed) == 0 {
-        match os::private(KNOWN * size_of::<Module>()) {
+        match os::private(KNOWN * size_of::<Listed>()) {
             Some(p) => LIST.store(p as usize, Release),
             None => return false,
         }
@@ -82,7 +90,7 @@ pub fn rules() -> Option<Rules<'static>> {
     if p == 0 {
         return None;
     }
-    // SAFETY: set by `init` from a slice that lives as long as the process.
+    // SAFETY: set by `init`, its length first, from a slice that lives as long as the process.
     Rules::parse(unsafe { core::slice::from_raw_parts(p as *const u8, RULES_BYTES.load(Relaxed)) })
 }
 
@@ -91,21 +99,31 @@ pub fn in_image(segment: Segment, ra: u64) -> bool {
     IMAGES.load(Relaxed) && ra != 0 && find(segment, ra as usize - 1).is_some_and(|m| m.is_image)
 }
 
-fn entry(i: u32) -> *mut Module {
-    // SAFETY: i < KNOWN entries reserved by `init`.
-    unsafe { (LIST.load(Acquire) as *mut Module).add(i as usize) }
+fn entry(i: u32) -> Option<*mut Listed> {
+    let list = LIST.load(Acquire) as *mut Listed;
+    // SAFETY: `init` reserved KNOWN entries, never unmapped.
+    (!list.is_null() && (i as usize) < KNOWN).then(|| unsafe { list.add(i as usize) })
+}
+
+/// A complete entry, and the generation it was last found in.
+fn listed(i: u32) -> Option<(&'static Module, &'static AtomicU32)> {
+    let entry = entry(i)?;
+    // SAFETY: zeroed, or written by `append`; of one that isn't complete only the atomic is touched.
+    let generation = unsafe { &(*entry).generation };
+    // SAFETY: written before the generation was stored, and never again.
+    (generation.load(Acquire) != 0).then(|| (unsafe { (*entry).module.assume_init_ref() }, generation))
 }
 
 /// Frames worth keeping of a caller whose innermost frame is at `pc`: asked at every walk, so it may be what held for
 /// an object that libc has silently replaced since.
 pub fn depth(segment: Segment, pc: usize) -> usize {
-    let last = MEMO_LAST.load(Relaxed) as u32;
-    if last != 0 && LIST.load(Relaxed) != 0 {
-        // SAFETY: `last` was an index of a complete entry.
-        let m = unsafe { *entry(last - 1) };
-        if (m.start..m.end).contains(&pc) && m.generation == GENERATION.load(Relaxed) {
-            return m.depth;
-        }
+    let last = MEMO_LAST.load(Relaxed);
+    if last != 0
+        && let Some((m, generation)) = listed(last - 1)
+        && (m.start..m.end).contains(&pc)
+        && generation.load(Relaxed) == GENERATION.load(Relaxed)
+    {
+        return m.depth;
     }
     find(segment, pc).map_or(1, |m| m.depth)
 }
@@ -113,7 +131,7 @@ pub fn depth(segment: Segment, pc: usize) -> usize {
 /// The object that holds `pc`.
 pub fn find(segment: Segment, pc: usize) -> Option<Module> {
     if let Some(o) = libc::find_object(pc) {
-        // SAFETY: the loader's node lives as long as the object, which holds the code that called us.
+        // SAFETY: the loader's node lives as long as the object, which holds code of a frame of this thread.
         let map = unsafe { &*o.map };
         let object = elf::object(map);
         // An object whose segments have gaps between them (a native image: 64 KiB alignment) is found by segment.
@@ -134,10 +152,11 @@ fn scan(segment: Segment, pc: usize) -> Option<Module> {
     let n = LISTED.load(Acquire);
     let generation = GENERATION.load(Relaxed);
     for i in 0..n {
-        // SAFETY: entries below LISTED are complete.
-        let m = unsafe { *entry(i) };
-        if (m.start..m.end).contains(&pc) && m.generation == generation {
-            return Some(m);
+        if let Some((m, found)) = listed(i)
+            && (m.start..m.end).contains(&pc)
+            && found.load(Relaxed) == generation
+        {
+            return Some(*m);
         }
     }
     if SCANNED.swap(generation, Relaxed) == generation {
@@ -165,17 +184,15 @@ fn learn(segment: Segment, start: usize, end: usize, hdr: usize, object: elf::Ob
         if i == 0 {
             break;
         }
-        let p = entry(i as u32 - 1);
-        // SAFETY: indexes are published after their entry is complete.
-        let m = unsafe { *p };
+        let (m, found) = listed(i as u32 - 1)?;
         if m.start == start {
-            if same(segment, &m, end, bias, hdr, name, m.generation != generation) {
-                if m.generation != generation {
-                    // SAFETY: a word that any thread may renew to the same value.
-                    unsafe { (&raw mut (*p).generation).write_volatile(generation) };
+            let is_old = found.load(Relaxed) != generation;
+            if same(segment, m, end, bias, hdr, name, is_old) {
+                if is_old {
+                    found.store(generation, Relaxed);
                 }
-                MEMO_LAST.store(i as u64, Relaxed);
-                return Some(Module { generation, ..m });
+                MEMO_LAST.store(i as u32, Relaxed);
+                return Some(*m);
             }
             return append(segment, cell, i, start, end, hdr, object);
         }
@@ -206,12 +223,11 @@ fn same(segment: Segment, m: &Module, end: usize, bias: usize, hdr: usize, name:
 fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, name: &[u8]) {
     let mut gone = false;
     for i in 0..LISTED.load(Acquire).min(KNOWN as u32) {
-        // SAFETY: entries below LISTED are complete, or still zero.
-        let m = unsafe { *entry(i) };
+        let Some((m, _)) = listed(i) else { continue };
         let r = segment.module(m.id);
         let overlaps = m.start < end && start < m.end && r.unloaded_ns.load(Relaxed) == 0;
         // Another thread may have just learnt of the same object.
-        if overlaps && !(m.start == start && same(segment, &m, end, bias, hdr, name, true)) {
+        if overlaps && !(m.start == start && same(segment, m, end, bias, hdr, name, true)) {
             r.unloaded_ns.store(crate::boot::ordered_ns(), Relaxed);
             gone = true;
         }
@@ -263,8 +279,8 @@ fn append(
         id,
         depth,
         rules,
-        generation: GENERATION.load(Relaxed),
     };
+    let generation = GENERATION.load(Relaxed);
     let r = segment.module(id);
     r.start.store(start as u64, Relaxed);
     r.end.store(end as u64, Relaxed);
@@ -280,13 +296,25 @@ fn append(
         IMAGES.store(true, Relaxed);
     }
     let i = LISTED.fetch_add(1, AcqRel);
-    if i as usize >= KNOWN {
+    let Some(entry) = entry(i) else {
         LISTED.store(KNOWN as u32, Relaxed);
         return Some(m);
+    };
+    // SAFETY: index i is this thread's; others look at the module once the generation isn't 0.
+    unsafe {
+        (*entry).module.write(m);
+        (*entry).generation.store(generation, Release);
     }
-    // SAFETY: index i belongs to this thread until it is published.
-    unsafe { entry(i).write(m) };
     // If another thread was first with this address, its entry wins the index and ours is a duplicate: harmless.
     let _ = cell.compare_exchange(known, i as u16 + 1, AcqRel, Relaxed);
     Some(m)
+}
+
+#[cfg(test)]
+#[test]
+fn an_entry_that_is_counted_and_not_written_is_not_read() {
+    assert!(init(None));
+    // Another thread is between the two.
+    let i = LISTED.fetch_add(1, AcqRel);
+    assert!(listed(i).is_none() && listed(KNOWN as u32).is_none());
 }

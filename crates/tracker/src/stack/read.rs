@@ -1,5 +1,43 @@
 //! Checked reads over addresses. The only place under `stack/` that dereferences one.
 
+/// What can be loaded at any alignment.
+///
+/// # Safety
+/// Every bit pattern is a value.
+pub unsafe trait Plain: Copy {}
+macro_rules! plain {
+    ($($t:ty)*) => {$(
+        // SAFETY: an integer.
+        unsafe impl Plain for $t {}
+    )*};
+}
+plain! { u8 i8 u16 i16 u32 i32 u64 }
+
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
+/// The value at `at`. Volatile, since other threads of the program, or of its VM, may be writing it. At any alignment: a
+/// misaligned stack is the program's own affair.
+///
+/// # Safety
+/// Its bytes can be read.
+#[inline(always)]
+pub unsafe fn peek<T: Plain>(at: u64) -> T {
+    // SAFETY: the caller's contract; the packed struct needs no alignment, and every pattern is valid.
+    unsafe { (at as *const Unaligned<T>).read_volatile() }.0
+}
+
+/// The return address of the hooked call whose entry's stack pointer this is.
+///
+/// # Safety
+/// The call's frame is still there.
+#[inline(always)]
+pub unsafe fn return_address(sp: usize) -> u64 {
+    // SAFETY: the caller's contract; it lies at the stack pointer.
+    unsafe { peek(sp as u64) }
+}
+
 /// Bytes that stand, or stood, at `base`: a module's unwind tables, a file's section, a copied stack.
 #[derive(Clone, Copy)]
 pub struct Image<'a> {
@@ -59,8 +97,7 @@ impl Memory for Stack {
         if at < self.start || at >= self.end || self.end - at < 8 || !at.is_multiple_of(8) {
             return None;
         }
-        // SAFETY: an aligned word within start..end, which `new`'s caller vouched for; volatile because other threads
-        // may write to objects on this stack.
-        Some(unsafe { (at as *const u64).read_volatile() })
+        // SAFETY: a word within start..end, which `new`'s caller vouched for.
+        Some(unsafe { peek(at) })
     }
 }

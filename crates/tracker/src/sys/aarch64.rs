@@ -16,6 +16,8 @@ global_asm!(
     ".text",
 );
 
+/// Bytes of the thread-local words.
+const TLS_BYTES: usize = 64;
 /// `*ThreadState` while the thread is outside the tracker.
 pub const CURRENT: usize = 0;
 /// `*ThreadState` of this thread, [`GONE`], or 0.
@@ -24,7 +26,7 @@ pub const OWN: usize = 8;
 pub const DEPTH: usize = 16;
 /// Not 0: this thread is in seccomp's strict mode; 32 bits.
 pub const STRICT: usize = 20;
-/// Between the handlers around a fork: the child's segment, mapped.
+/// Between the handlers around a fork: what the child's books begin with.
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
@@ -40,7 +42,7 @@ pub const GONE: usize = 1;
 #[inline(always)]
 fn tls_base() -> usize {
     let (base, off): (usize, usize);
-    // SAFETY: reads the thread pointer and one GOT word that the loader filled; no memory is written.
+    // SAFETY: reads the thread pointer and one GOT word that the loader filled, a constant since: `nomem` hides nothing.
     unsafe {
         asm!("mrs {b}, tpidr_el0", "adrp {o}, :gottprel:plimsoll_tls",
              "ldr {o}, [{o}, :gottprel_lo12:plimsoll_tls]", b = out(reg) base, o = out(reg) off,
@@ -52,6 +54,7 @@ fn tls_base() -> usize {
 /// Reads a thread-local word.
 #[inline(always)]
 pub fn tls_get<const WORD: usize>() -> usize {
+    const { assert!(WORD <= TLS_BYTES - 8 && WORD.is_multiple_of(8)) }
     // SAFETY: inside this thread's static TLS block for the thread's whole life; volatile because a signal handler of
     // this thread may have changed it.
     unsafe { ((tls_base() + WORD) as *const usize).read_volatile() }
@@ -60,6 +63,7 @@ pub fn tls_get<const WORD: usize>() -> usize {
 /// Writes a thread-local word.
 #[inline(always)]
 pub fn tls_set<const WORD: usize>(v: usize) {
+    const { assert!(WORD <= TLS_BYTES - 8 && WORD.is_multiple_of(8)) }
     // SAFETY: as in tls_get; the words belong to this thread alone.
     unsafe { ((tls_base() + WORD) as *mut usize).write_volatile(v) }
 }
@@ -67,6 +71,7 @@ pub fn tls_set<const WORD: usize>(v: usize) {
 /// Reads half a thread-local word.
 #[inline(always)]
 pub fn tls_get_half<const HALF: usize>() -> u32 {
+    const { assert!(HALF <= TLS_BYTES - 4 && HALF.is_multiple_of(4)) }
     // SAFETY: as in tls_get.
     unsafe { ((tls_base() + HALF) as *const u32).read_volatile() }
 }
@@ -74,6 +79,7 @@ pub fn tls_get_half<const HALF: usize>() -> u32 {
 /// Writes half a thread-local word.
 #[inline(always)]
 pub fn tls_set_half<const HALF: usize>(v: u32) {
+    const { assert!(HALF <= TLS_BYTES - 4 && HALF.is_multiple_of(4)) }
     // SAFETY: as in tls_set.
     unsafe { ((tls_base() + HALF) as *mut u32).write_volatile(v) }
 }
@@ -82,7 +88,7 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
 /// what one instruction does there.
 ///
 /// # Safety
-/// A live, aligned word.
+/// A live, aligned word that all access as an atomic.
 #[inline(always)]
 pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
     use core::sync::atomic::{AtomicU64, Ordering::Release};
@@ -93,7 +99,7 @@ pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
 /// Adds one, likewise.
 ///
 /// # Safety
-/// A live, aligned word.
+/// As for [`add_own`].
 #[inline(always)]
 pub unsafe fn count_own<const OFFSET: usize>(base: *const u8) {
     // SAFETY: the caller's contract.
@@ -113,7 +119,7 @@ pub fn thread_pointer() -> usize {
 macro_rules! weak_address {
     ($symbol:literal) => {{
         let p: usize;
-        // SAFETY: reads one GOT word that the loader filled before any code of ours ran.
+        // SAFETY: reads one GOT word that the loader filled before any code of ours ran; a constant since.
         unsafe {
             core::arch::asm!(concat!(".weak ", $symbol), concat!("adrp {p}, :got:", $symbol),
                  concat!("ldr {p}, [{p}, :got_lo12:", $symbol, "]"),
@@ -158,12 +164,16 @@ pub fn ticks() -> u64 {
 pub mod nr {
     #![allow(missing_docs)]
     pub const WRITE: usize = 64;
+    pub const PWRITEV: usize = 70;
     pub const CLOSE: usize = 57;
     pub const MMAP: usize = 222;
     pub const MPROTECT: usize = 226;
     pub const MUNMAP: usize = 215;
+    pub const MREMAP: usize = 216;
     pub const RT_SIGPROCMASK: usize = 135;
     pub const MADVISE: usize = 233;
+    pub const SETRLIMIT: usize = 164;
+    pub const PKEY_MPROTECT: usize = 288;
     pub const GETPID: usize = 172;
     pub const KILL: usize = 129;
     pub const TGKILL: usize = 131;
@@ -180,7 +190,6 @@ pub mod nr {
     pub const OPENAT: usize = 56;
     pub const MKDIRAT: usize = 34;
     pub const UNLINKAT: usize = 35;
-    pub const RENAMEAT: usize = 38;
     pub const PRLIMIT64: usize = 261;
     pub const READLINKAT: usize = 78;
     pub const FSTAT: usize = 80;
@@ -324,17 +333,45 @@ macro_rules! entry_numbered {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "cmp w0, {n}", "b.eq 3f",
-                "adrp x9, {r}", "add x9, x9, :lo12:{r}", "ldr x9, [x9, {i}]", "cbz x9, 3f", "br x9",
-                "3:",
+                "cmp w0, {numbers}", "b.hs 4f",
+                "lsr w9, w0, #6",
+                "adrp x10, {caught}", "add x10, x10, :lo12:{caught}",
+                "ldr x10, [x10, w9, uxtw #3]", "lsr x10, x10, x0", "tbnz x10, #0, 5f",
+                "4: adrp x9, {go_on}", "ldr x9, [x9, :lo12:{go_on}]", "br x9",
+                "5: adrp x10, {booked}", "add x10, x10, :lo12:{booked}",
+                "ldr x10, [x10, w9, uxtw #3]", "lsr x10, x10, x0", "tbnz x10, #0, 6f",
                 $crate::look_then_jump!(),
+                // The return address where the stack pointer points, as the hooks expect it.
+                "6: stp x29, x30, [sp, #-80]!",
+                ".cfi_adjust_cfa_offset 80",
+                ".cfi_rel_offset x29, 0",
+                ".cfi_rel_offset x30, 8",
+                "stp x1, x2, [sp, #16]", "stp x3, x4, [sp, #32]", "stp x5, x6, [sp, #48]", "str x30, [sp, #64]",
+                "mov x3, x29", "mov x29, sp",
+                "add x1, sp, #16", "add x2, sp, #64",
+                "bl {book}",
+                "ldp x29, x30, [sp], #80",
+                ".cfi_same_value x29", ".cfi_same_value x30", ".cfi_adjust_cfa_offset -80",
+                "ret",
                 ".cfi_endproc",
                 b = sym $before,
-                n = const $crate::sys::cpu::nr::SECCOMP,
-                r = sym $crate::sys::libc::REAL,
-                i = const $crate::sys::libc::Call::$name as usize * 8);
+                numbers = const $crate::hook::calls::NUMBERS,
+                caught = sym $crate::hook::calls::CAUGHT,
+                booked = sym $crate::hook::calls::BOOKED,
+                book = sym $crate::hook::calls::booked,
+                go_on = sym $crate::hook::calls::GO_ON);
         }
     };
+}
+
+/// See `x86_64.rs`.
+///
+/// # Safety
+/// As syscall(2).
+#[unsafe(naked)]
+pub unsafe extern "C" fn first_syscall() {
+    core::arch::naked_asm!(".cfi_startproc", crate::look_then_jump!(), ".cfi_endproc",
+                           b = sym crate::hook::calls::before_any_call);
 }
 
 /// See `x86_64.rs`.

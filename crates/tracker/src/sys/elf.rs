@@ -3,14 +3,14 @@
 //!
 //! `_r_debug` is the debugger's door into ld.so and is filled before any relocation of ours is done (elf/dl-debug.c).
 //! Where the program has no C library, nobody asked for ld.so's symbols; then the program's DT_DEBUG leads there.
-//! Before `main` the process has one thread, and nothing in the list moves. An attach comes late: then only the objects that
-//! the program started with are looked through, which nobody unloads, and all others are shown by dl_iterate_phdr, under
-//! the loader's own lock ([`each_loaded`]).
+//! Before `main` nothing in the list moves ([`objects`]). Afterwards only the objects that the program started with are
+//! looked through so, which nobody unloads ([`scope`]); all others are shown by dl_iterate_phdr, under the loader's own lock
+//! ([`each_loaded`]), or by a look at each that the kernel has vouched for ([`objects_checked`]).
 
 use super::cpu::weak_address;
 use super::os;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The head of glibc's and musl's `struct link_map` (link.h); the rest is private to the loader.
 #[repr(C)]
@@ -71,7 +71,7 @@ fn first() -> *const LinkMap {
         door = door_of_program().unwrap_or(0);
         FOUND.store(door, Relaxed);
     }
-    // SAFETY: ld.so's record, which is set up before relocation.
+    // SAFETY: ld.so's record, which is set up before relocation, and stays.
     unsafe { (door as *const Debug).as_ref() }.map_or(core::ptr::null(), |d| d.map)
 }
 
@@ -101,11 +101,12 @@ fn door_of_program() -> Option<usize> {
     }
 }
 
-/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest.
+/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest. Only before `main`, in
+/// a constructor, or as far as the first object that dlopen may have brought.
 pub fn objects() -> impl Iterator<Item = Object> {
     let mut at = first();
     core::iter::from_fn(move || {
-        // SAFETY: nodes of the loader's list live as long as their object; see the module comment.
+        // SAFETY: nodes of the loader's list live as long as their object, and nobody unloads one: see above.
         let o = unsafe { at.as_ref() }?;
         at = o.next;
         Some(Object(o))
@@ -275,8 +276,12 @@ pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Obje
             return None;
         }
         left -= 1;
-        // SAFETY: just found readable; a node that is freed at this very moment leaves garbage, which `extent` checks.
+        // SAFETY: just found readable. One that is unloaded at this very moment may leave garbage, so what it leads to is asked
+        // for too; libc's allocator, which it came from, keeps its pages.
         let o: &'static LinkMap = unsafe { &*at };
+        if !readable(o.dynamic as usize) || !(o.name.is_null() || readable(o.name as usize)) {
+            return None;
+        }
         at = o.next;
         Some(Object(o))
     })
@@ -348,7 +353,8 @@ impl Loaded {
     pub fn memory(&self, at: usize, bytes: Option<usize>) -> Option<&'static [u8]> {
         let (_, end) = self.segment(at)?;
         let bytes = bytes.unwrap_or(end - at);
-        // SAFETY: inside a readable segment of an object that the loader's lock keeps where it is.
+        // SAFETY: inside a readable segment of an object that the loader's lock keeps where it is. Asked for the dynamic section
+        // and the tables that it names, which nobody writes once they are relocated.
         (bytes <= end - at).then(|| unsafe { core::slice::from_raw_parts(at as *const u8, bytes) })
     }
 
@@ -389,9 +395,9 @@ impl Loaded {
 /// The word at an address of an object's data.
 ///
 /// # Safety
-/// Eight mapped bytes.
+/// Eight mapped bytes, aligned.
 pub unsafe fn word(at: usize) -> &'static core::sync::atomic::AtomicUsize {
-    // SAFETY: the caller's contract; import tables are aligned by the linker, and the caller has looked.
+    // SAFETY: the caller's contract; others, the loader among them, load and store whole words.
     unsafe { &*(at as *const core::sync::atomic::AtomicUsize) }
 }
 
@@ -420,8 +426,8 @@ const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 
 /// Program headers of an object whose ELF header is mapped at `start`; empty if it isn't one.
 fn headers(start: usize) -> &'static [Phdr] {
-    // SAFETY: `start` is the first mapped address of a loaded object: its ELF header and program headers lie in its
-    // first page (the loader itself reads them there).
+    // SAFETY: `start` is the first address of a loaded object, or of a page that the kernel found readable: the ELF header and
+    // the program headers are looked for in that page only.
     unsafe {
         let h = start as *const u8;
         if core::slice::from_raw_parts(h, 4) != b"\x7fELF" {
@@ -461,7 +467,8 @@ pub fn text_at(start: usize, bias: usize, offset: usize, bytes: usize) -> Option
 /// unchanged; comparing all would make all resident. Another file may be shorter than its mapping: the kernel is asked first.
 pub fn is_copy(start: usize, from: usize, bytes: usize) -> bool {
     let is = |at: usize| {
-        // SAFETY: 64 bytes in one page that can be read, of the mapping; and of a loaded object's text.
+        // SAFETY: 64 bytes in one page that can be read, of a mapping that the program hasn't been given yet; and of a loaded
+        // object's text.
         os::readable(start + at) && unsafe { *((start + at) as *const [u8; 64]) == *((from + at) as *const [u8; 64]) }
     };
     bytes >= 4096 && (0..=16).all(|i| is(((bytes - 64) / 16 * i) & !63))
@@ -495,9 +502,17 @@ pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
     &[]
 }
 
-/// Whether this object was loaded into a process that was running already: it stands behind libc in the list.
+/// Whether this object was loaded into a process that was running already: it stands behind libc in the list. Looked at
+/// once, at the first hook or in the constructor, which dlopen runs under the loader's lock: later an object in front may go.
 pub fn is_late() -> bool {
-    objects().take_while(|o| !o.is_self()).any(|o| o.symbol(c"gnu_get_libc_version").is_some())
+    const LATE: u8 = 1;
+    const EARLY: u8 = 2;
+    static KNOWN: AtomicU8 = AtomicU8::new(0);
+    if KNOWN.load(Relaxed) == 0 {
+        let late = objects().take_while(|o| !o.is_self()).any(|o| o.symbol(c"gnu_get_libc_version").is_some());
+        KNOWN.store(if late { LATE } else { EARLY }, Relaxed);
+    }
+    KNOWN.load(Relaxed) == LATE
 }
 
 /// How many objects of the list, from its head, were there before this one could be.
@@ -524,9 +539,4 @@ pub fn scope() -> impl Iterator<Item = Object> {
 /// What the loader would have bound `name` to, were this object not there.
 pub fn next_symbol(name: &CStr) -> Option<usize> {
     scope().find_map(|o| o.symbol(name))
-}
-
-/// The first definition of `name` in the whole list; what the program's own references are bound to.
-pub fn first_symbol(name: &CStr) -> Option<(Object, usize)> {
-    objects().find_map(|o| o.symbol(name).map(|a| (o, a)))
 }

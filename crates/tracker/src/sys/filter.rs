@@ -88,35 +88,38 @@ impl Filter {
         if !readable(given, size_of::<Given>()) {
             return None;
         }
-        // SAFETY: both words were found readable.
+        // SAFETY: all of it was found readable, as far as the kernel will read it too.
         let Given { instructions, first } = unsafe { (given as *const Given).read_unaligned() };
         let n = instructions as usize;
         if n == 0 || n > MOST || !readable(first as usize, n * size_of::<Instruction>()) {
             return None;
         }
-        // SAFETY: as many bytes were found readable; nobody wants them written while a filter is made of them.
-        let theirs = unsafe { core::slice::from_raw_parts(first as *const [u8; 8], n) };
-        if (0..KNOWN).filter_map(known).any(|f| f.is_made_of(theirs)) {
+        // SAFETY: the instructions were found readable. Volatile: the program may write them, and then sets what it likes.
+        let theirs = |i: usize| unsafe { (first as *const [u8; 8]).add(i).read_volatile() };
+        if (0..KNOWN).filter_map(known).any(|f| f.0.len() == n && f.is_made_of(theirs)) {
             return None;
         }
         let Some(copy) = os::private(n * size_of::<Instruction>()).map(|p| p as *mut Instruction) else {
             close();
             return None;
         };
-        // SAFETY: as many bytes were found readable, and are ours at the other end.
-        unsafe {
-            core::ptr::copy_nonoverlapping(first as *const u8, copy as *mut u8, n * size_of::<Instruction>());
-            Some(Filter(core::slice::from_raw_parts(copy, n)))
+        for i in 0..n {
+            let [c, d, yes, no, k @ ..] = theirs(i);
+            let own = Instruction { code: u16::from_ne_bytes([c, d]), yes, no, k: u32::from_ne_bytes(k) };
+            // SAFETY: fresh memory of our own for n instructions.
+            unsafe { copy.add(i).write(own) };
         }
+        // SAFETY: just written, never given back.
+        Some(Filter(unsafe { core::slice::from_raw_parts(copy, n) }))
     }
 
-    fn is_made_of(self, theirs: &[[u8; 8]]) -> bool {
+    fn is_made_of(self, theirs: impl Fn(usize) -> [u8; 8]) -> bool {
         let bytes = |own: &Instruction| {
             let [c, d] = own.code.to_ne_bytes();
             let [k, l, m, n] = own.k.to_ne_bytes();
             [c, d, own.yes, own.no, k, l, m, n]
         };
-        self.0.len() == theirs.len() && self.0.iter().map(bytes).eq(theirs.iter().copied())
+        self.0.iter().enumerate().all(|(i, own)| bytes(own) == theirs(i))
     }
 
     /// From now on it is asked too.

@@ -172,7 +172,7 @@ pub mod calls {
         ($($name:ident($($a:ident: $t:ty),*) -> $r:ty;)*) => {$(
             #[inline(always)]
             pub unsafe fn $name($($a: $t),*) -> $r {
-                // SAFETY: resolved before any hook runs its real part (boot::ready); the signature is libc's.
+                // SAFETY: a hook calls `boot::resolve` before its real part; the signature is libc's.
                 unsafe { call!(real(Call::$name), ($($t),*) -> $r, $($a),*) }
             }
         )*};
@@ -202,6 +202,14 @@ pub mod calls {
         pthread_create(t: *mut c_void, attr: *const c_void, f: *const c_void, arg: *mut c_void) -> c_int;
         dlsym(h: *mut c_void, name: *const c_char) -> *mut c_void;
         dlvsym(h: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
+    }
+
+    /// The system call with this number, by libc's syscall(2).
+    #[inline(always)]
+    pub unsafe fn by_number(n: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
+        type A = usize;
+        // SAFETY: as above; it takes as many words as the kernel.
+        unsafe { call!(real(Call::syscall), (A, A, A, A, A, A, A) -> A, n, a, b, c, d, e, f) }
     }
 }
 

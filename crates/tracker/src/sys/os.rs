@@ -4,7 +4,7 @@ use super::cpu::{nr, syscall};
 use super::filter::Filter;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
-use plimsoll_segment::Purpose;
+use plimsoll_segment::{FILE_BYTES, Purpose};
 
 /// errno values told apart.
 pub mod errno {
@@ -23,6 +23,7 @@ const PROT_RW: usize = 3;
 const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
 const MAP_FIXED: usize = 0x10;
+const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 const MAP_ANON_NORESERVE: usize = 0x20 | 0x4000;
 const MADV_DONTNEED: usize = 4;
 const MADV_NOHUGEPAGE: usize = 15;
@@ -31,6 +32,8 @@ const MADV_POPULATE_WRITE: usize = 23;
 const O_RDWR: usize = 2;
 const O_CREAT: usize = 0o100;
 const O_EXCL: usize = 0o200;
+const O_NOCTTY: usize = 0o400;
+const O_NONBLOCK: usize = 0o4000;
 #[cfg(target_arch = "x86_64")]
 const O_NOFOLLOW: usize = 0o400000;
 #[cfg(target_arch = "x86_64")]
@@ -45,18 +48,37 @@ const PR_SET_VMA: usize = 0x53564d41;
 const PR_GET_SECCOMP: usize = 21;
 const RLIMIT_FSIZE: usize = 1;
 const RLIMIT_STACK: usize = 3;
+/// See getrlimit(2).
+pub const RLIMIT_AS: usize = 9;
 
 /// A descriptor that lives only during boot or fork.
 #[derive(Clone, Copy)]
 pub struct Fd(usize);
 
 /// Small pieces of our own memory come out of pools of this size, aligned to it: one reservation at boot serves the
-/// tables and the first hundreds of threads. Untouched pages of it cost nothing.
+/// tables and the first hundreds of threads. Untouched pages of it cost nothing but address space; where that has a limit, pools
+/// are small, and a large piece has a mapping of its own.
 const POOL: usize = 8 << 20;
-/// Where the next piece begins; its low bits tell how much of the pool is taken, so one word is all the state.
+const SMALL_POOL: usize = 256 << 10;
+/// Where the next piece begins; in the six low bits the logarithm of the pool's size, to which pools are aligned. So one
+/// word is all the state.
 static POOL_AT: AtomicUsize = AtomicUsize::new(0);
 /// Address space reserved in all.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
+/// There is a limit on address space (RLIMIT_AS) of which the tracker's reservations would be a noticeable part.
+static TIGHT: AtomicBool = AtomicBool::new(false);
+
+/// Whether address space is scarce.
+pub fn is_tight() -> bool {
+    TIGHT.load(Relaxed)
+}
+
+/// Notes a limit on address space. False: a segment is next to nothing of it.
+pub fn note_limit(limit: u64) -> bool {
+    let is_tight = limit / 64 < FILE_BYTES as u64;
+    TIGHT.fetch_or(is_tight, Relaxed);
+    is_tight
+}
 
 /// One private mapping of ours: the list of them is what the segment tells an observer.
 #[derive(Clone, Copy)]
@@ -69,12 +91,14 @@ pub struct Mapping {
     pub purpose: Purpose,
 }
 
-/// A mapping in the list. A pool's node is its first cache line; a table's node is a piece of a pool. Never changed once
-/// it is linked, never freed.
+/// A mapping in the list. A pool's node is its first cache line; a table's node is a piece of a pool. Never freed; once it
+/// is linked, only its length changes.
 #[repr(C, align(64))]
 struct Node {
     next: *const Node,
-    mapping: Mapping,
+    start: usize,
+    bytes: AtomicUsize,
+    purpose: Purpose,
 }
 const _: () = assert!(size_of::<Node>() == 64);
 /// The newest node.
@@ -90,7 +114,10 @@ unsafe fn link(node: *mut Node, mapping: Mapping) {
     let mut next = MAPPINGS.load(Acquire);
     loop {
         // SAFETY: the caller's contract; not linked yet, so nobody reads it.
-        unsafe { node.write(Node { next: next as *const Node, mapping }) };
+        unsafe {
+            let Mapping { start, bytes, purpose } = mapping;
+            node.write(Node { next: next as *const Node, start, bytes: AtomicUsize::new(bytes), purpose });
+        }
         match MAPPINGS.compare_exchange(next, node as usize, AcqRel, Acquire) {
             Ok(_) => break,
             Err(newer) => next = newer,
@@ -106,9 +133,9 @@ unsafe fn link(node: *mut Node, mapping: Mapping) {
 /// Visits all private mappings of ours, newest first.
 pub fn each_mapping(mut visit: impl FnMut(Mapping)) {
     let mut at = MAPPINGS.load(Acquire) as *const Node;
-    // SAFETY: linked nodes are complete, are not changed any more and stay mapped for the life of the process.
+    // SAFETY: nodes are complete before they are linked, don't change and stay mapped for the life of the process.
     while let Some(node) = unsafe { at.as_ref() } {
-        visit(node.mapping);
+        visit(Mapping { start: node.start, bytes: node.bytes.load(Relaxed), purpose: node.purpose });
         at = node.next;
     }
 }
@@ -125,19 +152,39 @@ pub fn reserved_bytes() -> usize {
 
 /// Zeroed private memory of our own, aligned to a cache line. `None`: no memory. It is never given back.
 pub fn private(bytes: usize) -> Option<*mut u8> {
-    piece(bytes.next_multiple_of(64))
+    let bytes = bytes.next_multiple_of(64);
+    if is_tight() && bytes > SMALL_POOL / 2 { apart(bytes, Purpose::Pool) } else { piece(bytes) }
 }
 
-/// The same for a table of any size: a large one gets a mapping of its own, listed with its purpose.
+/// The same for a table of any size: a large one gets a mapping of its own, listed with its purpose. Levels of the side table
+/// are listed inside of a pool too: they are what blocks cost.
 pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
-    if bytes <= POOL / 2 {
-        return private(bytes);
+    if bytes > POOL / 2 {
+        return apart(bytes, purpose);
     }
+    let start = private(bytes)?;
+    if purpose == Purpose::SideTable
+        && let Some(node) = piece(size_of::<Node>())
+    {
+        // SAFETY: a piece for this node alone.
+        unsafe { link(node.cast::<Node>(), Mapping { start: start as usize, bytes, purpose }) };
+    }
+    Some(start)
+}
+
+/// A mapping of its own.
+fn apart(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     let node = piece(size_of::<Node>())?.cast::<Node>();
     let start = reserve(bytes)?;
     // SAFETY: a piece for this node alone.
     unsafe { link(node, Mapping { start: start as usize, bytes: bytes.next_multiple_of(4096), purpose }) };
     Some(start)
+}
+
+/// The pool that a word of [`POOL_AT`] names: where the next piece begins, and the pool's end. 0 and 1 where there is none.
+fn pool_of(at: usize) -> (usize, usize) {
+    let (next, size) = (at & !63, 1 << (at & 63));
+    (next, (next & !(size - 1)) + size)
 }
 
 /// A piece of a pool; `bytes` is a multiple of 64. `None` too for what no pool has room for.
@@ -147,34 +194,64 @@ fn piece(bytes: usize) -> Option<*mut u8> {
     }
     loop {
         let at = POOL_AT.load(Acquire);
-        let taken = at & (POOL - 1);
-        if taken != 0 && taken + bytes < POOL {
+        let (next, end) = pool_of(at);
+        if next + bytes < end {
             if POOL_AT.compare_exchange(at, at + bytes, AcqRel, Relaxed).is_ok() {
-                return Some(at as *mut u8);
+                return Some(next as *mut u8);
             }
             continue;
         }
-        let raw = reserve(2 * POOL)? as usize;
-        let pool = raw.next_multiple_of(POOL);
+        let size = if is_tight() && bytes < SMALL_POOL - 64 { SMALL_POOL } else { POOL };
+        let raw = reserve(2 * size)? as usize;
+        let pool = raw.next_multiple_of(size);
         // SAFETY: both ends of our own fresh mapping, used by nobody.
         unsafe {
             if pool > raw {
                 unmap(raw as *mut u8, pool - raw);
             }
-            if pool + POOL < raw + 2 * POOL {
-                unmap((pool + POOL) as *mut u8, raw + POOL - pool);
+            if pool + size < raw + 2 * size {
+                unmap((pool + size) as *mut u8, raw + size - pool);
             }
         }
-        RESERVED.fetch_sub(POOL, Relaxed);
-        // A cache line at the start and one at the end stay unused, so that the low bits are never 0 in use.
-        if POOL_AT.compare_exchange(at, pool + 64, AcqRel, Relaxed).is_err() {
+        RESERVED.fetch_sub(size, Relaxed);
+        // A cache line at the start and one at the end stay unused, so that `next` is inside of the pool in any case.
+        let fresh = (pool + 64) | size.trailing_zeros() as usize;
+        if POOL_AT.compare_exchange(at, fresh, AcqRel, Relaxed).is_err() {
             // SAFETY: another thread was first; ours was never handed out.
-            unsafe { unmap(pool as *mut u8, POOL) };
-            RESERVED.fetch_sub(POOL, Relaxed);
+            unsafe { unmap(pool as *mut u8, size) };
+            RESERVED.fetch_sub(size, Relaxed);
             continue;
         }
         // SAFETY: the first cache line of the pool is handed out to nobody.
-        unsafe { link(pool as *mut Node, Mapping { start: pool, bytes: POOL, purpose: Purpose::Pool }) };
+        unsafe { link(pool as *mut Node, Mapping { start: pool, bytes: size, purpose: Purpose::Pool }) };
+    }
+}
+
+/// Gives back the pages of the pool in which no piece lies yet, and reports what is left of it. The next piece is of a new pool.
+pub fn cut_pool(report: fn(Mapping)) {
+    let at = POOL_AT.load(Acquire);
+    if at == 0 {
+        return;
+    }
+    let (next, end) = pool_of(at);
+    let (keep, last) = (next.next_multiple_of(4096), end - 64);
+    // Full, for all who come now: the rest of it is this thread's alone.
+    if keep >= end || POOL_AT.compare_exchange(at, last | (at & 63), AcqRel, Relaxed).is_err() {
+        return;
+    }
+    let start = end - (1 << (at & 63));
+    let bytes = keep - start;
+    // SAFETY: from `keep` on no piece was handed out, and none is any more.
+    unsafe { unmap(keep as *mut u8, end - keep) };
+    RESERVED.fetch_sub(end - keep, Relaxed);
+    let mut node = MAPPINGS.load(Acquire) as *const Node;
+    // SAFETY: as in `each_mapping`.
+    while let Some(of) = unsafe { node.as_ref() } {
+        if of.start == start {
+            of.bytes.store(bytes, Relaxed);
+            report(Mapping { start, bytes, purpose: of.purpose });
+        }
+        node = of.next;
     }
 }
 
@@ -191,10 +268,62 @@ fn reserve(bytes: usize) -> Option<*mut u8> {
     Some(p as *mut u8)
 }
 
-/// Maps a file shared, `bytes` long.
-pub fn map_shared(fd: Fd, bytes: usize) -> Option<*mut u8> {
-    // SAFETY: a new mapping of our own file at an address the kernel chooses.
-    unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_SHARED, fd.0, 0]) }.ok().map(|p| p as *mut u8)
+/// Maps `bytes` of a file shared: at `address`, or, where only `exact` isn't asked for, where the kernel likes.
+pub fn map_file(fd: Fd, offset: usize, bytes: usize, address: usize, exact: bool) -> Option<*mut u8> {
+    let flags = MAP_SHARED | if exact { MAP_FIXED_NOREPLACE } else { 0 };
+    // SAFETY: a new mapping of our own file where nothing is mapped.
+    let p = unsafe { syscall(nr::MMAP, [address, bytes, PROT_RW, flags, fd.0, offset]) }.ok()?;
+    if exact && p != address {
+        // Linux before 4.17 takes the address for a wish.
+        // SAFETY: the mapping that was just made.
+        unsafe { unmap(p as *mut u8, bytes) };
+        return None;
+    }
+    Some(p as *mut u8)
+}
+
+/// Makes a mapping of our own larger where it is. False: no room, or the limit on address space.
+pub fn widen(start: usize, from: usize, to: usize) -> bool {
+    // SAFETY: without MREMAP_MAYMOVE nothing that is mapped changes.
+    unsafe { syscall(nr::MREMAP, [start, from, to, 0, 0, 0]) }.is_ok()
+}
+
+/// An address for a segment, another one each time, far below where the kernel puts mappings of its own choice and above
+/// where it puts programs: it fills gaps from the highest one down, and would fill those of a segment mapped there. 4 TiB in
+/// steps of more than a segment; which of them, address space randomisation says.
+pub fn far() -> usize {
+    const STEP: usize = 256 << 20;
+    const _: () = assert!(FILE_BYTES <= STEP);
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let here = &raw const NEXT as usize >> 12;
+    let n = (here ^ here >> 14).wrapping_add(NEXT.fetch_add(1, Relaxed)) & 0x3fff;
+    0x6000_0000_0000 + n * STEP
+}
+
+/// The same in the place of a mapping of our own.
+///
+/// # Safety
+/// The range is ours, and nobody needs what is there.
+pub unsafe fn map_shared_at(fd: Fd, at: usize, bytes: usize, offset: usize) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { syscall(nr::MMAP, [at, bytes, PROT_RW, MAP_SHARED | MAP_FIXED, fd.0, offset]) }.is_ok()
+}
+
+/// Zeroed private memory that is given back by [`unmap`], and in no list.
+pub fn map_private(bytes: usize) -> Option<*mut u8> {
+    // SAFETY: a new anonymous mapping at an address the kernel chooses.
+    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) };
+    p.ok().map(|p| p as *mut u8)
+}
+
+/// A mapped file on disk is sparse and accessed all over: by default the kernel reads megabytes ahead at each page of a
+/// hole (mm/filemap.c, `do_sync_mmap_readahead`).
+pub fn expect_random(p: *mut u8, bytes: usize) {
+    const MADV_RANDOM: usize = 1;
+    if !ON_TMPFS.load(Relaxed) {
+        // SAFETY: changes no byte of our own mapping.
+        let _ = unsafe { syscall(nr::MADVISE, [p as usize, bytes, MADV_RANDOM, 0, 0, 0]) };
+    }
 }
 
 /// Maps a file private and read-only.
@@ -212,14 +341,14 @@ pub unsafe fn unmap(p: *mut u8, bytes: usize) {
     let _ = unsafe { syscall(nr::MUNMAP, [p as usize, bytes, 0, 0, 0, 0]) };
 }
 
-/// Puts private zeroed memory in the place of a mapping of our own.
+/// Puts private zeroed memory in the place of a mapping of our own. False: the kernel refuses.
 ///
 /// # Safety
 /// The range is ours.
-pub unsafe fn blank(p: *mut u8, bytes: usize) {
+pub unsafe fn blank(p: *mut u8, bytes: usize) -> bool {
     let flags = MAP_PRIVATE | MAP_ANON_NORESERVE | MAP_FIXED;
     // SAFETY: the caller's contract.
-    let _ = unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) };
+    unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) }.is_ok()
 }
 
 /// Makes private memory of our own read as zero again; whole pages go back to the kernel, if that can be.
@@ -292,15 +421,21 @@ pub fn populate(p: usize, bytes: usize) -> bool {
 }
 
 /// Makes pages that the loader has made read-only writable for the moment, or read-only again.
-pub fn protect(p: usize, bytes: usize, writable: bool) -> bool {
+///
+/// # Safety
+/// Pages of a loaded object's data that nobody writes without this.
+pub unsafe fn protect(p: usize, bytes: usize, writable: bool) -> bool {
     let prot = if writable { PROT_RW } else { PROT_R };
-    // SAFETY: pages of a loaded object's data; whoever reads them can go on.
+    // SAFETY: the caller's contract; whoever reads them can go on.
     unsafe { syscall(nr::MPROTECT, [p, bytes, prot, 0, 0, 0]) }.is_ok()
 }
 
 /// Has the kernel hand a child of fork (by whatever call) this page zeroed.
-pub fn wipe_on_fork(p: usize, bytes: usize) -> bool {
-    // SAFETY: the page is ours; the parent's copy is unchanged.
+///
+/// # Safety
+/// The page is ours, and zeroes are valid for all that lies there.
+pub unsafe fn wipe_on_fork(p: usize, bytes: usize) -> bool {
+    // SAFETY: the caller's contract; the parent's copy is unchanged.
     unsafe { syscall(nr::MADVISE, [p, bytes, MADV_WIPEONFORK, 0, 0, 0]) }.is_ok()
 }
 
@@ -318,6 +453,22 @@ pub fn ask(p: usize) -> Result<usize, i32> {
 
 fn question(p: usize) -> [usize; 6] {
     [usize::MAX, p, 0, 8, 0, 0]
+}
+
+const SIG_SETMASK: usize = 2;
+
+/// Blocks all signals of this thread; answers what was blocked before. `None`: a filter refuses.
+pub fn block_signals() -> Option<u64> {
+    let (all, mut before) = (u64::MAX, 0u64);
+    let arguments = [SIG_SETMASK, &raw const all as usize, &raw mut before as usize, 8, 0, 0];
+    // SAFETY: the kernel reads one local and writes the other.
+    unsafe { syscall(nr::RT_SIGPROCMASK, arguments) }.ok().map(|_| before)
+}
+
+/// What was blocked before is blocked again, and nothing else.
+pub fn unblock_signals(before: u64) {
+    // SAFETY: the kernel reads the local.
+    let _ = unsafe { syscall(nr::RT_SIGPROCMASK, [SIG_SETMASK, &raw const before as usize, 0, 8, 0, 0]) };
 }
 
 /// Clocks.
@@ -392,6 +543,11 @@ pub fn stack_limit() -> u64 {
     rlimit(RLIMIT_STACK)
 }
 
+/// Soft limit of address space, bytes; `u64::MAX` = unlimited.
+pub fn address_space_limit() -> u64 {
+    rlimit(RLIMIT_AS)
+}
+
 /// Soft limit of file sizes, bytes. A larger ftruncate would raise SIGXFSZ.
 pub fn file_size_limit() -> u64 {
     rlimit(RLIMIT_FSIZE)
@@ -411,10 +567,9 @@ pub fn open_dir(path: &core::ffi::CStr) -> Option<Fd> {
     unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_DIRECTORY | O_PATHLESS, 0, 0, 0]) }.ok().map(Fd)
 }
 
-/// Opens an existing file for reading, never through a link at its last component.
+/// Opens an existing regular file for reading, never through a link at its last component.
 pub fn open_file(path: &core::ffi::CStr) -> Option<Fd> {
-    // SAFETY: a C string.
-    unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_PATHLESS, 0, 0, 0]) }.ok().map(Fd)
+    open_at(Fd(AT_CWD), path)
 }
 
 /// Creates a file that did not exist, readable and writable by its owner alone.
@@ -436,12 +591,6 @@ pub fn create_path(path: &core::ffi::CStr) -> Option<Fd> {
 pub fn unlink(dir: Fd, name: &core::ffi::CStr) {
     // SAFETY: a C string.
     let _ = unsafe { syscall(nr::UNLINKAT, [dir.0, name.as_ptr() as usize, 0, 0, 0, 0]) };
-}
-
-/// Renames by full paths.
-pub fn rename(from: &core::ffi::CStr, to: &core::ffi::CStr) -> bool {
-    // SAFETY: C strings.
-    unsafe { syscall(nr::RENAMEAT, [AT_CWD, from.as_ptr() as usize, AT_CWD, to.as_ptr() as usize, 0, 0]) }.is_ok()
 }
 
 /// Sets the size of a file.
@@ -481,10 +630,19 @@ pub fn is_locked(fd: Fd) -> Option<bool> {
     Some(lock.kind != F_UNLCK)
 }
 
-/// Opens a file of a directory for reading.
+/// Opens a regular file of a directory for reading. The open of a FIFO, of a terminal, of a file with a lease could wait
+/// for another process: O_NONBLOCK makes none wait (open(2)).
 pub fn open_at(dir: Fd, name: &core::ffi::CStr) -> Option<Fd> {
+    const S_IFMT: u32 = 0o170000;
+    const S_IFREG: u32 = 0o100000;
+    let flags = O_PATHLESS | O_NONBLOCK | O_NOCTTY;
     // SAFETY: a C string.
-    unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, O_PATHLESS, 0, 0, 0]) }.ok().map(Fd)
+    let fd = unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, flags, 0, 0, 0]) }.ok().map(Fd)?;
+    if file_facts(fd).is_some_and(|facts| facts.mode & S_IFMT == S_IFREG) {
+        return Some(fd);
+    }
+    close(fd);
+    None
 }
 
 /// Closes a descriptor of our own.
@@ -507,8 +665,6 @@ pub struct FileFacts {
     pub mode: u32,
     /// Bytes.
     pub size: u64,
-    /// st_nlink.
-    pub links: u64,
 }
 
 /// fstat.
@@ -517,18 +673,9 @@ pub fn file_facts(fd: Fd) -> Option<FileFacts> {
     // SAFETY: struct stat has 144 bytes on x86-64 and 128 on aarch64.
     unsafe { syscall(nr::FSTAT, [fd.0, st.as_mut_ptr() as usize, 0, 0, 0, 0]) }.ok()?;
     #[cfg(target_arch = "x86_64")]
-    return Some(FileFacts { mode: st[3] as u32, uid: (st[3] >> 32) as u32, size: st[6], links: st[2] });
+    return Some(FileFacts { mode: st[3] as u32, uid: (st[3] >> 32) as u32, size: st[6] });
     #[cfg(target_arch = "aarch64")]
-    return Some(FileFacts { mode: st[2] as u32, uid: st[3] as u32, size: st[6], links: st[2] >> 32 });
-}
-
-/// Whether the process has no other thread: the directory of its threads has a link for each, besides its own two. False
-/// where that can't be seen.
-pub fn is_only_thread() -> bool {
-    let Some(fd) = open_dir(c"/proc/self/task") else { return false };
-    let links = file_facts(fd).map(|facts| facts.links);
-    close(fd);
-    links == Some(3)
+    return Some(FileFacts { mode: st[2] as u32, uid: st[3] as u32, size: st[6] });
 }
 
 /// Reads a link's target into the buffer.
@@ -593,6 +740,24 @@ pub fn write_all(fd: Fd, mut bytes: &[u8]) -> bool {
             Err(4) => continue,
             _ => return false,
         }
+    }
+    true
+}
+
+/// Writes all bytes at an offset, and zeros behind them. False: no space, or a signal came in between.
+pub fn write_at(fd: Fd, at: usize, bytes: &[u8], zeros: usize) -> bool {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    let (mut at, mut bytes, mut zeros) = (at, bytes, zeros);
+    while !bytes.is_empty() || zeros > 0 {
+        let tail = zeros.min(ZEROS.len());
+        // struct iovec: address, length
+        let parts = [bytes.as_ptr() as usize, bytes.len(), ZEROS.as_ptr() as usize, tail];
+        let n = bytes.len() + tail;
+        // SAFETY: reads the slices.
+        if unsafe { syscall(nr::PWRITEV, [fd.0, parts.as_ptr() as usize, 2, at, 0, 0]) } != Ok(n) {
+            return false;
+        }
+        (at, bytes, zeros) = (at + n, &[], zeros - tail);
     }
     true
 }

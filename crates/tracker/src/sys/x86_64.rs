@@ -29,6 +29,8 @@ global_asm!(
     ".text",
 );
 
+/// Bytes of the thread-local words.
+const TLS_BYTES: usize = 64;
 /// `*ThreadState` while the thread is outside the tracker.
 pub const CURRENT: usize = 0;
 /// `*ThreadState` of this thread, [`GONE`], or 0.
@@ -37,7 +39,7 @@ pub const OWN: usize = 8;
 pub const DEPTH: usize = 16;
 /// Not 0: this thread is in seccomp's strict mode; 32 bits.
 pub const STRICT: usize = 20;
-/// Between the handlers around a fork: the child's segment, mapped.
+/// Between the handlers around a fork: what the child's books begin with.
 pub const PREPARED: usize = 24;
 /// And the parent's.
 pub const PARENT: usize = 32;
@@ -53,7 +55,8 @@ pub const GONE: usize = 1;
 #[inline(always)]
 fn tls_offset() -> usize {
     let off: usize;
-    // SAFETY: reads one GOT word that the loader filled before any code of ours ran; no memory is written.
+    // SAFETY: reads one GOT word that the loader filled before any code of ours ran and that nobody writes afterwards: a
+    // constant, so `nomem` hides nothing from the compiler.
     unsafe {
         asm!("mov {o}, qword ptr [rip + plimsoll_tls@GOTTPOFF]", o = out(reg) off,
              options(pure, nomem, nostack, preserves_flags));
@@ -64,6 +67,7 @@ fn tls_offset() -> usize {
 /// Reads a thread-local word.
 #[inline(always)]
 pub fn tls_get<const WORD: usize>() -> usize {
+    const { assert!(WORD <= TLS_BYTES - 8 && WORD.is_multiple_of(8)) }
     let v: usize;
     // SAFETY: fs:[offset + WORD] is inside this thread's static TLS block for the thread's whole life.
     unsafe {
@@ -76,6 +80,7 @@ pub fn tls_get<const WORD: usize>() -> usize {
 /// Writes a thread-local word.
 #[inline(always)]
 pub fn tls_set<const WORD: usize>(v: usize) {
+    const { assert!(WORD <= TLS_BYTES - 8 && WORD.is_multiple_of(8)) }
     // SAFETY: as in tls_get; the words belong to this thread alone.
     unsafe {
         asm!("mov qword ptr fs:[{o} + {w}], {v}", v = in(reg) v, o = in(reg) tls_offset(), w = const WORD,
@@ -86,6 +91,7 @@ pub fn tls_set<const WORD: usize>(v: usize) {
 /// Reads half a thread-local word.
 #[inline(always)]
 pub fn tls_get_half<const HALF: usize>() -> u32 {
+    const { assert!(HALF <= TLS_BYTES - 4 && HALF.is_multiple_of(4)) }
     let v: u32;
     // SAFETY: as in tls_get.
     unsafe {
@@ -98,6 +104,7 @@ pub fn tls_get_half<const HALF: usize>() -> u32 {
 /// Writes half a thread-local word.
 #[inline(always)]
 pub fn tls_set_half<const HALF: usize>(v: u32) {
+    const { assert!(HALF <= TLS_BYTES - 4 && HALF.is_multiple_of(4)) }
     // SAFETY: as in tls_set.
     unsafe {
         asm!("mov dword ptr fs:[{o} + {w}], {v:e}", v = in(reg) v, o = in(reg) tls_offset(), w = const HALF,
@@ -109,7 +116,7 @@ pub fn tls_set_half<const HALF: usize>(v: u32) {
 /// thread that adds to it too loses nothing. No lock prefix: other threads only read, and x86 stores are releases.
 ///
 /// # Safety
-/// A live, aligned word.
+/// A live, aligned word that all access as an atomic.
 #[inline(always)]
 pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
     // SAFETY: the caller's contract.
@@ -121,7 +128,7 @@ pub unsafe fn add_own<const OFFSET: usize>(base: *const u8, n: u64) {
 /// Adds one, likewise.
 ///
 /// # Safety
-/// A live, aligned word.
+/// As for [`add_own`].
 #[inline(always)]
 pub unsafe fn count_own<const OFFSET: usize>(base: *const u8) {
     // SAFETY: the caller's contract.
@@ -132,7 +139,7 @@ pub unsafe fn count_own<const OFFSET: usize>(base: *const u8) {
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let v: usize;
-    // SAFETY: fs:[0] holds its own address on x86-64 (ELF TLS ABI).
+    // SAFETY: fs:[0] holds its own address on x86-64 (ELF TLS ABI) and stays the same for the thread's life.
     unsafe {
         asm!("mov {v}, qword ptr fs:[0]", v = out(reg) v, options(pure, nomem, nostack, preserves_flags));
     }
@@ -143,7 +150,7 @@ pub fn thread_pointer() -> usize {
 macro_rules! weak_address {
     ($symbol:literal) => {{
         let p: usize;
-        // SAFETY: reads one GOT word that the loader filled before any code of ours ran.
+        // SAFETY: reads one GOT word that the loader filled before any code of ours ran; a constant since.
         unsafe {
             core::arch::asm!(concat!(".weak ", $symbol), concat!("mov {p}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
                  p = out(reg) p, options(pure, nomem, nostack, preserves_flags));
@@ -185,12 +192,16 @@ pub fn ticks() -> u64 {
 pub mod nr {
     #![allow(missing_docs)]
     pub const WRITE: usize = 1;
+    pub const PWRITEV: usize = 296;
     pub const CLOSE: usize = 3;
     pub const MMAP: usize = 9;
     pub const MPROTECT: usize = 10;
     pub const MUNMAP: usize = 11;
+    pub const MREMAP: usize = 25;
     pub const RT_SIGPROCMASK: usize = 14;
     pub const MADVISE: usize = 28;
+    pub const SETRLIMIT: usize = 160;
+    pub const PKEY_MPROTECT: usize = 329;
     pub const GETPID: usize = 39;
     pub const KILL: usize = 62;
     pub const TGKILL: usize = 234;
@@ -208,7 +219,6 @@ pub mod nr {
     pub const OPENAT: usize = 257;
     pub const MKDIRAT: usize = 258;
     pub const UNLINKAT: usize = 263;
-    pub const RENAMEAT: usize = 264;
     pub const FALLOCATE: usize = 285;
     pub const PRLIMIT64: usize = 302;
     pub const READLINKAT: usize = 267;
@@ -396,8 +406,8 @@ macro_rules! entry_then_tail_jump {
     };
 }
 
-/// Defines an exported entry that does so where the first argument is seccomp's number, or the real function isn't known
-/// yet; else it jumps to that one (syscall: locks of Rust programs come this way).
+/// Defines syscall(2): a jump to the real one, but for the numbers that `hook::calls` names. Of those some are booked by a
+/// call, the others looked at.
 #[macro_export]
 macro_rules! entry_numbered {
     ($name:ident, $before:path) => {
@@ -407,22 +417,54 @@ macro_rules! entry_numbered {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 ".cfi_startproc",
-                "cmp edi, {n}",
-                "je 3f",
-                "mov rax, [rip + {r} + {i}]",
-                "test rax, rax",
-                "jz 3f",
-                "jmp rax",
-                "3:",
+                "cmp edi, {numbers}",
+                "jae 4f",
+                "bt dword ptr [rip + {caught}], edi",
+                "jc 5f",
+                "4: jmp qword ptr [rip + {go_on}]",
+                "5: bt dword ptr [rip + {booked}], edi",
+                "jc 6f",
                 $crate::look_then_jump!(),
+                "6: mov rax, rsp",
+                $crate::align_stack!(),
+                "sub rsp, 48",
+                "mov [rsp], rsi",
+                "mov [rsp + 8], rdx",
+                "mov [rsp + 16], rcx",
+                "mov [rsp + 24], r8",
+                "mov [rsp + 32], r9",
+                "mov r10, [rax + 8]",
+                "mov [rsp + 40], r10",
+                "mov rsi, rsp",
+                "mov rdx, rax",
+                "mov rcx, [rbp]",
+                "call {book}",
+                $crate::restore_stack!(),
+                "ret",
                 ".cfi_endproc",
                 b = sym $before,
-                n = const $crate::sys::cpu::nr::SECCOMP,
-                r = sym $crate::sys::libc::REAL,
-                i = const $crate::sys::libc::Call::$name as usize * 8
+                numbers = const $crate::hook::calls::NUMBERS,
+                caught = sym $crate::hook::calls::CAUGHT,
+                booked = sym $crate::hook::calls::BOOKED,
+                book = sym $crate::hook::calls::booked,
+                go_on = sym $crate::hook::calls::GO_ON
             );
         }
     };
+}
+
+/// syscall(2) while the real one isn't known.
+///
+/// # Safety
+/// As syscall(2).
+#[unsafe(naked)]
+pub unsafe extern "C" fn first_syscall() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        crate::look_then_jump!(),
+        ".cfi_endproc",
+        b = sym crate::hook::calls::before_any_call
+    );
 }
 
 /// Defines an exported entry that calls `$before` with the arguments kept and then, as that answers, jumps on, or calls the

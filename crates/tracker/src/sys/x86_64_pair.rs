@@ -14,6 +14,7 @@
 use crate::account::blocks::{CHECKED, REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
 use crate::account::segment::{self, LASTING, WIPED};
 use crate::account::thread::{SHARED_BYTES, Shared, ThreadState};
+use crate::account::windows::MAPPED;
 use crate::hook::malloc::off_path;
 use crate::stack::memo::Memo;
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
@@ -252,15 +253,14 @@ macro_rules! entry_straight {
     };
 }
 
-/// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler on top can add
-/// to the same row.
-///
-/// What a forked process that nobody prepared has for a secret is zero, and real secrets are odd: no trailer passes there.
-///
-/// # Safety
-/// As free(3).
-#[unsafe(naked)]
-pub unsafe extern "C" fn free_glibc(p: *mut u8) {
+macro_rules! free {
+    ($(#[doc = $d:literal])* $name:ident, $($bound:literal),*) => {
+        $(#[doc = $d])*
+        ///
+        /// # Safety
+        /// As free(3).
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name(p: *mut u8) {
     core::arch::naked_asm!(
         ".cfi_startproc",
         "test rdi, rdi",
@@ -279,6 +279,7 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
         "mov r8, rdx",
         "shl r8, 16",
         "shr r8, 38",
+        $($bound,)*
         "add r8, qword ptr [rip + {lasting}]",
         "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
         "mov r10d, dword ptr fs:[r9 + {slot_mark}]",
@@ -304,6 +305,8 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
         wiped = sym WIPED,
         secret = const segment::SECRET_AT,
         check = const CHECKED,
+        mapped = sym MAPPED,
+        of_rows = const Section::Rows as usize * 8,
         lasting = sym LASTING,
         slot_mark = const SLOT_MARK,
         room_span = const ROOM_SPAN,
@@ -318,4 +321,18 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
         slow = sym off_path::free,
         flush = sym off_path::free_flush,
     );
+        }
+    };
+}
+
+free! {
+    /// free(3) over glibc's malloc. The state isn't taken: each counter is one instruction, so a signal handler on top can add
+    /// to the same row.
+    ///
+    /// What a forked process that nobody prepared has for a secret is zero, and real secrets are odd: no trailer passes there.
+    free_glibc, "# {mapped} {of_rows}: all rows are mapped"
+}
+free! {
+    /// The same where rows are a window: what passes for a trailer may name a row that isn't mapped.
+    free_glibc_in_windows, "cmp r8, qword ptr [rip + {mapped} + {of_rows}]", "jae 21f"
 }

@@ -1,15 +1,24 @@
-//! hook/fork.rs: a copy of the books that three threads go on with.
+//! account/inherited.rs: a copy of the books that three threads go on with.
 
 use crate::segment::by_caller;
 use crate::{Random, alone, fresh};
-use plimsoll_segment::{FILE_BYTES, Purpose, SECTIONS, Section};
+use plimsoll_segment::{FILE_BYTES, Purpose, Section};
+use plimsoll_tracker::account::inherited::{Child, Inherited};
 use plimsoll_tracker::account::rows::{self, Amount};
 use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::{callers, thread};
-use plimsoll_tracker::hook::fork::copy_books;
 use plimsoll_tracker::sys::os;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// Ends the threads, also when the test fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 #[test]
 fn a_copy_beside_three_threads_has_nothing_freed_only() {
@@ -43,6 +52,7 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                     }
                 });
             }
+            let _ends = Ends(&done);
             // As many as it takes until some were made while new rows came: where one CPU is left, one of eight was, and fewer
             // where it copies quicker or changes threads less often. There is room for the callers of so many.
             while grown < 20 && copies < 4000 {
@@ -51,7 +61,15 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                 // SAFETY: a zeroed writable mapping of that size, unmapped below.
                 let child = unsafe { Segment::at(base as usize) };
                 let before = parent.used(Section::Rows);
-                assert!(child.populate_start() && copy_books(parent, child, &[0; SECTIONS]));
+                let copy = Inherited::take(parent).expect("memory");
+                let written = copy.write(Child::default(), |at, bytes, zeros| {
+                    assert!(at + bytes.len() + zeros <= FILE_BYTES);
+                    // SAFETY: inside the mapping, which nobody else knows of.
+                    unsafe { base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+                    true
+                });
+                assert!(written);
+                copy.give_back();
                 for (caller, s) in by_caller(child) {
                     assert!(s.alloc_count >= s.free_count && s.alloc_bytes >= s.free_bytes, "caller {caller}: {s:?}");
                     let there = (caller as usize) < child.used(Section::Callers);
@@ -62,7 +80,6 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                 // SAFETY: nobody else knows of it.
                 unsafe { os::unmap(base, FILE_BYTES) };
             }
-            done.store(true, Relaxed);
         });
         println!("exercised: {copies} copies, during {grown} of them came new rows");
         assert_eq!(grown, 20);

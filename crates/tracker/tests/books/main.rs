@@ -6,6 +6,7 @@ mod callers;
 mod categories;
 mod fork;
 mod guesses;
+mod index;
 #[path = "../stack/random.rs"]
 mod random;
 mod rows;
@@ -18,4 +19,4 @@ mod trailers;
 
 pub use alone::alone;
 pub use random::Random;
-pub use segment::fresh;
+pub use segment::{fresh, touched};

@@ -19,6 +19,15 @@ pub fn fresh() -> Segment {
     segment
 }
 
+/// Resident bytes of a mapping.
+pub fn touched(of: os::Mapping) -> usize {
+    let mut pages = vec![0u8; of.bytes / 4096];
+    // SAFETY: a mapping of this length, and a byte for each of its pages.
+    let r = unsafe { libc::mincore(of.start as *mut libc::c_void, of.bytes, pages.as_mut_ptr()) };
+    assert_eq!(r, 0);
+    pages.iter().filter(|page| **page & 1 != 0).count() * 4096
+}
+
 /// A header counter.
 pub fn counter(segment: Segment, c: Counter) -> u64 {
     segment.header().values[c as usize].load(Relaxed)

@@ -1,8 +1,9 @@
 //! account/thread.rs: slots are handed out once at a time, and go on to the next thread.
 
 use crate::segment::counter;
-use crate::{alone, fresh};
-use plimsoll_segment::{Counter, Section};
+use crate::{alone, fresh, touched};
+use plimsoll_segment::{Counter, Purpose, Section};
+use plimsoll_tracker::account::rows;
 use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
 use plimsoll_tracker::sys::os;
@@ -118,5 +119,45 @@ fn full() {
         assert!(thread::attach(segment, None).is_none());
         assert_eq!(counter(segment, Counter::threads_shared), 1);
         println!("exercised: {room} slots");
+    });
+}
+
+#[test]
+fn what_a_thread_outgrew_goes_back() {
+    alone(|| {
+        let segment = fresh();
+        let pools = || {
+            let mut bytes = 0;
+            os::each_mapping(|mapping| bytes += if mapping.purpose == Purpose::Pool { touched(mapping) } else { 0 });
+            bytes
+        };
+        let t = attach(segment);
+        let before = pools();
+        for caller in 3..40_000 {
+            rows::find(segment, t, caller).expect("room for a row");
+        }
+        // Entries of 8 bytes at the caller's number.
+        let index = pools() - before;
+        assert!((40_000 * 8..40_000 * 8 + (48 << 10)).contains(&index), "{index}");
+        // It reads the whole index: pages of zeros are mapped.
+        t.misses = 0;
+        t.grow_memo(segment);
+        let before = pools();
+        for _ in 0..5 {
+            let mut room = 0;
+            while t.tail(segment, 4096).is_some_and(|tail| {
+                // SAFETY: the room that was just given.
+                unsafe { tail.write_bytes(1, 4096) };
+                true
+            }) {
+                room += 4096;
+            }
+            t.misses = u32::MAX;
+            t.grow_memo(segment);
+            assert_eq!(t.tails_used(), 0);
+            let tails = pools() - before;
+            assert!(tails <= room + (48 << 10), "{tails} for {room}");
+            println!("exercised: {room} bytes of tails");
+        }
     });
 }

@@ -6,6 +6,9 @@ use std::ops::Range;
 use object::{Object, ObjectSection, ObjectSegment};
 use plimsoll_tracker::stack::Image;
 
+#[path = "../../../../fixtures/jdks.rs"]
+mod jdks;
+
 pub struct Module {
     pub base: u64,
     pub bytes: Vec<u8>,
@@ -46,9 +49,7 @@ pub fn subjects() -> Vec<(String, Module)> {
     let mut paths = vec![format!("{lib}/libc.so.6"), format!("{lib}/ld-linux-x86-64.so.2"), "/bin/bash".to_owned()];
     paths.push("/usr/lib/x86_64-linux-gnu/libstdc++.so.6".to_owned());
     paths.extend(["/usr/bin/python3".to_owned(), format!("{lib}/libcrypto.so.3"), format!("{lib}/libm.so.6")]);
-    if let Ok(vms) = std::fs::read_dir("/usr/lib/jvm") {
-        paths.extend(vms.flatten().map(|vm| format!("{}/lib/server/libjvm.so", vm.path().display())));
-    }
+    paths.extend(jdks::installed().iter().map(|jdk| format!("{}/lib/server/libjvm.so", jdk.home.display())));
     let found: Vec<_> = paths.into_iter().filter_map(|path| Module::load(&path).map(|module| (path, module))).collect();
     assert!(found.len() >= 3, "only {} subjects on this machine", found.len());
     found

@@ -44,6 +44,7 @@ use crate::account::segment::Segment;
 use crate::account::thread;
 use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
 use crate::boot;
+use crate::stack::read::return_address;
 use crate::sys::{cpu, os};
 use core::cell::UnsafeCell;
 use core::marker::PhantomData;
@@ -153,7 +154,8 @@ pub fn init(segment: Segment) -> bool {
     // SAFETY: the section of a fresh mapping; grow makes it safe to store to.
     let book = unsafe { Book::create(region(segment), Section::Vmap.capacity(), grow) };
     let made = book.is_some();
-    // SAFETY: boot runs once, and no hook books before it is done.
+    // SAFETY: no segment is published, so no hook takes the lock; one thread at a time comes here (the constructor, or the
+    // agent).
     unsafe { *BOOK.0.get() = book };
     if let Some(held) = take(segment, NO_FRAME) {
         held.release();
@@ -244,7 +246,7 @@ fn hold(segment: Segment, sp: usize) -> Held {
 #[inline(always)]
 fn returns_to(sp: usize) -> usize {
     // SAFETY: other than NO_FRAME it is an address in a frame of this thread that is still there.
-    if sp == NO_FRAME { 0 } else { unsafe { *(sp as *const usize) } }
+    if sp == NO_FRAME { 0 } else { unsafe { return_address(sp) as usize } }
 }
 
 /// [`take`] while another call has the lock.
@@ -304,30 +306,32 @@ fn frame_of_holder() -> [usize; 2] {
 /// still there lies above the current one, and its return address is what it was.
 fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
     let on_stack = thread::is_on_own_stack;
-    // SAFETY: `frame` is above `sp` on this thread's own stack.
-    on_stack(sp) && on_stack(frame) && (sp >= frame || unsafe { *(frame as *const usize) } != returned)
+    // SAFETY: `frame` is above `sp` on this thread's own stack: what lies there is mapped, the frame itself or a later one.
+    on_stack(sp) && on_stack(frame) && (sp >= frame || unsafe { return_address(frame) } as usize != returned)
 }
 
-/// Calls of this thread that reserved a ticket and were left by a jump have nothing to say.
-fn give_up_left(me: u32, sp: usize) {
+/// Calls of this thread that reserved a ticket and were left by a jump have nothing to say; but for the ticket `own` of the
+/// call that is at `sp` now.
+fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
     for (ticket, frame) in TURNS.reserved_by(me) {
-        if has_left(sp, frame) {
+        if own != Some(ticket) && has_left(sp, frame) {
             // SAFETY: this thread's ticket, whose frame is gone.
             unsafe { TURNS.fill(ticket, me, Operation::Nothing) };
         }
     }
 }
 
-/// A ticket for an operation whose real call is yet to come, or was made. `None`: the queue is full.
+/// A ticket for an operation whose real call is yet to come, or was made, by a call that may have the ticket `own` already.
+/// `None`: the queue is full.
 #[cold]
 #[inline(never)]
-fn reserve(segment: Segment, sp: usize) -> Option<u64> {
+fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
     segment.count(Counter::vmap_deferred, 1);
     let me = match id_of_thread() {
         0 => NOBODY,
         me => me,
     };
-    give_up_left(me, sp);
+    give_up_left(me, sp, own);
     let ticket = TURNS.reserve(me).or_else(|| wait_for_slot(segment, sp, me))?;
     TURNS.note_frame(ticket, [sp, returns_to(sp)]);
     Some(ticket)
@@ -393,14 +397,14 @@ fn queued<R>(
     real: impl FnOnce() -> R,
     done: impl FnOnce(&R) -> Option<Operation>,
 ) -> R {
-    let first = if frees { reserve(segment, sp) } else { None };
+    let first = if frees { reserve(segment, sp, None) } else { None };
     let r = real();
     let op = done(&r).unwrap_or(Operation::Nothing);
     // A fork in a handler on top of the real call: this is the child.
     let Some(segment) = Segment::current() else { return r };
     if !frees {
         if !matches!(op, Operation::Nothing) {
-            leave_with(segment, sp, reserve(segment, sp), op);
+            leave_with(segment, sp, reserve(segment, sp, None), op);
         }
         return r;
     }
@@ -408,7 +412,7 @@ fn queued<R>(
         leave_with(segment, sp, first, op);
         return r;
     }
-    let last = reserve(segment, sp);
+    let last = reserve(segment, sp, first);
     let (before, after) = op.parts(last);
     leave_with(segment, sp, first, before);
     leave_with(segment, sp, last, after);
@@ -444,7 +448,7 @@ impl Held {
     /// child, or a handler took this call for left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
-        is_mine() && TURNS.is_empty() && Segment::current().is_some_and(|s| s.base() == self.segment.base())
+        is_mine() && TURNS.is_empty() && Segment::published().is_some_and(|s| s.base() == self.segment.base())
     }
 
     /// Books what the real call did, and gives the lock back.
@@ -459,14 +463,14 @@ impl Held {
         if !is_mine() {
             // Not ours any more: nothing to give back.
             if let Some(op) = op {
-                leave_with(segment, sp, reserve(segment, sp), op);
+                leave_with(segment, sp, reserve(segment, sp, None), op);
             }
             return;
         }
         self.segment = segment;
         let Some(op) = op else { return self.release() };
         // Others have tickets: what they freed may be what this call got. It gets in line with that.
-        let last = if let (_, Operation::Nothing) = op.parts(None) { None } else { reserve(segment, sp) };
+        let last = if let (_, Operation::Nothing) = op.parts(None) { None } else { reserve(segment, sp, None) };
         let (before, after) = op.parts(last);
         self.book(before);
         if !matches!(after, Operation::Nothing) {
@@ -794,28 +798,42 @@ pub fn unlock_after_fork(segment: Segment) {
     }
 }
 
+/// In a fork child: a frame of this thread has the lock. Nothing is written.
+pub fn is_held_below() -> bool {
+    is_mine() && HOLDER[0].load(Relaxed) != FORK
+}
+
+/// What a fork child finds of the lock and the queue.
+#[derive(Clone, Copy)]
+pub struct AfterFork {
+    /// Operations of threads that stayed behind.
+    pub lost: u64,
+    /// A frame of the thread that forked is in the map.
+    pub in_map: bool,
+}
+
+/// In the child, where there is no map yet. A frame in the map goes on with its memory at the same address.
+pub fn leave_after_fork() -> AfterFork {
+    let after = go_by_new_id();
+    if !after.in_map {
+        // SAFETY: one thread, none of whose frames is in the map.
+        unsafe { *BOOK.0.get() = None };
+    }
+    after
+}
+
 /// In the child: the map goes on in the child's segment, `populated` bytes of which are there.
-pub fn resume_after_fork(child: Segment, populated: usize) {
-    let (lost, is_free) = go_by_new_id();
-    child.count(Counter::vmap_lost, lost);
+pub fn resume_after_fork(child: Segment, in_map: bool, populated: usize) {
     let region = region(child);
-    if is_free {
+    if !in_map {
         // SAFETY: one thread, none of whose frames is in the map; the copy of a whole map.
         unsafe { *BOOK.0.get() = Book::resume(region, Section::Vmap.capacity(), populated, grow) };
     }
 }
 
-/// In a child that goes on untracked.
-pub fn abandon_after_fork() {
-    if go_by_new_id().1 {
-        // SAFETY: one thread, none of whose frames is in the map.
-        unsafe { *BOOK.0.get() = None };
-    }
-}
-
 /// In a fork child, whose one thread has another id than in the parent. Its own frames below keep what they hold; what
-/// other threads held or had tickets for is free. Answers how many tickets, and whether no frame is in the map.
-fn go_by_new_id() -> (u64, bool) {
+/// other threads held or had tickets for is free.
+fn go_by_new_id() -> AfterFork {
     let (word, mine) = (TURNS.word(), is_mine());
     let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     cpu::tls_set::<{ cpu::HOLDS }>(0);
@@ -830,7 +848,7 @@ fn go_by_new_id() -> (u64, bool) {
     let in_map = frame_holds && WRITING.load(Relaxed);
     WRITING.store(in_map, Relaxed);
     FORKED.store(in_map, Relaxed);
-    (lost, !in_map)
+    AfterFork { lost, in_map }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 //! (hotspot, share/memory/heap.hpp, share/code/codeBlob.hpp.) A code heap grows and is never given back, and a blob that
 //! has a frame on the stack isn't freed.
 
-use super::memory::{c_string, load};
+use super::memory::{Name, c_string, load};
 use super::structs::{Layout, NONE};
 use core::ops::Range;
 
@@ -159,7 +159,7 @@ impl Vm {
     }
 
     /// What the VM calls the blob that holds this pc.
-    pub fn blob_name(&self, pc: u64) -> Option<&'static [u8]> {
+    pub fn blob_name(&self, pc: u64) -> Option<Name> {
         load(self.blob(pc)?.wrapping_add(self.layout.blob_name as u64)).and_then(c_string)
     }
 
@@ -173,7 +173,8 @@ impl Vm {
                 _ => {}
             }
         }
-        Some(match load(blob.wrapping_add(l.blob_name as u64)).and_then(c_string).unwrap_or_default() {
+        let name = load(blob.wrapping_add(l.blob_name as u64)).and_then(c_string);
+        Some(match name.as_deref().unwrap_or_default() {
             b"nmethod" | b"native nmethod" if l.blob_kind == NONE => Kind::Method,
             name if name.starts_with(b"upcall_stub") => Kind::Upcall,
             name if name.windows(12).any(|w| w.eq_ignore_ascii_case(b"continuation")) => Kind::Continuation,

@@ -10,7 +10,7 @@
 //! is one more than its digit, so that none is zero (hotspot, share/utilities/unsigned5.hpp).
 
 use super::code::{Blob, Vm};
-use super::memory::{load, slice};
+use super::memory::{Bytes, load, slice};
 use super::structs::NONE;
 
 /// Inlined into each other at most: C2 stops far below.
@@ -52,7 +52,7 @@ pub fn deoptimised(vm: &Vm, blob: Blob, pc: u64) -> Option<u32> {
 struct Tables {
     code: u64,
     pcs: (u64, u64),
-    scopes: &'static [u8],
+    scopes: Bytes<'static>,
     metadata: u64,
 }
 
@@ -130,14 +130,14 @@ pub fn method(vm: &Vm, blob: Blob) -> Option<u64> {
 
 /// A compressed stream of numbers.
 pub struct Stream<'a> {
-    pub bytes: &'a [u8],
+    pub bytes: Bytes<'a>,
     pub at: usize,
     pub skips_zero: bool,
 }
 
 impl Stream<'_> {
     pub fn byte(&mut self) -> Option<u8> {
-        let b = *self.bytes.get(self.at)?;
+        let b = self.bytes.byte(self.at)?;
         self.at += 1;
         Some(b)
     }

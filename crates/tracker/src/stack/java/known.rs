@@ -15,8 +15,9 @@ use core::sync::atomic::Ordering::*;
 
 use super::cells::{Cells, WORDS};
 use super::code::Vm;
-use super::memory::{self, Plain};
+use super::memory;
 use crate::account::segment::Segment;
+use crate::stack::read::peek;
 
 /// 512 KiB, touched one after the other.
 static KNOWN: Cells<4096, { 16 << 10 }> = Cells::empty();
@@ -71,7 +72,7 @@ pub fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     is_still(vm, Segment::current()?, &k).then_some((k.identity, k.index))
 }
 
-/// Whether all bytes are what they were. Each address is compared before it is gone to.
+/// Whether all bytes are what they were.
 #[inline(always)]
 fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
     if k.unmappings != memory::unmappings() {
@@ -80,38 +81,40 @@ fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
     let l = &vm.layout;
     let own = |offset: u32| k.const_method + offset as u64;
     let entry = |index: u16| k.pool + l.pool_size as u64 + 8 * index as u64;
-    // SAFETY: of what `k` names, every byte could be read when it was kept, and nothing was unmapped since.
+    // SAFETY: of what `k` names, every byte could be read when it was kept, and no hook has seen anything unmapped since. Each
+    // address is compared before it is gone to, so all is what the frame's own method leads to, and stays while it runs.
     unsafe {
-        if read::<u64>(k.method + l.const_method as u64) != k.const_method
-            || read::<u64>(own(l.pool)) != k.pool
-            || read::<u16>(own(l.code_size)) != k.code_size
-            || read::<u16>(own(l.name_index)) != k.name_index
-            || read::<u16>(own(l.signature_index)) != k.signature_index
-            || read::<u16>(own(l.method_flags)) & super::method::HAS_LINES != k.has_lines
-            || read::<u64>(k.pool + l.holder as u64) != k.holder
-            || read::<u32>(k.pool + l.pool_length as u64) != k.pool_length as u32
-            || read::<u64>(k.holder + l.class_name as u64) != k.symbols[0]
-            || read::<u64>(entry(k.name_index)) != k.symbols[1]
-            || read::<u64>(entry(k.signature_index)) != k.symbols[2]
+        if peek::<u64>(k.method + l.const_method as u64) != k.const_method
+            || peek::<u64>(own(l.pool)) != k.pool
+            || peek::<u16>(own(l.code_size)) != k.code_size
+            || peek::<u16>(own(l.name_index)) != k.name_index
+            || peek::<u16>(own(l.signature_index)) != k.signature_index
+            || peek::<u16>(own(l.method_flags)) & super::method::HAS_LINES != k.has_lines
+            || peek::<u64>(k.pool + l.holder as u64) != k.holder
+            || peek::<u32>(k.pool + l.pool_length as u64) != k.pool_length as u32
+            || peek::<u64>(k.holder + l.class_name as u64) != k.symbols[0]
+            || peek::<u64>(entry(k.name_index)) != k.symbols[1]
+            || peek::<u64>(entry(k.signature_index)) != k.symbols[2]
         {
             return false;
         }
         if k.has_lines != 0 {
             let lines = own(l.const_method_size) + k.code_size as u64;
-            if read::<u64>(lines) != k.lines[0] || read::<u64>(lines + 8) != k.lines[1] {
+            if peek::<u64>(lines) != k.lines[0] || peek::<u64>(lines + 8) != k.lines[1] {
                 return false;
             }
         }
-        let is_long = |i: usize| read::<u16>(k.symbols[i] + l.symbol_length as u64) == k.lengths[i];
+        let is_long = |i: usize| peek::<u16>(k.symbols[i] + l.symbol_length as u64) == k.lengths[i];
         if !is_long(0) || !is_long(1) || !is_long(2) {
             return false;
         }
-        let [class, name, signature] = k.symbols.map(|symbol| (symbol + l.symbol_body as u64) as *const u8);
+        let [class, name, signature] = k.symbols.map(|symbol| symbol + l.symbol_body as u64);
         let lengths = k.lengths.map(|length| length as usize);
         segment.names(k.names_at as usize, lengths[0] + lengths[1] + lengths[2]).is_some_and(|names| {
+            let names = names as u64;
             same(names, class, lengths[0])
-                && same(names.add(lengths[0]), name, lengths[1])
-                && same(names.add(lengths[0] + lengths[1]), signature, lengths[2])
+                && same(names + lengths[0] as u64, name, lengths[1])
+                && same(names + (lengths[0] + lengths[1]) as u64, signature, lengths[2])
         })
     }
 }
@@ -121,12 +124,12 @@ fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
 /// # Safety
 /// So many bytes can be read at both.
 #[inline(always)]
-unsafe fn same(a: *const u8, b: *const u8, bytes: usize) -> bool {
+unsafe fn same(a: u64, b: u64, bytes: usize) -> bool {
     // SAFETY: the caller's contract: each place with what is read there ends within `bytes`.
     unsafe {
-        let eight = |at: usize| a.add(at).cast::<u64>().read_unaligned() == b.add(at).cast::<u64>().read_unaligned();
-        let four = |at: usize| a.add(at).cast::<u32>().read_unaligned() == b.add(at).cast::<u32>().read_unaligned();
-        let one = |at: usize| *a.add(at) == *b.add(at);
+        let eight = |at: usize| peek::<u64>(a + at as u64) == peek::<u64>(b + at as u64);
+        let four = |at: usize| peek::<u32>(a + at as u64) == peek::<u32>(b + at as u64);
+        let one = |at: usize| peek::<u8>(a + at as u64) == peek::<u8>(b + at as u64);
         match bytes {
             0 => true,
             1..4 => one(0) && one(bytes / 2) && one(bytes - 1),
@@ -143,14 +146,6 @@ unsafe fn same(a: *const u8, b: *const u8, bytes: usize) -> bool {
             }
         }
     }
-}
-
-/// # Safety
-/// It can be read.
-#[inline(always)]
-unsafe fn read<T: Plain>(at: u64) -> T {
-    // SAFETY: the caller's contract; every pattern is valid.
-    unsafe { (at as *const T).read_unaligned() }
 }
 
 /// Keeps what was read of a method, unless another thread is at its cell; or the entry, which is found by a hash, isn't one

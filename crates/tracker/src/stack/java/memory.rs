@@ -5,8 +5,10 @@
 //! filters let pass; process_vm_readv is in systemd's @debug group, where a filter kills), and the answer is kept until some of
 //! the process's memory is unmapped or protected, which the hooks see before it happens.
 
+use crate::stack::read::{Plain, peek};
 use crate::sys::os;
-use core::ops::Range;
+use core::marker::PhantomData;
+use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Pages known to be readable: page number | generation << 36. A page has four cells to be in: with one, two pages of a
@@ -81,41 +83,107 @@ pub fn forget(range: Range<usize>) {
     }
 }
 
-/// What can be loaded at any alignment.
-pub trait Plain: Copy {}
-impl Plain for u8 {}
-impl Plain for i8 {}
-impl Plain for u16 {}
-impl Plain for i16 {}
-impl Plain for u32 {}
-impl Plain for i32 {}
-impl Plain for u64 {}
-
-/// The value at `at`, if it can be read.
+/// The value at `at`, if it can be read. No reference to the VM's memory is ever made: its own threads write there.
 #[inline]
 pub fn load<T: Plain>(at: u64) -> Option<T> {
     let last = at.checked_add(size_of::<T>() as u64 - 1)?;
     if !page(at >> 12) || (last >> 12 != at >> 12 && !page(last >> 12)) {
         return None;
     }
-    // SAFETY: both pages were just found readable, or were and haven't been unmapped through a hook since; all bit
-    // patterns of `T` are valid.
-    Some(unsafe { (at as *const T).read_unaligned() })
+    // SAFETY: both pages were found readable, and no hook has seen them unmapped since. What a live frame leads to stays
+    // mapped while its thread is in here.
+    Some(unsafe { peek(at) })
+}
+
+/// A range of memory that others may write, or one of our own: loaded from, never borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a> {
+    at: u64,
+    len: usize,
+    of: PhantomData<&'a [u8]>,
+}
+
+impl<'a> From<&'a [u8]> for Bytes<'a> {
+    fn from(own: &'a [u8]) -> Self {
+        Self { at: own.as_ptr() as u64, len: own.len(), of: PhantomData }
+    }
 }
 
 /// `bytes` bytes from `at` on, if all can be read and are no more than `most`.
-pub fn slice(at: u64, bytes: usize, most: usize) -> Option<&'static [u8]> {
+pub fn slice(at: u64, bytes: usize, most: usize) -> Option<Bytes<'static>> {
     let last = at.checked_add(bytes as u64)?.checked_sub(1).unwrap_or(at);
-    if bytes > most || !(at >> 12..=last >> 12).all(page) {
-        return None;
+    let can_be_read = bytes <= most && (at >> 12..=last >> 12).all(page);
+    can_be_read.then_some(Bytes { at, len: bytes, of: PhantomData })
+}
+
+impl Bytes<'_> {
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        self.len
     }
-    // SAFETY: as in `load`. The VM doesn't change names, tables and code while a frame refers to them; what it did change
-    // would be other bytes, which is as good as any garbage here.
-    Some(unsafe { core::slice::from_raw_parts(at as *const u8, bytes) })
+
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    #[inline(always)]
+    fn load<T: Plain>(self, i: usize) -> Option<T> {
+        let end = i.checked_add(size_of::<T>())?;
+        // SAFETY: inside a range that is borrowed, or that `slice` found readable: as in `load`.
+        (end <= self.len).then(|| unsafe { peek(self.at + i as u64) })
+    }
+
+    /// The byte with this index.
+    #[inline(always)]
+    pub fn byte(self, i: usize) -> Option<u8> {
+        self.load(i)
+    }
+
+    /// The eight bytes from this index on.
+    #[inline(always)]
+    pub fn word(self, i: usize) -> Option<u64> {
+        self.load(i)
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..self.len).map_while(move |i| self.byte(i))
+    }
+
+    /// Whether these are the bytes.
+    pub fn is(self, text: &[u8]) -> bool {
+        self.len == text.len() && self.iter().eq(text.iter().copied())
+    }
+
+    /// Copies as many bytes as fit, from this index on; answers them.
+    pub fn copy_to(self, from: usize, buffer: &mut [u8]) -> &[u8] {
+        let n = buffer.len().min(self.len.saturating_sub(from));
+        for (to, i) in buffer[..n].iter_mut().zip(from..) {
+            *to = self.byte(i).unwrap_or_default();
+        }
+        &buffer[..n]
+    }
+}
+
+/// A short text of the VM's, copied.
+#[derive(Clone, Copy)]
+pub struct Name {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Deref for Name {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 /// The text that a C string of the VM holds, up to 64 bytes.
-pub fn c_string(at: u64) -> Option<&'static [u8]> {
+pub fn c_string(at: u64) -> Option<Name> {
     let whole = slice(at, 64, 64).or_else(|| slice(at, (4096 - (at & 4095) as usize).min(64), 64))?;
-    whole.split(|b| *b == 0).next()
+    let mut bytes = [0; 64];
+    let len = whole.copy_to(0, &mut bytes).iter().position(|b| *b == 0).unwrap_or(whole.len());
+    Some(Name { bytes, len })
 }

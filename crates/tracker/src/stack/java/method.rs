@@ -16,7 +16,7 @@ use plimsoll_segment::{Counter, Section};
 use super::code::Vm;
 use super::compiled::Stream;
 use super::known::{self, Known};
-use super::memory::{self, load, slice};
+use super::memory::{self, Bytes, load, slice};
 use crate::account::segment::Segment;
 use crate::account::thread;
 use crate::boot;
@@ -38,14 +38,14 @@ static TABLE: [AtomicU32; 2 * Section::Methods.capacity()] =
 
 /// What a method is called, in the VM's memory.
 struct Texts {
-    class: &'static [u8],
-    name: &'static [u8],
-    signature: &'static [u8],
+    class: Bytes<'static>,
+    name: Bytes<'static>,
+    signature: Bytes<'static>,
     /// What was read on the way, all but the answer.
     way: Known,
 }
 
-fn symbol(vm: &Vm, at: u64) -> Option<&'static [u8]> {
+fn symbol(vm: &Vm, at: u64) -> Option<Bytes<'static>> {
     let length: u16 = load(at.checked_add(vm.layout.symbol_length as u64)?)?;
     slice(at.wrapping_add(vm.layout.symbol_body as u64), length as usize, TEXT)
 }
@@ -91,18 +91,22 @@ fn texts(vm: &Vm, method: u64) -> Option<Texts> {
     Some(Texts { class, name, signature, way })
 }
 
-fn hash(seed: u64, text: &[u8]) -> u64 {
+fn hash(seed: u64, text: Bytes<'_>) -> u64 {
     let mix = |h: u64, w: u64| {
         let h = (h ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         h ^ h >> 29
     };
-    let (words, rest) = text.as_chunks::<8>();
+    let word = |i: usize| text.word(i).map_or(0, u64::from_le);
+    let whole = text.len() & !7;
     // Seed and length are mixed in by themselves: what a text's first word can undo makes two methods one.
-    let h = words.iter().fold(mix(seed, (text.len() as u64) << 32), |h, w| mix(h, u64::from_le_bytes(*w)));
-    match text.last_chunk::<8>() {
+    let mut h = mix(seed, (text.len() as u64) << 32);
+    for i in (0..whole).step_by(8) {
+        h = mix(h, word(i));
+    }
+    match text.len().checked_sub(8) {
         // The last eight bytes, some of them a second time.
-        Some(last) if !rest.is_empty() => mix(h, u64::from_le_bytes(*last)),
-        _ => mix(h, rest.iter().fold(0, |w, b| w << 8 | *b as u64)),
+        Some(last) if last + 8 > whole => mix(h, word(last)),
+        _ => mix(h, (whole..text.len()).fold(0, |w, i| w << 8 | text.byte(i).unwrap_or_default() as u64)),
     }
 }
 
@@ -141,13 +145,14 @@ fn of(vm: &Vm, t: &Texts) -> (u64, Option<Known>) {
     let h = hash(hash(hash(code_size.unwrap_or(0) as u64 + 1, t.class), t.name), t.signature);
     // Of another version of the class only the lines may differ. Their table has no length: up to a zero byte is enough.
     let lines_at = lines_at(vm, own);
-    let lines = lines_at.and_then(|at| slice(at, 16, 16));
-    let identity = hash(h, lines.unwrap_or_default().split(|b| *b == 0).next().unwrap_or_default()) | 1;
+    let mut first = [0; 16];
+    let lines = lines_at.and_then(|at| slice(at, 16, 16)).map_or(&[][..], |at| at.copy_to(0, &mut first));
+    let identity = hash(h, lines.split(|b| *b == 0).next().unwrap_or_default().into()) | 1;
     let way = || {
         let pool_length: i32 = load(t.way.pool.wrapping_add(l.pool_length as u64))?;
         let mut words = [0; 2];
         if lines_at.is_some() {
-            let (w, _) = lines?.as_chunks::<8>();
+            let (w, _) = lines.as_chunks::<8>();
             words = [u64::from_ne_bytes(*w.first()?), u64::from_ne_bytes(*w.get(1)?)];
         }
         let (has_lines, pool_length) = (u16::from(lines_at.is_some()), u16::try_from(pool_length).ok()?);
@@ -161,7 +166,7 @@ pub fn is_native(vm: &Vm, method: u64) -> bool {
 }
 
 pub fn is_named(vm: &Vm, method: u64, name: &[u8]) -> bool {
-    texts(vm, method).is_some_and(|t| t.name == name)
+    texts(vm, method).is_some_and(|t| t.name.is(name))
 }
 
 /// Where a bytecode pointer is in its method; `None` if it isn't.
@@ -181,7 +186,7 @@ fn lines_at(vm: &Vm, const_method: u64) -> Option<u64> {
 }
 
 /// The table, as far as it can be read.
-fn line_table(vm: &Vm, const_method: u64) -> Option<&'static [u8]> {
+fn line_table(vm: &Vm, const_method: u64) -> Option<Bytes<'static>> {
     let at = lines_at(vm, const_method)?;
     let page = (4096 - (at & 4095)) as usize;
     slice(at, TABLE_BYTES, TABLE_BYTES)
@@ -216,7 +221,8 @@ pub fn index(segment: Segment, vm: &Vm, method: u64) -> Option<(Option<u32>, u64
 
 /// The index of a stub's entry: a method without a class.
 pub fn stub(segment: Segment, name: &[u8]) -> Option<u32> {
-    entry(segment, hash(2, name) | 1, || insert(segment, [b"", name, b"", b""], &[], STUB))
+    let none = Bytes::from(&[][..]);
+    entry(segment, hash(2, name.into()) | 1, || insert(segment, [none, name.into(), none, none], &[], STUB))
 }
 
 /// [`plimsoll_segment::Method`] flags.
@@ -260,22 +266,26 @@ fn insert_method(segment: Segment, vm: &Vm, method: u64, t: &Texts) -> Option<u3
     let source = load(t.way.pool.wrapping_add(vm.layout.source_index as u64))
         .and_then(|i| pool_entry(vm, t.way.pool, i))
         .and_then(|at| symbol(vm, at))
-        .unwrap_or_default();
+        .unwrap_or(Bytes::from(&[][..]));
     let mut lines = [[0u8; 4]; LINES];
     let lines = lines_of(vm, t.way.const_method, &mut lines).as_flattened();
     // Hidden classes have an address behind a plus (up to 14: a slash) in their names (JEP 371).
-    let hidden = t.class.windows(3).any(|w| w == b"+0x" || w == b"/0x");
+    let is = |i: usize, b: u8| t.class.byte(i) == Some(b);
+    let hidden = (0..t.class.len()).any(|i| (is(i, b'+') || is(i, b'/')) && is(i + 1, b'0') && is(i + 2, b'x'));
     let flags = if is_native(vm, method) { IS_NATIVE } else { 0 } | if hidden { HIDDEN } else { 0 };
     insert(segment, [t.class, t.name, t.signature, source], lines, flags)
 }
 
-fn insert(segment: Segment, texts: [&[u8]; 4], lines: &[u8], flags: u64) -> Option<u32> {
+fn insert(segment: Segment, texts: [Bytes<'_>; 4], lines: &[u8], flags: u64) -> Option<u32> {
     let bytes = texts.iter().map(|t| t.len()).sum::<usize>() + lines.len();
     let mut at = segment.append_bytes(Section::Names, bytes)?;
     let index = segment.append(Section::Methods)?;
     let m = segment.method(index);
-    let mut put = |text: &[u8]| {
-        segment.set_names(at, text);
+    let mut put = |text: Bytes<'_>| {
+        let mut buffer = [0; 256];
+        for from in (0..text.len()).step_by(buffer.len()) {
+            segment.set_names(at + from as u32, text.copy_to(from, &mut buffer));
+        }
         at += text.len() as u32;
         at - text.len() as u32
     };
@@ -284,7 +294,7 @@ fn insert(segment: Segment, texts: [&[u8]; 4], lines: &[u8], flags: u64) -> Opti
     m.name_at.store(put(name), Relaxed);
     m.signature_at.store(put(signature), Relaxed);
     m.source_at.store(put(source), Relaxed);
-    m.lines_at.store(put(lines), Relaxed);
+    m.lines_at.store(put(lines.into()), Relaxed);
     m.lines_bytes.store(lines.len() as u32, Relaxed);
     m.class_bytes.store(class.len() as u16, Relaxed);
     m.name_bytes.store(name.len() as u16, Relaxed);
@@ -297,7 +307,7 @@ fn insert(segment: Segment, texts: [&[u8]; 4], lines: &[u8], flags: u64) -> Opti
 /// Pairs of first bytecode index and line, by bytecode index.
 fn lines_of<'a>(vm: &Vm, const_method: u64, pairs: &'a mut [[u8; 4]; LINES]) -> &'a [[u8; 4]] {
     let mut n = 0;
-    let table = line_table(vm, const_method).unwrap_or_default();
+    let table = line_table(vm, const_method).unwrap_or(Bytes::from(&[][..]));
     let mut stream = Stream { bytes: table, at: 0, skips_zero: vm.skips_zero_bytes };
     let (mut bci, mut number) = (0i32, 0i32);
     while let Some(Some((b, l))) = line(&mut stream) {

@@ -21,17 +21,18 @@
 //! nmethod that holds its compile id (never given out twice), for an interpreted one what its method is by name
 //! ([`known`]: compared byte by byte with what was read before, not hashed again).
 
-use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
 use super::code as elsewhere;
+use super::read::peek;
 use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
 use crate::account::segment::Segment;
 use crate::account::thread::{self, GENERATION, forget_stacks};
 use code::{Blob, Code, Vm};
+use once::Once;
 use structs::Layout;
 
 pub mod cells;
@@ -40,60 +41,41 @@ pub mod compiled;
 pub mod known;
 pub mod memory;
 pub mod method;
+pub mod once;
 pub mod returns;
 pub mod structs;
 
-/// Nothing tried yet; being read; there; none in this generation of the code map.
-static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
-const UNKNOWN: u8 = 0;
-const BUSY: u8 = 1;
-const READY: u8 = 2;
-const NONE: u8 = 3;
+/// Generation of the code map in which no VM was found, + 1.
 static TRIED: AtomicU32 = AtomicU32::new(0);
 /// How often a VM was found that wasn't ready.
 static STARTING: AtomicU32 = AtomicU32::new(0);
-
-struct Found(UnsafeCell<Option<Vm>>);
-// SAFETY: written once by the thread that took STATE from UNKNOWN to BUSY, read only once it is READY.
-unsafe impl Sync for Found {}
-static VM: Found = Found(UnsafeCell::new(None));
+static VM: Once<Vm> = Once::empty();
 /// Bytes of the frame through which virtual threads are entered; 0 = none was seen yet.
 static ENTRY_BYTES: AtomicU32 = AtomicU32::new(0);
 
 /// The VM, if this process has one that runs Java code.
 fn vm() -> Option<&'static Vm> {
-    if STATE.load(Acquire) == READY {
-        // SAFETY: as `Found` says.
-        return unsafe { (*VM.0.get()).as_ref() };
-    }
-    look()
+    VM.get().or_else(look)
 }
 
 #[cold]
 fn look() -> Option<&'static Vm> {
     let generation = GENERATION.load(Relaxed).wrapping_add(1).max(1);
-    let state = STATE.load(Relaxed);
-    if cfg!(not(target_arch = "x86_64")) || state == BUSY || (state == NONE && TRIED.load(Relaxed) == generation) {
+    if cfg!(not(target_arch = "x86_64")) || TRIED.load(Relaxed) == generation {
         return None;
     }
-    if STATE.compare_exchange(state, BUSY, AcqRel, Relaxed).is_err() {
-        return None;
-    }
+    let claim = VM.claim()?;
     let layout = Layout::find();
     let Some(vm) = layout.and_then(Vm::new) else {
         // Not again before another object is loaded; but a VM that is still starting runs Java code soon.
         if layout.is_none() || STARTING.fetch_add(1, Relaxed) > 1000 {
             TRIED.store(generation, Relaxed);
         }
-        STATE.store(NONE, Release);
         return None;
     };
-    // SAFETY: as `Found` says.
-    unsafe { *VM.0.get() = Some(vm) };
-    STATE.store(READY, Release);
+    let vm = claim.fill(vm);
     forget();
-    // SAFETY: just written.
-    unsafe { (*VM.0.get()).as_ref() }
+    Some(vm)
 }
 
 /// What has become known makes stacks longer that were remembered without it.
@@ -113,7 +95,7 @@ pub fn unmapping<R>(start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
 /// The same, if it is `so`.
 #[inline(always)]
 pub fn unmapping_if<R>(so: bool, start: usize, bytes: usize, real: impl FnOnce() -> R) -> R {
-    let forgets = so && STATE.load(Relaxed) == READY;
+    let forgets = so && VM.is_ready();
     if forgets {
         memory::forget(start..start.saturating_add(bytes));
     }
@@ -202,9 +184,8 @@ impl Guard {
         if self.at == 0 || self.at & 7 != 0 {
             return self.holds();
         }
-        // SAFETY: the caller's contract: the page could be read and wasn't unmapped through a hook since. Volatile: the VM's
-        // memory, which another of its threads may be writing.
-        unsafe { (self.at as *const u64).read_volatile() == self.value }
+        // SAFETY: the caller's contract: the page could be read, and no hook has seen it unmapped since.
+        unsafe { peek::<u64>(self.at) == self.value }
     }
 }
 
@@ -288,7 +269,8 @@ pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(F
             None
         }
         code => {
-            let name = if code == Code::Entry { b"call_stub" } else { vm.blob_name(ra).unwrap_or_default() };
+            let name = vm.blob_name(ra).filter(|_| code != Code::Entry);
+            let name = if code == Code::Entry { b"call_stub" } else { name.as_deref().unwrap_or_default() };
             if let Some(index) = method::stub(segment, name) {
                 each(Frame { value: (index as u64) << 16 | 0xffff, kind: FrameKind::Java, flags: 0 });
             }

@@ -151,8 +151,8 @@ impl Layout {
             let is_static = load::<u32>(entry.wrapping_add(fixed))? != 0;
             let address = if is_static { load::<u64>(entry.wrapping_add(address))? } else { 0 };
             layout.field(
-                c_string(kind)?,
-                c_string(load(entry.wrapping_add(name))?)?,
+                &c_string(kind)?,
+                &c_string(load(entry.wrapping_add(name))?)?,
                 load(entry.wrapping_add(offset))?,
                 address,
             );
@@ -163,7 +163,7 @@ impl Layout {
         let size = word(c"gHotSpotVMTypeEntrySizeOffset")?;
         for entry in (0..ENTRIES).map(|i| at.wrapping_add(i.wrapping_mul(stride))) {
             let Some(kind) = load::<u64>(entry.wrapping_add(name)).filter(|k| *k != 0) else { break };
-            layout.size(c_string(kind)?, load(entry.wrapping_add(size))?);
+            layout.size(&c_string(kind)?, load(entry.wrapping_add(size))?);
         }
         layout.is_whole().then_some(layout)
     }

@@ -1,0 +1,395 @@
+//! What a fork child's books begin with: a copy of what is in use of its parent's segment, in private memory.
+//!
+//! ```text
+//! facts │ header │ of each section what is in use, one behind the other │ room for what comes until the child looks │
+//! work space of `boot::prune`
+//! ```
+//! It is packed, since a fork touches each of its pages.
+//!
+//! The parent takes it before fork() ([`Inherited::take`]), so that the child has it by copy on write whatever the parent
+//! does next. The child writes it into a file of its own when it first books ([`Inherited::write`]).
+//!
+//! # Other threads
+//!
+//! They go on meanwhile. Figures are copied in a reader's order (segment/src/lib.rs), so no more is freed than allocated.
+//! What another thread books between the copy and fork() is in the child's memory and not in its books; what it books during the
+//! copy may be in one sum and not in another. So the child's books differ from the instant of fork() by at most the operations
+//! of other threads between the handler and fork(), and not at all for the thread that forks.
+//!
+//! What the program's memory names must have a number in the child, though: keys of blocks name rows, and the tables that
+//! find callers, frames, methods and categories again are private memory. So the child looks once, before it lets go of the
+//! parent's segment, at what came since ([`Inherited::follow`]). Entries of these sections never change once they are
+//! complete. A row from then has no caller in the child: its blocks are unknown there.
+
+use super::segment::Segment;
+use super::windows;
+use crate::boot::Looked;
+use crate::sys::os;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use plimsoll_segment::{
+    ALL_SECTIONS, Caller, Category, HEADER_BYTES, Header, PAGE, Row, SECTIONS, Section, SiteSamples, State, Thread,
+};
+
+/// The child, as its header has it.
+#[derive(Clone, Copy, Default)]
+pub struct Child {
+    /// As it names itself.
+    pub pid: u32,
+    /// Its parent.
+    pub ppid: u32,
+    /// CLOCK_BOOTTIME just after fork(), ns: an observer tells by it which process of this id it is.
+    pub start_boottime_ns: u64,
+    /// CLOCK_REALTIME then.
+    pub start_realtime_ns: u64,
+}
+
+/// Where things lie.
+#[repr(C)]
+struct Facts {
+    /// Bytes of the mapping; those of the copy so far, and at most.
+    bytes: usize,
+    end: usize,
+    most: usize,
+    parts: [Part; SECTIONS],
+    /// Rows that the parent had when the child looked; those beyond the part's have no caller here.
+    rows: usize,
+}
+
+/// The copy of a section: what was in use before the fork, and what came until the child looked.
+#[derive(Clone, Copy)]
+struct Part {
+    at: usize,
+    used: usize,
+    more_at: usize,
+    more: usize,
+}
+
+const HEADER_AT: usize = size_of::<Facts>();
+const _: () = assert!(HEADER_AT.is_multiple_of(8));
+/// Zeroed bytes behind each section, so that the child's first steps need no growth.
+const SPARE: usize = 1024;
+/// Entries before the last that may have been claimed and not complete when they were copied: one for each other thread that
+/// was on its way then.
+const RECENT: usize = 64;
+/// Room for what comes meanwhile, and for rows that come between the two looks at them.
+const MORE: usize = 64 << 10;
+const MORE_ROWS: usize = 128;
+
+/// The copy. One address; private to the process that took it, and to each fork child.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Inherited(usize);
+
+impl Inherited {
+    /// Takes the copy: the map's lock is held, if it can be. `None`: no memory.
+    pub fn take(parent: Segment) -> Option<Inherited> {
+        // Another thread may claim entries meanwhile: if there are more than fit, once more with more room.
+        (0..4).find_map(|tries| {
+            let own = Inherited::reserve(parent, (MORE + MORE_ROWS * Row::BYTES) << (4 * tries))?;
+            if own.fill(parent, MORE_ROWS << (4 * tries)) {
+                return Some(own);
+            }
+            own.give_back();
+            None
+        })
+    }
+
+    /// # Safety
+    /// `base` is the address of a copy that wasn't given back.
+    pub unsafe fn at(base: usize) -> Inherited {
+        Inherited(base)
+    }
+
+    /// Its address.
+    pub fn base(self) -> usize {
+        self.0
+    }
+
+    fn reserve(parent: Segment, more: usize) -> Option<Inherited> {
+        let used = ALL_SECTIONS.iter().map(|s| (parent.used(*s) * s.entry_bytes()).next_multiple_of(8)).sum::<usize>();
+        let end = HEADER_AT + size_of::<Header>().next_multiple_of(8);
+        let most = end + used + used / 8 + more;
+        let bytes = most + size_of::<Looked>();
+        let base = os::map_private(bytes)? as usize;
+        let facts =
+            Facts { bytes, end, most, parts: [Part { at: end, used: 0, more_at: end, more: 0 }; SECTIONS], rows: 0 };
+        // SAFETY: a fresh mapping, aligned to a page, larger than the facts.
+        unsafe { (base as *mut Facts).write(facts) };
+        Some(Inherited(base))
+    }
+
+    fn facts(&self) -> &Facts {
+        // SAFETY: `reserve` wrote them; they are changed through `facts_mut` alone.
+        unsafe { &*(self.0 as *const Facts) }
+    }
+
+    fn facts_mut(&mut self) -> &mut Facts {
+        // SAFETY: as in `facts`. Only the thread that forks has the copy, before fork() and in the child.
+        unsafe { &mut *(self.0 as *mut Facts) }
+    }
+
+    fn part(&self, s: Section) -> &Part {
+        &self.facts().parts[s as usize]
+    }
+
+    /// Work space.
+    pub fn looked(&mut self) -> &mut Looked {
+        let at = self.0 + (self.facts().most & !7);
+        // SAFETY: the end of the mapping, 8-byte aligned, used for nothing else; any bytes are such a value.
+        unsafe { &mut *(at as *mut Looked) }
+    }
+
+    /// Unmaps it.
+    pub fn give_back(self) {
+        let bytes = self.facts().bytes;
+        // SAFETY: our own mapping; whoever gives it back has the only handle that is used from here on.
+        unsafe { os::unmap(self.0 as *mut u8, bytes) };
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: bytes of the mapping for the header, which consists of atomics only.
+        unsafe { &*((self.0 + HEADER_AT) as *const Header) }
+    }
+
+    /// Words of the copy.
+    fn words(&self, at: usize, bytes: usize) -> &[AtomicU64] {
+        debug_assert!(at.is_multiple_of(8) && at + bytes <= self.facts().bytes);
+        // SAFETY: inside the mapping, and aligned.
+        unsafe { core::slice::from_raw_parts((self.0 + at) as *const AtomicU64, bytes.div_ceil(8)) }
+    }
+
+    /// Room for so many bytes. `None`: there is none.
+    fn claim(&mut self, bytes: usize) -> Option<usize> {
+        let f = self.facts_mut();
+        let at = f.end;
+        let end = at.checked_add(bytes.next_multiple_of(8)).filter(|end| *end <= f.most)?;
+        f.end = end;
+        Some(at)
+    }
+
+    /// Copies entries from a byte offset in the section on, to `at`: the words of each that are in `of`.
+    fn copy(&self, parent: Segment, s: Section, at: usize, (from, to): (usize, usize), of: u64) {
+        let ours = self.words(at, to - from);
+        let Some(theirs) = parent.words(s).get(from / 8..to.div_ceil(8)) else { return };
+        if of == EACH {
+            ours.iter().zip(theirs).for_each(|(ours, theirs)| ours.store(theirs.load(Relaxed), Relaxed));
+            return;
+        }
+        let entry = s.entry_bytes() / 8;
+        for (ours, theirs) in ours.chunks(entry).zip(theirs.chunks(entry)) {
+            let mut left = of;
+            while left != 0 {
+                let i = left.trailing_zeros() as usize;
+                left &= left - 1;
+                if let (Some(ours), Some(theirs)) = (ours.get(i), theirs.get(i)) {
+                    ours.store(theirs.load(Relaxed), Relaxed);
+                }
+            }
+        }
+    }
+
+    /// The map first, while nobody writes it. Then what is freed before what is allocated, and what refers before what is
+    /// referred to. False: the other threads claimed more than there is room for.
+    fn fill(mut self, parent: Segment, more_rows: usize) -> bool {
+        let steps = [
+            (Section::Vmap, EACH),
+            (Section::Rows, ROW_FREED),
+            (Section::SiteSamples, SITE_FREED),
+            (Section::Rows, !ROW_FREED),
+            (Section::Samples, EACH),
+            (Section::Callers, EACH),
+            (Section::SiteSamples, !SITE_FREED),
+            (Section::Frames, EACH),
+            (Section::Methods, EACH),
+            (Section::Names, EACH),
+            (Section::Threads, EACH),
+            (Section::Modules, EACH),
+            (Section::Categories, EACH),
+            (Section::Schema, EACH),
+            (Section::Command, EACH),
+        ];
+        for (s, of) in steps {
+            let more = if s == Section::Rows { more_rows } else { 0 };
+            if self.part(s).used == 0 {
+                let used = parent.used(s);
+                let Some(at) = self.claim((used + more) * s.entry_bytes()) else { return false };
+                self.facts_mut().parts[s as usize] = Part { at, used, more_at: at, more: 0 };
+            } else if s == Section::Rows {
+                // A row that came since may have what an old one has freed. It was freed from itself by nobody yet.
+                let used = parent.used(s);
+                if used > self.part(s).used + more {
+                    return false;
+                }
+                self.facts_mut().parts[s as usize].used = used;
+            }
+            let Part { at, used, .. } = *self.part(s);
+            self.copy(parent, s, at, (0, used * s.entry_bytes()), of);
+        }
+        self.facts_mut().rows = self.part(Section::Rows).used;
+        // SAFETY: the parent's segment begins with a header, which consists of words.
+        let theirs = unsafe { core::slice::from_raw_parts(parent.base() as *const AtomicU64, size_of::<Header>() / 8) };
+        for (ours, theirs) in self.words(HEADER_AT, size_of::<Header>()).iter().zip(theirs) {
+            ours.store(theirs.load(Relaxed), Relaxed);
+        }
+        true
+    }
+
+    /// In the child, while the parent's segment is still mapped: entries that came since, and numbers that are taken. `slot`:
+    /// that of the thread that forked. Where nothing came, nothing is written: the page stays the parent's.
+    pub fn follow(&mut self, parent: Segment, slot: u32) {
+        let Part { at, used: known, .. } = *self.part(Section::Threads);
+        let is_other = |(i, t): (usize, &[AtomicU64])| i != slot as usize && t[0].load(Relaxed) >> 32 == IN_USE;
+        let mut threads = self.words(at, known * Thread::BYTES).chunks(Thread::BYTES / 8).enumerate().skip(1);
+        let is_alone = !threads.any(is_other) && parent.used(Section::Threads) == known;
+        let recent = if is_alone { 0 } else { RECENT };
+        let rows = parent.used(Section::Rows);
+        if rows > self.facts().rows {
+            self.facts_mut().rows = rows;
+        }
+        // What refers before what is referred to.
+        let steps = [
+            (Section::Samples, 0, 0),
+            (Section::Callers, recent, CALLER_IDENTITY),
+            (Section::SiteSamples, 0, SITE_IDENTITY),
+            (Section::Frames, recent, EACH),
+            (Section::Methods, recent, EACH),
+            (Section::Names, recent * 64, EACH),
+            (Section::Threads, 0, THREAD_IDENTITY),
+            (Section::Modules, recent, EACH),
+            (Section::Categories, recent, CATEGORY_IDENTITY),
+        ];
+        for (s, recent, of) in steps {
+            let (Part { at, used, .. }, now, entry) = (*self.part(s), parent.used(s), s.entry_bytes());
+            // From a word on, where entries are bytes.
+            let from = (used - recent.min(used)) * entry / 8 * 8;
+            if recent > 0 {
+                self.copy(parent, s, at + from, (from, used * entry), of);
+            }
+            if now > used {
+                let first = used * entry / 8 * 8;
+                // The parent may have made its window larger since: here it ends where it ended.
+                let is_mapped = now * entry <= windows::mapped(s);
+                let more_at = if is_mapped { self.claim(now * entry - first) } else { None };
+                if let Some(more_at) = more_at {
+                    self.copy(parent, s, more_at, (first, now * entry), of);
+                }
+                let part = &mut self.facts_mut().parts[s as usize];
+                part.more = now - used;
+                // Without room their numbers are taken, and they hold nothing.
+                part.more_at = more_at.unwrap_or(0);
+            }
+        }
+    }
+
+    /// Writes the child's file: `write(offset, bytes, zeros)` writes bytes, and as many zeros behind them. Its magic isn't there
+    /// yet.
+    pub fn write(self, child: Child, mut write: impl FnMut(usize, &[u8], usize) -> bool) -> bool {
+        self.finish_header(child);
+        let of = |at: usize, bytes: usize| {
+            // SAFETY: inside the mapping; nobody changes it while it is written.
+            unsafe { core::slice::from_raw_parts((self.0 + at) as *const u8, bytes) }
+        };
+        let header = write(0, of(HEADER_AT, size_of::<Header>()), HEADER_BYTES - size_of::<Header>());
+        header
+            && ALL_SECTIONS.into_iter().all(|s| {
+                let (Part { at, used, more_at, more }, entry) = (*self.part(s), s.entry_bytes());
+                let (end, written) = (used * entry, self.written_of(s));
+                if more == 0 || more_at == 0 {
+                    return written == 0 || write(s.offset(), of(at, end), written - end);
+                }
+                let (first, bytes) = (end / 8 * 8, (used + more) * entry);
+                write(s.offset(), of(at, end), 0)
+                    && write(s.offset() + first, of(more_at, bytes - first), written - bytes)
+            })
+    }
+
+    fn used_of(&self, s: Section) -> usize {
+        let part = self.part(s);
+        match s {
+            Section::Rows => self.facts().rows,
+            // The child lists its own.
+            Section::Own => 0,
+            _ => part.used + part.more,
+        }
+    }
+
+    /// Rows that have no caller in the child.
+    pub fn unknown_rows(&self) -> core::ops::Range<u32> {
+        self.part(Section::Rows).used as u32..self.facts().rows as u32
+    }
+
+    /// Bytes of each section that are written: all that is in use, and no more.
+    pub fn written(&self) -> [usize; SECTIONS] {
+        ALL_SECTIONS.map(|s| if s.offset() < Section::Categories.offset() { 0 } else { self.written_of(s) })
+    }
+
+    fn written_of(&self, s: Section) -> usize {
+        let bytes = self.used_of(s) * s.entry_bytes();
+        let most = (s.capacity() * s.entry_bytes()).next_multiple_of(PAGE);
+        match s {
+            Section::Own => PAGE,
+            // Written whole at every start.
+            Section::Schema | Section::Command => most,
+            _ if bytes == 0 => 0,
+            _ => (bytes + SPARE).next_multiple_of(PAGE).min(most),
+        }
+    }
+
+    fn finish_header(&self, child: Child) {
+        let h = self.header();
+        h.magic.store(0, Relaxed);
+        h.state.store(State::Booting as u32, Relaxed);
+        h.pid.store(child.pid, Relaxed);
+        h.ppid.store(child.ppid, Relaxed);
+        h.start_boottime_ns.store(child.start_boottime_ns, Relaxed);
+        h.start_realtime_ns.store(child.start_realtime_ns, Relaxed);
+        h.end_boottime_ns.store(0, Relaxed);
+        h.composition.store(2, Relaxed);
+        h.peak_reserved_bytes.store(h.reserved_bytes.load(Relaxed), Relaxed);
+        h.peak_committed_bytes.store(h.committed_bytes.load(Relaxed), Relaxed);
+        for s in ALL_SECTIONS {
+            h.sections[s as usize].used.store(self.used_of(s) as u64, Relaxed);
+        }
+    }
+}
+
+const EACH: u64 = u64::MAX;
+/// What the memory of the program refers to, in sections whose entries have figures too.
+const CALLER_IDENTITY: u64 = !words([
+    offset_of!(Caller, live_bytes),
+    offset_of!(Caller, live_count),
+    offset_of!(Caller, peak_bytes),
+    offset_of!(Caller, count_at_peak),
+]);
+const SITE_IDENTITY: u64 = words([offset_of!(SiteSamples, site)]);
+const THREAD_IDENTITY: u64 = !words([offset_of!(Thread, table_inserts), offset_of!(Thread, table_removes)]);
+const CATEGORY_IDENTITY: u64 = (1 << (offset_of!(Category, live_bytes) / 8)) - 1;
+/// The upper half of a thread slot's first word.
+const IN_USE: u64 = 1;
+const _: () = assert!(offset_of!(Thread, tid) == 0 && offset_of!(Thread, state) == 4);
+
+/// `caller` of a row without one; its `slot` is 0.
+pub const NO_CALLER: u32 = u32::MAX;
+
+const fn words<const N: usize>(offsets: [usize; N]) -> u64 {
+    let (mut mask, mut i) = (0, 0);
+    while i < N {
+        mask |= 1 << (offsets[i] / 8);
+        i += 1;
+    }
+    mask
+}
+
+/// Words of what is gone.
+const ROW_FREED: u64 =
+    words([offset_of!(Row, free_count), offset_of!(Row, free_bytes), offset_of!(Row, free_requested)]);
+const SITE_FREED: u64 = words([
+    offset_of!(SiteSamples, free_samples),
+    offset_of!(SiteSamples, free_bytes),
+    offset_of!(SiteSamples, free_requested),
+    offset_of!(SiteSamples, free_count_256),
+    offset_of!(SiteSamples, temporary_bytes),
+    offset_of!(SiteSamples, temporary_count_256),
+    offset_of!(SiteSamples, free_bytes_variance),
+    offset_of!(SiteSamples, free_count_variance),
+]);

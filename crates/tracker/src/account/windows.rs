@@ -1,0 +1,240 @@
+//! How much of each section of the segment is mapped.
+//!
+//! Where address space has no limit (RLIMIT_AS), all of the file is mapped, and its pages come as they are needed. Under a limit a
+//! mapping counts whole, touched or not, and so does a reservation. There each section is mapped as a window, which
+//! begins small and grows in place:
+//!
+//! ```text
+//! base      + Section::offset() …                                         base + FILE_BYTES
+//! ├─start──┤├Modules┄┄┄┄┄┄┄┤├Threads┄┄┄┄┄┄┤├Callers━━┄┄┄┄┤ …              ━ mapped   ┄ not mapped, and not reserved
+//! ```
+//!
+//! The base lies far from where the kernel puts mappings of its own choice, so nobody takes the gaps, and a record
+//! has one address in both forms. Nothing may be read beyond a window: who has a record's number asks [`mapped`] first.
+
+use crate::account::segment::Segment;
+use crate::sys::os::{self, Fd};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use plimsoll_segment::{ALL_SECTIONS, FILE_BYTES, PAGE, SECTIONS, Section};
+
+/// Bytes of each section that are mapped.
+pub type Windows = [usize; SECTIONS];
+
+/// Sections before this one are one window, which never changes.
+const FIRST: usize = Section::Categories as usize;
+/// Addresses that are tried.
+const TRIES: usize = 3;
+/// By how much a window grows at least.
+const STEP: usize = 64 << 10;
+
+const _: () = {
+    let mut i = 0;
+    while i < SECTIONS {
+        assert!(PAGE.is_multiple_of(ALL_SECTIONS[i].entry_bytes()), "a page has whole records");
+        i += 1;
+    }
+};
+
+/// All of every section.
+pub const WHOLE: Windows = {
+    let (mut all, mut i) = ([0; SECTIONS], 0);
+    while i < SECTIONS {
+        all[i] = length(ALL_SECTIONS[i]);
+        i += 1;
+    }
+    all
+};
+
+/// Of this process's segment.
+pub static MAPPED: [AtomicUsize; SECTIONS] = {
+    let mut all = [const { AtomicUsize::new(0) }; SECTIONS];
+    let mut i = 0;
+    while i < SECTIONS {
+        all[i] = AtomicUsize::new(WHOLE[i]);
+        i += 1;
+    }
+    all
+};
+
+/// Threads that make a section larger; [`CUTTING`]: a thread makes them smaller.
+static GATE: AtomicU32 = AtomicU32::new(0);
+const CUTTING: u32 = 1 << 31;
+/// A thread makes a window larger.
+static WIDENING: AtomicU32 = AtomicU32::new(0);
+/// Turns of a loop for either. Whoever waits in vain goes on without: a signal handler may wait for its own thread.
+const TURNS: usize = 1 << 16;
+
+/// Bytes of a section, in whole pages.
+const fn length(s: Section) -> usize {
+    (s.capacity() * s.entry_bytes()).next_multiple_of(PAGE)
+}
+
+/// How much of a section is mapped.
+#[inline(always)]
+pub fn mapped(s: Section) -> usize {
+    MAPPED[s as usize].load(Relaxed)
+}
+
+/// The windows of this process's segment.
+fn current() -> Windows {
+    core::array::from_fn(|i| MAPPED[i].load(Relaxed))
+}
+
+/// Maps the file of this process's segment, which has its length: whole, or as windows of a page each.
+pub fn map(fd: Fd) -> Option<Segment> {
+    adopt(&WHOLE);
+    if !os::is_tight() {
+        // SAFETY: a fresh mapping of FILE_BYTES.
+        return os::map_file(fd, 0, FILE_BYTES, os::far(), false).map(|p| unsafe { Segment::at(p as usize) });
+    }
+    // Somebody may have a mapping of his own there.
+    (0..TRIES).find_map(|_| map_windows(fd, os::far()))
+}
+
+fn map_windows(fd: Fd, base: usize) -> Option<Segment> {
+    // SAFETY: what lies behind the start is used as far as the windows say.
+    let segment = unsafe { Segment::at(base) };
+    let mut windows = WHOLE;
+    windows[FIRST..].fill(PAGE);
+    let (mut made, mut all) = (0, true);
+    for (start, bytes) in ranges(segment, &windows) {
+        all = all && os::map_file(fd, start - base, bytes, start, true).is_some();
+        made += usize::from(all);
+    }
+    if all {
+        adopt(&windows);
+        return Some(segment);
+    }
+    // SAFETY: just mapped, and nobody knows of it.
+    ranges(segment, &windows).take(made).for_each(|(start, bytes)| unsafe { os::unmap(start as *mut u8, bytes) });
+    None
+}
+
+/// Maps another file in the place of this process's segment, or of what [`blank`] has put there. Of each section at least
+/// `written` bytes. False: the kernel refuses; some of it may be mapped.
+///
+/// # Safety
+/// Nobody needs what is there.
+pub unsafe fn map_again(fd: Fd, segment: Segment, written: &Windows) -> bool {
+    let windows = current();
+    // SAFETY: the caller's contract.
+    let again = |(start, bytes)| unsafe { os::map_shared_at(fd, start, bytes, start - segment.base()) };
+    let growing = Growing::begin();
+    let widen = |s: Section| growing.as_ref().is_some_and(|g| g.widen(segment, s, written[s as usize], 0));
+    let is_mapped = ranges(segment, &windows).all(again) && ALL_SECTIONS[FIRST..].iter().all(|s| widen(*s));
+    expect_random(segment);
+    is_mapped
+}
+
+/// See [`os::expect_random`]. A window keeps it as it grows.
+pub fn expect_random(segment: Segment) {
+    ranges(segment, &current()).for_each(|(start, bytes)| os::expect_random(start as *mut u8, bytes));
+}
+
+/// This is what is mapped of the process's segment.
+fn adopt(windows: &Windows) {
+    for (to, from) in MAPPED.iter().zip(windows) {
+        to.store(*from, Relaxed);
+    }
+}
+
+/// In a child of fork: threads that grew or cut a section are not here.
+pub fn reset_after_fork() {
+    for word in [&GATE, &WIDENING] {
+        // A store would copy the page.
+        if word.load(Relaxed) != 0 {
+            word.store(0, Relaxed);
+        }
+    }
+}
+
+/// The ranges of a segment that are mapped.
+fn ranges(segment: Segment, windows: &Windows) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let (base, windows) = (segment.base(), *windows);
+    let whole = windows == WHOLE;
+    let first = (base, if whole { FILE_BYTES } else { Section::Categories.offset() });
+    let rest = if whole { SECTIONS } else { FIRST }..SECTIONS;
+    let rest = rest.map(move |i| (base + ALL_SECTIONS[i].offset(), windows[i]));
+    core::iter::once(first).chain(rest)
+}
+
+/// Unmaps this process's segment.
+///
+/// # Safety
+/// Nobody uses it any more.
+pub unsafe fn unmap(segment: Segment) {
+    // SAFETY: the caller's contract.
+    ranges(segment, &current()).for_each(|(start, bytes)| unsafe { os::unmap(start as *mut u8, bytes) });
+}
+
+/// Puts private zeroed memory in the place of this process's segment. False: the kernel refuses.
+///
+/// # Safety
+/// Nobody needs what is there.
+pub unsafe fn blank(segment: Segment) -> bool {
+    // SAFETY: the caller's contract.
+    ranges(segment, &current()).all(|(start, bytes)| unsafe { os::blank(start as *mut u8, bytes) })
+}
+
+/// Proof that no window is cut.
+pub struct Growing(());
+
+impl Growing {
+    /// `None`: one is, for longer than this thread waits.
+    pub fn begin() -> Option<Growing> {
+        for _ in 0..TURNS {
+            let n = GATE.load(Relaxed);
+            if n & CUTTING == 0 && GATE.compare_exchange_weak(n, n + 1, Acquire, Relaxed).is_ok() {
+                return Some(Growing(()));
+            }
+            core::hint::spin_loop();
+        }
+        None
+    }
+
+    /// Makes the window of a section reach at least to `least`, and to `most` if that can be. False: it can't.
+    pub fn widen(&self, segment: Segment, s: Section, least: usize, most: usize) -> bool {
+        least <= mapped(s) || self.widen_now(segment, s, least, most)
+    }
+
+    #[cold]
+    fn widen_now(&self, segment: Segment, s: Section, least: usize, most: usize) -> bool {
+        let start = segment.base() + s.offset();
+        let is_mine = |_| WIDENING.compare_exchange_weak(0, 1, Acquire, Relaxed).is_ok();
+        if !(0..TURNS).inspect(|_| core::hint::spin_loop()).any(is_mine) {
+            return false;
+        }
+        let have = mapped(s);
+        let roomy = most.max(have + STEP).min(length(s));
+        let sizes = [roomy, least.next_multiple_of(PAGE).min(length(s))];
+        let got = sizes.into_iter().find(|bytes| *bytes <= have || os::widen(start, have, *bytes));
+        if let Some(bytes) = got {
+            MAPPED[s as usize].fetch_max(bytes, Release);
+        }
+        WIDENING.store(0, Release);
+        got.is_some()
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        GATE.fetch_sub(1, Release);
+    }
+}
+
+/// Cuts each window down to what is populated of it: the program lowers its limit.
+pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
+    let is_mine = |_| GATE.compare_exchange_weak(0, CUTTING, Acquire, Relaxed).is_ok();
+    if !(0..TURNS).inspect(|_| core::hint::spin_loop()).any(is_mine) {
+        return;
+    }
+    for s in &ALL_SECTIONS[FIRST..] {
+        let (have, keep) = (mapped(*s), populated(*s).next_multiple_of(PAGE).clamp(PAGE, length(*s)));
+        if keep < have {
+            MAPPED[*s as usize].store(keep, Relaxed);
+            // SAFETY: not populated, so no record lies there; who comes with an index from outside has to ask `mapped`.
+            unsafe { os::unmap((segment.base() + s.offset() + keep) as *mut u8, have - keep) };
+        }
+    }
+    GATE.fetch_and(!CUTTING, Release);
+}

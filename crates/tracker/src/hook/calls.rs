@@ -1,0 +1,99 @@
+//! syscall(2), of a few numbers: those of memory are booked as the functions of libc are, which programs pass by so (tcmalloc,
+//! abseil, sandboxes); `SYS_seccomp`, `SYS_prctl`, `SYS_setrlimit` and `SYS_prlimit64` are looked at as those are. Any other number costs five
+//! instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
+
+use super::loader::{Next, real};
+use super::{limits, mapping, seccomp};
+use crate::boot;
+use crate::stack::read::return_address;
+use crate::sys::cpu::{self, nr};
+use crate::sys::libc::{self, Call, calls};
+use core::ffi::c_int;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+/// Where the entry goes on with a number that is none of these: what looks for the real function, and then that.
+pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(cpu::first_syscall as *mut ());
+
+/// Numbers that the entry looks up are below.
+pub const NUMBERS: usize = 384;
+const MEMORY: [usize; 6] = [nr::MMAP, nr::MUNMAP, nr::MREMAP, nr::MPROTECT, nr::PKEY_MPROTECT, nr::MADVISE];
+const LOOKED_AT: [usize; 4] = [nr::SECCOMP, nr::PRCTL, nr::SETRLIMIT, nr::PRLIMIT64];
+
+const fn bits<const N: usize>(mut all: [u64; NUMBERS / 64], numbers: [usize; N]) -> [u64; NUMBERS / 64] {
+    let mut i = 0;
+    while i < N {
+        all[numbers[i] / 64] |= 1 << (numbers[i] % 64);
+        i += 1;
+    }
+    all
+}
+
+/// A bit for each number of [`booked`].
+pub static BOOKED: [u64; NUMBERS / 64] = bits([0; NUMBERS / 64], MEMORY);
+/// A bit for each number that isn't passed on at once.
+pub static CAUGHT: [u64; NUMBERS / 64] = bits(BOOKED, LOOKED_AT);
+
+/// The object in which the real mmap lies: from, to.
+static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// The real functions are known.
+pub fn init() {
+    let syscall = libc::real(Call::syscall);
+    if syscall != 0 {
+        GO_ON.store(syscall as *mut (), Relaxed);
+    }
+    if let Some(object) = libc::find_object(libc::real(Call::mmap)) {
+        REAL_MMAP[1].store(object.end, Relaxed);
+        REAL_MMAP[0].store(object.start, Relaxed);
+    }
+}
+
+/// syscall(2), of the numbers in `LOOKED_AT`, and of any while the real one isn't known.
+pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c: usize) -> Next {
+    match number as usize {
+        nr::SECCOMP => seccomp::before_seccomp(a as u32, b as u32, c),
+        nr::PRCTL => {
+            seccomp::before_prctl(a as i32, b, c);
+        }
+        nr::SETRLIMIT => {
+            limits::before_setrlimit(a as u32, b);
+        }
+        nr::PRLIMIT64 => {
+            limits::before_prlimit64(a as i32, b as u32, c);
+        }
+        _ => {}
+    }
+    Next::jump(real(Call::syscall))
+}
+
+/// syscall(2), of the numbers in `MEMORY`.
+///
+/// # Safety
+/// Called by the entry stub: the program's arguments, the stack pointer at its entry, the caller's frame pointer.
+pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize, fp: usize) -> usize {
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    let [a, b, c, d, e, f] = *arguments;
+    // SAFETY: the program's own call, as it asked for it.
+    let real = move || unsafe { calls::by_number(number, [a, b, c, d, e, f]) };
+    let answer = move || real() as c_int;
+    // SAFETY: the return address lies at the stack pointer.
+    let from = unsafe { return_address(sp) } as usize;
+    // An allocator with an mmap of its own (gperftools) makes it of this call: it is in the books by its name.
+    if (REAL_MMAP[0].load(Relaxed)..REAL_MMAP[1].load(Relaxed)).contains(&from) {
+        return real();
+    }
+    // SAFETY: the caller's contract.
+    let done = unsafe {
+        match number as u32 as usize {
+            nr::MMAP => return mapping::mapped(a, b, c as c_int, d as c_int, f as i64, sp, fp, real),
+            nr::MREMAP => return mapping::remapped(a, b, c, d as c_int, e, sp, real),
+            nr::MUNMAP => mapping::unmapped(a, b, sp, answer),
+            nr::MPROTECT | nr::PKEY_MPROTECT => mapping::protected(a, b, c as c_int, sp, fp, answer),
+            nr::MADVISE => mapping::advised(b, c as c_int, answer),
+            _ => return real(),
+        }
+    };
+    done as isize as usize
+}

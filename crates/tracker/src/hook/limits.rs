@@ -1,0 +1,45 @@
+//! setrlimit, setrlimit64, prlimit, prlimit64, for one use: a limit on address space (`RLIMIT_AS`). Before the kernel looks at it, the
+//! tracker gives back what it has mapped and doesn't use, and from then on maps no more than it uses. So a program that
+//! limits itself gets nearly as much memory as without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen.
+
+use super::loader::{Next, real};
+use super::seccomp::is_child_of_vfork;
+use crate::account::segment::Segment;
+use crate::boot;
+use crate::sys::libc::Call;
+use crate::sys::os;
+
+macro_rules! before {
+    ($($(#[doc = $d:literal])* $name:ident($($pid:ident)?) $call:ident;)*) => {$(
+        $(#[doc = $d])*
+        pub extern "C" fn $name($($pid: i32,)? resource: u32, limit: usize) -> Next {
+            if resource as usize == os::RLIMIT_AS $(&& ($pid == 0 || $pid as u32 == os::getpid()))? {
+                limited(limit);
+            }
+            Next::jump(real(Call::$call))
+        }
+    )*};
+}
+before! {
+    /// setrlimit(2).
+    before_setrlimit() setrlimit;
+    /// The same; on 64 bits one struct.
+    before_setrlimit64() setrlimit64;
+    /// prlimit(2).
+    before_prlimit(pid) prlimit;
+    /// The same.
+    before_prlimit64(pid) prlimit64;
+}
+
+/// `given` points to `struct rlimit`, the soft limit first, or nowhere: then only the old one is asked for.
+#[cold]
+fn limited(given: usize) {
+    // Such a child has the parent's memory, and limits of its own.
+    if given == 0 || !os::readable(given) || is_child_of_vfork() {
+        return;
+    }
+    // A fork child that has no segment yet has memory in the place of its parent's: it makes its own first.
+    let _ = Segment::current();
+    // SAFETY: eight bytes are readable.
+    boot::limit_address_space(unsafe { (given as *const u64).read_unaligned() });
+}

@@ -217,6 +217,36 @@ fn the_own_user_needs_no_rights() {
     fs::remove_dir_all(&top).expect("ours");
 }
 
+/// A killed command's attach request stays until the VM has made its socket: a VM that finds none prints its threads.
+#[test]
+fn a_request_outlives_its_command_until_the_answer() {
+    const DIRECTORY: &str = "PLIMSOLL_TEST_REQUEST";
+    if let Some(top) = std::env::var_os(DIRECTORY).map(PathBuf::from) {
+        let sleeper = Sleeper::of(rustix::process::geteuid().as_raw(), &top);
+        let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+        child.enter_cwd().expect("its own");
+        child.outlive("answer").expect("a name");
+        child.create("request").expect("it may");
+        drop(sleeper);
+        // As SIGKILL: no destructor runs.
+        std::process::abort();
+    }
+    let top = std::env::temp_dir().join(format!("plimsoll-as-target-request-{}", std::process::id()));
+    fs::create_dir_all(&top).expect("a directory");
+    let mut command = Command::new(std::env::current_exe().expect("this test"));
+    command.args(["--exact", "a_request_outlives_its_command_until_the_answer"]).env(DIRECTORY, &top);
+    let ended = command.stdout(Stdio::null()).stderr(Stdio::null()).status().expect("this test");
+    assert!(!ended.success(), "it was to be killed");
+    assert!(top.join("request").exists());
+    fs::write(top.join("answer"), "").expect("ours");
+    let began = std::time::Instant::now();
+    while top.join("request").exists() {
+        assert!(began.elapsed() < LIMIT, "the request is left behind");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    fs::remove_dir_all(&top).expect("ours");
+}
+
 #[test]
 fn who_is_gone_has_no_child() {
     let sleeper = Sleeper::of(rustix::process::geteuid().as_raw(), Path::new("/"));

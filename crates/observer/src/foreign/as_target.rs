@@ -19,7 +19,8 @@
 //!   rest of one deadline; after it the child is killed, and all further requests fail.
 //! - **The target's user may signal the child** and no more: it is not dumpable, so nobody but root may trace it or look into its
 //!   memory, which is a copy of ours. A kill is an error of the request. The child holds the socket, the root and the working directory.
-//! - **A killed parent** leaves nothing: the child sees the socket's end, removes what is unfinished and ends.
+//! - **A killed parent** leaves nothing: the child sees the socket's end, removes what is unfinished and ends. An attach request stays
+//!   until the VM has read it, or for ten seconds (`outlive`).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -37,6 +38,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, SocketType,
 };
 use rustix::process::Gid;
+use rustix::thread::CapabilitySet;
 
 use crate::source::proc::Target;
 
@@ -63,8 +65,10 @@ pub enum Refused {
     Gone,
     /// Real, effective, saved and file-system ids aren't all the same.
     Mixed,
-    /// A user that we can't become.
-    NotAllowed(u32),
+    /// A user that we can't become; what that takes and we don't have.
+    NotAllowed(u32, &'static str),
+    /// A user or group without a number in our user namespace.
+    Unmapped(u32),
     Failed(&'static str, io::Error),
 }
 
@@ -73,8 +77,11 @@ impl fmt::Display for Refused {
         match self {
             Refused::Gone => write!(f, "it has ended"),
             Refused::Mixed => write!(f, "it is a set-user-ID program: its real and effective users or groups differ"),
-            Refused::NotAllowed(uid) => {
-                write!(f, "it takes CAP_SETUID and CAP_SETGID, or user {uid} itself, to act as its user {uid}")
+            Refused::NotAllowed(uid, missing) => {
+                write!(f, "{missing} missing, and only that or user {uid} itself may act as its user {uid}")
+            }
+            Refused::Unmapped(uid) => {
+                write!(f, "its user {uid} or one of its groups has no number in this user namespace")
             }
             Refused::Failed(what, error) => write!(f, "{what}: {error}"),
         }
@@ -101,9 +108,22 @@ impl User {
         User::parse(&String::from_utf8_lossy(&status)).ok_or(Refused::Gone)?
     }
 
+    /// Whether the caller is that user.
     fn is_own(&self) -> bool {
         let (real, effective) = (rustix::process::getuid().as_raw(), rustix::process::geteuid().as_raw());
         self.uid == real && self.uid == effective
+    }
+}
+
+/// What keeps us from becoming another user.
+fn missing_to_become() -> &'static str {
+    let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    match (effective.contains(CapabilitySet::SETUID), effective.contains(CapabilitySet::SETGID)) {
+        (false, false) => "CAP_SETUID and CAP_SETGID are",
+        (false, true) => "CAP_SETUID is",
+        (true, false) => "CAP_SETGID is",
+        // A user namespace may forbid setgroups(2), and a security module either.
+        (true, true) => "the leave of this user namespace or of a security module is",
     }
 }
 
@@ -153,12 +173,13 @@ impl AsTarget {
             return Ok(made);
         }
         let error = io::Error::from_raw_os_error(facts.errno as i32);
-        Err(match Step::of(facts.step as u8) {
-            Some(Step::User | Step::Groups) if error.kind() == io::ErrorKind::PermissionDenied => {
-                Refused::NotAllowed(uid)
+        Err(match (Step::of(facts.step as u8), error.kind()) {
+            (Some(Step::User | Step::Groups), io::ErrorKind::PermissionDenied) => {
+                Refused::NotAllowed(uid, missing_to_become())
             }
-            Some(Step::Root) => Refused::Failed("its root can't be entered", error),
-            _ => Refused::Failed("its user's rights can't be taken on", error),
+            (Some(Step::User | Step::Groups), io::ErrorKind::InvalidInput) => Refused::Unmapped(uid),
+            (Some(Step::Root), _) => Refused::Failed("its root can't be entered", error),
+            _ => Refused::Failed("rights that its user doesn't have can't be given up", error),
         })
     }
 
@@ -200,6 +221,12 @@ impl AsTarget {
     /// Removes what `create` made.
     pub fn discard(&mut self) -> io::Result<()> {
         self.request(Op::Discard, &[]).map(drop)
+    }
+
+    /// If this process is killed, the file that `create` makes stays until `name` exists in the directory entered now. A VM that was
+    /// sent SIGQUIT and finds no attach request prints all its threads into the program's output.
+    pub fn outlive(&mut self, name: &str) -> io::Result<()> {
+        self.request(Op::Outlive, &[name.as_ref()]).map(drop)
     }
 
     /// What is left for all requests from now on.

@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, ResolveFlags, Timespec, Timestamps, UTIME_NOW};
 use rustix::io::{Errno, IoSlice};
@@ -82,12 +83,12 @@ impl Drop for End {
 fn run(plan: &mut Plan<'_>) {
     close_others(plan);
     let became = become_target(plan);
-    let (step, result) = match became {
-        Ok(()) => (Step::Done, Ok(())),
-        Err((step, errno)) => (step, Err(errno)),
+    let (step, errno) = match became {
+        Ok(()) => (Step::Done, 0),
+        Err((step, errno)) => (step, errno.raw_os_error()),
     };
-    let facts = Facts { step: step as u64, ..Facts::default() };
-    if reply(plan, result.map(|()| facts), 0, None).is_ok() && result.is_ok() {
+    let facts = Facts { step: step as u64, errno: errno as u64, ..Facts::default() };
+    if reply(plan, Ok(facts), 0, None).is_ok() && became.is_ok() {
         serve(plan);
     }
 }
@@ -166,7 +167,12 @@ struct State {
     file: Option<OwnedFd>,
     /// Made by us and not yet in its place: goes when the parent does, however that ends.
     unfinished: Option<(OwnedFd, Name)>,
+    /// The unfinished file is removed only when this name exists, or after `LONGEST_STAY`.
+    awaited: Option<(OwnedFd, Name)>,
 }
+
+/// How long the child outlives a killed parent at most.
+const LONGEST_STAY: Duration = Duration::from_secs(10);
 
 /// A file's name with the NUL behind it.
 #[derive(Clone, Copy)]
@@ -213,7 +219,20 @@ fn serve(plan: &mut Plan<'_>) {
         }
     }
     if let Some((directory, name)) = &state.unfinished {
+        stay(state.awaited.as_ref());
         let _ = rustix::fs::unlinkat(directory, name.as_c(), AtFlags::empty());
+    }
+}
+
+/// Waits for the awaited name, in steps of 2 ms.
+fn stay(awaited: Option<&(OwnedFd, Name)>) {
+    let Some((directory, name)) = awaited else { return };
+    let began = Instant::now();
+    while began.elapsed() < LONGEST_STAY
+        && rustix::fs::statat(directory, name.as_c(), AtFlags::SYMLINK_NOFOLLOW).is_err()
+    {
+        let step = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+        let _ = rustix::thread::nanosleep(&step);
     }
 }
 
@@ -356,6 +375,11 @@ impl Call<'_, '_> {
                 let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
                 rustix::net::connect(&socket, &SocketAddrUnix::new(first()?)?)?;
                 *self.passed = Some(socket);
+                Ok(Facts::default())
+            }
+            Op::Outlive => {
+                let directory = rustix::io::fcntl_dupfd_cloexec(self.directory()?, 3)?;
+                self.state.awaited = Some((directory, Name::of(first()?).ok_or(Errno::NAMETOOLONG)?));
                 Ok(Facts::default())
             }
         }

@@ -55,6 +55,8 @@ numbered! {
         List,
         /// To the socket of that name, without waiting.
         Connect,
+        /// If the parent dies, keeps what `Create` made until this name exists in the directory entered now.
+        Outlive,
     }
 }
 
@@ -137,8 +139,8 @@ mod tests {
 
     #[test]
     fn ops_have_their_numbers_back() {
-        assert_eq!(Op::of(Op::Connect as u8), Some(Op::Connect));
-        assert_eq!(Op::of(Op::Connect as u8 + 1), None);
+        assert_eq!(Op::of(Op::Outlive as u8), Some(Op::Outlive));
+        assert_eq!(Op::of(Op::Outlive as u8 + 1), None);
         assert_eq!(Step::of(Step::User as u8), Some(Step::User));
     }
 }

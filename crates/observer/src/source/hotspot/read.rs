@@ -19,13 +19,14 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
 use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
 use super::perfdata::PerfData;
 use crate::foreign::Kind;
-use crate::foreign::as_target::{AsTarget, User};
+use crate::foreign::as_target::{AsTarget, Refused, User};
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
 
@@ -52,6 +53,8 @@ pub enum Mute {
     Elsewhere(u32),
     /// What bears the socket's name is another user's: the path as the target sees it, and the user.
     Occupied(String, u64),
+    /// It takes more rights than we have.
+    NotAllowed(String),
     Failed(String),
 }
 
@@ -76,7 +79,7 @@ impl std::fmt::Display for Mute {
                 f,
                 "its attach socket's place is taken: {path} is user {uid}'s; if that is a dead VM's, remove it"
             ),
-            Mute::Failed(why) => write!(f, "{why}"),
+            Mute::NotAllowed(why) | Mute::Failed(why) => write!(f, "{why}"),
         }
     }
 }
@@ -154,7 +157,10 @@ impl Vm {
             return Err(Mute::Stopped);
         }
         let child = AsTarget::start(target, patience.handshake + MARGIN);
-        let mut child = child.map_err(|refused| Mute::Failed(refused.to_string()))?;
+        let mut child = child.map_err(|refused| match refused {
+            Refused::NotAllowed(..) => Mute::NotAllowed(refused.to_string()),
+            _ => Mute::Failed(refused.to_string()),
+        })?;
         child.enter(Path::new(TMP)).map_err(|error| Mute::Failed(format!("its {TMP} can't be entered: {error}")))?;
         let socket = format!(".java_pid{}", status.namespaced_pid);
         let mut vm = Vm { pid: target.pid(), child, socket, version: None, patience, left: patience.commands };
@@ -202,15 +208,15 @@ impl Vm {
             Ok(now) if now.quit_caught => {}
             _ => return Err(Mute::SignalNotCaught),
         }
+        self.child.outlive(&self.socket).map_err(failed("the attach socket can't be waited for"))?;
         let is_ours = self.request(status).map_err(failed("the attach request file can't be made"))?;
-        let woken = self.woken(target, &pidfd, is_ours);
-        if is_ours {
-            let _ = self.child.discard();
-        }
+        let woken = self.woken(target, status, &pidfd, is_ours);
+        // Nothing to discard unless the file is ours.
+        let _ = self.child.discard();
         woken
     }
 
-    fn woken(&mut self, target: &Target, pidfd: &impl AsFd, is_ours: bool) -> Result<(), Mute> {
+    fn woken(&mut self, target: &Target, status: &Status, pidfd: &impl AsFd, is_ours: bool) -> Result<(), Mute> {
         // A SIGQUIT that finds the listener up has the VM print all its threads. So only who made the file sends one, after a
         // last look, as the file goes only when the listener is up; unless it is a dead command's and nothing comes of it.
         let began = Instant::now();
@@ -220,8 +226,16 @@ impl Vm {
         if self.listens() {
             return Ok(());
         }
-        rustix::process::pidfd_send_signal(pidfd, Signal::QUIT)
-            .map_err(|error| Mute::Failed(format!("SIGQUIT: {error}")))?;
+        if !is_ours {
+            // The other command may have removed its file meanwhile.
+            self.request(status).map_err(|error| Mute::Failed(format!("the attach request file: {error}")))?;
+        }
+        rustix::process::pidfd_send_signal(pidfd, Signal::QUIT).map_err(|errno| match errno {
+            Errno::PERM => {
+                Mute::NotAllowed("CAP_KILL is missing for the SIGQUIT that starts its attach listener".into())
+            }
+            _ => Mute::Failed(format!("SIGQUIT: {errno}")),
+        })?;
         let mut pause = Duration::from_micros(500);
         while !self.listens() {
             // An exec takes the handlers away: there is no VM any more.

@@ -16,7 +16,7 @@ use plimsoll_observer::foreign::ATTACH;
 use plimsoll_observer::foreign::as_target::AsTarget;
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::snapshot::Vma;
-use plimsoll_observer::source::hotspot::{self, Patience, PerfData, Vm};
+use plimsoll_observer::source::hotspot::{self, Mute, Patience, PerfData, Vm};
 use plimsoll_observer::source::proc::{self, Target};
 use plimsoll_observer::source::segment::{self, Life, agent::Answer};
 use plimsoll_report::words::printable;
@@ -358,9 +358,14 @@ impl Process {
     /// `what`: is to be done with it.
     fn speak(&self, what: &str) -> Result<Vm, Failure> {
         let perfdata = hotspot::perfdata(&self.target, &self.vmas);
-        Vm::open(&self.target, perfdata.as_ref(), PATIENCE).map_err(|mute| match self.is_there() {
-            true => format!("process {} can't be asked: {mute}", self.pid).into(),
-            false => self.unwilling(what, "").into(),
+        let pid = self.pid;
+        let verb = if what.starts_with("attach") { "attach" } else { "detach" };
+        Vm::open(&self.target, perfdata.as_ref(), PATIENCE).map_err(|mute| match (self.is_there(), &mute) {
+            (true, Mute::NotAllowed(_)) => {
+                format!("process {pid} can't be asked: {mute}; try: sudo plimsoll {verb} {pid}").into()
+            }
+            (true, _) => format!("process {pid} can't be asked: {mute}").into(),
+            (false, _) => self.unwilling(what, "").into(),
         })
     }
 

@@ -16,7 +16,7 @@ use plimsoll_report::words::printable;
 use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
 
 use crate::Failure;
-use crate::output::require_stdout;
+use crate::output::{require_stdout, say};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -47,7 +47,13 @@ enum Format {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     require_stdout()?;
     // Who owns each mapping is what --maps is for; the lines need it only where they fall short.
-    let regions = if args.maps { Regions::All } else { Regions::AsNeeded };
+    let announce = |command: &str| {
+        say(format_args!(
+            "--maps asks JVM {} for {command}: the JVM keeps 4 to 5 MiB of symbols for good, the first time",
+            args.pid
+        ));
+    };
+    let regions = if args.maps { Regions::All(&announce) } else { Regions::AsNeeded };
     let mut snapshot = take(args.pid, regions).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_asked = args.limit;
     if let Some(file) = &args.baseline {

@@ -27,6 +27,7 @@ mod run;
 mod sys;
 mod target;
 mod tracker;
+mod why;
 
 /// Where every byte of a process went, who asked for it, and what changed.
 #[derive(Parser)]
@@ -52,6 +53,8 @@ enum Verb {
     Report(report::Args),
     /// What changed between two reports, processes or segments
     Diff(diff::Args),
+    /// Print what a verdict means, when it speaks, and its remedies
+    Why(why::Args),
     /// What works here, where segments lie, what is tracked now
     Doctor(doctor::Args),
 }
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Verb::Record(args) => record::run(args),
         Verb::Report(args) => report::run(args),
         Verb::Diff(args) => diff::run(args),
+        Verb::Why(args) => why::run(args),
         Verb::Doctor(args) => doctor::run(args),
     };
     done.unwrap_or_else(|Failure(sentence)| {

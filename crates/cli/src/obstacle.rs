@@ -205,10 +205,8 @@ pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::file_size_limit() < file_bytes {
         return Some("the limit on file sizes (ulimit -f) is below a segment's".into());
     }
-    // The whole file is mapped, and tables beside it; pages that aren't used cost nothing but address space.
-    const TABLES: u64 = 64 << 20;
-    if sys::address_space_limit() < file_bytes + TABLES {
-        return Some("the limit on address space (ulimit -v) is below what a segment takes of it".into());
+    if sys::address_space_limit() < plimsoll_observer::source::segment::LEAST_ADDRESS_SPACE {
+        return Some("the limit on address space (ulimit -v) is too low for the tracker's tables".into());
     }
     let path = directory.join(format!(".probe-{}", std::process::id()));
     let made = File::options().write(true).create_new(true).open(&path).and_then(|file| {

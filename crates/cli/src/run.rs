@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_observer::ending::{Ending, How};
 use plimsoll_observer::foreign::own;
-use plimsoll_observer::source::segment;
+use plimsoll_observer::source::{cgroup, proc, segment};
 use plimsoll_observer::symbols;
 use plimsoll_report::words;
 
@@ -20,6 +21,10 @@ use crate::output::{By, Choice, Format, Style, say, shown};
 use crate::sys::{self, End, Image};
 use crate::tracker::Unpacked;
 use crate::{Failure, record, target, tracker};
+
+mod family;
+
+use family::Family;
 
 /// How a program is started with the tracker in it: what `run` and `record` share.
 #[derive(clap::Args)]
@@ -127,6 +132,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     // Before the long run, not after it: a report that can't be written is known at once.
     let mut out = output(if args.report == Report::None { Path::new("stderr") } else { &args.report_to })?;
     let recording = args.record.as_deref().map(record::Recording::check).transpose()?;
+    let kills = Kills::before();
+    let since = sys::boottime_ns();
     let child = match sys::spawn(&image) {
         Ok(child) => child,
         Err(error) => return Ok(failed(&shown, &error)),
@@ -138,7 +145,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     if args.report != Report::None
         && tracked
-        && let Err(Failure(sentence)) = print(&mut *out, &args, pid)
+        && let Err(Failure(sentence)) = print(&mut *out, &args, (pid, since), (kills.ending(end), sys::last_name()))
     {
         say(sentence);
     }
@@ -214,18 +221,67 @@ fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
     })
 }
 
-fn print(out: &mut dyn Write, args: &Args, pid: u32) -> Result<(), Failure> {
+/// Kills for memory in our own cgroup, which the child begins in, as the kernel counts them.
+struct Kills {
+    group: Option<PathBuf>,
+    before: Option<u64>,
+}
+
+impl Kills {
+    fn before() -> Kills {
+        let own = proc::Target::open(std::process::id()).ok();
+        let group = own.and_then(|own| cgroup::read_limit(&own, proc::read_host().memory).0);
+        let group = group.map(|(group, _)| group.directory);
+        let before = group.as_deref().and_then(cgroup::oom_kills);
+        Kills { group, before }
+    }
+
+    /// How the child ended. The counter is of a group: where it hasn't moved, the child may have died in another one.
+    fn ending(&self, end: End) -> Ending {
+        let mut ending = match end {
+            End::Code(code) => Ending::of(How::Code(code)),
+            End::Signal(signal) => Ending::of(How::Signal(u8::try_from(signal).unwrap_or(0))),
+        };
+        let after = self.group.as_deref().and_then(cgroup::oom_kills);
+        if ending.is_sigkill() && self.before.zip(after).is_some_and(|(before, after)| after > before) {
+            ending.oom = Some(true);
+        }
+        ending
+    }
+}
+
+/// Of the last program under that PID; `ended`: how, and its name then.
+fn print(
+    out: &mut dyn Write,
+    args: &Args,
+    (pid, since): (u32, u64),
+    (ending, name): (Ending, &str),
+) -> Result<(), Failure> {
     let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None));
-    let found = directories.flat_map(|dir| segment::list(&dir)).filter(|(_, head)| head.pid == pid);
-    let newest = found.max_by_key(|(_, head)| head.start_boottime_ns);
-    let (path, head) = newest.ok_or("the program left no segment: the tracker was not in it")?;
-    let mut books = target::books(&path, segment::life_of(&head, &path))?;
+    let family = Family::find(directories, pid, since);
+    let (path, head) = family.last().ok_or("the program left no segment: the tracker was not in it")?;
+    let life = segment::life_of(head, path);
+    let mut books = target::books(path, life)?;
+    let ending = family.ending(&books, life, name, ending);
+    if ending.how == How::Exec {
+        let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
+        say(format_args!("'{was}' was replaced by '{is}', which was not tracked: plimsoll run --follow -- …"));
+    } else {
+        // For later reports; what can't be written is only missing there.
+        let _ = segment::set_ended(path, ending);
+    }
+    books.ending = Some(ending);
     let detail = args.report == Report::Detail;
     let choice = Choice { style: args.style, format: Format::Text, by: By::Category, detail };
     if choice.wants_symbols() {
         symbols::resolve(&mut books, &target::symbols(None, &[]));
     }
-    let written = choice.write(out, &books).and_then(|()| out.flush());
+    let written = choice.write(out, &books).and_then(|()| match args.style {
+        Style::Plimsoll if args.launch.follow => family.table(out, ending),
+        // Other programs read those styles.
+        _ => Ok(()),
+    });
+    let written = written.and_then(|()| out.flush());
     written.map_err(|e| format!("--report-to {}: {e}", shown(&args.report_to)).into())
 }
 

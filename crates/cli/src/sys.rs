@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, LOOK};
@@ -200,8 +201,8 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
     if unsafe { libc::pipe2(failure.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the sets are valid for writing. The child only calls async-signal-safe functions before execve or _exit, so
-    // other threads of ours may hold any lock at the fork. The descriptors are ours.
+    // SAFETY: the sets are valid for writing. The child only makes calls that take no lock and no memory before execve or
+    // _exit, so other threads of ours may hold any lock at the fork. The descriptors are ours.
     unsafe {
         let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -212,6 +213,11 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
         match libc::fork() {
             -1 => {
                 let error = io::Error::last_os_error();
+                libc::close(failure[0]);
+                libc::close(failure[1]);
+                if old_chld != libc::SIG_ERR {
+                    libc::signal(libc::SIGCHLD, old_chld);
+                }
                 libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
                 Err(error)
             }
@@ -256,7 +262,8 @@ impl Child {
                 libc::sigfillset(&mut all);
                 (libc::sigwaitinfo(&all, &mut info), info)
             };
-            // SAFETY: of a signal that a process sent (si_code <= 0) the field is set; of others nobody asks for it.
+            // SAFETY: the struct is plain numbers, zeroed before. Of a signal that a process sent (si_code <= 0) the field is set;
+            // of others `take` doesn't look at it.
             let sender = unsafe { info.si_pid() } as u32;
             if let Some(end) = self.take(Signal { number: signal, code: info.si_code, sender })? {
                 self.restore();
@@ -289,6 +296,8 @@ impl Child {
     }
 
     fn reap(&self) -> io::Result<Option<End>> {
+        // While it is a zombie the kernel still knows the name of its last program.
+        let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         loop {
             let mut status = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
@@ -301,13 +310,28 @@ impl Child {
                         return Err(error);
                     }
                 }
-                _ if libc::WIFEXITED(status) => return Ok(Some(End::Code(libc::WEXITSTATUS(status) as u8))),
-                _ if libc::WIFSIGNALED(status) => return Ok(Some(End::Signal(libc::WTERMSIG(status)))),
+                _ if libc::WIFEXITED(status) => {
+                    return Ok(Some(ended(name, End::Code(libc::WEXITSTATUS(status) as u8))));
+                }
+                _ if libc::WIFSIGNALED(status) => return Ok(Some(ended(name, End::Signal(libc::WTERMSIG(status))))),
                 _ if libc::WIFSTOPPED(status) => stop_as(libc::WSTOPSIG(status)),
                 _ => {}
             }
         }
     }
+}
+
+/// The name (comm) that the child had last. We have one child.
+static LAST_NAME: OnceLock<String> = OnceLock::new();
+
+fn ended(name: Vec<u8>, end: End) -> End {
+    let _ = LAST_NAME.set(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned());
+    end
+}
+
+/// Of the program that the child was at its end; empty before.
+pub fn last_name() -> &'static str {
+    LAST_NAME.get().map_or("", String::as_str)
 }
 
 /// A signal that was taken from the queue, and who sent it (siginfo's si_code, and si_pid where that is 0 or less).

@@ -185,7 +185,8 @@ pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>) -> Result<Targ
         Life::Live => sys::boottime_ns(),
         _ => segment.last_sign_ns(),
     };
-    let books = Books::new(&segment, life, now);
+    let mut books = Books::new(&segment, life, now);
+    books.ending = segment::ending_of(&segment, life);
     Ok(Target { books, live_pid, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 

@@ -6,15 +6,12 @@ mod harness;
 mod stage;
 
 use harness::{plimsoll, said, scratch};
-use std::path::{Path, PathBuf};
+use stage::{Jdk, jdks};
+use std::path::Path;
 use std::process::Command;
 
-/// The newest JDK's `bin`.
-fn jdk() -> PathBuf {
-    let homes = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|e| e.path());
-    let mut homes: Vec<PathBuf> = homes.chain(std::env::var_os("JAVA_HOME").map(PathBuf::from)).collect();
-    homes.retain(|home| home.join("bin/jfr").exists() && home.join("bin/javac").exists());
-    homes.pop().expect("a JDK under /usr/lib/jvm or JAVA_HOME").join("bin")
+fn jdk() -> Jdk {
+    jdks().pop().expect("a JDK")
 }
 
 /// `Allocates BOXES START MORE` under a recording with both TLAB events; without `tlab` under the default settings.
@@ -26,14 +23,14 @@ fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
     let (jfc, file, classes) = (dir.join(format!("{name}.jfc")), dir.join(format!("{name}.jfr")), dir.join(name));
-    run(Command::new(jdk().join("javac")).arg("-d").arg(&classes).arg(source));
+    run(jdk().tool("javac").arg("-d").arg(&classes).arg(source));
     let mut options = format!("-XX:StartFlightRecording=filename={}", file.display());
     if tlab {
         let events = ["jdk.ObjectAllocationInNewTLAB#enabled=true", "jdk.ObjectAllocationOutsideTLAB#enabled=true"];
-        run(Command::new(jdk().join("jfr")).arg("configure").args(events).arg("--output").arg(&jfc));
+        run(jdk().tool("jfr").arg("configure").args(events).arg("--output").arg(&jfc));
         options += &format!(",settings={}", jfc.display());
     }
-    let mut java = Command::new(jdk().join("java"));
+    let mut java = jdk().tool("java");
     java.args(["-Xmx256m", "-XX:+UseSerialGC", "-Xlog:disable", &options, "-cp"]).arg(&classes).arg("Allocates");
     run(java.args(arguments));
     file.display().to_string()

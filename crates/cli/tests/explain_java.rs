@@ -33,7 +33,7 @@ fn start(jdk: &Jdk, name: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
             assert!(compiler.status().expect("javac").success(), "{name} does not compile");
         }
     }
-    Fixture::run(jdk.java().args(flags).arg("-cp").arg(classes).arg(name).args(arguments))
+    Fixture::run(jdk.tool("java").args(flags).arg("-cp").arg(classes).arg(name).args(arguments))
 }
 
 /// The heap is small and touched from the start, so that what grows is native.

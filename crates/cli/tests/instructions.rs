@@ -118,6 +118,9 @@ fn an_operation_gains_what_the_golden_file_says() {
         let calls = |tracked| each(&mapping, [100, most], |n| words(&format!("{mappings} {n} {verb}")), tracked);
         figures.push((format!("{what}, {mappings} mappings"), calls(Some((&library, "sampled"))) - calls(None)));
     }
+    let calls = program("calls");
+    let by_number = |tracked| each(&calls, [10_000, 410_000], words, tracked);
+    figures.push(("a system call by number".into(), by_number(Some((&library, "sampled"))) - by_number(None)));
     let file = top().join("goldens/instructions.txt");
     if std::env::var_os("BLESS").is_some() {
         let rows = figures.iter().map(|(what, n)| format!("{n:8.1}  {what}\n"));

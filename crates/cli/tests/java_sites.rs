@@ -8,38 +8,22 @@ mod stage;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use plimsoll_observer::source::segment::{Segment, read};
 use plimsoll_segment::{FrameKind, frame_flags};
-use stage::{Scratch, is_full, jdk, jre_21, must, repository, say};
+use stage::{Jdk, Scratch, jdk, must, repository, say, vms};
 
-/// A program that runs Java, and its version.
-struct Vm {
-    java: PathBuf,
-    major: u32,
-}
-
-fn compiler() -> PathBuf {
+fn compiler() -> Jdk {
     jdk(17).expect("JDK 17 (run .ci/setup)")
-}
-
-/// 17 and 25 as the machine has them; 21 out of a Python package that carries one.
-fn vms() -> Vec<Vm> {
-    let installed = [17, 25].into_iter().filter_map(|major| Some(Vm { java: jdk(major)?.join("bin/java"), major }));
-    let mut all: Vec<Vm> = installed.collect();
-    if is_full() {
-        all.push(Vm { java: jre_21().join("bin/java"), major: 21 });
-    }
-    all
 }
 
 /// The fixture's classes and its three libraries.
 fn built(folder: &Path) {
     let (jdk, sources) = (compiler(), repository().join("fixtures/java/sites"));
     let compile = |to: &Path, names: &[&str]| {
-        let mut javac = Command::new(jdk.join("bin/javac"));
+        let mut javac = jdk.tool("javac");
         javac.args(["-nowarn", "-XDignore.symbol.file", "-d"]).arg(to);
         must(javac.args(names.iter().map(|name| sources.join(name))));
     };
@@ -49,7 +33,7 @@ fn built(folder: &Path) {
         let mut gcc = Command::new("gcc");
         gcc.args(["-O2", "-shared", "-fPIC", &format!("-DLEVEL={level}"), "-Wl,-rpath,$ORIGIN", "-o"]);
         gcc.arg(folder.join(format!("lib{name}.so"))).arg(sources.join("libsites.c")).arg("-L").arg(folder);
-        gcc.arg("-I").arg(jdk.join("include")).arg("-I").arg(jdk.join("include/linux"));
+        gcc.arg("-I").arg(jdk.home.join("include")).arg("-I").arg(jdk.home.join("include/linux"));
         must(if needs.is_empty() { &mut gcc } else { gcc.arg(needs) });
     }
 }
@@ -144,11 +128,11 @@ struct Run {
 }
 
 /// Runs Java under the tracker with exact sites. `check`: each remembered stack is walked too.
-fn run(vm: &Vm, folder: &Path, check: bool, arguments: &[&str]) -> Run {
+fn run(vm: &Jdk, folder: &Path, check: bool, arguments: &[&str]) -> Run {
     let segments = Scratch::new("java-segments");
     fs::set_permissions(segments.path(), fs::Permissions::from_mode(0o700)).expect("own folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(["run", "--sites", "exact", "--dir"]).arg(segments.path()).arg("--").arg(&vm.java);
+    command.args(["run", "--sites", "exact", "--dir"]).arg(segments.path()).arg("--").arg(vm.bin("java"));
     command.args(["-Xmx256m", "-cp"]).arg(folder).args(arguments);
     command.env("PLIMSOLL_CHECK", if check { "1" } else { "0" }).env("XDG_CACHE_HOME", segments.path());
     let output = command.stdin(Stdio::null()).output().expect("plimsoll");
@@ -173,7 +157,7 @@ const ALLOCATE: &str = "jdk/internal/misc/Unsafe.allocateMemory0";
 const MAIN: [&str; 3] = ["Sites.middle", "Sites.outer", "Sites.main"];
 
 /// Everything the fixture does, with these options of the VM.
-fn known_answers(vm: &Vm, folder: &Path, options: &[&str]) -> Run {
+fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     let rounds = format!("-Drounds={ROUNDS}");
     let here = folder.to_str().expect("a path");
     let mut arguments = [options, &[&rounds, "Sites", here]].concat();
@@ -343,10 +327,9 @@ fn classes_and_code_that_go() {
 #[test]
 fn foreign_functions() {
     let folder = Scratch::new("java-foreign");
-    let home = jdk(25).expect("JDK 25 (run .ci/setup)");
+    let vm = jdk(25).expect("JDK 25 (run .ci/setup)");
     let source = repository().join("fixtures/java/sites/Foreign.java");
-    must(Command::new(home.join("bin/javac")).arg("-d").arg(folder.path()).arg(source));
-    let vm = Vm { java: home.join("bin/java"), major: 25 };
+    must(vm.tool("javac").arg("-d").arg(folder.path()).arg(source));
     for check in [false, true] {
         let run = run(&vm, folder.path(), check, &["--enable-native-access=ALL-UNNAMED", "Foreign", "3000"]);
         let compared = run.said.trim().strip_prefix("compared ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
@@ -406,12 +389,18 @@ fn direct_buffers_are_other_on_17_and_25() {
             Runtime.getRuntime().halt(0); }} }}"
     );
     fs::write(&source, text).expect("own folder");
-    must(Command::new(compiler().join("bin/javac")).arg("-d").arg(scratch.path()).arg(&source));
+    must(compiler().tool("javac").arg("-d").arg(scratch.path()).arg(&source));
     // The package's 21 has no symbols of its VM, so no rule knows os::malloc there.
     for (index, vm) in vms().iter().filter(|vm| vm.major != 21).enumerate() {
         let segments = scratch.path().join(format!("segments-{index}"));
         let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-        run.arg("run").arg("--dir").arg(&segments).arg("--").arg(&vm.java).args(["-Xint", "-cp"]).arg(scratch.path());
+        run.arg("run")
+            .arg("--dir")
+            .arg(&segments)
+            .arg("--")
+            .arg(vm.bin("java"))
+            .args(["-Xint", "-cp"])
+            .arg(scratch.path());
         must(run.arg("Buffers").stdout(Stdio::null()));
         let report = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
             .args(["report", "--format", "json"])

@@ -1,38 +1,16 @@
 //! `plimsoll report` and `diff` on recordings that a JDK makes here: the figures are those that `jfr print` prints.
 
 mod harness;
+#[path = "../../../fixtures/jdks.rs"]
+mod jdks;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use harness::{plimsoll, said};
+use jdks::{Jdk, jdks};
 use serde_json::Value;
-
-struct Jdk {
-    home: PathBuf,
-    major: u32,
-}
-
-fn jdks() -> Vec<Jdk> {
-    let homes = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut homes: Vec<PathBuf> = homes.chain(std::env::var_os("JAVA_HOME").map(PathBuf::from)).collect();
-    homes.retain(|home| home.join("bin/javac").exists());
-    let major = |home: &PathBuf| {
-        let release = fs::read_to_string(home.join("release")).ok()?;
-        release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse::<u32>().ok()
-    };
-    let mut jdks: Vec<Jdk> = homes
-        .into_iter()
-        .filter_map(|home| Some(Jdk { major: major(&home)?, home: home.canonicalize().ok()? }))
-        .collect();
-    let is_full = std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full");
-    jdks.retain(|jdk| if is_full { jdk.major >= 17 } else { [17, 25].contains(&jdk.major) });
-    jdks.sort_by_key(|jdk| (jdk.major, jdk.home.clone()));
-    jdks.dedup_by_key(|jdk| jdk.major);
-    assert!(!jdks.is_empty(), "a JDK from 17 on under /usr/lib/jvm or JAVA_HOME");
-    jdks
-}
 
 /// Whose recording has seen all of it: the recorder calls each second's events in one round, and two of them have begun after
 /// the last buffer was there.
@@ -52,10 +30,11 @@ fn scratch(name: &str) -> PathBuf {
 fn record(jdk: &Jdk, folder: &Path, name: &str, rounds: u32) -> PathBuf {
     let source = folder.join("Sleeper.java");
     fs::write(&source, SLEEPER).expect("scratch");
-    let compiled = Command::new(jdk.home.join("bin/javac")).arg("-d").arg(folder).arg(&source).status().expect("javac");
+    let compiled = jdk.tool("javac").arg("-d").arg(folder).arg(&source).status().expect("javac");
     assert!(compiled.success());
     let file = folder.join(name);
-    let output = Command::new(jdk.home.join("bin/java"))
+    let output = jdk
+        .tool("java")
         .args(["-Xmx64m", "-XX:MaxDirectMemorySize=1g", "-Xlog:disable", "-XX:NativeMemoryTracking=summary", "-cp"])
         .arg(folder)
         .arg(format!("-XX:StartFlightRecording=filename={},settings=default", file.display()))

@@ -95,6 +95,41 @@ fn who_lives_in_another_pid_namespace_is_not_dead() {
     assert!(held.iter().all(|name| !shared.segments().contains(name)), "dead now: {held:?}, {:?}", shared.segments());
 }
 
+/// A FIFO, a socket, a directory, a link to a FIFO, named like the oldest segments: who shares the directory can make them. A start
+/// and a fork wait for none of them, and still remove the segments of the dead.
+#[test]
+fn a_start_waits_for_no_fifo_that_is_named_like_a_segment() {
+    let shared = Shared::new("fifos");
+    let books = shared.scratch.path().join("books");
+    for n in 0..4 {
+        must(Command::new("mkfifo").arg(books.join(format!("{n}-10{n}.seg"))));
+    }
+    std::os::unix::fs::symlink(books.join("0-100.seg"), books.join("5-105.seg")).expect("a link");
+    fs::create_dir(books.join("6-106.seg")).expect("a folder");
+    let _socket = std::os::unix::net::UnixListener::bind(books.join("7-107.seg")).expect("a socket");
+    let foreign = shared.segments().len();
+    for _ in 0..8 {
+        let mut run = shared.run(false, &["sh", "-c", "true & wait; echo $(true) done"]);
+        let mut start = run.stdout(Stdio::piped()).spawn().expect("plimsoll");
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        while start.try_wait().expect("our child").is_none() {
+            if std::time::Instant::now() > until {
+                start.kill().expect("our child");
+                start.wait().expect("our child");
+                panic!("a start waits for a FIFO");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let output = start.wait_with_output().expect("our child");
+        assert_eq!(output.stdout, b"done\n");
+    }
+    let left = shared.segments();
+    // Eight shells with two or three children each; three are kept, and what the last shell made after its pruning.
+    assert!(left.len() <= foreign + 3 + 4, "the dead are still pruned: {left:?}");
+    assert!(left.len() > foreign, "they are tracked: {left:?}");
+    assert_eq!(left.iter().filter(|name| name.contains("-10")).count(), foreign, "{left:?}");
+}
+
 fn aged(path: &Path, age: Duration) -> PathBuf {
     let then = SystemTime::now() - age;
     let file = File::create(path).expect("a file");

@@ -408,3 +408,74 @@ fn doctor_finds_the_tracker_working() {
     let out = place.plimsoll(&["doctor"]).output().unwrap();
     assert!(out.status.success() && text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
 }
+
+/// Exit status, signal and exec, in the report of `run` and in later ones of the segment.
+#[test]
+fn how_it_ended_stands_in_the_first_line() {
+    let place = Place::new("ended");
+    let newest = |place: &Place| {
+        let files = std::fs::read_dir(place.0.join("segments")).unwrap().map(|entry| entry.unwrap().path());
+        files.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
+    };
+    let report = |place: &Place, format: &str| {
+        let segment = newest(place);
+        let output = place.plimsoll(&["report", segment.to_str().unwrap(), "--format", format]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    for (script, words, how, code, signal) in [
+        ("exit 7", "exited with status 7", "exited", Some(7), None),
+        ("kill -SEGV $$", "killed by signal 11 (SIGSEGV)", "signal", None, Some(11)),
+    ] {
+        let ran = place.sh(&["--report", "summary", "--report-to", "stdout"], script);
+        for printed in [text(&ran.stdout), report(&place, "text")] {
+            assert!(printed.lines().next().unwrap().contains(words), "{script}: {printed}");
+        }
+        let json: serde_json::Value = serde_json::from_str(&report(&place, "json")).unwrap();
+        let ended = &json["ended"];
+        assert_eq!(
+            (ended["how"].as_str(), ended["code"].as_u64(), ended["signal"].as_u64()),
+            (Some(how), code, signal)
+        );
+        assert!(json["end"].is_string(), "the older field stays");
+    }
+    // Nobody waits for this one; another program lives on in its place.
+    let mut child =
+        place.plimsoll(&["run", "--", "sh", "-c", "echo up; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
+    let comm = format!("/proc/{}/comm", child.id());
+    wait_for("the exec", || std::fs::read_to_string(&comm).ok().filter(|name| name == "sleep\n"));
+    let printed = report(&place, "text");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
+}
+
+/// A script that starts a tool and ends in `exec`: the report is of the program that it became.
+#[test]
+fn the_report_is_of_the_last_program_under_the_pid() {
+    let place = Place::new("family");
+    let script = place.file("start.sh", "#!/bin/sh\n/bin/ls / >/dev/null\nexec /usr/bin/sort /dev/null\n");
+    let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, permissions).unwrap();
+    let script = script.to_str().unwrap();
+    let ran = place.plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", script]).output().unwrap();
+    let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
+    assert!(printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
+    assert!(said.contains("replaced by 'sort', which was not tracked") && said.contains("--follow"), "{said}");
+
+    let options = ["run", "--follow", "--report", "summary", "--report-to", "stdout", "--", script];
+    let ran = place.plimsoll(&options).output().unwrap();
+    let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
+    let head = printed.lines().next().unwrap();
+    assert!(head.starts_with("/usr/bin/sort /dev/null") && head.contains("exited with status 0"), "{printed}");
+    assert!(!said.contains("not tracked"), "{said}");
+    let table: Vec<&str> = printed.lines().skip_while(|line| !line.contains("processes of this run")).skip(1).collect();
+    let row = |words: &str| *table.iter().find(|row| row.contains(words)).expect(words);
+    assert!(row("start.sh").contains("replaced by exec"), "{printed}");
+    assert!(row("/bin/ls /").contains("exited"), "{printed}");
+    assert!(row("sum").contains("2 processes"), "{printed}");
+    // One PID for the script and what it became, another for the tool.
+    let pid = |words: &str| row(words).split_whitespace().next().unwrap().to_owned();
+    assert!(pid("start.sh") == pid("sort") && pid("/bin/ls") != pid("sort"), "{printed}");
+}

@@ -15,10 +15,12 @@
 pub use plimsoll_segment::NATIVE_IMAGE_CATEGORIES;
 use plimsoll_segment::{CallerFacts, CategoryFacts, CategoryKind, FIXED_CATEGORIES, ModuleFacts, text};
 
+use crate::ending::{Ending, How};
 use crate::gap::{Gap, Source};
+use crate::snapshot::OwnMapping;
 use crate::source::segment::parse::CounterFacts;
 use crate::source::segment::{Life, Segment};
-use crate::units::{AddressRange, Avma, Bytes};
+use crate::units::{Avma, Bytes};
 
 mod before;
 mod mappings;
@@ -58,6 +60,8 @@ pub struct Figures {
     /// What this line held when the total of live bytes was at its kept peak.
     pub at_peak: Bytes,
     pub at_peak_count: u64,
+    /// More is freed than was allocated, here or in a part of this sum: what is live is unknown.
+    pub fault: bool,
 }
 
 impl Figures {
@@ -65,6 +69,13 @@ impl Figures {
     /// back and which no limit counts against the process before they are written.
     pub fn size(&self) -> Bytes {
         self.live + (self.committed - self.files)
+    }
+
+    /// What of it costs memory, the order and the share of a table's lines: of mappings the resident pages, where the kernel was
+    /// asked for them. A stack of 1 MiB of which 20 KiB were touched weighs 20 KiB.
+    pub fn weight(&self) -> Bytes {
+        let mapped = self.committed - self.files;
+        self.live + self.resident.map_or(mapped, |resident| resident.min(mapped))
     }
 
     /// Adds everything that can be added. Peaks can't: they are of different moments.
@@ -79,6 +90,7 @@ impl Figures {
         self.files += other.files;
         self.at_peak += other.at_peak;
         self.at_peak_count = self.at_peak_count.saturating_add(other.at_peak_count);
+        self.fault |= other.fault;
     }
 
     pub fn is_empty(&self) -> bool {
@@ -92,6 +104,8 @@ pub struct Books {
     /// Moment of the snapshot (or of death, where known), ns since 1970.
     pub time_ns: u64,
     pub life: Life,
+    /// How it ended, of one that has.
+    pub ending: Option<Ending>,
     pub mode: Mode,
     /// Since when the mode is in force, if another one was before in these books.
     pub mode_since_ns: Option<u64>,
@@ -106,7 +120,7 @@ pub struct Books {
     pub counters: Vec<CounterFacts>,
     pub own: Own,
     /// The tracker's private mappings, as the segment lists them.
-    pub own_mappings: Vec<AddressRange>,
+    pub own_mappings: Vec<OwnMapping>,
     /// By how much a peak may be too low.
     pub peak_error: Bytes,
     /// Of an attached process: what it held before, where its arenas could be walked.
@@ -287,7 +301,12 @@ impl Module {
 impl Books {
     /// `now_boottime_ns` is the moment of the reading; for a dead process pass the time of its last sign of life.
     pub fn new(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
-        let mut books = Books { life, ..Books::default() };
+        let ending = match life {
+            Life::Live | Life::Detached => None,
+            Life::Exited => Some(Ending::of(How::Exited)),
+            Life::Killed => Some(Ending::UNKNOWN),
+        };
+        let mut books = Books { life, ending, ..Books::default() };
         books.gaps = segment.gaps.clone();
         books.counters = segment.counters.clone();
         let head = &segment.head;
@@ -383,11 +402,14 @@ impl Books {
             let reason = format!("{lost_slots} rows name a thread that the segment doesn't have");
             self.gaps.push(Gap::new(Source::Segment, reason, "they are missing in the figures by thread"));
         }
-        let mut negative = 0u64;
+        let (mut negative, mut blocks, mut bytes) = (0u64, 0u64, Bytes::ZERO);
         for (caller, sums) in self.callers.iter_mut().zip(&sums) {
             let [alloc_count, alloc, alloc_requested, free_count, free, free_requested] = *sums;
-            negative += u64::from(free_count > alloc_count || free > alloc || free_requested > alloc_requested);
             let f = &mut caller.figures;
+            f.fault = free_count > alloc_count || free > alloc || free_requested > alloc_requested;
+            negative += u64::from(f.fault);
+            blocks = blocks.saturating_add(free_count.saturating_sub(alloc_count));
+            bytes += Bytes(free) - Bytes(alloc);
             f.live = Bytes(alloc.saturating_sub(free));
             f.live_count = alloc_count.saturating_sub(free_count);
             f.requested = Bytes(alloc_requested.saturating_sub(free_requested));
@@ -395,8 +417,10 @@ impl Books {
             f.cumulative_count = alloc_count;
         }
         if negative > 0 {
-            let reason = format!("{negative} callers have more freed than allocated: the segment is damaged");
-            self.gaps.push(Gap::new(Source::Segment, reason, "they count as 0 live"));
+            let callers = if negative == 1 { "1 caller has" } else { &format!("{negative} callers have") };
+            let reason = format!("fault: {callers} more freed than allocated, by {blocks} blocks, {bytes}");
+            let effect = "what is live is unknown for them and for each sum with them (marked 'fault')";
+            self.gaps.push(Gap::new(Source::Segment, reason, effect));
         }
     }
 

@@ -3,6 +3,7 @@
 pub mod allocation;
 pub mod books;
 pub mod diff;
+pub mod ending;
 pub mod foreign;
 pub mod gap;
 pub mod ledger;

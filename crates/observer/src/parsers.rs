@@ -19,7 +19,9 @@ parsers! {
     dwarf: symbols::dwarf;
     functions: symbols::functions;
     heap: source::hotspot::heap;
+    jemalloc: source::jemalloc;
     jitdump: symbols::jitdump;
+    kernel_log: source::kernel_log;
     names: source::hotspot::names;
     object: symbols::object;
     objects: source::hotspot::objects;

@@ -18,8 +18,10 @@ pub use series::{Figures, Point, Series};
 pub use sites::{Sites, sites};
 pub use verdicts::VerdictSpan;
 
+use crate::ending::Ending;
 use crate::gap::{Gap, Source};
 use crate::source::jfr::{self, ChunkSummary, Event, Wanted};
+use crate::verdict::VerdictId;
 use lines::Lines;
 
 /// What a curve is a curve of. The names are those of the JSON.
@@ -84,6 +86,8 @@ pub struct ProcessFacts {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub process: ProcessFacts,
+    /// How the process ended, where the recording saw it, and its last sign of life, ns since 1970.
+    pub ending: Option<(Ending, Option<u64>)>,
     /// Of the whole recording, and of the part that was asked for. Nanoseconds since the epoch.
     pub begin_ns: i64,
     pub end_ns: i64,
@@ -135,7 +139,10 @@ impl History {
         };
         let wanted = Wanted::when(|of| {
             let is_measure = || Measure::ALL.iter().any(|measure| measure.fields().0 == of.name);
-            matches!(of.name.as_str(), "jdk.JVMInformation" | "plimsoll.Target" | "plimsoll.Verdict") || is_measure()
+            matches!(
+                of.name.as_str(),
+                "jdk.JVMInformation" | "plimsoll.Target" | "plimsoll.TargetEnd" | "plimsoll.Verdict"
+            ) || is_measure()
         });
         let mut left_out = 0u64;
         let mut lines = Lines::default();
@@ -145,6 +152,8 @@ impl History {
         let summary = recording.for_each(&wanted, |event| match event.name() {
             "jdk.JVMInformation" => history.jvm(event),
             "plimsoll.Target" => history.target(event),
+            // Of the process, whatever part of its life is looked at.
+            "plimsoll.TargetEnd" => history.ended(event),
             name => {
                 let Some(time) = event.time().filter(|time| *time <= upper) else { return };
                 if time < lower {
@@ -190,6 +199,11 @@ impl History {
         history.what_is_missing();
         let derived = verdicts::derived(&history);
         history.verdicts.extend(derived);
+        if let Some(growth) = verdicts::growing(&history) {
+            // What each moment by itself allowed is no longer true of all of them.
+            history.verdicts.retain(|span| span.id != VerdictId::Healthy.id());
+            history.verdicts.insert(0, growth);
+        }
         Ok(history)
     }
 
@@ -236,6 +250,15 @@ impl History {
             runtime: text("runtime"),
             runtime_version: text("runtimeVersion"),
         };
+    }
+
+    fn ended(&mut self, event: &Event<'_>) {
+        let number = |name: &str| event.i64(name).and_then(|number| u8::try_from(number).ok());
+        let state = event.string("state").unwrap_or_default();
+        let (code, signal) = (number("exitCode"), number("signal").filter(|signal| *signal > 0));
+        let oom = (event.i64("oomKilled") == Some(1)).then_some(true);
+        let ending = Ending::from_words(&state, code, signal, oom);
+        self.ending = Some((ending, event.nanoseconds("lastSign").and_then(|at| u64::try_from(at).ok())));
     }
 
     /// What was said before the range holds at its beginning.

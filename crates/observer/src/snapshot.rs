@@ -18,6 +18,7 @@ mod cgroup;
 mod glibc;
 mod hotspot;
 mod native_image;
+mod opened;
 mod process;
 mod pymalloc;
 mod unpacked;
@@ -28,6 +29,7 @@ pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
+pub use opened::{HeapPart, OpenedHeap, PartBytes};
 pub use process::{
     AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
     VmaFlags,
@@ -58,6 +60,8 @@ pub struct Snapshot {
     pub cgroup: Option<Cgroup>,
     pub hotspot: Option<HotSpot>,
     pub glibc: Option<Glibc>,
+    /// The heap of the allocator that serves malloc in glibc's place.
+    pub opened: Option<OpenedHeap>,
     pub native_image: Option<NativeImage>,
     pub pymalloc: Option<Pymalloc>,
     /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.

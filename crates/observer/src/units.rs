@@ -8,10 +8,6 @@ use std::ops::{Add, AddAssign, Sub, SubAssign};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
-/// A number of OS pages (never an allocator's pages).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pages(pub u64);
-
 /// An address in the running process ("actual virtual memory address").
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Avma(pub u64);
@@ -48,12 +44,6 @@ impl Bytes {
     }
     pub fn percent_of(self, whole: Bytes) -> f64 {
         if whole.0 == 0 { 0.0 } else { self.0 as f64 * 100.0 / whole.0 as f64 }
-    }
-}
-
-impl Pages {
-    pub fn in_bytes(self, page: Bytes) -> Bytes {
-        Bytes(self.0.saturating_mul(page.0))
     }
 }
 

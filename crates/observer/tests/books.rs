@@ -322,7 +322,10 @@ fn bad_headers_are_one_clear_sentence() {
         bytes[at] ^= byte;
         books_of(&bytes, "header").unwrap_err()
     };
-    assert!(books_of(b"", "empty").unwrap_err().ends_with("is not a segment: it is shorter than a header"));
+    let starting = "holds no books: its process was killed while starting, or is starting now";
+    assert!(books_of(b"", "empty").unwrap_err().ends_with(starting));
+    assert!(books_of(&[&[0; 8], &good[8..]].concat(), "zeros").unwrap_err().ends_with(starting));
+    assert!(books_of(&good[..100], "short").unwrap_err().ends_with("is not a segment: it is shorter than a header"));
     assert!(with(0, 1).contains("is not a segment: it begins otherwise"));
     assert!(with(8, 2).contains("is a segment of version 0; this plimsoll reads version 2"));
     assert!(with(216 + 32 + 4, 1).contains("contradicts itself at 'command'"));
@@ -586,4 +589,29 @@ fn mutated_segments_never_break_the_reader() {
     assert!(summed > 1_000, "{summed} profiles had sums to compare");
     assert!(refused > 1000 && gaps > 1000 && clean > 1000, "refused {refused}, gaps {gaps}, clean {clean}");
     assert!(hit.iter().all(|&n| n > 1000), "{hit:?}");
+}
+
+/// More freed than allocated is reported as a fault, of each line that it is in, and never as nothing live.
+#[test]
+fn more_freed_than_allocated_is_a_fault() {
+    let clean = books_of(&server(4711).bytes, "no-fault").unwrap();
+    assert!(!clean.total.fault && clean.callers.iter().all(|c| !c.figures.fault));
+    let caller = clean.callers.iter().position(|c| c.figures.live_count > 0).unwrap();
+    let of = clean.callers[caller].figures;
+    let mut exercised = 0;
+    for (count, bytes, requested) in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (7, 4000, 3999), (1 << 40, 1 << 60, 1 << 60)] {
+        let mut s = server(4711);
+        let free = (of.live_count + count, of.live.0 + bytes, of.requested.0 + requested);
+        s.row(RowOf { caller: caller as u32, slot: 1, alloc: (0, 0, 0), free });
+        let books = books_of(&s.bytes, &format!("fault-{count}-{bytes}-{requested}")).unwrap();
+        assert!(books.callers[caller].figures.fault && books.total.fault);
+        assert!(books.categories[books.callers[caller].category].figures.fault);
+        assert_eq!(books.callers.iter().filter(|c| c.figures.fault).count(), 1);
+        let gaps: Vec<_> =
+            books.gaps.iter().filter(|g| g.reason.starts_with("fault: 1 caller has more freed")).collect();
+        assert_eq!(gaps.len(), 1, "{:?}", books.gaps);
+        assert!(gaps[0].reason.contains(&format!("{count} blocks")), "{}", gaps[0].reason);
+        exercised += 1;
+    }
+    assert_eq!(exercised, 5);
 }

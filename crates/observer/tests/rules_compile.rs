@@ -5,7 +5,13 @@ use plimsoll_segment::rules::{Decision, Rules, Target};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-const JDKS: [&str; 2] = ["/usr/lib/jvm/java-17-openjdk-amd64", "/usr/lib/jvm/temurin-25-jdk-amd64"];
+#[path = "../../../fixtures/jdks.rs"]
+mod jdks;
+
+/// The VMs that the rules were written for.
+fn homes() -> [PathBuf; 2] {
+    [17, 25].map(|major| jdks::jdk(major).unwrap_or_else(|| panic!("this test needs JDK {major} (run .ci/setup)")).home)
+}
 
 /// Every function of a file by the file's own symbols: address, size, name.
 fn functions(path: &Path) -> Vec<(u64, u64, String)> {
@@ -19,9 +25,8 @@ fn functions(path: &Path) -> Vec<(u64, u64, String)> {
 #[test]
 fn tables_of_the_vm_say_what_the_rules_say() {
     let rules = RuleSet::parse_built_in().unwrap();
-    for jdk in JDKS {
-        let path = PathBuf::from(jdk).join("lib/server/libjvm.so");
-        assert!(path.exists(), "this test needs {}", path.display());
+    for jdk in homes() {
+        let path = jdk.join("lib/server/libjvm.so");
         let compiled = read::compile(&rules, std::slice::from_ref(&path), None);
         assert_eq!((compiled.compiled, compiled.cached), (1, 0), "{:?}", compiled.without);
         let bytes = std::fs::read(&path).unwrap();
@@ -47,7 +52,8 @@ fn tables_of_the_vm_say_what_the_rules_say() {
             through += usize::from(expected == Target::Through);
         }
         println!(
-            "{jdk}: {} functions, {compared} compared, {categories} with a category, {through} through",
+            "{}: {} functions, {compared} compared, {categories} with a category, {through} through",
+            jdk.display(),
             functions.len()
         );
         assert!(compared > 5_000 && categories > 3_000 && through > 20);
@@ -57,9 +63,9 @@ fn tables_of_the_vm_say_what_the_rules_say() {
 #[test]
 fn the_quick_way_to_a_plain_name_gives_what_the_demangler_gives() {
     let (mut plain, mut not) = (0, 0);
-    for jdk in JDKS {
+    for jdk in homes() {
         // Every third: the demangler is slow without optimization.
-        for (_, _, symbol) in functions(&Path::new(jdk).join("lib/server/libjvm.so")).iter().step_by(3) {
+        for (_, _, symbol) in functions(&jdk.join("lib/server/libjvm.so")).iter().step_by(3) {
             match names::plain(symbol).filter(|_| !symbol.contains('.')) {
                 Some(name) => {
                     assert_eq!(Some(name), names::demangled(symbol), "{symbol}");
@@ -81,8 +87,8 @@ const OTHER_RELEASES: [&str; 3] = ["CommittedMemoryRegion::*", "RegionsTree*", "
 fn patterns_for_the_vm_are_alive() {
     let rules = RuleSet::parse_built_in().unwrap();
     let mut names: Vec<String> = Vec::new();
-    for jdk in JDKS {
-        let functions = functions(&Path::new(jdk).join("lib/server/libjvm.so"));
+    for jdk in homes() {
+        let functions = functions(&jdk.join("lib/server/libjvm.so"));
         names.extend(functions.iter().map(|f| names::qualified(&f.2).into_owned()));
     }
     names.sort();
@@ -104,7 +110,7 @@ fn patterns_for_the_vm_are_alive() {
 
 #[test]
 fn a_launcher_brings_its_vm_and_a_script_its_interpreter() {
-    let java = Path::new(JDKS[1]).join("bin/java");
+    let java = homes()[1].join("bin/java");
     let modules = read::modules_for_command(&java);
     let has = |end: &str| modules.iter().any(|m| m.to_string_lossy().ends_with(end));
     for end in ["bin/java", "lib/server/libjvm.so", "lib/libnio.so", "lib/libzip.so", "libc.so.6", "libjli.so"] {
@@ -181,17 +187,17 @@ fn cost() {
     let started = Instant::now();
     let rules = RuleSet::parse_built_in().unwrap();
     println!("parse: {:?}, {} rules, {} categories", started.elapsed(), rules.rules.len(), rules.categories.len());
-    for jdk in JDKS {
-        let bytes = std::fs::read(Path::new(jdk).join("lib/server/libjvm.so")).unwrap();
+    for jdk in homes() {
+        let bytes = std::fs::read(jdk.join("lib/server/libjvm.so")).unwrap();
         for _ in 0..3 {
             let started = Instant::now();
             let table = compile::table(&rules, "libjvm.so", bytes.as_slice(), None).unwrap();
-            println!("{jdk} libjvm.so: {:?}, {} ranges", started.elapsed(), table.ranges.len());
+            println!("{} libjvm.so: {:?}, {} ranges", jdk.display(), started.elapsed(), table.ranges.len());
         }
         let cache = std::env::temp_dir().join(format!("plimsoll-cost-{}", std::process::id()));
         for _ in 0..3 {
             let started = Instant::now();
-            let modules = read::modules_for_command(&Path::new(jdk).join("bin/java"));
+            let modules = read::modules_for_command(&jdk.join("bin/java"));
             let found = started.elapsed();
             let compiled = read::compile(&rules, &modules, Some(&cache));
             println!(

@@ -5,8 +5,11 @@ use plimsoll_observer::rules::{RuleSet, modules, read};
 use plimsoll_segment::rules::{Decision, Rules};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
+
+#[path = "../../../fixtures/jdks.rs"]
+mod jdks;
 
 /// A site as NMT prints it.
 #[derive(Debug, Clone)]
@@ -197,10 +200,9 @@ fn by_address(rules: &RuleSet, blob: &Rules, jdk: &Path, bias: u64, sites: &[Sit
     (same, other)
 }
 
-fn agrees(jdk: &str) {
-    let jdk = PathBuf::from(jdk);
-    assert!(jdk.join("bin/javac").exists(), "this test needs the JDK {}", jdk.display());
-    let name = jdk.file_name().unwrap().display();
+fn agrees(major: u32) {
+    let jdk = jdks::jdk(major).unwrap_or_else(|| panic!("this test needs JDK {major} (run .ci/setup)")).home;
+    let name = format!("JDK-{major}");
     let classes = std::env::temp_dir().join(format!("plimsoll-nmt-{}-{name}", std::process::id()));
     let source = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules_hotspot").join(name);
     let mut javac = Command::new(jdk.join("bin/javac"));
@@ -245,12 +247,12 @@ fn agrees(jdk: &str) {
 
 #[test]
 fn jdk_17_agrees_with_the_rules() {
-    agrees("/usr/lib/jvm/java-17-openjdk-amd64");
+    agrees(17);
 }
 
 #[test]
 fn jdk_25_agrees_with_the_rules() {
-    agrees("/usr/lib/jvm/temurin-25-jdk-amd64");
+    agrees(25);
 }
 
 /// `PLIMSOLL_NMT_REPORTS='a.nmt b.nmt' cargo test --test rules_hotspot -- --ignored --nocapture`, for work on the rules.

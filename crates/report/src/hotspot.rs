@@ -216,7 +216,13 @@ pub(crate) fn summarize(books: &Books) -> Summary {
         let bytes: Vec<u64> = books.categories.iter().map(|c| figure(&c.figures).0).collect();
         apportion(&bytes)
     };
-    let (malloc, reserved, committed) = (column(|f| f.live), column(|f| f.reserved), column(|f| f.committed));
+    let (malloc, reserved) = (column(|f| f.live), column(|f| f.reserved));
+    // HotSpot takes for committed what is resident of a stack (memTracker: SnapshotThreadStackWalker, by
+    // mincore): the kernel maps the rest when it is touched. Where the kernel was not asked, the whole mapping is.
+    let stack = |f: &Figures| f.resident.map_or(f.committed, |resident| resident.min(f.committed));
+    let all = books.categories.iter();
+    let committed = all.map(|c| if c.name == STACKS { stack(&c.figures) } else { c.figures.committed }.0);
+    let committed = apportion(&committed.collect::<Vec<_>>());
     let mut entries: Vec<Entry> = Vec::new();
     for (i, category) in books.categories.iter().enumerate() {
         let f = &category.figures;

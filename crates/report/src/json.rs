@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use plimsoll_observer::books::{
     Before, Books, Caller, Category, Figures, Frame, Mode, Module, Origin, Own, ProcessFacts, Runtime, Thread,
 };
+use plimsoll_observer::ending::{Ending, How};
 use plimsoll_observer::gap::{Gap, Source};
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::Life;
@@ -43,6 +44,9 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     state: String,
     /// `exited` or `killed`, of a dead process.
     end: Option<String>,
+    /// The same with all that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended: Option<EndedLine>,
     mode: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mode_since: Option<String>,
@@ -64,6 +68,31 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     own: OwnCost,
     counters: Vec<CounterLine>,
     gaps: Vec<GapLine>,
+}
+
+/// How a process ended, here and in the schema of recordings.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct EndedLine {
+    /// `exited`, `signal`, `oom-killed`, `exec` or `unknown`.
+    how: String,
+    code: Option<u8>,
+    signal: Option<u8>,
+    /// null: not known.
+    oom_killed: Option<bool>,
+    /// Of the orderly end, or of the last sign of life.
+    time: Option<String>,
+}
+
+impl EndedLine {
+    pub(crate) fn of(ending: &Ending, time_ns: Option<u64>) -> EndedLine {
+        EndedLine {
+            how: ending.id().into(),
+            code: ending.code(),
+            signal: ending.signal(),
+            oom_killed: ending.oom,
+            time: time_ns.map(moment),
+        }
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -116,6 +145,9 @@ pub(crate) struct Line {
     pub at_total_peak_bytes: u64,
     #[serde(default)]
     pub at_total_peak_count: u64,
+    /// What is live is unknown: more is freed than was allocated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fault: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -154,7 +186,7 @@ struct ModuleLine {
     line: Line,
 }
 
-/// `bytes = private_bytes + segment_bytes`.
+/// `bytes = private_bytes + segment_bytes + library_bytes`.
 #[derive(Debug, Serialize, Deserialize)]
 struct OwnCost {
     bytes: u64,
@@ -165,6 +197,15 @@ struct OwnCost {
     private_bytes: u64,
     #[serde(default)]
     private_by_page: bool,
+    #[serde(default)]
+    side_table_blocks: u64,
+    #[serde(default)]
+    side_table_bytes: u64,
+    #[serde(default)]
+    library_bytes: u64,
+    /// Computed from the others: least and most.
+    #[serde(default)]
+    bytes_a_block: Option<[f64; 2]>,
     segment_bytes: u64,
     reserved_bytes: u64,
 }
@@ -273,6 +314,7 @@ fn report<'a, S>(
             Life::Killed => Some("killed".into()),
             Life::Detached => Some("detached".into()),
         },
+        ended: books.ending.as_ref().map(|ending| EndedLine::of(ending, Some(books.time_ns))),
         mode: books.mode.name().into(),
         mode_since: books.mode_since_ns.map(moment),
         total: line(&books.total),
@@ -300,6 +342,10 @@ fn report<'a, S>(
             trailer_blocks: books.own.trailers,
             heap_growth_bytes: [books.own.growth.0.0, books.own.growth.1.0],
             private_by_page: books.own.by_page,
+            side_table_blocks: books.own.tabled,
+            side_table_bytes: books.own.side_table.0,
+            library_bytes: books.own.library.0,
+            bytes_a_block: books.own.of_a_block().map(|cost| cost.map(|bytes| (bytes * 10.0).round() / 10.0)),
             private_bytes: books.own.private.0,
             segment_bytes: books.own.segment.0,
             reserved_bytes: books.own.reserved.0,
@@ -340,6 +386,7 @@ pub(crate) fn line(f: &Figures) -> Line {
         resident_bytes: f.resident.map(|b| b.0),
         at_total_peak_bytes: f.at_peak.0,
         at_total_peak_count: f.at_peak_count,
+        fault: f.fault,
     }
 }
 
@@ -361,6 +408,7 @@ pub(crate) fn figures(l: &Line) -> Figures {
         resident: l.resident_bytes.map(Bytes),
         at_peak: Bytes(l.at_total_peak_bytes),
         at_peak_count: l.at_total_peak_count,
+        fault: l.fault,
     }
 }
 
@@ -448,6 +496,12 @@ fn books(r: Report) -> Result<Books, String> {
         ("dead", _) => Life::Killed,
         (other, _) => return Err(unknown("state", other)),
     };
+    let ending = match (life, r.ended) {
+        (Life::Live | Life::Detached, _) => None,
+        (_, Some(ended)) => Some(Ending::from_words(&ended.how, ended.code, ended.signal, ended.oom_killed)),
+        (Life::Exited, None) => Some(Ending::of(How::Exited)),
+        (Life::Killed, None) => Some(Ending::UNKNOWN),
+    };
     let mode = Mode::ALL.into_iter().find(|m| m.name() == r.mode).ok_or_else(|| unknown("mode", &r.mode))?;
     let modules: Vec<Module> = r.modules.iter().map(module).collect();
     let categories: Vec<Category> = r.categories.iter().map(category).collect();
@@ -457,6 +511,7 @@ fn books(r: Report) -> Result<Books, String> {
     Ok(Books {
         time_ns: parse_moment(&r.time).ok_or_else(|| unknown("time", &r.time))?,
         life,
+        ending,
         mode,
         mode_since_ns: r.mode_since.as_deref().and_then(parse_moment),
         total: figures(&r.total),
@@ -476,6 +531,9 @@ fn books(r: Report) -> Result<Books, String> {
         own_mappings: Vec::new(),
         own: Own {
             trailers: r.own.trailer_blocks,
+            tabled: r.own.side_table_blocks,
+            side_table: Bytes(r.own.side_table_bytes),
+            library: Bytes(r.own.library_bytes),
             growth: (Bytes(r.own.heap_growth_bytes[0]), Bytes(r.own.heap_growth_bytes[1])),
             by_page: r.own.private_by_page,
             private: Bytes(r.own.private_bytes),

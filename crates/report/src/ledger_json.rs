@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use plimsoll_observer::ledger::{self, Baseline, Group, LineId};
 use plimsoll_observer::snapshot::{ArenaKind, CgroupVersion, Snapshot};
 use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::certainty;
 use serde::Serialize;
 
 use crate::ledger_text::Explanation;
@@ -21,6 +22,9 @@ struct Ledger<'e> {
     limit: Option<Limit>,
     rss_bytes: u64,
     remainder_bytes: u64,
+    /// The remainder, and what lines have that no source claims or could tell apart.
+    unexplained_bytes: u64,
+    overclaimed_bytes: u64,
     lines: Vec<Line<'e>>,
     groups: Vec<GroupSum>,
     arenas: Vec<Arena>,
@@ -28,6 +32,8 @@ struct Ledger<'e> {
     gaps: Vec<Gap<'e>>,
     verdicts: Vec<Verdict<'e>>,
     readings: Vec<Reading>,
+    /// What the VM was asked that leaves memory in it.
+    vm_keeps_symbols_for: Vec<&'e str>,
     /// How much moved between smaps and the kernel's own sum.
     skew_bytes: Option<u64>,
     /// With `--baseline`: what changed.
@@ -137,6 +143,8 @@ struct Verdict<'e> {
     severity: &'static str,
     bytes: u64,
     summary: &'e str,
+    /// How sure that is, in a few words.
+    certainty: String,
     evidence: &'e [String],
     /// What the best remedy saves at most; `saving_least_bytes` is the lower bound.
     saving_bytes: Option<u64>,
@@ -176,6 +184,8 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
         limit: limit(explanation),
         rss_bytes: ledger.rss.0,
         remainder_bytes: ledger.remainder.0,
+        unexplained_bytes: ledger.unexplained(snapshot).iter().map(|(_, bytes)| bytes.0).sum(),
+        overclaimed_bytes: ledger.overclaimed.0,
         lines: ledger.lines.iter().map(line).collect(),
         groups: Group::ALL.map(|group| GroupSum { id: group.id(), resident_bytes: ledger.group(group).0 }).into(),
         arenas: arenas(snapshot),
@@ -185,7 +195,7 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
             .iter()
             .map(|gap| Gap { source: gap.source.name(), reason: &gap.reason, effect: &gap.effect, remedy: &gap.remedy })
             .collect(),
-        verdicts: verdicts.iter().map(verdict).collect(),
+        verdicts: verdicts.iter().map(|one| verdict(explanation, one)).collect(),
         readings: snapshot
             .readings
             .iter()
@@ -195,6 +205,7 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
                 took_ms: reading.took.as_micros() as f64 / 1e3,
             })
             .collect(),
+        vm_keeps_symbols_for: snapshot.hotspot.iter().flat_map(|vm| vm.symbols_for.iter().copied()).collect(),
         skew_bytes: ledger.skew.map(|skew| skew.0),
         baseline: snapshot.baseline.as_ref().map(|baseline| Change {
             time: moment((baseline.time.max(0.0) * 1e9) as u64),
@@ -304,12 +315,13 @@ fn cgroup(explanation: &Explanation) -> Option<Cgroup<'_>> {
     })
 }
 
-fn verdict(verdict: &plimsoll_observer::verdict::Verdict) -> Verdict<'_> {
+fn verdict<'e>(of: &'e Explanation, verdict: &'e plimsoll_observer::verdict::Verdict) -> Verdict<'e> {
     Verdict {
         id: verdict.id.id(),
         severity: verdict.severity.name(),
         bytes: verdict.bytes.0,
         summary: &verdict.summary,
+        certainty: certainty(&of.snapshot, &of.ledger, verdict),
         evidence: &verdict.evidence,
         saving_bytes: verdict.saving().map(|(_, most)| most.0),
         saving_least_bytes: verdict.saving().map(|(least, _)| least.0),
@@ -353,6 +365,8 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
     struct WrittenLine {
         id: String,
         resident_bytes: u64,
+        #[serde(default)]
+        error_bytes: u64,
     }
     let written: Written =
         serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
@@ -361,7 +375,11 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
         return Err(format!("has the schema '{}'; wanted is {SCHEMA}", crate::words::printable(&written.schema)));
     }
     let id = |text: &str| LineId::ALL.iter().copied().find(|id| id.id() == text);
-    let lines = written.lines.iter().filter_map(|line| Some((id(&line.id)?, Bytes(line.resident_bytes))));
-    let baseline = Baseline { time, rss: Bytes(written.rss_bytes), lines: lines.collect() };
+    let figures = |of: fn(&WrittenLine) -> u64| {
+        let lines = written.lines.iter().filter_map(|line| Some((id(&line.id)?, Bytes(of(line)))));
+        lines.collect::<Vec<_>>()
+    };
+    let (lines, errors) = (figures(|line| line.resident_bytes), figures(|line| line.error_bytes));
+    let baseline = Baseline { time, rss: Bytes(written.rss_bytes), lines, errors };
     Ok(Earlier { pid: written.process.pid, baseline })
 }

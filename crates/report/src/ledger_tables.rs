@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::ledger::Owner;
+use plimsoll_observer::ledger::{LineId, Owner};
 use plimsoll_observer::snapshot::{ArenaKind, Vma};
 use plimsoll_observer::units::Bytes;
 
@@ -24,6 +24,10 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
         let (line, owner) = match &piece.owner {
             Owner::Line(line, detail) => (line.id(), printable(detail)),
             Owner::Arena(index) => ("glibc", arena_name(explanation, *index)),
+            Owner::Opened => {
+                let kind = snapshot.opened.as_ref().map(|heap| heap.kind.to_string()).unwrap_or_default();
+                (LineId::OtherAllocator.id(), kind)
+            }
         };
         let dirty = vma.private_dirty + vma.shared_dirty;
         // Swapped pages are the mapping's as a whole: a piece that isn't its first has none of its own to show.

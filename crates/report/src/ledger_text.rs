@@ -6,9 +6,11 @@ use std::io::{self, Write};
 
 use plimsoll_observer::gap::Source;
 use plimsoll_observer::ledger::{Grade, Group, Ledger, Line, LineId, Owner};
-use plimsoll_observer::snapshot::{AllocatorKind, CgroupVersion, NmtMode, ProcessState, Snapshot};
+use plimsoll_observer::snapshot::{
+    AllocatorKind, CgroupVersion, HeapPart, NmtMode, OpenedHeap, ProcessState, Snapshot,
+};
 use plimsoll_observer::units::Bytes;
-use plimsoll_observer::verdict::{Severity, Verdict};
+use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
 
 use crate::words::{count, cut, duration, printable};
 
@@ -32,6 +34,8 @@ const NARROW: usize = 100;
 const NAME: usize = 26;
 /// Other anonymous memory of so many percent is worth a word on how to find its callers.
 const LARGE: f64 = 10.0;
+/// Percent of RSS from which an over-claim is said; below it, it is the target's movement between two readings.
+const OVERCLAIMED: f64 = 1.0;
 /// Columns of a command beside its facts, at least.
 const COMMAND: usize = 40;
 /// A note that has less room than this beside its bar stands below it.
@@ -43,6 +47,7 @@ const WORTH_CHILDREN: f64 = 4.0;
 pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> io::Result<()> {
     let mut page = Page { out, style, snapshot: &explanation.snapshot, ledger: &explanation.ledger };
     page.head()?;
+    page.headlines(&explanation.verdicts)?;
     page.lines()?;
     page.notes()?;
     page.gaps()?;
@@ -94,6 +99,7 @@ impl<W: Write> Page<'_, W> {
         let process = &self.snapshot.process;
         let command = match process.command.is_empty() {
             true => format!("({})", process.name),
+            false if self.snapshot.hotspot.is_some() => java_first(&process.command),
             // A title that the program wrote over its arguments (setproctitle) is padded to their length.
             false => process.command.join(" ").trim_end().to_owned(),
         };
@@ -166,6 +172,30 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
+    /// What is wrong, how sure that is, what to type: before everything else. Of several warnings each; else the state.
+    fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
+        let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
+        let warnings: Vec<&Verdict> = warnings.collect();
+        let state = verdicts.iter().filter(|verdict| warnings.is_empty() && verdict.id.is_state());
+        let mut is_said = false;
+        for verdict in warnings.iter().copied().chain(state) {
+            is_said = true;
+            let (mark, ink) = mark(verdict);
+            let width = self.style.width.max(60) - 2;
+            for (index, row) in wrapped(&printable(&verdict.summary), width).iter().enumerate() {
+                let mark = if index == 0 { self.ink(ink, mark) } else { String::new() };
+                let pad = if index == 0 { 2usize.saturating_sub(mark_width(verdict)) } else { 2 };
+                writeln!(self.out, "{mark}{:pad$}{}", "", self.ink(Ink::Bold, row))?;
+            }
+            let sure = certainty(self.snapshot, self.ledger, verdict);
+            writeln!(self.out, "    sure  {}", wrapped(&sure, width - 8).join("\n          "))?;
+            if let Some(how) = verdict.remedies.first().and_then(|remedy| remedy.how.lines().next()) {
+                writeln!(self.out, "    type  {}", self.ink(Ink::Green, &printable(how)))?;
+            }
+        }
+        if is_said { writeln!(self.out) } else { Ok(()) }
+    }
+
     fn lines(&mut self) -> io::Result<()> {
         let rss = self.ledger.rss;
         let widest = self.ledger.lines.first().map(|line| line.resident).unwrap_or_default();
@@ -186,17 +216,33 @@ impl<W: Write> Page<'_, W> {
                 self.line(line, widest)?;
             }
         }
-        let remainder = self.ledger.remainder;
-        writeln!(
-            self.out,
-            "  {:<w$}{:>10}  {:>4.1} %",
-            "remainder",
-            remainder.to_string(),
-            remainder.percent_of(rss),
-            w = NAME + 2
-        )?;
+        let row = |name: &str, bytes: Bytes| {
+            format!("  {name:<w$}{:>10}  {:>4.1} %", bytes.to_string(), bytes.percent_of(rss), w = NAME + 2)
+        };
+        if self.ledger.remainder > Bytes(0) {
+            writeln!(self.out, "{}", row("remainder", self.ledger.remainder))?;
+        }
         let sum = format!("  {:<w$}{:>10}  = RSS", "sum", rss.to_string(), w = NAME + 2);
-        writeln!(self.out, "{}", self.ink(Ink::Bold, &sum))
+        writeln!(self.out, "{}", self.ink(Ink::Bold, &sum))?;
+        let parts = self.ledger.unexplained(self.snapshot);
+        let unexplained: Bytes = parts.iter().map(|(_, bytes)| *bytes).sum();
+        let names: Vec<String> =
+            parts.iter().take(3).map(|(name, bytes)| format!("{} {bytes}", cut(name, 32))).collect();
+        let (row, names) = (row("of it unexplained", unexplained), names.join(", "));
+        if row.chars().count() + 2 + names.chars().count() <= self.style.width {
+            writeln!(self.out, "{}", format!("{row}  {}", self.ink(Ink::Dim, &names)).trim_end())?;
+        } else {
+            writeln!(self.out, "{row}")?;
+            self.below(&names, true)?;
+        }
+        if self.ledger.overclaimed.percent_of(rss) >= OVERCLAIMED {
+            let text = format!(
+                "a fault of Plimsoll's, or a process that moved while it was read: sources claim {} more than is resident",
+                self.ledger.overclaimed
+            );
+            self.below(&text, false)?;
+        }
+        Ok(())
     }
 
     fn line(&mut self, line: &Line, widest: Bytes) -> io::Result<()> {
@@ -329,7 +375,11 @@ impl<W: Write> Page<'_, W> {
                 }
             }
             LineId::OtherAllocator => {
-                let kinds: Vec<String> = line.children.iter().take(2).map(|child| cut(&child.name, 32)).collect();
+                let opened = self.snapshot.opened.as_ref();
+                let is_part =
+                    |child: &&Line| opened.is_none_or(|heap| !child.name.starts_with(&format!("{}: ", heap.kind)));
+                let others = line.children.iter().filter(is_part).take(2).map(|child| cut(&child.name, 32));
+                let kinds: Vec<String> = opened.map(opened_heap).into_iter().chain(others).collect();
                 let unsure =
                     if line.grade == Grade::Estimated { "; the program's own mmap may be among it" } else { "" };
                 notes.push(format!("{}{unsure}", kinds.join(", ")));
@@ -388,6 +438,17 @@ impl<W: Write> Page<'_, W> {
                 false,
             )?;
         }
+        if let Some(total) = snapshot.hotspot.as_ref().and_then(|vm| vm.nmt_total.as_ref()) {
+            let of_vm = self.ledger.group(Group::Vm) + self.ledger.resident(LineId::ThreadStacks);
+            let rss = self.ledger.rss;
+            writeln!(self.out)?;
+            let text = format!(
+                "the VM counts {} committed (NMT); RSS is {rss}: {of_vm} of it the VM's lines and stacks, {} outside of its books",
+                total.committed,
+                rss - of_vm
+            );
+            self.below(&text, false)?;
+        }
         if let Some(glibc) = &snapshot.glibc
             && let Some(cap) = glibc.arena_cap
             && glibc.arenas.len() > 1
@@ -427,6 +488,12 @@ impl<W: Write> Page<'_, W> {
             );
             self.below(&text, true)?;
         }
+        let symbols_for =
+            snapshot.hotspot.as_ref().map(|vm| vm.symbols_for.join(", ")).filter(|asked| !asked.is_empty());
+        if let Some(asked) = symbols_for {
+            let text = format!("this report asked the VM for {asked}: the VM keeps 4 to 5 MiB of symbols for good");
+            self.below(&text, true)?;
+        }
         Ok(())
     }
 
@@ -446,11 +513,7 @@ impl<W: Write> Page<'_, W> {
     }
 
     fn verdict(&mut self, verdict: &Verdict) -> io::Result<()> {
-        let (mark, ink) = match verdict.severity {
-            Severity::Critical => ("!!", Ink::Red),
-            Severity::Warning => ("!", Ink::Yellow),
-            Severity::Note => ("·", Ink::Green),
-        };
+        let (mark, ink) = mark(verdict);
         let width = self.style.width.max(60);
         let id = verdict.id.id();
         let head = format!("{mark} {id}");
@@ -482,9 +545,65 @@ impl<W: Write> Page<'_, W> {
             }
         }
         if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {
-            writeln!(self.out, "{}", self.ink(Ink::Dim, &format!("    why: docs/verdicts/{id}.md")))?;
+            writeln!(self.out, "{}", self.ink(Ink::Dim, &format!("    why: plimsoll why {id}")))?;
         }
         Ok(())
+    }
+}
+
+fn mark(verdict: &Verdict) -> (&'static str, Ink) {
+    match verdict.severity {
+        Severity::Critical => ("!!", Ink::Red),
+        Severity::Warning => ("!", Ink::Yellow),
+        Severity::Note if verdict.id == VerdictId::Unclear => ("?", Ink::Yellow),
+        Severity::Note => ("·", Ink::Green),
+    }
+}
+
+fn mark_width(verdict: &Verdict) -> usize {
+    mark(verdict).0.chars().count()
+}
+
+/// A JVM's command with what it runs first (main class, jar or module, and its arguments), then the VM's own part:
+/// `shop.Shop 8080   (/usr/bin/java -Xmx1g -cp …)`.
+fn java_first(command: &[String]) -> String {
+    // java(1): options whose value is the next word.
+    const WITH_VALUE: [&str; 11] = [
+        "-cp",
+        "-classpath",
+        "--class-path",
+        "-p",
+        "--module-path",
+        "--upgrade-module-path",
+        "--add-modules",
+        "--add-reads",
+        "--add-exports",
+        "--add-opens",
+        "--source",
+    ];
+    let mut main = None;
+    let mut at = 1;
+    while let Some(word) = command.get(at) {
+        match word.as_str() {
+            "-jar" | "-m" | "--module" => {
+                main = Some(at + 1);
+                break;
+            }
+            option if WITH_VALUE.contains(&option) => at += 2,
+            option if option.starts_with('-') || option.starts_with('@') => at += 1,
+            _ => {
+                main = Some(at);
+                break;
+            }
+        }
+    }
+    match main.filter(|main| *main < command.len()) {
+        Some(main) => {
+            let (vm, what) = command.split_at(main);
+            format!("{}   ({})", what.join(" ").trim_end(), vm.join(" "))
+        }
+        // A launcher of its own that loads the VM: its words are what it is called by.
+        None => command.join(" ").trim_end().to_owned(),
     }
 }
 
@@ -570,4 +689,9 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
     }
     rows
+}
+
+/// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`
+fn opened_heap(heap: &OpenedHeap) -> String {
+    format!("{}: {} live, {} in free pages", heap.kind, heap.resident(HeapPart::Live), heap.purgeable())
 }

@@ -95,7 +95,8 @@ pub fn head(history: &History) -> String {
 }
 
 pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
-    writeln!(out, "recording of {}", head(history))?;
+    let ending = history.ending.as_ref().map(|(ending, _)| format!("   {}", ending.sentence())).unwrap_or_default();
+    writeln!(out, "recording of {}{ending}", head(history))?;
     let open = history.chunks.iter().filter(|chunk| !chunk.is_finished).count();
     let open = match (open, history.chunks.len()) {
         (0, _) => String::new(),

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use plimsoll_observer::recording::{Figures, History, Measure};
 use serde::Serialize;
 
+use crate::json::EndedLine;
 use crate::recording::sections;
 use crate::recording_diff::{Change, changes};
 use crate::words::moment;
@@ -16,6 +17,8 @@ pub const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
 struct Recording<'h> {
     schema: &'static str,
     process: Process<'h>,
+    /// Of the process; null where the recording didn't see it.
+    ended: Option<EndedLine>,
     begin: String,
     end: String,
     from: String,
@@ -182,6 +185,7 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
     let report = Recording {
         schema: SCHEMA,
         process: process(history),
+        ended: history.ending.as_ref().map(|(ending, time)| EndedLine::of(ending, *time)),
         begin: time(history.begin_ns),
         end: time(history.end_ns),
         from: time(history.from_ns),

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Caller, Category, Figures, Frame, Runtime};
+use plimsoll_observer::books::{Books, Caller, Category, Figures, Frame, Own, Runtime};
+use plimsoll_observer::ending::Ending;
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::units::Bytes;
@@ -39,11 +40,10 @@ pub fn write(out: &mut dyn Write, books: &Books, by: By) -> io::Result<()> {
 fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let process = &books.process;
     let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
-    let state = match books.life {
-        Life::Live => "live",
-        Life::Exited => "exited",
-        Life::Killed => "killed, or replaced by exec",
-        Life::Detached => "as it was at the detach",
+    let state = match (books.life, &books.ending) {
+        (Life::Live, _) => "live".to_owned(),
+        (Life::Detached, _) => "as it was at the detach".to_owned(),
+        (_, ending) => ending.unwrap_or(Ending::UNKNOWN).sentence(),
     };
     let runtime = match (process.runtime, &process.runtime_version) {
         (Runtime::Native, _) => String::new(),
@@ -73,7 +73,10 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         moment_text(books.time_ns)
     )?;
     let total = &books.total;
-    let blocks = format!("{} in {} blocks", total.live, count(total.live_count));
+    let blocks = match total.fault {
+        true => "unknown: a fault, see below".to_string(),
+        false => format!("{} in {} blocks   (requested {})", total.live, count(total.live_count), total.requested),
+    };
     let peak = match total.peak_time_ns {
         // Blocks of what the central figures hadn't heard of are missing in their count: small ones by the hundred.
         Some(at) if books.peak_error.0 > total.peak.0 / 10 => format!("{} at {}", total.peak, moment_text(at)),
@@ -81,7 +84,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         None => format!("{} in {} blocks, now", total.peak, count(total.count_at_peak)),
     };
     writeln!(out)?;
-    writeln!(out, "  live       {blocks}   (requested {})", total.requested)?;
+    writeln!(out, "  live       {blocks}")?;
     writeln!(out, "  peak       {peak}")?;
     writeln!(out, "  mapped     {} committed of {} reserved", total.committed, total.reserved)?;
     let churn = format!("{} blocks, {}", count(total.cumulative_count), total.cumulative);
@@ -105,10 +108,12 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     // A category that never held what a line could show has none; its figures are all 0, so the sum stays.
     let shown = |f: &Figures| f.size() + f.reserved + f.peak > Bytes::ZERO;
     let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
-    order.sort_by(|a, b| b.figures.size().cmp(&a.figures.size()).then_with(|| a.name.cmp(&b.name)));
-    let (shown, folded) = worth_a_line(order, &books.total);
+    order.sort_by(|a, b| b.figures.weight().cmp(&a.figures.weight()).then_with(|| a.name.cmp(&b.name)));
+    let weight = order.iter().map(|category| category.figures.weight()).sum();
+    let (shown, folded) = worth_a_line(order, weight);
     for category in shown {
-        category_line(out, &category.name, &category.figures, &books.total, resident)?;
+        let share = category.figures.weight().percent_of(weight);
+        category_line(out, &category.name, &category.figures, share, resident)?;
     }
     if !folded.is_empty() {
         let sum = |of: fn(&Figures) -> Bytes| folded.iter().map(|category| of(&category.figures)).sum::<Bytes>();
@@ -119,12 +124,16 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             reserved: sum(|f| f.reserved),
             files: sum(|f| f.files),
             resident: Some(sum(|f| f.resident.unwrap_or_default())),
+            fault: folded.iter().any(|category| category.figures.fault),
             // Peaks of different moments don't add up.
             ..Figures::default()
         };
-        category_line(out, &format!("{} small ones", folded.len()), &rest, &books.total, resident)?;
+        let share = folded.iter().map(|category| category.figures.weight()).sum::<Bytes>().percent_of(weight);
+        category_line(out, &format!("{} small ones", folded.len()), &rest, share, resident)?;
     }
-    category_line(out, "total", &books.total, &books.total, resident)?;
+    let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
+    let whole = weight.percent_of(weight);
+    category_line(out, "total", &Figures { resident: Some(all), ..books.total }, whole, resident)?;
     let mut of_files: Vec<_> = books.categories.iter().filter(|c| c.figures.files >= Bytes(1 << 20)).collect();
     of_files.sort_by_key(|c| core::cmp::Reverse(c.figures.files));
     if !of_files.is_empty() {
@@ -139,22 +148,21 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 
 /// Categories with lines of their own, and those that hold and held less than a thousandth of the total: they share one, unless
 /// there are only a few of them. JSON has them all.
-fn worth_a_line<'b>(order: Vec<&'b Category>, total: &Figures) -> (Vec<&'b Category>, Vec<&'b Category>) {
+fn worth_a_line(order: Vec<&Category>, weight: Bytes) -> (Vec<&Category>, Vec<&Category>) {
     const FEW: usize = 3;
-    let least = Bytes(total.size().0 / 1000);
-    let is_small = |f: &Figures| f.size() < least && f.peak < least && f.reserved < least;
+    let least = Bytes(weight.0 / 1000);
+    let is_small = |f: &Figures| f.weight() < least && f.peak < least && f.reserved < least;
     let (small, large): (Vec<_>, Vec<_>) = order.iter().partition(|category| is_small(&category.figures));
     if small.len() > FEW { (large, small) } else { (order, Vec::new()) }
 }
 
-fn category_line(out: &mut dyn Write, name: &str, f: &Figures, total: &Figures, resident: bool) -> io::Result<()> {
+fn category_line(out: &mut dyn Write, name: &str, f: &Figures, share: f64, resident: bool) -> io::Result<()> {
     write!(
         out,
-        "{:NAME$} {:>9} {:>5.1}% {:>12} {:>9} {:>10} {:>10}",
+        "{:NAME$} {:>9} {share:>5.1}% {:>12} {:>9} {:>10} {:>10}",
         cut(name, NAME),
-        dash(f.live),
-        f.size().percent_of(total.size()),
-        if f.live_count == 0 { "-".into() } else { count(f.live_count) },
+        if f.fault { FAULT.into() } else { dash(f.live) },
+        if f.live_count == 0 || f.fault { "-".into() } else { count(f.live_count) },
         dash(f.peak),
         dash(f.committed),
         dash(f.reserved),
@@ -163,6 +171,13 @@ fn category_line(out: &mut dyn Write, name: &str, f: &Figures, total: &Figures, 
         Some(bytes) if resident => writeln!(out, " {bytes:>10}"),
         _ => writeln!(out),
     }
+}
+
+/// In place of live bytes that nobody knows: more is freed than was allocated.
+const FAULT: &str = "fault";
+
+fn live(f: &Figures) -> String {
+    if f.fault { FAULT.into() } else { f.live.to_string() }
 }
 
 fn dash(bytes: Bytes) -> String {
@@ -182,7 +197,7 @@ fn callers(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let line = |f: &Figures| {
         format!(
             "{:>9} {:>5.1}% {:>12} {:>9} {:>14}",
-            f.live.to_string(),
+            live(f),
             f.live.percent_of(books.total.live),
             count(f.live_count),
             f.peak.to_string(),
@@ -236,12 +251,8 @@ fn modules(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     order.sort_by_key(|(name, f)| (std::cmp::Reverse(f.live), *name));
     for (name, f) in order.iter().take(LINES) {
         let share = f.live.percent_of(books.total.live);
-        let line = format!(
-            "{:>9} {share:>5.1}% {:>12} {:>14}",
-            f.live.to_string(),
-            count(f.live_count),
-            count(f.cumulative_count)
-        );
+        let line =
+            format!("{:>9} {share:>5.1}% {:>12} {:>14}", live(f), count(f.live_count), count(f.cumulative_count));
         writeln!(out, "{line}  {}", printable(name))?;
     }
     rest(out, order.iter().skip(LINES).map(|(_, f)| f.live), "modules")
@@ -287,19 +298,16 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         )?;
     }
     let own = &books.own;
+    let library = if own.by_page { format!(" + {} library and rules", own.library) } else { String::new() };
     writeln!(
         out,
-        "Plimsoll's own cost: {} = {} thread state and tables ({}) + {} segment; besides, {} trailers enlarge the heap by {}",
+        "Plimsoll's own cost: {} = {} thread state and tables ({}) + {} segment{library}",
         own.bytes(),
         own.private,
         if own.by_page { "resident" } else { "handed out" },
         own.segment,
-        count(own.trailers),
-        match own.growth {
-            (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
-            (least, most) => format!("{least} to {most}"),
-        }
     )?;
+    writeln!(out, "{}", blocks_cost(own))?;
     if books.peak_error > Bytes::ZERO {
         writeln!(
             out,
@@ -310,7 +318,63 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     books.gaps.iter().try_for_each(|gap| write_gap(out, gap))
 }
 
+/// `65,012 trailers enlarge the heap by 0 B to 0.97 MiB; the side table has 512 KiB for 31 blocks: 8 to 24 bytes a block`
+fn blocks_cost(own: &Own) -> String {
+    let growth = match own.growth {
+        (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
+        (least, most) => format!("{least} to {most}"),
+    };
+    let mut text = format!("  {} trailers enlarge the heap by {growth}", count(own.trailers));
+    if own.tabled > 0 {
+        let pages = if own.by_page { format!("{} of the tables are for ", own.side_table) } else { String::new() };
+        text += &format!("; {pages}{} blocks without a trailer", count(own.tabled));
+    }
+    if let Some(cost) = own.of_a_block() {
+        let [least, most] = cost.map(|bytes| format!("{bytes:.1}"));
+        let least = match cost[0] {
+            _ if least == most => String::new(),
+            0.0 => "at most ".to_string(),
+            _ => format!("{least} to "),
+        };
+        text += &format!("; {least}{most} bytes a block");
+    }
+    text
+}
+
 fn write_gap(out: &mut dyn Write, gap: &Gap) -> io::Result<()> {
     let remedy = if gap.remedy.is_empty() { String::new() } else { format!(": {}", printable(&gap.remedy)) };
     writeln!(out, "gap ({}): {}; {}{remedy}", gap.source.name(), printable(&gap.reason), printable(&gap.effect))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn category(name: &str, live: u64, committed: u64, resident: Option<u64>) -> Category {
+        let [live, committed] = [live, committed].map(Bytes::mib);
+        let figures =
+            Figures { live, committed, reserved: committed, resident: resident.map(Bytes::mib), ..Figures::default() };
+        Category { name: name.into(), figures, ..Category::default() }
+    }
+
+    /// Stacks of 185 MiB of which 17 were ever touched, as they were seen on top with 36 %.
+    #[test]
+    fn resident_bytes_order_and_share_the_table() {
+        let lines = |resident: Option<u64>| {
+            let categories = vec![category("Thread Stack", 0, 185, resident), category("zlib", 83, 0, None)];
+            let mut out = Vec::new();
+            super::categories(&mut out, &Books { categories, ..Books::default() }).expect("a Vec takes it");
+            let text = String::from_utf8(out).expect("UTF-8");
+            text.lines()
+                .skip(1)
+                .map(|line| line.split_whitespace().take(5).collect::<Vec<_>>().join(" "))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            lines(Some(17)),
+            ["zlib 83.0 MiB 83.0% -", "Thread Stack - 17.0% -", "total - 100.0% - -"].map(String::from).to_vec()
+        );
+        // Of a dead process nobody knows what was resident.
+        assert!(lines(None)[0].starts_with("Thread Stack"));
+    }
 }

@@ -115,6 +115,7 @@ fn json_as_it_was_first_written() {
     assert_eq!(read["own"]["heap_growth_bytes"], serde_json::json!([0, 0]));
     assert_ne!(today["own"]["heap_growth_bytes"], serde_json::json!([0, 0]));
     today["own"]["heap_growth_bytes"] = serde_json::json!([0, 0]);
+    today["own"]["bytes_a_block"] = serde_json::json!([0.0, 0.0]);
     assert!(read == today, "{read:#}");
     let table = bytes(|out| json::write(out, &books, None, json::Frames::InTable));
     let text = String::from_utf8(table).expect("UTF-8").replacen("\"stack\":[0", "\"stack\":[4294967295", 1);
@@ -177,4 +178,26 @@ fn what_is_no_report_is_refused_in_one_sentence() {
         let error = json::parse(bytes).unwrap_err();
         assert!(error.starts_with(say) && !error.contains('\n'), "{error}");
     }
+}
+
+/// Where more is freed than was allocated nothing is live that anybody knows of: neither 0 nor a number stands there.
+#[test]
+fn a_fault_has_no_figure() {
+    let mut s = synthetic::server(4711);
+    let zlib = 3;
+    s.row(synthetic::RowOf { caller: zlib, slot: 1, alloc: (0, 0, 0), free: (51, 500_001, 495_000) });
+    let books = books(s, 1_010_000_000_000);
+    let page = |by| String::from_utf8(bytes(|out| text::write(out, &books, by))).expect("UTF-8");
+    let category = page(text::By::Category);
+    let line = |page: &str, name: &str| page.lines().find(|l| l.contains(name)).map(str::to_string).expect("a line");
+    assert!(line(&category, "  live ").ends_with("unknown: a fault, see below"), "{category}");
+    for name in ["zlib", "total"] {
+        let line = line(&category, name);
+        assert_eq!(line.split_whitespace().nth(1), Some("fault"), "{line}");
+    }
+    assert!(category.contains("fault: 1 caller has more freed than allocated, by 1 blocks"), "{category}");
+    assert!(page(text::By::Caller).lines().any(|l| l.trim_start().starts_with("fault")));
+    let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
+    let (saved, _) = json::parse(&written).expect("our own");
+    assert!(saved.total.fault && saved.categories.iter().any(|c| c.name == "zlib" && c.figures.fault));
 }

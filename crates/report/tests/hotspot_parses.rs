@@ -1,12 +1,14 @@
 //! One parser reads HotSpot's own report and ours: it is written after HotSpot's output alone.
 
 use std::collections::BTreeMap;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use plimsoll_observer::books::Books;
 use plimsoll_observer::source::segment::{self, Life};
 use plimsoll_report::hotspot;
 
+#[path = "../../../fixtures/jdks.rs"]
+mod jdks;
 #[path = "../../observer/tests/synthetic/mod.rs"]
 mod synthetic;
 
@@ -105,10 +107,9 @@ fn ours_is_read_and_adds_up() {
 /// The real thing, where a JDK with NMT is there; the test says which it was.
 #[test]
 fn hotspots_own_is_read_by_the_same_parser() {
-    let homes = std::fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|e| e.path());
-    let java = homes.filter(|p| p.to_string_lossy().contains("25")).map(|p| p.join("bin/java")).find(|p| p.exists());
-    let Some(java) = java else { return eprintln!("no JDK 25 here: only our own report was parsed") };
-    let mut vm = Command::new(&java)
+    let Some(jdk) = jdks::jdk(25) else { return eprintln!("no JDK 25 here: only our own report was parsed") };
+    let mut vm = jdk
+        .tool("java")
         .args(["-XX:NativeMemoryTracking=detail", "-Xmx32m", "-XX:+UseSerialGC", "-XX:+UnlockDiagnosticVMOptions"])
         .args(["-XX:+PrintNMTStatistics", "-version"])
         .stdout(Stdio::piped())
@@ -124,7 +125,7 @@ fn hotspots_own_is_read_by_the_same_parser() {
     assert!(p.categories.len() > 10 && p.categories.contains_key("Java Heap"), "{p:?}");
     assert!(p.categories["Thread"].2.contains(&"stack".to_string()));
     assert!(p.regions > 10 && p.sites > 10 && p.frames > 50, "{} regions, {} sites", p.regions, p.sites);
-    eprintln!("parsed the report of {}", java.display());
+    eprintln!("parsed the report of {}", jdk.bin("java").display());
 }
 
 /// `reserved=1234` → `reserved=1KB`, wherever a figure stands.

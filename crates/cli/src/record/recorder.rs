@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_observer::books::Books;
+use plimsoll_observer::ending;
 use plimsoll_observer::foreign::LOOK;
 use plimsoll_observer::gap::Source;
 use plimsoll_observer::ledger::Ledger;
@@ -312,6 +313,15 @@ impl Recorder {
         let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
         let found = self.segment.clone().or_else(|| segment::find_by_pid(self.pid).map(|(path, _, _)| path));
         let read = found.and_then(|path| Some((segment::head_of(&path).ok()?, path)));
+        if let (Some(status), Some((_, path))) = (status, &read) {
+            let how = match status {
+                sys::End::Code(code) => ending::How::Code(code),
+                sys::End::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
+            };
+            let oom = oom_killed.then_some(true);
+            // For later reports on the segment; what can't be written is only missing there.
+            let _ = segment::set_ended(path, ending::Ending { how, oom });
+        }
         let (last, sites) = read
             .and_then(|(head, path)| {
                 let life = segment::life_of(&head, &path);

@@ -34,26 +34,17 @@ pub struct Jdk {
     kit: PathBuf,
 }
 
-/// Of the JDKs from 17 on under /usr/lib/jvm and JAVA_HOME one for each major version, and 21; of these the ones of this
-/// tier. Oldest first.
+/// The JVMs of this tier, oldest first.
 pub fn jdks() -> &'static [Jdk] {
     static JDKS: OnceLock<Vec<Jdk>> = OnceLock::new();
     JDKS.get_or_init(|| {
-        let installed = fs::read_dir("/usr/lib/jvm").into_iter().flatten().flatten().map(|entry| entry.path());
-        let homes = installed.chain(std::env::var_os("JAVA_HOME").map(PathBuf::from));
-        let homes = homes.filter_map(|home| home.canonicalize().ok()).filter(|home| home.join("bin/javac").exists());
-        let of = |home: PathBuf| Some(Jdk { major: major(&home)?, kit: home.clone(), home });
-        let mut jdks: Vec<Jdk> = homes.filter_map(of).filter(|jdk| jdk.major >= 17).collect();
-        jdks.sort_by_key(|jdk| jdk.major);
-        jdks.dedup_by_key(|jdk| jdk.major);
-        let oldest = jdks.first().expect("a JDK from 17 on under /usr/lib/jvm or JAVA_HOME").kit.clone();
-        if stage::is_full() && jdks.iter().all(|jdk| jdk.major != 21) {
-            assert!(major(&oldest) < Some(21), "no JDK that compiles for 21");
-            jdks.push(Jdk { home: stage::jre_21(), major: 21, kit: oldest });
-            jdks.sort_by_key(|jdk| jdk.major);
-        }
-        jdks.retain(|jdk| stage::in_this_tier(jdk.major));
-        jdks
+        let oldest = stage::installed().swap_remove(0);
+        let with_kit = |vm: stage::Jdk| {
+            let own = vm.bin("javac").exists();
+            assert!(own || oldest.major < vm.major, "no JDK that compiles for {}", vm.major);
+            Jdk { kit: if own { vm.home.clone() } else { oldest.home.clone() }, home: vm.home, major: vm.major }
+        };
+        stage::vms().into_iter().map(with_kit).collect()
     })
 }
 
@@ -65,11 +56,6 @@ fn once(what: &Path, make: impl FnOnce()) {
         make();
         made.insert(what.to_owned());
     }
-}
-
-fn major(home: &Path) -> Option<u32> {
-    let release = fs::read_to_string(home.join("release")).ok()?;
-    release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse().ok()
 }
 
 impl Jdk {

@@ -31,8 +31,14 @@ fn growth_since_an_earlier_reading_is_told_line_by_line() {
         let grown = u64::try_from(grown.as_i64().unwrap()).unwrap();
         assert!(grown.abs_diff(truth) * 100 <= truth * 3, "{grown} {truth}: {baseline:#}");
     }
+    // Two readings make it a verdict: by how much, at least.
+    let verdict = explained.verdict("growth");
+    let claimed = verdict["bytes"].as_u64().unwrap();
+    assert!(claimed <= truth * 103 / 100 && claimed * 100 >= truth * 97, "{claimed} {truth}: {verdict:#}");
+    assert!(verdict["summary"].as_str().unwrap().starts_with("glibc, live grew by"), "{verdict:#}");
+    assert!(!explained.verdicts().contains(&"healthy"));
     let text = String::from_utf8(run(fixture.pid(), &arguments).stdout).unwrap();
-    let line = text.lines().find(|line| line.contains("glibc, live")).unwrap();
+    let line = text.lines().find(|line| line.trim_start().starts_with("glibc, live")).unwrap();
     let (_, change) = line.split_once('+').expect(line);
     let mib: f64 = change.split(' ').next().unwrap().parse().unwrap();
     assert!((mib * MIB as f64 - truth as f64).abs() <= truth as f64 * 0.03, "{text}");

@@ -78,7 +78,7 @@ fn an_isolate_in_a_jvm_is_in_the_line_of_images() {
         return skip("isolates in a JVM", "wants x86-64 and a JDK of 22 or later, which calls libraries from Java");
     };
     let library = library();
-    let mut java = jdk.java();
+    let mut java = jdk.tool("java");
     java.args(["-XX:+UseSerialGC", "-Xmx64m", "-XX:-UsePerfData", "--enable-native-access=ALL-UNNAMED"]);
     let fixture = Fixture::run(java.arg(root().join("fixtures/isolates/Host.java")).arg(&library).arg(CREATE));
     is_in_the_line(&fixture, &library);

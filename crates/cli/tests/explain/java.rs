@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fixture::{Explained, Fixture, explain, is_root, root, run, scratch, skip};
+use crate::fixture::{Explained, Fixture, PLIMSOLL, explain, fresh, is_root, root, run, scratch, skip};
 use crate::jdks::{Jdk, javac, jdks};
 use crate::stage::mounting;
 
@@ -24,7 +24,7 @@ fn classes() -> &'static PathBuf {
 }
 
 fn java(jdk: &Jdk, flags: &[&str], class: &str, arguments: &[&str]) -> Fixture {
-    let mut command = jdk.java();
+    let mut command = jdk.tool("java");
     command.arg("-XX:-UsePerfData").args(flags).arg("-cp").arg(classes()).arg(class).args(arguments);
     Fixture::run(&mut command)
 }
@@ -66,6 +66,44 @@ fn a_healthy_vm_is_explained_whatever_its_nmt_says() {
             assert!(explained.line("java-heap") >= fixture.truth("live"));
             only_warns(&explained, &[]);
         }
+    });
+}
+
+/// Resident bytes by the kernel's sum.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
+    let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a sum");
+    rss.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10
+}
+
+#[test]
+fn explain_leaves_no_symbols_in_a_tracked_vm_and_maps_says_that_it_does() {
+    for_each_jdk("memory that explain leaves", |jdk| {
+        let folder = fresh(&format!("left-{}", jdk.major));
+        let mut command = Command::new(PLIMSOLL);
+        command.args(["run", "--sites", "exact", "--dir"]).arg(&folder).arg("--").arg(jdk.home.join("bin/java"));
+        command.args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"]).arg(classes()).arg("Pools");
+        let fixture = Fixture::run(&mut command);
+        let kept = |explained: &Explained| explained.0["vm_keeps_symbols_for"].clone();
+        let before = resident(fixture.pid());
+        let explained = fixture.explained();
+        let after = resident(fixture.pid());
+        // More than the 2 % of RSS from which on the VM is asked for more.
+        let (tracker, rss) = (explained.line("tracker"), explained.0["rss_bytes"].as_u64().unwrap());
+        assert!(tracker * 25 > rss, "{tracker} of {rss}");
+        assert_eq!(kept(&explained), serde_json::json!([]), "{:#}", explained.0["lines"]);
+        // The attach listener's stack and what it says.
+        assert!(after < before + MIB, "{before}, {after}");
+
+        let output = run(fixture.pid(), &["--maps", "--format", "json"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("asks JVM") && said.contains("VM.info") && said.contains("for good"), "{said}");
+        let explained = Explained(serde_json::from_slice(&output.stdout).expect("JSON"));
+        assert_eq!(kept(&explained), serde_json::json!(["VM.info"]));
+        let grown = resident(fixture.pid()) - after;
+        assert!((3 * MIB..8 * MIB).contains(&grown), "JDK {}: {grown}", jdk.major);
+        drop(fixture);
+        std::fs::remove_dir_all(folder).unwrap();
     });
 }
 
@@ -130,7 +168,7 @@ fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
             };
             let own_tmp = if first.is_some() { "" } else { "mount -t tmpfs none /tmp" };
             command.args(["--fork", "--kill-child"]).args(mounting(own_tmp));
-            command.arg(jdk.home.join("bin/java")).args(["-XX:-UsePerfData", heap, "-cp"]).arg(classes());
+            command.arg(jdk.bin("java")).args(["-XX:-UsePerfData", heap, "-cp"]).arg(classes());
             let fixture = Fixture::run(command.arg("HeapFull"));
             let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", fixture.pid())).unwrap();
             (fixture, children.trim().parse::<u32>().unwrap())

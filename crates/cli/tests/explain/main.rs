@@ -1,6 +1,7 @@
 //! Cases with known answers: each fixture states what it did, and `plimsoll explain` must find that line within 3 %, with
 //! the right verdict and no wrong one. The answer is the fixture's, never the tool's.
 
+mod allocators;
 mod baseline;
 mod cgroup_v2;
 mod fixture;
@@ -10,6 +11,7 @@ mod jdks;
 mod native;
 mod own;
 mod refused;
+mod servers;
 #[allow(dead_code)]
 #[path = "../subjects/stage.rs"]
 mod stage;

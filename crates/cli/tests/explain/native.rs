@@ -86,8 +86,11 @@ fn a_reservation_costs_nothing() {
     let fixture = Fixture::c("reserved", &[]);
     let explained = fixture.explained();
     explained.line_is("other-anonymous", fixture.truth("touched"));
-    own_verdicts(&explained, &["healthy"]);
-    assert!(explained.verdict("healthy")["evidence"].to_string().contains("costs nothing"));
+    // What it touched is its own mmap: whose, nobody can say from outside.
+    own_verdicts(&explained, &["unclear"]);
+    let unclear = explained.verdict("unclear");
+    assert!(unclear["summary"].as_str().unwrap().contains("other anonymous"), "{unclear:#}");
+    assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll run"), "{unclear:#}");
 }
 
 /// Beside it lies a copy of the same file that was only read: the program's own memory.
@@ -100,7 +103,7 @@ fn a_program_without_a_file_is_told_from_a_file_that_was_read() {
     let found = explained.child("libraries", "(unpacked in memory)");
     assert!(found.abs_diff(truth) * 100 <= truth * 3, "{found} {truth}\n{:#}", explained.0["lines"]);
     explained.line_is("other-anonymous", fixture.truth("read"));
-    own_verdicts(&explained, &["healthy"]);
+    own_verdicts(&explained, &["unclear"]);
 }
 
 #[test]
@@ -111,7 +114,7 @@ fn touched_bytes_in_huge_pages_are_counted_as_the_kernel_counts_them() {
     }
     let explained = fixture.explained();
     explained.line_is("other-anonymous", fixture.truth("resident"));
-    own_verdicts(&explained, &["huge-pages", "healthy"]);
+    own_verdicts(&explained, &["huge-pages", "unclear"]);
 }
 
 #[test]
@@ -202,7 +205,13 @@ fn other_allocators_are_recognised_and_hold_what_the_program_asked_for() {
         let line =
             explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "other-allocator").unwrap();
         assert!(line["children"].to_string().contains(name), "{line:#}");
-        own_verdicts(&explained, &["healthy"]);
+        if name == "jemalloc" {
+            own_verdicts(&explained, &["healthy"]);
+            continue;
+        }
+        own_verdicts(&explained, &["unclear"]);
+        let summary = explained.verdict("unclear")["summary"].to_string();
+        assert!(summary.contains(name), "{summary}");
     }
 }
 
@@ -308,11 +317,14 @@ fn small_objects_of_cpython_are_known_by_their_pools() {
     assert!((mib - truth).abs() <= truth * 0.03, "{note} {truth}");
 }
 
-/// Healthy; where the machine gives huge pages to everybody that may be said too.
+/// The heap of a runtime that can't be opened, with what would open it; where the machine gives huge pages to everybody that may
+/// be said too.
 #[track_caller]
-fn only_besides_huge_pages(explained: &Explained) {
+fn only_opaque(explained: &Explained, settles: &str) {
     let besides: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id == "huge-pages").collect();
-    own_verdicts(explained, &[&["healthy"], besides.as_slice()].concat());
+    own_verdicts(explained, &[&["unclear"], besides.as_slice()].concat());
+    let unclear = explained.verdict("unclear");
+    assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with(settles), "{unclear:#}");
 }
 
 /// What Go gave back by MADV_FREE stays resident until the kernel needs it: it is Go's all the same, and the note says it.
@@ -337,7 +349,7 @@ fn the_heap_of_go_is_a_line_and_what_it_gave_back_is_said() {
         let (found, truth) = (explained.child("other-allocator", "Go's heap"), fixture.truth("held") + left);
         assert!(found.abs_diff(truth) * 100 <= truth * 3, "{found} {truth} {left}: {:#}", explained.0["lines"]);
         assert!(explained.line("thread-stacks") <= MIB, "{:#}", explained.0["lines"]);
-        only_besides_huge_pages(&explained);
+        only_opaque(&explained, "GODEBUG=gctrace=1");
         let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
         assert!(text.lines().next().unwrap().contains("Go"), "{text}");
         assert_eq!(text.contains("given back"), left * 100 >= truth, "{left}: {text}");
@@ -358,7 +370,7 @@ fn the_heap_of_v8_is_known_by_its_pages_and_buffers_are_malloc_s() {
     let blocks = explained.child("glibc-live", "large blocks");
     let truth = fixture.truth("external");
     assert!(truth >= 48 * MIB && blocks.abs_diff(truth) * 100 <= truth * 3, "{blocks} {truth}");
-    only_besides_huge_pages(&explained);
+    only_opaque(&explained, "NODE_OPTIONS=--trace-gc");
 }
 
 #[test]

@@ -93,59 +93,77 @@ fn own_cost(pid: u32) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["own"].clone()
 }
 
-/// What maps the library and its rules: the report's own cost leaves them out.
-const LIBRARY: u64 = 1 << 20;
 /// A page that was only read is the kernel's page of zeros: present in the page map, but resident nowhere.
 const ONLY_READ: u64 = 256 << 10;
+/// By how much two starts of one program differ under allocators that keep pages back: so much, and 0.2 %.
+const NOISE: u64 = 256 << 10;
+const ALLOCATORS: [(&str, Option<&str>); 4] = [
+    ("glibc", None),
+    ("jemalloc", Some("libjemalloc.so.2")),
+    ("tcmalloc", Some("libtcmalloc_minimal.so.4")),
+    ("mimalloc", Some("libmimalloc.so.2")),
+];
 
 #[test]
-fn trailers_enlarge_glibc_s_heap_by_what_the_report_says() {
+fn the_report_s_own_cost_is_what_is_resident_because_of_it() {
     let program = compiled("blocks_of_sizes", &[]);
-    for sizes in ["class", "spread"] {
-        let plain = Fixture::run(Command::new(&program).arg(sizes));
-        let folder = fresh(&format!("own-growth-{sizes}"));
-        let mut command = Command::new(PLIMSOLL);
-        command.args(["run", "--sites", "off", "--dir"]).arg(&folder).arg("--").arg(&program).arg(sizes);
-        let fixture = Fixture::run(&mut command);
-        let own = own_cost(fixture.pid());
-        let growth = fixture.truth("in_use") - plain.truth("in_use");
-        let [least, most] = [0, 1].map(|i| own["heap_growth_bytes"][i].as_u64().expect("a number"));
-        assert!(growth > 0 && (least..=most).contains(&growth), "{sizes}: {growth}, {own:#}");
-        assert!(most <= 16 * (plain.truth("blocks") + 1000), "16 bytes a block at most: {own:#}");
-        // What the report counts beside is what explain finds resident, but for the library.
-        let tracker = fixture.explained().line("tracker");
-        let bytes = own["bytes"].as_u64().expect("a number");
-        assert_eq!(own["private_by_page"], true);
-        assert!(bytes <= tracker + ONLY_READ && tracker <= bytes + LIBRARY, "{tracker}, {own:#}");
-        std::fs::remove_dir_all(folder).unwrap();
-    }
-}
-
-#[test]
-fn other_allocators_blocks_grow_by_nothing() {
-    let program = compiled("blocks_of_sizes", &[]);
-    for name in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
-        let library = Path::new("/usr/lib/x86_64-linux-gnu").join(name);
-        if !library.exists() {
-            crate::fixture::skip("own cost under other allocators", &format!("{} is not installed", library.display()));
+    for (name, library) in ALLOCATORS {
+        let library = library.map(|file| Path::new("/usr/lib/x86_64-linux-gnu").join(file));
+        if library.as_ref().is_some_and(|library| !library.exists()) {
+            crate::fixture::skip("own cost under other allocators", &format!("{name} is not installed"));
             continue;
         }
-        for sizes in ["class", "spread"] {
-            let plain = Fixture::run(Command::new(&program).arg(sizes).env("LD_PRELOAD", &library));
+        for sizes in ["class", "spread", "pages"] {
+            // One start in eight has 2 MiB more under tcmalloc, tracked or not.
+            let starts = if name == "tcmalloc" { 3 } else { 1 };
+            let start = |command: &mut Command| {
+                let preload = library.iter().map(|library| ("LD_PRELOAD", library));
+                let fixture = Fixture::run(command.arg(sizes).envs(preload));
+                let explained = fixture.explained();
+                (fixture, explained)
+            };
+            let least = |start: &dyn Fn() -> (Fixture, Explained)| {
+                (0..starts).map(|_| start()).min_by_key(|(_, explained)| total(explained)).expect("a start")
+            };
+            let (plain, explained) = least(&|| start(&mut Command::new(&program)));
+            let without = total(&explained);
             let folder = fresh(&format!("own-{name}-{sizes}"));
-            let mut command = Command::new(PLIMSOLL);
-            command.args(["run", "--sites", "off", "--dir"]).arg(&folder).arg("--").arg(&program).arg(sizes);
-            let fixture = Fixture::run(command.env("LD_PRELOAD", &library));
+            let tracked = || {
+                let mut command = Command::new(PLIMSOLL);
+                start(command.args(["run", "--sites", "off", "--dir"]).arg(&folder).arg("--").arg(&program))
+            };
+            let (fixture, explained) = least(&tracked);
             let own = own_cost(fixture.pid());
-            assert_eq!(own["heap_growth_bytes"], serde_json::json!([0, 0]), "{name}");
-            let (explained, without) = (fixture.explained(), total(&plain.explained()));
-            let rest = total(&explained) - explained.line("tracker");
-            assert!(
-                rest.abs_diff(without) * 20 <= without,
-                "{name}, {sizes}: {rest} besides the tracker, {without} without"
-            );
-            let (tracker, bytes) = (explained.line("tracker"), own["bytes"].as_u64().expect("a number"));
-            assert!(bytes <= tracker + ONLY_READ && tracker <= bytes + LIBRARY, "{name}: {tracker}, {own:#}");
+            let difference = total(&explained).saturating_sub(without);
+            let noise = NOISE + without / 500;
+            let case = format!("{name}, {sizes}: {difference} more than {without}, {own:#}");
+
+            let number = |key: &str| own[key].as_u64().expect(key);
+            let of = |key: &str| [0, 1].map(|i| own[key][i].as_f64().expect(key));
+            let (bytes, blocks, [least, most]) = (number("bytes"), plain.truth("blocks"), of("heap_growth_bytes"));
+            assert_eq!(own["private_by_page"], true);
+            assert!(difference + noise >= bytes + least as u64 && difference <= bytes + most as u64 + noise, "{case}");
+            // A block's cost, times the blocks, is what isn't there without blocks.
+            let held = number("trailer_blocks") + number("side_table_blocks");
+            assert!(held.abs_diff(blocks) < 100, "{case}");
+            let [least, most] = of("bytes_a_block").map(|each| (each * blocks as f64) as u64);
+            let of_blocks = difference.saturating_sub(bytes - number("side_table_bytes"));
+            assert!(of_blocks + noise >= least && of_blocks <= most + noise, "{case}");
+            // `explain` and `report` say the same.
+            let tracker = explained.line("tracker");
+            assert!(tracker <= bytes + (64 << 10) && bytes <= tracker + ONLY_READ, "{tracker}, {case}");
+            let rest = total(&explained) - tracker;
+            assert!(rest <= without + most + noise && rest + noise >= without, "{rest}, {case}");
+            if library.is_none() {
+                let growth = fixture.truth("in_use").saturating_sub(plain.truth("in_use"));
+                assert!(growth <= own["heap_growth_bytes"][1].as_u64().expect("a number"), "{growth}, {case}");
+                assert!(sizes == "pages" || growth > blocks, "{growth}, {case}");
+            } else {
+                assert_eq!(own["heap_growth_bytes"], serde_json::json!([0, 0]), "{case}");
+                // Sizes that are a class leave no slack.
+                assert!(sizes != "pages" || number("side_table_blocks") >= blocks, "{case}");
+            }
+            crate::stage::say(&format!("own cost, {name}, {sizes}: {difference} B, {} a block", own["bytes_a_block"]));
             drop(fixture);
             std::fs::remove_dir_all(folder).unwrap();
         }

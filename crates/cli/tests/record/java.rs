@@ -4,22 +4,16 @@ use crate::reader::Value;
 use crate::stage::{jdk, must, repository, say};
 use crate::values::sums_hold;
 use crate::{Place, events};
-use std::process::Command;
 
 #[test]
 fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
     let place = Place::new("java");
     let source = repository().join("fixtures/java/recording/Packers.java");
-    must(
-        Command::new(jdk(17).expect("JDK 17 (run .ci/setup)").join("bin/javac"))
-            .arg("-d")
-            .arg(place.path(""))
-            .arg(source),
-    );
+    must(jdk(17).expect("JDK 17 (run .ci/setup)").tool("javac").arg("-d").arg(place.path("")).arg(source));
     for major in [17, 25] {
-        let home = jdk(major).expect("a JDK (run .ci/setup)");
+        let java = jdk(major).expect("a JDK (run .ci/setup)").bin("java");
         let mut command = place.plimsoll(&["record", "-o", "j.jfr", "--"]);
-        command.arg(home.join("bin/java")).args(["-Xmx128m", "-cp", ".", "Packers"]);
+        command.arg(java).args(["-Xmx128m", "-cp", ".", "Packers"]);
         let output = command.output().expect("plimsoll starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let read = place.read("j.jfr");

@@ -187,6 +187,22 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
     assert_eq!((end.text("state"), end.long("signal"), end.long("oomKilled")), ("killed", 9, 1), "{end:?}");
     assert!(end.text("how").contains("memory limit"), "{end:?}");
+    // The reports say it in their first line: of the recording, and of the segment that the process left.
+    let report = |target: &str, format: &str| {
+        let output = place.plimsoll(&["report", target, "--format", format]).current_dir(place.path("")).output();
+        String::from_utf8(output.expect("plimsoll starts").stdout).expect("UTF-8")
+    };
+    let pid = events(&read, "plimsoll.Target").next().expect("a target").long("pid").to_string();
+    for target in ["oom.jfr", &pid] {
+        let (text, json) = (report(target, "text"), report(target, "json"));
+        assert!(text.lines().next().is_some_and(|line| line.contains("OOM-killed")), "{target}: {text}");
+        let ended = &serde_json::from_str::<serde_json::Value>(&json).expect("JSON")["ended"];
+        assert_eq!(
+            (ended["how"].as_str(), ended["oom_killed"].as_bool()),
+            (Some("oom-killed"), Some(true)),
+            "{target}"
+        );
+    }
     let limit = events(&read, "plimsoll.Cgroup").last().expect("the limit");
     assert_eq!(limit.long("limit"), 64 << 20);
     // What grew: the allocator's live line, and the site that hoards.

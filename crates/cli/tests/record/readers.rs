@@ -1,19 +1,13 @@
 //! The readers that people have: the `jfr` of both JDKs, jdk.jfr.consumer, JDK Mission Control's parser and async-profiler's.
 
 use crate::reader::Value;
-use crate::stage::{cached, fetch, fetcher, jdk, must, repository, say};
+use crate::stage::{Jdk, cached, fetch, fetcher, jdks, must, repository, say};
 use crate::{Place, Running, events, wait_until};
 use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-fn jdks() -> Vec<(u32, PathBuf)> {
-    let found: Vec<_> = [17, 25].into_iter().filter_map(|major| Some((major, jdk(major)?))).collect();
-    assert!(!found.is_empty(), "no JDK: run .ci/setup");
-    found
-}
 
 /// fixtures/java/recording: a class path.
 fn classes() -> String {
@@ -28,7 +22,7 @@ fn classes() -> String {
         maven.arg(format!("-DoutputDirectory={}", part.join("jars").display()));
         maven.arg(format!("-Dmaven.repo.local={}", crate::stage::cache().join("m2").display()));
         fetch(&mut maven, part);
-        let mut compiler = Command::new(jdks()[0].1.join("bin/javac"));
+        let mut compiler = jdks()[0].tool("javac");
         compiler.args(["--release", "17", "-cp"]).arg(part.join("jars/*"));
         compiler.arg("-d").arg(part.join("classes")).arg(source.join("Readers.java"));
         must(&mut compiler);
@@ -44,7 +38,7 @@ fn java(home: &Path, mode: &str, path: &Path) -> String {
 
 /// Every file of a folder, by all readers of both JDKs: one process for each JDK.
 pub fn open_all(folder: &Path, files: usize) {
-    for (major, home) in jdks() {
+    for Jdk { major, home } in jdks() {
         let opened = java(&home, "open", folder);
         assert_eq!(opened.lines().count(), files, "JDK {major}");
         for line in opened.lines() {
@@ -56,7 +50,7 @@ pub fn open_all(folder: &Path, files: usize) {
 
 /// What grew until an OOM kill, as a person would look.
 pub fn view_oom(file: &Path) {
-    for (major, home) in jdks() {
+    for Jdk { major, home } in jdks() {
         let printed = jfr(&home, &["print", "--events", "plimsoll.TargetEnd"], file);
         assert!(printed.contains("oomKilled = true") && printed.contains("memory limit"), "JDK {major}: {printed}");
         if major >= 21 {
@@ -93,7 +87,7 @@ fn all_readers_see_the_same() {
     let file = recording(&place);
     let ours = place.read("a.jfr");
     let sum = |name: &str, field: &str| events(&ours, name).map(|event| event.long(field)).sum::<u64>();
-    for (major, home) in jdks() {
+    for Jdk { major, home } in jdks() {
         // Each event, field by field.
         let printed = java(&home, "events", &file);
         let lines: Vec<&str> = printed.lines().collect();
@@ -162,7 +156,7 @@ fn the_jdks_tools_take_it() {
     let place = Place::new("tools");
     let file = recording(&place);
     let count = place.read("a.jfr").events.len();
-    for (major, home) in jdks() {
+    for Jdk { major, home } in jdks() {
         let summary = jfr(&home, &["summary"], &file);
         let counted: usize = summary
             .lines()

@@ -10,4 +10,5 @@ mod commands;
 mod kit;
 mod misdirected;
 mod oversized;
+mod rights;
 mod writing;

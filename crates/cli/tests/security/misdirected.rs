@@ -5,7 +5,6 @@ use std::fs;
 use std::io::Read;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use plimsoll_segment::Header;
@@ -92,23 +91,63 @@ fn another_users_segment_does_not_answer_for_a_process() {
     assert!(!report().text.contains("is not tracked: start it"), "{}", report().text);
 }
 
-/// A target in a mount namespace of its own can put anything in the place of its cgroup's files.
+/// Other files over the group's, wherever the target has the kernel's mounted, for the group and all above it.
+const FORGE: &str = r#"
+forge() {
+  for name in memory.limit_in_bytes memory.max; do echo 123456512 > "$1/$name"; done
+  for name in memory.usage_in_bytes memory.current; do echo 4096 > "$1/$name"; done
+  : > "$1/memory.stat"
+}
+points=$(awk '{ for (i = 7; i < NF; i++) if ($i == "-") print $(i + 1), $5, $(i + 3) }' /proc/self/mountinfo |
+  awk '$1 == "cgroup2" || ($1 == "cgroup" && $3 ~ /memory/) { print $2 }')
+for point in $points; do
+  mount -t tmpfs none "$point" && forge "$point" || exit 1
+  for path in $(cut -d: -f3 /proc/self/cgroup | sort -u); do
+    below=$point
+    for part in $(echo "$path" | tr / ' '); do below=$below/$part; mkdir -p "$below" && forge "$below"; done
+  done
+done
+echo ready; exec sleep 600"#;
+
+/// A target in a mount namespace of its own can put anything in the place of its cgroup's files. They are looked at where the
+/// observer has no mount of the hierarchy.
 #[test]
-fn files_mounted_over_a_targets_cgroup_are_not_read() {
-    if is_skipped("files_mounted_over_a_targets_cgroup_are_not_read") {
+fn files_mounted_over_a_targets_cgroup_are_not_believed() {
+    const NAME: &str = "files_mounted_over_a_targets_cgroup_are_not_believed";
+    if is_skipped(NAME) {
         return;
     }
     let scratch = Scratch::new("cgroup");
-    let script = "mount -t tmpfs none /sys/fs/cgroup && cd /sys/fs/cgroup && mkfifo memory.max memory.current memory.stat \
-                  memory.limit_in_bytes memory.usage_in_bytes && echo ready && exec sleep 600";
-    let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", script]);
-    let (target, line) = Running::start(&mut command);
-    if line != "ready" {
-        eprintln!("skipped: files_mounted_over_a_targets_cgroup_are_not_read: no mount namespaces here");
+    let target = |script: &str| Running::start(Command::new("unshare").args(["-m", "sh", "-c", script]));
+    let explained = |pid: u32| {
+        let words = ["-m", "sh", "-c", "umount -R /sys/fs/cgroup && exec \"$0\" explain --format json \"$1\""];
+        let mut command = Command::new("unshare");
+        command.args(words).arg(crate::commands::PLIMSOLL).arg(pid.to_string());
+        command.env("XDG_CACHE_HOME", scratch.join("cache")).env_remove("PLIMSOLL_DIR");
+        let explained = ended(&mut command, LIMIT);
+        assert_eq!(explained.code(), Some(0), "{}", explained.text);
+        let report: serde_json::Value = serde_json::from_str(&explained.text).expect("JSON");
+        (report["cgroup"].clone(), explained.text)
+    };
+    let (honest, ready) = target("echo ready; exec sleep 600");
+    let (forger, forged) = target(FORGE);
+    if (&*ready, &*forged) != ("ready", "ready") {
+        eprintln!("skipped: {NAME}: no mount namespaces here");
         return;
     }
-    let explained = ended(plimsoll(&scratch).args(["explain", &target.pid().to_string()]), LIMIT);
-    assert_eq!(explained.code(), Some(0), "{}", explained.text);
-    assert!(Path::new("/sys/fs/cgroup").exists());
+    let (cgroup, text) = explained(honest.pid());
+    if cgroup.is_null() {
+        eprintln!("skipped: {NAME}: this process has no memory cgroup that is mounted: {text}");
+        return;
+    }
+    let (cgroup, text) = explained(forger.pid());
+    assert!(cgroup.is_null(), "believed: {cgroup}");
+    assert!(text.contains("can't be read in /proc/"), "and not said: {text}");
+    // Over the limit alone: then there is none to be seen, which is no "no limit".
+    let hide = "for f in $(find /sys/fs/cgroup \\( -name memory.limit_in_bytes -o -name memory.max \\)); do \
+                mount --bind /etc/hostname $f || exit 1; done; echo ready; exec sleep 600";
+    let (hider, hidden) = target(hide);
+    assert_eq!(hidden, "ready");
+    let (_, text) = explained(hider.pid());
+    assert!(text.contains("something is mounted over it"), "{text}");
 }

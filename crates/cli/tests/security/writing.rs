@@ -20,7 +20,7 @@ fn java() -> PathBuf {
 }
 
 /// The source of a JVM that waits, and the words that start it.
-fn idle(scratch: &Scratch) -> String {
+pub fn idle(scratch: &Scratch) -> String {
     let source = scratch.path().join("Idle.java");
     fs::write(&source, IDLE).expect("written");
     format!("exec {} -Xmx64m -XX:+EnableDynamicAgentLoading {}", java().display(), source.display())
@@ -345,6 +345,39 @@ fn explain_leaves_no_request_file() {
     until("the request file gone", || !request.exists());
     assert_eq!(names(&roots_own), ["canary"]);
     canary.sings();
+}
+
+/// Somebody else's file in the place of a VM's attach socket: what to do about it is never root's rm along the target's links.
+#[test]
+fn a_taken_attach_socket_is_its_owner_s_to_remove() {
+    if !can("a taken attach socket") {
+        return;
+    }
+    const OWNER: u32 = MALLORY + 2;
+    let scratch = Scratch::new("taken");
+    let idle = idle(&scratch);
+    let places = [
+        (idle.clone(), format!("sudo -u '#{OWNER}' rm /tmp/.java_pid")),
+        (
+            format!("exec unshare -Urm sh -c '{idle}'"),
+            format!("inside its container, as user {OWNER}: rm /tmp/.java_pid"),
+        ),
+    ];
+    for (script, expected) in places {
+        let home = of_mallory(&scratch, "target");
+        let (_target, pid) = Process::start(Command::new("sh").args(["-c", &script]).env("HOME", home));
+        let socket = format!("/tmp/.java_pid{pid}");
+        clear_socket(&pid);
+        fs::write(&socket, "").expect("root may");
+        std::os::unix::fs::chown(&socket, Some(OWNER), Some(OWNER)).expect("root may");
+        let output = roots(&scratch, &["explain", "--format", "json", &pid]).output().expect("plimsoll");
+        let _ = fs::remove_file(&socket);
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let mut gaps = report["gaps"].as_array().expect("gaps").iter();
+        let gap = gaps.find(|g| g["reason"].as_str().is_some_and(|r| r.contains("place is taken"))).expect("the gap");
+        let remedy = gap["remedy"].as_str().expect("text");
+        assert!(remedy.starts_with(&format!("{expected}{pid} ")), "{remedy}");
+    }
 }
 
 /// An attach socket that answers a byte a second, or without end: one limit for the whole command, and one for what is kept.

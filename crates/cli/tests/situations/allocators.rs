@@ -1,8 +1,9 @@
 //! The core programs over other allocators, preloaded and linked.
 
-use crate::build::Program;
-use crate::harness::{Situation, situation};
+use crate::build::{Program, compiled};
+use crate::harness::{Figures, Situation, fresh_dir, situation, tidy};
 use std::path::Path;
+use std::process::Stdio;
 
 /// Debian's name of the shared library, and where it lies.
 #[derive(Clone, Copy)]
@@ -45,6 +46,9 @@ fn core() -> Vec<Situation> {
         situation("key_destructors"),
         situation("fork").moments(7),
         situation("endings").exits(47),
+        // gperftools has an mmap of its own, which is made of syscall(2).
+        situation("map_basic").moments(3),
+        situation("map_raw").moments(5),
     ]
 }
 
@@ -101,4 +105,23 @@ fn naive_allocator_linked() {
     situation("mix").named("mix_naive").links(&["libnaive"]).moments(6).run();
     situation("realloc_zero").named("realloc_zero_naive").links(&["libnaive"]).moments(4).run();
     situation("reallocarray").named("reallocarray_naive").links(&["libnaive"]).moments(3).run();
+}
+
+/// gperftools has an mmap of its own, made of syscall(2): the program's call passes both hooks, and is one call.
+#[test]
+fn a_mapping_is_counted_once_over_tcmalloc() {
+    let row = situation("map_basic");
+    let counts = [None, TCMALLOC.path()].map(|path| {
+        let dir = fresh_dir("counted_once");
+        let mut command = row.command(&compiled(&row.program), Some("sampled"), &dir);
+        command.envs(path.map(|path| ("LD_PRELOAD", path))).stdin(Stdio::null()).stdout(Stdio::null());
+        let mut child = command.spawn().expect("plimsoll");
+        let pid = i64::from(child.id());
+        assert!(child.wait().expect("our child").success());
+        let figures = Figures::of_process(&dir, pid).expect("a report");
+        let sites = figures.json["sites"].as_array().expect("sites").clone();
+        sites.iter().filter_map(|site| site["mapped_count"].as_i64()).sum::<i64>()
+    });
+    tidy(&fresh_dir("counted_once"));
+    assert_eq!(counts, [4, 4]);
 }

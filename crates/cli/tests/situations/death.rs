@@ -104,6 +104,115 @@ fn killed_with_four_threads() {
     killed_with(4);
 }
 
+/// Parents and children are killed together, at moments that nobody chose, while they fork: what is left of each is books, or
+/// says that its process was killed while starting.
+#[test]
+fn killed_while_forking() {
+    let row = situation("fork_killed");
+    let (mut faults, mut whole, mut begun) = (String::new(), 0, 0);
+    for round in 0..24u64 {
+        let dir = fresh_dir(&format!("killed_while_forking-{round}"));
+        let mut command = row.command(&compiled(&row.program), Some(MODES[round as usize % 2]), &dir);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn().expect("spawn");
+        let (finished, late) = watchdog(&child);
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut ready).expect("ready");
+        std::thread::sleep(Duration::from_micros(3_000 + 317 * round));
+        kill(-i64::from(child.id()), libc::SIGKILL);
+        child.wait().expect("wait");
+        let _ = finished.send(());
+        assert!(!late.join().unwrap_or(false) && ready == "ready\n", "{ready}");
+        for file in fs::read_dir(&dir).expect("segments").flatten().filter(|f| f.path().extension().is_some()) {
+            match Figures::of_segment(&file.path()) {
+                Ok(_) => whole += 1,
+                Err(said) if said.contains("killed while starting") => begun += 1,
+                Err(said) => {
+                    let _ = writeln!(faults, "  {round}: {:?}: {said}", file.file_name());
+                }
+            }
+        }
+        tidy(&dir);
+    }
+    if whole < 48 {
+        let _ = writeln!(faults, "  {whole} segments: nothing was exercised");
+    }
+    verdict("killed_while_forking", &faults, whole + begun);
+}
+
+/// One stop of a child that is traced, at a system call's entry or exit. False: the child has ended.
+fn step(pid: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: the pid of a child that this thread traces and has not reaped; the status is a local.
+    unsafe {
+        libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, 0);
+        libc::waitpid(pid, &mut status, 0) == pid && libc::WIFSTOPPED(status)
+    }
+}
+
+/// A start is killed at each of its system calls, from the one that makes the segment to the end of the process: `report` of
+/// what is left names the cause, or has books.
+#[test]
+fn killed_while_starting() {
+    let (name, program) = ("killed_while_starting", compiled(&situation("hello").program));
+    let (mut faults, mut starting, mut booting, mut booked) = (String::new(), 0, 0, 0);
+    for stops in 0.. {
+        let dir = fresh_dir(name);
+        let mut command = Command::new(PLIMSOLL);
+        command.args(["run", "--report", "none", "--dir"]).arg(&dir).arg("--").arg(&program).arg("argument");
+        command.env("XDG_CACHE_HOME", scratch("cache")).stdout(Stdio::null());
+        // SAFETY: one system call between fork and exec.
+        unsafe {
+            command.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) {
+                -1 => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            })
+        };
+        let mut child = command.spawn().expect("plimsoll");
+        let pid = child.id() as libc::pid_t;
+        let segment = || {
+            let mut all = fs::read_dir(&dir).expect("a folder").flatten().map(|entry| entry.path());
+            all.find(|path| path.extension().is_some_and(|end| end == "seg"))
+        };
+        // SAFETY: as in `step`; the first stop is the exec's.
+        unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+        let mut lives = true;
+        while lives && segment().is_none() {
+            lives = step(pid);
+        }
+        for _ in 0..stops {
+            lives = lives && step(pid);
+        }
+        if lives {
+            child.kill().expect("kill");
+        }
+        // Of a child that has ended, `step` has taken the status.
+        let _ = child.wait();
+        let Some(segment) = segment() else {
+            let _ = writeln!(faults, "  after {stops} stops there is no segment");
+            break;
+        };
+        let report = Command::new(PLIMSOLL).arg("report").arg(&segment).output().expect("plimsoll");
+        let (said, errors) = (String::from_utf8_lossy(&report.stdout), String::from_utf8_lossy(&report.stderr));
+        match report.status.code() {
+            Some(2) if errors.contains("killed while starting") && errors.lines().count() == 1 => starting += 1,
+            Some(0) if said.contains("killed while starting") => booting += 1,
+            Some(0) if errors.is_empty() => booked += 1,
+            _ => {
+                let _ = writeln!(faults, "  after {stops} stops: {:?} {errors}", report.status);
+            }
+        }
+        if !lives {
+            break;
+        }
+    }
+    if starting < 10 || booting < 10 || booked < 10 {
+        let _ =
+            writeln!(faults, "  killed before the header {starting}, before the books {booting}, later {booked} times");
+    }
+    tidy(&fresh_dir(name));
+    verdict(name, &faults, starting + booting + booked);
+}
+
 /// `run --report summary -- stops WAY`, its stdout line by line.
 fn reported(name: &str, program: &Situation, to: &Path) -> Child {
     let dir = fresh_dir(name);

@@ -1,7 +1,7 @@
 //! Hostile surroundings: closed descriptors, limits, full and read-only file systems, chroot.
 
 use crate::build::compiled;
-use crate::harness::{End, MODES, Observed, Situation, fresh_dir, scratch, situation, skipped, verdict};
+use crate::harness::{End, MODES, Observed, Situation, fresh_dir, scratch, situation, skipped, tidy, verdict};
 use crate::situations;
 use std::fmt::Write as _;
 use std::fs;
@@ -118,8 +118,117 @@ fn five_descriptors() {
 }
 #[test]
 fn address_space_limit() {
-    limited("address_space_limit", "ulimit -v 100000;", Refused("the limit on address space (ulimit -v)"));
+    limited("address_space_limit", "ulimit -v 58000;", Refused("the limit on address space (ulimit -v)"));
+    for kib in [59_000, 100_000, 600_000] {
+        limited(&format!("address_space_limit_{kib}"), &format!("ulimit -v {kib};"), Books);
+    }
 }
+#[test]
+fn forks_under_an_address_space_limit() {
+    for source in ["fork", "fork_threads", "fork_storm", "fork_nested", "fork_snapshot", "fork_execs"] {
+        let name = format!("{source}_in_100_mb");
+        let row = situation(source).named(&name).shell("ulimit -v 100000;");
+        behaves(&name, &row, &compiled(&row.program), Books);
+    }
+}
+#[test]
+fn maps_and_threads_under_an_address_space_limit() {
+    for source in
+        ["map_basic", "map_commit", "map_remap", "map_partial", "map_threads", "threads_sequential", "orphans"]
+    {
+        let name = format!("{source}_in_400_mb");
+        let row = situation(source).named(&name).shell("ulimit -v 400000;");
+        behaves(&name, &row, &compiled(&row.program), Books);
+    }
+}
+
+/// Address space that the tracker takes from a program under a limit, MiB: its code and tables; no part of the books' bound.
+const TAKEN: usize = 11;
+
+/// Threads and blocks that fit by themselves into a limit less what the tracker takes fit into the limit with it. Where it stands
+/// aside, nothing is taken. One arena, since glibc makes more of 64 MiB each as long as they fit.
+#[test]
+fn what_fits_into_an_address_space_fits_with_the_tracker() {
+    let name = "what_fits";
+    let (mut faults, mut compared, mut aside) = (String::new(), 0, 0);
+    let row = |mib: usize, threads: usize, blocks: usize| {
+        let limit = format!("export MALLOC_ARENA_MAX=1; ulimit -v {};", mib << 10);
+        situation("address_space").shell(&limit).args(&["fit", &threads.to_string(), &blocks.to_string()])
+    };
+    // A page more each, which malloc needs for itself.
+    let blocks = |mib: usize| mib * 255 / 256 - 1;
+    let program = compiled(&row(0, 0, 0).program);
+    for mib in (24..=100).step_by(4).chain((100..=700).step_by(50)) {
+        let is_aside = mib << 20 < 60_000_000;
+        let alone = if is_aside { mib } else { mib - TAKEN };
+        // Code, stack and libc of the program by itself are below 4 MiB, a thread's stack and guard above 8.
+        let room = alone - 4;
+        for (threads, blocks) in [(room * 10 / 86, 0), (0, blocks(room)), (room * 5 / 86, blocks(room / 2))] {
+            let dir = fresh_dir(name);
+            let plain = Observed::watch(row(alone, threads, blocks).command(&program, None, &dir), None);
+            let more = Observed::watch(row(mib, threads, blocks).command(&program, None, &dir), None);
+            assert_eq!((plain.end, more.end), (End::Exit(0), End::Exit(0)), "{mib} MiB: {}", plain.output);
+            let tracked = Observed::watch(row(mib, threads, blocks).command(&program, Some("sampled"), &dir), None);
+            let segments = fs::read_dir(&dir).expect("a folder").count();
+            let said = tracked.errors.lines().count();
+            if (tracked.end, &tracked.output) != (plain.end, &plain.output)
+                || (said, segments) != if is_aside { (1, 0) } else { (0, 1) }
+            {
+                let _ = writeln!(
+                    faults,
+                    "  {mib} MiB: {:?} {}plain {:?} {}stderr {:?} {segments} segments",
+                    tracked.end, tracked.output, plain.end, plain.output, tracked.errors
+                );
+            }
+            compared += 1;
+            aside += usize::from(is_aside);
+        }
+    }
+    tidy(&fresh_dir(name));
+    assert!(aside > 20 && compared > aside + 50, "{aside} of {compared} aside");
+    verdict(name, &faults, compared);
+}
+
+/// A program that limits its own address space gets from malloc what it gets alone, less what the tracker uses.
+#[test]
+fn own_address_space_limit() {
+    let name = "own_limit";
+    let (mut faults, mut compared) = (String::new(), 0);
+    for way in ["setrlimit", "prlimit", "raw", "child"] {
+        for mib in [60, 150, 600, 4000] {
+            let dir = fresh_dir(name);
+            let row = situation("address_space").args(&[way, &mib.to_string()]);
+            let program = compiled(&row.program);
+            let [plain, tracked] = [None, Some("sampled")].map(|mode| {
+                let seen = Observed::watch(row.command(&program, mode, &dir), None);
+                let blocks = seen.output.strip_suffix(" blocks\n").and_then(|n| n.parse::<usize>().ok());
+                (seen.end, blocks.unwrap_or(0), seen.errors)
+            });
+            assert!(plain.0 == End::Exit(0) && plain.1 + 10 + mib / 200 > mib, "{way} {mib}: {plain:?}");
+            if tracked.0 != plain.0 || tracked.1 + TAKEN < plain.1 || !tracked.2.is_empty() {
+                let _ = writeln!(faults, "  {way} {mib} MiB: {tracked:?}, plain {plain:?}");
+            }
+            compared += 1;
+        }
+    }
+    // A child of a tracked shell, in which the tracker stands aside, lowers its limit further.
+    let dir = fresh_dir(name);
+    let program = compiled(&situation("address_space").program);
+    let script = ["-c", "ulimit -v 58000; exec \"$0\" setrlimit 40", program.to_str().expect("path")];
+    let row = situation("address_space").args(&script).follow();
+    let [plain, tracked] = [None, Some("sampled")].map(|mode| {
+        let seen = Observed::watch(row.command(Path::new("/bin/sh"), mode, &dir), None);
+        let blocks = seen.output.strip_suffix(" blocks\n").and_then(|n| n.parse::<usize>().ok());
+        (seen.end, blocks.unwrap_or(0), seen.errors)
+    });
+    // Its code alone takes some.
+    if tracked.0 != plain.0 || tracked.1 + 3 < plain.1 || plain.1 < 30 || !tracked.2.is_empty() {
+        let _ = writeln!(faults, "  aside: {tracked:?}, plain {plain:?}");
+    }
+    tidy(&fresh_dir(name));
+    verdict(name, &faults, compared + 1);
+}
+
 /// Set by a shell that is tracked: our own command line, unoptimised, needs some 185 KiB, and the environment and a random
 /// shift of up to 8 KiB come on top.
 #[test]

@@ -83,6 +83,10 @@ impl Situation {
         self.program.libraries.extend(libraries.iter().map(|l| l.to_string()));
         self
     }
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        self.program = self.program.flags(flags);
+        self
+    }
     pub fn exits(mut self, code: i32) -> Self {
         self.end = End::Exit(code);
         self
@@ -213,7 +217,7 @@ pub fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// An empty private directory for segments: in memory, where they lie by default too (on a disk a fork costs 25 ms), or
+/// An empty private directory for segments: in memory, where they lie by default too, or
 /// among the other scratch files. No folder above it is this run's: one test would remove it while another fills it.
 pub fn fresh_dir(name: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
@@ -289,6 +293,9 @@ impl Figures {
             state: json["state"].as_str().unwrap_or("").to_string(),
             ..Figures::default()
         };
+        if figures.gaps.contains("freed than allocated") {
+            return Err(format!("more freed than allocated: {}", figures.gaps));
+        }
         let categories = json["categories"].as_array().ok_or("no categories")?;
         for (key, name) in KEYS {
             let total =
@@ -322,6 +329,15 @@ impl Figures {
     /// The report on the newest segment of `pid` in `dir`.
     pub fn of_process(dir: &Path, pid: i64) -> Result<Figures, String> {
         Figures::of_segment(&segment_of(dir, pid)?)
+    }
+}
+
+impl Figures {
+    /// A counter of the tracker's.
+    pub fn counter(&self, name: &str) -> i64 {
+        let counters = self.json["counters"].as_array().expect("counters");
+        let counter = counters.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no counter {name}"));
+        counter["value"].as_i64().expect("a number")
     }
 }
 

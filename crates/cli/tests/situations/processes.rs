@@ -9,6 +9,11 @@ situations! {
     fork_both_go_on => situation("fork_both_go_on").moments(7);
     fork_storm => situation("fork_storm").moments(12);
     fork_threads => situation("fork_threads");
+    fork_snapshot => situation("fork_snapshot").moments(6);
+    fork_storm_of_threads => situation("fork_busy_threads").moments(51);
+    fork_nested => situation("fork_nested").moments(8);
+    fork_in_handler => situation("fork_in_handler").links(&["libbump"]).moments(21);
+    fork_execs => situation("fork_execs");
     vfork_exec => situation("vfork_exec").follow().moments(12);
     spawn => situation("spawn").follow().moments(9);
     ends_by_return => situation("endings").exits(47);

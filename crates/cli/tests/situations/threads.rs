@@ -14,4 +14,5 @@ situations! {
     switched_stacks => situation("switched_stacks");
     detached => situation("detached");
     c11_thread => situation("c11_thread");
+    image_block_of_another => situation("image_block_of_another").flags(&["-rdynamic"]);
 }

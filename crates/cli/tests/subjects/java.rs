@@ -4,10 +4,10 @@ use crate::books::Books;
 use crate::door::{Door, Evidence, Running, compare, wait_end, wait_for};
 use crate::http::Connection;
 use crate::nmt;
-use crate::stage::{Scratch, jdk, must, say, shop};
+use crate::stage::{Jdk, Scratch, jdk, must, say, shop};
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Instant;
 
 const CONNECTIONS: u64 = 4;
@@ -18,11 +18,11 @@ struct Server {
     port: u16,
 }
 
-fn start(door: &Door, jdk: &Path, folder: &Path, flags: &[&str]) -> Server {
+fn start(door: &Door, jdk: &Jdk, folder: &Path, flags: &[&str]) -> Server {
     let port_file = folder.join("port");
-    let mut command = door.command(jdk.join("bin/java"));
+    let mut command = door.command(jdk.bin("java"));
     command.args(["-Xmx160m", "-Xms160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]).args(flags);
-    command.arg("-cp").arg(shop(&jdk.join("bin/javac"))).arg("shop.Shop").arg(&port_file);
+    command.arg("-cp").arg(shop(&jdk.bin("javac"))).arg("shop.Shop").arg(&port_file);
     let output = fs::File::create(folder.join("stdout")).expect("a file for the output");
     let errors = fs::File::create(folder.join("stderr")).expect("a file for the errors");
     let mut child = Running::start_with_errors(command.stdout(output).stderr(errors));
@@ -143,7 +143,7 @@ fn beside_nmt(major: u32) {
     let server = start(&door, &jdk, scratch.path(), &["-XX:NativeMemoryTracking=summary"]);
     load(server.port);
     let ours = door.live_books(&server.child, "before NMT").expect("the door is tracked");
-    let mut jcmd = Command::new(jdk.join("bin/jcmd"));
+    let mut jcmd = jdk.tool("jcmd");
     let text =
         must(jcmd.arg(server.child.id().to_string()).args(["VM.native_memory", "summary"]).stderr(Stdio::null()));
     let theirs = nmt::hotspot(&String::from_utf8_lossy(&text));

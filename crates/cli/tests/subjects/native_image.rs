@@ -45,7 +45,7 @@ fn gap(door: &Door, image: &Path, folder: &Path) -> Evidence {
     // While it sleeps: its own report through jcmd, and ours on both sides of it.
     let before = door.live_books(&child, "native image, idle");
     if let (Some(ours), Some(jdk)) = (before, jdk(25).or_else(|| jdk(17))) {
-        let mut jcmd = Command::new(jdk.join("bin/jcmd"));
+        let mut jcmd = jdk.tool("jcmd");
         jcmd.arg(child.id().to_string()).arg("VM.native_memory").stderr(Stdio::null());
         let theirs = nmt::native_image(&String::from_utf8_lossy(&must(&mut jcmd)));
         let mut table =

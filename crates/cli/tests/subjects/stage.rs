@@ -11,6 +11,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+#[path = "../../../../fixtures/jdks.rs"]
+mod jdks;
+#[allow(unused_imports, reason = "not every test program has a matrix")]
+pub use jdks::{Jdk, installed, is_full, jdk, jdks};
+
 /// The top of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/cli lies two levels deep").to_path_buf()
@@ -196,31 +201,32 @@ pub fn shop(javac: &Path) -> String {
     format!("{0}/classes:{0}/jars/*", folder.display())
 }
 
-/// Whether `make test-full` runs us: then every JDK is a subject, and 21, which is fetched. `make test` takes 17 and 25 (xtask/src/test).
-#[allow(dead_code, reason = "not every test program has a matrix")]
-pub fn is_full() -> bool {
-    std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full")
-}
-
-#[allow(dead_code, reason = "not every test program has a matrix")]
-pub fn in_this_tier(major: u32) -> bool {
-    is_full() || [17, 25].contains(&major)
-}
-
-/// The JDK of this major version: JAVA_HOME, or what lies where Debian and Adoptium put theirs.
-pub fn jdk(major: u32) -> Option<PathBuf> {
-    let mut homes: Vec<PathBuf> = std::env::var_os("JAVA_HOME").map(PathBuf::from).into_iter().collect();
-    if let Ok(entries) = fs::read_dir("/usr/lib/jvm") {
-        homes.extend(entries.flatten().map(|entry| entry.path()));
+/// The Quarkus server in fixtures/java/kiosk, as Quarkus packs it: the jar to run.
+#[allow(dead_code, reason = "a subject of explain only")]
+pub fn kiosk() -> PathBuf {
+    let source = repository().join("fixtures/java/kiosk");
+    let mut hash = DefaultHasher::new();
+    for name in ["pom.xml", "src/main/java/kiosk/Kiosk.java"] {
+        fs::read(source.join(name)).expect("a fixture").hash(&mut hash);
     }
-    let wanted = format!("JAVA_VERSION=\"{major}");
-    let is_it = |home: &PathBuf| {
-        let release = fs::read_to_string(home.join("release")).unwrap_or_default();
-        // `JAVA_VERSION="17.0.15"` and `"25"`, but not `"1.7"` or `"250"`.
-        let version = release.lines().find_map(|line| line.strip_prefix(&wanted));
-        version.is_some_and(|rest| rest.starts_with(['.', '"'])) && home.join("bin/javac").exists()
-    };
-    homes.into_iter().find(is_it)
+    let folder = cached(&format!("kiosk-{:016x}", hash.finish()), |part| {
+        let mut maven = fetcher("mvn");
+        maven.args(["-q", "-B", "-U", "package", "-f"]).arg(source.join("pom.xml"));
+        maven.arg(format!("-Dkiosk.target={}", part.display()));
+        fetch(maven.arg(format!("-Dmaven.repo.local={}", cache().join("m2").display())), part);
+    });
+    folder.join("quarkus-app/quarkus-run.jar")
+}
+
+/// The JVMs of this tier, oldest first: the installed JDKs, and in `make test-full` a JRE 21 where none is installed.
+#[allow(dead_code, reason = "not every test program has a matrix")]
+pub fn vms() -> Vec<Jdk> {
+    let mut vms = jdks();
+    if is_full() && vms.iter().all(|vm| vm.major != 21) {
+        vms.push(Jdk::at(&jre_21()).expect("the package holds a JRE"));
+        vms.sort_by_key(|vm| vm.major);
+    }
+    vms
 }
 
 /// A JRE 21 out of a Python package that carries one: Debian 12 has none. It has no compiler.

@@ -17,18 +17,24 @@ pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
 pub const OWN_MEMORY: u64 = 1;
 pub const MAIN: u64 = 2;
 
-/// Own cost. Identity: `bytes = private + segment`. The trailers lie in the blocks: `growth` is by how much they make the
-/// allocator's blocks larger, at least and at most.
+/// Own cost. Identity: `bytes = private + segment + library`. The trailers lie in the blocks: `growth` is by how much they make
+/// the allocator's blocks larger, at least and at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     /// Live blocks with a trailer.
     pub trailers: u64,
+    /// Live blocks in the side table.
+    pub tabled: u64,
     /// What the trailers add to the heap: computed from sums of each caller, so an interval.
     pub growth: (Bytes, Bytes),
     /// Thread state, memos, the side table: as the tracker counted what it handed out, or, of a live process, resident pages.
     pub private: Bytes,
-    /// `private` was counted page by page.
+    /// `private`, `side_table` and `library` were counted page by page; else the latter two are 0.
     pub by_page: bool,
+    /// Of `private` the side table's.
+    pub side_table: Bytes,
+    /// The tracker's library and the compiled rules.
+    pub library: Bytes,
     /// Populated pages of the segment.
     pub segment: Bytes,
     /// Address space kept for the side table and the segment's growth.
@@ -37,7 +43,16 @@ pub struct Own {
 
 impl Own {
     pub fn bytes(&self) -> Bytes {
-        self.private + self.segment
+        self.private + self.segment + self.library
+    }
+
+    /// What a live block costs on average, in bytes, at least and at most: its share of the side table and of the heap's
+    /// growth. `None`: no block is live, or the side table's pages are not known.
+    pub fn of_a_block(&self) -> Option<[f64; 2]> {
+        let blocks = self.trailers + self.tabled;
+        let known = blocks > 0 && (self.by_page || self.tabled == 0);
+        let share = |growth: Bytes| (self.side_table + growth).0 as f64 / blocks as f64;
+        known.then(|| [share(self.growth.0), share(self.growth.1)])
     }
 }
 
@@ -113,13 +128,16 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
     books.own = Own {
         trailers: live.saturating_sub(tabled),
+        tabled: tabled.min(live),
         growth: growth(segment, &books.callers),
         by_page: false,
+        side_table: Bytes::ZERO,
+        library: Bytes::ZERO,
         private: Bytes(segment.counter("own_private_bytes")),
         segment: Bytes(segment.counter("own_segment_bytes")),
         reserved: Bytes(segment.counter("own_reserved_bytes")),
     };
-    books.own_mappings = segment.own_mappings.iter().map(|own| own.range).collect();
+    books.own_mappings.clone_from(&segment.own_mappings);
     let index = books.category_named(PLIMSOLL);
     let committed = books.own.private + books.own.segment;
     let reserved = committed.max(books.own.reserved + books.own.private + Bytes(segment.head.file_bytes));

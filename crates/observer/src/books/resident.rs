@@ -1,10 +1,14 @@
 //! What of the mappings is resident, asked of the kernel page by page (/proc/PID/pagemap), for a live process that lets
 //! us. 'Committed' says what may be touched; this says what was.
 
+use plimsoll_segment::Purpose;
+
 use super::own::{LOADED_LIBRARIES, THREAD_STACK};
 use super::{Books, Figures};
 use crate::gap::{Gap, Source};
-use crate::source::proc::{Residency, Target, read_residency};
+use crate::snapshot::OwnMapping;
+use crate::source::proc::{Residency, Target, parse_maps, read_residency};
+use crate::source::segment::names::is_library_or_rules;
 use crate::units::{AddressRange, Bytes};
 
 /// The page map has 8 bytes a page: of this much address space 8 MiB, a few milliseconds. Beyond it the report would be
@@ -52,13 +56,26 @@ impl Books {
     /// page that two pieces share is one page. Where the page map can't be read, the count stays.
     fn read_own(&mut self, pid: u32) {
         let page = Bytes(rustix::param::page_size() as u64);
-        if self.own_mappings.is_empty() || total(&self.own_mappings) > MOST {
+        let is_table = |own: &&OwnMapping| own.purpose == Purpose::SideTable as u32;
+        let pools: Vec<AddressRange> =
+            self.own_mappings.iter().filter(|own| !is_table(own)).map(|own| own.range).collect();
+        // A small level of the side table lies in a pool.
+        let tables: Vec<AddressRange> = self.own_mappings.iter().filter(is_table).map(|own| own.range).collect();
+        let apart = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
+        let private: Vec<AddressRange> = pools.iter().chain(apart).copied().collect();
+        let Ok(target) = Target::open(pid) else { return };
+        let maps = target.read("maps").map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
+        let files: Vec<AddressRange> =
+            maps.iter().filter(|vma| is_library_or_rules(&vma.name)).map(|vma| vma.range).collect();
+        let all = [private.as_slice(), &files].concat();
+        if private.is_empty() || total(&all) > MOST {
             return;
         }
-        let pages = Target::open(pid).ok().and_then(|target| target.file("pagemap").ok());
-        let residency = pages.and_then(|file| read_residency(&file, &self.own_mappings, page).ok());
+        let residency = target.file("pagemap").ok().and_then(|pages| read_residency(&pages, &all, page).ok());
         if let Some(residency) = residency {
-            self.own.private = self.own_mappings.iter().map(|range| residency.resident(*range)).sum();
+            let sum = |ranges: &[AddressRange]| ranges.iter().map(|range| residency.resident(*range)).sum();
+            (self.own.private, self.own.library) = (sum(&private), sum(&files));
+            self.own.side_table = sum(&tables);
             self.own.by_page = true;
         }
     }

@@ -15,6 +15,14 @@ struct Heaps {
     error: Bytes,
 }
 
+/// The name of the child that has the arenas of that kind, in each line of malloc's.
+pub const fn child_of(kind: ArenaKind) -> &'static str {
+    match kind {
+        ArenaKind::Main => "main arena",
+        ArenaKind::Thread => "thread arenas",
+    }
+}
+
 pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
     let Some(glibc) = &snapshot.glibc else { return };
     let mut heaps = vec![Heaps::default(); glibc.arenas.len()];
@@ -28,10 +36,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
         }
     }
     for (arena, heaps) in glibc.arenas.iter().zip(heaps) {
-        let detail = match arena.kind {
-            ArenaKind::Main => "main arena",
-            ArenaKind::Thread => "thread arenas",
-        };
+        let detail = child_of(arena.kind);
         let walked = arena.live_resident + arena.free_resident + arena.unknown_resident;
         let [live, retained, unknown] = if walked > heaps.resident {
             let weights = [arena.live_resident.0, arena.free_resident.0, arena.unknown_resident.0];
@@ -41,6 +46,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
             let unknown = arena.unknown_resident + (heaps.resident - walked);
             [arena.live_resident, arena.free_resident, unknown]
         };
+        books.overclaimed += walked - heaps.resident;
         let difference = walked.abs_diff(heaps.resident);
         let grade = if difference + heaps.error == Bytes(0) { Grade::Exact } else { Grade::Derived };
         // Address space follows the blocks: what is live and free splits the committed part. (The untouched tails of the

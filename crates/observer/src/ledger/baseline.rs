@@ -10,11 +10,17 @@ pub struct Baseline {
     pub rss: Bytes,
     /// Resident bytes; a line that isn't there had none.
     pub lines: Vec<(LineId, Bytes)>,
+    /// Error bounds of those bytes; a line that isn't there had none.
+    pub errors: Vec<(LineId, Bytes)>,
 }
 
 impl Baseline {
     pub fn resident(&self, id: LineId) -> Bytes {
         self.lines.iter().find(|(line, _)| *line == id).map(|(_, bytes)| *bytes).unwrap_or_default()
+    }
+
+    pub fn error(&self, id: LineId) -> Bytes {
+        self.errors.iter().find(|(line, _)| *line == id).map(|(_, bytes)| *bytes).unwrap_or_default()
     }
 
     /// What the line has more than it had; below nothing where it has less.

@@ -23,7 +23,7 @@ pub fn split(snapshot: &Snapshot, books: &mut Books) {
     let live = arenas + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>();
     let moved = before.live.scaled(resident.0.min(live.0), live.0).min(resident);
     let error = (before.error + (live - resident)).min(moved.max(resident - moved));
-    take(books, LineId::GlibcLive, moved, Source::Segment);
+    take(books, LineId::GlibcLive, |_| true, moved, Source::Segment);
     let parts: Vec<String> = books.of(LineId::GlibcLive).map(|(detail, _)| detail.to_owned()).collect();
     for part in parts {
         if let Some(entry) = books.entries.remove(&(LineId::GlibcLive, part.clone())) {

@@ -55,12 +55,15 @@ impl Claims {
     }
 }
 
-const GO_HEAP: &str = "Go's heap";
+pub const GO_HEAP: &str = "Go's heap";
+pub const V8_HEAP: &str = "V8's heap";
+pub const PYTHON_POOLS: &str = "CPython's pools of small objects";
 
 /// All claims of a snapshot, strongest source first.
 pub fn of(snapshot: &Snapshot) -> Claims {
     let mut claims = Claims::default();
     glibc(snapshot, &mut claims);
+    opened(snapshot, &mut claims);
     native_image(snapshot, &mut claims);
     unpacked(snapshot, &mut claims);
     go_heap(snapshot, &mut claims);
@@ -93,6 +96,12 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
             grade: Grade::Exact,
             source: Source::Glibc,
         });
+    }
+}
+
+fn opened(snapshot: &Snapshot, claims: &mut Claims) {
+    for range in snapshot.opened.iter().flat_map(|heap| &heap.ranges) {
+        claims.add(Claim { range: *range, owner: Owner::Opened, grade: Grade::Exact, source: Source::Allocator });
     }
 }
 
@@ -256,11 +265,11 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
 fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
     let python = snapshot.pymalloc.as_ref().map(|python| python.pools.as_slice()).unwrap_or_default();
     for pools in python {
-        let owner = Owner::line(LineId::OtherAllocator, "CPython's pools of small objects");
+        let owner = Owner::line(LineId::OtherAllocator, PYTHON_POOLS);
         claims.add(Claim { range: *pools, owner, grade: Grade::Exact, source: Source::Allocator });
     }
     for page in &snapshot.v8_pages {
-        let owner = Owner::line(LineId::OtherAllocator, "V8's heap");
+        let owner = Owner::line(LineId::OtherAllocator, V8_HEAP);
         claims.add(Claim { range: *page, owner, grade: Grade::Exact, source: Source::Allocator });
     }
 }
@@ -324,7 +333,10 @@ pub fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
 /// Whom an anonymous mapping without a name most likely belongs to, where it is not the program's own.
 pub fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let runtime = || snapshot.allocators.iter().find(|known| known.kind.is_runtime()).map(|known| known.kind);
-    other_allocator(snapshot).or_else(runtime)
+    // Where its heap was walked just now, what lies beside that heap isn't the allocator's.
+    let opened = snapshot.opened.as_ref().filter(|heap| heap.is_fresh);
+    let is_open = |kind: &AllocatorKind| opened.is_some_and(|heap| heap.kind == *kind);
+    other_allocator(snapshot).filter(|kind| !is_open(kind)).or_else(runtime)
 }
 
 pub fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {

@@ -34,6 +34,16 @@ impl Group {
     }
 }
 
+impl LineId {
+    /// Growth of the others ends by itself: at -Xmx, at ReservedCodeCacheSize, at a file's end, or in pages that the kernel takes back.
+    pub const fn may_grow_without_bound(self) -> bool {
+        !matches!(
+            self,
+            LineId::JavaHeap | LineId::CodeCache | LineId::MappedFiles | LineId::Libraries | LineId::Tracker
+        )
+    }
+}
+
 macro_rules! lines {
     ($($variant:ident $id:literal $name:literal $group:ident $meaning:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +96,7 @@ lines! {
     GlibcUnknown "glibc-unknown" "glibc, not told apart" Allocator
         "Resident pages of glibc's heaps that could not be walked."
     OtherAllocator "other-allocator" "other allocator" Allocator
-        "Memory of jemalloc, tcmalloc, mimalloc or musl's malloc: live and retained are not told apart from outside."
+        "Memory of jemalloc, split into live and free, and of tcmalloc, mimalloc or musl's malloc, where it is not."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads, with the thread library's records and thread-local storage at their top."
     Libraries "libraries" "libraries and program" Files

@@ -6,9 +6,10 @@
 //! 1. `claims`: who says a range is whose, strongest source first.
 //! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
-//! 4. `before`: glibc's live blocks → from before an attach and since.
-//! 5. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
-//! 6. Lines, biggest first; what is left is the remainder, always printed.
+//! 4. `opened`: pieces of another allocator's heap → its live blocks and its free pages, likewise.
+//! 5. `before`: glibc's live blocks → from before an attach and since.
+//! 6. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
+//! 7. Lines, biggest first; what is left is the remainder, always printed.
 
 mod arenas;
 mod attribute;
@@ -17,21 +18,24 @@ mod before;
 mod cgroup;
 mod claims;
 mod lines;
+mod opened;
 mod own;
 mod pools;
 mod vm_blocks;
 
 use std::collections::BTreeMap;
 
+pub use arenas::child_of as child_of_arenas;
 pub use baseline::Baseline;
 pub use cgroup::CgroupSum;
-pub use claims::vma_at;
+pub use claims::{GO_HEAP, PYTHON_POOLS, V8_HEAP, vma_at};
 pub use lines::{Group, LineId};
-pub use own::of as own_mappings;
+pub use opened::child as child_of_heap;
+pub use own::{is_tracker, of as own_mappings};
 pub use pools::{ThreadPools, thread_names};
 
 use crate::gap::Source;
-use crate::snapshot::{Snapshot, Vma};
+use crate::snapshot::{HeapPart, OpenedHeap, Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 
 /// How a figure came about; the order is from best to worst.
@@ -61,6 +65,8 @@ pub enum Owner {
     Line(LineId, String),
     /// A heap of the arena with that index: its bytes go to three lines.
     Arena(usize),
+    /// The heap of the allocator that was opened: its bytes go to the children of one line.
+    Opened,
 }
 
 impl Owner {
@@ -106,6 +112,8 @@ pub struct Ledger {
     /// Biggest first; only lines that have resident bytes or address space.
     pub lines: Vec<Line>,
     pub remainder: Bytes,
+    /// What sources claimed beyond what smaps counts resident, and did not get: movement between two readings, or a fault of ours.
+    pub overclaimed: Bytes,
     pub pieces: Vec<Piece>,
     pub cgroup: Option<CgroupSum>,
     /// |Rss of smaps − Rss of the kernel's rollup|: how much moved between two readings.
@@ -130,15 +138,19 @@ impl Ledger {
                 }
             }
             arenas::split(snapshot, &pieces, &mut books);
+            opened::split(snapshot, &pieces, &mut books);
             before::split(snapshot, &mut books);
             vm_blocks::move_to_vm(snapshot, &mut books);
         }
         let rss = snapshot.rss();
+        let overclaimed = books.overclaimed;
         let lines = books.lines();
         let known: Bytes = lines.iter().map(|line| line.resident).sum();
         Ledger {
             rss,
             remainder: rss - known,
+            // By construction no line has more than smaps; if one did, no saturation would hide it.
+            overclaimed: overclaimed + (known - rss),
             lines,
             pieces,
             cgroup: snapshot.cgroup.as_ref().map(cgroup::sum),
@@ -154,6 +166,25 @@ impl Ledger {
         self.line(id).map(|line| line.resident).unwrap_or_default()
     }
 
+    /// What nobody claims, with what was claimed and could not be told apart: parts, largest first. Their lines have them, too.
+    pub fn unexplained(&self, snapshot: &Snapshot) -> Vec<(String, Bytes)> {
+        let mut parts = vec![("remainder".to_owned(), self.remainder)];
+        for line in &self.lines {
+            match line.id {
+                LineId::OtherAnonymous | LineId::GlibcUnknown => parts.push((line.name.clone(), line.resident)),
+                LineId::OtherAllocator => {
+                    let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
+                    let opaque = children.iter().filter(|child| !is_opened(snapshot, &child.name));
+                    parts.extend(opaque.map(|child| (child.name.clone(), child.resident)));
+                }
+                _ => {}
+            }
+        }
+        parts.retain(|(_, bytes)| *bytes > Bytes(0));
+        parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        parts
+    }
+
     pub fn group(&self, group: Group) -> Bytes {
         let lines: Bytes = self.lines.iter().filter(|line| line.id.group() == group).map(|line| line.resident).sum();
         if group == Group::Other { lines + self.remainder } else { lines }
@@ -167,6 +198,15 @@ pub fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item =
         pieces.windows(2).filter(|pair| pair[0].vma == pair[1].vma).map(|pair| pair[0].vma).collect();
     cut.dedup();
     cut.into_iter().map(|index| &snapshot.vmas[index]).filter(|vma| vma.rss > Bytes(0))
+}
+
+/// Memory of an allocator, by its child's name, whose live part a reader has found.
+pub fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
+    let is_part = |heap: &OpenedHeap| {
+        let mut told_apart = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
+        told_apart.any(|part| child == opened::child(heap.kind, part))
+    };
+    (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.opened.as_ref().is_some_and(is_part)
 }
 
 /// Without smaps: the kernel's totals by kind, whoever they belong to.
@@ -185,6 +225,7 @@ fn by_kind(snapshot: &Snapshot, books: &mut Books) {
 #[derive(Default)]
 struct Books {
     entries: BTreeMap<(LineId, String), Entry>,
+    overclaimed: Bytes,
 }
 
 #[derive(Clone, Debug)]

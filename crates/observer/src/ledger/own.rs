@@ -8,6 +8,7 @@ use plimsoll_segment::{FILE_BYTES, Purpose};
 use super::Grade;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Snapshot, Vma};
+use crate::source::segment::names::{is_library_or_rules, is_segment};
 use crate::units::{AddressRange, Bytes};
 
 /// Resident private memory of a tracker at most, whatever the process does: the tables that all threads share, and the
@@ -103,26 +104,7 @@ fn is_own_kind(vma: &Vma) -> bool {
 }
 
 pub fn is_tracker(name: &str) -> bool {
-    if name == NAMED_BY_THE_TRACKER {
-        return true;
-    }
-    let file = name.rsplit('/').next().unwrap_or_default();
-    // Compiled rules lie in a directory of ours, segments wherever the user says.
-    is_segment(file) || (name.contains("/plimsoll") && file.ends_with(".rules")) || is_library(file)
-}
-
-/// `PID-BOOTTIME_NS.seg`.
-fn is_segment(file: &str) -> bool {
-    let parts = file.strip_suffix(plimsoll_segment::SUFFIX).and_then(|stem| stem.split_once('-'));
-    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-    parts.is_some_and(|(pid, start)| is_number(pid) && is_number(start))
-}
-
-/// `libplimsoll.so`, or with its SHA-256 as `run` and `attach` unpack it; not whatever else a build calls libplimsoll….
-fn is_library(file: &str) -> bool {
-    let Some(hash) = file.strip_prefix("libplimsoll").and_then(|rest| rest.strip_suffix(".so")) else { return false };
-    let is_hash = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    hash.is_empty() || hash == "_preload" || hash.strip_prefix('-').is_some_and(is_hash)
+    name == NAMED_BY_THE_TRACKER || is_segment(name) || is_library_or_rules(name)
 }
 
 #[cfg(test)]

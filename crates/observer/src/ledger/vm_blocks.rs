@@ -11,9 +11,10 @@
 
 use super::attribute::apportion;
 use super::lines::LineId;
+use super::opened::child;
 use super::{Books, Grade};
 use crate::gap::Source;
-use crate::snapshot::{NmtCategory, Snapshot};
+use crate::snapshot::{HeapPart, NmtCategory, Snapshot};
 use crate::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
@@ -39,8 +40,13 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
     else {
         return;
     };
-    let resident = books.resident(from);
+    // Of an opened heap only the live part can hold them.
+    let opened = snapshot.opened.as_ref().filter(|_| from == LineId::OtherAllocator);
+    let only = opened.map(|heap| child(heap.kind, HeapPart::Live));
+    let is_holder = |detail: &str| only.as_deref().is_none_or(|only| detail == only);
+    let resident: Bytes = books.of(from).filter(|(detail, _)| is_holder(detail)).map(|(_, entry)| entry.resident).sum();
     let live = match (&snapshot.glibc, from) {
+        _ if opened.is_some() => opened.map(|heap| heap.part(HeapPart::Live).length).unwrap_or_default(),
         (Some(glibc), LineId::GlibcLive) => {
             glibc.arenas.iter().map(|arena| arena.live).sum::<Bytes>()
                 + glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum::<Bytes>()
@@ -48,6 +54,8 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         // Not walked: all of it may be live.
         _ => resident.max(asked),
     };
+    // Blocks that the walk did not find: the books of the VM and ours contradict each other.
+    books.overclaimed += asked - live;
     let untouched = live - resident;
     wanted.sort_by_key(|(line, _, found)| (found.is_none(), *line != LineId::DirectBuffers));
     let (mut moved_in_all, mut left) = (Bytes(0), live);
@@ -65,13 +73,13 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
         books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
     }
-    take(books, from, moved_in_all, Source::HotSpot);
+    take(books, from, is_holder, moved_in_all, Source::HotSpot);
 }
 
-/// Takes `bytes` from the children of `line` in proportion to what they have: the blocks' places aren't known.
-pub(super) fn take(books: &mut Books, line: LineId, bytes: Bytes, from: Source) {
-    let mut entries: Vec<&mut super::Entry> =
-        books.entries.iter_mut().filter(|((of, _), _)| *of == line).map(|(_, entry)| entry).collect();
+/// Takes `bytes` from those children of `line` in proportion to what they have: the blocks' places aren't known.
+pub(super) fn take(books: &mut Books, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
+    let held = books.entries.iter_mut().filter(|((of, detail), _)| *of == line && is_holder(detail));
+    let mut entries: Vec<&mut super::Entry> = held.map(|(_, entry)| entry).collect();
     let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
     let sum: u64 = weights.iter().sum();
     for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {

@@ -26,6 +26,11 @@ impl Growth {
     pub fn is_up(&self) -> bool {
         self.least > 0.0
     }
+
+    /// It grows, and how fast is known to the half of it.
+    pub fn is_tight(&self) -> bool {
+        self.per_hour > 0.0 && self.least >= self.per_hour / 2.0
+    }
 }
 
 /// Over points in the order of time; None where there are too few, or too little time.

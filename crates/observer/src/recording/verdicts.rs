@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Growth, History, Measure, Series};
+use crate::ledger::LineId;
 use crate::source::jfr::Event;
 use crate::units::Bytes;
-use crate::verdict::VerdictId;
+use crate::verdict::{VerdictId, ago};
 
 /// How long a verdict held. Recordings have all verdicts of a moment when they are others than before, so each holds until the next time.
 /// It may have come and gone between.
@@ -139,6 +140,43 @@ fn grown(series: &Series) -> Option<(Growth, Bytes)> {
     let by = growth.least * (end - begin) as f64 / 3.6e12;
     (by >= LEAST_BYTES && by >= LEAST_SHARE * figures.first as f64)
         .then(|| (growth, Bytes(figures.last.saturating_sub(figures.first))))
+}
+
+/// Lines of a growth verdict that are named.
+const NAMED: usize = 3;
+
+/// Lines of our own recordings that surely grow, and for good: the interval of the slope is narrower than the slope, and what was
+/// gained matters beside RSS. One verdict for all of them.
+pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
+    let rss = history.rss()?.figures()?;
+    let mut lines: Vec<(LineId, Growth, Bytes, &Series)> = Vec::new();
+    for (name, series) in history.of(Measure::Line) {
+        let line = LineId::ALL.iter().copied().find(|line| line.id() == name && line.may_grow_without_bound());
+        if let (Some(line), Some((growth, bytes))) = (line, grown(series))
+            && growth.is_tight()
+            && bytes.0 as f64 >= LEAST_SHARE * rss.first as f64
+        {
+            lines.push((line, growth, bytes, series));
+        }
+    }
+    lines.sort_by(|one, other| other.1.per_hour.total_cmp(&one.1.per_hour));
+    let (_, _, _, series) = *lines.first()?;
+    let said = lines.iter().take(NAMED).map(|(line, growth, _, _)| format!("{} {}", line.name(), by(*growth)));
+    let mut summary = said.collect::<Vec<_>>().join("; ");
+    if let Some(hours) = hours_to_the_limit(history) {
+        summary += &format!("; the limit is reached in {}", ago(hours * 3600.0));
+    }
+    let bytes = lines.iter().map(|(_, _, bytes, _)| *bytes).sum();
+    span(VerdictId::Growth, series, bytes, summary, "plimsoll attach PID && sleep 60 && plimsoll report PID --by site")
+}
+
+/// At the rate of what counts against it.
+fn hours_to_the_limit(history: &History) -> Option<f64> {
+    let limit = history.one(Measure::Limit)?.figures()?.last;
+    let counted = history.one(Measure::Charged)?.figures()?;
+    let rss = history.rss()?.figures()?;
+    let rate = counted.growth.filter(Growth::is_tight).or(rss.growth.filter(Growth::is_tight))?.per_hour;
+    (rate > 0.0).then(|| limit.saturating_sub(counted.last) as f64 / rate)
 }
 
 /// Which verdict a category of HotSpot's or Native Image's NMT speaks for, and the next thing to type.

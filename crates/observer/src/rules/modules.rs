@@ -21,7 +21,7 @@ pub struct Needs {
 pub fn needs<'d, R: ReadRef<'d>>(data: R) -> Option<Needs> {
     let header = FileHeader64::<Endianness>::parse(data).ok()?;
     let endian = header.endian().ok()?;
-    let mut needs = Needs { machine: header.e_machine(endian), ..Needs::default() };
+    let mut needs = Needs { machine: header.e_machine(endian).0, ..Needs::default() };
     let Ok(sections) = header.sections(endian, data) else { return Some(needs) };
     let Ok(Some((entries, strings))) = sections.dynamic(endian, data) else { return Some(needs) };
     let Ok(strings) = sections.strings(endian, data, strings) else { return Some(needs) };
@@ -31,10 +31,10 @@ pub fn needs<'d, R: ReadRef<'d>>(data: R) -> Option<Needs> {
     };
     let (mut rpath, mut runpath) = (Vec::new(), Vec::new());
     for entry in entries {
-        match entry.tag32(endian) {
-            Some(DT_NEEDED) => needs.needed.extend(text(entry)),
-            Some(DT_RPATH) => rpath.extend(text(entry)),
-            Some(DT_RUNPATH) => runpath.extend(text(entry)),
+        match entry.tag(endian) {
+            DT_NEEDED => needs.needed.extend(text(entry)),
+            DT_RPATH => rpath.extend(text(entry)),
+            DT_RUNPATH => runpath.extend(text(entry)),
             _ => {}
         }
     }

@@ -50,22 +50,28 @@ struct Search {
     seen: BTreeSet<PathBuf>,
     preset: Vec<PathBuf>,
     system: Vec<PathBuf>,
+    /// For all objects together, however many there are.
+    deadline: Deadline,
 }
 
 impl Search {
     fn new() -> Search {
         let preset =
             std::env::var_os("LD_LIBRARY_PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
-        let mut system = configured(Path::new("/etc/ld.so.conf"), 0);
+        let deadline = Deadline::after(NAMES);
+        let mut system = configured(Path::new("/etc/ld.so.conf"), 0, deadline);
         for default in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
             system.push(default.into());
         }
-        Search { found: Vec::new(), misses: false, seen: BTreeSet::new(), preset, system }
+        Search { found: Vec::new(), misses: false, seen: BTreeSet::new(), preset, system, deadline }
     }
 
     fn program(&mut self, command: &Path, depth: usize) {
         let Some(path) = look_up(command) else { return };
-        let Some(head) = opened(&path).and_then(|file| file.head(256).ok()).filter(|_| depth <= 4) else { return };
+        let Some(head) = opened(&path, self.deadline).and_then(|file| file.head(256).ok()).filter(|_| depth <= 4)
+        else {
+            return;
+        };
         if let Some((program, looked_up)) = modules::interpreter(&head) {
             // What a script starts is not known, but if it starts a JVM it is one of these.
             let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
@@ -96,7 +102,7 @@ impl Search {
             if self.found.len() >= MODULES || !self.seen.insert(real.clone()) {
                 continue;
             }
-            let Some(needs) = needs(&real) else {
+            let Some(needs) = needs(&real, self.deadline) else {
                 self.misses = true;
                 continue;
             };
@@ -112,7 +118,9 @@ impl Search {
             for name in &needs.needed {
                 let place = match name.contains('/') {
                     true => Some(PathBuf::from(name)),
-                    false => order.iter().map(|d| d.join(name)).find(|p| machine(p) == Some(needs.machine)),
+                    false => {
+                        order.iter().map(|d| d.join(name)).find(|p| machine(p, self.deadline) == Some(needs.machine))
+                    }
                 };
                 self.misses |= place.is_none();
                 queue.extend(place.map(|place| (place, hand_down.clone())));
@@ -122,16 +130,16 @@ impl Search {
 }
 
 /// Any of them may be another user's: a FIFO is no object, and a sparse file costs what is in it.
-fn opened(path: &Path) -> Option<Regular> {
-    foreign::open(path, Ask::of(Kind::Object), Deadline::after(NAMES)).ok()
+fn opened(path: &Path, deadline: Deadline) -> Option<Regular> {
+    foreign::open(path, Ask::of(Kind::Object), deadline).ok()
 }
 
-fn needs(path: &Path) -> Option<Needs> {
-    modules::needs(&opened(path)?.pieces())
+fn needs(path: &Path, deadline: Deadline) -> Option<Needs> {
+    modules::needs(&opened(path, deadline)?.pieces())
 }
 
-fn machine(path: &Path) -> Option<u16> {
-    let head = opened(path)?.head(20).ok()?;
+fn machine(path: &Path, deadline: Deadline) -> Option<u16> {
+    let head = opened(path, deadline)?.head(20).ok()?;
     let head: [u8; 20] = head.try_into().ok()?;
     (head[..5] == *b"\x7fELF\x02").then(|| u16::from_ne_bytes([head[18], head[19]]))
 }
@@ -152,8 +160,8 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Directories named by ld.so.conf and the files it includes.
-fn configured(path: &Path, depth: usize) -> Vec<PathBuf> {
-    let file = foreign::open(path, Ask::of(Kind::Text), Deadline::after(LOOK));
+fn configured(path: &Path, depth: usize, deadline: Deadline) -> Vec<PathBuf> {
+    let file = foreign::open(path, Ask::of(Kind::Text), deadline);
     let Some(text) = file.ok().and_then(|file| file.text().ok()) else { return Vec::new() };
     let (directories, includes) = modules::loader_directories(&text);
     let mut out: Vec<PathBuf> = directories.into_iter().map(PathBuf::from).collect();
@@ -163,7 +171,7 @@ fn configured(path: &Path, depth: usize) -> Vec<PathBuf> {
         let (directory, name) = (directory.to_path_buf(), name.as_encoded_bytes().to_vec());
         for file in entries(&directory) {
             if file.file_name().is_some_and(|f| glob_matches(&name, f.as_encoded_bytes())) {
-                out.extend(configured(&file, depth + 1));
+                out.extend(configured(&file, depth + 1, deadline));
             }
         }
     }

@@ -72,6 +72,9 @@ impl Series {
         if snapshot.residency.is_none() {
             residency(target, snapshot, &mut gaps);
         }
+        if let Some(heap) = &mut snapshot.opened {
+            heap.is_fresh = false;
+        }
         snapshot.gaps.retain(|gap| !matches!(gap.source, Source::Proc | Source::Pagemap));
         snapshot.gaps.extend(gaps);
         snapshot.readings = vec![Reading { source: Source::Proc, began, took }];

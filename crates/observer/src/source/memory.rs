@@ -65,6 +65,11 @@ pub fn half_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(half.try_into().ok()?))
 }
 
+/// The first address of the page after the one of `at`. A wild pointer may lie in the last page, which no page follows.
+fn next_page(at: u64) -> u64 {
+    (at / PAGE + 1).saturating_mul(PAGE)
+}
+
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
@@ -131,10 +136,10 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         while at < range.end.0 {
             let mut end = at;
             while end < range.end.0 && self.of(end / PAGE) != PageState::Absent {
-                end = ((end / PAGE + 1) * PAGE).min(range.end.0);
+                end = next_page(end).min(range.end.0);
             }
             if end == at {
-                at = ((at / PAGE + 1) * PAGE).min(range.end.0);
+                at = next_page(at).min(range.end.0);
                 continue;
             }
             let (from, to) = ((at - range.start.0) as usize, (end - range.start.0) as usize);
@@ -158,7 +163,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         let mut resident = 0;
         let mut at = range.start.0;
         while at < range.end.0 {
-            let next = ((at / PAGE + 1) * PAGE).min(range.end.0);
+            let next = next_page(at).min(range.end.0);
             if self.of(at / PAGE) == PageState::Present {
                 resident += next - at;
             }
@@ -187,5 +192,33 @@ impl<M: Memory + ?Sized> Memory for Untouched<'_, M> {
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         self.pages.borrow().memory.pagemap(first, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing is mapped, as far as the address space goes.
+    struct Nothing;
+
+    impl Memory for Nothing {
+        fn read(&self, _: Avma, _: &mut [u8]) -> bool {
+            false
+        }
+
+        fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
+            into.fill(0);
+            true
+        }
+    }
+
+    #[test]
+    fn a_wild_pointer_into_the_last_page_reads_as_any_other() {
+        let mut bytes = [1; 32];
+        assert!(Untouched::new(&Nothing).read(Avma(u64::MAX - 40), &mut bytes));
+        assert_eq!(bytes, [0; 32]);
+        let range = AddressRange::new(Avma(u64::MAX - 5000), Avma(u64::MAX));
+        assert_eq!(PageStates::new(&Nothing).resident(range), Bytes(0));
     }
 }

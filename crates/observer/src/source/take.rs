@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::memory::Live;
 use super::proc::{self, Target, timed};
-use super::{cgroup, glibc, hotspot, native_image, pymalloc, segment, v8};
+use super::{cgroup, glibc, hotspot, jemalloc, native_image, pymalloc, segment, v8};
 use crate::books::{Booked, Books};
 use crate::gap::{Gap, Source};
 use crate::ledger::{self, Ledger, LineId};
@@ -17,18 +17,18 @@ use crate::units::AddressRange;
 pub struct Refusal(pub String);
 
 /// How much is asked of a VM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Regions {
+#[derive(Clone, Copy)]
+pub enum Regions<'n> {
     /// What it says cheaply; all of them only where that leaves more than 2 % of RSS unexplained.
     AsNeeded,
-    /// Where each of its regions lies.
-    All,
+    /// Where each of its regions lies. The function is called before a command for which the VM keeps memory for good.
+    All(&'n dyn Fn(&str)),
 }
 
 /// Of RSS, in percent: what the lines may leave unexplained before the VM is asked for more.
 const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
-pub fn take(pid: u32, regions: Regions) -> Result<Snapshot, Refusal> {
+pub fn take(pid: u32, regions: Regions<'_>) -> Result<Snapshot, Refusal> {
     let target = Target::open(pid).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(format!("no process {pid}")),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
@@ -49,8 +49,11 @@ pub fn take(pid: u32, regions: Regions) -> Result<Snapshot, Refusal> {
     let maps = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
     snapshot.gaps = reader.around(&mut snapshot, &maps);
     let could_say_more = |snapshot: &Snapshot| snapshot.hotspot.as_ref().is_some_and(hotspot::can_locate);
-    while regions == Regions::All && could_say_more(&snapshot) {
-        reader.locate(&mut snapshot, &maps);
+    if let Regions::All(announce) = regions {
+        while could_say_more(&snapshot) {
+            snapshot.hotspot.as_ref().and_then(hotspot::next_with_symbols).into_iter().for_each(announce);
+            reader.locate(&mut snapshot, &maps);
+        }
     }
     let mut gaps = reader.memory(&mut snapshot);
     while could_say_more(&snapshot) && is_short(&snapshot) {
@@ -159,6 +162,14 @@ impl Reader<'_> {
         }
         snapshot.glibc = glibc.map(|glibc| with_arena_cap(glibc, snapshot));
         gaps.extend(glibc_gaps);
+        let (opened, closed) = timed(since, Source::Allocator, &mut readings, || {
+            jemalloc::read(target, &snapshot.allocators, &snapshot.vmas)
+        });
+        if opened.is_none() {
+            readings.retain(|reading| reading.source != Source::Allocator);
+        }
+        snapshot.opened = opened;
+        gaps.extend(closed);
         if let Ok(memory) = Live::open(target) {
             snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
             snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);

@@ -423,7 +423,7 @@ impl<'a> Units<'a> {
         let (mut headers, mut starts) = (Vec::new(), Vec::new());
         let mut all = dwarf.units();
         while let Ok(Some(header)) = all.next() {
-            if let Some(offset) = header.offset().as_debug_info_offset() {
+            if let Some(offset) = header.debug_info_offset() {
                 starts.push(offset.0);
                 headers.push(header);
             }

@@ -151,10 +151,7 @@ pub fn lines<'a, R: ReadRef<'a>>(
     if !file.is_little_endian() {
         return Err("its debug information has the other byte order".into());
     }
-    let dwarf = match &shared {
-        Some(shared) => main.borrow_with_sup(shared, |bytes| dwarf::reader(bytes)),
-        None => main.borrow(|bytes| dwarf::reader(bytes)),
-    };
+    let dwarf = main.borrow_with_sup(shared.as_ref(), |bytes| dwarf::reader(bytes));
     Ok(dwarf::levels(&dwarf, calls))
 }
 

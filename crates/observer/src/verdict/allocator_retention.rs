@@ -17,7 +17,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     // What thread arenas share among many is arena_retention's.
     let concerned = |arena: &&Arena| arena.kind == ArenaKind::Main || !spread(case);
     let arenas: Vec<&Arena> = case.glibc()?.arenas.iter().filter(concerned).collect();
-    let retained: Bytes = arenas.iter().map(|arena| arena.free_resident).sum();
+    let threads = if spread(case) { Bytes(0) } else { case.retained(ArenaKind::Thread) };
+    let retained = case.retained(ArenaKind::Main) + threads;
     if !case.matters(retained, PERCENT, FLOOR) {
         return None;
     }

@@ -23,13 +23,23 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         evidence.push(format!("{} classes of {}", count(classes), counted(loaders, "class loader")));
     }
     let pid = case.pid();
+    let twice = Bytes::mib((metaspace.committed.0 >> 20).next_power_of_two() * 2);
+    let in_force = case.flag("MaxMetaspaceSize").and_then(|value| value.parse().ok()).map(Bytes);
+    let limit = in_force.is_none_or(|limit| twice < limit).then(|| {
+        remedy(
+            Effort::Restart,
+            "limit it, so that a leak fails by name and early",
+            format!("-XX:MaxMetaspaceSize={}m", twice.0 >> 20),
+            "a program that needs more dies with OutOfMemoryError: Metaspace",
+        )
+    });
     Some(Verdict {
         id: VerdictId::ClassGrowth,
         severity: if many_loaders { Severity::Warning } else { Severity::Note },
         bytes: resident,
         summary: format!("class metadata holds {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         evidence,
-        remedies: vec![
+        remedies: [Some(
             remedy(
                 Effort::Now,
                 "see which loaders, and what keeps them",
@@ -37,19 +47,14 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
                     "jcmd {pid} VM.classloaders show-classes=false fold=true\njcmd {pid} VM.metaspace show-loaders by-chunktype"
                 ),
                 "",
-            ),
-            remedy(
-                Effort::Restart,
-                "limit it, so that a leak fails by name and early",
-                format!("-XX:MaxMetaspaceSize={}m", (metaspace.committed.0 >> 20).next_power_of_two() * 2),
-                "a program that needs more dies with OutOfMemoryError: Metaspace",
-            ),
-            remedy(
+            )),
+            limit,
+            Some(remedy(
                 Effort::Code,
                 "reuse what generates classes: proxies, scripts, serializers",
                 "keep one instance of each generator (ObjectMapper, JAXBContext, ScriptEngine, ByteBuddy type cache) for the whole program",
                 "",
-            ),
-        ],
+            )),
+        ].into_iter().flatten().collect(),
     })
 }

@@ -50,7 +50,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         id: VerdictId::DirectBufferGrowth,
         severity: if near_max { Severity::Warning } else { Severity::Note }
             .max(if resident.percent_of(case.rss()) >= 30.0 { Severity::Warning } else { Severity::Note }),
-        bytes: resident.max(direct.map(|direct| direct.capacity).unwrap_or_default()),
+        bytes: resident,
         summary: format!("direct buffers hold {resident}: {:.0} % of RSS", resident.percent_of(case.rss())),
         evidence,
         remedies,

@@ -1,4 +1,5 @@
-//! Nothing to do. Also says what people take for a problem and is none: address space.
+//! Nothing to do: no rule warns, and nearly all of RSS could be judged (else `unclear` speaks). Also says what people take for a
+//! problem and is none: address space.
 
 use super::case::Case;
 use super::{Severity, Verdict, VerdictId};
@@ -20,6 +21,7 @@ pub fn verdict(case: Case<'_>, notes: usize) -> Verdict {
             line.resident.percent_of(case.rss())
         ));
     }
+    evidence.push(case.over_time());
     Verdict {
         id: VerdictId::Healthy,
         severity: Severity::Note,

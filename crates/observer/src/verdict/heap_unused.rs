@@ -32,10 +32,19 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let uncommits_by_itself = matches!(vm.collector.as_deref(), Some("Z" | "Shenandoah"));
     let mut remedies = Vec::new();
     if uncommits_by_itself {
+        let target = target(needed, heap.max);
+        remedies.extend(target.map(|target| {
+            remedy(
+                Effort::Now,
+                "aim at a smaller heap from now on; what is unused is given back after the collector's delay, 5 min by default",
+                format!("jcmd {} VM.set_flag SoftMaxHeapSize {}", case.pid(), Bytes::mib(target).0),
+                "more frequent collections; -Xmx stays the limit",
+            )
+        }));
         remedies.push(remedy(
             Effort::Restart,
-            "let the collector give memory back sooner, and aim at a smaller heap",
-            uncommit_flags(vm.collector.as_deref(), needed),
+            "let the collector give memory back sooner",
+            uncommit_flags(vm.collector.as_deref(), target),
             "the heap grows again with the next peak, which then takes page faults; -Xmx stays the limit",
         ));
     } else {
@@ -75,13 +84,20 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// ZUncommitDelay and ShenandoahUncommitDelay are in seconds and in milliseconds (300 s and 5 min by default).
-fn uncommit_flags(collector: Option<&str>, needed: Bytes) -> String {
+/// A heap that such a collector may aim at: half as much again as it needs. None where -Xmx is no higher: the VM refuses a
+/// SoftMaxHeapSize above it.
+fn target(needed: Bytes, max: Option<Bytes>) -> Option<u64> {
     let target = Bytes(needed.0 / 2 * 3).max(Bytes::mib(64)).0.div_ceil(1 << 20);
-    match collector {
-        Some("Z") => format!("-XX:ZUncommitDelay=60 -XX:SoftMaxHeapSize={target}m"),
-        _ => format!(
-            "-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=60000 -XX:ShenandoahGuaranteedGCInterval=60000 -XX:SoftMaxHeapSize={target}m"
-        ),
-    }
+    max.is_none_or(|max| Bytes::mib(target) < max).then_some(target)
+}
+
+/// ZUncommitDelay and ShenandoahUncommitDelay are in seconds and in milliseconds (300 s and 5 min by default).
+fn uncommit_flags(collector: Option<&str>, target: Option<u64>) -> String {
+    let delay = match collector {
+        Some("Z") => "-XX:ZUncommitDelay=60",
+        _ => {
+            "-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=60000 -XX:ShenandoahGuaranteedGCInterval=60000"
+        }
+    };
+    target.map_or_else(|| delay.to_owned(), |target| format!("{delay} -XX:SoftMaxHeapSize={target}m"))
 }

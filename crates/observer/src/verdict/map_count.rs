@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Severity, Verdict, VerdictId};
-use crate::ledger::Owner;
+use crate::ledger::{LineId, Owner};
 use crate::units::{Bytes, count};
 
 const NEAR: f64 = 70.0;
@@ -24,6 +24,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         let name = match &piece.owner {
             Owner::Line(line, _) => line.name(),
             Owner::Arena(_) => "glibc arenas",
+            Owner::Opened => LineId::OtherAllocator.name(),
         };
         *by_owner.entry(name).or_default() += 1;
     }

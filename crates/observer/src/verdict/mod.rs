@@ -4,10 +4,12 @@
 mod allocator_retention;
 mod arena_retention;
 mod case;
+mod certainty;
 mod classes;
 mod code_cache;
 mod compiler_arena;
 mod direct_buffers;
+mod growth;
 mod healthy;
 mod heap_unused;
 mod huge_pages;
@@ -15,10 +17,13 @@ mod limit_near;
 mod map_count;
 mod mapped_files;
 mod native_leak;
+mod opened_retention;
 mod remedies;
 mod thread_stacks;
+mod unclear;
 
-pub use case::Case;
+pub use case::{Case, ago};
+pub use certainty::certainty;
 
 use crate::ledger::Ledger;
 use crate::snapshot::Snapshot;
@@ -52,7 +57,16 @@ verdicts! {
     AllocatorRetention "allocator-retention"
     MapCount "map-count"
     CompilerArena "compiler-arena"
+    Growth "growth"
     Healthy "healthy"
+    Unclear "unclear"
+}
+
+impl VerdictId {
+    /// It says how the process is as a whole, not what is wrong with a part of it.
+    pub const fn is_state(self) -> bool {
+        matches!(self, VerdictId::Healthy | VerdictId::Unclear)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,6 +179,7 @@ type Rule = fn(Case<'_>) -> Option<Verdict>;
 const RULES: &[Rule] = &[
     arena_retention::rule,
     allocator_retention::rule,
+    opened_retention::rule,
     thread_stacks::rule,
     direct_buffers::rule,
     classes::rule,
@@ -176,9 +191,11 @@ const RULES: &[Rule] = &[
     heap_unused::rule,
     limit_near::rule,
     map_count::rule,
+    growth::rule,
 ];
 
-/// Gravest first, then biggest. `healthy` where no rule warns and enough could be read to say so.
+/// Gravest first; of equals the state of the whole, then the biggest. Where no rule warns the state is `healthy`, but only if
+/// nearly all of RSS could be judged: else it is `unclear`, which stands beside warnings too.
 pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     let case = Case { snapshot, ledger };
     let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(case)).collect();
@@ -186,12 +203,17 @@ pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
         let expected = |remedy: &Remedy| remedy.effect.bounds().map(|(least, _)| least).unwrap_or_default();
         verdict.remedies.sort_by_key(|remedy| (remedy.effort, std::cmp::Reverse(expected(remedy))));
     }
-    if !snapshot.smaps_refused && verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
+    if let Some(unclear) = unclear::verdict(case, &verdicts) {
+        verdicts.push(unclear);
+    } else if verdicts.iter().all(|verdict| verdict.severity == Severity::Note) {
         verdicts.push(healthy::verdict(case, verdicts.len()));
     }
-    verdicts.sort_by(|one, other| other.severity.cmp(&one.severity).then(other.bytes.cmp(&one.bytes)));
+    let rank = |verdict: &Verdict| std::cmp::Reverse((verdict.severity, verdict.id.is_state(), verdict.bytes));
+    verdicts.sort_by_key(rank);
     verdicts
 }
 
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod tests;

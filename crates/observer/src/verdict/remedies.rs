@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::{Effect, Effort, Remedy};
+use crate::ledger::LineId;
 use crate::snapshot::Arena;
 use crate::units::{Bytes, count};
 
@@ -30,7 +31,9 @@ pub fn trim(case: Case<'_>) -> Remedy {
             "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica",
         )
     };
-    trim.saves(pages, pages + ends)
+    // The walk and smaps are two readings: no more comes back than smaps counts.
+    let line = case.resident(LineId::GlibcRetained);
+    trim.saves(pages.min(line), (pages + ends).min(line))
 }
 
 /// HotSpot trims by itself from 17.0.9, 21.0.1 and 22 on.

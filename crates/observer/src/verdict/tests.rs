@@ -1,19 +1,21 @@
 //! Rules on made-up facts that no test machine has. What fixtures can do is tested on processes (crates/cli/tests/explain).
 
 use super::*;
+use crate::ledger::{Baseline, LineId};
 use crate::snapshot::{
-    Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, Snapshot, Thread, VmRegion, VmTag,
-    Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, LoadedAllocator,
+    Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use crate::units::{AddressRange, Avma};
 
-/// Mappings one after the other, each with that much resident.
-fn with_anonymous(sizes: &[Bytes]) -> Snapshot {
+/// Mappings one after the other, each with that much resident: of a kind that needs no judging.
+fn with_mappings(sizes: &[Bytes]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut at = Avma(1 << 20);
     for size in sizes {
         let range = AddressRange::sized(at, *size);
-        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss: *size, ..Vma::default() });
+        let vma = Vma { range, readable: true, writable: true, rss: *size, backing: Backing::Shmem, ..Vma::default() };
+        snapshot.vmas.push(vma);
         at = Avma(range.end.0 + (1 << 20));
     }
     snapshot
@@ -26,7 +28,7 @@ fn ids(snapshot: &Snapshot) -> Vec<&'static str> {
 /// A glibc whose arenas, one for each mapping, hold that much free and resident. The first is the main arena.
 fn with_arenas(free: &[Bytes], live: Bytes) -> Snapshot {
     let sizes: Vec<Bytes> = free.iter().map(|free| *free + live).collect();
-    let mut snapshot = with_anonymous(&sizes);
+    let mut snapshot = with_mappings(&sizes);
     let arenas = free.iter().zip(&snapshot.vmas).enumerate().map(|(index, (free, vma))| Arena {
         kind: if index == 0 { ArenaKind::Main } else { ArenaKind::Thread },
         heaps: vec![vma.range],
@@ -73,7 +75,7 @@ fn a_cap_in_force_is_not_proposed_again() {
 }
 
 fn with_limit(limit: Bytes, charged: Bytes, inactive_file: Bytes) -> Snapshot {
-    let mut snapshot = with_anonymous(&[Bytes::mib(100)]);
+    let mut snapshot = with_mappings(&[Bytes::mib(100)]);
     let mut cgroup = Cgroup { limit: Some(limit), charged, ..Cgroup::default() };
     cgroup.stat.inactive_file = inactive_file;
     snapshot.cgroup = Some(cgroup);
@@ -108,11 +110,11 @@ fn a_heap_that_may_outgrow_the_limit_is_told_before_it_does() {
 
 #[test]
 fn huge_pages_warn_in_stacks_and_only_note_elsewhere() {
-    let mut snapshot = with_anonymous(&[Bytes::mib(2); 40]);
+    let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
     for vma in &mut snapshot.vmas {
         vma.anon_huge = Bytes::mib(2);
     }
-    assert_eq!(ids(&snapshot), ["huge-pages", "healthy"]);
+    assert_eq!(ids(&snapshot), ["healthy", "huge-pages"]);
     for (tid, vma) in (1..).zip(&snapshot.vmas) {
         snapshot.threads.push(Thread { tid, namespaced_tid: tid, stack: Some(vma.range), ..Thread::default() });
     }
@@ -122,7 +124,7 @@ fn huge_pages_warn_in_stacks_and_only_note_elsewhere() {
 
 #[test]
 fn a_full_code_cache_is_named_and_a_large_one_is_not_full() {
-    let mut snapshot = with_anonymous(&[Bytes::mib(300)]);
+    let mut snapshot = with_mappings(&[Bytes::mib(300)]);
     let segment = |occupied| CodeCacheSegment {
         name: "profiled nmethods".to_owned(),
         range: AddressRange::default(),
@@ -138,7 +140,7 @@ fn a_full_code_cache_is_named_and_a_large_one_is_not_full() {
 
 #[test]
 fn a_compilation_s_spike_is_said_to_be_one() {
-    let mut snapshot = with_anonymous(&[Bytes::mib(300), Bytes::mib(200)]);
+    let mut snapshot = with_mappings(&[Bytes::mib(300), Bytes::mib(200)]);
     let range = snapshot.vmas[1].range;
     let region = VmRegion { range, tag: VmTag::Compiler, committed: vec![range] };
     snapshot.hotspot = Some(HotSpot { regions: vec![region], ..HotSpot::default() });
@@ -147,7 +149,7 @@ fn a_compilation_s_spike_is_said_to_be_one() {
 
 #[test]
 fn mappings_near_the_kernel_s_limit_count_deleted_files() {
-    let mut snapshot = with_anonymous(&vec![Bytes(4096); 800]);
+    let mut snapshot = with_mappings(&vec![Bytes(4096); 800]);
     snapshot.host.max_map_count = Some(1000);
     for vma in snapshot.vmas.iter_mut().take(500) {
         (vma.backing, vma.inode, vma.deleted) = (Backing::File, 7, true);
@@ -158,9 +160,140 @@ fn mappings_near_the_kernel_s_limit_count_deleted_files() {
 }
 
 #[test]
-fn nothing_is_said_of_a_process_that_could_not_be_read() {
-    let snapshot = Snapshot { smaps_refused: true, ..with_anonymous(&[Bytes::mib(100)]) };
-    assert!(ids(&snapshot).is_empty());
+fn a_process_that_could_not_be_read_is_unclear() {
+    let mut snapshot = Snapshot { smaps_refused: true, ..with_mappings(&[Bytes::mib(100)]) };
+    snapshot.rss_by_kind.anonymous = Bytes::mib(100);
+    snapshot.gaps.push(crate::gap::Gap::new(crate::gap::Source::Proc, "refused", "").remedy("sudo plimsoll explain 7"));
+    let verdict = verdict_of(&snapshot, VerdictId::Unclear);
+    assert_eq!((verdict.bytes, verdict.remedies[0].how.as_str()), (Bytes::mib(100), "sudo plimsoll explain 7"));
+    assert_eq!(ids(&snapshot), ["unclear"]);
+}
+
+/// The program's own mmap, a heap that could not be walked, another allocator: each is named, with what settles it.
+#[test]
+fn what_nobody_can_judge_is_unclear_and_named() {
+    let mib = Bytes::mib;
+    let own = |size: Bytes| {
+        let mut snapshot = with_mappings(&[mib(100), size]);
+        snapshot.vmas[1].backing = Backing::Anonymous;
+        snapshot
+    };
+    assert_eq!(ids(&own(mib(11))), ["healthy"]);
+    let verdict = verdict_of(&own(mib(12)), VerdictId::Unclear);
+    assert_eq!(verdict.bytes, mib(12));
+    assert!(verdict.summary.contains("other anonymous: 12.0 MiB"), "{}", verdict.summary);
+    assert!(verdict.remedies[0].how.starts_with("plimsoll run"), "{:?}", verdict.remedies);
+
+    let mut heap = own(mib(50));
+    heap.vmas[1].backing = Backing::Brk;
+    heap.allocators.push(LoadedAllocator { kind: AllocatorKind::Jemalloc, path: "j.so".into(), serves_malloc: true });
+    let verdict = verdict_of(&heap, VerdictId::Unclear);
+    assert!(verdict.summary.contains("jemalloc: 50.0 MiB"), "{}", verdict.summary);
+    // A VM can be attached to: the callers are named without a restart.
+    heap.hotspot = Some(HotSpot::default());
+    let verdict = verdict_of(&heap, VerdictId::Unclear);
+    assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
+
+    // CPython's pools are opened: their live part is known.
+    let mut python = own(mib(60));
+    let pools = vec![python.vmas[1].range];
+    python.pymalloc = Some(crate::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
+    assert_eq!(ids(&python), ["healthy"]);
+}
+
+fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(LineId, Bytes)]) -> Snapshot {
+    snapshot.time = 1000.0;
+    snapshot.baseline = Some(Baseline { time: 1000.0 - seconds, rss, lines: lines.to_vec(), errors: Vec::new() });
+    snapshot
+}
+
+/// 7 MiB that have become 29, and 153 MiB of 600, as they were seen.
+#[test]
+fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
+    let mib = Bytes::mib;
+    let grown = |now: Bytes, then: Bytes, seconds: f64| {
+        with_baseline(with_mappings(&[now]), seconds, then, &[(LineId::SharedMemory, then)])
+    };
+    for (then, now) in [(7, 29), (447, 600)] {
+        let mut snapshot = grown(mib(now), mib(then), 3600.0);
+        snapshot.limit_asked = Some(mib(now * 2));
+        let verdict = verdict_of(&snapshot, VerdictId::Growth);
+        assert_eq!((verdict.bytes, verdict.severity), (mib(now - then), Severity::Warning));
+        let rate = format!("{} an hour", mib(now - then));
+        assert!(verdict.summary.contains("shared memory") && verdict.summary.contains(&rate), "{}", verdict.summary);
+        let hours = now as f64 / (now - then) as f64;
+        let time = case::ago(hours * 3600.0);
+        assert!(verdict.evidence.iter().any(|line| line.contains(&format!("in {time}"))), "{:?}", verdict.evidence);
+        assert!(!ids(&snapshot).contains(&"healthy"));
+    }
+    // No rate from a moment, and no growth from a little.
+    assert!(!verdict_of(&grown(mib(29), mib(7), 2.0), VerdictId::Growth).summary.contains("an hour"));
+    assert_eq!(ids(&grown(mib(105), mib(100), 3600.0)), ["healthy"]);
+    assert_eq!(ids(&grown(mib(12), mib(6), 3600.0)), ["healthy"]);
+}
+
+#[test]
+fn a_line_s_error_bounds_its_growth() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_baseline(with_mappings(&[mib(140)]), 60.0, mib(100), &[(LineId::SharedMemory, mib(100))]);
+    let errors = |error| vec![(LineId::SharedMemory, error)];
+    let of = |snapshot: &Snapshot| {
+        judge(snapshot, &Ledger::of(snapshot)).into_iter().find(|verdict| verdict.id == VerdictId::Growth)
+    };
+    snapshot.baseline.as_mut().expect("set").errors = errors(mib(20));
+    assert_eq!(of(&snapshot).expect("20 to 60").bytes, mib(20));
+    snapshot.baseline.as_mut().expect("set").errors = errors(mib(35));
+    assert_eq!(of(&snapshot), None);
+}
+
+/// Blocks that were freed since, and are kept: malloc holds as much as before.
+#[test]
+fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
+    let mib = Bytes::mib;
+    let snapshot = with_arenas(&[mib(90)], mib(10));
+    let lines = [(LineId::GlibcLive, mib(95)), (LineId::GlibcRetained, mib(5))];
+    assert!(!ids(&with_baseline(snapshot.clone(), 600.0, mib(100), &lines)).contains(&"growth"));
+    let lines = [(LineId::GlibcLive, mib(40)), (LineId::GlibcRetained, mib(5))];
+    let verdict = verdict_of(&with_baseline(snapshot, 600.0, mib(45), &lines), VerdictId::Growth);
+    assert_eq!(verdict.bytes, mib(55));
+}
+
+/// 96, 136 and 168 MiB that were 50 to 68 % of RSS, with NMT off, as they were seen.
+#[test]
+fn a_leak_beside_mute_books_needs_no_fixed_size() {
+    let mib = Bytes::mib;
+    for (leak, rest) in [(96, 90), (136, 80), (168, 79)] {
+        let mut snapshot = with_arenas(&[mib(0)], mib(leak + 10));
+        let end = snapshot.vmas.last().expect("one").range.end;
+        let range = AddressRange::sized(Avma(end.0 + (1 << 20)), mib(rest));
+        snapshot.vmas.push(Vma { range, rss: mib(rest), backing: Backing::Shmem, ..Vma::default() });
+        snapshot.hotspot = Some(HotSpot::default());
+        let verdict = verdict_of(&snapshot, VerdictId::NativeLeak);
+        assert_eq!(verdict.severity, Severity::Warning);
+        // The VM's own part is bounded: what is blamed is no more than what leaked, and no line has less.
+        assert!(verdict.bytes <= mib(leak) && verdict.bytes >= mib(leak - 16), "{}", verdict.bytes);
+        assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
+    }
+}
+
+/// 180 large blocks of one size, half of whose pages were never touched.
+#[test]
+fn large_blocks_of_one_size_are_told_by_their_resident_pages() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_mappings(&[mib(100); 1]);
+    let mut at = Avma(1 << 40);
+    let mut chunks = Vec::new();
+    for _ in 0..180 {
+        let range = AddressRange::sized(at, mib(4));
+        let vma = Vma { range, readable: true, writable: true, rss: mib(2), ..Vma::default() };
+        snapshot.vmas.push(vma);
+        chunks.push(crate::snapshot::MmappedChunk { range });
+        at = Avma(range.end.0 + (1 << 20));
+    }
+    snapshot.glibc = Some(Glibc { mmapped: chunks, ..Glibc::default() });
+    snapshot.hotspot = Some(HotSpot::default());
+    let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
+    assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
 }
 
 #[test]
@@ -218,7 +351,7 @@ fn a_trim_gives_back_pages_of_every_arena() {
 
 /// Each thread with that much of stack, under names that `name` gives.
 fn with_threads(number: u32, stack: Bytes, name: impl Fn(u32) -> String) -> Snapshot {
-    let mut snapshot = with_anonymous(&vec![stack; number as usize]);
+    let mut snapshot = with_mappings(&vec![stack; number as usize]);
     for (index, vma) in (0..).zip(&snapshot.vmas) {
         let (tid, name) = (index + 1, name(index));
         snapshot.threads.push(Thread { tid, namespaced_tid: tid, name, stack: Some(vma.range), ..Thread::default() });
@@ -262,7 +395,7 @@ fn one_client_resources_is_not_told_to_be_shared() {
 
 /// A JVM whose line of direct buffers has that much, of which java.nio counts `counted`.
 fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
-    let mut snapshot = with_anonymous(&[Bytes::mib(64), resident]);
+    let mut snapshot = with_mappings(&[Bytes::mib(64), resident]);
     let range = snapshot.vmas[1].range;
     let region = VmRegion { range, tag: VmTag::Other("Other".into()), committed: vec![range] };
     let direct = crate::snapshot::DirectBuffers { count: Some(9), capacity: counted, max: Some(max) };
@@ -296,7 +429,7 @@ fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
 fn a_cap_of_the_heap_leaves_what_it_has_needed() {
     let mib = Bytes::mib;
     let cap = |committed: Bytes, occupied: Bytes, native: Bytes| {
-        let mut snapshot = with_anonymous(&[native]);
+        let mut snapshot = with_mappings(&[native]);
         snapshot.limit_asked = Some(mib(400));
         let heap = JavaHeap { max: Some(mib(395)), occupied, committed, ..JavaHeap::default() };
         snapshot.hotspot = Some(HotSpot { java_heap: Some(heap), ..HotSpot::default() });
@@ -312,7 +445,7 @@ fn a_cap_of_the_heap_leaves_what_it_has_needed() {
 #[test]
 fn a_host_on_madvise_is_not_told_to_go_there() {
     for (thp, told) in [(crate::snapshot::Thp::Always, true), (crate::snapshot::Thp::Madvise, false)] {
-        let mut snapshot = with_anonymous(&[Bytes::mib(2); 40]);
+        let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
         snapshot.host.thp = thp;
         for vma in &mut snapshot.vmas {
             vma.anon_huge = Bytes::mib(2);

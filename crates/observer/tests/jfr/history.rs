@@ -129,6 +129,62 @@ fn verdicts_of_ours_and_of_others() {
     assert_eq!((span.severity.as_str(), span.remedy.as_str()), ("critical", "MALLOC_ARENA_MAX=4"));
 }
 
+/// An hour of a recording of ours: lines in MiB at a second, a limit of 512 MiB, and `healthy` at each moment by itself.
+fn ledger_of_an_hour(lines: &'static [(&'static str, Curve)]) -> History {
+    let types: &[(&str, &[&str])] = &[
+        ("plimsoll.Ledger", &["rss"]),
+        ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
+        ("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"]),
+        ("plimsoll.Cgroup", &["charged", "peak", "limit"]),
+    ];
+    let bytes = chunk_of(types, START as u64, (START + 3600 * S) as u64, |out| {
+        for s in 0..3600 {
+            let wobble = s % 7 * MIB / 7;
+            let rss = lines.iter().map(|(_, value)| value(s) * MIB).sum::<i64>() + wobble;
+            out.event(50, |out| [s * S, rss].iter().for_each(|value| out.long(*value)));
+            for (line, value) in lines {
+                out.event(51, |out| {
+                    out.long(s * S);
+                    out.utf8(line);
+                    [value(s) * MIB, value(s) * MIB].iter().for_each(|value| out.long(*value));
+                });
+            }
+            out.event(53, |out| [s * S, rss, rss, 512 * MIB].iter().for_each(|value| out.long(*value)));
+        }
+        out.event(52, |out| {
+            out.long(0);
+            out.utf8("healthy");
+            out.utf8("note");
+            out.long(MIB);
+            out.utf8("nothing stands out");
+            out.utf8("");
+        });
+    });
+    read(bytes, Range::default())
+}
+
+#[test]
+fn a_line_that_surely_grows_is_a_verdict_and_the_state_is_not_healthy() {
+    let ids = |history: &History| history.verdicts.iter().map(|v| v.id.clone()).collect::<Vec<String>>();
+    // 72 MiB an hour beside 200 of a heap that fills: 240 left, of which the heap takes 36 an hour.
+    let leak =
+        ledger_of_an_hour(&[("java-heap", |s| 164 + s / 100), ("glibc-live", |s| s / 50), ("libraries", |_| 36)]);
+    assert_eq!(ids(&leak), ["growth"]);
+    let summary = &leak.verdicts[0].summary;
+    assert!(summary.starts_with("glibc, live grows by 72.0 MiB an hour"), "{summary}");
+    // (512 − 307 MiB) / 108 MiB an hour
+    assert!(summary.ends_with("the limit is reached in 114 min"), "{summary}");
+    assert_eq!(leak.verdicts[0].last_bytes.0 >> 20, 71);
+
+    // A heap that fills, and a line that was filled in its first minutes: neither grows for good.
+    for lines in [
+        &[("java-heap", (|s| 64 + s / 20) as Curve), ("glibc-live", |_| 40)][..],
+        &[("java-heap", |_| 64), ("glibc-live", |s| 40 + s.min(100) / 2)],
+    ] {
+        assert_eq!(ids(&ledger_of_an_hour(lines)), ["healthy"]);
+    }
+}
+
 /// A recorder writes the verdicts when they change, and no line of the ledger that is nothing.
 #[test]
 fn what_is_not_written_again_has_ended() {

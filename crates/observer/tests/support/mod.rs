@@ -10,6 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use plimsoll_observer::snapshot::Vma;
 use plimsoll_observer::source::proc::parse_smaps;
 
+#[path = "../../../../fixtures/jdks.rs"]
+mod jdks;
+#[allow(unused_imports, reason = "not every test program has a matrix")]
+pub use jdks::{Jdk, jdks};
+
 /// A child that is killed when the test is over, and what it printed until it was ready.
 pub struct Subject {
     pub child: Child,
@@ -95,42 +100,7 @@ pub fn native_image(name: &str) -> PathBuf {
     })
 }
 
-/// A JDK of this machine.
-#[derive(Clone, Debug)]
-pub struct Jdk {
-    pub home: PathBuf,
-    pub major: u32,
-}
-
-/// The JDKs under /usr/lib/jvm and JAVA_HOME: 17 and 25, and where `make test-full` runs us (xtask/src/test) every one from 17 on.
-/// At least one, or the test fails.
-pub fn jdks() -> Vec<Jdk> {
-    let mut homes: Vec<PathBuf> = std::fs::read_dir("/usr/lib/jvm")
-        .map(|entries| entries.flatten().filter_map(|entry| entry.path().canonicalize().ok()).collect())
-        .unwrap_or_default();
-    homes.extend(std::env::var_os("JAVA_HOME").and_then(|home| PathBuf::from(home).canonicalize().ok()));
-    homes.sort();
-    homes.dedup();
-    let is_full = std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full");
-    let jdks: Vec<Jdk> = homes
-        .into_iter()
-        .filter(|home| home.join("bin/javac").exists())
-        .filter_map(|home| {
-            let release = std::fs::read_to_string(home.join("release")).ok()?;
-            let version = release.split_once("JAVA_VERSION=\"")?.1.split(['.', '"']).next()?.parse().ok()?;
-            Some(Jdk { home, major: version })
-        })
-        .filter(|jdk| if is_full { jdk.major >= 17 } else { [17, 25].contains(&jdk.major) })
-        .collect();
-    assert!(!jdks.is_empty(), "no JDK from 17 on under /usr/lib/jvm or JAVA_HOME");
-    jdks
-}
-
 impl Jdk {
-    pub fn tool(&self, name: &str) -> Command {
-        Command::new(self.home.join("bin").join(name))
-    }
-
     /// `java FLAGS -cp … NAME ARGUMENTS` for tests/programs/NAME.java, compiled first.
     pub fn program(&self, name: &str, flags: &[&str], arguments: &[&str]) -> Command {
         let mut java = self.tool("java");

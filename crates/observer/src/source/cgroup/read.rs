@@ -1,13 +1,15 @@
 //! From the target's group up to the root of what is mounted: the lowest limit on the way is the one that kills.
 
+use std::cell::RefCell;
 use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 use super::parse::{
     Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
     parse_paths, parse_pressure, quota,
 };
-use crate::foreign::{self, Ask, Deadline, Kind, LOOK};
+use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Why};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
 use crate::source::proc::Target;
@@ -20,13 +22,21 @@ const MOST_OTHERS: usize = 256;
 pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     let (mut cgroup, gaps) = read_limit(target, host_memory);
     if let Some((cgroup, group)) = &mut cgroup {
-        cgroup.others = others(group, target.pid());
+        cgroup.others = others(&Reader::until(target.deadline()), group, target.pid());
     }
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
 }
 
 /// The same without the group's other processes, and the directory of the group that sets the limit.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
+    let reader = Reader::until(target.deadline());
+    let (cgroup, mut gaps) = limit(target, host_memory, &reader);
+    gaps.extend(reader.gap());
+    (cgroup, gaps)
+}
+
+fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgroup, PathBuf)> {
+    let read = |group: &Path, name: &str| reader.read(group, name);
     let paths = match target.read("cgroup") {
         Ok(text) => parse_paths(&text),
         Err(error) => {
@@ -81,7 +91,7 @@ pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathB
     let stat = read(group, "memory.stat").map(|text| parse_memory_stat(&text)).unwrap_or_default();
     let stat = match version {
         CgroupVersion::V2 => stat,
-        CgroupVersion::V1 => with_v1_kernel(stat, group),
+        CgroupVersion::V1 => with_v1_kernel(reader, stat, group),
     };
     let mut oom = read(group, files.events).map(|text| parse_oom_events(&text)).unwrap_or_default();
     if version == CgroupVersion::V1 {
@@ -99,7 +109,7 @@ pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathB
         oom,
         swap_charged: read(group, files.swap).and_then(|text| parse_bytes(&text)),
         swap_limit: read(group, files.swap_limit).and_then(|text| parse_limit(&text)),
-        cpu_quota: cpu_chain.and_then(|chain| lowest_quota(&chain, version)),
+        cpu_quota: cpu_chain.and_then(|chain| lowest_quota(reader, &chain, version)),
         others: Vec::new(),
     };
     (Some((cgroup, group.clone())), gaps)
@@ -138,8 +148,8 @@ impl Files {
 }
 
 /// v1 states kernel memory in files of its own.
-fn with_v1_kernel(stat: MemoryStat, group: &Path) -> MemoryStat {
-    let bytes = |name| read(group, name).and_then(|text| parse_bytes(&text)).unwrap_or_default();
+fn with_v1_kernel(reader: &Reader, stat: MemoryStat, group: &Path) -> MemoryStat {
+    let bytes = |name| reader.read(group, name).and_then(|text| parse_bytes(&text)).unwrap_or_default();
     MemoryStat { kernel: bytes("memory.kmem.usage_in_bytes"), sock: bytes("memory.kmem.tcp.usage_in_bytes"), ..stat }
 }
 
@@ -179,31 +189,69 @@ impl Mounts {
 /// Processes of the group that the kernel has killed for a limit. The group outlives its processes; where it is seen only
 /// through the target's root, nothing is.
 pub fn oom_kills(group: &Path) -> Option<u64> {
-    let text = ["memory.events", "memory.oom_control"].into_iter().find_map(|name| read(group, name))?;
+    let reader = Reader::until(Deadline::after(LOOK));
+    let text = ["memory.events", "memory.oom_control"].into_iter().find_map(|name| reader.read(group, name))?;
     Some(parse_oom_events(&text).oom_kill)
 }
 
 /// The group's, or the system's where it has none. `None` where the kernel doesn't count it.
 pub fn pressure(group: Option<&Path>) -> Option<Pressure> {
-    let own = group.and_then(|group| read(group, "memory.pressure"));
+    let reader = Reader::until(Deadline::after(LOOK));
+    let own = group.and_then(|group| reader.read(group, "memory.pressure"));
     let of_cgroup = own.is_some();
     let text = own.or_else(|| fs::read("/proc/pressure/memory").ok())?;
     parse_pressure(&text).map(|pressure| Pressure { of_cgroup, ..pressure })
 }
 
-/// A target with mounts of its own can put anything over its view of the hierarchy: there only the kernel's files count.
-/// What lies in our own view was mounted by whoever set this machine or container up.
-fn read(group: &Path, name: &str) -> Option<Vec<u8>> {
-    let file = foreign::open(&group.join(name), Ask::of(Kind::Text), Deadline::after(LOOK)).ok()?;
-    (file.is_of_cgroups() || !group.starts_with("/proc")).then(|| file.read().ok())?
+/// Reads the groups' files, all by one deadline, and keeps what was refused: a file that is not read must not pass for one that
+/// isn't there.
+struct Reader {
+    deadline: Deadline,
+    refused: RefCell<Vec<String>>,
 }
+
+impl Reader {
+    fn until(deadline: Deadline) -> Reader {
+        Reader { deadline, refused: RefCell::new(Vec::new()) }
+    }
+
+    /// A target with mounts of its own can put anything over its view of the hierarchy: there only the kernel's files count.
+    /// What lies in our own view was mounted by whoever set this machine or container up.
+    fn read(&self, group: &Path, name: &str) -> Option<Vec<u8>> {
+        let path = group.join(name);
+        let why = match foreign::open(&path, Ask::of(Kind::Text), self.deadline) {
+            // A file of the kernel's may have nothing to say (memory.pressure: EOPNOTSUPP).
+            Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => return file.read().ok(),
+            Ok(_) => "is no file of the kernel's: something is mounted over it".to_owned(),
+            Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(why) => why.to_string(),
+        };
+        let mut refused = self.refused.borrow_mut();
+        if refused.len() < MOST_REFUSED {
+            refused.push(format!("{} {why}", path.display()));
+        }
+        None
+    }
+
+    fn gap(&self) -> Option<Gap> {
+        let refused = self.refused.borrow();
+        (!refused.is_empty()).then(|| {
+            let effect = "a limit or a figure of the cgroup that is there may be missing";
+            Gap::new(Source::Cgroup, refused.join("; "), effect)
+        })
+    }
+}
+
+/// Named in a gap.
+const MOST_REFUSED: usize = 4;
 
 fn ancestor(path: &str, level: usize) -> String {
     let mut ancestors = Path::new(path).ancestors();
     ancestors.nth(level).map_or_else(|| "/".to_owned(), |path| path.display().to_string())
 }
 
-fn lowest_quota(chain: &[PathBuf], version: CgroupVersion) -> Option<f64> {
+fn lowest_quota(reader: &Reader, chain: &[PathBuf], version: CgroupVersion) -> Option<f64> {
+    let read = |group: &Path, name: &str| reader.read(group, name);
     let of = |group: &PathBuf| match version {
         CgroupVersion::V2 => parse_cpu_max(&read(group, "cpu.max")?),
         CgroupVersion::V1 => {
@@ -215,8 +263,8 @@ fn lowest_quota(chain: &[PathBuf], version: CgroupVersion) -> Option<f64> {
 }
 
 /// VmRSS of the group's other processes: status is readable where smaps is not.
-fn others(group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
-    let pids = read(group, "cgroup.procs").unwrap_or_default();
+fn others(reader: &Reader, group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
+    let pids = reader.read(group, "cgroup.procs").unwrap_or_default();
     String::from_utf8_lossy(&pids)
         .lines()
         .filter_map(|line| line.trim().parse::<u32>().ok())

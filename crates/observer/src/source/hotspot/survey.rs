@@ -111,6 +111,22 @@ fn witnesses(hotspot: &HotSpot) -> &'static [Witness] {
     }
 }
 
+impl Witness {
+    fn command(self) -> &'static str {
+        match self {
+            Witness::Info => "VM.info",
+            Witness::SystemMap => "System.map",
+            Witness::Detail => "VM.native_memory detail scale=1",
+        }
+    }
+}
+
+/// The command that [`locate`] would send next, if the VM keeps libjvm's symbols for it.
+pub fn next_with_symbols(hotspot: &HotSpot) -> Option<&'static str> {
+    let next = witnesses(hotspot).get(hotspot.located)?;
+    matches!(next, Witness::Info | Witness::Detail).then_some(next.command())
+}
+
 /// Whether the VM could say where more of its regions lie than it has been asked for.
 pub fn can_locate(hotspot: &HotSpot) -> bool {
     hotspot.located < witnesses(hotspot).len()
@@ -120,18 +136,20 @@ pub fn can_locate(hotspot: &HotSpot) -> bool {
 pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> {
     const EFFECT: &str = "regions that the VM's other answers don't name are in other-anonymous";
     let Some(witness) = witnesses(hotspot).get(hotspot.located).copied() else { return Vec::new() };
+    let with_symbols = next_with_symbols(hotspot);
     hotspot.located += 1;
     let perfdata = read::perfdata(target, vmas);
     let mut vm = match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(vm) => vm,
         Err(mute) => return vec![gap_of(mute, target)],
     };
-    let (command, regions_in): (_, fn(&str) -> Vec<VmRegion>) = match witness {
-        Witness::Info => ("VM.info", |text| parse_printed(text).regions),
-        Witness::SystemMap => ("System.map", parse_system_map),
-        Witness::Detail => ("VM.native_memory detail scale=1", |text| parse_nmt(text).regions),
+    let regions_in: fn(&str) -> Vec<VmRegion> = match witness {
+        Witness::Info => |text| parse_printed(text).regions,
+        Witness::SystemMap => parse_system_map,
+        Witness::Detail => |text| parse_nmt(text).regions,
     };
-    match vm.ask(command) {
+    hotspot.symbols_for.extend(with_symbols);
+    match vm.ask(witness.command()) {
         Ok(text) => {
             let mut said = regions_in(&text);
             if witness != Witness::Info {
@@ -307,11 +325,18 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         }
         Mute::Elsewhere(_) => gap(format!("the VM can't be asked: {mute}"))
             .remedy("give each container a /tmp of its own (a VM's socket is named by the PID that it has inside)"),
-        Mute::Occupied(ref path, _) => gap(format!("the VM can't be asked: {mute}"))
-            .remedy(format!("rm /proc/{pid}/root{path}   # unless a VM that lives made it")),
-        Mute::Failed(reason) => gap(format!("the VM can't be asked: {reason}")).remedy(match read::owner(target) {
-            Some(uid) => format!("sudo -u '#{uid}' plimsoll explain {pid}   # as the VM's user"),
-            None => permission_remedy(pid),
-        }),
+        // Not by root through /proc/PID/root: there the target's links decide what is removed.
+        Mute::Occupied(ref path, uid) => {
+            gap(format!("the VM can't be asked: {mute}")).remedy(match target.shares_our_root() {
+                true => format!("sudo -u '#{uid}' rm {path}   # unless a VM that lives made it"),
+                false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
+            })
+        }
+        Mute::NotAllowed(_) | Mute::Failed(_) => {
+            gap(format!("the VM can't be asked: {mute}")).remedy(match read::owner(target) {
+                Some(uid) => format!("sudo -u '#{uid}' plimsoll explain {pid}   # as the VM's user"),
+                None => permission_remedy(pid),
+            })
+        }
     }
 }

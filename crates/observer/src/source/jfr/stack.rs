@@ -47,17 +47,8 @@ impl<'c> Frame<'c> {
         self.0.string("method.descriptor")
     }
 
-    /// The key of the method within its chunk.
-    pub fn method_key(&self) -> Option<i64> {
-        self.0.key("method")
-    }
-
     pub fn line(&self) -> Option<u32> {
         self.0.i64("lineNumber").and_then(|line| u32::try_from(line).ok()).filter(|line| *line > 0)
-    }
-
-    pub fn bytecode_index(&self) -> Option<i32> {
-        self.0.i64("bytecodeIndex").and_then(|index| i32::try_from(index).ok())
     }
 
     /// `Interpreted`, `JIT compiled`, `Inlined`, `Native`, …

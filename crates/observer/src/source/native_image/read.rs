@@ -97,7 +97,7 @@ fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile
     let heap = elf.section_by_name(HEAP)?;
     let (heap_offset, heap_length) = heap.file_range()?;
     let text = elf.segments().find(|segment| match segment.flags() {
-        SegmentFlags::Elf { p_flags } => p_flags & EXECUTABLE != 0,
+        SegmentFlags::Elf { p_flags, .. } => p_flags.0 & EXECUTABLE != 0,
         _ => false,
     })?;
     let version = [".data", ".rodata"].iter().find_map(|name| {

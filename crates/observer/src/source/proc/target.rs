@@ -1,6 +1,7 @@
 //! A handle on one process that a reused PID can't redirect: every file is opened relative to a directory descriptor of
 //! `/proc/PID`, which answers ESRCH once that very process is gone.
 
+use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -100,6 +101,15 @@ impl Target {
     pub fn handle(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.directory, name, flags, Mode::empty())?)
+    }
+
+    /// Whether it has our mounts and our root, so that a path means the same file to it as to us.
+    pub fn shares_our_root(&self) -> bool {
+        let its = self.handle("root").ok().and_then(|root| rustix::fs::fstat(root).ok());
+        let own = rustix::fs::stat("/").ok();
+        let [its, own] = [its, own].map(|facts| facts.map(|facts| (facts.st_dev, facts.st_ino)));
+        let mounts = (self.link("ns/mnt").ok(), rustix::fs::readlink("/proc/self/ns/mnt", Vec::new()).ok());
+        its.is_some() && its == own && mounts.0 == mounts.1.map(CString::into_bytes)
     }
 
     /// The whole of a file below `/proc/PID`, with as few read calls as its size allows.

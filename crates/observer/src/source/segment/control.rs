@@ -1,4 +1,4 @@
-//! The one word of a segment that is the observer's to write: which sites the tracker is to keep.
+//! The two words of a segment that are the observer's to write: which sites the tracker is to keep, and how the process ended.
 //!
 //! A name or a mapping leads wherever the target wants, and root may write everything. So what is written is the inode
 //! that was checked, through the descriptor that it was checked with, and only if it is a file of the target's own. A
@@ -13,14 +13,17 @@ use std::path::Path;
 
 use plimsoll_segment::{HEADER_BYTES, SUFFIX, State};
 
-use super::find::{namespace_pid, users};
+use super::find::{namespace_pid, own_user, users};
 use super::parse::{self, Head};
 use super::read::{Cause, ReadError, head_of, refused};
+use crate::ending::Ending;
 use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Why};
 use crate::snapshot::Vma;
 use crate::source::proc::{self, Target};
 
 const CONTROL: u64 = offset_of!(plimsoll_segment::Header, control) as u64;
+
+const ENDED: u64 = offset_of!(plimsoll_segment::Header, ended) as u64;
 
 /// Asks the tracker in process `pid`, whose segment `path` is, for other sites.
 pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64) -> Result<(), ReadError> {
@@ -43,6 +46,19 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64) -> Result<(), Re
         return file.write_all_at(&word, CONTROL).map_err(|error| refused(path, Why::Io(error)));
     }
     through_memory(pid, meta.ino(), &word).map_err(|error| refused(path, Why::Io(error)))
+}
+
+/// Writes into the segment of a process that has ended how that was. Only into a file of our own: it was our child.
+pub fn set_ended(path: &Path, ending: Ending) -> Result<(), ReadError> {
+    let file = foreign::open(path, Ask { links: false, ..Ask::of(Kind::Segment) }, Deadline::after(LOOK));
+    let file = file.map_err(|why| refused(path, why))?;
+    head_of(&file, path)?;
+    let meta = file.meta();
+    if meta.nlink() > 1 || meta.uid() != own_user() {
+        return Err(ReadError { path: path.into(), cause: Cause::NotItsOwn("it isn't a file of ours alone".into()) });
+    }
+    let file = file.writable().map_err(|why| refused(path, why))?;
+    file.write_all_at(&ending.word().to_ne_bytes(), ENDED).map_err(|error| refused(path, Why::Io(error)))
 }
 
 fn is_of(head: &Head, pid: u32) -> bool {

@@ -16,10 +16,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_segment::{SUFFIX, State};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::parse::Head;
+use super::parse::{Head, Segment};
 use super::read;
+use crate::ending::{Ending, How};
 use crate::foreign::{Ask, Deadline, Folder, Kind, LOOK};
+use crate::source::kernel_log;
 use crate::source::proc::Target;
 
 /// What became of a segment's process.
@@ -48,6 +51,10 @@ const MOST_HEADS: usize = 1 << 14;
 /// Where segments are looked for, in order; only directories that exist. One that is called after a user must be that
 /// user's: in /tmp anybody can make it first.
 pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
+    directories(pid, Deadline::after(LOOK))
+}
+
+fn directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
     let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
     if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) {
@@ -71,7 +78,7 @@ pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
         }
     }
     let mut seen = Vec::new();
-    found.retain(|(dir, owner)| match Folder::open(dir, Deadline::after(LOOK)) {
+    found.retain(|(dir, owner)| match Folder::open(dir, deadline) {
         Ok(folder)
             if !seen.contains(&folder.identity) && owner.is_none_or(|owner| [owner, 0].contains(&folder.uid)) =>
         {
@@ -84,8 +91,8 @@ pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
 }
 
 /// Names in a directory that begin and end so, up to as many as are looked at.
-fn names(directory: &Path, prefix: &str) -> Vec<OsString> {
-    let all = Folder::open(directory, Deadline::after(LOOK)).map(|folder| folder.names()).unwrap_or_default();
+fn names(directory: &Path, prefix: &str, deadline: Deadline) -> Vec<OsString> {
+    let all = Folder::open(directory, deadline).map(|folder| folder.names()).unwrap_or_default();
     let fits = |name: &OsString| {
         let name = name.as_bytes();
         name.starts_with(prefix.as_bytes()) && name.ends_with(SUFFIX.as_bytes())
@@ -100,6 +107,10 @@ pub(super) fn users(pid: u32) -> Vec<u32> {
     line.split_whitespace().filter_map(|uid| uid.parse().ok()).collect()
 }
 
+pub(super) fn own_user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 fn environment_directory(pid: u32) -> Option<PathBuf> {
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let prefix = format!("{DIRECTORY_VARIABLE}=");
@@ -109,9 +120,11 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
 
 /// The segments of a directory with a readable header, oldest first.
 pub fn list(directory: &Path) -> Vec<(PathBuf, Head)> {
-    let paths = names(directory, "").into_iter().map(|name| directory.join(name));
+    // One for all of them: many short waits must not add up.
+    let deadline = Deadline::after(LOOK);
+    let paths = names(directory, "", deadline).into_iter().map(|name| directory.join(name));
     let mut found: Vec<(PathBuf, Head)> =
-        paths.filter_map(|path| read::head(&path).ok().map(|head| (path, head))).collect();
+        paths.filter_map(|path| read::head_by(&path, deadline).ok().map(|head| (path, head))).collect();
     found.sort_by_key(|(_, head)| head.start_boottime_ns);
     found
 }
@@ -124,12 +137,13 @@ pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
     let mut dead: Option<(PathBuf, Head, Life)> = None;
     // Root's, ours, or the process's: in a directory that others can write to, another's file may have its number.
     let mut owners = users(pid);
-    owners.extend([0, rustix::process::geteuid().as_raw()]);
+    owners.extend([0, own_user()]);
     let ask = Ask { links: false, ..Ask::of(Kind::Segment) };
-    for directory in search_directories(Some(pid)) {
-        let paths = names(&directory, &prefix).into_iter().map(|name| directory.join(name));
+    let deadline = Deadline::after(LOOK);
+    for directory in directories(Some(pid), deadline) {
+        let paths = names(&directory, &prefix, deadline).into_iter().map(|name| directory.join(name));
         let mut heads: Vec<(PathBuf, Head)> = paths
-            .filter_map(|path| read::head_asked(&path, ask).map(|(head, meta)| (path, head, meta)))
+            .filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, meta)| (path, head, meta)))
             .filter(|(path, head, meta)| {
                 head.pid == inner && has_begun(head) && (owners.contains(&meta.uid()) || maps_file(pid, path))
             })
@@ -176,6 +190,56 @@ fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
         // It may have ended in order since the header was read.
         None => read::head(path).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
     }
+}
+
+/// How the process of a segment ended, by whoever knows. None of one that lives, or lives on without its tracker.
+pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
+    let head = &segment.head;
+    match life {
+        Life::Live | Life::Detached => return None,
+        _ if head.ended != 0 => {
+            let mut ending = Ending::from_word(head.ended)?;
+            if ending.is_sigkill() && ending.oom.is_none() && kernel_has_killed(segment) {
+                ending.oom = Some(true);
+            }
+            return Some(ending);
+        }
+        Life::Exited => return Some(Ending::of(How::Exited)),
+        Life::Killed => {}
+    }
+    if kernel_has_killed(segment) {
+        return Some(Ending::oom_killed());
+    }
+    // The PID could be another process's: of a container's number 1, or used again. One that began just before the tracker did
+    // is the same.
+    let began = start_time_ns(head.pid);
+    let is_same = began.is_some_and(|began| {
+        began <= head.start_boottime_ns.saturating_add(TICK_NS)
+            && head.start_boottime_ns.saturating_sub(began) < BOOTED_NS
+    });
+    Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
+}
+
+/// Between the start of a process and that of its tracker, at most.
+const BOOTED_NS: u64 = 2_000_000_000;
+
+/// Whether the kernel's log has an OOM kill of a process with that number and name after its last sign of life.
+fn kernel_has_killed(segment: &Segment) -> bool {
+    let suspended = {
+        let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
+            let now = clock_gettime(clock);
+            u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1000
+        });
+        boot.saturating_sub(mono)
+    };
+    // The log's clock and ours differ by some ms.
+    let since = (segment.last_sign_ns() / 1000).saturating_sub(suspended + 100_000);
+    let executable = segment.command.first().map(Vec::as_slice).unwrap_or_default();
+    let name = executable.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    let name = name.get(..name.len().min(15)).unwrap_or_default();
+    kernel_log::oom_kills()
+        .iter()
+        .any(|kill| kill.pid == segment.head.pid && kill.time_us >= since && kill.name == name)
 }
 
 /// What the process itself has written of its end.
@@ -256,6 +320,7 @@ fn maps_file(pid: u32, path: &Path) -> bool {
 /// (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32) -> Option<(PathBuf, Head)> {
     let target = Target::open(pid).ok()?;
+    let deadline = target.deadline();
     let maps = target.file("maps").ok()?;
     BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).find_map(|line| {
         let name = line.get(line.iter().position(|&b| b == b'/')?..)?;
@@ -270,7 +335,7 @@ fn mapped_segment(pid: u32) -> Option<(PathBuf, Head)> {
         let named = named.into_iter().filter(|_| kept.len() == name.len());
         let inode = std::str::from_utf8(line.split(|b| *b == b' ').nth(4)?).ok()?.parse().ok()?;
         let ask = Ask { inode: Some(inode), ..Ask::of(Kind::Segment) };
-        let read = named.chain([mapping]).find_map(|p| Some((p.clone(), read::head_asked(&p, ask)?.0)));
+        let read = named.chain([mapping]).find_map(|p| Some((p.clone(), read::head_asked(&p, ask, deadline)?.0)));
         read.filter(|(_, head)| has_begun(head))
     })
 }

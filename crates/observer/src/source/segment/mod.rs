@@ -2,16 +2,18 @@
 
 mod control;
 pub mod find;
+pub mod names;
 pub mod parse;
 pub mod read;
 
-pub use control::set_control;
+pub use control::{set_control, set_ended};
 pub use find::{
-    DIRECTORY_VARIABLE, Life, PLACES, find_by_pid, leader_of, life_of, list, search_directories, start_time_ns,
+    DIRECTORY_VARIABLE, Life, PLACES, ending_of, find_by_pid, leader_of, life_of, list, search_directories,
+    start_time_ns,
 };
 pub use parse::{Head, Raw, RowSums, Segment};
 /// The bound of a segment's size, and how many of dead processes a directory keeps by default.
 /// What the agent in the target is told, and answers.
 pub use plimsoll_segment::agent;
-pub use plimsoll_segment::{FILE_BYTES, RETAINED, SAMPLE_MEAN};
+pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, RETAINED, SAMPLE_MEAN};
 pub use read::{ReadError, head as head_of, own_mappings, read, read_parts};

@@ -57,6 +57,8 @@ pub struct Head {
     /// Mean of the sampling in force, bytes, and since when mode and mean are in force.
     pub sample_mean: u64,
     pub in_force_ns: u64,
+    /// What the parent has written of the end; 0 nothing.
+    pub ended: u64,
     pub allocator: u32,
     pub runtime: u32,
     /// Which half of the composition is valid, if one is.
@@ -172,6 +174,7 @@ pub fn head(header: &[u8]) -> Result<Head, BadHeader> {
         mode: h.u32(offset_of!(Header, mode)),
         sample_mean: of_control(h.u64(offset_of!(Header, in_force))).1,
         in_force_ns: h.u64(offset_of!(Header, in_force_ns)),
+        ended: h.u64(offset_of!(Header, ended)),
         allocator: h.u32(offset_of!(Header, allocator)),
         runtime: h.u32(offset_of!(Header, runtime)),
         composition,
@@ -200,7 +203,7 @@ pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let head = head(&raw.header)?;
     let mut gaps = Vec::new();
     if head.state == State::Booting as u32 {
-        gaps.push(gap("the segment was still being made", "everything is incomplete"));
+        gaps.push(gap("the process was killed while starting, or is starting now", "everything is incomplete"));
     }
     if raw.vmap_moved {
         gaps.push(gap(

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plimsoll_segment::vmap::{self, VmaMap};
-use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, Section, ThreadFacts};
+use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, SUFFIX, Section, ThreadFacts};
 
 use crate::snapshot::OwnMapping;
 
@@ -41,6 +41,13 @@ impl fmt::Display for ReadError {
                     "{path} is not a segment: it begins otherwise (or was written on a machine of the other byte order)"
                 )
             }
+            // Of any other name, a file that is empty or begins with zeros was never one.
+            Cause::Header(BadHeader::Starting) if !path.ends_with(SUFFIX) => {
+                write!(f, "{path} is not a segment: it holds nothing, or begins with zeros")
+            }
+            Cause::Header(BadHeader::Starting) => {
+                write!(f, "{path} holds no books: its process was killed while starting, or is starting now")
+            }
             Cause::Header(BadHeader::Version(v)) => {
                 let ours = plimsoll_segment::VERSION;
                 write!(f, "{path} is a segment of version {v}; this plimsoll reads version {ours}")
@@ -57,7 +64,13 @@ impl std::error::Error for ReadError {}
 
 /// The first page of a file, parsed.
 pub fn head(path: &Path) -> Result<Head, ReadError> {
-    head_of(&open(path)?, path)
+    head_by(path, Deadline::after(LOOK))
+}
+
+/// The same by a deadline that others share.
+pub(super) fn head_by(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
+    let file = foreign::open(path, Ask::of(Kind::Segment), deadline).map_err(|why| refused(path, why))?;
+    head_of(&file, path)
 }
 
 /// The same of an open file.
@@ -67,8 +80,8 @@ pub(super) fn head_of(file: &Regular, path: &Path) -> Result<Head, ReadError> {
 }
 
 /// The first page of the file with this inode, and who owns it.
-pub(super) fn head_asked(path: &Path, ask: Ask<'_>) -> Option<(Head, Metadata)> {
-    let file = foreign::open(path, ask, Deadline::after(LOOK)).ok()?;
+pub(super) fn head_asked(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Option<(Head, Metadata)> {
+    let file = foreign::open(path, ask, deadline).ok()?;
     Some((head_of(&file, path).ok()?, file.meta().clone()))
 }
 

@@ -1,0 +1,96 @@
+//! The segments that a run has left: which one is the last program's under the PID that was started, and, with `--follow`, those of
+//! the processes that it started.
+//!
+//! ```text
+//! pid 7  sh start.sh        segment A   replaced by exec
+//! pid 8    tool             segment B   parent 7
+//! pid 7  java …             segment C   the report is of this one
+//! ```
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use plimsoll_observer::books::Books;
+use plimsoll_observer::ending::{Ending, How};
+use plimsoll_observer::source::segment::{self, Head, Life};
+use plimsoll_observer::units::Bytes;
+use plimsoll_report::words::{count, cut};
+
+use crate::target;
+
+pub struct Family {
+    pid: u32,
+    /// By the start of their trackers.
+    segments: Vec<(PathBuf, Head)>,
+}
+
+impl Family {
+    /// Of the segments in these directories, those that began at `since_ns` (CLOCK_BOOTTIME) or later in the process, or in one
+    /// that descends from it.
+    pub fn find(directories: impl Iterator<Item = PathBuf>, pid: u32, since_ns: u64) -> Family {
+        let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list(&dir)).collect();
+        all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
+        all.sort_by_key(|(_, head)| head.start_boottime_ns);
+        let mut pids = vec![pid];
+        // A child's tracker starts after its parent's.
+        all.retain(|(_, head)| {
+            let is_kin = pids.contains(&head.pid) || pids.contains(&head.ppid);
+            if is_kin && !pids.contains(&head.pid) {
+                pids.push(head.pid);
+            }
+            is_kin
+        });
+        Family { pid, segments: all }
+    }
+
+    /// The last program's under the PID.
+    pub fn last(&self) -> Option<&(PathBuf, Head)> {
+        self.segments.iter().rev().find(|(_, head)| head.pid == self.pid)
+    }
+
+    /// How the process of the last segment ended: as the PID did, unless another program had replaced it untracked. The kernel
+    /// keeps the name of the last program for the zombie.
+    pub fn ending(&self, books: &Books, life: Life, name: &str, ending: Ending) -> Ending {
+        let process = &books.process;
+        let file = |path: &str| path.rsplit('/').next().unwrap_or_default().chars().take(15).collect::<String>();
+        let mut known = std::iter::once(&process.executable).chain(&process.arguments).map(|path| file(path));
+        let is_another = life == Life::Killed && !name.is_empty() && !known.any(|known| known == name);
+        if is_another { Ending::of(How::Exec) } else { ending }
+    }
+
+    /// One line for each process, and their sum. An image that another replaced has its own line, and no part in the sum.
+    pub fn table(&self, out: &mut dyn Write, last: Ending) -> io::Result<()> {
+        if self.segments.len() < 2 {
+            return Ok(());
+        }
+        writeln!(out, "\n{:>9} {:>10} {:>10}  processes of this run", "pid", "live", "peak")?;
+        let (mut processes, mut live, mut peak) = (0u64, Bytes::ZERO, Bytes::ZERO);
+        for (index, (path, head)) in self.segments.iter().enumerate() {
+            let Ok(books) = target::books(path, segment::life_of(head, path)) else { continue };
+            let replaced = self.segments[index + 1..].iter().any(|(_, later)| later.pid == head.pid);
+            let is_last = head.pid == self.pid && !replaced;
+            let ending = match replaced {
+                true => Ending::of(How::Exec),
+                false if is_last => last,
+                false => books.ending.unwrap_or(Ending::UNKNOWN),
+            };
+            if !replaced {
+                processes += 1;
+                live += books.total.live;
+                peak += books.total.peak;
+            }
+            let process = &books.process;
+            let command =
+                if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+            let (now, most) = (books.total.live.to_string(), books.total.peak.to_string());
+            writeln!(out, "{:>9} {now:>10} {most:>10}  {}   {}", head.pid, cut(&command, 70), ending.sentence())?;
+        }
+        let (now, most) = (live.to_string(), peak.to_string());
+        writeln!(
+            out,
+            "{:>9} {now:>10} {most:>10}  {} (their peaks were of different moments)",
+            "sum",
+            if processes == 1 { "1 process".to_owned() } else { format!("{} processes", count(processes)) }
+        )
+    }
+}

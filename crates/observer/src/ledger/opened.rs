@@ -1,0 +1,40 @@
+//! Resident bytes of an opened allocator's heap, shared among its parts as the walk found them. Walk and smaps are two readings:
+//! what smaps has more is not told apart, and what it has less is scaled away.
+
+use super::attribute::apportion;
+use super::lines::LineId;
+use super::{Books, Grade, Owner, Piece};
+use crate::gap::Source;
+use crate::snapshot::{AllocatorKind, HeapPart, Snapshot};
+use crate::units::Bytes;
+
+pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
+    let Some(heap) = &snapshot.opened else { return };
+    let own = || pieces.iter().filter(|piece| piece.owner == Owner::Opened);
+    let sum = |of: fn(&Piece) -> Bytes| own().map(of).sum::<Bytes>();
+    let (resident, mut error) = (sum(|piece| piece.resident), sum(|piece| piece.error));
+    let mut parts = HeapPart::ALL.map(|part| heap.part(part));
+    let walked: Bytes = parts.iter().map(|part| part.resident).sum();
+    error += walked.abs_diff(resident);
+    if walked > resident {
+        let shares = apportion(resident.0, &parts.map(|part| part.resident.0), walked.0);
+        for (part, share) in parts.iter_mut().zip(shares) {
+            part.resident = Bytes(share);
+        }
+    } else if let Some(unknown) = parts.last_mut() {
+        unknown.resident += resident - walked;
+    }
+    let grade = if error == Bytes(0) { Grade::Exact } else { Grade::Derived };
+    for (part, bytes) in HeapPart::ALL.into_iter().zip(parts) {
+        let bound = error.min(bytes.resident.max(resident - bytes.resident));
+        if bytes.length + bytes.resident > Bytes(0) {
+            let entry = books.entry(LineId::OtherAllocator, &child(heap.kind, part));
+            entry.add(bytes.resident, bytes.length, bytes.length, grade, bound, Source::Allocator);
+        }
+    }
+}
+
+/// Name of a part's child in the ledger.
+pub fn child(kind: AllocatorKind, part: HeapPart) -> String {
+    format!("{kind}: {}", part.name())
+}

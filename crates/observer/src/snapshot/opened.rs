@@ -1,0 +1,90 @@
+//! What the walk of an allocator in glibc's place found.
+
+use std::collections::BTreeMap;
+
+use crate::snapshot::AllocatorKind;
+use crate::units::{AddressRange, Bytes};
+
+/// Σ length of `parts` = Σ length of `ranges`; the same holds for the resident bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenedHeap {
+    pub kind: AllocatorKind,
+    /// False in a series of readings, where the walk is older than the mappings.
+    pub is_fresh: bool,
+    /// Everything that the allocator holds from the kernel: sorted, disjoint, never touching.
+    pub ranges: Vec<AddressRange>,
+    pub parts: BTreeMap<HeapPart, PartBytes>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartBytes {
+    pub length: Bytes,
+    pub resident: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HeapPart {
+    /// Blocks that were handed out, by their size class. Blocks in thread caches count as handed out.
+    Live,
+    /// The rest of the pages that also hold live blocks: free blocks of the same size class, and padding.
+    Beside,
+    /// Whole free pages that the allocator keeps for reuse.
+    Dirty,
+    /// Whole free pages that it gave back by MADV_FREE: resident until the kernel needs them.
+    Muzzy,
+    /// Whole free pages that it gave back; only the addresses are kept.
+    Released,
+    /// The allocator's own records.
+    Records,
+    /// Pages whose record could not be decoded.
+    Unknown,
+}
+
+impl HeapPart {
+    pub const ALL: [HeapPart; 7] = [
+        HeapPart::Live,
+        HeapPart::Beside,
+        HeapPart::Dirty,
+        HeapPart::Muzzy,
+        HeapPart::Released,
+        HeapPart::Records,
+        HeapPart::Unknown,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            HeapPart::Live => "live",
+            HeapPart::Beside => "free beside live blocks",
+            HeapPart::Dirty => "free pages (dirty)",
+            HeapPart::Muzzy => "free pages (muzzy)",
+            HeapPart::Released => "free pages (released)",
+            HeapPart::Records => "its own records",
+            HeapPart::Unknown => "not told apart",
+        }
+    }
+}
+
+impl OpenedHeap {
+    pub fn new(kind: AllocatorKind) -> OpenedHeap {
+        OpenedHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new() }
+    }
+
+    pub fn part(&self, part: HeapPart) -> PartBytes {
+        self.parts.get(&part).copied().unwrap_or_default()
+    }
+
+    pub fn resident(&self, part: HeapPart) -> Bytes {
+        self.part(part).resident
+    }
+
+    /// What a purge gives back: whole free pages.
+    pub fn purgeable(&self) -> Bytes {
+        self.resident(HeapPart::Dirty) + self.resident(HeapPart::Muzzy)
+    }
+
+    pub fn add(&mut self, part: HeapPart, length: Bytes, resident: Bytes) {
+        let sums = self.parts.entry(part).or_default();
+        sums.length += length;
+        sums.resident += resident;
+    }
+}

@@ -1,0 +1,151 @@
+//! The record of an extent. Its first three words have kept their order since 5.0; what lies in the first has moved:
+//!
+//! ```text
+//!  0 bits   8 address   16 size (whole pages; the low bits number the record)
+//!
+//! bits     11…0 arena   12 run of small blocks   13… flags   state   size class (8 bits)   free blocks of the run (10 bits)   …
+//! 5.0      state at 15 (2 bits), size class at 17
+//! 5.1, 5.2 state at 16 (2 bits), size class at 18
+//! 5.3      state at 17 (3 bits), size class at 20
+//! ```
+//!
+//! No version is asked for. The size class is where it agrees with the tree's word for the extent. The state is the 2 or 3 bits
+//! before it, with which live extents have the length of their size class, and free ones have none.
+
+use crate::source::memory::PAGE;
+
+const SMALL: u32 = 12;
+const CLASS_BITS: u32 = 8;
+const FREE_BITS: u32 = 10;
+/// Records that have to agree on a layout, in percent.
+const AGREE_AT_LEAST: usize = 95;
+/// With fewer records a layout is a guess.
+const FEWEST: usize = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub bits: u64,
+    pub start: u64,
+    pub length: u64,
+    /// As the tree's word for the extent has them.
+    pub class: u8,
+    pub small: bool,
+}
+
+fn is_run(record: &Record) -> bool {
+    record.bits >> SMALL & 1 != 0
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Bytes of the blocks in use.
+    Live(u64),
+    Dirty,
+    Muzzy,
+    Retained,
+    /// On its way between two states.
+    Moving,
+}
+
+/// Size classes (sc.h): four to each doubling, the first ones multiples of the quantum; a class of 8 bytes before them where
+/// the quantum is 16. A build chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Classes {
+    quantum: u64,
+    tiny: bool,
+}
+
+const CLASSES: [Classes; 3] =
+    [Classes { quantum: 16, tiny: true }, Classes { quantum: 8, tiny: false }, Classes { quantum: 16, tiny: false }];
+
+impl Classes {
+    fn size(self, class: u8) -> Option<u64> {
+        let mut number = u64::from(class);
+        if self.tiny {
+            match number.checked_sub(1) {
+                Some(rest) => number = rest,
+                None => return Some(8),
+            }
+        }
+        match number.checked_sub(4) {
+            None => Some(self.quantum * (number + 1)),
+            // The largest of 232 classes is below 2^63.
+            Some(number) if number / 4 < 55 => {
+                let step = self.quantum << (number / 4);
+                step.checked_mul(4 + number % 4 + 1)
+            }
+            Some(_) => None,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    class: u32,
+    state: u32,
+    classes: Classes,
+}
+
+impl Layout {
+    /// The layout that most of these records agree with, or None.
+    pub fn of(sample: &[Record]) -> Option<Layout> {
+        if sample.len() < FEWEST {
+            return None;
+        }
+        let enough = |count: usize| count * 100 >= sample.len() * AGREE_AT_LEAST;
+        let class_at = |one: &Record, shift: u32| (one.bits >> shift) as u8;
+        let same_class = |shift: u32| sample.iter().filter(|one| class_at(one, shift) == one.class).count();
+        let class = (SMALL + 3..SMALL + 17).max_by_key(|shift| same_class(*shift))?;
+        // Of a run that has just become free, the tree keeps what it was.
+        let free = |one: &&Record| CLASSES.iter().all(|classes| classes.size(class_at(one, class)).is_none());
+        let stale = sample.iter().filter(|one| class_at(one, class) != one.class).filter(free).count();
+        enough(same_class(class) + stale).then_some(())?;
+        let layouts = [2, 3]
+            .into_iter()
+            .flat_map(|width| CLASSES.into_iter().map(move |classes| Layout { class, state: class - width, classes }));
+        let agreeing = |layout: &Layout| sample.iter().filter(|one| layout.state(one).is_some()).count();
+        // A free extent of an older version may keep the class that it had: it agrees, but proves less.
+        let proof = |layout: &Layout| sample.iter().filter(|one| layout.proves(one)).count();
+        let best = layouts.max_by_key(|layout| (agreeing(layout), proof(layout)))?;
+        enough(agreeing(&best)).then_some(best)
+    }
+
+    fn proves(self, record: &Record) -> bool {
+        match self.state(record) {
+            Some(State::Live(_)) => true,
+            Some(_) => self.live_bytes(record).is_none(),
+            None => false,
+        }
+    }
+
+    /// What the extent is, or None where the record contradicts itself.
+    pub fn state(self, record: &Record) -> Option<State> {
+        let state = record.bits >> self.state & ((1 << (self.class - self.state)) - 1);
+        // Of a free run some of this is left, never all.
+        if state != 0 && is_run(record) && self.live_bytes(record).is_some() {
+            return None;
+        }
+        match state {
+            0 => self.live_bytes(record).map(State::Live),
+            1 => Some(State::Dirty),
+            2 => Some(State::Muzzy),
+            3 => Some(State::Retained),
+            4 | 5 => Some(State::Moving),
+            _ => None,
+        }
+    }
+
+    /// Bytes of live blocks, by their size class, if length and class fit together. A large block may have a page more, by which
+    /// its start is moved (`cache_oblivious`).
+    fn live_bytes(self, record: &Record) -> Option<u64> {
+        let class = (record.bits >> self.class) as u8;
+        let size = self.classes.size(class)?;
+        if !is_run(record) {
+            return (record.length == size || record.length == size.checked_add(PAGE)?).then_some(size);
+        }
+        let free = record.bits >> (self.class + CLASS_BITS) & ((1 << FREE_BITS) - 1);
+        // A run is the shortest with little or no waste: blocks fill it but for less than one of them.
+        let blocks = record.length / size;
+        (record.small && blocks > 0 && free <= blocks).then(|| (blocks - free) * size)
+    }
+}

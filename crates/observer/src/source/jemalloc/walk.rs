@@ -1,0 +1,246 @@
+//! Sums over all extents, in address order, with the pages of each that are resident. The blocks of jemalloc's own records
+//! (base.c) are found through the records that lie in them:
+//!
+//! ```text
+//! block: at a multiple of 2 MiB     0 size, a multiple of 2 MiB     8 next block, or 0
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::extent::{Layout, Record, State};
+use super::tree::{self, Anonymous, Entry, LEAF_COVERS, RECORD_HEAD};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+const BLOCK: u64 = 2 << 20;
+/// A block of records is at most this long.
+const LONGEST_BLOCK: u64 = 1 << 30;
+const SAMPLE: usize = 1 << 14;
+/// Pages of leaves that are read: the leaves of 2 TiB of heap.
+const LEAF_PAGES: usize = 1 << 20;
+/// Of a hundred records, how many may contradict themselves: the target runs on while they are read.
+const CONTRADICTIONS: u64 = 5;
+
+/// Writable data of the object that holds jemalloc.
+pub struct Data {
+    pub base: Avma,
+    pub bytes: Vec<u8>,
+}
+
+/// Why the heap stays closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    NoTree,
+    UnknownRecords,
+    Contradictions,
+    Unreadable,
+}
+
+impl Unopened {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Unopened::NoTree => "no radix tree of extents was found in its data",
+            Unopened::UnknownRecords => "the records of its extents have an unknown layout",
+            Unopened::Contradictions => "the records of its extents contradict each other",
+            Unopened::Unreadable => "its records can't be read",
+        }
+    }
+}
+
+pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: Vec<AddressRange>) -> Result<OpenedHeap, Unopened> {
+    let anonymous = Anonymous(anonymous);
+    let mut pages = PageStates::new(memory);
+    let leaves = tree::find(memory, &mut pages, data, &anonymous).ok_or(Unopened::NoTree)?;
+    let mut sample = Vec::new();
+    let mut budget = LEAF_PAGES;
+    for (gib, leaf) in &leaves {
+        if sample.len() < SAMPLE {
+            sample.extend(records(memory, &mut pages, *gib, *leaf, &mut budget, &mut Blocks::default())?);
+        }
+    }
+    sample.retain(|record| anonymous.holds(record.start, record.length));
+    let layout = Layout::of(&sample).ok_or(Unopened::UnknownRecords)?;
+    drop(sample);
+
+    let mut sums = Sums { heap: OpenedHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
+    let mut blocks = Blocks::default();
+    let mut budget = LEAF_PAGES;
+    for (gib, leaf) in leaves {
+        blocks.candidates.insert(leaf / BLOCK);
+        for record in records(memory, &mut pages, gib, leaf, &mut budget, &mut blocks)? {
+            sums.add(record, layout, &anonymous, &mut pages);
+        }
+    }
+    if sums.contradictions * 100 > sums.read * CONTRADICTIONS {
+        return Err(Unopened::Contradictions);
+    }
+    let mut heap = sums.heap;
+    for block in blocks.found(memory, &mut pages, &anonymous, &heap.ranges) {
+        heap.add(HeapPart::Records, block.length(), pages.resident(block));
+        heap.ranges.push(block);
+    }
+    heap.ranges.sort_unstable();
+    heap.ranges = joined(heap.ranges);
+    if pages.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+}
+
+/// Of sorted ranges: those that touch become one.
+fn joined(ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+    let mut joined: Vec<AddressRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// The records of the extents that begin in a leaf's GiB, by address. Those that another leaf enters at their end are left to
+/// that leaf.
+fn records<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    gib: u64,
+    leaf: u64,
+    budget: &mut usize,
+    blocks: &mut Blocks,
+) -> Result<Vec<Record>, Unopened> {
+    let mut entries: Vec<Entry> = Vec::new();
+    let whole = tree::for_each(memory, pages, leaf, gib << LEAF_COVERS, budget, |entry| {
+        // The first page of an extent comes first.
+        if entries.last().is_none_or(|last| last.record != entry.record) {
+            entries.push(entry);
+        }
+        true
+    });
+    if !whole {
+        return Err(Unopened::Unreadable);
+    }
+    // Records lie side by side in blocks: one read for each page of them.
+    entries.sort_unstable_by_key(|entry| entry.record);
+    let mut records = Vec::with_capacity(entries.len());
+    let mut page = [0; PAGE as usize];
+    let mut at = None;
+    for entry in entries {
+        let base = entry.record / PAGE * PAGE;
+        if at != Some(base) {
+            if !memory.read(Avma(base), &mut page) {
+                at = None;
+                continue;
+            }
+            at = Some(base);
+        }
+        let from = (entry.record - base) as usize;
+        let Some(head) = page.get(from..from + RECORD_HEAD as usize) else { continue };
+        let word = |offset| word_at(head, offset).unwrap_or_default();
+        let (start, length) = (word(8) / PAGE * PAGE, word(16) / PAGE * PAGE);
+        if start == entry.page && length > 0 {
+            blocks.candidates.insert(entry.record / BLOCK);
+            records.push(Record { bits: word(0), start, length, class: entry.class, small: entry.small });
+        }
+    }
+    records.sort_unstable_by_key(|record| record.start);
+    Ok(records)
+}
+
+struct Sums {
+    heap: OpenedHeap,
+    read: u64,
+    contradictions: u64,
+}
+
+impl Sums {
+    fn add<M: Memory>(&mut self, record: Record, layout: Layout, anonymous: &Anonymous, pages: &mut PageStates<'_, M>) {
+        self.read += 1;
+        let range = AddressRange::sized(Avma(record.start), Bytes(record.length));
+        let overlaps = self.heap.ranges.last().is_some_and(|last| last.end > range.start);
+        if overlaps || !anonymous.holds(record.start, record.length) {
+            self.contradictions += 1;
+            return;
+        }
+        match self.heap.ranges.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.heap.ranges.push(range),
+        }
+        let (length, resident) = (range.length(), pages.resident(range));
+        let part = match layout.state(&record) {
+            Some(State::Live(live)) => {
+                let live = Bytes(live).min(length);
+                let touched = if record.small { resident.scaled(live.0, length.0) } else { live.min(resident) };
+                self.heap.add(HeapPart::Live, live, touched);
+                self.heap.add(HeapPart::Beside, length - live, resident - touched);
+                return;
+            }
+            Some(State::Dirty) => HeapPart::Dirty,
+            Some(State::Muzzy) => HeapPart::Muzzy,
+            Some(State::Retained) => HeapPart::Released,
+            Some(State::Moving) => HeapPart::Unknown,
+            None => {
+                self.contradictions += 1;
+                HeapPart::Unknown
+            }
+        };
+        self.heap.add(part, length, resident);
+    }
+}
+
+/// Blocks of records, by the numbers of 2 MiB units that something of jemalloc's lies in.
+#[derive(Default)]
+struct Blocks {
+    candidates: BTreeSet<u64>,
+}
+
+impl Blocks {
+    /// Those whose header holds, in address order. `extents` never share pages with them.
+    fn found<M: Memory>(
+        self,
+        memory: &M,
+        pages: &mut PageStates<'_, M>,
+        anonymous: &Anonymous,
+        extents: &[AddressRange],
+    ) -> Vec<AddressRange> {
+        let mut found: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut open: Vec<u64> = self.candidates.into_iter().map(|unit| unit * BLOCK).collect();
+        let mut known = BTreeSet::new();
+        while let Some(unit) = open.pop() {
+            if !known.insert(unit) || found.range(..=unit).next_back().is_some_and(|(_, end)| *end > unit) {
+                continue;
+            }
+            let starts = (0..LONGEST_BLOCK / BLOCK).map_while(|back| unit.checked_sub(back * BLOCK));
+            let headers = starts.take_while(|start| anonymous.holds(*start, 16));
+            let block =
+                headers.filter_map(|start| header(memory, pages, anonymous, start)).find(|block| block.1 > unit);
+            let Some((start, end, next)) = block else { continue };
+            let range = AddressRange::new(Avma(start), Avma(end));
+            let after = extents.partition_point(|extent| extent.end <= range.start);
+            let apart = extents.get(after).is_none_or(|extent| extent.start >= range.end);
+            let new = found.range(..end).next_back().is_none_or(|(_, before)| *before <= start);
+            if apart && new {
+                found.insert(start, end);
+                open.extend((next != 0).then_some(next));
+            }
+        }
+        found.into_iter().map(|(start, end)| AddressRange::new(Avma(start), Avma(end))).collect()
+    }
+}
+
+/// Start, end and successor of the block at `start`, if it is one.
+fn header<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    anonymous: &Anonymous,
+    start: u64,
+) -> Option<(u64, u64, u64)> {
+    let mut head = [0; 16];
+    let touched = pages.of(start / PAGE) != PageState::Absent;
+    (touched && memory.read(Avma(start), &mut head)).then_some(())?;
+    let (size, next) = (word_at(&head, 0)?, word_at(&head, 8)?);
+    let holds = size > 0
+        && size <= LONGEST_BLOCK
+        && size.is_multiple_of(BLOCK)
+        && next.is_multiple_of(BLOCK)
+        && anonymous.holds(start, size);
+    holds.then(|| (start, start + size, next))
+}

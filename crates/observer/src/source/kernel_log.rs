@@ -1,0 +1,66 @@
+//! What the kernel's log says of OOM kills (mm/oom_kill.c, `__oom_kill_process`):
+//!
+//! ```text
+//! 3,1234,3404078278,-;Memory cgroup out of memory: Killed process 13898 (java) total-vm:4185252kB, anon-rss:…
+//! ```
+//! Before the `;`: priority and facility, number, µs since boot, flags (Documentation/ABI/testing/dev-kmsg). Only root may read it
+//! on most hosts, and its PIDs are the host's: a PID of a container says nothing there.
+
+mod read;
+
+pub use read::oom_kills;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OomKill {
+    pub pid: u32,
+    /// The process's comm: at most 15 bytes, the process's own choice.
+    pub name: Vec<u8>,
+    /// CLOCK_MONOTONIC, about.
+    pub time_us: u64,
+}
+
+/// One record of /dev/kmsg.
+pub fn parse(record: &[u8]) -> Option<OomKill> {
+    let semicolon = record.iter().position(|&b| b == b';')?;
+    let time_us = std::str::from_utf8(record.get(..semicolon)?).ok()?.split(',').nth(2)?.parse().ok()?;
+    let message = record.get(semicolon + 1..)?;
+    let line = message.split(|&b| b == b'\n').next()?;
+    // A process may call itself what it likes, but its name comes after these words.
+    let marks: [&[u8]; 2] = [b"Memory cgroup out of memory: Killed process ", b"Out of memory: Killed process "];
+    let rest = marks.iter().find_map(|mark| line.strip_prefix(*mark))?;
+    let space = rest.iter().position(|&b| b == b' ')?;
+    let pid = std::str::from_utf8(&rest[..space]).ok()?.parse().ok()?;
+    let name = rest.get(space + 1..)?.strip_prefix(b"(")?;
+    let end = name.windows(11).position(|window| window == b") total-vm:")?;
+    Some(OomKill { pid, name: name[..end].to_vec(), time_us })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kills_are_found_and_nothing_else_is_one() {
+        let of = |text: &str| parse(text.as_bytes());
+        let kill = |pid, name: &str, time_us| Some(OomKill { pid, name: name.into(), time_us });
+        let cgroup = "3,77,3404078278,-;Memory cgroup out of memory: Killed process 13898 (java) total-vm:4185252kB, anon-rss:1kB\n SUBSYSTEM=x\n";
+        assert_eq!(of(cgroup), kill(13898, "java", 3_404_078_278));
+        let global = "3,78,5,-;Out of memory: Killed process 7 (a) total-vm:1) total-vm:4kB, anon-rss:1kB";
+        assert_eq!(of(global), kill(7, "a", 5));
+        for text in [
+            "",
+            ";",
+            "3,77,x,-;Out of memory: Killed process 7 (a) total-vm:",
+            "6,1,2,-;systemd[1]: Memory cgroup out of memory: Killed process 7 (a) total-vm:4kB",
+            "3,1,2,-;Out of memory: Killed process -7 (a) total-vm:4kB",
+            "3,1,2,-;Out of memory: Killed process 7 (a",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        // Cut anywhere, it is none or the same.
+        for end in 0..cgroup.len() {
+            let cut = of(&cgroup[..end]);
+            assert!(cut.is_none() || cut == of(cgroup), "{end}");
+        }
+    }
+}

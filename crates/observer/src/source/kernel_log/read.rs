@@ -1,0 +1,30 @@
+//! Reads /dev/kmsg: one record with each read(2), without waiting for the next.
+
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+
+use super::{OomKill, parse};
+
+/// A record is at most this long (PRINTK_MESSAGE_MAX is 2,048, with its dictionary).
+const RECORD: usize = 8192;
+/// The ring has some thousand records.
+const MOST: usize = 1 << 16;
+
+/// All kills in the log; empty where it may not be read.
+pub fn oom_kills() -> Vec<OomKill> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let log = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg");
+    let Ok(mut log) = log else { return Vec::new() };
+    let mut kills = Vec::new();
+    let mut record = vec![0; RECORD];
+    for _ in 0..MOST {
+        match log.read(&mut record) {
+            Ok(0) => break,
+            Ok(length) => kills.extend(record.get(..length).and_then(parse)),
+            // The record was overwritten while we read: the next one is there.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(_) => break,
+        }
+    }
+    kills
+}

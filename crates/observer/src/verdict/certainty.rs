@@ -1,0 +1,54 @@
+//! How sure a verdict's bytes are, in a few words: from the grade and the error of its line, and from what the rule assumes.
+
+use super::case::{Case, ago};
+use super::{Verdict, VerdictId};
+use crate::ledger::{Grade, Ledger, LineId};
+use crate::snapshot::Snapshot;
+
+impl VerdictId {
+    /// The line whose bytes it is about; None of verdicts about the whole process.
+    pub const fn line(self) -> Option<LineId> {
+        Some(match self {
+            VerdictId::ArenaRetention | VerdictId::AllocatorRetention => LineId::GlibcRetained,
+            VerdictId::ThreadStacks => LineId::ThreadStacks,
+            VerdictId::DirectBufferGrowth => LineId::DirectBuffers,
+            VerdictId::ClassGrowth => LineId::Class,
+            VerdictId::CodeCacheGrowth => LineId::CodeCache,
+            VerdictId::NativeLeak => LineId::GlibcLive,
+            VerdictId::MappedFileGrowth => LineId::MappedFiles,
+            VerdictId::HeapCommittedUnused => LineId::JavaHeap,
+            VerdictId::CompilerArena => LineId::Compiler,
+            VerdictId::HugePages
+            | VerdictId::LimitNear
+            | VerdictId::MapCount
+            | VerdictId::Growth
+            | VerdictId::Healthy
+            | VerdictId::Unclear => return None,
+        })
+    }
+}
+
+pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> String {
+    let case = Case { snapshot, ledger };
+    match verdict.id {
+        VerdictId::Growth => {
+            let seconds = snapshot.baseline.as_ref().map_or(0.0, |baseline| snapshot.time - baseline.time);
+            format!("two readings, {} apart: that it grew is counted, that it goes on is not known", ago(seconds))
+        }
+        VerdictId::NativeLeak if !case.has_vm_books() => {
+            "at least: NMT is off, and a bound of the VM's own blocks is taken off. Not known: whether they are still needed".to_owned()
+        }
+        VerdictId::NativeLeak => "counted. Not known: whether the program still needs them".to_owned(),
+        VerdictId::HeapCommittedUnused => "at least: what was live after the last collection is an upper bound".to_owned(),
+        VerdictId::Healthy => {
+            let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<crate::units::Bytes>();
+            format!("{:.0} % of RSS is explained; one reading shows no growth", 100.0 - unexplained.percent_of(ledger.rss))
+        }
+        VerdictId::Unclear => "counted; whose it is, or what of it is in use, is not known".to_owned(),
+        id => match id.line().and_then(|line| ledger.line(line)) {
+            Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => "counted".to_owned(),
+            Some(line) => format!("within {}", line.error),
+            None => "counted".to_owned(),
+        },
+    }
+}

@@ -1,0 +1,112 @@
+//! Growth between a baseline and now. Two readings prove that a line grew and how fast, not that it goes on: a third one that
+//! shows no growth contradicts the verdict.
+//!
+//!   grown ≥ change − error of both readings,   rate = grown / time,   time to the limit = (limit − counted) / rate of all
+
+use super::case::{Case, ago};
+use super::remedies::remedy;
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
+use crate::ledger::{Baseline, Group, LineId};
+use crate::units::Bytes;
+
+/// A change below both is weather.
+const FLOOR: Bytes = Bytes::mib(8);
+const PERCENT: f64 = 10.0;
+/// A rate needs this many seconds between the readings: of less it would be an extrapolation of one burst.
+const LEAST_SECONDS: f64 = 60.0;
+const NAMED: usize = 3;
+
+/// A line that is larger than it was: by so much at least, and at most.
+struct Grown {
+    line: LineId,
+    least: Bytes,
+    most: Bytes,
+}
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let baseline = case.snapshot.baseline.as_ref()?;
+    let mut grown: Vec<Grown> = LineId::ALL.iter().filter_map(|line| growth(case, baseline, *line)).collect();
+    grown.sort_by_key(|grown| std::cmp::Reverse(grown.least));
+    let largest = grown.first()?;
+    let (least, most) = grown.iter().fold((Bytes(0), Bytes(0)), |(a, b), one| (a + one.least, b + one.most));
+    if least < FLOOR || least.percent_of(baseline.rss) < PERCENT {
+        return None;
+    }
+    let seconds = (case.snapshot.time - baseline.time).max(0.0);
+    let was = |grown: &Grown| {
+        let (line, then) = (grown.line.name(), baseline.resident(grown.line));
+        format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least, grown.most))
+    };
+    let mut evidence: Vec<String> = grown.iter().take(NAMED).map(was).collect();
+    let mut summary =
+        format!("{} grew by {} in {}", largest.line.name(), between(largest.least, largest.most), ago(seconds));
+    if seconds >= LEAST_SECONDS {
+        let an_hour = |bytes: Bytes| Bytes((bytes.0 as f64 * 3600.0 / seconds) as u64);
+        summary += &format!(", {} an hour", between(an_hour(largest.least), an_hour(largest.most)));
+        if let Some((limit, counted)) = case.limit() {
+            let hours = |rate: Bytes| (limit - counted).0 as f64 / rate.0.max(1) as f64;
+            let (soonest, latest) = (hours(an_hour(most)) * 3600.0, hours(an_hour(least)) * 3600.0);
+            evidence.push(format!(
+                "at that rate the limit of {limit} is reached in {} to {}",
+                ago(soonest),
+                ago(latest)
+            ));
+        }
+    } else {
+        evidence.push(format!("a rate needs {LEAST_SECONDS:.0} s between the readings"));
+    }
+    Some(Verdict {
+        id: VerdictId::Growth,
+        severity: Severity::Warning,
+        bytes: least,
+        summary,
+        evidence,
+        remedies: remedies(case, largest.line),
+    })
+}
+
+/// Blocks that move between malloc's lines (freed, or used again) are no growth: together they are larger, or none of them is.
+fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
+    if !line.may_grow_without_bound() {
+        return None;
+    }
+    let mut change = baseline.change(case.ledger, line);
+    if line.group() == Group::Allocator {
+        let lines = LineId::ALL.iter().filter(|line| line.group() == Group::Allocator);
+        change = change.min(lines.map(|line| baseline.change(case.ledger, *line)).sum());
+    }
+    let change = Bytes(u64::try_from(change).ok()?);
+    let error = case.ledger.line(line).map(|line| line.error).unwrap_or_default() + baseline.error(line);
+    let error = error.min(change);
+    (change - error > Bytes(0)).then(|| Grown { line, least: change - error, most: change + error })
+}
+
+fn between(least: Bytes, most: Bytes) -> String {
+    if least.to_string() == most.to_string() { least.to_string() } else { format!("{least} to {most}") }
+}
+
+fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
+    let pid = case.pid();
+    let confirm = remedy(
+        Effort::Now,
+        "see whether it goes on: ten minutes give a rate with its interval",
+        format!("plimsoll record {pid} --duration 10m -o growth.jfr && plimsoll report growth.jfr"),
+        "",
+    );
+    let by_class = || {
+        let how = format!("jcmd {pid} VM.classloader_stats");
+        remedy(Effort::Now, "see which class loaders grow", how, "")
+    };
+    let who = match line {
+        LineId::Class if case.is_jvm() => by_class(),
+        LineId::ThreadStacks if case.is_jvm() => {
+            remedy(Effort::Now, "see which threads there are", format!("jcmd {pid} Thread.print"), "")
+        }
+        LineId::ThreadStacks => {
+            let how = format!("ps -T -p {pid} -o comm= | sort | uniq -c | sort -rn | head");
+            remedy(Effort::Now, "see which threads there are", how, "")
+        }
+        _ => case.name_the_callers(),
+    };
+    vec![who, confirm]
+}

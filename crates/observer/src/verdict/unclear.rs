@@ -1,0 +1,131 @@
+//! The state of a process of which too much can't be judged: memory that nobody claims, that could not be read, or of which
+//! only the holder is known, not how much is in use. It names the largest such part and the command that would settle it.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
+use crate::gap::Source;
+use crate::ledger::{GO_HEAP, Line, LineId, V8_HEAP, is_opened};
+use crate::units::Bytes;
+
+/// Percent of RSS that may remain unjudged beside `healthy`.
+const AT_MOST: f64 = 10.0;
+/// Parts that the evidence names.
+const NAMED: usize = 4;
+
+struct Unjudged {
+    what: String,
+    why: &'static str,
+    bytes: Bytes,
+    settle: Remedy,
+}
+
+/// `others`: what the rules say already. What native-leak blames needs no second verdict.
+pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
+    let is_blamed = others.iter().any(|other| other.id == VerdictId::NativeLeak);
+    let parts = parts(case, is_blamed);
+    let bytes: Bytes = parts.iter().map(|part| part.bytes).sum();
+    let largest = parts.first()?;
+    if bytes.percent_of(case.rss()) <= AT_MOST {
+        return None;
+    }
+    let of_rss = |bytes: Bytes| format!("{bytes}, {:.0} % of RSS", bytes.percent_of(case.rss()));
+    let evidence = |part: &Unjudged| format!("{}: {}: {}", part.what, of_rss(part.bytes), part.why);
+    Some(Verdict {
+        id: VerdictId::Unclear,
+        severity: Severity::Note,
+        bytes,
+        summary: format!(
+            "{:.0} % of RSS can't be judged; the largest part is {}: {}",
+            bytes.percent_of(case.rss()),
+            largest.what,
+            largest.bytes
+        ),
+        evidence: parts.iter().take(NAMED).map(evidence).collect(),
+        remedies: vec![largest.settle.clone()],
+    })
+}
+
+/// Largest first.
+fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
+    let mut parts: Vec<Unjudged> = case.ledger.lines.iter().flat_map(|line| of_line(case, line)).collect();
+    parts.extend(beside_mute_books(case).filter(|_| !is_blamed));
+    if case.ledger.remainder > Bytes(0) {
+        parts.push(Unjudged {
+            what: "the remainder".to_owned(),
+            why: "no line has it",
+            bytes: case.ledger.remainder,
+            settle: maps(case),
+        });
+    }
+    parts.retain(|part| part.bytes > Bytes(0));
+    parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+    parts
+}
+
+fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
+    let whole = |why: &'static str, settle: Remedy| {
+        vec![Unjudged { what: line.name.clone(), why, bytes: line.resident, settle }]
+    };
+    if case.snapshot.smaps_refused {
+        return whole("the mappings could not be read", read_again(case, Source::Proc));
+    }
+    match line.id {
+        LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
+            whole("no source claims it", case.name_the_callers())
+        }
+        LineId::OtherAnonymous => whole("no source claims it: the program's own mmap", case.name_the_callers()),
+        LineId::GlibcUnknown => whole("glibc's heaps that could not be walked", read_again(case, Source::Glibc)),
+        LineId::OtherAllocator => {
+            let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
+            let opaque = children.iter().filter(|child| !is_opened(case.snapshot, &child.name));
+            let part = |child: &Line| Unjudged {
+                what: child.name.clone(),
+                why: "how much of it is live can't be read from outside",
+                bytes: child.resident,
+                settle: settle_allocator(case, &child.name),
+            };
+            opaque.map(part).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A VM without books of its own blocks: what goes beyond all that it can have is somebody else's, or unknown.
+fn beside_mute_books(case: Case<'_>) -> Option<Unjudged> {
+    if !case.is_jvm() || case.has_vm_books() {
+        return None;
+    }
+    let bytes = case.live_blocks().1 - case.vm_malloc_at_most();
+    let what = "live malloc blocks beyond what the VM itself needs".to_owned();
+    Some(Unjudged { what, why: "the VM's books (NMT) are off", bytes, settle: case.name_the_callers() })
+}
+
+fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
+    match child {
+        GO_HEAP => remedy(
+            Effort::Restart,
+            "have Go's runtime say after each collection how much is live",
+            "GODEBUG=gctrace=1 COMMAND",
+            "one line on stderr for each collection",
+        ),
+        V8_HEAP => remedy(
+            Effort::Restart,
+            "have V8 say after each collection how much is live",
+            "NODE_OPTIONS=--trace-gc COMMAND",
+            "one line on stdout for each collection",
+        ),
+        _ => case.name_the_callers(),
+    }
+}
+
+/// What the gap of that source says to type; else another reading, since the target may have moved during this one.
+fn read_again(case: Case<'_>, source: Source) -> Remedy {
+    let gap = case.snapshot.gaps.iter().find(|gap| gap.source == source && !gap.remedy.is_empty());
+    let how = gap.map_or_else(|| format!("plimsoll explain {}", case.pid()), |gap| gap.remedy.clone());
+    remedy(Effort::Now, "read it again with what was missing", how, "")
+}
+
+fn maps(case: Case<'_>) -> Remedy {
+    remedy(Effort::Now, "see every mapping with its owner", format!("plimsoll explain {} --maps", case.pid()), "")
+}

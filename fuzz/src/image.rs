@@ -13,7 +13,7 @@ use plimsoll_observer::snapshot::{Backing, Vma};
 use plimsoll_observer::source::memory::{Memory, PAGE};
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "",
     "[heap]",
     "[stack]",
@@ -22,6 +22,7 @@ const NAMES: [&str; 8] = [
     "/usr/bin/node",
     "/app/image",
     "[anon: glibc: malloc]",
+    "/usr/lib/libjemalloc.so.2",
 ];
 /// 64 MiB in all: a real process has more, but an input has to be cheap.
 const MOST_PAGES: u64 = 1 << 14;

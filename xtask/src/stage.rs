@@ -5,6 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+#[path = "../../fixtures/jdks.rs"]
+mod jdks;
+
 pub type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 pub fn repository() -> PathBuf {
@@ -31,18 +34,9 @@ pub fn folder(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The JDK of this major version: JAVA_HOME, or what lies where Debian and Adoptium put theirs.
+/// Where the JDK of this major version lies.
 pub fn jdk(major: u32) -> Option<PathBuf> {
-    let mut homes: Vec<PathBuf> = std::env::var_os("JAVA_HOME").map(PathBuf::from).into_iter().collect();
-    if let Ok(entries) = fs::read_dir("/usr/lib/jvm") {
-        homes.extend(entries.flatten().map(|entry| entry.path()));
-    }
-    let wanted = format!("JAVA_VERSION=\"{major}");
-    homes.into_iter().find(|home| {
-        let release = fs::read_to_string(home.join("release")).unwrap_or_default();
-        let version = release.lines().find_map(|line| line.strip_prefix(&wanted));
-        version.is_some_and(|rest| rest.starts_with(['.', '"'])) && home.join("bin/javac").exists()
-    })
+    jdks::jdk(major).map(|jdk| jdk.home)
 }
 
 /// Runs a command that has to succeed: its standard output.

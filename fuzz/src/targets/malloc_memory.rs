@@ -1,7 +1,7 @@
 //! The walks of allocators and thread stacks over memory whose owner may have arranged every word of it.
 
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::parsers::{pymalloc, v8};
+use plimsoll_observer::parsers::{jemalloc, pymalloc, v8};
 use plimsoll_observer::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Thread};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_observer::source::proc::find_stacks;
@@ -19,6 +19,16 @@ pub fn run(bytes: &[u8]) {
         .filter(|vma| vma.writable && vma.name.ends_with("libc.so.6") && vma.range.length() <= LARGEST_DATA)
         .map(|vma| LibcData { base: vma.range.start, bytes: image.bytes(vma.range) })
         .collect();
+    let data: Vec<jemalloc::Data> = (image.vmas.iter())
+        .filter(|vma| vma.writable && vma.name.ends_with("libjemalloc.so.2") && vma.range.length() <= LARGEST_DATA)
+        .map(|vma| jemalloc::Data { base: vma.range.start, bytes: image.bytes(vma.range) })
+        .collect();
+    let opened = jemalloc::walk(&image, &data, jemalloc::anonymous(&image.vmas)).ok();
+    if let Some(heap) = &opened {
+        let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
+        assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths, "parts are not the heap");
+        assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch or overlap");
+    }
     for tagged in [false, true] {
         image.reads.set(0);
         let (glibc, _) = survey(&image, &libcs, &image.vmas, Wanted { tagged, elsewhere: &[] });
@@ -36,6 +46,7 @@ pub fn run(bytes: &[u8]) {
             idle_stacks,
             threads,
             glibc,
+            opened: opened.clone(),
             ..Snapshot::default()
         };
         let ledger = Ledger::of(&snapshot);

@@ -9,13 +9,13 @@ use std::path::Path;
 use plimsoll_observer::books::Books;
 use plimsoll_observer::diff::diff;
 use plimsoll_observer::sites::{Sites, comparable};
-use plimsoll_observer::source::segment::{Life, parse, read_parts};
+use plimsoll_observer::source::segment::{Life, Segment, parse, read_parts};
 use plimsoll_observer::symbols::{Options, Symbols};
 use plimsoll_report::jfr::{Cost, Instant, Recording, Site, Target, Told};
 use plimsoll_report::json::{self, Frames};
 use plimsoll_report::text::{self, By};
 use plimsoll_report::{diff as print, hotspot, native_image};
-use plimsoll_segment::Section;
+use plimsoll_segment::{HEADER_BYTES, Section};
 
 use crate::views::{self, is_json, is_plain, written};
 
@@ -45,6 +45,10 @@ impl<'a> Sparse<'a> {
                 out[start..stop].copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
             }
         }
+        if offset == 0 && !out.is_empty() {
+            // A header that ends in zeros is whole all the same: without this the seeds stop at their first page.
+            out.resize(out.len().max(HEADER_BYTES), 0);
+        }
         if offset == Section::Vmap.offset() as u64 && out.len() > 8 {
             // An odd number means an update under way, for which the reader waits; the target `vma_map` has both.
             let seq = plimsoll_segment::vmap::header::SEQ * 8;
@@ -54,10 +58,15 @@ impl<'a> Sparse<'a> {
     }
 }
 
-pub fn run(bytes: &[u8]) {
+/// What the reader makes of the file.
+pub fn read(bytes: &[u8]) -> Option<Segment> {
     let file = Sparse::parse(bytes);
-    let Ok(raw) = read_parts(Path::new("segment"), |offset, length| Ok(file.at(offset, length))) else { return };
-    let Ok(segment) = parse::segment(&raw) else { return };
+    let raw = read_parts(Path::new("segment"), |offset, length| Ok(file.at(offset, length))).ok()?;
+    parse::segment(&raw).ok()
+}
+
+pub fn run(bytes: &[u8]) {
+    let Some(segment) = read(bytes) else { return };
     let now = segment.last_sign_ns().saturating_add(1_000_000_000);
     let books = Books::new(&segment, Life::Killed, now);
     of_books(&books);

@@ -1,9 +1,11 @@
 //! Files of /proc/PID with parts that the process writes: its name, command, environment, limits.
 
 use plimsoll_observer::parsers::closed::{Said, parse_closed};
+use plimsoll_observer::parsers::kernel_log;
 use plimsoll_observer::parsers::status::*;
 
 pub fn run(bytes: &[u8]) {
+    kernel_log::parse(bytes);
     parse_status(bytes);
     parse_exiting(bytes);
     parse_start_ticks(bytes);

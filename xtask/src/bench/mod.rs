@@ -3,6 +3,7 @@
 mod attach;
 mod books;
 mod cost;
+mod forks;
 mod load;
 pub mod measure;
 mod observers;
@@ -38,6 +39,7 @@ const GROUPS: &[(&str, Group)] = &[
     ("memory", cost::memory),
     ("start", cost::start),
     ("mappings", cost::mappings),
+    ("forks", forks::cost),
     ("reports", servers::reports),
     ("recordings", recordings::reading),
     ("servers", servers::mapping_operations),

@@ -21,6 +21,9 @@ struct Ledger<'e> {
     process: Process<'e>,
     limit: Option<Limit>,
     rss_bytes: u64,
+    /// RSS with each page that the process maps several times counted once.
+    distinct_bytes: u64,
+    pss_bytes: u64,
     remainder_bytes: u64,
     /// The remainder, and what lines have that no source claims or could tell apart.
     unexplained_bytes: u64,
@@ -80,6 +83,8 @@ struct Line<'e> {
     id: &'static str,
     name: &'e str,
     resident_bytes: u64,
+    distinct_bytes: u64,
+    pss_bytes: u64,
     reserved_bytes: u64,
     committed_bytes: u64,
     grade: &'static str,
@@ -183,6 +188,8 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
         process: process(snapshot),
         limit: limit(explanation),
         rss_bytes: ledger.rss.0,
+        distinct_bytes: ledger.distinct.0,
+        pss_bytes: ledger.pss.0,
         remainder_bytes: ledger.remainder.0,
         unexplained_bytes: ledger.unexplained(snapshot).iter().map(|(_, bytes)| bytes.0).sum(),
         overclaimed_bytes: ledger.overclaimed.0,
@@ -219,11 +226,11 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
     }
 }
 
-/// `--limit` is kept by RSS; the cgroup's by what is charged to it.
+/// `--limit` is kept by RSS, each page counted once; the cgroup's by what is charged to it.
 fn limit(explanation: &Explanation) -> Option<Limit> {
     let Explanation { snapshot, ledger, .. } = explanation;
     if let Some(asked) = snapshot.limit_asked {
-        let rss = ledger.rss.0;
+        let rss = ledger.distinct.0;
         return Some(Limit { source: "--limit", bytes: asked.0, working_set_bytes: rss, charged_bytes: rss });
     }
     let cgroup = snapshot.cgroup.as_ref()?;
@@ -264,6 +271,8 @@ fn line(line: &ledger::Line) -> Line<'_> {
         id: line.id.id(),
         name: &line.name,
         resident_bytes: line.resident.0,
+        distinct_bytes: line.distinct.0,
+        pss_bytes: line.pss.0,
         reserved_bytes: line.reserved.0,
         committed_bytes: line.committed.0,
         grade: line.grade.name(),

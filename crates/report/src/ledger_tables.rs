@@ -11,13 +11,13 @@ use crate::ledger_text::Explanation;
 use crate::words::{cut, printable};
 
 /// Sizes in KiB, as pmap prints them. A mapping that the kernel made of several owners' is cut where they meet; `±` says how far
-/// the share of each may be wrong, 0 where the page map settled it. Dirty bytes are shared out like the resident ones.
+/// the share of each may be wrong, 0 where the page map settled it. PSS and dirty bytes are shared out like the resident ones.
 pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io::Result<()> {
     let Explanation { snapshot, ledger, .. } = explanation;
     writeln!(
         out,
-        "{:<16} {:<16} {:>12} {:>10} {:>8} {:>10} {:>8} perm {:<16} owner, name",
-        "start", "end", "size-KiB", "rss-KiB", "±KiB", "dirty-KiB", "swap-KiB", "line"
+        "{:<16} {:<16} {:>12} {:>10} {:>8} {:>10} {:>10} {:>8} perm {:<16} owner, name",
+        "start", "end", "size-KiB", "rss-KiB", "±KiB", "pss-KiB", "dirty-KiB", "swap-KiB", "line"
     )?;
     for piece in &ledger.pieces {
         let vma = &snapshot.vmas[piece.vma];
@@ -38,12 +38,13 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
         let text = cut(text.trim(), width.max(40));
         writeln!(
             out,
-            "{:016x} {:016x} {:>12} {:>10} {:>8} {:>10} {:>8} {} {line:<16} {text}",
+            "{:016x} {:016x} {:>12} {:>10} {:>8} {:>10} {:>10} {:>8} {} {line:<16} {text}",
             piece.range.start,
             piece.range.end,
             piece.range.length().0 / 1024,
             kib(piece.resident),
             kib(piece.error),
+            kib(vma.pss.scaled(piece.resident.0, vma.rss.0)),
             kib(dirty.scaled(piece.resident.0, vma.rss.0)),
             swap,
             permissions(vma),

@@ -36,6 +36,11 @@ const NAME: usize = 26;
 const LARGE: f64 = 10.0;
 /// Percent of RSS from which an over-claim is said; below it, it is the target's movement between two readings.
 const OVERCLAIMED: f64 = 1.0;
+/// Percent of RSS from which it is said that RSS counts pages more than once.
+const REPEATED: f64 = 1.0;
+/// Percent of a figure from which it is said how much of it other processes share, and the bytes that a line needs besides.
+const SHARED: f64 = 10.0;
+const WORTH_SHARED: Bytes = Bytes::mib(4);
 /// Columns of a command beside its facts, at least.
 const COMMAND: usize = 40;
 /// A note that has less room than this beside its bar stands below it.
@@ -132,8 +137,16 @@ impl<W: Write> Page<'_, W> {
 
         let rss = self.ledger.rss;
         let mut second = format!("RSS {rss}");
+        let distinct = self.ledger.distinct;
+        if (rss - distinct).percent_of(rss) >= REPEATED {
+            second +=
+                &format!("   {distinct} distinct: the rest of RSS counts pages again that are mapped several times");
+        }
+        if (distinct - self.ledger.pss).percent_of(distinct) >= SHARED {
+            second += &format!("   PSS {}", self.ledger.pss);
+        }
         if let Some(asked) = self.snapshot.limit_asked {
-            second += &format!("   {:.0} % of {asked} (--limit)", rss.percent_of(asked));
+            second += &format!("   {:.0} % of {asked} (--limit)", distinct.percent_of(asked));
         } else if let Some(cgroup) = &self.snapshot.cgroup {
             match cgroup.limit {
                 Some(limit) => {
@@ -319,6 +332,7 @@ impl<W: Write> Page<'_, W> {
         {
             return kind.name.clone();
         }
+        notes.extend(shared(line));
         match line.id {
             LineId::JavaHeap => {
                 if let Some(heap) = self.snapshot.hotspot.as_ref().and_then(|vm| vm.java_heap.as_ref()) {
@@ -549,6 +563,16 @@ impl<W: Write> Page<'_, W> {
         }
         Ok(())
     }
+}
+
+/// Where RSS is not what the process has to itself: pages that it maps several times, and pages that others have too.
+fn shared(line: &Line) -> Option<String> {
+    if (line.resident - line.distinct).percent_of(line.resident) >= REPEATED {
+        return Some(format!("{} distinct, mapped several times", line.distinct));
+    }
+    let of_others = line.distinct - line.pss;
+    let is_worth = of_others >= WORTH_SHARED && of_others.percent_of(line.distinct) >= SHARED;
+    is_worth.then(|| format!("shared with other processes, PSS {}", line.pss))
 }
 
 fn mark(verdict: &Verdict) -> (&'static str, Ink) {

@@ -27,7 +27,7 @@ fn shop() -> Explanation {
     let mut map = |snapshot: &mut Snapshot, rss: Bytes, size: Bytes, vma: Vma| {
         let range = AddressRange::sized(at, size);
         at = Avma(range.end.0 + (1 << 20));
-        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss, private_dirty: rss, ..vma });
+        snapshot.vmas.push(Vma { range, readable: true, writable: true, rss, pss: rss, private_dirty: rss, ..vma });
         range
     };
     let mib = Bytes::mib;
@@ -196,11 +196,11 @@ fn the_tables_have_their_columns_and_sums() {
 
 /// Half of a mapping is an arena's, and all that is resident was written to.
 #[test]
-fn a_mapping_that_is_cut_shares_out_its_dirty_bytes() {
+fn a_mapping_that_is_cut_shares_out_its_dirty_and_its_proportional_bytes() {
     let mib = Bytes::mib;
     let range = AddressRange::sized(Avma(1 << 30), mib(8));
-    let (rss, swap) = (mib(6), mib(1));
-    let vma = Vma { range, readable: true, writable: true, rss, private_dirty: rss, swap, ..Vma::default() };
+    let (rss, pss, swap) = (mib(6), mib(4), mib(1));
+    let vma = Vma { range, readable: true, writable: true, rss, pss, private_dirty: rss, swap, ..Vma::default() };
     let arena = Arena { heaps: vec![AddressRange::sized(range.start, mib(4))], ..Arena::default() };
     let glibc = Some(Glibc { arenas: vec![arena], ..Glibc::default() });
     let snapshot = Snapshot { vmas: vec![vma], glibc, ..Snapshot::default() };
@@ -208,9 +208,9 @@ fn a_mapping_that_is_cut_shares_out_its_dirty_bytes() {
     let mut out = Vec::new();
     ledger_tables::maps(&mut out, &Explanation { snapshot, ledger, verdicts: Vec::new() }, 60).unwrap();
     let text = String::from_utf8(out).expect("UTF-8");
-    let columns = |row: &str| row.split_whitespace().skip(3).take(4).map(str::to_owned).collect::<Vec<_>>();
+    let columns = |row: &str| row.split_whitespace().skip(3).take(5).map(str::to_owned).collect::<Vec<_>>();
     let rows: Vec<Vec<String>> = text.lines().skip(1).map(columns).collect();
-    assert_eq!(rows[..2], [["3072", "1024", "3072", "1024"], ["3072", "1024", "3072", "-"]], "{text}");
+    assert_eq!(rows[..2], [["3072", "1024", "2048", "3072", "1024"], ["3072", "1024", "2048", "3072", "-"]], "{text}");
 }
 
 #[test]

@@ -82,6 +82,26 @@ fn shared_memory_is_a_line_of_its_own() {
 }
 
 #[test]
+fn memory_that_is_mapped_three_times_counts_once_against_a_limit() {
+    let fixture = Fixture::c("mapped_again", &[]);
+    let explained = explain(fixture.pid(), &["--limit", "64m"]);
+    let (resident, distinct) = (fixture.truth("resident"), fixture.truth("distinct"));
+    explained.line_is("shared-memory", resident);
+    let lines = explained.0["lines"].as_array().unwrap();
+    let shared = lines.iter().find(|line| line["id"] == "shared-memory").unwrap();
+    assert_eq!(shared["distinct_bytes"], distinct, "{shared:#}");
+    // Nobody else maps it: PSS is the same, but for what the kernel rounds down in each mapping.
+    assert!(shared["pss_bytes"].as_u64().unwrap().abs_diff(distinct) < 16 << 10, "{shared:#}");
+    let of = |name: &str| explained.0[name].as_u64().unwrap();
+    assert_eq!(of("rss_bytes") - of("distinct_bytes"), resident - distinct);
+    // 72 MiB of RSS are more than the limit, the 40 MiB that it has are not.
+    assert_eq!(explained.0["limit"]["working_set_bytes"], of("distinct_bytes"));
+    assert!(!explained.verdicts().contains(&"limit-near"), "{:#}", explained.0["verdicts"]);
+    let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
+    assert!(text.contains("40.0 MiB distinct, mapped several times"), "{text}");
+}
+
+#[test]
 fn a_reservation_costs_nothing() {
     let fixture = Fixture::c("reserved", &[]);
     let explained = fixture.explained();

@@ -2,6 +2,7 @@
 //! walk and smaps disagree (they are two readings), what smaps has more is unknown, and what it has less is scaled away.
 
 use super::attribute::apportion;
+use super::distinct::proportional;
 use super::lines::LineId;
 use super::{Books, Grade, Owner, Piece};
 use crate::gap::Source;
@@ -13,6 +14,7 @@ struct Heaps {
     resident: Bytes,
     committed: Bytes,
     error: Bytes,
+    of_others: Bytes,
 }
 
 /// The name of the child that has the arenas of that kind, in each line of malloc's.
@@ -33,6 +35,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
             sum.resident += piece.resident;
             sum.committed += piece.range.length();
             sum.error += piece.error;
+            sum.of_others += piece.resident - proportional(&snapshot.vmas[piece.vma], piece);
         }
     }
     for (arena, heaps) in glibc.arenas.iter().zip(heaps) {
@@ -55,7 +58,9 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
         let error = difference + heaps.error;
         let mut book = |line, resident: Bytes, reserved: Bytes, committed: Bytes| {
             let bound = error.min(resident.max(heaps.resident - resident));
-            books.entry(line, detail).add(resident, reserved, committed, grade, bound, Source::Glibc);
+            let entry = books.entry(line, detail);
+            entry.add(resident, reserved, committed, grade, bound, Source::Glibc);
+            entry.of_others += heaps.of_others.scaled(resident.0, heaps.resident.0);
         };
         book(LineId::GlibcLive, live, live_space, live_space);
         book(LineId::GlibcRetained, retained, heaps.committed - live_space, heaps.committed - live_space);

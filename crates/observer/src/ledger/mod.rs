@@ -5,6 +5,7 @@
 //!
 //! 1. `claims`: who says a range is whose, strongest source first.
 //! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
+//!    `distinct`: of these bytes, what the process maps more than once, and what others share.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
 //! 4. `opened`: pieces of another allocator's heap → its live blocks and its free pages, likewise.
 //! 5. `before`: glibc's live blocks → from before an attach and since.
@@ -17,6 +18,7 @@ mod baseline;
 mod before;
 mod cgroup;
 mod claims;
+mod distinct;
 mod lines;
 mod opened;
 mod own;
@@ -29,6 +31,7 @@ pub use arenas::child_of as child_of_arenas;
 pub use baseline::Baseline;
 pub use cgroup::CgroupSum;
 pub use claims::{GO_HEAP, PYTHON_POOLS, V8_HEAP, vma_at};
+pub use distinct::mapped_again;
 pub use lines::{Group, LineId};
 pub use opened::child as child_of_heap;
 pub use own::{is_tracker, of as own_mappings};
@@ -101,6 +104,10 @@ pub struct Line {
     pub grade: Grade,
     pub error: Bytes,
     pub sources: Vec<Source>,
+    /// `resident` with each page that the process maps several times counted once.
+    pub distinct: Bytes,
+    /// Its part of PSS: pages that other processes have too, divided among all their mappings.
+    pub pss: Bytes,
     /// Biggest first; empty, or they sum to the line.
     pub children: Vec<Line>,
 }
@@ -109,6 +116,10 @@ pub struct Line {
 pub struct Ledger {
     /// Rss of the smaps reading.
     pub rss: Bytes,
+    /// Rss with each page that the process maps several times counted once: what a cgroup charges for it at most.
+    pub distinct: Bytes,
+    /// Pss of the smaps reading.
+    pub pss: Bytes,
     /// Biggest first; only lines that have resident bytes or address space.
     pub lines: Vec<Line>,
     pub remainder: Bytes,
@@ -124,17 +135,22 @@ impl Ledger {
     pub fn of(snapshot: &Snapshot) -> Ledger {
         let mut books = Books::default();
         let mut pieces = Vec::new();
+        let mut repeated = Bytes(0);
         if snapshot.smaps_refused {
             by_kind(snapshot, &mut books);
         } else {
             let claims = claims::of(snapshot);
             pieces = attribute::pieces(snapshot, &claims);
-            for piece in &pieces {
+            let again = distinct::repeated(snapshot, &pieces);
+            repeated = again.iter().copied().sum();
+            for (piece, again) in pieces.iter().zip(again) {
                 if let Owner::Line(line, detail) = &piece.owner {
                     let vma = &snapshot.vmas[piece.vma];
                     let committed = if vma.inaccessible() { Bytes(0) } else { piece.range.length() };
                     let entry = books.entry(*line, detail);
                     entry.add(piece.resident, piece.range.length(), committed, piece.grade, piece.error, piece.source);
+                    entry.repeated += again;
+                    entry.of_others += piece.resident - distinct::proportional(vma, piece);
                 }
             }
             arenas::split(snapshot, &pieces, &mut books);
@@ -148,6 +164,8 @@ impl Ledger {
         let known: Bytes = lines.iter().map(|line| line.resident).sum();
         Ledger {
             rss,
+            distinct: rss - repeated,
+            pss: if snapshot.smaps_refused { rss } else { snapshot.vmas.iter().map(|vma| vma.pss.min(vma.rss)).sum() },
             remainder: rss - known,
             // By construction no line has more than smaps; if one did, no saturation would hide it.
             overclaimed: overclaimed + (known - rss),
@@ -183,6 +201,10 @@ impl Ledger {
         parts.retain(|(_, bytes)| *bytes > Bytes(0));
         parts.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
         parts
+    }
+
+    pub fn distinct(&self, id: LineId) -> Bytes {
+        self.line(id).map(|line| line.distinct).unwrap_or_default()
     }
 
     pub fn group(&self, group: Group) -> Bytes {
@@ -236,6 +258,10 @@ struct Entry {
     grade: Grade,
     error: Bytes,
     sources: Vec<Source>,
+    /// Of `resident`: what another mapping of the process has too.
+    repeated: Bytes,
+    /// Of `resident`: what PSS doesn't count.
+    of_others: Bytes,
 }
 
 impl Books {
@@ -247,6 +273,8 @@ impl Books {
             grade: Grade::Exact,
             error: Bytes(0),
             sources: Vec::new(),
+            repeated: Bytes(0),
+            of_others: Bytes(0),
         })
     }
 
@@ -273,8 +301,13 @@ impl Books {
                 grade: Grade::Exact,
                 error: Bytes(0),
                 sources: Vec::new(),
+                distinct: Bytes(0),
+                pss: Bytes(0),
                 children: Vec::new(),
             });
+            let (distinct, pss) = (entry.resident - entry.repeated, entry.resident - entry.of_others);
+            line.distinct += distinct;
+            line.pss += pss;
             line.resident += entry.resident;
             line.reserved += entry.reserved;
             line.committed += entry.committed;
@@ -295,6 +328,8 @@ impl Books {
                 grade: entry.grade,
                 error: entry.error,
                 sources: entry.sources,
+                distinct,
+                pss,
                 children: Vec::new(),
             });
         }

@@ -2,6 +2,7 @@
 //! what smaps has more is not told apart, and what it has less is scaled away.
 
 use super::attribute::apportion;
+use super::distinct::proportional;
 use super::lines::LineId;
 use super::{Books, Grade, Owner, Piece};
 use crate::gap::Source;
@@ -13,6 +14,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
     let own = || pieces.iter().filter(|piece| piece.owner == Owner::Opened);
     let sum = |of: fn(&Piece) -> Bytes| own().map(of).sum::<Bytes>();
     let (resident, mut error) = (sum(|piece| piece.resident), sum(|piece| piece.error));
+    let of_others: Bytes = own().map(|piece| piece.resident - proportional(&snapshot.vmas[piece.vma], piece)).sum();
     let mut parts = HeapPart::ALL.map(|part| heap.part(part));
     let walked: Bytes = parts.iter().map(|part| part.resident).sum();
     error += walked.abs_diff(resident);
@@ -30,6 +32,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
         if bytes.length + bytes.resident > Bytes(0) {
             let entry = books.entry(LineId::OtherAllocator, &child(heap.kind, part));
             entry.add(bytes.resident, bytes.length, bytes.length, grade, bound, Source::Allocator);
+            entry.of_others += of_others.scaled(bytes.resident.0, resident.0);
         }
     }
 }

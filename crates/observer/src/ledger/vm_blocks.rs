@@ -84,7 +84,9 @@ pub(super) fn take(books: &mut Books, line: LineId, is_holder: impl Fn(&str) -> 
     let sum: u64 = weights.iter().sum();
     for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {
         // share ≤ ⌈bytes × weight / sum⌉ ≤ weight, since bytes ≤ sum: nothing saturates, and the sum holds.
-        entry.resident -= Bytes(share);
+        let left = entry.resident - Bytes(share);
+        entry.of_others = entry.of_others.scaled(left.0, entry.resident.0);
+        entry.resident = left;
         entry.grade = entry.grade.max(Grade::Derived);
         if !entry.sources.contains(&from) {
             entry.sources.push(from);

@@ -223,20 +223,30 @@ fn regions_without_malloc(snapshot: &Snapshot) -> Vec<AddressRange> {
     own.map(|region| region.range).collect()
 }
 
-/// The page map of those mappings only that more than one owner claims a part of.
+/// The page map of those mappings only that more than one owner claims a part of, or that the process maps more than once.
 pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
     let cut: Vec<AddressRange> = ledger::mappings_with_several_owners(snapshot).map(|vma: &Vma| vma.range).collect();
-    if cut.is_empty() {
+    let again: Vec<AddressRange> = ledger::mapped_again(snapshot).map(|vma| vma.range).collect();
+    if cut.is_empty() && again.is_empty() {
         return;
     }
-    let read = target.file("pagemap").and_then(|file| proc::read_residency(&file, &cut, snapshot.host.page));
+    let all = [cut.as_slice(), again.as_slice()].concat();
+    let read = target.file("pagemap").and_then(|file| proc::read_residency(&file, &all, snapshot.host.page));
     match read {
         Ok(residency) => snapshot.residency = Some(residency),
         Err(error) => gaps.push(
             Gap::new(
                 Source::Pagemap,
                 format!("/proc/{}/pagemap can't be read: {error}", target.pid()),
-                format!("{} mappings with several owners are shared out by length", cut.len()),
+                [
+                    (cut.len(), "mappings with several owners are shared out by length"),
+                    (again.len(), "mappings of the same memory are each counted in full"),
+                ]
+                .iter()
+                .filter(|(number, _)| *number > 0)
+                .map(|(number, effect)| format!("{number} {effect}"))
+                .collect::<Vec<_>>()
+                .join("; "),
             )
             .remedy(proc::permission_remedy(target.pid())),
         ),

@@ -19,13 +19,23 @@ impl<'c> Case<'c> {
         self.ledger.rss
     }
 
+    /// What the process has of it: RSS counts a page once for each of its mappings.
+    pub fn distinct_rss(self) -> Bytes {
+        self.ledger.distinct
+    }
+
     pub fn resident(self, line: LineId) -> Bytes {
         self.ledger.resident(line)
     }
 
+    /// The line's resident bytes, each page counted once.
+    pub fn distinct(self, line: LineId) -> Bytes {
+        self.ledger.distinct(line)
+    }
+
     /// Enough to matter to this process and to anybody.
     pub fn matters(self, bytes: Bytes, percent: f64, floor: Bytes) -> bool {
-        bytes >= floor && bytes.percent_of(self.rss()) >= percent
+        bytes >= floor && bytes.percent_of(self.distinct_rss()) >= percent
     }
 
     pub fn vm(self) -> Option<&'c HotSpot> {
@@ -50,10 +60,11 @@ impl<'c> Case<'c> {
         self.ledger.pieces.iter().filter(move |piece| matches!(&piece.owner, Owner::Line(of, _) if *of == line))
     }
 
-    /// Limit and what is counted against it: `--limit` against RSS, the cgroup's against its working set.
+    /// Limit and what is counted against it: `--limit` against RSS with each page counted once, the cgroup's against its
+    /// working set.
     pub fn limit(self) -> Option<(Bytes, Bytes)> {
         if let Some(asked) = self.snapshot.limit_asked {
-            return Some((asked, self.rss()));
+            return Some((asked, self.distinct_rss()));
         }
         let cgroup = self.snapshot.cgroup.as_ref()?;
         Some((cgroup.limit?, cgroup.working_set()))
@@ -61,7 +72,7 @@ impl<'c> Case<'c> {
 
     /// How much a warning is due: the bytes alone, their share of RSS, or their share of the limit must be large.
     pub fn weight(self, bytes: Bytes) -> Severity {
-        let share = bytes.percent_of(self.rss());
+        let share = bytes.percent_of(self.distinct_rss());
         let of_limit = self.limit().map_or(0.0, |(limit, _)| bytes.percent_of(limit));
         let large = share >= 30.0 || (share >= 15.0 && bytes >= Bytes::mib(64)) || of_limit >= 10.0;
         if large { Severity::Warning } else { Severity::Note }

@@ -12,7 +12,8 @@ const PERCENT: f64 = 25.0;
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let heap = vm.java_heap.as_ref()?;
-    let resident = case.resident(LineId::JavaHeap);
+    // ZGC of JDK 17 maps the heap three times: RSS has it three times, the machine once.
+    let resident = case.distinct(LineId::JavaHeap);
     let needed =
         heap.live_after_gc.unwrap_or(heap.occupied).min(heap.occupied.max(heap.live_after_gc.unwrap_or_default()));
     let unused = resident - needed;
@@ -77,7 +78,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         bytes: unused,
         summary: format!(
             "{unused} of the Java heap is resident and holds no live object: {:.0} % of RSS",
-            unused.percent_of(case.rss())
+            unused.percent_of(case.distinct_rss())
         ),
         evidence,
         remedies,

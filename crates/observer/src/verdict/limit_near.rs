@@ -14,7 +14,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let (limit, counted) = case.limit()?;
     let near = counted.percent_of(limit);
     let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);
-    let native = case.rss() - case.resident(LineId::JavaHeap) - case.resident(LineId::MappedFiles);
+    let native = case.distinct_rss() - case.distinct(LineId::JavaHeap) - case.distinct(LineId::MappedFiles);
     let will_need = max_heap.map(|max| max + native);
     let too_low = will_need.filter(|needed| *needed > limit);
     if near < NEAR && too_low.is_none() {

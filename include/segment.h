@@ -48,7 +48,7 @@
 #define PLIMSOLL_COUNTER_DRIFT_FLUSHES 18 /* count: Flushes of a row's drift into the central figures. */
 #define PLIMSOLL_COUNTER_DRIFT_BOUND 19 /* bytes: Upper bound of the drift that the central figures (peaks) may lag behind, for one row. */
 #define PLIMSOLL_COUNTER_FORKS 20 /* count: fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on. */
-#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked: there was no memory for a copy of the books. A child that can't make its file isn't counted. */
+#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked: there was no memory for a copy of the books, or they can't make a segment (the program has changed its root or user, the file system is full). Not counted is one that can't reach this segment either. */
 #define PLIMSOLL_COUNTER_SUMMARIES 22 /* count: Summaries written on a signal. */
 #define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it went on after. */
 #define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */

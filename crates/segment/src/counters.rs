@@ -81,7 +81,8 @@ counters! {
     drift_bound "bytes",
     /// fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on.
     forks "count",
-    /// Children of fork() that went on untracked: there was no memory for a copy of the books. A child that can't make its file isn't counted.
+    /// Children of fork() that went on untracked: there was no memory for a copy of the books, or they can't make a segment (the
+    /// program has changed its root or user, the file system is full). Not counted is one that can't reach this segment either.
     forks_untracked "count",
     /// Summaries written on a signal.
     summaries "count",

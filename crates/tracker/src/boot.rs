@@ -496,13 +496,16 @@ fn own_directory(path: &Path<256>, uid: u32) -> Option<os::Fd> {
         os::make_dir(path.as_c());
         os::open_dir(path.as_c())
     })?;
-    match os::file_facts(fd) {
-        Some(f) if f.uid == uid && f.mode & 0o077 == 0 => Some(fd),
-        _ => {
-            os::close(fd);
-            None
-        }
+    if is_private(fd, uid) {
+        return Some(fd);
     }
+    os::close(fd);
+    None
+}
+
+/// Whether it belongs to this user, and nobody else may enter it.
+fn is_private(directory: os::Fd, uid: u32) -> bool {
+    os::file_facts(directory).is_some_and(|f| f.uid == uid && f.mode & 0o077 == 0)
 }
 
 /// Creates, sizes, maps and populates a segment for a process id. The descriptor is closed again: the program's own
@@ -562,6 +565,46 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     segment.section(Section::Schema).used.store(n as u64, Relaxed);
     h.magic.store(MAGIC, Release);
     Some(segment)
+}
+
+/// Opens the directory of this process's segment. Once the program has changed root or user, only if it is ours alone: another
+/// may have that name in a new root.
+pub fn open_directory() -> Option<os::Fd> {
+    let fd = os::open_dir(directory().as_c())?;
+    if !hook::fork::is_directory_in_doubt() || is_private(fd, os::geteuid()) {
+        return Some(fd);
+    }
+    os::close(fd);
+    None
+}
+
+/// Whether a fork child could make its segment, as far as that can be known. Costs nothing before the program has changed
+/// root, user or limits.
+pub fn reaches_directory() -> bool {
+    if !hook::fork::is_directory_in_doubt() {
+        return true;
+    }
+    let fd = open_directory();
+    fd.inspect(|fd| os::close(*fd));
+    fd.is_some() && os::file_size_limit() >= FILE_BYTES as u64
+}
+
+/// Adds 1 to a counter of another process's segment.
+pub fn count_in(directory: os::Fd, (pid, start): (u32, u64), counter: Counter) {
+    let Some(fd) = os::open_to_map(directory, file_name(pid, start).as_c()) else { return };
+    let is_whole = os::file_facts(fd).is_some_and(|facts| facts.size >= HEADER_BYTES as u64);
+    let header = if is_whole { os::map_file(fd, 0, HEADER_BYTES, 0, false) } else { None };
+    os::close(fd);
+    if let Some(header) = header {
+        // SAFETY: a fresh mapping of a header's length, which the kernel aligned to a page. Any bytes are a header.
+        unsafe {
+            let h = &*(header as *const plimsoll_segment::Header);
+            if h.magic.load(Acquire) == MAGIC {
+                h.values[counter as usize].fetch_add(1, Relaxed);
+            }
+            os::unmap(header, HEADER_BYTES);
+        }
+    }
 }
 
 /// The segment of a fork child: mapped at `base`, where its parent's was. `None`: nothing is left of the file, and nothing

@@ -1,7 +1,7 @@
 //! Children, exec, and the ways to end.
 
 use crate::build::compiled;
-use crate::harness::{Observed, fresh_dir, situation, tidy};
+use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, tidy};
 use crate::situations;
 
 situations! {
@@ -14,6 +14,7 @@ situations! {
     fork_nested => situation("fork_nested").moments(8);
     fork_in_handler => situation("fork_in_handler").links(&["libbump"]).moments(21);
     fork_execs => situation("fork_execs");
+    fork_rights => situation("fork_rights").args(&[scratch("empty-root").to_str().expect("path")]).moments(11);
     vfork_exec => situation("vfork_exec").follow().moments(12);
     spawn => situation("spawn").follow().moments(9);
     ends_by_return => situation("endings").exits(47);
@@ -60,6 +61,41 @@ fn sandboxes_have_whole_books() {
         assert_eq!(failures["value"], 0, "{mode}: {}", json["gaps"]);
         let found = json["sites"].as_array().expect("sites").len();
         assert!(found >= sites, "{mode}: {found} sites\n{}", seen.output);
+        tidy(&dir);
+    }
+}
+
+/// Without sites: a sampled block's stack is read by system calls, which are death.
+#[test]
+fn fork_rights_strict() {
+    let root = scratch("empty-root");
+    let row = situation("fork_rights").named("fork_rights_strict").args(&[root.to_str().expect("path"), "strict"]);
+    row.run_modes(&["off"]);
+}
+
+/// A child that can't have a segment: the parent's report says so.
+#[test]
+fn forks_without_a_segment_are_counted() {
+    for why in ["dropped", "full"] {
+        let row = situation("fork_rights").args(&[why]);
+        let program = compiled(&row.program);
+        let plain = Observed::watch(row.command(&program, None, &fresh_dir("plain")), None);
+        if plain.output.contains("SKIP") {
+            return skipped("forks_without_a_segment_are_counted", "not root");
+        }
+        let dir = fresh_dir(&format!("forks_without_a_segment-{why}"));
+        let seen = Observed::watch(row.command(&program, Some("off"), &dir), Some(&dir));
+        assert_eq!((seen.end, &seen.output, seen.errors.as_str()), (End::Exit(0), &plain.output, ""));
+        let moment = seen.moments.iter().find(|m| m.label == "forked").expect("a moment after the forks");
+        let json = &moment.report.as_ref().expect("live").as_ref().expect("a report").json;
+        let counter = |name: &str| {
+            let counters = json["counters"].as_array().expect("counters");
+            counters.iter().find(|c| c["name"] == name).expect("counted")["value"].clone()
+        };
+        assert_eq!((counter("forks"), counter("forks_untracked")), (3.into(), 3.into()), "{why}: {}", json["gaps"]);
+        assert!(json["gaps"].to_string().contains("3 children of fork()"), "{}", json["gaps"]);
+        let (compared, found) = seen.books(&dir, || Err("no base".into()));
+        assert!(compared == 2 && found.is_empty(), "{why}: {compared} {found:?}");
         tidy(&dir);
     }
 }

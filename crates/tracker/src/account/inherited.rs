@@ -313,6 +313,12 @@ impl Inherited {
         }
     }
 
+    /// Id and start of the process whose segment was copied: its file's name.
+    pub fn of(&self) -> (u32, u64) {
+        let h = self.header();
+        (h.pid.load(Relaxed), h.start_boottime_ns.load(Relaxed))
+    }
+
     /// Rows that have no caller in the child.
     pub fn unknown_rows(&self) -> core::ops::Range<u32> {
         self.part(Section::Rows).used as u32..self.facts().rows as u32

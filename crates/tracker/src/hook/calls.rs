@@ -1,9 +1,9 @@
 //! syscall(2), of a few numbers: those of memory are booked as the functions of libc are, which programs pass by so (tcmalloc,
-//! abseil, sandboxes); `SYS_seccomp`, `SYS_prctl`, `SYS_setrlimit` and `SYS_prlimit64` are looked at as those are. Any other number costs five
+//! abseil, sandboxes); those of seccomp, limits, roots and users are looked at as those are. Any other number costs five
 //! instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
 
 use super::loader::{Next, real};
-use super::{limits, mapping, seccomp};
+use super::{limits, mapping, rights, seccomp};
 use crate::boot;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{self, nr};
@@ -15,9 +15,20 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(cpu::first_syscall as *mut ());
 
 /// Numbers that the entry looks up are below.
-pub const NUMBERS: usize = 384;
+pub const NUMBERS: usize = 448;
 const MEMORY: [usize; 6] = [nr::MMAP, nr::MUNMAP, nr::MREMAP, nr::MPROTECT, nr::PKEY_MPROTECT, nr::MADVISE];
 const LOOKED_AT: [usize; 4] = [nr::SECCOMP, nr::PRCTL, nr::SETRLIMIT, nr::PRLIMIT64];
+/// After these a fork child may be unable to make its segment. Landlock has no function in libc.
+const RIGHTS: [usize; 8] = [
+    nr::CHROOT,
+    nr::PIVOT_ROOT,
+    nr::SETUID,
+    nr::SETREUID,
+    nr::SETRESUID,
+    nr::SETFSUID,
+    nr::SETNS,
+    nr::LANDLOCK_RESTRICT_SELF,
+];
 
 const fn bits<const N: usize>(mut all: [u64; NUMBERS / 64], numbers: [usize; N]) -> [u64; NUMBERS / 64] {
     let mut i = 0;
@@ -31,7 +42,7 @@ const fn bits<const N: usize>(mut all: [u64; NUMBERS / 64], numbers: [usize; N])
 /// A bit for each number of [`booked`].
 pub static BOOKED: [u64; NUMBERS / 64] = bits([0; NUMBERS / 64], MEMORY);
 /// A bit for each number that isn't passed on at once.
-pub static CAUGHT: [u64; NUMBERS / 64] = bits(BOOKED, LOOKED_AT);
+pub static CAUGHT: [u64; NUMBERS / 64] = bits(bits(BOOKED, LOOKED_AT), RIGHTS);
 
 /// The object in which the real mmap lies: from, to.
 static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
@@ -48,7 +59,7 @@ pub fn init() {
     }
 }
 
-/// syscall(2), of the numbers in `LOOKED_AT`, and of any while the real one isn't known.
+/// syscall(2), of the numbers in `LOOKED_AT` and `RIGHTS`, and of any while the real one isn't known.
 pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c: usize) -> Next {
     match number as usize {
         nr::SECCOMP => seccomp::before_seccomp(a as u32, b as u32, c),
@@ -61,6 +72,7 @@ pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c
         nr::PRLIMIT64 => {
             limits::before_prlimit64(a as i32, b as u32, c);
         }
+        number if RIGHTS.contains(&number) => rights::will_change(),
         _ => {}
     }
     Next::jump(real(Call::syscall))

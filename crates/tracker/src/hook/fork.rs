@@ -15,10 +15,11 @@
 //! The file is mapped where the parent's was. So a hook that a signal handler interrupted, which forked, goes on in the child
 //! with the child's own books; there they are made at once.
 //!
-//! What makes the file later must still be possible then. Calls that take it away make it first: prctl and syscall before a
-//! filter ([`super::seccomp`]). A child that enters seccomp's strict mode by an instruction of its own, and allocates for the
+//! What makes the file later must still be possible then. Calls that take it away make it first: before a filter
+//! ([`super::seccomp`]), a change of root or user ([`super::rights`]), a limit on files ([`super::limits`]). A child that enters seccomp's strict mode by an instruction of its own, and allocates for the
 //! first time afterwards, is killed for our openat(2), as it is for a table that grows.
-//! A child without a copy (no memory), or that can't make a file, books nothing.
+//! A child without a copy (no memory, or the directory is out of the parent's reach), or that can't make a file, books nothing:
+//! the parent counts it, or the child in the parent's file, if it reaches that.
 
 use super::mapping::AfterFork;
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
@@ -29,7 +30,7 @@ use crate::boot;
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicBool, Ordering::*};
 use plimsoll_segment::{Allocator, Counter, MAGIC, Section, State};
 
 crate::any_alignment! {
@@ -67,10 +68,24 @@ extern "C" fn prepare_child() {
         super::mapping::lock_for_fork(parent);
     }
     tls_set::<PARENT>(parent.base());
-    match Inherited::take(parent) {
+    let inherited = if boot::reaches_directory() { Inherited::take(parent) } else { None };
+    match inherited {
         Some(inherited) => tls_set::<PREPARED>(inherited.base()),
         None => parent.count(Counter::forks_untracked, 1),
     }
+}
+
+/// This process may have lost its way to the directory of the segments.
+static IN_DOUBT: AtomicBool = AtomicBool::new(false);
+
+/// From now on whoever opens the directory looks whether it is the one of the start.
+pub fn doubt_directory() {
+    IN_DOUBT.store(true, Relaxed);
+}
+
+/// Whether the program has changed root, user or limits.
+pub fn is_directory_in_doubt() -> bool {
+    IN_DOUBT.load(Relaxed)
 }
 
 extern "C" fn after_in_parent() {
@@ -180,9 +195,13 @@ fn make(mut inherited: Inherited) {
     let [start_boottime_ns, start_realtime_ns] = WIPED.forked.each_ref().map(|time| time.load(Relaxed));
     let pid = WIPED.child.load(Relaxed) as u32;
     let who = Child { pid, ppid: os::getppid(), start_boottime_ns, start_realtime_ns };
-    let made = os::open_dir(boot::directory().as_c()).and_then(|fd| {
+    let parent = inherited.of();
+    let made = boot::open_directory().and_then(|fd| {
         boot::prune(fd, inherited.looked());
         let child = boot::create_in_child(fd, inherited, who, base);
+        if child.is_none() {
+            boot::count_in(fd, parent, Counter::forks_untracked);
+        }
         os::close(fd);
         child
     });

@@ -1,8 +1,10 @@
-//! setrlimit, setrlimit64, prlimit, prlimit64, for one use: a limit on address space (`RLIMIT_AS`). Before the kernel looks at it, the
+//! setrlimit, setrlimit64, prlimit, prlimit64. A limit on address space (`RLIMIT_AS`): before the kernel looks at it, the
 //! tracker gives back what it has mapped and doesn't use, and from then on maps no more than it uses. So a program that
 //! limits itself gets nearly as much memory as without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen.
+//! A limit on files (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`): a fork child that has no segment yet makes it before.
 
 use super::loader::{Next, real};
+use super::rights;
 use super::seccomp::is_child_of_vfork;
 use crate::account::segment::Segment;
 use crate::boot;
@@ -13,8 +15,8 @@ macro_rules! before {
     ($($(#[doc = $d:literal])* $name:ident($($pid:ident)?) $call:ident;)*) => {$(
         $(#[doc = $d])*
         pub extern "C" fn $name($($pid: i32,)? resource: u32, limit: usize) -> Next {
-            if resource as usize == os::RLIMIT_AS $(&& ($pid == 0 || $pid as u32 == os::getpid()))? {
-                limited(limit);
+            if HAS_LOOK & 1 << (resource & 31) != 0 $(&& ($pid == 0 || $pid as u32 == os::getpid()))? {
+                look(resource as usize, limit);
             }
             Next::jump(real(Call::$call))
         }
@@ -31,8 +33,19 @@ before! {
     before_prlimit64(pid) prlimit64;
 }
 
-/// `given` points to `struct rlimit`, the soft limit first, or nowhere: then only the old one is asked for.
+/// A bit for each of the limits that [`look`] knows.
+const HAS_LOOK: u32 = 1 << os::RLIMIT_AS | 1 << os::RLIMIT_FSIZE | 1 << os::RLIMIT_NOFILE;
+
 #[cold]
+fn look(resource: usize, limit: usize) {
+    match resource {
+        os::RLIMIT_AS => limited(limit),
+        os::RLIMIT_FSIZE | os::RLIMIT_NOFILE if limit != 0 => rights::will_change(),
+        _ => {}
+    }
+}
+
+/// `given` points to `struct rlimit`, the soft limit first, or nowhere: then only the old one is asked for.
 fn limited(given: usize) {
     // Such a child has the parent's memory, and limits of its own.
     if given == 0 || !os::readable(given) || is_child_of_vfork() {

@@ -13,6 +13,7 @@ pub mod malloc;
 pub mod mapping;
 pub mod operator;
 pub mod program;
+pub mod rights;
 pub mod seccomp;
 pub mod table;
 pub mod thread;

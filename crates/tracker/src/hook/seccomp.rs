@@ -1,7 +1,8 @@
-//! prctl and seccomp(2) (by syscall), for one use of each: `PR_SET_SECCOMP` and a mode or a filter. In strict mode every system call of the thread but
+//! prctl and seccomp(2) (by syscall), for `PR_SET_SECCOMP` and a mode or a filter. In strict mode every system call of the thread but
 //! read, write, exit and sigreturn is death: from that moment the tracker makes none in this thread; what would need one (a table
 //! that grows) is counted as lost. A filter is copied, and asked before each call of the tracker's: what it would kill for isn't
-//! made. If no table could grow under it, there is room ahead before it is in force.
+//! made. If no table could grow under it, there is room ahead before it is in force. `PR_SET_NO_NEW_PRIVS` announces a filter: a fork child
+//! makes its segment before, if it has none.
 //!
 //! The tail jump leaves no place behind the call, so the thread is marked before it, unless the kernel would refuse: it may
 //! have no seccomp, and a thread under a filter can't change to strict mode (seccomp(2), EINVAL). A filter that the kernel refuses is asked all
@@ -15,6 +16,7 @@ use crate::sys::libc::Call;
 use crate::sys::os;
 
 const PR_SET_SECCOMP: i32 = 22;
+const PR_SET_NO_NEW_PRIVS: i32 = 38;
 const SECCOMP_MODE_STRICT: usize = 1;
 const SECCOMP_MODE_FILTER: usize = 2;
 const SECCOMP_SET_MODE_STRICT: u32 = 0;
@@ -25,6 +27,8 @@ pub extern "C" fn before_prctl(operation: i32, mode: usize, filter: usize) -> Ne
     match (operation, mode) {
         (PR_SET_SECCOMP, SECCOMP_MODE_STRICT) => strict(),
         (PR_SET_SECCOMP, SECCOMP_MODE_FILTER) => filtered(filter),
+        // The filter itself may come by an instruction of the program's own.
+        (PR_SET_NO_NEW_PRIVS, 1) => drop(Segment::current()),
         _ => {}
     }
     Next::jump(real(Call::prctl))

@@ -196,6 +196,14 @@ pub mod nr {
     pub const READ: usize = 63;
     pub const SHMCTL: usize = 195;
     pub const PPOLL: usize = 73;
+    pub const CHROOT: usize = 51;
+    pub const PIVOT_ROOT: usize = 41;
+    pub const SETUID: usize = 146;
+    pub const SETREUID: usize = 145;
+    pub const SETRESUID: usize = 147;
+    pub const SETFSUID: usize = 151;
+    pub const SETNS: usize = 268;
+    pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 
 /// See `x86_64.rs`. The return address is in the link register: the stub stores it where the caller's stack pointer

@@ -46,10 +46,13 @@ const O_CLOEXEC: usize = 0o2000000;
 const O_PATHLESS: usize = O_NOFOLLOW | O_CLOEXEC;
 const PR_SET_VMA: usize = 0x53564d41;
 const PR_GET_SECCOMP: usize = 21;
-const RLIMIT_FSIZE: usize = 1;
+/// See getrlimit(2).
+pub const RLIMIT_FSIZE: usize = 1;
 const RLIMIT_STACK: usize = 3;
 /// See getrlimit(2).
 pub const RLIMIT_AS: usize = 9;
+/// See getrlimit(2).
+pub const RLIMIT_NOFILE: usize = 7;
 
 /// A descriptor that lives only during boot or fork.
 #[derive(Clone, Copy)]
@@ -577,6 +580,14 @@ pub fn create(dir: Fd, name: &core::ffi::CStr) -> Result<Fd, i32> {
     let flags = O_RDWR | O_CREAT | O_EXCL | O_PATHLESS;
     // SAFETY: a C string.
     unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, flags, 0o600, 0, 0]) }.map(Fd)
+}
+
+/// Opens a file that others map, for reading and writing.
+pub fn open_to_map(dir: Fd, name: &core::ffi::CStr) -> Option<Fd> {
+    // SAFETY: a C string.
+    unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, O_RDWR | O_PATHLESS | O_NONBLOCK, 0, 0, 0]) }
+        .ok()
+        .map(Fd)
 }
 
 /// Creates or truncates a file by path for writing (the summary on a signal).

@@ -227,6 +227,14 @@ pub mod nr {
     pub const READ: usize = 0;
     pub const SHMCTL: usize = 31;
     pub const PPOLL: usize = 271;
+    pub const CHROOT: usize = 161;
+    pub const PIVOT_ROOT: usize = 155;
+    pub const SETUID: usize = 105;
+    pub const SETREUID: usize = 113;
+    pub const SETRESUID: usize = 117;
+    pub const SETFSUID: usize = 122;
+    pub const SETNS: usize = 308;
+    pub const LANDLOCK_RESTRICT_SELF: usize = 446;
 }
 
 /// A frame that ends on a multiple of 16, wherever the stack stood. Glibc's malloc works on a misaligned stack (old code,

@@ -50,7 +50,7 @@ pub fn report(
         return Ok(ExitCode::SUCCESS);
     }
     if by == By::Module {
-        return Err("--by module: Java code has none here; use site, package, class, thread or caller".into());
+        return Err("--by module: Java code has no modules here; use site, package, class, thread or caller".into());
     }
     let mut of = read(target, range, stacks)?;
     let measure = stacks.measure.as_deref().unwrap_or(of.measure()).replace('-', "_");
@@ -134,7 +134,7 @@ fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile
         }
         Sites::None { later_ns: Some(later), .. } => {
             let first = words::moment_text(u64::try_from(later).unwrap_or(0));
-            Err(format!("'{shown}' has no call sites up to --to: the first are of {first}").into())
+            Err(format!("'{shown}' has no call sites before --to: its first are from {first}").into())
         }
         Sites::None { mode, .. } if mode == "untracked" => Err(format!(
             "'{shown}' has no call sites: its process was recorded without the tracker (plimsoll record -- COMMAND starts \

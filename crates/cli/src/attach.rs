@@ -81,7 +81,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let known = segment::find_by_pid(pid);
     if let Some((path, _, Life::Live)) = &known {
         segment::set_control(pid, path, args.mode(), args.sample)?;
-        return done(format!("process {pid} is tracked already; from now on with --sites {}", args.sites()));
+        return done(format!("process {pid} is tracked already; it now uses --sites {}", args.sites()));
     }
     let perfdata = process.hotspot()?;
     let loaded = process.tracker_file();
@@ -93,11 +93,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if loaded.is_some() {
         // Keys and counters of the books before must be at rest: see `settled`.
         let announce = |threads| {
-            say(format_args!("waiting for {threads} threads of process {pid}, which have not run since the detach"));
+            say(format_args!("waiting for {threads} threads of process {pid} that have not run since the detach"));
         };
         settled::wait(&process.target, announce).map_err(|threads| {
             format!(
-                "{threads} threads of process {pid} have not run since the detach, and might still book in the old books: try again when the machine is less busy"
+                "{threads} threads of process {pid} have not run since the detach and may still write to the old books: try again when the machine is less busy"
             )
         })?;
     }
@@ -108,11 +108,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     let Some((path, _, Life::Live)) = segment::find_by_pid(pid) else {
         return Err(if process.has_lost_its_segment() {
-            format!("process {pid} is tracked, but the file of its books was deleted, and only root could read them from its mapping: plimsoll detach {pid}").into()
+            format!("process {pid} is tracked, but its segment file was deleted, and only root can read the mapping. Detach with: plimsoll detach {pid}").into()
         } else if !process.is_there() {
-            format!("process {pid} ended meanwhile, or runs another program now").into()
+            format!("process {pid} has ended or was replaced by exec").into()
         } else {
-            format!("the agent in process {pid} says it is attached, but no segment of it is to be found").into()
+            format!("the agent in process {pid} reports that it is attached, but its segment cannot be found").into()
         });
     };
     let hooks = segment::read(&path).map(|segment| {
@@ -136,16 +136,16 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
     let path = match segment::find_by_pid(pid) {
         Some((path, _, Life::Live)) => Some(path),
         _ if process.has_lost_its_segment() => None,
-        _ => return Err(format!("process {pid} is not attached: there is nothing to detach").into()),
+        _ => return Err(format!("process {pid} is not attached").into()),
     };
     if let Some(path) = path.as_ref().filter(|path| segment::read(path).is_ok_and(|s| s.counter("attaches") == 0)) {
         segment::set_control(pid, path, Sites::Off as u32, segment::SAMPLE_MEAN)?;
         return done(format!(
-            "process {pid} was started with the tracker, which stays: its books go on, with --sites off"
+            "process {pid} was started with the tracker, which stays in it. Its books go on, with --sites off"
         ));
     }
     let library =
-        process.tracker_file().ok_or_else(|| format!("process {pid} has the tracker in it, but not by an attach"))?;
+        process.tracker_file().ok_or_else(|| format!("process {pid} has the tracker, but not from an attach"))?;
     let mut vm = process.speak("detached from")?;
     let answer = vm.load_agent(&library, segment::agent::DETACH);
     match answer.map_err(|e| process.unwilling("detached from", &e))? {
@@ -154,10 +154,10 @@ pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
     }
     done(match path {
         Some(path) => format!(
-            "detached from process {pid}; its books up to now: plimsoll report {}",
+            "detached from process {pid}. Its books up to now: plimsoll report {}",
             printable(&path.display().to_string())
         ),
-        None => format!("detached from process {pid}; its books are gone: their file was deleted"),
+        None => format!("detached from process {pid}. Its books are lost: their file was deleted"),
     })
 }
 
@@ -169,14 +169,14 @@ fn done(sentence: String) -> Result<ExitCode, Failure> {
 fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     let why = match answer {
         Some(Answer::NoSegment) => {
-            "no segment can be made: its directory is full or not its own, its files may not grow (ulimit -f), or the kernel is older than 5.14 ('plimsoll doctor' says more)"
+            "cannot make the segment: its directory is full or belongs to another user, ulimit -f is too low, or the kernel is older than 5.14 ('plimsoll doctor' tells which)"
         }
-        Some(Answer::BadOptions) => "the agent in it is another version's",
+        Some(Answer::BadOptions) => "its agent is of another version",
         Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",
         Some(Answer::Busy) => "another attach or detach is under way",
         Some(Answer::NotAttached) => "it is not attached",
         Some(Answer::FromTheStart) => "the tracker was in it from the start",
-        _ => return format!("process {pid}: the agent answers {number}, which this version doesn't know"),
+        _ => return format!("process {pid}: the agent returned {number}, which this version does not know"),
     };
     format!("process {pid}: {why}")
 }
@@ -197,7 +197,7 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
     let mut refused = Vec::new();
     let child = AsTarget::start(&process.target, WRITING);
     let mut child = child.map_err(|why| match process.is_there() {
-        true => format!("nothing can be written where process {pid} could load it: {why}"),
+        true => format!("cannot write a library that process {pid} can load: {why}"),
         false => process.unwilling("attached to", ""),
     })?;
     for directory in place::candidates(&process.target, child.user().uid) {
@@ -214,7 +214,7 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
                 Ok(answer) => return Ok(answer),
                 Err(e) if e.contains("EnableDynamicAgentLoading") => {
                     return Err(format!(
-                        "process {pid} lets no agent in: it was started with -XX:-EnableDynamicAgentLoading"
+                        "process {pid} accepts no agent: it was started with -XX:-EnableDynamicAgentLoading"
                     )
                     .into());
                 }
@@ -231,7 +231,8 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
         return Err(process.unwilling("attached to", "").into());
     }
     let remedy = "mount a tmpfs there without noexec, or start it with 'plimsoll run -- COMMAND'";
-    Err(format!("the tracker can't be put where process {pid} could load it ({}); {remedy}", refused.join("; ")).into())
+    Err(format!("cannot put the tracker where process {pid} can load it ({}). Remedy: {remedy}", refused.join("; "))
+        .into())
 }
 
 /// The target, as far as attach and detach look at it.
@@ -249,13 +250,13 @@ impl Process {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
         if segment::start_time_ns(pid).is_none() {
-            return Err(format!("process {pid} has ended; its parent has not taken note yet").into());
+            return Err(format!("process {pid} has ended, and its parent has not reaped it yet").into());
         }
         let maps = target.read("maps").map_err(|e| match e.kind() {
             std::io::ErrorKind::PermissionDenied => {
-                format!("process {pid} can't be looked into: {}", closed(pid, verb))
+                format!("cannot look into process {pid}: {}", closed(pid, verb))
             }
-            _ => format!("process {pid} went away while it was being read"),
+            _ => format!("process {pid} ended while it was being read"),
         })?;
         let mut vmas = proc::parse_maps(&maps, &[]).vmas;
         vmas.iter_mut().for_each(|vma| vma.name = target.inside(&vma.name).into());
@@ -268,28 +269,25 @@ impl Process {
         let names = || self.vmas.iter().map(|vma| vma.name.as_str());
         if let Some(other) = names().find(|name| is_library(name) && !name.contains(tracker::SHA256)) {
             let other = printable(other);
-            return Err(format!(
-                "process {pid} holds the tracker of another version of plimsoll ({other}): use that one"
-            )
-            .into());
+            return Err(format!("process {pid} holds the tracker of plimsoll {other}: use that version").into());
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
         match obstacle::of(&exe) {
             Some(Obstacle::Musl) => {
                 return Err(
-                    format!("process {pid} runs with musl, the tracker with glibc: it can't be attached to").into()
+                    format!("cannot attach to process {pid}: it runs on musl, and the tracker needs glibc").into()
                 );
             }
             Some(Obstacle::OtherMachine) => {
-                return Err(format!("process {pid} is made for another machine than the tracker").into());
+                return Err(format!("process {pid} is built for another CPU than the tracker").into());
             }
             _ => {}
         }
         if !hotspot::is_hotspot(&self.vmas) {
             let what = if is_native_image(&self.target, &self.vmas) {
-                "is a native image, which loads no agent"
+                "is a native image, which cannot load an agent"
             } else {
-                "is no HotSpot JVM, and only those can be attached to"
+                "is not a HotSpot JVM, and attach works with those only"
             };
             return Err(format!("process {pid} {what}: start it with 'plimsoll run -- COMMAND'").into());
         }
@@ -300,16 +298,12 @@ impl Process {
     fn unwilling(&self, what: &str, error: &str) -> String {
         let pid = self.pid;
         if !self.is_there() {
-            return format!("process {pid} ended while it was being {what}, or runs another program now");
+            return format!("process {pid} ended or was replaced by exec while it was being {what}");
         }
         let status = String::from_utf8_lossy(&self.target.read("status").unwrap_or_default()).into_owned();
         let stopped = status.lines().any(|line| line.starts_with("State:") && line.contains("stop"));
-        let why = if stopped {
-            " (it is stopped: it goes on with what it was told once it is continued, kill -CONT)"
-        } else {
-            ""
-        };
-        format!("process {pid} can't be {what}: {}{why}", printable(error))
+        let why = if stopped { " (it is stopped and will continue after kill -CONT)" } else { "" };
+        format!("process {pid} cannot be {what}: {}{why}", printable(error))
     }
 
     /// Whether it still is the program that was looked at.
@@ -344,7 +338,7 @@ impl Process {
         }
         let pid = self.pid;
         say(format_args!(
-            "the VM in process {pid} will write a warning to its standard error that an agent was loaded dynamically (JDK 21 and newer do; -XX:+EnableDynamicAgentLoading at its start keeps it quiet)"
+            "JDK 21 and newer: process {pid} will warn on its standard error that an agent was loaded (unless started with -XX:+EnableDynamicAgentLoading)"
         ));
         if yes || !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             return Ok(true);
@@ -362,9 +356,9 @@ impl Process {
         let verb = if what.starts_with("attach") { "attach" } else { "detach" };
         Vm::open(&self.target, perfdata.as_ref(), PATIENCE).map_err(|mute| match (self.is_there(), &mute) {
             (true, Mute::NotAllowed(_)) => {
-                format!("process {pid} can't be asked: {mute}; try: sudo plimsoll {verb} {pid}").into()
+                format!("cannot ask process {pid}: {mute}. Try: sudo plimsoll {verb} {pid}").into()
             }
-            (true, _) => format!("process {pid} can't be asked: {mute}").into(),
+            (true, _) => format!("cannot ask process {pid}: {mute}").into(),
             (false, _) => self.unwilling(what, "").into(),
         })
     }

@@ -41,7 +41,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.format == Format::Jfr {
-        return Err("--format jfr is of one moment, not of a difference: plimsoll report TARGET --format jfr".into());
+        return Err("a diff has no --format jfr: use plimsoll report TARGET --format jfr".into());
     }
     refuse_terminal(args.format, args.output.as_deref())?;
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
@@ -56,10 +56,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(recording::refuse(&args.before));
     }
     if matches!(args.style, Style::NativeImage | Style::NativeImage23) {
-        return Err("--style native-image has no diff: Native Image prints none; use plimsoll or hotspot".into());
+        return Err("a diff has no --style native-image, as Native Image prints none: use plimsoll or hotspot".into());
     }
     if args.by == By::Thread {
-        return Err("--by thread: threads can't be matched between two moments; use category, caller or module".into());
+        return Err("a diff has no --by thread, as threads can't be matched between two moments: use category, caller or module".into());
     }
     let mut before = target::open(&args.before)?;
     let mut after = target::open(&args.after)?;
@@ -86,10 +86,10 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 /// Site by site: what is new, grew, shrank, or is noise of the estimates.
 fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCode, Failure> {
     if args.style != Style::Plimsoll {
-        return Err("--style hotspot has no stacks: leave it out".into());
+        return Err("--style hotspot shows no stacks: leave it out".into());
     }
     if !matches!(args.by, By::Site | By::Category) {
-        return Err("stacks are compared --by site; tables --by category, caller or module".into());
+        return Err("compare stacks with --by site, tables with --by category, caller or module".into());
     }
     let mut both = Vec::new();
     for target in [before, after] {

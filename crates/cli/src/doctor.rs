@@ -56,7 +56,7 @@ fn kernel(out: &mut dyn Write) -> io::Result<()> {
 
 fn libc(out: &mut dyn Write) -> io::Result<()> {
     let Some(version) = sys::glibc_version() else {
-        return line(out, "C library", false, "not glibc: programs of this system can't be tracked, only explained");
+        return line(out, "C library", false, "not glibc: programs of this system can be explained, not tracked");
     };
     let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
     let good = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= GLIBC;
@@ -68,7 +68,7 @@ fn ptrace(out: &mut dyn Write) -> io::Result<()> {
     let scope = scope.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let (good, text) = match (scope, sys::uid()) {
-        (_, 0) if scope < 3 && may_trace(&status) => (true, "root: every process can be asked for resident sizes".to_string()),
+        (_, 0) if scope < 3 && may_trace(&status) => (true, "root: resident sizes of every process can be read".to_string()),
         (_, 0) if scope < 3 => (
             false,
             "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be asked; from inside a\n               container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})".to_string(),
@@ -162,13 +162,13 @@ fn try_preload() -> Result<PathBuf, String> {
         .output();
     let found = segment::list(&dir);
     let _ = fs::remove_dir_all(&dir);
-    let child = child.map_err(|e| format!("true(1) can't be started: {e}"))?;
+    let child = child.map_err(|e| format!("cannot start true(1): {e}"))?;
     if !child.status.success() {
         return Err(format!("a program with the tracker ended with {}", child.status));
     }
     if found.is_empty() {
         let said = String::from_utf8_lossy(&child.stderr);
-        return Err(format!("a program with the tracker left no segment; it said: '{}'", said.trim()));
+        return Err(format!("a program with the tracker left no segment; it wrote: '{}'", said.trim()));
     }
     Ok(library)
 }
@@ -207,7 +207,7 @@ fn segments_of_all() -> Vec<(u32, PathBuf, Life)> {
 fn tracked(out: &mut dyn Write) -> io::Result<()> {
     let found = segments_of_all();
     if found.is_empty() {
-        return writeln!(out, "\nNothing is tracked. Start something:  plimsoll run -- COMMAND");
+        return writeln!(out, "\nNothing is tracked. Start a program with:  plimsoll run -- COMMAND");
     }
     writeln!(out, "\n{:>9} {:<7} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
     for (pid, path, life) in found {

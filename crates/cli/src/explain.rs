@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     match written.and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure(format!("the report can't be written: {error}")))
+            Err(Failure(format!("cannot write the report: {error}")))
         }
         _ => Ok(ExitCode::SUCCESS),
     }
@@ -88,7 +88,7 @@ fn baseline(file: &Path, snapshot: &Snapshot) -> Result<Baseline, Failure> {
     if earlier.pid != pid || earlier.baseline.time < started {
         let of = earlier.pid;
         return Err(Failure(format!(
-            "'{shown}' is of another process ({of}): wanted is an earlier 'plimsoll explain {pid} --format json'"
+            "'{shown}' describes another process ({of}). Give a report of this one: plimsoll explain {pid} --format json"
         )));
     }
     Ok(earlier.baseline)
@@ -114,12 +114,12 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
         "m" => 1 << 20,
         "g" => 1 << 30,
         "t" => 1 << 40,
-        _ => return Err("wanted is a number of bytes, or one with k, m, g or t".into()),
+        _ => return Err("expected a number of bytes, with k, m, g or t behind it if you like".into()),
     };
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
-        Some(0) => Err("a limit of nothing can't be kept".into()),
+        Some(0) => Err("a limit must be above 0".into()),
         Some(bytes) => Ok(Bytes(bytes)),
-        None => Err("wanted is a number of bytes, or one with k, m, g or t".into()),
+        None => Err("expected a number of bytes, with k, m, g or t behind it if you like".into()),
     }
 }
 

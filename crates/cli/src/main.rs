@@ -110,17 +110,26 @@ fn sentence(error: &clap::Error) -> String {
     let usage = usage.trim().trim_start_matches("Usage: ");
     match error.kind() {
         ErrorKind::MissingRequiredArgument => {
-            format!("{} is missing: {usage}", context(ContextKind::InvalidArg))
+            format!("{} is missing. Usage: {usage}", context(ContextKind::InvalidArg))
         }
         ErrorKind::UnknownArgument => {
-            let like = context(ContextKind::SuggestedArg);
-            let like = if like.is_empty() { usage } else { &like };
-            format!("'{}' is no option or argument here: {like}", context(ContextKind::InvalidArg))
+            let argument = context(ContextKind::InvalidArg);
+            // Of `run` and `record`: the command without the -- in front of it.
+            let command = usage.split_once(" [OPTIONS] -- <CMD>...").map(|(verb, _)| verb);
+            match (context(ContextKind::SuggestedArg), command) {
+                (like, _) if !like.is_empty() => format!("unexpected argument '{argument}'. Did you mean '{like}'?"),
+                (_, Some(verb)) if !argument.starts_with('-') => {
+                    format!("put -- before the command: {verb} -- {argument}")
+                }
+                _ => format!("unexpected argument '{argument}'. Usage: {usage}"),
+            }
         }
         ErrorKind::InvalidSubcommand => {
-            let like = context(ContextKind::SuggestedSubcommand);
-            let like = if like.is_empty() { "plimsoll --help" } else { &like };
-            format!("'{}' is no command: {like}", context(ContextKind::InvalidSubcommand))
+            let verb = context(ContextKind::InvalidSubcommand);
+            match context(ContextKind::SuggestedSubcommand) {
+                like if like.is_empty() => format!("unknown command '{verb}'. List the commands: plimsoll --help"),
+                like => format!("unknown command '{verb}'. Did you mean '{like}'?"),
+            }
         }
         // clap's first paragraph on one line: the hints below it are a `--help` away.
         _ => {
@@ -130,7 +139,7 @@ fn sentence(error: &clap::Error) -> String {
             let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
             // What std's number parsers and clap's ranges say, in words.
             sentence
-                .replace("invalid digit found in string", "wanted is a number")
+                .replace("invalid digit found in string", "expected a number")
                 .replace("number too large to fit in target type", "that is too large")
         }
     }

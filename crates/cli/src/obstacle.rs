@@ -38,20 +38,18 @@ impl Obstacle {
     /// The rest of a sentence that begins with the program's name.
     pub fn sentence(&self) -> String {
         match self {
-            Obstacle::Static => "is a static executable: nothing can be loaded into it, so it runs untracked".into(),
-            Obstacle::NoLibc => {
-                "uses no C library: the tracker could see none of its blocks, so it runs untracked".into()
-            }
+            Obstacle::Static => "is a static executable, which loads no library: it runs untracked".into(),
+            Obstacle::NoLibc => "uses no C library, so the tracker would see no block: it runs untracked".into(),
             Obstacle::Privileged(how) => {
-                format!("is {how}: the loader lets no library in, so it runs untracked")
+                format!("is {how}, so the loader ignores LD_PRELOAD: it runs untracked")
             }
-            Obstacle::Musl => "is linked with musl, the tracker with glibc: it runs untracked".into(),
-            Obstacle::OtherMachine => "is made for another machine than the tracker: it runs untracked".into(),
+            Obstacle::Musl => "is linked with musl, and the tracker with glibc: it runs untracked".into(),
+            Obstacle::OtherMachine => "is built for another CPU than the tracker: it runs untracked".into(),
             Obstacle::OwnAllocator(name) => format!(
-                "has an allocator of its own inside ({name}): what that hands out can't be seen, its mappings and its libraries' blocks can"
+                "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, not that allocator's"
             ),
             Obstacle::StartedByEnv(name) => {
-                format!("is a script that env starts: without --follow only env is tracked, not '{}'", printable(name))
+                format!("is a script started by env: to track '{}' too, add --follow", printable(name))
             }
         }
     }

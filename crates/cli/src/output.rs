@@ -162,14 +162,14 @@ pub fn refuse_terminal(format: Format, file: Option<&Path>) -> Result<(), Failur
         _ => return Ok(()),
     };
     match file.is_none() && io::stdout().is_terminal() {
-        true => Err(format!("--format {name} is no text: send it to a file with -o FILE").into()),
+        true => Err(format!("--format {name} is binary: write it to a file with -o FILE").into()),
         false => Ok(()),
     }
 }
 
 /// Rust's runtime has put /dev/null in the place of a closed one, where every report would vanish in silence.
 pub fn require_stdout() -> Result<(), Failure> {
-    if sys::has_stdout() { Ok(()) } else { Err("standard output is closed: the report can't be written".into()) }
+    if sys::has_stdout() { Ok(()) } else { Err("cannot write the report: standard output is closed".into()) }
 }
 
 /// Standard output or a file (`own::create` says which files are refused). A reader that went away (`| head`) is no failure.
@@ -181,13 +181,13 @@ pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::
         None => ("standard output".into(), Box::new(io::stdout().lock())),
         Some(path) => {
             let shown = shown(path);
-            (shown.clone(), Box::new(own::create(path).map_err(|e| format!("{shown} can't be written: {e}"))?))
+            (shown.clone(), Box::new(own::create(path).map_err(|e| format!("cannot write {shown}: {e}"))?))
         }
     };
     let mut out = BufWriter::new(sink);
     match write(&mut out).and_then(|()| out.flush()) {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(e) => Err(format!("{name} can't be written: {e}").into()),
+        Err(e) => Err(format!("cannot write {name}: {e}").into()),
         Ok(()) => Ok(()),
     }
 }

@@ -95,7 +95,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     if pids.len() > 1 && !file::tells_apart(pattern) {
         let name = words::printable(&pattern.display().to_string());
         return Err(
-            format!("{} processes can't be recorded into one file: put %p into the name '{name}'", pids.len()).into()
+            format!("cannot record {} processes into one file: put %p into the name '{name}'", pids.len()).into()
         );
     }
     Recording::check(pattern)?;
@@ -116,7 +116,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
 }
 
 fn cant_wait(error: io::Error) -> Failure {
-    Failure(format!("signals can't be waited for: {error}"))
+    Failure(format!("cannot wait for signals: {error}"))
 }
 
 /// A recording of a program that we start.
@@ -156,7 +156,7 @@ impl Recording {
         if let Some(child) = &series.child {
             child.restore();
         }
-        end.ok_or_else(|| Failure("the program's end was not seen".into()))
+        end.ok_or_else(|| Failure("the end of the program was not seen".into()))
     }
 }
 
@@ -264,8 +264,7 @@ impl Series {
                         self.each(|recorder| recorder.rotate().map(|()| Life::Live));
                     }
                     (Some(child), _) => {
-                        let end =
-                            child.take(signal).map_err(|e| format!("the program's end can't be waited for: {e}"))?;
+                        let end = child.take(signal).map_err(|e| format!("cannot wait for the program: {e}"))?;
                         if let Some(end) = end {
                             return Ok(Woken::ChildEnded(end));
                         }
@@ -328,7 +327,7 @@ impl Progress {
 
 /// `500ms`, `30s`, `5m`, `2h`, `1d`.
 fn time(text: &str) -> Result<Duration, String> {
-    const WANTED: &str = "wanted is a time such as 500ms, 30s, 5m, 2h or 1d";
+    const WANTED: &str = "expected a duration such as 500ms, 30s, 5m, 2h or 1d";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "ms" => 1,
@@ -348,5 +347,5 @@ fn time(text: &str) -> Result<Duration, String> {
 /// An instant's time is kept in milliseconds, and reading takes some: below 10 ms nothing is gained.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = time(text)?;
-    if interval < Duration::from_millis(10) { Err("an interval is at least 10ms".into()) } else { Ok(interval) }
+    if interval < Duration::from_millis(10) { Err("an interval must be at least 10ms".into()) } else { Ok(interval) }
 }

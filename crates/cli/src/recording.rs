@@ -62,7 +62,7 @@ impl Options {
         let chunks = recording.chunks();
         let begin = chunks.iter().map(|chunk| chunk.begin_ns).min();
         let (Some(begin), Some(end)) = (begin, chunks.iter().map(|chunk| chunk.end_ns).max()) else {
-            return Err(format!("'{}' has no chunk of a flight recording in it", shown(target)).into());
+            return Err(format!("'{}' holds no chunk of a flight recording", shown(target)).into());
         };
         let (from, to) = Range { from: self.from, to: self.to }.resolve(begin, end)?;
         Ok((self.from.map(|_| from), self.to.map(|_| to)))
@@ -89,7 +89,7 @@ pub fn is_one(target: &Path) -> bool {
 
 /// What only a recording has, asked of something else.
 pub fn refuse(target: &Path) -> Failure {
-    format!("--from, --to and --chart are for flight recordings, which '{}' is not", shown(target)).into()
+    format!("--from, --to and --chart need a flight recording, and '{}' isn't one", shown(target)).into()
 }
 
 pub fn report(
@@ -102,10 +102,10 @@ pub fn report(
     let history = options.read(target)?;
     let chart = match (chart.chart, format) {
         (Some(ChartName(chart)), Format::Text) => Some(chart),
-        (Some(_), Format::Json) => return Err("--chart is an SVG: leave --format out".into()),
+        (Some(_), Format::Json) => return Err("--chart writes SVG: leave --format out".into()),
         (None, Format::Text | Format::Json) => None,
         (chart, Format::Svg) => Some(chart.map_or_else(|| charts::default_chart(&history), |ChartName(chart)| chart)),
-        _ => return Err("of curves there are --format text, json and svg; stacks are asked for by --by site".into()),
+        _ => return Err("curves have --format text, json and svg; for stacks add --by site".into()),
     };
     if let Some(chart) = chart {
         let mut svg = vec![];
@@ -130,7 +130,7 @@ pub fn diff(
     for target in [before, after] {
         if !is_one(target) {
             let shown = shown(target);
-            return Err(format!("'{shown}' is no flight recording: two of a kind can be compared").into());
+            return Err(format!("'{shown}' isn't a flight recording: compare two recordings or two reports").into());
         }
     }
     let (before, after) = (options.read(before)?, options.read(after)?);

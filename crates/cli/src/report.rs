@@ -114,7 +114,7 @@ impl Stacks {
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     refuse_terminal(args.format, args.output.as_deref())?;
     if args.frame_table && (args.format != Format::Json || recording::is_one(&args.target)) {
-        return Err("--frame-table is for --format json of a process, a segment or a saved report".into());
+        return Err("--frame-table needs --format json, and a process, a segment or a saved report".into());
     }
     if recording::is_one(&args.target) {
         if args.format == Format::Jfr {
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(recording::refuse(&args.target));
     }
     if args.by == By::Class {
-        return Err("--by class is for flight recordings: native blocks have no class".into());
+        return Err("--by class needs a flight recording: native blocks have no class".into());
     }
     let mut target = target::open(&args.target)?;
     let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };
@@ -160,7 +160,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         }
         Format::Jfr => {
             if args.stacks.are_asked_for() {
-                return Err("--format jfr has all sites and measures: leave --focus, --measure and --weight out".into());
+                return Err(
+                    "--format jfr writes all sites and measures: leave --focus, --measure and --weight out".into()
+                );
             }
             let sites = args.stacks.sites(&mut target, false)?;
             let bytes = instant::recording(&target, &sites).map_err(|e| e.to_string())?;
@@ -174,7 +176,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 /// Views of the sites.
 fn stacks(args: &Args, target: &mut Target) -> Result<(), Failure> {
     if args.style != Style::Plimsoll {
-        return Err("--style hotspot and native-image have no stacks: leave it out".into());
+        return Err("--style hotspot and native-image show no stacks: leave it out".into());
     }
     let mut sites = args.stacks.sites(target, args.by == By::Thread)?;
     if !matches!(args.format, Format::Json | Format::Pprof) {

@@ -107,17 +107,17 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     let program = command.first().cloned().unwrap_or_default();
     let shown = words::printable(&program.to_string_lossy());
     let Some(path) = resolve(Path::new(&program)) else {
-        say(format_args!("'{shown}' is no program that can be started"));
+        say(format_args!("cannot start '{shown}': it isn't an executable file"));
         return Ok(Err(ExitCode::from(127)));
     };
     if !path.is_file() {
-        say(format_args!("'{shown}' can't be started: it is no regular file"));
+        say(format_args!("'{shown}' can't be started: it is not a regular file"));
         return Ok(Err(ExitCode::from(126)));
     }
     let shut_out = obstacle(launch, &path, &shown);
     let environment =
         if shut_out { std::env::vars_os().collect() } else { environment(launch, &tracker::unpack()?, &path)? };
-    let image = Image::new(&path, command, &environment).map_err(|_| "an argument holds a NUL byte".to_string())?;
+    let image = Image::new(&path, command, &environment).map_err(|_| "an argument contains a NUL byte".to_string())?;
     Ok(Ok(Prepared { image, shown, tracked: !shut_out }))
 }
 
@@ -140,7 +140,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     };
     let pid = child.pid;
     let end = match recording {
-        None => child.wait().map_err(|e| format!("the program's end can't be waited for: {e}"))?,
+        None => child.wait().map_err(|e| format!("cannot wait for the program: {e}"))?,
         Some(recording) => recording.of_child(child)?,
     };
     if args.report != Report::None
@@ -183,7 +183,7 @@ fn obstacle(args: &Launch, path: &Path, shown: &str) -> bool {
     };
     if let Some(reason) = &reason {
         let directory = words::printable(&directory.display().to_string());
-        say(format_args!("'{shown}' runs untracked, since no segment can be made in {directory}: {reason}"));
+        say(format_args!("'{shown}' runs untracked: cannot make its segment in {directory}: {reason}"));
     }
     reason.is_some()
 }
@@ -202,11 +202,11 @@ fn signal(text: &str) -> Result<String, String> {
         (None, None) => NAMES.contains(&name),
     };
     let names = NAMES.join(", ");
-    if good { Ok(text.into()) } else { Err(format!("wanted is one of {names}, RTMIN+n, or the number of one")) }
+    if good { Ok(text.into()) } else { Err(format!("expected {names}, RTMIN+n, or a signal's number")) }
 }
 
 pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
-    say(format_args!("'{shown}' can't be started: {error}"));
+    say(format_args!("cannot start '{shown}': {error}"));
     // As env(1) and nohup(1) have it.
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
@@ -216,7 +216,7 @@ fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
         Some("stderr") => Box::new(BufWriter::new(io::stderr())),
         Some("stdout") => Box::new(BufWriter::new(io::stdout())),
         _ => Box::new(BufWriter::new(
-            own::create(report_to).map_err(|e| format!("--report-to {}: can't be written: {e}", shown(report_to)))?,
+            own::create(report_to).map_err(|e| format!("--report-to {}: cannot write: {e}", shown(report_to)))?,
         )),
     })
 }
@@ -259,7 +259,7 @@ fn print(
 ) -> Result<(), Failure> {
     let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None));
     let family = Family::find(directories, pid, since);
-    let (path, head) = family.last().ok_or("the program left no segment: the tracker was not in it")?;
+    let (path, head) = family.last().ok_or("the program left no segment: it ran without the tracker")?;
     let life = segment::life_of(head, path);
     let mut books = target::books(path, life)?;
     let ending = family.ending(&books, life, name, ending);

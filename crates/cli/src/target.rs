@@ -57,9 +57,10 @@ pub fn open(path: &Path) -> Result<Target, Failure> {
         return by_pid(pid);
     }
     let shown = shown(path);
-    let meta = fs::metadata(path).map_err(|e| format!("'{shown}' is no PID and can't be read as a file: {e}"))?;
+    let meta =
+        fs::metadata(path).map_err(|e| format!("'{shown}' is neither a PID nor a file that can be read: {e}"))?;
     if meta.is_dir() {
-        fs::read_dir(path).map_err(|e| format!("the directory '{shown}' can't be read: {e}"))?;
+        fs::read_dir(path).map_err(|e| format!("cannot read the directory '{shown}': {e}"))?;
         let newest = segment::list(path).pop();
         let (path, _) = newest.ok_or_else(|| format!("there is no segment in the directory '{shown}'"))?;
         return by_file(&path);
@@ -68,7 +69,7 @@ pub fn open(path: &Path) -> Result<Target, Failure> {
         Ok(_) => by_file(path),
         Err(error) => {
             let Some(bytes) = saved(path).map_err(|why| format!("'{shown}' {why}"))? else { return Err(error.into()) };
-            let (books, sites) = json::parse(&bytes).map_err(|e| format!("'{shown}' can't be used: {e}"))?;
+            let (books, sites) = json::parse(&bytes).map_err(|e| format!("cannot use '{shown}': {e}"))?;
             Ok(Target { books, live_pid: None, stacks: Stacks::Saved(Box::new(sites)) })
         }
     }
@@ -80,12 +81,12 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
     match found {
         Some((path, _, Life::Live)) => live(&path, pid),
         Some((path, _, Life::Detached)) if exists => Err(format!(
-            "process {pid} is not attached any more; its books at the detach are in {}: report on that file, or 'plimsoll attach {pid}'",
+            "process {pid} was detached. Its books up to then: plimsoll report {}. To go on: plimsoll attach {pid}",
             words::printable(&path.display().to_string())
         )
         .into()),
         Some((path, _, _)) if exists && segment::start_time_ns(pid).is_some() => Err(format!(
-            "process {pid} is not tracked; a segment of that PID is left in {}: report on that file, or start the program with 'plimsoll run'",
+            "process {pid} is not tracked. An earlier process with that PID left a segment: plimsoll report {}",
             words::printable(&path.display().to_string())
         )
         .into()),
@@ -95,13 +96,13 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
         }
         None if exists && is_closed_to_us(pid) => {
-            Err(format!("whether process {pid} is tracked can't be seen: {}", closed(pid, "report")).into())
+            Err(format!("cannot tell whether process {pid} is tracked: {}", closed(pid, "report")).into())
         }
         None if exists && has_no_memory(pid) => {
-            Err(format!("process {pid} has no memory of its own: it has ended, or is a thread of the kernel").into())
+            Err(format!("process {pid} has no memory of its own: it has ended, or is a kernel thread").into())
         }
-        None if exists => Err(format!("process {pid} is not tracked: start it with 'plimsoll run -- COMMAND', or, if it is a JVM, 'plimsoll attach {pid}'").into()),
-        None => Err(format!("there is no process {pid}, nor a segment of one; if it was run with --dir, name that directory").into()),
+        None if exists => Err(format!("process {pid} is not tracked. Start it with 'plimsoll run -- COMMAND' or, if it is a JVM, use 'plimsoll attach {pid}'").into()),
+        None => Err(format!("there is no process {pid} and no segment of one. If it ran with --dir, name that directory").into()),
     }
 }
 
@@ -109,17 +110,13 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
 pub fn closed(pid: u32, verb: &str) -> String {
     let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     match (sys::uid(), owner) {
-        (0, _) if has_ptrace() => {
-            "the kernel refuses it to root too: yama, a security module or a sandbox forbids it".into()
-        }
-        (0, _) => {
-            "the kernel refuses it to root too; CAP_SYS_PTRACE is missing (in a container: --cap-add SYS_PTRACE)".into()
-        }
+        (0, _) if has_ptrace() => "even root may not look (Yama, a security module or a sandbox)".into(),
+        (0, _) => "root lacks CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)".into(),
         (own, Ok(owner)) if owner == own => {
-            format!("yama or a security module forbids it; try: sudo plimsoll {verb} {pid}")
+            format!("Yama or a security module forbids it. Try: sudo plimsoll {verb} {pid}")
         }
         // What isn't dumpable belongs to root in /proc, whoever runs it.
-        _ => format!("it is another user's; try: sudo plimsoll {verb} {pid}"),
+        _ => format!("it belongs to another user. Try: sudo plimsoll {verb} {pid}"),
     }
 }
 

@@ -37,7 +37,7 @@ pub fn unpack() -> Result<Unpacked, Failure> {
         // LD_PRELOAD separates its entries by colons and spaces and knows no escape.
         let separates = |b: &u8| matches!(b, b':' | b' ' | b'\t' | b'\n');
         let opened = match directory.as_os_str().as_encoded_bytes().iter().any(separates) {
-            true => Err("its name holds a colon or a blank, which LD_PRELOAD can't name".to_owned()),
+            true => Err("its path holds a colon or a blank, which LD_PRELOAD cannot express".to_owned()),
             false => Directory::open(&directory),
         };
         match opened.and_then(unpack_into) {
@@ -49,7 +49,7 @@ pub fn unpack() -> Result<Unpacked, Failure> {
         }
     }
     Err(format!(
-        "the tracker can't be unpacked anywhere ({}); name a directory of your own with XDG_CACHE_HOME",
+        "cannot unpack the tracker anywhere ({}). Set XDG_CACHE_HOME to a directory of yours",
         refused.join("; ")
     )
     .into())
@@ -74,7 +74,7 @@ impl Unpacked {
         }
         folder
             .write_whole(OsStr::new(&name), 0o500, &compiled.blob)
-            .map_err(|e| format!("the compiled rules can't be written into {}: {e}", path.display()))?;
+            .map_err(|e| format!("cannot write the compiled rules into {}: {e}", path.display()))?;
         Ok(path.join(name))
     }
 }
@@ -138,7 +138,7 @@ fn own_directory(directory: &Path) -> Result<(fs::File, fs::Metadata), String> {
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_DIRECTORY)
         .open(directory)
-        .map_err(|e| format!("can't be opened as a directory of ours: {e}"))?;
+        .map_err(|e| format!("cannot be opened as our directory: {e}"))?;
     let meta = opened.metadata().map_err(|e| e.to_string())?;
     if meta.uid() != sys::uid() {
         return Err(format!("belongs to user {}", meta.uid()));
@@ -154,7 +154,7 @@ fn unpack_into(cache: Directory) -> Result<Unpacked, String> {
         let written = cache.folder.write_whole(OsStr::new(&name), 0o500, LIBRARY);
         written.map_err(|e| format!("can't be written: {e}"))?;
         if !holds(&cache.folder, &name, is_ours) {
-            return Err("doesn't keep what is written to it".into());
+            return Err("does not return what was written to it".into());
         }
     }
     Ok(Unpacked { library, cache })

@@ -34,13 +34,13 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             Some((_, page)) => plain(page),
             None => {
                 let (asked, names) = (printable(asked), names().join(", "));
-                return Err(format!("there is no verdict '{asked}'; there are: {names}").into());
+                return Err(format!("unknown verdict '{asked}'. The verdicts are: {names}").into());
             }
         },
     };
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(format!("the page can't be written: {error}").into())
+            Err(format!("cannot write the page: {error}").into())
         }
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -81,10 +81,10 @@ fn what_can_not_be_shown_is_one_sentence() {
     assert!(none.contains("sampled: 0 B in 0 samples"), "{none}");
     assert!(none.contains("below /NoSuchMethod/; ") && !none.contains("; 0 B are elsewhere"), "{none}");
     for (arguments, sentence) in [
-        (&["report", &plain, "--by", "module"][..], "--by module: Java code has none here"),
+        (&["report", &plain, "--by", "module"][..], "--by module: Java code has no modules here"),
         (&["report", &plain, "--by", "site", "--measure", "live"], "there is no 'live' in bytes here, only slow_path"),
         (&["report", &plain, "--focus", "("], "--focus (: it is no regular expression"),
-        (&["report", "1", "--by", "class"], "--by class is for flight recordings"),
+        (&["report", "1", "--by", "class"], "--by class needs a flight recording"),
     ] {
         let output = plimsoll(arguments);
         let problem = String::from_utf8_lossy(&output.stderr);

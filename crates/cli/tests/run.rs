@@ -344,7 +344,11 @@ fn a_process_that_has_become_another_is_not_live() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(out.status.code(), Some(2));
-    assert!(text(&out.stderr).contains("is not tracked; a segment of that PID is left in"), "{}", text(&out.stderr));
+    assert!(
+        text(&out.stderr).contains("is not tracked. An earlier process with that PID left a segment"),
+        "{}",
+        text(&out.stderr)
+    );
 }
 
 /// Every name that `run` lets through is one that the tracker knows: the program then catches the signal of that number.

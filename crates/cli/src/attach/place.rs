@@ -70,7 +70,7 @@ impl Place<'_> {
         }
         let aside = own::aside(OsStr::new(name)).to_string_lossy().into_owned();
         self.child.write_whole(&aside, name, bytes).map_err(|e| format!("can't be written: {e}"))?;
-        if self.holds(name, bytes) { Ok(path) } else { Err("doesn't keep what is written to it".into()) }
+        if self.holds(name, bytes) { Ok(path) } else { Err("does not return what was written to it".into()) }
     }
 
     /// What nobody has used there for long goes.

@@ -88,7 +88,7 @@ impl Output {
             self.current = Some(self.begin(time_ns)?);
         }
         let Some(current) = &mut self.current else { return Ok(()) };
-        let failed = |path: &Path, e: io::Error| Failure(format!("{} can't be written: {e}", shown(path)));
+        let failed = |path: &Path, e: io::Error| Failure(format!("cannot write {}: {e}", shown(path)));
         current.recording.instant(time_ns, write).map_err(|e| failed(&current.path, e))?;
         if let Some(aside) = current.aside.take() {
             current.folder.rename(&aside, name_of(&current.path)).map_err(|e| failed(&current.path, e))?;
@@ -140,7 +140,7 @@ impl Output {
     fn close(&mut self) -> Result<Option<(PathBuf, Folder, u64)>, Failure> {
         let Some(Current { recording, path, folder, start_ns, .. }) = self.current.take() else { return Ok(None) };
         let length = recording.finish().and_then(|Place(file)| Ok(file.metadata()?.len()));
-        let length = length.map_err(|e| format!("{} can't be written: {e}", shown(&path)))?;
+        let length = length.map_err(|e| format!("cannot write {}: {e}", shown(&path)))?;
         self.finished = (self.finished.0 + 1, self.finished.1 + Bytes(length));
         Ok(Some((path, folder, start_ns)))
     }
@@ -178,7 +178,7 @@ pub fn writable(pattern: &Path) -> Result<(), Failure> {
 
 /// A new file beside the one that it will replace.
 fn made(path: &Path) -> Result<(Folder, OsString, File), Failure> {
-    let failed = |e: io::Error| Failure(format!("{} can't be made: {e}", shown(path)));
+    let failed = |e: io::Error| Failure(format!("cannot make {}: {e}", shown(path)));
     let folder = Folder::open(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     is_replaceable(&folder, path)?;
     let aside = own::aside(name_of(path));
@@ -198,9 +198,9 @@ fn is_replaceable(folder: &Folder, path: &Path) -> Result<(), Failure> {
         Ok(FileType::Symlink) => "is a symbolic link: name the file itself",
         _ if path.file_name().is_none() => "is a directory",
         Ok(FileType::RegularFile) | Err(_) => return Ok(()),
-        Ok(_) => "is no regular file",
+        Ok(_) => "is not a regular file",
     };
-    Err(format!("{} {what}; a recording takes the place of a file", shown(path)).into())
+    Err(format!("{} {what}: a recording replaces a regular file only", shown(path)).into())
 }
 
 fn named(pattern: &Path, pid: u32, time_ns: u64) -> PathBuf {

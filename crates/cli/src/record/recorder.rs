@@ -370,7 +370,7 @@ impl Recorder {
                 let instants = words::counted(instants, "instant");
                 format!("{instants} of process {pid} in {files} files, the last {name} ({bytes} together)")
             }
-            None => format!("process {pid} was gone before it could be read: there is no recording"),
+            None => format!("process {pid} ended before its first reading: there is no recording"),
         })
     }
 }

@@ -231,7 +231,7 @@ fn a_detach_gives_everything_back() {
         let refused = java.plimsoll(&["report", &java.pid()]);
         let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2));
-        assert!(sentence.contains("not attached any more") && sentence.contains(".seg"), "{sentence}");
+        assert!(sentence.contains("was detached") && sentence.contains(".seg"), "{sentence}");
         let again = java.plimsoll(&["detach", &java.pid()]);
         assert_eq!(again.status.code(), Some(2), "{}", String::from_utf8_lossy(&again.stderr));
     }
@@ -364,7 +364,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     refused(&["detach", "999999999"], &["there is no process 999999999"]);
     let mut sleep = Command::new("sleep").arg("60").spawn().expect("sleep");
     let pid = sleep.id().to_string();
-    refused(&["attach", &pid], &[&pid, "no HotSpot JVM", "plimsoll run"]);
+    refused(&["attach", &pid], &[&pid, "not a HotSpot JVM", "plimsoll run"]);
     refused(&["detach", &pid], &[&pid, "not attached"]);
     sleep.kill().expect("our child");
     // Not waited for: a zombie.

@@ -262,7 +262,7 @@ fn another_user_is_refused() {
         let output = command.stdin(Stdio::null()).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.lines().count() == 1 && said.contains("another user's"), "{said}");
+        assert!(said.lines().count() == 1 && said.contains("another user"), "{said}");
         assert!(said.contains(&format!("sudo plimsoll {verb} {}", java.pid())), "{said}");
     }
     assert!(java.is_untouched());
@@ -286,7 +286,7 @@ fn root_that_may_not_is_not_sent_to_sudo() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(
             said.lines().count() == 1
-                && said.contains("root too")
+                && said.contains("root lacks")
                 && said.contains("CAP_SYS_PTRACE")
                 && !said.contains("sudo"),
             "{said}"

@@ -17,7 +17,7 @@ fn begin(arguments: &[&str]) -> Child {
 }
 
 /// What is said before the outcome.
-const ANNOUNCED: [&str; 2] = ["will write a warning", "waiting for"];
+const ANNOUNCED: [&str; 2] = ["will warn on its", "waiting for"];
 
 /// Either done, or one clear sentence besides the announcement of the VM's warning. How it ended.
 #[track_caller]

@@ -60,8 +60,8 @@ fn only_an_earlier_reading_of_this_process_is_a_baseline() {
     std::fs::write(&none, "{\"schema\":\"plimsoll.report/1\"}").unwrap();
     assert_eq!(run(one.pid(), &["--baseline", good.to_str().unwrap()]).status.code(), Some(0));
     for (file, words) in [
-        (&foreign, "of another process"),
-        (&old, "of another process"),
+        (&foreign, "describes another process"),
+        (&old, "describes another process"),
         (&none, "explain"),
         (&unreadable, "can't be read"),
     ] {

@@ -176,12 +176,12 @@ fn what_cannot_be_recorded_is_said_in_one_sentence() {
     let own = std::process::id().to_string();
     for (arguments, sentence) in [
         (&["record", "4194304", "-o", "x.jfr"][..], "no process 4194304"),
-        (&["record", &own, "-o", "no/such/folder/x.jfr"], "can't be made"),
+        (&["record", &own, "-o", "no/such/folder/x.jfr"], "cannot make"),
         (&["record", &own, "1", "-o", "x.jfr"], "put %p into the name"),
         (&["record", &own, "--interval", "5ms"], "at least 10ms"),
-        (&["record", &own, "--duration", "soon"], "wanted is a time"),
+        (&["record", &own, "--duration", "soon"], "expected a duration"),
         (&["record"], "is missing"),
-        (&["record", "-o", "no/such/folder/x.jfr", "--", "true"], "can't be made"),
+        (&["record", "-o", "no/such/folder/x.jfr", "--", "true"], "cannot make"),
     ] {
         let out = place.plimsoll(arguments).output().expect("plimsoll starts");
         let errors = String::from_utf8_lossy(&out.stderr);

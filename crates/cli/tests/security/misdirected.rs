@@ -85,10 +85,10 @@ fn another_users_segment_does_not_answer_for_a_process() {
     };
     let refused = report();
     assert_eq!(refused.code(), Some(2), "{}", refused.text);
-    assert!(refused.text.contains("is not tracked: start it"), "{}", refused.text);
+    assert!(refused.text.contains("is not tracked. Start it"), "{}", refused.text);
     // The same file of root's own is found: it was refused for its owner.
     chown(&forged, Some(0), Some(0)).expect("chown");
-    assert!(!report().text.contains("is not tracked: start it"), "{}", report().text);
+    assert!(!report().text.contains("is not tracked. Start it"), "{}", report().text);
 }
 
 /// Other files over the group's, wherever the target has the kernel's mounted, for the group and all above it.

@@ -131,7 +131,7 @@ fn each_cell_of_the_table_is_what_happens() {
             Ok(()) => "yes",
             Err(refusal) => {
                 assert!(refusal.contains("CAP_SETUID and CAP_SETGID are missing"), "{refusal}");
-                assert!(refusal.contains(&format!("try: sudo plimsoll attach {pid}")), "{refusal}");
+                assert!(refusal.contains(&format!("Try: sudo plimsoll attach {pid}")), "{refusal}");
                 // What is missing is named, one by one; with all of it, it works.
                 let more = ["setuid", "setgid", "kill"];
                 for missing in more {

@@ -65,7 +65,7 @@ impl Folder {
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = rustix::fs::openat(&self.0, name, flags, Mode::empty())?.into();
-        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("is no regular file")) }
+        if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("is not a regular file")) }
     }
 
     pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
@@ -216,7 +216,7 @@ pub fn create(path: &Path) -> Result<File, String> {
         FileType::Fifo if stat.st_uid == own.as_raw() => Ok(()),
         FileType::Fifo => Err(format!("it is a FIFO of user {}", stat.st_uid)),
         FileType::Directory => Err("it is a directory".to_owned()),
-        _ => Err("it is no regular file".to_owned()),
+        _ => Err("it is not a regular file".to_owned()),
     };
     harmless(&folder.stat(name).map_err(plain)?)?;
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -257,7 +257,7 @@ fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
         if make && matches!(next, Err(Errno::NOENT)) {
             match rustix::fs::mkdirat(&at, &name, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => next = rustix::fs::openat(&at, &name, HANDLE, Mode::empty()),
-                Err(e) => return Err(format!("{} can't be made: {e}", shown.display())),
+                Err(e) => return Err(format!("cannot make {}: {e}", shown.display())),
             }
         }
         let next = next.map_err(failed(&shown))?;

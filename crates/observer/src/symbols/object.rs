@@ -102,6 +102,10 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
         for (n, level) in levels.into_iter().enumerate() {
             let function = match (&level.linkage, &level.name, symbol) {
                 (Some(linkage), name, _) => Some(intern(linkage, &|| readable(linkage, name.as_deref(), functions))),
+                // With line tables only, DWARF has `name` where the symbol table has `module::name`.
+                (None, Some(name), Some((symbol, _))) if n == outermost && qualifies(symbol, name) => {
+                    Some(intern(symbol, &|| functions.readable(symbol)))
+                }
                 (None, Some(name), _) => Some(intern(name, &|| (names::demangle(name), false))),
                 (None, None, Some((name, _))) if n == outermost => Some(intern(name, &|| functions.readable(name))),
                 _ => None,
@@ -124,6 +128,11 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
         known.insert(offset, (!places.is_empty()).then_some(Location { places, into }));
     }
     known
+}
+
+/// True if the symbol is `name` with its namespaces in front. Folding of equal functions may give the symbol of another one.
+fn qualifies(symbol: &[u8], name: &[u8]) -> bool {
+    names::demangle(symbol).strip_suffix(&*names::demangle(name)).is_some_and(|path| path.ends_with("::"))
 }
 
 /// Where the linker's name can't be read, the source's will do.

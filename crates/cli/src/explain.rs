@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_observer::collect::{Regions, take};
 use plimsoll_observer::foreign::{Deadline, Kind, NAMES, given};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::snapshot::Snapshot;
-use plimsoll_observer::source::{Regions, take};
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_text::{Explanation, Style};

@@ -28,7 +28,8 @@ mod own;
 mod peak;
 mod resident;
 
-pub use before::{Before, Booked, before};
+pub use crate::snapshot::Booked;
+pub use before::{Before, before};
 pub use mappings::Mapping;
 pub(crate) use mappings::is_file;
 pub use own::Own;

@@ -1,12 +1,14 @@
-//! Outside the target: sources → snapshot → ledger → verdict; segment → books.
+//! Outside the target: sources → snapshot → ledger → verdict; segment → books. `collect` decides which source is read when.
 
 pub mod allocation;
 pub mod books;
+pub mod collect;
 pub mod diff;
 pub mod ending;
 pub mod foreign;
 pub mod gap;
 pub mod ledger;
+mod lines;
 #[doc(hidden)]
 pub mod parsers;
 pub mod profile;

@@ -9,11 +9,11 @@
 
 use std::time::Duration;
 
-use crate::books::Booked;
 use crate::gap::{Gap, Source};
-use crate::ledger::Baseline;
 use crate::units::{AddressRange, Bytes};
 
+mod baseline;
+mod booked;
 mod cgroup;
 mod glibc;
 mod hotspot;
@@ -21,8 +21,11 @@ mod native_image;
 mod opened;
 mod process;
 mod pymalloc;
+mod residency;
 mod unpacked;
 
+pub use baseline::Baseline;
+pub use booked::Booked;
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
 pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::{
@@ -35,9 +38,8 @@ pub use process::{
     VmaFlags,
 };
 pub use pymalloc::Pymalloc;
+pub use residency::Residency;
 pub use unpacked::{Unpacked, UnpackedSegment};
-
-use crate::source::proc::Residency;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {

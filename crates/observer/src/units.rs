@@ -172,6 +172,20 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// The ranges as runs: sorted, disjoint, never touching.
+pub(crate) fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable();
+    let mut merged: Vec<AddressRange> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,9 +5,9 @@ mod support;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use plimsoll_observer::collect::Regions;
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::snapshot::{HotSpot, NmtMode, VmTag};
-use plimsoll_observer::source::Regions;
 use plimsoll_observer::source::hotspot::read;
 use plimsoll_observer::source::proc::Target;
 use plimsoll_observer::units::Bytes;
@@ -230,7 +230,7 @@ fn direct_buffers_are_found_by_their_own_headers() {
     for jdk in jdks() {
         for level in ["summary", "detail"] {
             let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
-            let snapshot = plimsoll_observer::source::take(subject.pid(), Regions::AsNeeded).expect("runs");
+            let snapshot = plimsoll_observer::collect::take(subject.pid(), Regions::AsNeeded).expect("runs");
             let vm = snapshot.hotspot.expect("a VM");
             let other = vm.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
             // 32 buffers of 1 MiB, zeroed by Java and so resident; page-aligned ends and the cleaner's rest are a page each.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_observer::books::Books;
+use plimsoll_observer::collect::{Figures, Regions, Series, take};
 use plimsoll_observer::ending;
 use plimsoll_observer::foreign::LOOK;
 use plimsoll_observer::gap::Source;
@@ -13,7 +14,7 @@ use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::{Process, ProcessState, Rss, Snapshot};
 use plimsoll_observer::source::proc::{self, Target};
 use plimsoll_observer::source::segment::{self, Life as State};
-use plimsoll_observer::source::{Figures, Regions, Series, cgroup, hotspot, take};
+use plimsoll_observer::source::{cgroup, hotspot};
 use plimsoll_observer::symbols;
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;

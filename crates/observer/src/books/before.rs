@@ -9,7 +9,7 @@
 //! The walk takes milliseconds and the program goes on meanwhile: so the error is the program's traffic in that time.
 
 use super::Books;
-use crate::snapshot::Glibc;
+use crate::snapshot::{Booked, Glibc};
 use crate::units::Bytes;
 
 /// glibc's size field in front of each chunk; a chunk that was mapped by itself has two words.
@@ -23,16 +23,6 @@ pub struct Before {
     pub live: Bytes,
     pub live_count: u64,
     pub error: Bytes,
-}
-
-/// What the books of an attached process had at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Booked {
-    pub live: Bytes,
-    pub live_count: u64,
-    pub cumulative: Bytes,
-    /// Live blocks with a trailer.
-    pub trailers: u64,
 }
 
 impl Booked {

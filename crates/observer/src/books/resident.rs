@@ -6,8 +6,8 @@ use plimsoll_segment::Purpose;
 use super::own::{LOADED_LIBRARIES, THREAD_STACK};
 use super::{Books, Figures};
 use crate::gap::{Gap, Source};
-use crate::snapshot::OwnMapping;
-use crate::source::proc::{Residency, Target, parse_maps, read_residency};
+use crate::snapshot::{OwnMapping, Residency};
+use crate::source::proc::{Target, parse_maps, read_residency};
 use crate::source::segment::names::is_library_or_rules;
 use crate::units::{AddressRange, Bytes};
 

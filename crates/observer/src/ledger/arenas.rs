@@ -3,9 +3,9 @@
 
 use super::attribute::apportion;
 use super::distinct::proportional;
-use super::lines::LineId;
 use super::{Books, Grade, Owner, Piece};
 use crate::gap::Source;
+use crate::lines::LineId;
 use crate::snapshot::{ArenaKind, Snapshot};
 use crate::units::Bytes;
 

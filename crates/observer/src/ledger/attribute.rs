@@ -7,9 +7,9 @@
 //! Without a page map: by length, with the widest error that length and Rss allow.
 
 use super::claims::{Claims, likely_owner};
-use super::lines::LineId;
 use super::{Grade, Owner, Piece};
 use crate::gap::Source;
+use crate::lines::LineId;
 use crate::snapshot::{Backing, Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 

@@ -4,11 +4,11 @@
 //!   before (resident) = before (usable) × resident live / live
 //!   |error|           = the program's traffic during the walk + what is not resident of live
 
-use super::lines::LineId;
 use super::vm_blocks::take;
 use super::{Books, Grade};
 use crate::books::before;
 use crate::gap::Source;
+use crate::lines::LineId;
 use crate::snapshot::Snapshot;
 use crate::units::Bytes;
 

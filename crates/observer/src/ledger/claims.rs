@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use super::lines::LineId;
 use super::pools::{ThreadPools, thread_names};
 use super::{Grade, Owner, own};
 use crate::gap::Source;
+use crate::lines::LineId;
 use crate::snapshot::{AllocatorKind, ArenaKind, Backing, Snapshot, VmTag, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
 

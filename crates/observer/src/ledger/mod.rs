@@ -19,7 +19,6 @@ mod before;
 mod cgroup;
 mod claims;
 mod distinct;
-mod lines;
 mod opened;
 mod own;
 mod pools;
@@ -27,12 +26,12 @@ mod vm_blocks;
 
 use std::collections::BTreeMap;
 
+pub use crate::lines::{Group, LineId};
+pub use crate::snapshot::Baseline;
 pub use arenas::child_of as child_of_arenas;
-pub use baseline::Baseline;
 pub use cgroup::CgroupSum;
 pub use claims::{GO_HEAP, PYTHON_POOLS, V8_HEAP, vma_at};
 pub use distinct::mapped_again;
-pub use lines::{Group, LineId};
 pub use opened::child as child_of_heap;
 pub use own::{is_tracker, of as own_mappings};
 pub use pools::{ThreadPools, thread_names};

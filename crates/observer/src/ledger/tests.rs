@@ -1,11 +1,11 @@
 //! Conservation on random, contradictory facts: whatever the sources say, the sum is the kernel's.
 
 use super::*;
+use crate::snapshot::Residency;
 use crate::snapshot::{
     Arena, ArenaKind, Backing, Cgroup, Glibc, HotSpot, ImageHeapRange, MmappedChunk, NativeImage, NmtCategory, Rss,
     Thread, VmRegion, VmTag, Vma,
 };
-use crate::source::proc::Residency;
 use crate::units::Avma;
 
 struct Random(u64);

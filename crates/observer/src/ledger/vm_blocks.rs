@@ -10,10 +10,10 @@
 //! lasts, and the other categories share the rest.
 
 use super::attribute::apportion;
-use super::lines::LineId;
 use super::opened::child;
 use super::{Books, Grade};
 use crate::gap::Source;
+use crate::lines::LineId;
 use crate::snapshot::{HeapPart, NmtCategory, Snapshot};
 use crate::units::Bytes;
 

@@ -1,13 +1,9 @@
 //! Where facts come from. Each source has its I/O in `read` and its formats in `parse` (bytes in, facts out), and hands
 //! back `Sourced<Facts>`: what it found, and a gap for what it could not find.
-//!
-//! Order of a snapshot: the slow ones that ask the target first (hotspot), then smaps, then those that walk its memory
-//! (glibc, page map), so that the figures that are joined by address lie close together in time.
+//! The order in which they are read is `collect`'s.
 
-mod again;
 pub mod cgroup;
 pub mod glibc;
-mod grown;
 pub mod hotspot;
 pub(crate) mod jemalloc;
 pub mod jfr;
@@ -17,11 +13,7 @@ pub mod native_image;
 pub mod proc;
 pub(crate) mod pymalloc;
 pub mod segment;
-mod take;
 pub(crate) mod v8;
-
-pub use again::{Figures, Series};
-pub use take::{Refusal, Regions, take};
 
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
 #[cfg(test)]

@@ -25,6 +25,6 @@ mod tagged;
 mod walk;
 
 pub use malloc_info::{MallocInfo, MallocInfoArena, parse as parse_malloc_info};
-pub(super) use mmapped::{reach, stretches};
+pub(crate) use mmapped::{reach, stretches};
 pub use read::read;
 pub use survey::{LibcData, Wanted, survey};

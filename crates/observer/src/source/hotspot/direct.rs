@@ -11,7 +11,7 @@
 //! The target runs on; what doesn't fit is no answer.
 
 use super::objects::{self, Encoding, words};
-use super::structs::Rows;
+use super::rows::Rows;
 use crate::snapshot::DirectBuffers;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::{Avma, Bytes};

@@ -9,7 +9,7 @@
 //! A collector that marks no cards has another barrier set, in which that field is something else: a card table counts only
 //! if it is one of this very heap. ZGC keeps no `_reserved`.
 
-use super::structs::Rows;
+use super::rows::Rows;
 use crate::snapshot::{VmRegion, VmTag};
 use crate::source::memory::{Memory, word_at};
 use crate::units::{AddressRange, Avma, Bytes};

@@ -26,6 +26,7 @@ mod peer;
 mod perfdata;
 pub(crate) mod printed;
 mod read;
+pub(crate) mod rows;
 pub(crate) mod structs;
 mod survey;
 mod system_map;

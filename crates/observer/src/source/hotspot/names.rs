@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use super::objects::{self, Encoding, words};
-use super::structs::Rows;
+use super::rows::Rows;
 use crate::snapshot::JavaThread;
 use crate::source::memory::{Memory, Untouched, half_at, word_at};
 use crate::units::Avma;

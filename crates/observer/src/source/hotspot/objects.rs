@@ -12,7 +12,7 @@
 //! Which header a VM has isn't asked: an object's class is tried in each form. The collector may move an object meanwhile; what was read
 //! counts only if its class is the one that is expected.
 
-use super::structs::Rows;
+use super::rows::Rows;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::Avma;
 

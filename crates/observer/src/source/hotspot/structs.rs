@@ -7,6 +7,7 @@ use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol};
 
 use super::direct::{self, direct_buffers};
+use super::rows::{Row, Rows};
 use super::{heap, names};
 use crate::foreign::{Kind, Regular};
 use crate::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
@@ -17,32 +18,6 @@ use crate::units::Avma;
 const MOST_ROWS: usize = 20_000;
 const ROWS_AT_ONCE: usize = 64;
 const LONGEST_NAME: usize = 96;
-
-struct Row {
-    of: String,
-    name: String,
-    offset: u64,
-    address: u64,
-}
-
-/// The table.
-pub struct Rows(Vec<Row>);
-
-impl Rows {
-    fn row(&self, of: &str, name: &str) -> Option<&Row> {
-        self.0.iter().find(|row| row.of == of && row.name == name)
-    }
-
-    /// Where a static field lies.
-    pub fn address(&self, of: &str, name: &str) -> Option<u64> {
-        self.row(of, name).map(|row| row.address)
-    }
-
-    /// Where any other lies within its type.
-    pub fn offset(&self, of: &str, name: &str) -> Option<u64> {
-        self.row(of, name).map(|row| row.offset)
-    }
-}
 
 /// What the fields say.
 #[derive(Default)]

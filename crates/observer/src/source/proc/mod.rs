@@ -17,7 +17,6 @@ pub use read::{
     read_process, read_residency, read_smaps, read_these_threads, read_threads, refusal, seconds_since_epoch, timed,
     why_closed,
 };
-pub use residency::Residency;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use stacks::find_stacks;
 pub use target::{Absent, Target};

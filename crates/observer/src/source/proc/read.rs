@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::allocators::{Program, recognise_allocators};
 use super::closed::{Closed, Said, parse_closed};
-use super::residency::{ENTRY, Found, Residency, merged};
+use super::residency::{ENTRY, Found};
 use super::scan;
 use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};
 use super::status::{
@@ -17,8 +17,10 @@ use super::status::{
 use super::target::Target;
 use crate::foreign::Regular;
 use crate::gap::{Gap, Source};
-use crate::snapshot::{Backing, Host, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma};
-use crate::units::{AddressRange, Avma, Bytes};
+use crate::snapshot::{
+    Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Thp, Thread, Vma,
+};
+use crate::units::{AddressRange, Avma, Bytes, merged};
 
 /// Why the kernel keeps a process from us; `verb` is the command that was refused.
 pub fn why_closed(pid: u32, verb: &str) -> Closed {

@@ -115,7 +115,8 @@ pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::proc::{Residency, read_residency};
+    use crate::snapshot::Residency;
+    use crate::source::proc::read_residency;
     use crate::units::Bytes;
 
     fn inside(runs: Vec<AddressRange>, within: AddressRange) -> Vec<AddressRange> {

@@ -9,14 +9,15 @@
 //! Both give a mapping the same Rss, to the byte (a test in `proc::read`); where the kernel has no such scan, smaps is read.
 //!
 //! Σ lines + remainder = Rss holds all the same: it is a sum over the new mappings. What grew since the owners were asked stands
-//! with its owner at once where the memory itself says whose it is (`grown`); the rest is unknown until they are asked again
-//! (`take`), and says so: `other-anonymous`, `glibc-unknown`.
+//! with its owner at once where the memory itself says whose it is (`new_memory`); the rest is unknown until they are asked again
+//! (`first`), and says so: `other-anonymous`, `glibc-unknown`.
 
-use super::proc::{self, Mapped, Target};
-use super::take::residency;
-use super::{grown, memory::Live};
+use super::first::residency;
+use super::new_memory;
 use crate::gap::Source;
 use crate::snapshot::{Process, Reading, Rss, Snapshot, Vma};
+use crate::source::memory::Live;
+use crate::source::proc::{self, Mapped, Target};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -67,7 +68,7 @@ impl Series {
             None => self.whole(target, snapshot, &mut gaps)?,
         };
         if let Ok(memory) = Live::open(target) {
-            grown::follow(target, &memory, snapshot, &before, threads);
+            new_memory::follow(target, &memory, snapshot, &before, threads);
         }
         if snapshot.residency.is_none() {
             residency(target, snapshot, &mut gaps);

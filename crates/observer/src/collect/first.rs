@@ -3,13 +3,13 @@
 use std::thread;
 use std::time::Instant;
 
-use super::memory::Live;
-use super::proc::{self, Target, timed};
-use super::{cgroup, glibc, hotspot, jemalloc, native_image, pymalloc, segment, v8};
 use crate::books::{Booked, Books};
 use crate::gap::{Gap, Source};
 use crate::ledger::{self, Ledger, LineId};
 use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
+use crate::source::memory::Live;
+use crate::source::proc::{self, Target, timed};
+use crate::source::{cgroup, glibc, hotspot, jemalloc, native_image, pymalloc, segment, v8};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.

@@ -11,11 +11,11 @@
 
 use std::collections::HashSet;
 
-use super::glibc::{reach, stretches};
-use super::memory::{Memory, PAGE, PageState, PageStates, word_at};
-use super::proc::{self, Target};
 use crate::ledger::vma_at;
 use crate::snapshot::{ArenaKind, Backing, MmappedChunk, Snapshot, Vma};
+use crate::source::glibc::{reach, stretches};
+use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
+use crate::source::proc::{self, Target};
 use crate::units::{AddressRange, Avma, Bytes};
 
 /// HEAP_MAX_SIZE of 64-bit systems without huge pages for malloc.

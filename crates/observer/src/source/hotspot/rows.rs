@@ -1,0 +1,27 @@
+//! The VM's table of its own fields: which type has which field, and where.
+
+pub(super) struct Row {
+    pub of: String,
+    pub name: String,
+    pub offset: u64,
+    pub address: u64,
+}
+
+/// The table.
+pub struct Rows(pub(super) Vec<Row>);
+
+impl Rows {
+    fn row(&self, of: &str, name: &str) -> Option<&Row> {
+        self.0.iter().find(|row| row.of == of && row.name == name)
+    }
+
+    /// Where a static field lies.
+    pub fn address(&self, of: &str, name: &str) -> Option<u64> {
+        self.row(of, name).map(|row| row.address)
+    }
+
+    /// Where any other lies within its type.
+    pub fn offset(&self, of: &str, name: &str) -> Option<u64> {
+        self.row(of, name).map(|row| row.offset)
+    }
+}

@@ -1,6 +1,5 @@
 //! `report` and `diff` of the stacks in a recording: who holds native memory (ours), who allocates Java objects (a VM's).
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,17 +7,17 @@ use plimsoll_observer::allocation::{self, Allocations, Choice};
 use plimsoll_observer::profile::{Difference, Focus, Profile};
 use plimsoll_observer::recording::{Sites, sites};
 use plimsoll_observer::source::jfr::Recording;
-use plimsoll_report::profile::{View, difference, html, json, svg, text as profile_text};
+use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{allocation as print, words};
 
 use crate::Failure;
 use crate::output::{By, Format, shown, to_output};
 use crate::recording;
-use crate::report::{Stacks, drawn};
+use crate::stacks::Stacks;
 
 /// Whether it is the allocations that are asked for, and not the curves of native memory.
 pub fn is_asked_for(by: By, stacks: &Stacks, format: Format) -> bool {
-    let of_stacks = matches!(format, Format::Tree | Format::Folded | Format::Pprof | Format::Html);
+    let of_stacks = format.exporter().is_ok_and(|exporter| exporter.is_of_stacks);
     !matches!(by, By::Category) || stacks.are_asked_for() || of_stacks
 }
 
@@ -43,10 +42,8 @@ pub fn report(
             view = view.focused(pattern, &focused.left_out);
         }
         let by = if by == By::Category { By::Site } else { by };
-        to_output(output, |out| match format {
-            Format::Text => profile_text::write(out, &view, by.groups(), stacks.all),
-            format => drawn(out, &view, format),
-        })?;
+        let exporter = format.exporter()?;
+        to_output(output, |out| (exporter.view)(out, &view, Shape { by: by.groups(), all: stacks.all }))?;
         return Ok(ExitCode::SUCCESS);
     }
     if by == By::Module {
@@ -63,10 +60,11 @@ pub fn report(
     }
     // Recordings have no categories: the default is the tree.
     let by = if by == By::Category { By::Site } else { by };
+    let exporter = format.exporter()?;
     to_output(output, |out| match format {
         Format::Text => print::write(out, &of, &view, by.groups(), stacks.all),
         Format::Json => print::write_json(out, &of, &view),
-        format => drawn(out, &view, format),
+        _ => (exporter.view)(out, &view, Shape { by: by.groups(), all: stacks.all }),
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -111,13 +109,8 @@ fn difference_of(
     format: Format,
     output: Option<&Path>,
 ) -> Result<ExitCode, Failure> {
-    to_output(output, |out: &mut dyn Write| match format {
-        Format::Text | Format::Tree => difference::write(out, &changes, stacks.all),
-        Format::Json => json::difference(out, &changes),
-        Format::Svg => svg::difference(out, &changes),
-        Format::Html => html::difference(out, &changes),
-        format => drawn(out, &View { profile: &changes.profile, column: 1, focus: None }, format),
-    })?;
+    let exporter = format.exporter()?;
+    to_output(output, |out| (exporter.difference)(out, &changes, stacks.all))?;
     Ok(ExitCode::SUCCESS)
 }
 

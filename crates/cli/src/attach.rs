@@ -22,9 +22,9 @@ use plimsoll_observer::source::segment::{self, Life, agent::Answer};
 use plimsoll_report::words::printable;
 use sha2::{Digest, Sha256};
 
+use crate::launch::Sites;
 use crate::obstacle::{self, Obstacle};
 use crate::output::{say, tell};
-use crate::run::Sites;
 use crate::target::closed;
 use crate::{Failure, tracker};
 

@@ -8,10 +8,9 @@ use plimsoll_observer::profile::Difference;
 use plimsoll_observer::sites::comparable;
 use plimsoll_observer::symbols;
 use plimsoll_report::diff as print;
-use plimsoll_report::profile::{View, difference, html, json, svg};
 
 use crate::output::{By, Format, Style, hiding, refuse_terminal, to_output};
-use crate::report::{Stacks, drawn, without_wrappers};
+use crate::stacks::{Stacks, without_wrappers};
 use crate::target::Target;
 use crate::{Failure, allocation, recording, target};
 
@@ -91,6 +90,7 @@ fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCo
     if !matches!(args.by, By::Site | By::Category) {
         return Err("compare stacks with --by site, tables with --by category, caller or module".into());
     }
+    let exporter = args.format.exporter()?;
     let mut both = Vec::new();
     for target in [before, after] {
         let mut sites = args.stacks.sites(target, false)?;
@@ -101,15 +101,6 @@ fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCo
     let column = args.stacks.column(&both[1], "held")?;
     let (before, after) = comparable(&both[0], &both[1]);
     let changes = Difference::new((&before, column), (&after, column));
-    to_output(args.output.as_deref(), |out| match args.format {
-        Format::Text | Format::Tree => difference::write(out, &changes, args.stacks.all),
-        Format::Json => json::difference(out, &changes),
-        Format::Svg => svg::difference(out, &changes),
-        Format::Html => html::difference(out, &changes),
-        format => {
-            let view = View { profile: &changes.profile, column: 1, focus: None };
-            drawn(out, &view, format)
-        }
-    })?;
+    to_output(args.output.as_deref(), |out| (exporter.difference)(out, &changes, args.stacks.all))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,6 +9,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use plimsoll_observer::books::Books;
 use plimsoll_observer::foreign::own;
 use plimsoll_observer::profile;
+use plimsoll_report::profile::{self as exporters, Exporter};
 use plimsoll_report::{hotspot, json, native_image, text, words};
 
 use crate::{Failure, sys};
@@ -80,22 +81,56 @@ pub enum Style {
     Hotspot,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    Text,
-    Json,
+/// The table of output formats: name, help, and the exporter of profiles. One without has no view of stacks.
+macro_rules! formats {
+    ($($(#[$help:meta])* $name:ident: $exporter:expr;)*) => {
+        #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+        pub enum Format {
+            $($(#[$help])* $name,)*
+        }
+
+        impl Format {
+            fn of_profiles(self) -> Option<&'static Exporter> {
+                match self {
+                    $(Format::$name => $exporter,)*
+                }
+            }
+        }
+    };
+}
+
+formats! {
+    Text: Some(&exporters::TEXT);
+    Json: Some(&exporters::json::EXPORTER);
     /// Call tree, outermost function first
-    Tree,
+    Tree: Some(&exporters::TREE);
     /// One line for each stack: `main;f;g 4096`
-    Folded,
+    Folded: Some(&exporters::folded::EXPORTER);
     /// Flame graph
-    Svg,
+    Svg: Some(&exporters::svg::EXPORTER);
     /// For `go tool pprof`
-    Pprof,
+    Pprof: Some(&exporters::pprof::EXPORTER);
     /// A page with the flame graph and tables
-    Html,
+    Html: Some(&exporters::html::EXPORTER);
     /// Flight recording of this one moment
-    Jfr,
+    Jfr: None;
+}
+
+impl Format {
+    /// How the stacks are written.
+    pub fn exporter(self) -> Result<&'static Exporter, Failure> {
+        self.of_profiles().ok_or_else(|| format!("--format {} has no view of stacks", self.name()).into())
+    }
+
+    /// As it is typed.
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Bytes that a terminal can't show. A flight recording is one too.
+    fn is_binary(self) -> bool {
+        self.of_profiles().is_none_or(|exporter| exporter.is_binary)
+    }
 }
 
 /// For a verb that has no use for some values: its help doesn't offer them, and who types one is told why.
@@ -156,13 +191,8 @@ impl Choice {
 
 /// A terminal would show bytes that are no text, and obey some of them.
 pub fn refuse_terminal(format: Format, file: Option<&Path>) -> Result<(), Failure> {
-    let name = match format {
-        Format::Pprof => "pprof",
-        Format::Jfr => "jfr",
-        _ => return Ok(()),
-    };
-    match file.is_none() && io::stdout().is_terminal() {
-        true => Err(format!("--format {name} is binary: write it to a file with -o FILE").into()),
+    match format.is_binary() && file.is_none() && io::stdout().is_terminal() {
+        true => Err(format!("--format {} is binary: write it to a file with -o FILE", format.name()).into()),
         false => Ok(()),
     }
 }

@@ -18,8 +18,8 @@ use plimsoll_observer::units::Bytes;
 use plimsoll_report::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::launch::{self, Launch, Prepared};
 use crate::output::say;
-use crate::run::{self, Launch, Prepared};
 use crate::sys::{self, Child, End, Signals};
 use crate::{Failure, explain};
 use last_resort::LastResort;
@@ -79,16 +79,16 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.command.is_empty() {
         return of_processes(&args.pids, &pattern, args.pace);
     }
-    let Prepared { image, shown, .. } = match run::prepare(&args.launch, &args.command)? {
+    let Prepared { image, shown, .. } = match launch::prepare(&args.launch, &args.command)? {
         Ok(prepared) => prepared,
         Err(status) => return Ok(status),
     };
     let recording = Recording::check(&pattern)?.paced(args.pace);
     let child = match sys::spawn(&image) {
         Ok(child) => child,
-        Err(error) => return Ok(run::failed(&shown, &error)),
+        Err(error) => return Ok(launch::failed(&shown, &error)),
     };
-    Ok(run::mirror(recording.of_child(child)?))
+    Ok(launch::mirror(recording.of_child(child)?))
 }
 
 fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Failure> {

@@ -1,19 +1,16 @@
 //! `plimsoll report`: what a tracked process holds.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use plimsoll_observer::allocation::slow_paths_of_mappings;
 use plimsoll_observer::books::Runtime;
-use plimsoll_observer::profile::{Focus, Focused, Profile};
-use plimsoll_observer::rules::read as rules;
-use plimsoll_observer::sites::{Sites, Wrappers};
 use plimsoll_observer::symbols;
-use plimsoll_report::profile::{self as print, View};
-use plimsoll_report::{json, sites_text, words};
+use plimsoll_report::profile::{Shape, View};
+use plimsoll_report::{json, sites_text};
 
-use crate::output::{By, Choice, Format, Style, Weigh, refuse_terminal, shown, to_output};
+use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
+use crate::stacks::{Stacks, without_wrappers};
 use crate::target::Target;
 use crate::{Failure, allocation, instant, recording, target};
 
@@ -45,70 +42,6 @@ pub struct Args {
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-/// What of the stacks is shown: options of `report` and `diff`.
-#[derive(clap::Args)]
-pub struct Stacks {
-    /// Only what happened below functions or modules that match
-    #[arg(long, value_name = "REGEX")]
-    pub focus: Option<String>,
-    /// Lines and boxes are sized by bytes or by the number of blocks or calls
-    #[arg(long, value_enum, default_value = "bytes")]
-    pub weight: Weigh,
-    /// live, peak, cumulative, requested, temporary, reserved, committed, held (live and committed, without files), or
-    /// mapped (by all calls of mmap); of a recording slow_path, object or sampled [default: held in lists, live in pictures; of calls cumulative]
-    #[arg(long, value_name = "MEASURE")]
-    pub measure: Option<String>,
-    /// All lines and frames, however small
-    #[arg(long)]
-    pub all: bool,
-    /// A file with symbols of a module, or a folder of them; may be given several times
-    #[arg(long, value_name = "FILE|DIR")]
-    pub symbols: Vec<PathBuf>,
-    /// Category rules that are asked again with whole stacks and Java methods (docs/categories.md)
-    #[arg(long, value_name = "FILE")]
-    pub rules: Vec<PathBuf>,
-}
-
-impl Stacks {
-    /// Whether something was asked for that only stacks can answer.
-    pub fn are_asked_for(&self) -> bool {
-        self.focus.is_some() || self.measure.is_some() || self.weight == Weigh::Calls
-    }
-
-    /// The target's named sites, with categories by deep frames where there are rules for them.
-    pub fn sites(&self, target: &mut Target, by_thread: bool) -> Result<Sites, Failure> {
-        let mut sites = target.sites(&target.symbols(&self.symbols), by_thread);
-        if !self.rules.is_empty() || target.books.process.runtime == Runtime::NativeImage {
-            let rules = rules::rules(&self.rules).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
-            sites.refine(&rules, &mut target.books);
-        }
-        Ok(sites)
-    }
-
-    /// `bytes`: the measure where none is given and bytes are wanted.
-    pub fn measure<'a>(&'a self, bytes: &'a str) -> Option<&'a str> {
-        let default = if self.weight == Weigh::Calls { "cumulative" } else { bytes };
-        Some(self.measure.as_deref().unwrap_or(default))
-    }
-
-    pub fn column(&self, of: &Sites, bytes: &str) -> Result<usize, Failure> {
-        Ok(View::new(&of.profile, self.measure(bytes), self.weight.weight())?.column)
-    }
-
-    /// Restricts the sites; second: what was left out.
-    pub fn focused(&self, of: &mut Sites) -> Result<Option<Focused>, Failure> {
-        self.focused_profile(&mut of.profile)
-    }
-
-    pub fn focused_profile(&self, of: &mut Profile) -> Result<Option<Focused>, Failure> {
-        let Some(pattern) = &self.focus else { return Ok(None) };
-        let focus = Focus::new(pattern).map_err(|e| format!("--focus {}: {e}", words::printable(pattern)))?;
-        let focused = of.focus(&focus);
-        *of = focused.profile.clone();
-        Ok(Some(focused))
-    }
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -179,7 +112,8 @@ fn stacks(args: &Args, target: &mut Target) -> Result<(), Failure> {
         return Err("--style hotspot and native-image show no stacks: leave it out".into());
     }
     let mut sites = args.stacks.sites(target, args.by == By::Thread)?;
-    if !matches!(args.format, Format::Json | Format::Pprof) {
+    let exporter = args.format.exporter()?;
+    if !exporter.keeps_wrappers {
         without_wrappers(&mut sites)?;
     }
     let focused = args.stacks.focused(&mut sites)?;
@@ -195,38 +129,16 @@ fn stacks(args: &Args, target: &mut Target) -> Result<(), Failure> {
         _ => (0, None),
     };
     to_output(args.output.as_deref(), |out| {
-        match args.format {
-            Format::Text if args.by == By::Site => {
-                let choice = sites_text::Choice { column, focus, all: args.stacks.all };
-                sites_text::write(out, &target.books, &sites, choice)
+        if args.format == Format::Text && args.by == By::Site {
+            let choice = sites_text::Choice { column, focus, all: args.stacks.all };
+            sites_text::write(out, &target.books, &sites, choice)?;
+        } else {
+            (exporter.view)(out, &view, Shape { by: args.by.groups(), all: args.stacks.all })?;
+            // Only text has a place for a closing sentence.
+            if !exporter.has_closing_lines {
+                return Ok(());
             }
-            Format::Tree => print::text::write(out, &view, plimsoll_observer::profile::By::Site, args.stacks.all),
-            Format::Text => print::text::write(out, &view, args.by.groups(), args.stacks.all),
-            format => return drawn(out, &view, format),
-        }?;
+        }
         if calls > 0 { plimsoll_report::allocation::mapped_slow_paths(out, calls, bytes) } else { Ok(()) }
     })
-}
-
-/// The formats that are the same for any profile.
-pub fn drawn(out: &mut dyn Write, view: &View, format: Format) -> io::Result<()> {
-    match format {
-        Format::Json => print::json::write(out, view),
-        Format::Folded => print::folded::write(out, view),
-        Format::Svg => print::svg::write(out, view),
-        Format::Pprof => print::pprof::write(out, view),
-        Format::Html => print::html::write(out, view),
-        // A recording is of books, and none of their views.
-        Format::Text | Format::Tree | Format::Jfr => {
-            print::text::write(out, view, plimsoll_observer::profile::By::Site, false)
-        }
-    }
-}
-
-/// Leaves out the allocator's own frames: who asked for the memory comes first.
-pub fn without_wrappers(sites: &mut Sites) -> Result<(), Failure> {
-    let rules = rules::rules(&[])?;
-    let mut wrappers = Wrappers::new(&rules);
-    *sites = sites.trimmed(|profile, frames| wrappers.leading(profile, frames));
-    Ok(())
 }

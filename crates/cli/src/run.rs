@@ -16,48 +16,14 @@ use plimsoll_observer::source::{cgroup, proc, segment};
 use plimsoll_observer::symbols;
 use plimsoll_report::words;
 
-use crate::obstacle::{self, Obstacle};
+use crate::launch::{Launch, Prepared, failed, mirror, prepare};
 use crate::output::{By, Choice, Format, Style, say, shown};
-use crate::sys::{self, End, Image};
-use crate::tracker::Unpacked;
-use crate::{Failure, record, target, tracker};
+use crate::sys::{self, End};
+use crate::{Failure, record, target};
 
 mod family;
 
 use family::Family;
-
-/// How a program is started with the tracker in it: what `run` and `record` share.
-#[derive(clap::Args)]
-pub struct Launch {
-    /// Deep stacks for blocks: none, of a sample, or of each
-    #[arg(long, value_enum, default_value = "sampled")]
-    sites: Sites,
-    /// Mean bytes between two samples
-    #[arg(long, value_name = "BYTES", default_value_t = plimsoll_observer::source::segment::SAMPLE_MEAN,
-          value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
-    sample: u64,
-    /// Frames of a deep stack at most; what lies further out is cut with a mark
-    #[arg(long, value_name = "FRAMES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=1024))]
-    depth: u32,
-    /// Directory of the segments [default: /dev/shm/plimsoll-UID]
-    #[arg(long, value_name = "DIR")]
-    dir: Option<PathBuf>,
-    /// Track the programs too that this one starts by exec
-    #[arg(long)]
-    follow: bool,
-    /// The program writes a summary itself when it gets this signal (USR2, 12, RTMIN+3, …)
-    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
-    signal: Option<String>,
-    /// File of that summary
-    #[arg(long, value_name = "FILE", requires = "signal")]
-    summary: Option<PathBuf>,
-    /// Segments of ended processes that are kept
-    #[arg(long, value_name = "N", default_value_t = segment::RETAINED)]
-    retain: usize,
-    /// Category rules of your own, asked before the built-in ones (docs/categories.md)
-    #[arg(long, value_name = "FILE")]
-    rules: Vec<PathBuf>,
-}
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -80,45 +46,11 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// How blocks get deep stacks.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Sites {
-    Off,
-    Sampled,
-    Exact,
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Report {
     None,
     Summary,
     Detail,
-}
-
-/// A program that can be started, and whether the tracker will be in it.
-pub struct Prepared {
-    pub image: Image,
-    pub shown: String,
-    pub tracked: bool,
-}
-
-/// `Err` with the shell's exit status where there is no such program; the sentence has been said.
-pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared, ExitCode>, Failure> {
-    let program = command.first().cloned().unwrap_or_default();
-    let shown = words::printable(&program.to_string_lossy());
-    let Some(path) = resolve(Path::new(&program)) else {
-        say(format_args!("cannot start '{shown}': it isn't an executable file"));
-        return Ok(Err(ExitCode::from(127)));
-    };
-    if !path.is_file() {
-        say(format_args!("'{shown}' can't be started: it is not a regular file"));
-        return Ok(Err(ExitCode::from(126)));
-    }
-    let shut_out = obstacle(launch, &path, &shown);
-    let environment =
-        if shut_out { std::env::vars_os().collect() } else { environment(launch, &tracker::unpack()?, &path)? };
-    let image = Image::new(&path, command, &environment).map_err(|_| "an argument contains a NUL byte".to_string())?;
-    Ok(Ok(Prepared { image, shown, tracked: !shut_out }))
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
@@ -151,64 +83,6 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     drop(out);
     Ok(mirror(end))
-}
-
-/// Ends as the child did.
-pub fn mirror(end: End) -> ExitCode {
-    match end {
-        End::Code(code) => ExitCode::from(code),
-        End::Signal(signal) => {
-            sys::die_of(signal);
-            ExitCode::from(128u8.wrapping_add(signal as u8))
-        }
-    }
-}
-
-/// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
-fn obstacle(args: &Launch, path: &Path, shown: &str) -> bool {
-    match obstacle::of(path) {
-        Some(Obstacle::StartedByEnv(_)) if args.follow => {}
-        Some(obstacle) => {
-            say(format_args!("'{shown}' {}", obstacle.sentence()));
-            return obstacle.shuts_out();
-        }
-        None => {}
-    }
-    let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
-    let reason = match tracker::private_directory(&directory) {
-        Ok(()) => obstacle::no_room(&directory, segment::FILE_BYTES as u64),
-        // A bad --dir is a bad option: `environment` refuses it.
-        Err(_) if args.dir.is_some() => None,
-        Err(reason) => Some(reason),
-    };
-    if let Some(reason) = &reason {
-        let directory = words::printable(&directory.display().to_string());
-        say(format_args!("'{shown}' runs untracked: cannot make its segment in {directory}: {reason}"));
-    }
-    reason.is_some()
-}
-
-/// A signal as the tracker takes it (summary.rs there); another one would be passed over in silence. Not KILL and STOP,
-/// which can't be caught, nor 32 and 33, which are glibc's own (nptl(7)).
-fn signal(text: &str) -> Result<String, String> {
-    const NAMES: [&str; 9] = ["HUP", "USR1", "USR2", "URG", "VTALRM", "PROF", "WINCH", "IO", "PWR"];
-    let name = text.strip_prefix("SIG").unwrap_or(text);
-    let number = |digits: &str| digits.parse::<u8>().ok().filter(|_| digits.len() < 3 && !digits.starts_with('+'));
-    let real_time = name.strip_prefix("RTMIN").map(|plus| plus.strip_prefix('+').unwrap_or(plus));
-    let good = match (number(text), real_time) {
-        (Some(n), _) => (1..=64).contains(&n) && ![9, 19, 32, 33].contains(&n),
-        (None, Some("")) => true,
-        (None, Some(plus)) => number(plus).is_some_and(|n| n <= 30),
-        (None, None) => NAMES.contains(&name),
-    };
-    let names = NAMES.join(", ");
-    if good { Ok(text.into()) } else { Err(format!("expected {names}, RTMIN+n, or a signal's number")) }
-}
-
-pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
-    say(format_args!("cannot start '{shown}': {error}"));
-    // As env(1) and nohup(1) have it.
-    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
 fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
@@ -283,54 +157,4 @@ fn print(
     });
     let written = written.and_then(|()| out.flush());
     written.map_err(|e| format!("--report-to {}: {e}", shown(&args.report_to)).into())
-}
-
-/// execvp's search: a name with a slash is a path, any other is looked for in $PATH.
-fn resolve(program: &Path) -> Option<PathBuf> {
-    if program.as_os_str().as_encoded_bytes().contains(&b'/') {
-        return program.exists().then(|| program.to_path_buf());
-    }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| sys::is_executable(file))
-}
-
-/// Our own environment with the tracker's options in it (docs/cli.md has the table).
-fn environment(args: &Launch, tracker: &Unpacked, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
-    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let mut set = |name: &str, value: OsString| {
-        environment.retain(|(n, _)| n != name);
-        environment.push((name.into(), value));
-    };
-    let sites = args.sites.to_possible_value().map(|v| v.get_name().to_string()).unwrap_or_default();
-    set("PLIMSOLL_SITES", sites.into());
-    set("PLIMSOLL_SAMPLE", args.sample.to_string().into());
-    set("PLIMSOLL_DEPTH", args.depth.to_string().into());
-    set("PLIMSOLL_RETAIN", args.retain.to_string().into());
-    if let Some(dir) = &args.dir {
-        tracker::private_directory(dir).map_err(|e| format!("--dir {}: {e}", dir.display()))?;
-        let absolute = dir.canonicalize().map_err(|e| format!("--dir {}: {e}", dir.display()))?;
-        set("PLIMSOLL_DIR", absolute.into());
-    }
-    set("PLIMSOLL_RULES", tracker.compiled_rules(&args.rules, program)?.into());
-    if args.follow {
-        set("PLIMSOLL_FOLLOW", "1".into());
-    }
-    if let Some(signal) = &args.signal {
-        set("PLIMSOLL_SIGNAL", signal.into());
-    }
-    if let Some(file) = &args.summary {
-        let absolute = std::path::absolute(file).map_err(|e| format!("--summary {}: {e}", file.display()))?;
-        // Written when nobody looks: a place that can't be written is better known at once.
-        if let Some(parent) = absolute.parent().filter(|dir| !dir.is_dir()) {
-            return Err(format!("--summary {}: there is no directory {}", file.display(), parent.display()).into());
-        }
-        set("PLIMSOLL_SUMMARY", absolute.into());
-    }
-    // Ours first: its malloc must be the one that the program finds; a preloaded allocator stays below it.
-    let preload = match std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
-        Some(old) => sys::joined(&[tracker.library.as_os_str(), &old]),
-        None => tracker.library.clone().into(),
-    };
-    set("LD_PRELOAD", preload);
-    Ok(environment)
 }

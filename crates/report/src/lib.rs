@@ -2,6 +2,7 @@
 
 pub mod allocation;
 pub mod diff;
+mod figures_json;
 mod frame_table;
 pub mod hotspot;
 pub mod jfr;

@@ -2,7 +2,9 @@
 //!
 //! One file for each format. All of them show the same sums: what is too small to be shown is a line of its own.
 
-use plimsoll_observer::profile::{By, Column, Frame, Function, Kind, Profile, Unit, Value, Weight};
+use std::io::{self, Write};
+
+use plimsoll_observer::profile::{By, Column, Difference, Frame, Function, Kind, Profile, Unit, Value, Weight};
 use plimsoll_observer::units::Bytes;
 
 use crate::words;
@@ -14,6 +16,45 @@ pub mod json;
 pub mod pprof;
 pub mod svg;
 pub mod text;
+
+/// One output format: how it writes a profile, and how a difference of two.
+pub struct Exporter {
+    pub view: fn(&mut dyn Write, &View, Shape) -> io::Result<()>,
+    pub difference: fn(&mut dyn Write, &Difference, bool) -> io::Result<()>,
+    /// Bytes that a terminal can't show.
+    pub is_binary: bool,
+    /// Other programs read it: they get the allocator's own frames too.
+    pub keeps_wrappers: bool,
+    /// It is of stacks alone: of a recording it shows the stacks, not the curves.
+    pub is_of_stacks: bool,
+    /// More lines of text may follow it.
+    pub has_closing_lines: bool,
+}
+
+pub const TEXT: Exporter = Exporter {
+    view: |out, view, shape| text::write(out, view, shape.by, shape.all),
+    difference: difference::write,
+    is_binary: false,
+    keeps_wrappers: false,
+    is_of_stacks: false,
+    has_closing_lines: true,
+};
+
+/// The text by call site, whatever the lines are.
+pub const TREE: Exporter =
+    Exporter { view: |out, view, shape| text::write(out, view, By::Site, shape.all), is_of_stacks: true, ..TEXT };
+
+/// How much of a view is shown, and in which lines; pictures and other programs' formats have no use for it.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub by: By,
+    pub all: bool,
+}
+
+/// A difference in a format that has no words of its own for one: the changes as a profile.
+pub(crate) fn changes(difference: &Difference) -> View<'_> {
+    View { profile: &difference.profile, column: 1, focus: None }
+}
 
 /// What of a profile is shown.
 #[derive(Clone, Copy)]

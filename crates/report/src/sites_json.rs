@@ -10,8 +10,8 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
+use crate::figures_json::{Line, figures, line};
 use crate::frame_table::{FrameLine, FrameTable};
-use crate::json::{Line, figures, line};
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct SiteLine {

@@ -5,7 +5,16 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::{View, named};
+use super::{Exporter, View, changes, named};
+
+pub const EXPORTER: Exporter = Exporter {
+    view: |out, view, _| write(out, view),
+    difference: |out, difference, _| write(out, &changes(difference)),
+    is_binary: false,
+    keeps_wrappers: false,
+    is_of_stacks: true,
+    has_closing_lines: false,
+};
 
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     let mut lines: BTreeMap<String, i64> = BTreeMap::new();

@@ -7,7 +7,7 @@ use plimsoll_observer::profile::{By, Change, Column, Difference, Profile, StackI
 
 use super::svg::{self, escaped};
 use super::text::sum_words;
-use super::{View, amount, by_words, called_at, change, error, magnitude, named, share};
+use super::{Exporter, View, amount, by_words, called_at, change, error, magnitude, named, share};
 use crate::words;
 
 /// Lines of a table.
@@ -17,6 +17,15 @@ const INNERMOST: usize = 3;
 /// And of a name: parameters of C++ fill lines.
 const NAME: usize = 48;
 const STYLE: &str = include_str!("page.css");
+
+pub const EXPORTER: Exporter = Exporter {
+    view: |out, view, _| write(out, view),
+    difference: |out, changes, _| difference(out, changes),
+    is_binary: false,
+    keeps_wrappers: false,
+    is_of_stacks: true,
+    has_closing_lines: false,
+};
 
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     let profile = view.profile;

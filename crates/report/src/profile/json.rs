@@ -10,7 +10,7 @@ use plimsoll_observer::profile::{Change, Column, Difference, Entry, Profile, Sit
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::View;
+use super::{Exporter, View};
 use crate::frame_table::{FrameLine, FrameTable};
 use crate::lines::{self, Each};
 use crate::words::moment;
@@ -46,6 +46,15 @@ struct GapLine<'a> {
     effect: &'a str,
     remedy: &'a str,
 }
+
+pub const EXPORTER: Exporter = Exporter {
+    view: |out, view, _| write(out, view),
+    difference: |out, changes, _| difference(out, changes),
+    is_binary: false,
+    keeps_wrappers: true,
+    is_of_stacks: false,
+    has_closing_lines: false,
+};
 
 /// Biggest first by the view's column.
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {

@@ -22,8 +22,17 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use plimsoll_observer::profile::{Column, Entry, Frame, FrameId, Labels, Module, ModuleId, Profile, Unit, Value};
 
-use super::View;
+use super::{Exporter, View, changes};
 use crate::words::printable;
+
+pub const EXPORTER: Exporter = Exporter {
+    view: |out, view, _| write(out, view),
+    difference: |out, difference, _| write(out, &changes(difference)),
+    is_binary: true,
+    keeps_wrappers: true,
+    is_of_stacks: true,
+    has_closing_lines: false,
+};
 
 /// All columns; the view's is the one that is shown first.
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {

@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use plimsoll_observer::profile::{Difference, Kind, Tree, Unit, Value};
 
 use super::text::sum_words;
-use super::{View, amount, change, error, kind_words, moments_words, named, position, share};
+use super::{Exporter, View, amount, change, error, kind_words, moments_words, named, position, share};
 use crate::words;
 
 const WIDTH: f64 = 1200.0;
@@ -38,6 +38,15 @@ const DEEPEST: usize = 400;
 
 const STYLE: &str = include_str!("svg.css");
 const SCRIPT: &str = include_str!("svg.js");
+
+pub const EXPORTER: Exporter = Exporter {
+    view: |out, view, _| write(out, view),
+    difference: |out, changes, _| difference(out, changes),
+    is_binary: false,
+    keeps_wrappers: false,
+    is_of_stacks: false,
+    has_closing_lines: false,
+};
 
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     let tree = Tree::of_column(view.profile, view.column);

@@ -1,0 +1,86 @@
+//! Options that choose what is shown of the stacks: `report` and `diff` share them.
+
+use std::path::PathBuf;
+
+use plimsoll_observer::books::Runtime;
+use plimsoll_observer::profile::{Focus, Focused, Profile};
+use plimsoll_observer::rules::read as rules;
+use plimsoll_observer::sites::{Sites, Wrappers};
+use plimsoll_report::profile::View;
+use plimsoll_report::words;
+
+use crate::Failure;
+use crate::output::Weigh;
+use crate::target::Target;
+
+/// What of the stacks is shown: options of `report` and `diff`.
+#[derive(clap::Args)]
+pub struct Stacks {
+    /// Only what happened below functions or modules that match
+    #[arg(long, value_name = "REGEX")]
+    pub focus: Option<String>,
+    /// Lines and boxes are sized by bytes or by the number of blocks or calls
+    #[arg(long, value_enum, default_value = "bytes")]
+    pub weight: Weigh,
+    /// live, peak, cumulative, requested, temporary, reserved, committed, held (live and committed, without files), or
+    /// mapped (by all calls of mmap); of a recording slow_path, object or sampled [default: held in lists, live in pictures; of calls cumulative]
+    #[arg(long, value_name = "MEASURE")]
+    pub measure: Option<String>,
+    /// All lines and frames, however small
+    #[arg(long)]
+    pub all: bool,
+    /// A file with symbols of a module, or a folder of them; may be given several times
+    #[arg(long, value_name = "FILE|DIR")]
+    pub symbols: Vec<PathBuf>,
+    /// Category rules that are asked again with whole stacks and Java methods (docs/categories.md)
+    #[arg(long, value_name = "FILE")]
+    pub rules: Vec<PathBuf>,
+}
+
+impl Stacks {
+    /// Whether something was asked for that only stacks can answer.
+    pub fn are_asked_for(&self) -> bool {
+        self.focus.is_some() || self.measure.is_some() || self.weight == Weigh::Calls
+    }
+
+    /// The target's named sites, with categories by deep frames where there are rules for them.
+    pub fn sites(&self, target: &mut Target, by_thread: bool) -> Result<Sites, Failure> {
+        let mut sites = target.sites(&target.symbols(&self.symbols), by_thread);
+        if !self.rules.is_empty() || target.books.process.runtime == Runtime::NativeImage {
+            let rules = rules::rules(&self.rules).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
+            sites.refine(&rules, &mut target.books);
+        }
+        Ok(sites)
+    }
+
+    /// `bytes`: the measure where none is given and bytes are wanted.
+    pub fn measure<'a>(&'a self, bytes: &'a str) -> Option<&'a str> {
+        let default = if self.weight == Weigh::Calls { "cumulative" } else { bytes };
+        Some(self.measure.as_deref().unwrap_or(default))
+    }
+
+    pub fn column(&self, of: &Sites, bytes: &str) -> Result<usize, Failure> {
+        Ok(View::new(&of.profile, self.measure(bytes), self.weight.weight())?.column)
+    }
+
+    /// Restricts the sites; second: what was left out.
+    pub fn focused(&self, of: &mut Sites) -> Result<Option<Focused>, Failure> {
+        self.focused_profile(&mut of.profile)
+    }
+
+    pub fn focused_profile(&self, of: &mut Profile) -> Result<Option<Focused>, Failure> {
+        let Some(pattern) = &self.focus else { return Ok(None) };
+        let focus = Focus::new(pattern).map_err(|e| format!("--focus {}: {e}", words::printable(pattern)))?;
+        let focused = of.focus(&focus);
+        *of = focused.profile.clone();
+        Ok(Some(focused))
+    }
+}
+
+/// Leaves out the allocator's own frames: who asked for the memory comes first.
+pub fn without_wrappers(sites: &mut Sites) -> Result<(), Failure> {
+    let rules = rules::rules(&[])?;
+    let mut wrappers = Wrappers::new(&rules);
+    *sites = sites.trimmed(|profile, frames| wrappers.leading(profile, frames));
+    Ok(())
+}

@@ -23,19 +23,19 @@
 
 use crate::account::blocks::Key;
 use crate::account::inherited::{Child, Inherited};
+use crate::account::keys::{set_key, take_key};
 use crate::account::rows::{Amount, ROW_EARLY};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
 use crate::account::windows;
 use crate::account::{blocks, callers, categories, control, frames, image, own, rows, samples, table, thread};
 use crate::hook;
-use crate::hook::malloc::{set_key, take_key};
 use crate::options::{Options, Path, number};
 use crate::stack::module;
 use crate::stacks;
 use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::os::{self, Clock};
-use crate::sys::{Apart, elf, libc};
+use crate::sys::{clock, elf, libc};
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
@@ -52,8 +52,6 @@ const PASSING: u32 = 4;
 
 static STATE: AtomicU32 = AtomicU32::new(NEW);
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
-/// CLOCK_BOOTTIME − CLOCK_MONOTONIC at boot.
-static CLOCK_OFFSET: AtomicU64 = AtomicU64::new(0);
 static RETAIN: AtomicUsize = AtomicUsize::new(RETAINED);
 /// The shim's hooks, in the order of the hook table.
 pub type Exports = [AtomicUsize; libc::HOOKED];
@@ -118,7 +116,7 @@ fn book_frees() {
         let (whole, windows) = (hook::malloc::free_glibc as *mut (), hook::malloc::free_glibc_in_windows as *mut ());
         if os::is_tight() { windows } else { whole }
     } else {
-        crate::sys::cpu::free_entry as *mut ()
+        hook::entry::free_entry as *mut ()
     };
     hook::malloc::FREE.store(free, Relaxed);
 }
@@ -190,20 +188,6 @@ fn early(at: usize, a: Amount) {
     for (i, n) in [1, a.usable, a.requested].into_iter().enumerate() {
         EARLY[at + i].fetch_add(n, Relaxed);
     }
-}
-
-/// CLOCK_BOOTTIME, to a few milliseconds, without a system call.
-pub fn now_ns() -> u64 {
-    libc::clock_ns(Clock::MonotonicCoarse).wrapping_add(CLOCK_OFFSET.load(Relaxed))
-}
-
-/// The same, and later than any answer before: which of two objects at one address a caller was seen in hangs on the order.
-/// A finer clock reads the time stamp counter, which is death in seccomp's strict mode.
-pub fn ordered_ns() -> u64 {
-    static LAST: Apart<AtomicU64> = Apart(AtomicU64::new(0));
-    let now = now_ns();
-    let last = LAST.0.fetch_max(now, AcqRel);
-    if last < now { now } else { LAST.0.fetch_add(1, AcqRel) + 1 }
 }
 
 /// The exported hook with this number (of the hook table).
@@ -300,7 +284,7 @@ pub fn late_options() -> Options {
 /// Makes the segment and the tables. `None`: the program has its address space back.
 pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
     EXPORTS.store((&raw const *exports).cast_mut(), Release);
-    CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
+    clock::start();
     let limit = os::address_space_limit();
     if limit < plimsoll_segment::LEAST_ADDRESS_SPACE {
         return None;
@@ -387,7 +371,7 @@ pub fn finish() {
     if let Some(s) = Segment::published() {
         let end = os::clock_ns(Clock::Boottime);
         // A sandbox may know clocks through the vdso only.
-        s.header().end_boottime_ns.store(if end != 0 { end } else { now_ns() }, Relaxed);
+        s.header().end_boottime_ns.store(if end != 0 { end } else { clock::now_ns() }, Relaxed);
         s.header().state.store(State::Exited as u32, Release);
     }
 }
@@ -675,14 +659,6 @@ unsafe fn command(segment: Segment, argc: i32, argv: *const *const c_char) {
         n += a.len();
     }
     segment.section(Section::Command).used.store(n as u64, Relaxed);
-}
-
-/// Path of the executable, from the command section.
-pub fn executable(segment: Segment) -> &'static [u8] {
-    let used = segment.used(Section::Command);
-    // SAFETY: written at boot or copied in a fork child, before the segment is published.
-    let text = unsafe { core::slice::from_raw_parts((segment.base() + Section::Command.offset()) as *const u8, used) };
-    plimsoll_segment::text(text)
 }
 
 fn map_rules(path: &CStr) -> Option<&'static [u8]> {

@@ -210,7 +210,7 @@ fn without_its_tag_a_slot_is_given_twice() {
     slots(false);
 }
 
-/// account/thread.rs `forget_stacks` beside stack/memo.rs `recall` and `walk`. One entry of the memo; `from` says which
+/// account/thread.rs `forget_stacks` beside account/memo.rs `recall` and `walk`. One entry of the memo; `from` says which
 /// code it was concluded from: 0 none, 1 the library that is closed, 2 the one that comes to lie at its place.
 struct Memory {
     own_in_force: AtomicBool,

@@ -122,7 +122,7 @@ fn find_or_make(segment: Segment, h: u64, is: impl Fn(&Caller) -> bool, make: im
         let i = segment.append(Section::Callers)?;
         let c = segment.caller(i);
         make(c);
-        c.first_ns.store(crate::boot::ordered_ns(), Relaxed);
+        c.first_ns.store(crate::sys::clock::ordered_ns(), Relaxed);
         c.hash.store(h, Release);
         if free.put(i) {
             return Some(i);

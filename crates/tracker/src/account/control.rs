@@ -60,7 +60,7 @@ fn change(segment: Segment, asked: u64, known: u64) {
         return;
     }
     // Asked for again meanwhile, another thread may be here too: the last word is the one in force, whoever writes it.
-    h.in_force_ns.fetch_max(crate::boot::now_ns(), Relaxed);
+    h.in_force_ns.fetch_max(crate::sys::clock::now_ns(), Relaxed);
     let mut word = asked;
     loop {
         let (mode, _) = of_control(word);

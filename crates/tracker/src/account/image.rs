@@ -14,11 +14,11 @@
 //! ```
 
 use super::blocks::{self, Key};
+use super::keys::{set_key, take_key};
 use super::rows::{self, Amount};
 use super::segment::Segment;
 use super::thread::{self, ThreadState};
 use super::{callers, categories, samples};
-use crate::hook::malloc::{set_key, take_key};
 use crate::stack::module;
 use crate::stack::read::peek;
 use crate::sys::{elf, os};

@@ -14,6 +14,8 @@ pub mod frames;
 pub mod image;
 pub mod index;
 pub mod inherited;
+pub mod keys;
+pub mod memo;
 pub mod own;
 pub mod peaks;
 pub mod rows;

@@ -14,8 +14,8 @@
 use super::callers;
 use super::rows::IndexEntry;
 use super::segment::Segment;
-use crate::boot::now_ns;
 use crate::sys::Apart;
+use crate::sys::clock::now_ns;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use plimsoll_segment::{Counter, Row, Section};
 

@@ -128,7 +128,7 @@ pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> boo
     e.usable.store(amount.usable, Relaxed);
     e.requested.store(amount.requested, Relaxed);
     e.weight.store(drawn.weight.to_bits(), Relaxed);
-    e.time_ns.store(crate::boot::now_ns(), Relaxed);
+    e.time_ns.store(crate::sys::clock::now_ns(), Relaxed);
     e.site.store(drawn.site, Relaxed);
     e.slot.store(drawn.slot, Relaxed);
     e.generation.store(segment.thread(drawn.slot).generation.load(Relaxed), Relaxed);
@@ -191,7 +191,7 @@ pub fn end(segment: Segment, taken: Taken) {
     let (usable, requested) = (e.usable.load(Relaxed), e.requested.load(Relaxed));
     let s = Share::of(usable, requested, f64::from_bits(e.weight.load(Relaxed)));
     let site = segment.caller(e.site.load(Relaxed));
-    let age = crate::boot::now_ns().saturating_sub(e.time_ns.load(Relaxed));
+    let age = crate::sys::clock::now_ns().saturating_sub(e.time_ns.load(Relaxed));
     let of = segment.site_samples(site.frames[0].load(Relaxed) as u32);
     give_back(segment, taken.0);
     of.free_samples.fetch_add(1, Relaxed);

@@ -137,6 +137,14 @@ impl Segment {
         WIPED.base.store(0, Release);
     }
 
+    /// Path of the executable, from the command section.
+    pub fn executable(self) -> &'static [u8] {
+        let used = self.used(Section::Command);
+        // SAFETY: written at boot or copied in a fork child, before the segment is published.
+        let text = unsafe { core::slice::from_raw_parts((self.base() + Section::Command.offset()) as *const u8, used) };
+        plimsoll_segment::text(text)
+    }
+
     fn record<T: Record>(self, section: Section, i: usize) -> &'static T {
         debug_assert!(i < section.capacity() && size_of::<T>() == section.entry_bytes());
         // An index out of range, or beyond the window, names the first record: wrong, but ours.
@@ -166,7 +174,7 @@ impl Segment {
     /// A row by its offset in the segment.
     ///
     /// # Safety
-    /// `offset` comes from [`crate::stack::memo::row_offset`] of a row below the capacity.
+    /// `offset` comes from [`super::memo::row_offset`] of a row below the capacity.
     #[inline(always)]
     pub unsafe fn row_at(self, offset: u32) -> &'static Row {
         // SAFETY: the caller's contract; as in `record`.

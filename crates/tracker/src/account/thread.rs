@@ -10,11 +10,11 @@
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
 //! It is complete: a caller not in it has no row of this slot. It doubles at half full.
 
+use super::memo::Memo;
 use super::rows::IndexEntry;
 use super::sampling::Random;
 use super::segment::Segment;
 use crate::stack::deep::Scratch;
-use crate::stack::memo::Memo;
 use crate::sys::{Apart, cpu, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
@@ -110,7 +110,7 @@ struct Block {
 }
 
 const _: () = assert!(size_of::<Block>() == 320 && core::mem::offset_of!(Block, state) == SHARED_BYTES);
-// What malloc's short way reads (`sys/x86_64_pair.rs`) is on the block's first two cache lines.
+// What malloc's short way reads (`hook/entry/x86_64_pair.rs`) is on the block's first two cache lines.
 const _: () = assert!(
     core::mem::offset_of!(Shared, memo) < 64
         && SHARED_BYTES + core::mem::offset_of!(ThreadState, memo_mask_64) < 64
@@ -292,7 +292,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     r.stack_high.store(stack.high as u64, Relaxed);
     r.guard_bytes.store(stack.guard as u64, Relaxed);
     r.stack_kind.store(stack.kind, Relaxed);
-    r.start_ns.store(crate::boot::now_ns(), Relaxed);
+    r.start_ns.store(crate::sys::clock::now_ns(), Relaxed);
     r.end_ns.store(0, Relaxed);
     r.generation.fetch_add(1, Relaxed);
     r.own_bytes.store(own_bytes(t), Relaxed);
@@ -320,7 +320,7 @@ fn own_bytes(t: &ThreadState) -> u64 {
 /// Books the end of this thread; its slot and rows wait for the next. No reference to the state may be used after it.
 pub fn detach(segment: Segment, slot: u32) {
     let r = segment.thread(slot);
-    r.end_ns.store(crate::boot::now_ns(), Relaxed);
+    r.end_ns.store(crate::sys::clock::now_ns(), Relaxed);
     r.state.store(2, Release);
     cpu::tls_set::<{ cpu::CURRENT }>(0);
     cpu::tls_set::<{ cpu::SLOT_MARK }>(0);

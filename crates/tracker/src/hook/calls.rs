@@ -3,16 +3,16 @@
 //! instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
 
 use super::loader::{Next, real};
-use super::{limits, mapping, rights, seccomp};
+use super::{entry, limits, mapping, rights, seccomp};
 use crate::boot;
 use crate::stack::read::return_address;
-use crate::sys::cpu::{self, nr};
+use crate::sys::cpu::nr;
 use crate::sys::libc::{self, Call, calls};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
 /// Where the entry goes on with a number that is none of these: what looks for the real function, and then that.
-pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(cpu::first_syscall as *mut ());
+pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
 
 /// Numbers that the entry looks up are below.
 pub const NUMBERS: usize = 448;

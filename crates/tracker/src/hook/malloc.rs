@@ -17,16 +17,16 @@
 //! | `calloc` overflow | NULL, ENOMEM by the real one | nothing |
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
+use crate::account::keys::{amount_of, set_key, take_key, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{callers, control, image, peaks, sampling, table};
+use crate::account::{callers, control, image, memo, peaks, sampling};
 use crate::boot;
 use crate::guard::{Entered, Inside, enter};
-use crate::stack::memo;
 use crate::stack::read::return_address;
-use crate::sys::cpu::{self, CURRENT, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc;
 use crate::sys::libc::calls;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -34,7 +34,7 @@ use plimsoll_segment::{CALLER_EARLY, Counter};
 
 /// malloc(3).
 ///
-/// On x86-64 the program's own calls are [`crate::sys::pair`]'s, which does the same.
+/// On x86-64 the program's own calls are [`crate::hook::entry::pair`]'s, which does the same.
 ///
 /// The state is taken before the stack is recalled and given back when the block is booked. Nothing that glibc's malloc
 /// does in between comes back to a hook; a signal handler that allocates meanwhile books in the shared rows.
@@ -424,51 +424,6 @@ pub unsafe fn site_of_call(inside: &mut Inside, sp: usize, fp: usize) -> u32 {
     unsafe { memo::mapping(segment, &mut *inside.state(), sp, fp) }
 }
 
-/// Writes down whose block this is: in a trailer if there is room, else in the side table. Answers what to book.
-///
-/// # Safety
-/// `p` is a live block of at least `n` usable bytes, held by this thread.
-pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
-    let n = key.requested as usize;
-    // SAFETY: the caller's contract.
-    unsafe {
-        let usable = blocks::usable(p);
-        if usable < TABLE_FROM && usable >= n + TRAILER {
-            blocks::write_trailer_of(p, usable, key);
-            return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
-        }
-        to_table(p, usable, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
-    }
-}
-
-/// Enters a block that has no room for a trailer in the side table.
-///
-/// # Safety
-/// `p` is a live block with this many usable bytes, held by this thread.
-#[inline(always)]
-unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
-    // What an earlier block left here must not pass for this one's trailer. The bytes were never given to the program yet,
-    // and zero is what calloc would have there.
-    // SAFETY: the caller's contract.
-    unsafe {
-        if usable < TABLE_FROM && blocks::read_trailer(p, usable).is_some() {
-            blocks::clear_trailer(p, usable);
-        }
-    }
-    table::insert(p, key)
-}
-
-/// What `set_key` will answer, if there is room.
-///
-/// # Safety
-/// As `set_key`.
-unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
-    // SAFETY: the caller's contract.
-    let usable = unsafe { blocks::usable(p) };
-    let trailer = if usable < TABLE_FROM && usable >= n + TRAILER { TRAILER } else { 0 };
-    Amount { usable: (usable - trailer) as u64, requested: n as u64 }
-}
-
 /// Takes a block out of the books' reach: its key, and its sample out of the estimates. The block is about to go.
 ///
 /// # Safety
@@ -482,29 +437,11 @@ unsafe fn take_block(segment: Segment, p: *mut u8) -> Option<(Key, Amount)> {
     Some((key, amount))
 }
 
-/// Takes the key out of a block, whose sample stays for the caller to see to.
-///
-/// # Safety
-/// `p` is a live block, held by this thread.
-#[inline(always)]
-pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let usable = blocks::usable(p);
-        if let Some(key) = blocks::read_trailer(p, usable) {
-            blocks::clear_trailer(p, usable);
-            return Some((key, Amount { usable: (usable - TRAILER) as u64, requested: key.requested }));
-        }
-        let key = table::remove(p)?;
-        Some((key, Amount { usable: usable as u64, requested: key.requested }))
-    }
-}
-
 /// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
-pub static FREE: AtomicPtr<()> = AtomicPtr::new(cpu::free_entry as *mut ());
+pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry as *mut ());
 
 #[cfg(target_arch = "x86_64")]
-pub use crate::sys::pair::{free_glibc, free_glibc_in_windows};
+pub use crate::hook::entry::pair::{free_glibc, free_glibc_in_windows};
 
 /// `Segment::row` looks where the rows' window ends.
 #[cfg(not(target_arch = "x86_64"))]

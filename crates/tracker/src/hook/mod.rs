@@ -6,6 +6,7 @@
 
 pub mod aligned;
 pub mod calls;
+pub mod entry;
 pub mod fork;
 pub mod limits;
 pub mod loader;

@@ -7,6 +7,7 @@
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
+use super::entry;
 use super::malloc::site_of_call;
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn pthread_create(
         (*start).bytes = bytes;
         (*start).guard = guard;
         (*start).creator = creator;
-        let r = calls::pthread_create(out, attr, cpu::thread_trampoline as *const c_void, i as *mut c_void);
+        let r = calls::pthread_create(out, attr, entry::thread_trampoline as *const c_void, i as *mut c_void);
         if r != 0 {
             give_back(i);
         }

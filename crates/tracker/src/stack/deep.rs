@@ -17,7 +17,7 @@
 //! in it, the callers of that frame, marked as guessed.
 //!
 //! Every word that a step looks at is logged with its address, in the order of the walk, so that the memo can tell
-//! whether another walk from the same registers would come out the same ([`super::memo`]; the argument is walk.rs's).
+//! whether another walk from the same registers would come out the same ([`crate::account::memo`]; the argument is walk.rs's).
 //! What Java's frames hang on besides is logged as guards. A step is a function of its registers and of what it logged,
 //! nothing else sways it.
 //!

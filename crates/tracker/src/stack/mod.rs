@@ -12,7 +12,6 @@ pub mod code;
 pub mod deep;
 mod expression;
 pub mod java;
-pub mod memo;
 pub mod module;
 pub mod native_image;
 mod program;

@@ -12,7 +12,6 @@
 use crate::account::segment::{Segment, set_text};
 use crate::account::thread::{GENERATION, forget_stacks};
 use crate::account::{callers, categories};
-use crate::boot;
 use crate::sys::{elf, libc, os};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
@@ -228,7 +227,7 @@ fn retire(segment: Segment, start: usize, end: usize, bias: usize, hdr: usize, n
         let overlaps = m.start < end && start < m.end && r.unloaded_ns.load(Relaxed) == 0;
         // Another thread may have just learnt of the same object.
         if overlaps && !(m.start == start && same(segment, m, end, bias, hdr, name, true)) {
-            r.unloaded_ns.store(crate::boot::ordered_ns(), Relaxed);
+            r.unloaded_ns.store(crate::sys::clock::ordered_ns(), Relaxed);
             gone = true;
         }
     }
@@ -254,7 +253,7 @@ fn append(
         return None;
     };
     // The executable has no name in the loader's list; boot wrote it down, since nothing is asked of /proc after start.
-    let path = if name.is_empty() { boot::executable(segment) } else { name };
+    let path = if name.is_empty() { segment.executable() } else { name };
     let build_id = elf::build_id(start, end, bias);
     let rules = rules()?.module(path, build_id);
     let (unwind_low, unwind_high) = elf::segment_of(start, bias, hdr).unwrap_or((0, 0));
@@ -285,7 +284,7 @@ fn append(
     r.start.store(start as u64, Relaxed);
     r.end.store(end as u64, Relaxed);
     r.bias.store(bias as u64, Relaxed);
-    r.loaded_ns.store(crate::boot::ordered_ns(), Relaxed);
+    r.loaded_ns.store(crate::sys::clock::ordered_ns(), Relaxed);
     set_text(&r.path, &path[path.len().saturating_sub(r.path.len() - 1)..]);
     for (c, b) in r.build_id.iter().zip(build_id) {
         c.store(*b, Relaxed);

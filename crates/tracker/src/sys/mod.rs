@@ -17,10 +17,7 @@ pub mod cpu;
 #[path = "aarch64.rs"]
 pub mod cpu;
 
-#[cfg(target_arch = "x86_64")]
-#[path = "x86_64_pair.rs"]
-pub mod pair;
-
+pub mod clock;
 pub mod elf;
 pub mod filter;
 pub mod libc;

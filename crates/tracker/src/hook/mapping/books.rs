@@ -43,7 +43,6 @@ use super::turns::{Next, Slot, Turns};
 use crate::account::segment::Segment;
 use crate::account::thread;
 use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
-use crate::boot;
 use crate::stack::read::return_address;
 use crate::sys::{cpu, os};
 use core::cell::UnsafeCell;
@@ -759,7 +758,7 @@ fn post(segment: Segment, d: Delta) {
 
 /// Milliseconds since the start, as entries have them.
 pub(super) fn time(segment: Segment) -> u32 {
-    (boot::now_ns().wrapping_sub(segment.header().start_boottime_ns.load(Relaxed)) / 1_000_000) as u32
+    (crate::sys::clock::now_ns().wrapping_sub(segment.header().start_boottime_ns.load(Relaxed)) / 1_000_000) as u32
 }
 
 /// The thread ends in order. Calls that it left by a jump hold nothing any more.

@@ -19,7 +19,6 @@ use super::known::{self, Known};
 use super::memory::{self, Bytes, load, slice};
 use crate::account::segment::Segment;
 use crate::account::thread;
-use crate::boot;
 
 /// A symbol's text is no longer (Symbol::max_symbol_length).
 const TEXT: usize = 65_535;
@@ -246,7 +245,7 @@ fn entry(segment: Segment, identity: u64, make: impl Fn() -> Option<u32>) -> Opt
                     return None;
                 };
                 segment.method(made).identity.store(identity, Relaxed);
-                segment.method(made).first_ns.store(boot::ordered_ns(), Release);
+                segment.method(made).first_ns.store(crate::sys::clock::ordered_ns(), Release);
                 // If another thread took the place, perhaps for this very method, ours stays an entry that none refers to.
                 i = cell.compare_exchange(0, made + 1, AcqRel, Acquire).map_or_else(|other| other, |_| made + 1);
             }

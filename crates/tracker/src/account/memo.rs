@@ -1,7 +1,7 @@
 //! The memo: who called, without walking again.
 //!
 //! A walk is a function of the stack's words that it read, of the registers at entry and of the code map
-//! ([`super::walk`] states and keeps that). So an entry keeps every word, with its place, and a remembered stack is taken
+//! ([`crate::stack::walk`] states and keeps that). So an entry keeps every word, with its place, and a remembered stack is taken
 //! only if each of them is still what it was.
 //!
 //! ```text
@@ -13,7 +13,7 @@
 //! ```
 //!
 //! An entry of a mapping call or of a sample names a site and is a deep stack's: all words that the walk to the outermost
-//! frame read, and the guards of its Java frames ([`super::java`]). In mode *exact* a block's entry is too, and its row one
+//! frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry is too, and its row one
 //! of a site.
 //!
 //! Two traps (experiments/mis.c, co.c): return addresses alone aren't enough (an alloca in a shared callee moves the
@@ -27,19 +27,18 @@
 //! With PLIMSOLL_CHECK=1 an empty memo is in force all the time: every call walks, and is compared with what would have
 //! been remembered. The fast path is the same.
 
-use super::deep::{Deep, Reach, Word};
-use super::java::{Guard, memory};
-use super::module::{self, Module};
-use super::native_image;
-use super::read::{peek, return_address};
-use super::rule::BY_TABLE;
-use super::{Entry, Image, Read, Rule, Stack, Walk, Walker, rule_for};
-use crate::account::blocks::{row_key, row_of_key};
-use crate::account::callers::{self, FRAMES};
-use crate::account::control;
-use crate::account::rows;
-use crate::account::segment::Segment;
-use crate::account::thread::{GENERATION, ThreadState};
+use super::blocks::{row_key, row_of_key};
+use super::callers::{self, FRAMES};
+use super::segment::Segment;
+use super::thread::{GENERATION, ThreadState};
+use super::{control, rows};
+use crate::stack::deep::{Deep, Reach, Word};
+use crate::stack::java::{Guard, memory};
+use crate::stack::module::{self, Module};
+use crate::stack::native_image;
+use crate::stack::read::{peek, return_address};
+use crate::stack::rule::BY_TABLE;
+use crate::stack::{Entry, Image, Read, Rule, Stack, Walk, Walker, rule_for};
 use crate::sys::{elf, os};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -467,11 +466,13 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
         w = walk_to(depth, &mut frames);
     }
     let mut flags = 0;
-    if w.wall.is_some() || matches!(w.end, super::End::NoRule | super::End::Broken | super::End::Truncated) {
+    if w.wall.is_some()
+        || matches!(w.end, crate::stack::End::NoRule | crate::stack::End::Broken | crate::stack::End::Truncated)
+    {
         flags |= callers::TRUNCATED;
         segment.count(Counter::stack_truncated, 1);
     }
-    if w.end == super::End::Jit {
+    if w.end == crate::stack::End::Jit {
         flags |= callers::JIT;
     }
     let n = w.frames.max(1);

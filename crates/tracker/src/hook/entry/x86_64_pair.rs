@@ -12,11 +12,11 @@
 //! ```
 
 use crate::account::blocks::{CHECKED, REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
+use crate::account::memo::Memo;
 use crate::account::segment::{self, LASTING, WIPED};
 use crate::account::thread::{SHARED_BYTES, Shared, ThreadState};
 use crate::account::windows::MAPPED;
 use crate::hook::malloc::off_path;
-use crate::stack::memo::Memo;
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
 use crate::sys::libc::{Call, REAL};
 use core::mem::offset_of;
@@ -54,7 +54,7 @@ pub mod at {
 #[macro_export]
 macro_rules! entry_straight {
     ($name:ident, $target:path) => {
-        /// See `sys::pair`.
+        /// See `hook::entry::pair`.
         ///
         /// # Safety
         /// As malloc(3).
@@ -63,8 +63,8 @@ macro_rules! entry_straight {
         pub unsafe extern "C" fn $name(n: usize) -> *mut u8 {
             use $crate::account::segment;
             use $crate::hook::malloc::off_path;
-            use $crate::stack::memo::{self, Memo};
-            use $crate::sys::pair::at;
+            use $crate::account::memo::{self, Memo};
+            use $crate::hook::entry::pair::at;
             core::arch::naked_asm!(
                 ".cfi_startproc",
                 "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",

@@ -1,0 +1,68 @@
+//! Whose a block is: its key in the trailer or, where a trailer has no room, in the side table.
+
+use super::blocks::{self, Key, TABLE_FROM, TRAILER};
+use super::rows::Amount;
+use super::table;
+
+/// Writes down whose block this is: in a trailer if there is room, else in the side table. Answers what to book.
+///
+/// # Safety
+/// `p` is a live block of at least `n` usable bytes, held by this thread.
+pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
+    let n = key.requested as usize;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let usable = blocks::usable(p);
+        if usable < TABLE_FROM && usable >= n + TRAILER {
+            blocks::write_trailer_of(p, usable, key);
+            return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
+        }
+        to_table(p, usable, key).then_some(Amount { usable: usable as u64, requested: n as u64 })
+    }
+}
+
+/// Enters a block that has no room for a trailer in the side table.
+///
+/// # Safety
+/// `p` is a live block with this many usable bytes, held by this thread.
+#[inline(always)]
+pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
+    // What an earlier block left here must not pass for this one's trailer. The bytes were never given to the program yet,
+    // and zero is what calloc would have there.
+    // SAFETY: the caller's contract.
+    unsafe {
+        if usable < TABLE_FROM && blocks::read_trailer(p, usable).is_some() {
+            blocks::clear_trailer(p, usable);
+        }
+    }
+    table::insert(p, key)
+}
+
+/// What `set_key` will answer, if there is room.
+///
+/// # Safety
+/// As `set_key`.
+pub unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
+    // SAFETY: the caller's contract.
+    let usable = unsafe { blocks::usable(p) };
+    let trailer = if usable < TABLE_FROM && usable >= n + TRAILER { TRAILER } else { 0 };
+    Amount { usable: (usable - trailer) as u64, requested: n as u64 }
+}
+
+/// Takes the key out of a block, whose sample stays for the caller to see to.
+///
+/// # Safety
+/// `p` is a live block, held by this thread.
+#[inline(always)]
+pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let usable = blocks::usable(p);
+        if let Some(key) = blocks::read_trailer(p, usable) {
+            blocks::clear_trailer(p, usable);
+            return Some((key, Amount { usable: (usable - TRAILER) as u64, requested: key.requested }));
+        }
+        let key = table::remove(p)?;
+        Some((key, Amount { usable: usable as u64, requested: key.requested }))
+    }
+}

@@ -1,0 +1,330 @@
+//! x86-64: the entry stubs, the thread trampoline. How the stack is aligned: `sys/x86_64.rs`.
+
+/// Defines an exported entry that adds two arguments behind the `$args` (0 to 4) integer ones: the stack pointer at
+/// entry (where the return address lies) and the caller's frame pointer.
+#[macro_export]
+macro_rules! entry_with_caller {
+    ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rsi, rsp", "mov rdx, rbp", $target); };
+    ($name:ident, 2, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rdx, rsp", "mov rcx, rbp", $target); };
+    ($name:ident, 3, $target:path) => { $crate::entry_with_caller!(@ $name, "mov rcx, rsp", "mov r8, rbp", $target); };
+    ($name:ident, 4, $target:path) => { $crate::entry_with_caller!(@ $name, "mov r8, rsp", "mov r9, rbp", $target); };
+    (@ $name:ident, $sp:literal, $fp:literal, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $sp, $fp, $crate::go_on!(), ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// Defines an exported entry that goes on to `$target` with the arguments as they are.
+#[macro_export]
+macro_rules! entry_plain {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $crate::go_on!(), ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// Defines an exported entry that jumps through the pointer `$target`, which must not be null.
+#[macro_export]
+macro_rules! entry_through {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", "jmp qword ptr [rip + {t}]", ".cfi_endproc", t = sym $target);
+        }
+    };
+}
+
+/// Defines an exported entry for calls with up to six integer arguments: all six registers are kept, stack pointer at
+/// entry and frame pointer follow on the stack as seventh and eighth.
+#[macro_export]
+macro_rules! entry_with_caller_on_stack {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov rax, rsp",
+                $crate::align_stack!(),
+                "push qword ptr [rbp]",
+                "push rax",
+                "call {t}",
+                $crate::restore_stack!(),
+                "ret",
+                ".cfi_endproc",
+                t = sym $target
+            );
+        }
+    };
+}
+
+/// Calls `{b}` with the arguments kept and then jumps to what it answers. The caller's address comes fourth, so the fourth
+/// argument comes fifth.
+#[macro_export]
+macro_rules! look_then_jump {
+    () => {
+        concat!(
+            $crate::align_stack!(),
+            "
+            push rdi
+            push rsi
+            push rdx
+            push rcx
+            push r8
+            push r9
+            mov r8, rcx
+            mov rcx, [rbp + 8]
+            call {b}
+            mov r11, rdx
+            mov r9, [rsp]
+            mov r8, [rsp + 8]
+            mov rcx, [rsp + 16]
+            mov rdx, [rsp + 24]
+            mov rsi, [rsp + 32]
+            mov rdi, [rsp + 40]\n",
+            $crate::restore_stack!(),
+            "
+            test r11, r11
+            jnz 2f
+            jmp rax
+            2: mov rax, r11
+            ret"
+        )
+    };
+}
+
+/// Defines an exported entry that calls `$before` with the arguments kept and then jumps to what it answers:
+/// the program's call runs as if it had called the real function itself (dlopen and dlsym look at their caller).
+#[macro_export]
+macro_rules! entry_then_tail_jump {
+    ($name:ident, $before:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(".cfi_startproc", $crate::look_then_jump!(), ".cfi_endproc", b = sym $before);
+        }
+    };
+}
+
+/// Defines syscall(2): a jump to the real one, but for the numbers that `hook::calls` names. Of those some are booked by a
+/// call, the others looked at.
+#[macro_export]
+macro_rules! entry_numbered {
+    ($name:ident, $before:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {numbers}",
+                "jae 4f",
+                "bt dword ptr [rip + {caught}], edi",
+                "jc 5f",
+                "4: jmp qword ptr [rip + {go_on}]",
+                "5: bt dword ptr [rip + {booked}], edi",
+                "jc 6f",
+                $crate::look_then_jump!(),
+                "6: mov rax, rsp",
+                $crate::align_stack!(),
+                "sub rsp, 48",
+                "mov [rsp], rsi",
+                "mov [rsp + 8], rdx",
+                "mov [rsp + 16], rcx",
+                "mov [rsp + 24], r8",
+                "mov [rsp + 32], r9",
+                "mov r10, [rax + 8]",
+                "mov [rsp + 40], r10",
+                "mov rsi, rsp",
+                "mov rdx, rax",
+                "mov rcx, [rbp]",
+                "call {book}",
+                $crate::restore_stack!(),
+                "ret",
+                ".cfi_endproc",
+                b = sym $before,
+                numbers = const $crate::hook::calls::NUMBERS,
+                caught = sym $crate::hook::calls::CAUGHT,
+                booked = sym $crate::hook::calls::BOOKED,
+                book = sym $crate::hook::calls::booked,
+                go_on = sym $crate::hook::calls::GO_ON
+            );
+        }
+    };
+}
+
+/// syscall(2) while the real one isn't known.
+///
+/// # Safety
+/// As syscall(2).
+#[unsafe(naked)]
+pub unsafe extern "C" fn first_syscall() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        crate::look_then_jump!(),
+        ".cfi_endproc",
+        b = sym crate::hook::calls::before_any_call
+    );
+}
+
+/// Defines an exported entry that calls `$before` with the arguments kept and then, as that answers, jumps on, or calls the
+/// real function and then `$after`, and hands back what the real one answered.
+#[macro_export]
+macro_rules! entry_around {
+    ($name:ident, $before:path, $after:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                $crate::align_stack!(),
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "sub rsp, 8",
+                "call {b}",
+                "mov rcx, rdx",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
+                "test rcx, rcx",
+                "jnz 2f",
+                ".cfi_remember_state",
+                $crate::restore_stack!(),
+                "jmp rax",
+                ".cfi_restore_state",
+                "2: call rax",
+                "mov [rsp], rax",
+                "call {a}",
+                "mov rax, [rsp]",
+                $crate::restore_stack!(),
+                "ret",
+                ".cfi_endproc",
+                b = sym $before,
+                a = sym $after
+            );
+        }
+    };
+}
+
+/// Where the exported free goes over an allocator other than glibc's: adds the stack pointer and goes on.
+///
+/// # Safety
+/// As free(3).
+#[unsafe(naked)]
+pub unsafe extern "C" fn free_entry(p: *mut u8) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "mov rsi, rsp",
+        crate::go_on!(),
+        ".cfi_endproc",
+        t = sym crate::hook::malloc::free_any
+    );
+}
+
+/// Defines operator new number `$i`: the real one is called from here, so that what it throws passes no Rust frame.
+#[macro_export]
+macro_rules! entry_makes {
+    ($name:ident, $i:expr) => {
+        /// Entry stub: see `hook::operator`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                $crate::align_stack!(),
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "sub rsp, 8",
+                "mov edi, {i}",
+                "call {next}",
+                "mov rcx, rdx",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
+                "test rcx, rcx",
+                "jnz 2f",
+                ".cfi_remember_state",
+                $crate::restore_stack!(),
+                "jmp rax",
+                ".cfi_restore_state",
+                "2: call rax",
+                "mov rdi, rax",
+                "mov rsi, [rsp + 24]",
+                "lea rdx, [rbp + 8]",
+                "mov rcx, [rbp]",
+                "call {made}",
+                $crate::restore_stack!(),
+                "ret",
+                ".cfi_endproc",
+                i = const $i,
+                next = sym $crate::hook::operator::next,
+                made = sym $crate::hook::operator::made
+            );
+        }
+    };
+}
+
+/// Defines operator delete number `$i`.
+#[macro_export]
+macro_rules! entry_ends {
+    ($name:ident, $i:expr) => {
+        /// Entry stub: see `hook::operator`.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                $crate::align_stack!(),
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "sub rsp, 8",
+                "mov esi, {i}",
+                "mov rdx, [rbp + 8]",
+                "call {ending}",
+                "mov rdx, [rsp + 8]",
+                "mov rsi, [rsp + 16]",
+                "mov rdi, [rsp + 24]",
+                $crate::restore_stack!(),
+                "jmp rax",
+                ".cfi_endproc",
+                i = const $i,
+                ending = sym $crate::hook::operator::ending
+            );
+        }
+    };
+}
+
+/// Start of a thread made by pthread_create: `begin` answers the program's routine and its argument (rax, rdx), then a
+/// tail jump, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to libc's).
+///
+/// # Safety
+/// Only as a start routine, with the pointer that the pthread_create hook made.
+#[unsafe(naked)]
+pub unsafe extern "C" fn thread_trampoline(record: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "sub rsp, 8",
+        "call {begin}",
+        "add rsp, 8",
+        "mov rdi, rdx",
+        "jmp rax",
+        ".cfi_endproc",
+        begin = sym crate::hook::thread::begin
+    );
+}

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::ledger::{Ledger, LineId};
     use crate::snapshot::Backing;
-    use crate::source::proc::Residency;
+    use crate::snapshot::Residency;
     use crate::units::Avma;
 
     const PAGE: u64 = 4096;

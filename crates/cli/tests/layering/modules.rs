@@ -1,0 +1,419 @@
+//! Which file imports which, from the text of a crate: paths that begin with `crate`, `super` or `self`, in `use` and elsewhere.
+//!
+//! ```text
+//! text ──tokens──► paths ──re-exports followed──► file → file ──► an import of a later stage; a circle of files
+//! ```
+//! Comments, strings and what is compiled for tests only are left out. A folder's own `mod.rs` and the files in
+//! the folder are one unit: imports between them make no circle.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+type Path = Vec<String>;
+/// From a file to a file, both from the crate's `src`.
+pub type Import = (String, String);
+
+/// One crate: its modules, and who imports whom.
+pub struct Crate {
+    /// Module path → file. The crate's root is the empty path.
+    files: BTreeMap<Path, String>,
+    imports: BTreeSet<(Path, Path)>,
+}
+
+impl Crate {
+    /// `files`: paths below `src` and their text.
+    pub fn new(files: &BTreeMap<String, String>) -> Crate {
+        let read: BTreeMap<Path, (String, Module)> = files
+            .iter()
+            .map(|(file, text)| (module(file), (file.clone(), Module::read(&module(file), text))))
+            .collect();
+        let for_tests: Vec<&Path> = read.values().flat_map(|(_, module)| &module.for_tests).collect();
+        let is_for_tests = |path: &Path| for_tests.iter().any(|of| path.starts_with(of));
+        let modules: BTreeMap<&Path, &Module> =
+            read.iter().filter(|(path, _)| !is_for_tests(path)).map(|(path, (_, module))| (path, module)).collect();
+        // Exported macros are the crate's, wherever their file is.
+        let macros: BTreeMap<&String, &Path> =
+            modules.iter().flat_map(|(path, module)| module.macros.iter().map(|name| (name, *path))).collect();
+        let mut imports = BTreeSet::new();
+        for (from, module) in &modules {
+            for path in &module.paths {
+                let of_macro = path.first().filter(|_| path.len() == 1).and_then(|name| macros.get(name));
+                // A name that comes by way of another module is an import of both.
+                let direct = deepest(&modules, path);
+                let to = of_macro.map_or_else(|| owner(&modules, path), |file| (*file).clone());
+                for to in [direct, to].into_iter().filter(|to| !to.is_empty() && to != *from) {
+                    imports.insert(((*from).clone(), to));
+                }
+            }
+        }
+        let files = modules.keys().map(|path| ((*path).clone(), read[*path].0.clone())).collect();
+        Crate { files, imports }
+    }
+
+    /// Modules right below the root.
+    pub fn top(&self) -> BTreeSet<&str> {
+        self.files.keys().filter_map(|path| path.first()).map(String::as_str).collect()
+    }
+
+    /// Imports of a module in a later stage, or in the same one. `stages` are in the order of the flow.
+    pub fn upward(&self, stages: &[&[&str]]) -> BTreeSet<Import> {
+        let stage =
+            |path: &Path| stages.iter().position(|stage| path.first().is_some_and(|m| stage.contains(&m.as_str())));
+        let is_upward = |(from, to): &&(Path, Path)| {
+            from.first() != to.first() && stage(from).zip(stage(to)).is_some_and(|(from, to)| to >= from)
+        };
+        self.imports.iter().filter(is_upward).map(|import| self.named(import)).collect()
+    }
+
+    /// Files that import one another in a circle, as one set for each such knot. The imports in `without` are left out.
+    pub fn knots(&self, without: &BTreeSet<Import>) -> BTreeSet<BTreeSet<&str>> {
+        let is_left_out = |import: &&(Path, Path)| {
+            let (from, to) = import;
+            from.starts_with(to) || to.starts_with(from) || without.contains(&self.named(import))
+        };
+        let reached = |from: &Path| {
+            let (mut seen, mut left) = (BTreeSet::new(), vec![from.clone()]);
+            while let Some(at) = left.pop() {
+                for (_, next) in self.imports.iter().filter(|import| !is_left_out(import) && import.0 == at) {
+                    if seen.insert(next.clone()) {
+                        left.push(next.clone());
+                    }
+                }
+            }
+            seen
+        };
+        let reach: BTreeMap<&Path, BTreeSet<Path>> = self.files.keys().map(|path| (path, reached(path))).collect();
+        let knot = |(of, to): (&&Path, &BTreeSet<Path>)| -> BTreeSet<&str> {
+            to.iter().filter(|other| reach[*other].contains(*of)).map(|path| self.files[path].as_str()).collect()
+        };
+        reach.iter().map(knot).filter(|knot| !knot.is_empty()).collect()
+    }
+
+    fn named(&self, (from, to): &(Path, Path)) -> Import {
+        (self.files[from].clone(), self.files[to].clone())
+    }
+}
+
+/// The module that `path` leads into as it is written.
+fn deepest(modules: &BTreeMap<&Path, &Module>, path: &Path) -> Path {
+    let length = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length].to_vec()));
+    path[..length.unwrap_or(0)].to_vec()
+}
+
+/// The module that holds what `path` names. A name that a module has from elsewhere leads on to where it is from.
+fn owner(modules: &BTreeMap<&Path, &Module>, path: &Path) -> Path {
+    let mut path = path.clone();
+    // A name that leads in a circle of re-exports does not compile: the bound only keeps this from hanging.
+    for _ in 0..20 {
+        let at = deepest(modules, &path);
+        let rest = path[at.len()..].to_vec();
+        let bound = rest.first().and_then(|name| modules.get(&at).and_then(|module| module.names.get(name)));
+        let Some(bound) = bound.filter(|bound| !bound.starts_with(&at) || bound.len() > at.len() + 1) else {
+            return at;
+        };
+        path = bound.iter().chain(&rest[1..]).cloned().collect();
+    }
+    path
+}
+
+/// `a/b.rs` and `a/b/mod.rs` are `a::b`; `lib.rs` and `main.rs` the root.
+fn module(file: &str) -> Path {
+    let mut parts: Path = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
+    if matches!(parts.last().map(String::as_str), Some("mod" | "lib" | "main")) {
+        parts.pop();
+    }
+    parts
+}
+
+#[derive(Default)]
+struct Module {
+    /// From the crate's root.
+    paths: Vec<Path>,
+    /// What `use` brings in: name → path.
+    names: BTreeMap<String, Path>,
+    /// Names of the macros that it defines.
+    macros: Vec<String>,
+    for_tests: Vec<Path>,
+}
+
+impl Module {
+    fn read(at: &Path, text: &str) -> Module {
+        let tokens = tokens(text);
+        let mut module = Module::default();
+        // Inline modules around the token, each with the depth of its brace.
+        let (mut inline, mut depth) = (Vec::<(String, usize)>::new(), 0usize);
+        let mut i = 0;
+        while i < tokens.len() {
+            let here = || at.iter().chain(inline.iter().map(|(name, _)| name)).cloned().collect::<Path>();
+            let word = |n: usize| tokens.get(i + n).map_or("", String::as_str);
+            match word(0) {
+                "#" if is_for_tests(&tokens[i..]) => {
+                    let end = end_of_item(&tokens, i);
+                    if let Some(at) = (i..end).find(|at| tokens[*at] == "mod") {
+                        module.for_tests.push(here().into_iter().chain([tokens[at + 1].clone()]).collect());
+                    }
+                    i = end;
+                    continue;
+                }
+                "mod" if word(2) == "{" => {
+                    inline.push((word(1).to_owned(), depth));
+                    depth += 1;
+                    i += 3;
+                    continue;
+                }
+                "macro_rules" if word(1) == "!" => module.macros.push(word(2).to_owned()),
+                "{" => depth += 1,
+                "}" => {
+                    depth = depth.saturating_sub(1);
+                    inline.pop_if(|(_, opened)| *opened == depth);
+                }
+                // pub(in crate::a) names whom it is open to.
+                "in" if matches!(word(1), "crate" | "super" | "self") => i += 1,
+                "use" => {
+                    let mut found = vec![];
+                    i = tree(&tokens, i + 1, &vec![], &mut found);
+                    for (path, name) in found {
+                        let is_rooted = matches!(path.first().map(String::as_str), Some("crate" | "super" | "self"));
+                        // `use child::X` is relative to here, where it is no crate's name; an unknown path owns nothing.
+                        let path = if is_rooted { path } else { ["self".to_owned()].into_iter().chain(path).collect() };
+                        let Some(path) = absolute(&here(), &path) else { continue };
+                        if is_rooted {
+                            module.paths.push(path.clone());
+                        }
+                        if inline.is_empty() && path.len() > 1 {
+                            module.names.insert(name, path);
+                        }
+                    }
+                    continue;
+                }
+                "crate" | "super" | "self" if word(1) == "::" => {
+                    let mut found = vec![];
+                    i = tree(&tokens, i, &vec![], &mut found);
+                    module.paths.extend(found.iter().filter_map(|(path, _)| absolute(&here(), path)));
+                    continue;
+                }
+                _ => {}
+            }
+            i += 1;
+        }
+        module
+    }
+}
+
+/// `super::a` within `x::y` is `x::a`. None above the root.
+fn absolute(here: &Path, path: &Path) -> Option<Path> {
+    let mut at = here.clone();
+    let mut rest = path.as_slice();
+    while let Some((first, after)) = rest.split_first() {
+        match first.as_str() {
+            "crate" => at.clear(),
+            "self" => {}
+            "super" => drop(at.pop()?),
+            _ => break,
+        }
+        rest = after;
+    }
+    Some(at.into_iter().chain(rest.iter().cloned()).collect())
+}
+
+/// The paths of `a::b::{c, d as e}` from `tokens[i]` on, each with the name that it binds. Back: what follows.
+fn tree(tokens: &[String], mut i: usize, before: &Path, found: &mut Vec<(Path, String)>) -> usize {
+    let mut path = before.clone();
+    loop {
+        let token = tokens.get(i).map_or("", String::as_str);
+        if token == "{" {
+            i += 1;
+            while tokens.get(i).is_some_and(|token| token != "}") {
+                let next = tree(tokens, i, &path, found);
+                // What is no path (the body after a `match crate::a {`) ends the search.
+                i = if tokens.get(next).is_some_and(|token| token == ",") { next + 1 } else { next.max(i + 1) };
+            }
+            return i + 1;
+        }
+        if token == "*" || !token.starts_with(|c: char| c.is_alphabetic() || c == '_') {
+            found.push((path, String::new()));
+            return i + usize::from(token == "*");
+        }
+        if token != "self" || path.is_empty() {
+            path.push(token.to_owned());
+        }
+        i += 1;
+        match tokens.get(i).map(String::as_str) {
+            Some("::") => i += 1,
+            Some("as") => {
+                found.push((path, tokens.get(i + 1).cloned().unwrap_or_default()));
+                return i + 2;
+            }
+            _ => {
+                let name = path.last().cloned().unwrap_or_default();
+                found.push((path, name));
+                return i;
+            }
+        }
+    }
+}
+
+/// `#[cfg(test)]`, `#[cfg(all(test, …))]`.
+fn is_for_tests(tokens: &[String]) -> bool {
+    let begins = |with: &[&str]| tokens.iter().map(String::as_str).take(with.len()).eq(with.iter().copied());
+    begins(&["#", "[", "cfg", "(", "test"]) || begins(&["#", "[", "cfg", "(", "all", "(", "test"])
+}
+
+/// Behind the item that begins at `i`: its `;`, or the brace that closes it.
+fn end_of_item(tokens: &[String], i: usize) -> usize {
+    let mut depth = 0;
+    for (at, token) in tokens.iter().enumerate().skip(i) {
+        match token.as_str() {
+            "{" | "(" | "[" => depth += 1,
+            "}" | ")" | "]" => {
+                depth -= 1;
+                if depth == 0 && token == "}" {
+                    return at + 1;
+                }
+            }
+            ";" if depth == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    tokens.len()
+}
+
+/// Words, `::` and single characters; no comments, and a string or character is one token `"`.
+fn tokens(text: &str) -> Vec<String> {
+    let text: Vec<char> = text.chars().collect();
+    let at = |i: usize| text.get(i).copied().unwrap_or('\0');
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut tokens, mut i) = (vec![], 0);
+    while i < text.len() {
+        match (at(i), at(i + 1)) {
+            ('/', '/') => i += text[i..].iter().position(|c| *c == '\n').unwrap_or(text.len() - i),
+            ('/', '*') => {
+                let mut depth = 0;
+                loop {
+                    match (at(i), at(i + 1)) {
+                        ('/', '*') => (depth, i) = (depth + 1, i + 2),
+                        ('*', '/') => (depth, i) = (depth - 1, i + 2),
+                        ('\0', _) => break,
+                        _ => i += 1,
+                    }
+                    if depth == 0 {
+                        break;
+                    }
+                }
+            }
+            ('"', _) => {
+                i += 1;
+                while i < text.len() && at(i) != '"' {
+                    i += if at(i) == '\\' { 2 } else { 1 };
+                }
+                i += 1;
+                tokens.push("\"".to_owned());
+            }
+            ('r', '"' | '#') if !raw_quote(&text[i + 1..]).is_empty() => {
+                let quote = raw_quote(&text[i + 1..]);
+                let end: Vec<char> = std::iter::once('"').chain(quote[..quote.len() - 1].iter().copied()).collect();
+                let from = i + 1 + quote.len();
+                let length = text[from.min(text.len())..].windows(end.len()).position(|w| w == end).unwrap_or(0);
+                i = from + length + end.len();
+                tokens.push("\"".to_owned());
+            }
+            // A character, unlike a lifetime, has its closing quote.
+            ('\'', '\\') => {
+                i += 3;
+                i += 1 + text[i.min(text.len())..].iter().position(|c| *c == '\'').unwrap_or(0);
+            }
+            ('\'', _) => i += if at(i + 2) == '\'' { 3 } else { 1 },
+            (':', ':') => {
+                tokens.push("::".to_owned());
+                i += 2;
+            }
+            (c, _) if is_word(c) => {
+                let length = text[i..].iter().take_while(|c| is_word(**c)).count();
+                tokens.push(text[i..i + length].iter().collect());
+                i += length;
+            }
+            (c, _) => {
+                if !c.is_whitespace() {
+                    tokens.push(c.to_string());
+                }
+                i += 1;
+            }
+        }
+    }
+    tokens
+}
+
+/// `#"` of `r#"`; empty where none follows.
+fn raw_quote(text: &[char]) -> &[char] {
+    let hashes = text.iter().take_while(|c| **c == '#').count();
+    if text.get(hashes) == Some(&'"') { &text[..=hashes] } else { &[] }
+}
+
+#[test]
+fn the_checker_finds_upward_imports_and_circles() {
+    let tree = |files: &[(&str, &str)]| files.iter().map(|(f, t)| ((*f).to_owned(), (*t).to_owned())).collect();
+    let made = |files: &[(&str, &str)]| Crate::new(&tree(files));
+    let names = |imports: BTreeSet<Import>| imports.into_iter().map(|(a, b)| format!("{a} > {b}")).collect::<Vec<_>>();
+    let stages: &[&[&str]] = &[&["low"], &["mid", "beside"], &["high"]];
+    let upward = |files: &[(&str, &str)]| names(made(files).upward(stages));
+    let with = |text: &str| {
+        upward(&[
+            ("lib.rs", ""),
+            ("low.rs", text),
+            ("mid/mod.rs", ""),
+            ("mid/part.rs", ""),
+            ("beside.rs", ""),
+            ("high.rs", ""),
+        ])
+    };
+    // Each way to write an import.
+    for text in [
+        "use crate::high::X;",
+        "use super::high;",
+        "use crate::{mid as m, high};",
+        "fn f() -> super::high::X { crate::high::f() }",
+        "mod inner { use super::super::high::X; }",
+        "macro_rules! m { () => { $crate::high::f() } }",
+        "const C: char = '\"'; use crate::high::X; const S: &str = r#\"//\"#;",
+        "fn f<'a>(x: &'a u8) { let _ = '{'; crate::high::f() }",
+    ] {
+        assert!(with(text).contains(&"low.rs > high.rs".to_owned()), "{text}: {:?}", with(text));
+    }
+    // What is none: comments, strings, tests, visibility.
+    for text in [
+        "// use crate::high;",
+        "/* use crate::high; /* crate::high */ crate::high */",
+        "const S: &str = \"use crate::high;\";",
+        "const S: &str = r#\" \" use crate::high; \"#;",
+        "#[cfg(test)]\nmod tests { use crate::high; }",
+        "#[cfg(test)]\nuse crate::high;",
+        "#[cfg(all(test, unix))]\nfn f() { crate::high::f() }",
+        "pub(in crate::high) fn f() {}",
+    ] {
+        assert_eq!(with(text), Vec::<String>::new(), "{text}");
+    }
+    // Downward is free; beside is not.
+    assert_eq!(upward(&[("high.rs", "use crate::low;"), ("low.rs", "")]), Vec::<String>::new());
+    assert_eq!(upward(&[("mid/part.rs", "use crate::beside::X;"), ("beside.rs", "")]), ["mid/part.rs > beside.rs"]);
+    // A name of an earlier stage that comes by way of a later one.
+    let through = [("mid/part.rs", "use crate::high::X;"), ("high.rs", "pub use crate::low::X;"), ("low.rs", "")];
+    assert_eq!(upward(&through), ["mid/part.rs > high.rs"]);
+    // A macro of the crate is where it is defined.
+    let of_macro = [("low.rs", "crate::table!(x);"), ("high.rs", "macro_rules! table { () => {} }")];
+    assert_eq!(upward(&of_macro), ["low.rs > high.rs"]);
+    // A file of tests may import what it likes.
+    let tests = [("low/mod.rs", "#[cfg(test)]\nmod tests;"), ("low/tests.rs", "use crate::high;"), ("high.rs", "")];
+    assert_eq!(upward(&tests), Vec::<String>::new());
+
+    // Circles of three, by way of a re-export; a folder and its own file are one unit.
+    let files = [
+        ("a/mod.rs", "mod x; mod y; mod z; pub use x::X; use y::Y;"),
+        ("a/x.rs", "use super::y;"),
+        ("a/y.rs", "use crate::a::z::{self, Z};"),
+        ("a/z.rs", "use super::X;"),
+        ("b.rs", "use crate::a::X;"),
+    ];
+    let expected: BTreeSet<BTreeSet<&str>> = [["a/x.rs", "a/y.rs", "a/z.rs"].into()].into();
+    assert_eq!(made(&files).knots(&BTreeSet::new()), expected);
+    let without = BTreeSet::from([("a/z.rs".to_owned(), "a/x.rs".to_owned())]);
+    assert_eq!(made(&files).knots(&without), BTreeSet::new());
+}

@@ -156,7 +156,29 @@ const TRACKER: Order = Order {
         ("summary.rs", "boot.rs"),
         ("sys/libc.rs", "hook/table.rs"),
     ],
-    knots: &[],
+    knots: &[
+        &[
+            "account/blocks.rs",
+            "account/callers.rs",
+            "account/categories.rs",
+            "account/control.rs",
+            "account/frames.rs",
+            "account/image.rs",
+            "account/keys.rs",
+            "account/memo.rs",
+            "account/peaks.rs",
+            "account/rows.rs",
+            "account/samples.rs",
+            "account/segment.rs",
+            "account/table.rs",
+            "account/thread.rs",
+            "account/windows.rs",
+        ],
+        &["stack/cfi.rs", "stack/expression.rs", "stack/program.rs"],
+        &["stack/java/known.rs", "stack/java/method.rs"],
+        &["sys/elf.rs", "sys/libc.rs"],
+        &["sys/filter.rs", "sys/os.rs"],
+    ],
 };
 
 const OBSERVER: Order = Order {

@@ -21,6 +21,11 @@ const MIB: u64 = 1 << 20;
 const NMT: [&str; 3] = ["off", "summary", "detail"];
 
 fn start(jdk: &Jdk, name: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
+    start_with(jdk, name, "", flags, arguments)
+}
+
+/// `jar`: a library that the fixture needs, or nothing.
+fn start_with(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
     let sources = root().join("fixtures/java/explain");
@@ -29,11 +34,15 @@ fn start(jdk: &Jdk, name: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
         let _guard = ONE_AT_A_TIME.lock();
         if !classes.exists() {
             let mut compiler = javac();
-            compiler.arg("-d").arg(&classes).args([sources.join("Truth.java"), sources.join(format!("{name}.java"))]);
+            compiler
+                .args(["-cp", jar, "-d"])
+                .arg(&classes)
+                .args([sources.join("Truth.java"), sources.join(format!("{name}.java"))]);
             assert!(compiler.status().expect("javac").success(), "{name} does not compile");
         }
     }
-    Fixture::run(jdk.tool("java").args(flags).arg("-cp").arg(classes).arg(name).args(arguments))
+    let class_path = format!("{}:{jar}", classes.display());
+    Fixture::run(jdk.tool("java").args(flags).args(["-cp", &class_path]).arg(name).args(arguments))
 }
 
 /// The heap is small and touched from the start, so that what grows is native.
@@ -119,6 +128,8 @@ fn inflaters_that_were_never_ended() {
             near(case, explained, "glibc-live", grown * 6200 / 6000);
         }
         has(case, explained, &["native-leak"]);
+        let evidence = explained.verdict("native-leak")["evidence"].to_string();
+        assert!(evidence.contains("the size of an Inflater's window"), "{case}: {evidence}");
     });
 }
 
@@ -136,7 +147,43 @@ fn a_library_that_forgets_its_blocks() {
             near(case, explained, "glibc-live", leaked);
         }
         has(case, explained, &["native-leak"]);
+        // What of it the blocks' size tells, who may hold them, and what to type first.
+        let verdict = explained.verdict("native-leak");
+        let evidence = verdict["evidence"].to_string();
+        let blocks = evidence.split_once(" blocks of one size (4,072 bytes)").map(|(before, _)| before);
+        let number = blocks.and_then(|text| text.rsplit('"').next()?.replace(',', "").parse::<u64>().ok());
+        assert!(number.is_some_and(|number| (60_000..60_100).contains(&number)), "{case}: {evidence}");
+        assert!(evidence.contains(library.to_str().unwrap()), "{case}: {evidence}");
+        let first = verdict["remedies"][0]["how"].as_str().unwrap();
+        assert!(first.starts_with(&format!("plimsoll attach {}", fixture.pid())), "{case}: {first}");
     });
+}
+
+/// A library of Maven Central: each stream's context is a block of several MiB, of which some is touched.
+#[test]
+fn streams_of_zstd_that_were_never_closed() {
+    let jar = stage::jar("com.github.luben:zstd-jni:1.5.6-3").display().to_string();
+    for jdk in jdks() {
+        for nmt in ["off", "summary"] {
+            let level = format!("-XX:NativeMemoryTracking={nmt}");
+            let flags = [&SMALL_HEAP[..], &["-Xint", &level]].concat();
+            let fixture = start_with(jdk, "ZstdLeak", &jar, &flags, &["180"]);
+            let explained = fixture.explained();
+            let case = format!("zstd on {} with NMT {nmt}", jdk.major);
+            has(&case, &explained, &["native-leak"]);
+            if nmt != "off" {
+                near(&case, &explained, "glibc-live", fixture.truth("grown") * 184 / 180);
+            }
+            let verdict = explained.verdict("native-leak");
+            let evidence = verdict["evidence"].to_string();
+            for said in ["184 blocks of 3.49 MiB", "more than there are threads", "libzstd-jni", "zstd-jni-1.5.6-3.jar"]
+            {
+                assert!(evidence.contains(said), "{case}: {said}: {evidence}");
+            }
+            let last = verdict["remedies"].as_array().unwrap().last().unwrap();
+            assert!(last["how"].as_str().unwrap().contains("ZstdOutputStream"), "{case}: {last:#}");
+        }
+    }
 }
 
 #[test]
@@ -180,6 +227,27 @@ fn a_heap_that_grew_for_a_peak() {
         assert!(fixture.truth("occupied") < 32 * MIB, "{case}");
         has(case, explained, &["heap-committed-unused", "healthy"]);
     });
+}
+
+/// G1 that was told to keep all: the remedy is typed as it is printed.
+#[test]
+fn what_g1_gives_back_lies_within_the_remedy_s_bounds() {
+    for jdk in jdks() {
+        let fixture = start(jdk, "HeapUnused", &["-XX:+UseG1GC", "-Xmx512m", "-XX:MaxHeapFreeRatio=100"], &["300"]);
+        let before = fixture.explained();
+        let remedy = &before.verdict("heap-committed-unused")["remedies"][0];
+        for command in remedy["how"].as_str().unwrap().split(" && ") {
+            let words: Vec<&str> = command.split(' ').collect();
+            assert_eq!(words[..2], ["jcmd", &fixture.pid().to_string()], "{remedy:#}");
+            let output = jcmd().args(&words[1..]).output().expect("jcmd runs");
+            assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stdout));
+        }
+        let saved = before.line("java-heap") - fixture.explained().line("java-heap");
+        let bound = |name: &str| remedy[name].as_u64().expect("a figure");
+        let case = format!("{saved} on {}: {remedy:#}", jdk.major);
+        assert!(bound("saving_least_bytes") <= saved && saved <= bound("saving_bytes"), "{case}");
+        assert!(bound("saving_least_bytes") > 100 * MIB, "{case}");
+    }
 }
 
 /// Other JVMs aren't asked: what an attach books doesn't hang on them, and each costs seconds.

@@ -27,7 +27,7 @@ mod unpacked;
 pub use baseline::Baseline;
 pub use booked::Booked;
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
-pub use glibc::{Arena, ArenaKind, Glibc, MmappedChunk, TaggedBlocks};
+pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
 };
@@ -76,6 +76,8 @@ pub struct Snapshot {
     pub unpacked: Option<Unpacked>,
     /// Allocators found among the mapped files, glibc's included.
     pub allocators: Vec<LoadedAllocator>,
+    /// Jars that a JVM has open, as its descriptors name them.
+    pub jars: Vec<String>,
     /// A limit to judge against in place of the cgroup's (`--limit`).
     pub limit_asked: Option<Bytes>,
     /// What an earlier reading found (`--baseline`).

@@ -8,6 +8,7 @@ mod build;
 mod cgroup;
 mod death;
 mod door;
+mod healthy;
 mod http;
 mod java;
 mod native_image;

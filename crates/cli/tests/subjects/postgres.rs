@@ -16,12 +16,12 @@ fn program(name: &str) -> PathBuf {
 }
 
 /// PostgreSQL refuses to run as root.
-fn user() -> Option<User> {
+pub fn user() -> Option<User> {
     let is_root = fs::read_to_string("/proc/self/status").expect("proc").contains("\nUid:\t0\t0");
     is_root.then(|| User::named("postgres").expect("Debian's package makes the user postgres"))
 }
 
-fn as_user(name: &str) -> Command {
+pub fn as_user(name: &str) -> Command {
     let mut command = Command::new(program(name));
     if let Some(user) = user() {
         command.uid(user.uid).gid(user.gid);
@@ -30,7 +30,7 @@ fn as_user(name: &str) -> Command {
     command
 }
 
-fn initdb(command: &mut Command, data: &Path) {
+pub fn initdb(command: &mut Command, data: &Path) {
     command.args(["--no-sync", "--auth=trust", "--username=postgres", "--locale=C", "--encoding=UTF8", "-D"]);
     command.arg(data).current_dir("/");
 }

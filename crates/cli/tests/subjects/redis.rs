@@ -37,7 +37,7 @@ fn client(socket: &Path) -> Command {
 }
 
 /// Until it answers: the socket's name is there a moment before anybody listens.
-fn wait_until_up(child: &mut Child, socket: &Path) {
+pub fn wait_until_up(child: &mut Child, socket: &Path) {
     let is_up = || client(socket).arg("ping").output().is_ok_and(|output| output.stdout == b"PONG\n");
     wait_for("redis answers", child, is_up);
 }

@@ -179,6 +179,19 @@ pub fn native_image(name: &str) -> Option<PathBuf> {
     Some(folder.join(name))
 }
 
+/// A jar of Maven Central, by its coordinates `group:artifact:version`.
+#[allow(dead_code, reason = "a subject of explain only")]
+pub fn jar(coordinates: &str) -> PathBuf {
+    let name: Vec<&str> = coordinates.split(':').skip(1).collect();
+    let folder = cached(&name.join("-"), |part| {
+        let mut maven = fetcher("mvn");
+        maven.args(["-q", "-B", "-U", "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy"]);
+        maven.args([format!("-Dartifact={coordinates}"), format!("-DoutputDirectory={}", part.display())]);
+        fetch(maven.arg(format!("-Dmaven.repo.local={}", cache().join("m2").display())), part);
+    });
+    folder.join(format!("{}.jar", name.join("-")))
+}
+
 /// Jars and classes of the Spring Boot server in fixtures/java/shop: a class path.
 pub fn shop(javac: &Path) -> String {
     let source = repository().join("fixtures/java/shop");

@@ -95,6 +95,9 @@ impl Reader<'_> {
             let mut readings = Vec::new();
             let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
             snapshot.allocators = proc::read_allocators(target, maps);
+            if hotspot::is_hotspot(maps) {
+                snapshot.jars = proc::open_jars(target);
+            }
             (vm.join().unwrap_or_default(), (group, readings))
         });
         let (vm, mut gaps) = vm;

@@ -13,12 +13,33 @@ pub struct Glibc {
     /// `mp_.n_mmaps` and `mp_.mmapped_mem`: what glibc says of mmapped chunks, found or not.
     pub mmapped_count: u64,
     pub mmapped_bytes: Bytes,
+    /// Live blocks in arenas of the sizes that take most, largest sum first.
+    pub peaks: Vec<EqualBlocks>,
     /// Blocks with a header of HotSpot's NMT, by its tag. Empty unless they were looked for.
     pub tagged: Vec<TaggedBlocks>,
     /// The arena cap in force: `mp_.arena_max`, or 8 × online CPUs where that is 0 (malloc/arena.c, `arena_get2`).
     pub arena_cap: Option<u64>,
     /// True where the cap was set by `MALLOC_ARENA_MAX`, a tunable or mallopt.
     pub arena_cap_set: bool,
+}
+
+/// Live blocks of one size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EqualBlocks {
+    /// Of each chunk, its header included.
+    pub size: Bytes,
+    pub count: u64,
+}
+
+impl EqualBlocks {
+    pub fn bytes(self) -> Bytes {
+        Bytes(self.size.0.saturating_mul(self.count))
+    }
+
+    /// What malloc_usable_size says of each: a chunk less its size field.
+    pub fn usable(self) -> Bytes {
+        self.size - Bytes(8)
+    }
 }
 
 /// Live blocks of one NMT tag, by its number in the VM's build.

@@ -1,7 +1,7 @@
 //! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst that is over. Where many thread arenas
 //! share the free pages, `arena_retention` speaks.
 
-use super::arena_retention::{burst, cap_in_force, spread};
+use super::arena_retention::{after_a_burst, cap_in_force, spread};
 use super::case::Case;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
 use super::{Effort, Verdict, VerdictId};
@@ -33,7 +33,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     ));
     evidence.extend(cap_in_force(case));
     evidence.push(about_a_cap(&holding));
-    evidence.extend(burst(retained, live));
+    evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = vec![trim(case)];
     if case.is_jvm() {
         remedies.push(periodic_trim());
@@ -48,7 +48,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     remedies.push(other_allocator());
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
-        severity: case.weight(retained),
+        severity: case.weight_of_kept(retained),
         bytes: retained,
         summary: format!(
             "{retained} is free inside glibc's malloc but still resident, in {where_it_is}: {:.0} % of RSS",

@@ -4,6 +4,7 @@
 use super::case::Case;
 use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
 use super::{Verdict, VerdictId};
+use crate::ledger::LineId;
 use crate::snapshot::{Arena, ArenaKind};
 use crate::units::Bytes;
 
@@ -41,9 +42,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             "{at_end} of it lies at the ends of arenas, which a trim leaves: that comes back when a block next to it is freed"
         ));
     }
-    if let Some(burst) = burst(retained, live) {
-        evidence.push(burst);
-    }
+    evidence.extend(after_a_burst(case, retained, live));
     let mut remedies = Vec::new();
     if trimmable.percent_of(retained) >= WORTH_SAYING {
         remedies.push(trim(case));
@@ -61,7 +60,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     remedies.extend(fewer_threads(case));
     Some(Verdict {
         id: VerdictId::ArenaRetention,
-        severity: case.weight(retained),
+        severity: case.weight_of_kept(retained),
         bytes: retained,
         summary: format!(
             "{retained} is free inside glibc's thread arenas but still resident: {:.0} % of RSS",
@@ -88,6 +87,17 @@ pub fn cap_in_force(case: Case<'_>) -> Option<String> {
     let quota = case.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota);
     let quota = quota.map(|quota| format!(", while the cgroup's quota is {quota:.1} CPUs")).unwrap_or_default();
     Some(format!("the arena cap in force is {cap} ({how}){quota}"))
+}
+
+/// What the free memory is left from: a burst, or, where a runtime frees in batches, maybe the last collection.
+pub fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<String> {
+    if !case.frees_in_batches() {
+        return burst(retained, live);
+    }
+    let growth = case.growth(LineId::GlibcRetained);
+    Some(format!(
+        "V8 frees buffers in batches: after a collection much is free that the next ones take again. {growth}"
+    ))
 }
 
 /// Free memory that is a multiple of the live memory beside it was needed once, and isn't now.

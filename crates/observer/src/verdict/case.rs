@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, thread_names};
-use crate::snapshot::{Arena, ArenaKind, Glibc, HeapPart, HotSpot, Snapshot};
+use crate::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, Snapshot};
 use crate::units::Bytes;
 
 #[derive(Clone, Copy)]
@@ -76,6 +76,22 @@ impl<'c> Case<'c> {
         let of_limit = self.limit().map_or(0.0, |(limit, _)| bytes.percent_of(limit));
         let large = share >= 30.0 || (share >= 15.0 && bytes >= Bytes::mib(64)) || of_limit >= 10.0;
         if large { Severity::Warning } else { Severity::Note }
+    }
+
+    /// The same of free memory that malloc keeps. V8 frees its buffers in batches, at each collection: what is free right after one is
+    /// in use again before the next. There only what was free at the baseline too counts.
+    pub fn weight_of_kept(self, bytes: Bytes) -> Severity {
+        let baseline = self.snapshot.baseline.as_ref();
+        match self.frees_in_batches() {
+            true => {
+                self.weight(bytes.min(baseline.map(|then| then.resident(LineId::GlibcRetained)).unwrap_or_default()))
+            }
+            false => self.weight(bytes),
+        }
+    }
+
+    pub fn frees_in_batches(self) -> bool {
+        self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::V8)
     }
 
     /// Resident bytes of live malloc blocks, less those in the VM's books, and the line that has them.

@@ -2,8 +2,9 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
+use crate::snapshot::HotSpot;
 use crate::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(64);
@@ -30,40 +31,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     if case.flag("AlwaysPreTouch") == Some("true") {
         evidence.push("AlwaysPreTouch is on: the whole committed heap was touched at start, by request".to_owned());
     }
-    let uncommits_by_itself = matches!(vm.collector.as_deref(), Some("Z" | "Shenandoah"));
-    let mut remedies = Vec::new();
-    if uncommits_by_itself {
-        let target = target(needed, heap.max);
-        remedies.extend(target.map(|target| {
-            remedy(
-                Effort::Now,
-                "aim at a smaller heap from now on; what is unused is given back after the collector's delay, 5 min by default",
-                format!("jcmd {} VM.set_flag SoftMaxHeapSize {}", case.pid(), Bytes::mib(target).0),
-                "more frequent collections; -Xmx stays the limit",
-            )
-        }));
-        remedies.push(remedy(
-            Effort::Restart,
-            "let the collector give memory back sooner",
-            uncommit_flags(vm.collector.as_deref(), target),
-            "the heap grows again with the next peak, which then takes page faults; -Xmx stays the limit",
-        ));
-    } else {
-        remedies.push(remedy(
-            Effort::Now,
-            "collect, and let the collector shrink the heap",
-            format!("jcmd {} GC.run", case.pid()),
-            "a full collection pauses the program; the heap grows again with the next peak",
-        ));
-    }
-    if vm.collector.as_deref() == Some("G1") {
-        remedies.push(remedy(
-            Effort::Restart,
-            "let G1 give memory back when idle",
-            "-XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10",
-            "a concurrent cycle each minute of idleness",
-        ));
-    }
+    let mut remedies = shrinking(case, vm, needed, resident);
     if case.flag("AlwaysPreTouch") == Some("true") {
         remedies.push(remedy(
             Effort::Restart,
@@ -85,6 +53,82 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
+/// What makes the heap smaller depends on the collector, and no collector goes below -Xms (docs/decisions/verdicts.md).
+fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Vec<Remedy> {
+    let pid = case.pid();
+    let max = vm.java_heap.as_ref().and_then(|heap| heap.max);
+    let min = case.flag("MinHeapSize").and_then(|value| value.parse().ok()).map(Bytes).unwrap_or_default();
+    let target = target(needed, max);
+    // -Xms keeps more than the heap needs: it has to go first.
+    let start = target.filter(|target| min > Bytes::mib(*target)).map(|target| format!("-Xms{target}m"));
+    let with_start = |flags: &str| start.iter().map(String::as_str).chain([flags]).collect::<Vec<_>>().join(" ");
+    let mut remedies = Vec::new();
+    match vm.collector.as_deref() {
+        Some(collector @ ("Z" | "Shenandoah")) => {
+            if let Some(target) = target.filter(|_| start.is_none()) {
+                remedies.push(remedy(
+                    Effort::Now,
+                    "aim at a smaller heap from now on; what is unused for the collector's delay (5 min) is given back, in steps",
+                    format!("jcmd {pid} VM.set_flag SoftMaxHeapSize {}", Bytes::mib(target).0),
+                    "more frequent collections; -Xmx stays the limit",
+                ));
+            }
+            remedies.push(remedy(
+                Effort::Restart,
+                "let the collector give memory back sooner",
+                with_start(&uncommit_flags(collector, target)),
+                "the heap grows again with the next peak, which then takes page faults; -Xmx stays the limit",
+            ));
+        }
+        Some("G1") => {
+            // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. What was live is an upper bound of what is.
+            let left = needed.scaled(100, 100 - G1_FREE).max(min);
+            if left < resident {
+                let flags = format!(
+                    "jcmd {pid} VM.set_flag MinHeapFreeRatio 10 && jcmd {pid} VM.set_flag MaxHeapFreeRatio {G1_FREE}"
+                );
+                let now = remedy(
+                    Effort::Now,
+                    "let the collector keep less of the heap free, and collect",
+                    format!("{flags} && jcmd {pid} GC.run"),
+                    "a full collection pauses the program; the heap grows again with the next peak",
+                );
+                remedies.push(now.saves(resident - left, resident));
+            }
+            remedies.push(remedy(
+                Effort::Restart,
+                "let G1 give memory back when idle",
+                with_start(&g1_flags()),
+                "a concurrent cycle each minute of idleness",
+            ));
+        }
+        Some("Serial") => remedies.push(remedy(
+            Effort::Restart,
+            "let each full collection shrink the heap at once (by itself Serial takes four, and stops at the heap's first size)",
+            format!(
+                "{}-XX:-ShrinkHeapInSteps -XX:MaxHeapFreeRatio=30 -XX:MinHeapFreeRatio=10",
+                target.map(|target| format!("-Xms{target}m ")).unwrap_or_default()
+            ),
+            "the heap grows again with the next peak, which then takes more collections",
+        )),
+        // Parallel keeps what it has committed, whatever is collected.
+        _ => remedies.push(remedy(
+            Effort::Restart,
+            "take a collector that gives memory back: this one keeps what it has committed",
+            with_start(&format!("-XX:+UseG1GC {}", g1_flags())),
+            "G1 has shorter pauses and less throughput; measure with your load",
+        )),
+    }
+    remedies
+}
+
+/// Percent of the heap that G1 may keep free.
+const G1_FREE: u64 = 30;
+
+fn g1_flags() -> String {
+    format!("-XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio={G1_FREE} -XX:MinHeapFreeRatio=10")
+}
+
 /// A heap that such a collector may aim at: half as much again as it needs. None where -Xmx is no higher: the VM refuses a
 /// SoftMaxHeapSize above it.
 fn target(needed: Bytes, max: Option<Bytes>) -> Option<u64> {
@@ -93,9 +137,9 @@ fn target(needed: Bytes, max: Option<Bytes>) -> Option<u64> {
 }
 
 /// ZUncommitDelay and ShenandoahUncommitDelay are in seconds and in milliseconds (300 s and 5 min by default).
-fn uncommit_flags(collector: Option<&str>, target: Option<u64>) -> String {
+fn uncommit_flags(collector: &str, target: Option<u64>) -> String {
     let delay = match collector {
-        Some("Z") => "-XX:ZUncommitDelay=60",
+        "Z" => "-XX:ZUncommitDelay=60",
         _ => {
             "-XX:+UnlockExperimentalVMOptions -XX:ShenandoahUncommitDelay=60000 -XX:ShenandoahGuaranteedGCInterval=60000"
         }

@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::case::Case;
 use super::remedies::remedy;
+use super::suspects;
 use super::{Effort, Severity, Verdict, VerdictId};
-use crate::ledger::{LineId, is_tracker};
+use crate::ledger::LineId;
 use crate::snapshot::Glibc;
 use crate::units::{Avma, Bytes, counted};
 
 const FLOOR: Bytes = Bytes::mib(48);
 const PERCENT: f64 = 20.0;
-/// Libraries that the evidence names.
-const NAMED: usize = 5;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     case.vm()?;
@@ -38,8 +37,9 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         ),
         false => format!("{live} of live malloc blocks; NMT is off, and of a VM like this at most {own} are its own"),
     }];
-    evidence.extend(alike.map(|alike| alike.evidence()));
-    evidence.extend(suspects(case));
+    let threads = case.snapshot.threads.len() as u64;
+    evidence.extend(alike.map(|alike| alike.evidence(threads)));
+    evidence.extend(suspects::evidence(case, others));
     evidence.push(case.growth(line));
     let pid = case.pid();
     Some(Verdict {
@@ -66,64 +66,10 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
                 "plimsoll run -- java …   # then: plimsoll report PID --by site",
                 "",
             ),
-            remedy(
-                Effort::Code,
-                "end what wraps native memory",
-                "try (var in = new GZIPInputStream(stream)) { … }   // and Inflater.end(), Deflater.end(), close() of every native client",
-                "",
-            ),
+            suspects::endings(case),
         ],
     })
 }
-
-/// Libraries that the program has loaded besides the JDK's and the C library's: one of them may hold the blocks. Netty's buffers
-/// come from Unsafe, which without NMT nothing tells from other malloc'ed memory.
-fn suspects(case: Case<'_>) -> Vec<String> {
-    let objects = case.snapshot.vmas.iter().filter(|vma| vma.executable && vma.inode != 0);
-    let jdk = objects.clone().find_map(|vma| vma.name.strip_suffix("/lib/server/libjvm.so"));
-    let is_foreign = |name: &str| {
-        let file = name.rsplit('/').next().unwrap_or_default();
-        file.contains(".so")
-            && !jdk.is_some_and(|home| name.starts_with(home))
-            && !is_tracker(name)
-            && !C_LIBRARY.iter().any(|known| file.starts_with(known))
-    };
-    let mut names: Vec<&str> = objects.map(|vma| vma.name.as_str()).filter(|name| is_foreign(name)).collect();
-    names.sort_unstable();
-    names.dedup();
-    let mut lines = Vec::new();
-    if !names.is_empty() {
-        let more = names.len().saturating_sub(NAMED);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        names.truncate(NAMED);
-        lines.push(format!("libraries besides the JDK's that may hold them: {}{more}", names.join(", ")));
-    } else {
-        lines.push("no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or the JDK's own agents".to_owned());
-    }
-    if case.has_netty() && !case.has_vm_books() {
-        lines.push(
-            "Netty is in the program: its buffers come from Unsafe, and without NMT they are among these blocks"
-                .to_owned(),
-        );
-    }
-    lines
-}
-
-/// What the C library, the C++ runtime and the loader bring, by the beginning of the file's name.
-const C_LIBRARY: [&str; 12] = [
-    "ld-linux",
-    "ld-musl",
-    "libc.so",
-    "libc-",
-    "libm.so",
-    "libm-",
-    "libdl",
-    "libpthread",
-    "librt",
-    "libgcc_s",
-    "libstdc++",
-    "libnss_",
-];
 
 /// Large blocks of one size, where they are most of what is in large blocks.
 struct Alike {
@@ -165,13 +111,16 @@ impl Alike {
     /// Larger than the queues that the VM keeps for each of its workers.
     const NOT_THE_VM_S: Bytes = Bytes::mib(2);
 
-    /// The copies that java.nio keeps for each thread look like this, and from JDK 25 on java.nio leaves them out of its count.
-    fn evidence(&self) -> String {
+    fn evidence(&self, threads: u64) -> String {
         let Alike { size, number, resident } = self;
+        let found = format!("{} of {size} have {resident} of it", counted(*number, "block"));
+        // java.nio keeps one copy for each thread, and from JDK 25 on it leaves them out of its count.
+        if *number > threads {
+            return format!("{found}, each in a mapping of its own: more than there are threads");
+        }
         format!(
-            "{} of {size} have {resident} of it: java.nio may be keeping one for each thread that reads or writes large \
-             heap buffers (-Djdk.nio.maxCachedBufferSize=262144 stops that)",
-            counted(*number, "block")
+            "{found}: java.nio may be keeping one for each thread that reads or writes large heap buffers \
+             (-Djdk.nio.maxCachedBufferSize=262144 stops that)"
         )
     }
 }

@@ -338,6 +338,19 @@ fn a_little_retention_is_a_note() {
     assert_eq!(verdict_of(&tight, VerdictId::AllocatorRetention).severity, Severity::Warning);
 }
 
+/// A node server between two collections: 57 MiB of 127 were free, 10 a moment before.
+#[test]
+fn what_v8_frees_in_batches_warns_only_if_it_stays_free() {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(57)], mib(70));
+    assert_eq!(verdict_of(&snapshot, VerdictId::AllocatorRetention).severity, Severity::Warning);
+    snapshot.allocators.push(LoadedAllocator { kind: AllocatorKind::V8, path: "node".into(), serves_malloc: false });
+    assert_eq!(verdict_of(&snapshot, VerdictId::AllocatorRetention).severity, Severity::Note);
+    let since = |then: Bytes| with_baseline(snapshot.clone(), 60.0, mib(127), &[(LineId::GlibcRetained, then)]);
+    assert_eq!(verdict_of(&since(mib(10)), VerdictId::AllocatorRetention).severity, Severity::Note);
+    assert_eq!(verdict_of(&since(mib(55)), VerdictId::AllocatorRetention).severity, Severity::Warning);
+}
+
 #[test]
 fn a_trim_gives_back_pages_of_every_arena() {
     let mib = Bytes::mib;

@@ -20,6 +20,7 @@ mod lists;
 mod malloc_info;
 mod mmapped;
 mod read;
+mod sizes;
 mod survey;
 mod tagged;
 mod walk;

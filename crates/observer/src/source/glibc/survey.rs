@@ -5,6 +5,7 @@ use super::heaps::{self, Heap};
 use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
 use super::lists::{Heaps, ListedChunk, could_be_tcache, fastbin_chunks, tcache_chunks};
 use super::mmapped;
+use super::sizes::Sizes;
 use super::tagged::Tagged;
 use super::walk::{ChunkSums, End, walk};
 use crate::gap::{Gap, Source};
@@ -65,6 +66,7 @@ impl Finds {
 struct Piece {
     range: AddressRange,
     sums: ChunkSums,
+    sizes: Sizes,
     whole: bool,
 }
 
@@ -83,6 +85,7 @@ pub fn survey<M: Memory>(
     let mut gaps = Vec::new();
     let mut finds = Finds { tagged: wanted.tagged.then(Tagged::default), ..Finds::default() };
     let mut layouts = Vec::new();
+    let mut sizes = Sizes::default();
     let mut known = false;
     for libc in libcs {
         let Some(arenas) = find_arenas(&untouched, libc.base, &libc.bytes) else { continue };
@@ -104,8 +107,9 @@ pub fn survey<M: Memory>(
         }
         for (index, address) in arenas.addresses.iter().enumerate() {
             let main = index == 0;
-            let arena =
+            let (arena, found) =
                 survey_arena(memory, &mut pages, *address, arenas.layout, main, vmas, brk, parameters, &mut finds);
+            sizes.merge(&found);
             if !arena.whole {
                 gaps.push(Gap::new(
                     Source::Glibc,
@@ -123,7 +127,8 @@ pub fn survey<M: Memory>(
     if !known {
         return (None, gaps);
     }
-    take_out_listed(memory, &mut pages, &mut glibc.arenas, &layouts, &finds.caches);
+    take_out_listed(memory, &mut pages, &mut glibc.arenas, &mut sizes, &layouts, &finds.caches);
+    glibc.peaks = sizes.peaks();
 
     let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
     heaps.extend_from_slice(wanted.elsewhere);
@@ -173,7 +178,7 @@ fn survey_arena<M: Memory>(
     brk: Option<AddressRange>,
     parameters: MallocParameters,
     finds: &mut Finds,
-) -> Arena {
+) -> (Arena, Sizes) {
     let field = |offset: u64| memory.word(Avma(address.0 + offset)).unwrap_or(0);
     let mut arena = Arena {
         address,
@@ -182,6 +187,7 @@ fn survey_arena<M: Memory>(
         whole: true,
         ..Arena::default()
     };
+    let mut sizes = Sizes::default();
     let mut walked = Bytes(0);
     for attempt in 1..=ATTEMPTS {
         let before = finds.mark();
@@ -203,9 +209,10 @@ fn survey_arena<M: Memory>(
         }
         arena.whole = whole;
         book(&mut arena, pages, &pieces, main);
+        pieces.iter().for_each(|piece| sizes.merge(&piece.sizes));
         break;
     }
-    arena
+    (arena, sizes)
 }
 
 /// Sums the pieces up. `unknown` is what lies in the heaps and was not walked.
@@ -376,7 +383,9 @@ fn walk_piece<M: Memory>(
     top: Avma,
     finds: &mut Finds,
 ) -> Piece {
+    let mut sizes = Sizes::default();
     let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, pages| {
+        sizes.add(chunk.size);
         if could_be_tcache(chunk.size) && finds.caches.len() < MOST_CANDIDATES {
             finds.caches.push((chunk.at, chunk.size));
         }
@@ -395,8 +404,10 @@ fn walk_piece<M: Memory>(
         }
     });
     match end {
-        End::Top(end) | End::Fence(end) => Piece { range: AddressRange::new(accessible.start, end), sums, whole: true },
-        End::Broken(_) => Piece { range: accessible, sums, whole: false },
+        End::Top(end) | End::Fence(end) => {
+            Piece { range: AddressRange::new(accessible.start, end), sums, sizes, whole: true }
+        }
+        End::Broken(_) => Piece { range: accessible, sums, sizes, whole: false },
     }
 }
 
@@ -405,6 +416,7 @@ fn take_out_listed<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     arenas: &mut [Arena],
+    sizes: &mut Sizes,
     layouts: &[Layout],
     caches: &[(Avma, u64)],
 ) {
@@ -440,6 +452,7 @@ fn take_out_listed<M: Memory>(
         for chunk in fast {
             if cached.binary_search_by_key(&chunk.at, |cached| cached.at).is_err() {
                 let moved = release(&mut arenas[index], pages, chunk);
+                sizes.remove(chunk.size.0);
                 arenas[index].fast += moved;
                 arenas[index].fast_count += 1;
             }
@@ -448,6 +461,7 @@ fn take_out_listed<M: Memory>(
     for chunk in cached {
         if let Some(index) = owner(chunk.at) {
             let moved = release(&mut arenas[index], pages, chunk);
+            sizes.remove(chunk.size.0);
             arenas[index].tcache += moved;
         }
     }

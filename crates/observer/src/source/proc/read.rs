@@ -197,6 +197,21 @@ fn accounts(status: &[u8]) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
+/// Descriptors of a JVM that are looked at for jars, and jars that are kept.
+const DESCRIPTORS: usize = 4096;
+const JARS: usize = 1000;
+
+/// Jars that the process has open, by what its descriptors are called. None where they may not be read.
+pub fn open_jars(target: &Target) -> Vec<String> {
+    let descriptors = target.numbers("fd").unwrap_or_default();
+    let names = descriptors.into_iter().take(DESCRIPTORS).filter_map(|fd| target.link(&format!("fd/{fd}")).ok());
+    let jars = names.filter(|name| name.ends_with(b".jar")).map(|name| String::from_utf8_lossy(&name).into_owned());
+    let mut jars: Vec<String> = jars.take(JARS).collect();
+    jars.sort_unstable();
+    jars.dedup();
+    jars
+}
+
 /// Entries for each pread: 512 KiB of them describe 256 MiB.
 const BATCH: usize = 64 << 10;
 

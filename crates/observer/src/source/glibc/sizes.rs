@@ -1,0 +1,110 @@
+//! How many chunks of each size a walk found in use. A leak is often one size many times: what holds the memory makes
+//! equal blocks.
+
+use std::collections::BTreeMap;
+
+use super::layout::ALIGN;
+use crate::snapshot::EqualBlocks;
+use crate::units::Bytes;
+
+/// Chunks below this have a counter for each size, larger ones an entry in a map: a heap has few of these.
+const SMALL: u64 = 128 << 10;
+/// Sizes that the snapshot keeps.
+const KEPT: usize = 8;
+/// Fewer blocks of a size than this are chance.
+const MANY: u64 = 64;
+
+#[derive(Clone, Debug, Default)]
+pub struct Sizes {
+    small: Vec<u64>,
+    large: BTreeMap<u64, u64>,
+}
+
+impl Sizes {
+    pub fn add(&mut self, size: u64) {
+        self.change(size, |count| count.saturating_add(1));
+    }
+
+    /// Takes out a chunk that was counted and is free.
+    pub fn remove(&mut self, size: u64) {
+        self.change(size, |count| count.saturating_sub(1));
+    }
+
+    pub fn merge(&mut self, other: &Sizes) {
+        if self.small.len() < other.small.len() {
+            self.small.resize(other.small.len(), 0);
+        }
+        for (count, more) in self.small.iter_mut().zip(&other.small) {
+            *count = count.saturating_add(*more);
+        }
+        for (size, more) in &other.large {
+            let count = self.large.entry(*size).or_default();
+            *count = count.saturating_add(*more);
+        }
+    }
+
+    /// The sizes that take most, largest sum first.
+    pub fn peaks(&self) -> Vec<EqualBlocks> {
+        let small = self.small.iter().enumerate().map(|(class, count)| (class as u64 * ALIGN, *count));
+        let large = self.large.iter().map(|(size, count)| (*size, *count));
+        let all = small.chain(large).filter(|(_, count)| *count >= MANY);
+        let mut peaks: Vec<EqualBlocks> = all.map(|(size, count)| EqualBlocks { size: Bytes(size), count }).collect();
+        peaks.sort_by_key(|peak| std::cmp::Reverse((peak.bytes(), peak.size)));
+        peaks.truncate(KEPT);
+        peaks
+    }
+
+    fn change(&mut self, size: u64, change: impl Fn(u64) -> u64) {
+        let count = if size < SMALL {
+            let class = (size / ALIGN) as usize;
+            if self.small.is_empty() {
+                self.small = vec![0; (SMALL / ALIGN) as usize];
+            }
+            &mut self.small[class]
+        } else {
+            self.large.entry(size).or_default()
+        };
+        *count = change(*count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peaks_are_those_of_a_sorted_list() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+        let mut next = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let (mut few, mut large) = (0, 0);
+        for _ in 0..100 {
+            let mut twin = BTreeMap::<u64, u64>::new();
+            let (mut one, mut other) = (Sizes::default(), Sizes::default());
+            for _ in 0..next(12) {
+                let size = if next(3) == 0 { SMALL + 16 * next(1000) } else { 32 + 16 * next(2000) };
+                let count = next(200);
+                (0..count).for_each(|n| if n % 2 == 0 { one.add(size) } else { other.add(size) });
+                *twin.entry(size).or_default() += count;
+                if count > 0 && next(2) == 0 {
+                    one.remove(size);
+                    *twin.entry(size).or_default() -= 1;
+                }
+            }
+            one.merge(&other);
+            few += twin.values().filter(|count| **count < MANY).count();
+            twin.retain(|_, count| *count >= MANY);
+            let mut expected: Vec<(u64, u64)> = twin.iter().map(|(size, count)| (size * count, *size)).collect();
+            expected.sort_unstable_by(|one, other| other.cmp(one));
+            expected.truncate(KEPT);
+            let found: Vec<(u64, u64)> = one.peaks().iter().map(|peak| (peak.bytes().0, peak.size.0)).collect();
+            assert_eq!(found, expected);
+            large += found.iter().filter(|(_, size)| *size >= SMALL).count();
+        }
+        assert!(few > 50 && large > 20, "{few} {large}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Who may hold a JVM's native memory, as far as the process shows it without a tracker: libraries that it has loaded besides
+//! the JDK's, jars that it has open, and blocks of one size.
+
+use super::case::Case;
+use super::remedies::remedy;
+use super::{Effort, Remedy};
+use crate::ledger::is_tracker;
+use crate::snapshot::EqualBlocks;
+use crate::units::{Bytes, count, counted};
+
+/// Libraries that the evidence names.
+const NAMED: usize = 5;
+/// Percent of the suspected bytes from which equal blocks are named, and how many sizes.
+const WORTH_SAYING: f64 = 10.0;
+const SIZES: usize = 3;
+
+/// A library with native memory of its own.
+struct Known {
+    /// In the name of its shared object or its jar, in lower case.
+    mark: &'static str,
+    name: &'static str,
+    /// What gives its memory back.
+    end: &'static str,
+}
+
+const KNOWN: [Known; 9] = [
+    Known {
+        mark: "rocksdb",
+        name: "RocksDB",
+        end: "close every RocksIterator, Options and ColumnFamilyHandle; one LRUCache for all tables bounds the block caches",
+    },
+    Known {
+        mark: "zstd",
+        name: "zstd-jni",
+        end: "try (var out = new ZstdOutputStream(stream)) { … }   // and every ZstdInputStream and Zstd*Ctx, on errors too",
+    },
+    Known { mark: "snappy", name: "Snappy", end: "try (var in = new SnappyInputStream(stream)) { … }" },
+    Known { mark: "brotli", name: "Brotli", end: "close every BrotliInputStream, Encoder and Decoder" },
+    Known {
+        mark: "tcnative",
+        name: "Netty's OpenSSL",
+        end: "ReferenceCountUtil.release(sslContext)   // one SslContext for all connections",
+    },
+    Known {
+        mark: "sqlite",
+        name: "SQLite",
+        end: "close every Statement and ResultSet; PRAGMA cache_size bounds each connection's cache",
+    },
+    Known { mark: "duckdb", name: "DuckDB", end: "SET memory_limit = '512MB'   // and close every statement" },
+    Known { mark: "onnxruntime", name: "ONNX Runtime", end: "close every OnnxTensor and OrtSession.Result" },
+    Known { mark: "jnidispatch", name: "JNA", end: "close() every com.sun.jna.Memory that outlives its call" },
+];
+
+/// What the C library, the C++ runtime and the loader bring, by the beginning of the file's name.
+const C_LIBRARY: [&str; 12] = [
+    "ld-linux",
+    "ld-musl",
+    "libc.so",
+    "libc-",
+    "libm.so",
+    "libm-",
+    "libdl",
+    "libpthread",
+    "librt",
+    "libgcc_s",
+    "libstdc++",
+    "libnss_",
+];
+
+/// `of`: the bytes that nobody has claimed yet.
+pub fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
+    let mut lines = equal_blocks(case, of);
+    let libraries = libraries(case);
+    let jars: Vec<&str> =
+        case.snapshot.jars.iter().map(|jar| file_name(jar)).filter(|jar| known(jar).is_some()).collect();
+    if !libraries.is_empty() {
+        lines.push(format!("libraries besides the JDK's that may hold them: {}", listed(&libraries)));
+    }
+    if !jars.is_empty() {
+        lines.push(format!("jars that it has open, of libraries with native memory: {}", listed(&jars)));
+    }
+    if libraries.is_empty() && jars.is_empty() {
+        lines.push("no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or the JDK's own agents".to_owned());
+    }
+    let has_netty = case.has_netty() || case.snapshot.jars.iter().any(|jar| file_name(jar).starts_with("netty-buffer"));
+    if has_netty && !case.has_vm_books() {
+        lines.push(
+            "Netty is in the program: its buffers come from Unsafe, and without NMT they are among these blocks"
+                .to_owned(),
+        );
+    }
+    lines
+}
+
+/// What ends the memory of the libraries that are there; else what ends the JDK's own.
+pub fn endings(case: Case<'_>) -> Remedy {
+    let files = libraries(case).into_iter().chain(case.snapshot.jars.iter().map(|jar| file_name(jar)));
+    let mut found: Vec<&Known> = files.filter_map(known).collect();
+    found.sort_unstable_by_key(|known| known.name);
+    found.dedup_by_key(|known| known.name);
+    let own = "try (var in = new GZIPInputStream(stream)) { … }   // and Inflater.end(), Deflater.end(), close() of every native client";
+    if found.is_empty() {
+        return remedy(Effort::Code, "end what wraps native memory", own, "");
+    }
+    let names: Vec<&str> = found.iter().map(|known| known.name).collect();
+    let how: Vec<&str> = found.iter().map(|known| known.end).chain([own]).collect();
+    remedy(Effort::Code, format!("end what wraps native memory: {}", names.join(", ")), how.join("\n"), "")
+}
+
+fn known(file: &str) -> Option<&'static Known> {
+    let file = file.to_lowercase();
+    KNOWN.iter().find(|known| file.contains(known.mark))
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+fn listed(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", names[..names.len().min(NAMED)].join(", "))
+}
+
+/// Shared objects that are neither the JDK's, the C library's nor ours.
+fn libraries(case: Case<'_>) -> Vec<&str> {
+    let objects = case.snapshot.vmas.iter().filter(|vma| vma.executable && vma.inode != 0);
+    let jdk = objects.clone().find_map(|vma| vma.name.strip_suffix("/lib/server/libjvm.so"));
+    let is_foreign = |name: &&str| {
+        let file = file_name(name);
+        file.contains(".so")
+            && !jdk.is_some_and(|home| name.starts_with(home))
+            && !is_tracker(name)
+            && !C_LIBRARY.iter().any(|known| file.starts_with(known))
+    };
+    let mut names: Vec<&str> = objects.map(|vma| vma.name.as_str()).filter(is_foreign).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Sizes that have a large part of the bytes: a signature of what holds them.
+fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
+    let peaks = case.glibc().map(|glibc| glibc.peaks.as_slice()).unwrap_or_default();
+    let is_worth = |peak: &&EqualBlocks| peak.bytes().percent_of(of) >= WORTH_SAYING;
+    let line = |peak: &EqualBlocks| {
+        let whose = maker(peak).map(|maker| format!(": {maker}")).unwrap_or_default();
+        format!(
+            "{} of one size ({} bytes) are {} of live memory{whose}",
+            counted(peak.count, "block"),
+            count(peak.usable().0),
+            peak.bytes()
+        )
+    };
+    peaks.iter().filter(is_worth).take(SIZES).map(line).collect()
+}
+
+/// Sizes that zlib asks for with its usual settings (inflate.c `updatewindow`; deflate.c `deflateInit2_`: windowBits 15,
+/// memLevel 8). A chunk has up to 16 bytes more.
+fn maker(peak: &EqualBlocks) -> Option<&'static str> {
+    match peak.usable().0 {
+        32_768..=32_784 => Some("the size of an Inflater's window"),
+        65_536..=65_552 => Some("the size of a Deflater's window and tables"),
+        _ => None,
+    }
+}

@@ -191,7 +191,12 @@ pub const GROUPS: &[Group] = &[
         Tests(&["cli/subjects::redis", "cli/subjects::postgres", "cli/subjects::http"]),
     ),
     group("languages", Test, "Python, Node, a C++ compiler", Tests(&["cli/subjects::scripts", "cli/subjects::build"])),
-    group("incidents", Test, "kills and cgroup limits", Tests(&["cli/subjects"])),
+    group(
+        "incidents",
+        Test,
+        "kills, cgroup limits, and healthy servers that nothing warns of",
+        Tests(&["cli/subjects"]),
+    ),
     group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
 ];
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use plimsoll_observer::verdict::VerdictId;
 use plimsoll_report::words::printable;
 
 use crate::Failure;
@@ -14,24 +15,17 @@ pub struct Args {
     verdict: Option<String>,
 }
 
-macro_rules! pages {
-    ($($id:literal)*) => {
-        const PAGES: &[(&str, &str)] = &[$(($id, include_str!(concat!("../../../docs/verdicts/", $id, ".md")))),*];
-    };
-}
-
-pages! {
-    "allocator-retention" "arena-retention" "class-growth" "code-cache-growth" "compiler-arena" "direct-buffer-growth" "growth" "healthy"
-    "heap-committed-unused" "huge-pages" "limit-near" "map-count" "mapped-file-growth" "native-leak" "thread-stacks" "unclear"
-}
-
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     require_stdout()?;
-    let names = || PAGES.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+    let names = || {
+        let mut names: Vec<&str> = VerdictId::ALL.iter().map(|verdict| verdict.id()).collect();
+        names.sort_unstable();
+        names
+    };
     let text = match &args.verdict {
         None => names().join("\n") + "\n",
-        Some(asked) => match PAGES.iter().find(|(id, _)| id == asked) {
-            Some((_, page)) => plain(page),
+        Some(asked) => match VerdictId::ALL.iter().find(|verdict| verdict.id() == asked) {
+            Some(verdict) => plain(verdict.page()),
             None => {
                 let (asked, names) = (printable(asked), names().join(", "));
                 return Err(format!("unknown verdict '{asked}'. The verdicts are: {names}").into());
@@ -61,16 +55,12 @@ fn plain(page: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_observer::verdict::VerdictId;
-
     use super::*;
 
     #[test]
     fn each_verdict_has_a_page_that_begins_with_its_name() {
-        assert!(VerdictId::ALL.iter().all(|id| PAGES.iter().any(|(name, _)| *name == id.id())));
-        assert_eq!(PAGES.len(), VerdictId::ALL.len());
-        for (id, page) in PAGES {
-            assert!(page.starts_with(&format!("# {id}\n")), "{id}");
+        for verdict in VerdictId::ALL {
+            assert!(verdict.page().starts_with(&format!("# {}\n", verdict.id())), "{verdict:?}");
         }
     }
 
@@ -78,6 +68,6 @@ mod tests {
     fn links_become_their_text() {
         assert_eq!(plain("a [b](c.md), [d](e) f\n"), "a b, d f\n");
         assert_eq!(plain("no [link and](nothing"), "no [link and](nothing");
-        assert!(PAGES.iter().all(|(_, page)| !plain(page).contains("](")));
+        assert!(VerdictId::ALL.iter().all(|verdict| !plain(verdict.page()).contains("](")));
     }
 }

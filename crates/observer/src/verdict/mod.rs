@@ -31,36 +31,47 @@ use crate::snapshot::Snapshot;
 use crate::units::Bytes;
 
 macro_rules! verdicts {
-    ($($variant:ident $id:literal)*) => {
+    ($($variant:ident $id:literal: $($rule:path),*;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum VerdictId { $($variant),* }
+
         impl VerdictId {
             pub const ALL: &'static [VerdictId] = &[$(VerdictId::$variant),*];
+
             /// What scripts rely on, and the name of the page in docs/verdicts/.
             pub const fn id(self) -> &'static str {
                 match self { $(VerdictId::$variant => $id),* }
             }
+
+            /// The page: what the verdict means, when it speaks, its remedies.
+            pub const fn page(self) -> &'static str {
+                match self { $(VerdictId::$variant => include_str!(concat!("../../../../docs/verdicts/", $id, ".md"))),* }
+            }
         }
+
+        const RULES: &[Rule] = &[$($($rule,)*)*];
     };
 }
 
+// A verdict, its id, and the rules that may return it.
 verdicts! {
-    ArenaRetention "arena-retention"
-    ThreadStacks "thread-stacks"
-    DirectBufferGrowth "direct-buffer-growth"
-    ClassGrowth "class-growth"
-    CodeCacheGrowth "code-cache-growth"
-    NativeLeak "native-leak"
-    MappedFileGrowth "mapped-file-growth"
-    HugePages "huge-pages"
-    HeapCommittedUnused "heap-committed-unused"
-    LimitNear "limit-near"
-    AllocatorRetention "allocator-retention"
-    MapCount "map-count"
-    CompilerArena "compiler-arena"
-    Growth "growth"
-    Healthy "healthy"
-    Unclear "unclear"
+    ArenaRetention "arena-retention": arena_retention::rule;
+    AllocatorRetention "allocator-retention": allocator_retention::rule, opened_retention::rule;
+    ThreadStacks "thread-stacks": thread_stacks::rule;
+    DirectBufferGrowth "direct-buffer-growth": direct_buffers::rule;
+    ClassGrowth "class-growth": classes::rule;
+    CodeCacheGrowth "code-cache-growth": code_cache::rule;
+    CompilerArena "compiler-arena": compiler_arena::rule;
+    NativeLeak "native-leak": native_leak::rule;
+    MappedFileGrowth "mapped-file-growth": mapped_files::rule;
+    HugePages "huge-pages": huge_pages::rule;
+    HeapCommittedUnused "heap-committed-unused": heap_unused::rule;
+    LimitNear "limit-near": limit_near::rule;
+    MapCount "map-count": map_count::rule;
+    Growth "growth": growth::rule;
+    // `judge` adds the state of the whole.
+    Healthy "healthy": ;
+    Unclear "unclear": ;
 }
 
 impl VerdictId {
@@ -176,24 +187,6 @@ impl Verdict {
 }
 
 type Rule = fn(Case<'_>) -> Option<Verdict>;
-
-const RULES: &[Rule] = &[
-    arena_retention::rule,
-    allocator_retention::rule,
-    opened_retention::rule,
-    thread_stacks::rule,
-    direct_buffers::rule,
-    classes::rule,
-    code_cache::rule,
-    compiler_arena::rule,
-    native_leak::rule,
-    mapped_files::rule,
-    huge_pages::rule,
-    heap_unused::rule,
-    limit_near::rule,
-    map_count::rule,
-    growth::rule,
-];
 
 /// Gravest first; of equals the state of the whole, then the biggest. Where no rule warns the state is `healthy`, but only if
 /// nearly all of RSS could be judged: else it is `unclear`, which stands beside warnings too.

@@ -296,14 +296,6 @@ fn large_blocks_of_one_size_are_told_by_their_resident_pages() {
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
 }
 
-#[test]
-fn every_rule_s_page_exists() {
-    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/verdicts");
-    for id in VerdictId::ALL {
-        assert!(docs.join(format!("{}.md", id.id())).exists(), "{}", id.id());
-    }
-}
-
 fn verdict_of(snapshot: &Snapshot, id: VerdictId) -> Verdict {
     let found = judge(snapshot, &Ledger::of(snapshot)).into_iter().find(|verdict| verdict.id == id);
     found.unwrap_or_else(|| panic!("no {}: {:?}", id.id(), ids(snapshot)))

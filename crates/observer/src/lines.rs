@@ -62,7 +62,7 @@ macro_rules! lines {
             pub const fn group(self) -> Group {
                 match self { $(LineId::$variant => Group::$group),* }
             }
-            /// One sentence for docs/report-lines.md.
+            /// What is in it, for docs/report-lines.md (Markdown).
             pub const fn meaning(self) -> &'static str {
                 match self { $(LineId::$variant => $meaning),* }
             }
@@ -72,7 +72,7 @@ macro_rules! lines {
 
 lines! {
     JavaHeap "java-heap" "Java heap" Vm
-        "Resident pages of the Java heap's reservation: objects, garbage and committed space that was touched once."
+        "Resident pages of the Java heap's reservation: objects, garbage, and committed space that was touched once."
     Class "class" "class metadata" Vm
         "Metaspace, compressed class space, the CDS archive, and the VM's malloc'ed structures of classes."
     CodeCache "code-cache" "code cache" Vm
@@ -80,35 +80,54 @@ lines! {
     Gc "gc" "garbage collector" Vm
         "Card tables, mark bitmaps, remembered sets, task queues: mapped and malloc'ed."
     Compiler "compiler" "JIT compilers" Vm
-        "Compiler arenas: grow during a compilation, shrink after it."
+        "Arenas of the JIT compilers: they grow during a compilation and are free after it."
     Symbols "symbols" "symbols and strings" Vm
         "Symbol table and string table."
     VmInternal "vm-internal" "VM internal" Vm
         "Everything else that the VM counts: threads' structures, internal, tracing, logging, NMT itself."
     DirectBuffers "direct-buffers" "direct buffers" Vm
-        "Direct byte buffers and other Unsafe memory."
+        "Direct byte buffers and other Unsafe memory (NMT's category Other)."
     ImageHeap "image-heap" "image and isolate heap" Vm
-        "A native image's image heap and the chunks of its isolates' Java heaps."
+        "A native image's image heap and the chunks of its isolates' Java heaps, also of an image that a JVM or another program \
+         has loaded as a library."
     GlibcLive "glibc-live" "glibc, live" Allocator
-        "Blocks that the program has allocated and not freed, with malloc's own records, less what the VM counts as its own."
+        "Blocks that the program has allocated and not freed, with malloc's own records, less what the VM counts as its own. Of a \
+         process that `plimsoll attach` joined late the children are `from before the attach` (the walk's blocks less those of \
+         the tracker's books) and the others, `since the attach`."
     GlibcRetained "glibc-retained" "glibc, free but kept" Allocator
-        "Free chunks on resident pages. The whole pages among them are what malloc_trim would give back."
+        "Free chunks on resident pages: bins, thread caches, the top of each heap. Whole pages among them are what `malloc_trim` \
+         would give back, but for the ends of thread arenas; the line's note says how much that is."
     GlibcUnknown "glibc-unknown" "glibc, not told apart" Allocator
-        "Resident pages of glibc's heaps that could not be walked."
+        "Resident pages of glibc's heaps that could not be walked (no permission, or a chain that broke). In a recording also \
+         what the heaps got since they were last walked: the next walk, seconds later, says which of it is live."
     OtherAllocator "other-allocator" "other allocator" Allocator
-        "Memory of jemalloc, split into live and free, and of tcmalloc, mimalloc or musl's malloc, where it is not."
+        "Memory of jemalloc, tcmalloc, mimalloc or musl's malloc, and heaps of languages that don't use malloc. jemalloc's heap \
+         (5.x) has the children `jemalloc: live` (blocks by their size class, thread caches included), `free beside live blocks` \
+         (which no purge gives back), `free pages (dirty)` and `(muzzy)` (which a purge gives back), `free pages (released)`, and \
+         `its own records`. Heaps of languages: CPython's pools of small objects (each known by its header, with what is live in \
+         them), Go's heap (its arenas of 64 MiB, with the stacks of goroutines and of Go's own threads in them), V8's heap (its \
+         pages, each known by its header, up to V8 12; array buffers and `Buffer`s are malloc's). What Go or an allocator gave \
+         back by MADV_FREE stays resident until the kernel needs it: the note says how much that is. But for jemalloc and these \
+         heaps it is what is left of unnamed anonymous mappings: the program's own may be among it, and the line is estimated. Of \
+         tcmalloc, mimalloc and musl's malloc live and free are not told apart from outside."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
-        "Stacks of threads, with the thread library's records and thread-local storage at their top."
+        "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \
+         pools: threads whose names differ in numbers only (`pool-N-thread`: several instances of a pool; `pool-1-thread`: one). \
+         `kept for threads to come` are stacks of ended threads that the thread library caches."
     Libraries "libraries" "libraries and program" Files
-        "Code and data of the program and its shared libraries, the data they have written to included."
+        "Code and data of the program and its shared libraries, with the data that they have written to. A program that was \
+         unpacked into memory (UPX) is the child `… (unpacked in memory)`."
     MappedFiles "mapped-files" "mapped files" Files
-        "Files mapped by the program; clean pages are page cache that the kernel takes back when it needs them."
+        "Files that the program mapped. Clean pages are page cache: the kernel takes them back when it needs them. `(deleted)` \
+         files keep their disk space until they are unmapped."
     SharedMemory "shared-memory" "shared memory" Files
-        "tmpfs, memfd, SysV and POSIX shared memory: no disk behind it, counted by every process that maps it."
+        "tmpfs, memfd, SysV and POSIX shared memory: no disk behind it, and in the RSS of every process that maps it."
     Tracker "tracker" "Plimsoll itself" Other
-        "What Plimsoll's tracker maps in the target."
+        "What Plimsoll's tracker maps in the target: its segment, rules and library, and its private memory, which the segment \
+         lists. The target writes that list, so it is checked against the kernel's map and bounded \
+         ([decisions/own-cost.md](decisions/own-cost.md))."
     OtherAnonymous "other-anonymous" "other anonymous" Other
-        "Anonymous mappings that no source claims: the program's own mmap."
+        "Anonymous mappings that no source claims: the program's own `mmap`."
 }
 
 #[cfg(test)]

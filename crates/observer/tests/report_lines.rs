@@ -1,18 +1,44 @@
-//! docs/report-lines.md defines every line by its id, and no line that isn't.
+//! The tables of lines in docs/report-lines.md are made from the table of lines. BLESS=1 writes them anew; without it they must be
+//! what would be written. The text around them is written by hand.
 
-use plimsoll_observer::ledger::LineId;
+use plimsoll_observer::ledger::{Group, LineId};
+use std::fs;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report-lines.md");
+const HEAD: &str = "| id | what is in it |\n| --- | --- |\n";
+
+/// The rows of a group: those of lines from the table, then the others that are there (the remainder is no line).
+fn rows(group: Group, there: &str) -> String {
+    let lines = LineId::ALL.iter().filter(|line| line.group() == group);
+    let others = there.lines().filter(|row| !row.starts_with("| `")).map(|row| format!("{row}\n"));
+    lines.map(|line| format!("| `{}` | {} |\n", line.id(), line.meaning())).chain(others).collect()
+}
+
+fn page(text: &str) -> String {
+    let mut page = text.to_owned();
+    for group in Group::ALL {
+        let name = group.name();
+        let heading = format!("\n### {}{} (`{}`)\n", name[..1].to_uppercase(), &name[1..], group.id());
+        let at = page.find(&heading).unwrap_or_else(|| panic!("{PATH} has no heading {heading:?}"));
+        let from = at + page[at..].find(HEAD).unwrap_or_else(|| panic!("no table below {heading:?}")) + HEAD.len();
+        let length = page[from..].find("\n\n").expect("an end of the table") + 1;
+        let rows = rows(group, &page[from..from + length]);
+        page.replace_range(from..from + length, &rows);
+    }
+    page
+}
 
 #[test]
-fn every_line_is_defined_in_the_documentation() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report-lines.md");
-    let text = std::fs::read_to_string(path).expect("docs/report-lines.md");
-    let defined: Vec<&str> =
-        text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | ").map(|(id, _)| id)).collect();
-    let ids: Vec<&str> = LineId::ALL.iter().map(|line| line.id()).collect();
-    for id in &ids {
-        assert!(defined.contains(id), "{id} is not defined");
+fn the_tables_are_those_of_the_program() {
+    let text = fs::read_to_string(PATH).expect("docs/report-lines.md");
+    let made = page(&text);
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(PATH, made).expect("docs/report-lines.md");
+        return;
     }
-    for id in defined {
-        assert!(ids.contains(&id), "{id} is defined and does not exist");
-    }
+    let differs = text.lines().zip(made.lines()).find(|(there, made)| there != made);
+    assert!(
+        text == made,
+        "docs/report-lines.md differs from crates/observer/src/lines.rs: {differs:#?}; BLESS=1 writes it"
+    );
 }

@@ -15,6 +15,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::{LittleEndian, ReadRef, elf};
 use plimsoll_observer::rules::read as rules;
 use plimsoll_report::words::printable;
 
@@ -78,8 +80,7 @@ pub fn of(path: &Path) -> Option<Obstacle> {
     }
     let file = sys::open(&path).ok()?;
     let pieces = file.pieces();
-    let elf = Elf(&|at, n| pieces.bytes(at as u64, n as u64).map(<[u8]>::to_vec));
-    of_elf(&elf).or_else(|| (is_dynamic(&elf) && rules::lacks_libc(&path)).then_some(Obstacle::NoLibc))
+    of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path)).then_some(Obstacle::NoLibc))
 }
 
 /// The program that a script names in its first line, and the first word of its argument that is no option of env's.
@@ -105,94 +106,74 @@ fn privileged(path: &Path) -> Option<&'static str> {
     (uid != 0 && sys::has_capabilities(path)).then_some("privileged by file capabilities")
 }
 
-const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-const PT_INTERP: u32 = 3;
-const SHT_SYMTAB: u32 = 2;
-const SHT_DYNSYM: u32 = 11;
-const STT_FUNC: u8 = 2;
-const STT_GNU_IFUNC: u8 = 10;
+const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 /// The allocators' own names, plain and as their builders prefix them.
 const ALLOCATORS: [&[u8]; 5] = [b"malloc", b"je_malloc", b"tc_malloc", b"mi_malloc", b"jemalloc"];
+type Header = elf::FileHeader64<LittleEndian>;
 
 /// The same from the file's bytes, 64-bit little-endian ELF. What is broken is left to execve to refuse.
-fn of_elf(elf: &Elf<'_>) -> Option<Obstacle> {
-    let ident = elf.range(0, 6)?;
-    if ident[..4] != *b"\x7fELF" {
+fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
+    let ident = data.read_bytes_at(0, 6).ok()?;
+    if ident[..4] != elf::ELFMAG {
         return None;
     }
-    if ident[4..] != [2, 1] || elf.u16(18)? != MACHINE {
+    if ident[4..] != [elf::ELFCLASS64.0, elf::ELFDATA2LSB.0] {
         return Some(Obstacle::OtherMachine);
     }
-    let Some(interp) = interpreter_header(elf) else {
+    let header = Header::parse(data).ok()?;
+    if header.e_machine(LittleEndian) != MACHINE {
+        return Some(Obstacle::OtherMachine);
+    }
+    let Some(interpreter) = interpreter_header(header, data)? else {
         // UPX's stub looks static, and then the packed program's loader runs; the loader itself, started by its own name,
         // has no interpreter either. Both honour LD_PRELOAD.
-        let packed = elf.range(0, 512)?.windows(4).any(|w| w == b"UPX!");
-        let is_loader = defined(elf, &|name, _| name == b"_rtld_global").is_some();
+        let packed = data.read_bytes_at(0, 512).ok()?.windows(4).any(|w| w == b"UPX!");
+        let is_loader = defined(header, data, &|name, _| name == b"_rtld_global").is_some();
         return (!packed && !is_loader).then_some(Obstacle::Static);
     };
-    let loader = elf.range(elf.u64(interp + 8)?, elf.u64(interp + 32)?)?;
+    let loader = interpreter.data(LittleEndian, data).ok()?;
     if loader.windows(7).any(|w| w == b"ld-musl") {
         return Some(Obstacle::Musl);
     }
-    own_allocator(elf).map(Obstacle::OwnAllocator)
+    own_allocator(header, data).map(Obstacle::OwnAllocator)
 }
 
-/// Where the program header lies that names the loader.
-fn interpreter_header(elf: &Elf<'_>) -> Option<usize> {
-    let (table, size, count) = (elf.u64(32)?, elf.u16(54)? as usize, elf.u16(56)? as usize);
-    (0..count).filter_map(|i| table.checked_add(i * size)).find(|&at| elf.u32(at) == Some(PT_INTERP))
+/// The program header that names the loader, where there is one.
+fn interpreter_header<'d, R: ReadRef<'d>>(
+    header: &Header,
+    data: R,
+) -> Option<Option<&'d elf::ProgramHeader64<LittleEndian>>> {
+    let headers = header.program_headers(LittleEndian, data).ok()?;
+    Some(headers.iter().find(|header| header.p_type(LittleEndian) == elf::PT_INTERP))
 }
 
-/// An ELF program of this machine that names a loader.
-fn is_dynamic(elf: &Elf<'_>) -> bool {
-    elf.range(0, 4).is_some_and(|magic| magic == *b"\x7fELF") && interpreter_header(elf).is_some()
+/// An ELF program that names a loader.
+fn is_dynamic<'d, R: ReadRef<'d>>(data: R) -> bool {
+    Header::parse(data).ok().and_then(|header| interpreter_header(header, data)).flatten().is_some()
 }
 
 /// A function of an allocator's name that is defined in the program itself. A stripped program with a hidden one shows
 /// nothing of it.
-fn own_allocator(elf: &Elf<'_>) -> Option<String> {
-    let function = |kind| matches!(kind, STT_FUNC | STT_GNU_IFUNC);
-    defined(elf, &|name, kind| function(kind) && ALLOCATORS.contains(&name))
+fn own_allocator<'d, R: ReadRef<'d>>(header: &Header, data: R) -> Option<String> {
+    let is_function = |kind| matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
+    defined(header, data, &|name, kind| is_function(kind) && ALLOCATORS.contains(&name))
 }
 
 /// The first defined symbol, by name and type, that is wanted.
-fn defined(elf: &Elf<'_>, wanted: &dyn Fn(&[u8], u8) -> bool) -> Option<String> {
-    let (table, size, count) = (elf.u64(40)?, elf.u16(58)? as usize, elf.u16(60)? as usize);
-    let section = |i: usize| table.checked_add(i.checked_mul(size)?);
-    for at in (0..count).filter_map(section) {
-        if !matches!(elf.u32(at.checked_add(4)?), Some(SHT_SYMTAB | SHT_DYNSYM)) {
-            continue;
-        }
-        let symbols = elf.range(elf.u64(at.checked_add(24)?)?, elf.u64(at.checked_add(32)?)?)?;
-        let names = section(elf.u32(at.checked_add(40)?)? as usize)?;
-        let names = elf.range(elf.u64(names.checked_add(24)?)?, elf.u64(names.checked_add(32)?)?)?;
-        for symbol in symbols.chunks_exact(24).filter(|symbol| symbol[6..8] != [0, 0]) {
-            let start = u32::from_le_bytes([symbol[0], symbol[1], symbol[2], symbol[3]]) as usize;
-            let name = names.get(start..).and_then(|n| n.split(|&b| b == 0).next()).unwrap_or_default();
-            if wanted(name, symbol[4] & 15) {
-                return Some(String::from_utf8_lossy(name).into_owned());
-            }
-        }
-    }
-    None
-}
-
-/// Little-endian fields of a file, read by (offset, bytes); `None` past its end.
-struct Elf<'a>(&'a dyn Fn(usize, usize) -> Option<Vec<u8>>);
-
-impl Elf<'_> {
-    fn range(&self, at: usize, bytes: usize) -> Option<Vec<u8>> {
-        (self.0)(at, bytes)
-    }
-    fn u16(&self, at: usize) -> Option<u16> {
-        Some(u16::from_le_bytes(self.range(at, 2)?.try_into().ok()?))
-    }
-    fn u32(&self, at: usize) -> Option<u32> {
-        Some(u32::from_le_bytes(self.range(at, 4)?.try_into().ok()?))
-    }
-    fn u64(&self, at: usize) -> Option<usize> {
-        usize::try_from(u64::from_le_bytes(self.range(at, 8)?.try_into().ok()?)).ok()
-    }
+fn defined<'d, R: ReadRef<'d>>(
+    header: &Header,
+    data: R,
+    wanted: &dyn Fn(&[u8], elf::SymbolType) -> bool,
+) -> Option<String> {
+    let sections = header.sections(LittleEndian, data).ok()?;
+    let tables = [elf::SHT_SYMTAB, elf::SHT_DYNSYM].map(|kind| sections.symbols(LittleEndian, data, kind));
+    tables.into_iter().flatten().find_map(|table| {
+        let defined = table.iter().filter(|symbol| symbol.st_shndx(LittleEndian) != elf::SHN_UNDEF);
+        let names =
+            defined.filter_map(|symbol| Some((symbol.name(LittleEndian, table.strings()).ok()?, symbol.st_type())));
+        let mut wanted = names.filter(|(name, kind)| wanted(name, *kind));
+        wanted.next().map(|(name, _)| String::from_utf8_lossy(name).into_owned())
+    })
 }
 
 /// What a segment needs at its start: its populated pages (docs/segment.md).
@@ -268,15 +249,14 @@ mod tests {
     #[test]
     fn broken_files_are_survived() {
         let bytes = fs::read(std::env::current_exe().expect("path")).expect("program");
-        let of_bytes = |bytes: &[u8]| of_elf(&Elf(&|at, n| Some(bytes.get(at..at.checked_add(n)?)?.to_vec())));
-        assert_eq!(of_bytes(&bytes), None);
+        assert_eq!(of_elf(&bytes[..]), None);
         for n in (0..bytes.len()).step_by(bytes.len() / 97) {
-            of_bytes(&bytes[..n]);
+            of_elf(&bytes[..n]);
         }
         let mut head = bytes[..4096].to_vec();
         for i in 0..head.len() {
             head[i] ^= 0xff;
-            of_bytes(&head);
+            of_elf(&head[..]);
             head[i] ^= 0xff;
         }
     }

@@ -18,7 +18,7 @@
 //!
 //! Blocks of an earlier attach carry keys under another secret: they are to these books what blocks from before are. New
 //! books are begun only when no thread is in a hook any more that it entered before the detach. That can't be seen from
-//! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach.rs).
+//! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
 
 use crate::account::segment::{Segment, set_text};
 use crate::account::{blocks, categories, peaks, rows, samples, table, thread};

@@ -49,7 +49,9 @@ fn top() -> PathBuf {
 
 /// The first paragraph of a hook module's own comment.
 fn essay(module: &str) -> String {
-    let source = fs::read_to_string(top().join(format!("crates/tracker/src/hook/{module}.rs"))).expect("hook module");
+    let folder = top().join("crates/tracker/src/hook");
+    let file = [format!("{module}.rs"), format!("{module}/mod.rs")].map(|file| folder.join(file));
+    let source = fs::read_to_string(file.iter().find(|file| file.exists()).expect("hook module")).expect("source");
     let lines = source.lines().map_while(|l| l.strip_prefix("//!")).map(str::trim);
     let text: Vec<&str> = lines.take_while(|l| !l.is_empty()).collect();
     assert!(!text.is_empty(), "hook/{module}.rs begins with a comment");

@@ -103,7 +103,7 @@ impl Books {
         }
     }
 
-    /// As `locked` and `queued` in books.rs.
+    /// As `locked` and `queued` in hook/mapping/books/mod.rs.
     fn call(&self, me: u32, op: usize, real: impl FnOnce() -> bool) -> bool {
         let frees = op == UNMAP;
         let mut is_done = None;

@@ -304,6 +304,9 @@ fn workers_that_deflated_all_together() {
         let after = fixture.explained();
         let saved = explained.line("glibc-retained").saturating_sub(after.line("glibc-retained"));
         assert!(saved.abs_diff(promised) * 100 <= promised * 3, "{case}: {promised} promised, {saved} saved");
+        let bound = |name: &str| explained.verdict("arena-retention")["remedies"][0][name].as_u64().expect("a figure");
+        let bounds = (bound("saving_least_bytes"), bound("saving_bytes"));
+        assert!((bounds.0..=bounds.1 + MIB).contains(&(saved + MIB)), "{case}: {bounds:?}, {saved} saved");
         assert!(trimmable(&after) * 20 <= saved, "{case}: nothing is promised twice: {}", trimmable(&after));
     });
 }

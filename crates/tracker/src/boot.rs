@@ -507,6 +507,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     os::close(fd);
     let made = mapped.and_then(|segment| {
         windows::expect_random(segment);
+        windows::no_huge_pages(segment);
         if segment.populate_start() {
             return Some(segment);
         }

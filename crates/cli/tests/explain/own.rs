@@ -69,6 +69,9 @@ fn invariant_7_all_lines_but_the_tracker_s_are_those_of_the_plain_program() {
     }
 }
 
+/// A huge page of x86-64, and of aarch64 with pages of 4 KiB.
+const HUGE: u64 = 2 << 20;
+
 #[test]
 fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     let folder = fresh("own-huge");
@@ -81,6 +84,16 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
         let within = |(start, end, _): &&(u64, u64, String)| *start < own.range.end.0 && own.range.start.0 < *end;
         let flags: Vec<&str> = mappings.iter().filter(within).map(|(.., flags)| flags.as_str()).collect();
         assert!(!flags.is_empty() && flags.iter().all(|flags| flags.contains(" nh ")), "{own:?}: {flags:?}");
+    }
+    // The library's own data has no such flag, but no place for a huge page either.
+    let data: Vec<_> = listed.iter().filter(|own| own.purpose == PURPOSE_OF_LIBRARY_DATA).collect();
+    assert!(!data.is_empty(), "{listed:?}");
+    for own in data {
+        let within = |(start, end, _): &&(u64, u64, String)| *start < own.range.end.0 && own.range.start.0 < *end;
+        for (start, end, flags) in mappings.iter().filter(within) {
+            let has_place = start.next_multiple_of(HUGE) + HUGE <= *end;
+            assert!(flags.contains(" nh ") || !has_place, "{start:x}-{end:x}: {flags}");
+        }
     }
     drop(fixture);
     std::fs::remove_dir_all(folder).unwrap();

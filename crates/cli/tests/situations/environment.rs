@@ -285,6 +285,31 @@ fn on_tmpfs(name: &str, size: &str, outcome: Outcome, prepare: fn(&Path)) {
     verdict(name, &faults, compared);
 }
 
+/// Where each file of a tmpfs is made of huge pages, the sparse segment isn't.
+#[test]
+fn tmpfs_of_huge_pages() {
+    use std::os::unix::fs::MetadataExt;
+    let name = "tmpfs_of_huge_pages";
+    let (mut faults, mut compared) = (String::new(), 0);
+    for mode in MODES {
+        let tmpfs = match Tmpfs::mount(&format!("{name}-{mode}"), "64m,huge=always") {
+            Ok(tmpfs) => tmpfs,
+            Err(reason) => return skipped(name, &reason),
+        };
+        let row = situation("mix").named(name);
+        let program = compiled(&row.program);
+        let plain = Observed::watch(row.command(&program, None, &tmpfs.0), None);
+        let tracked = Observed::watch(row.command(&program, Some(mode), &tmpfs.0), Some(&tmpfs.0));
+        compared += as_expected(&tracked, &plain, &tmpfs.0, mode, Books, &mut faults);
+        let files = fs::read_dir(&tmpfs.0).expect("the mount").flatten();
+        let blocks: u64 = files.map(|file| file.metadata().expect("a segment").blocks()).sum();
+        if blocks == 0 || blocks * 512 >= 1 << 20 {
+            let _ = writeln!(faults, "  {mode}: the segment has {blocks} blocks of 512 bytes");
+        }
+    }
+    verdict(name, &faults, compared);
+}
+
 #[test]
 fn tmpfs_of_one_mebibyte() {
     on_tmpfs("tmpfs_of_one_mebibyte", "1m", Books, |_| ());

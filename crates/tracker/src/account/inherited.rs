@@ -110,7 +110,8 @@ impl Inherited {
         let end = HEADER_AT + size_of::<Header>().next_multiple_of(8);
         let most = end + used + used / 8 + more;
         let bytes = most + size_of::<Looked>();
-        let base = os::map_private(bytes)? as usize;
+        // A fault for each page would cost more than the copy.
+        let base = os::map_private(bytes, end + used + MORE_ROWS * Row::BYTES)? as usize;
         let facts =
             Facts { bytes, end, most, parts: [Part { at: end, used: 0, more_at: end, more: 0 }; SECTIONS], rows: 0 };
         // SAFETY: a fresh mapping, aligned to a page, larger than the facts.
@@ -119,12 +120,12 @@ impl Inherited {
     }
 
     fn facts(&self) -> &Facts {
-        // SAFETY: `reserve` wrote them; they are changed through `facts_mut` alone.
+        // SAFETY: `reserve` wrote them. They are changed through `facts_mut` alone, in functions of this file that keep no reference.
         unsafe { &*(self.0 as *const Facts) }
     }
 
     fn facts_mut(&mut self) -> &mut Facts {
-        // SAFETY: as in `facts`. Only the thread that forks has the copy, before fork() and in the child.
+        // SAFETY: as in `facts`. One thread has the copy at a time: who forks, then who takes the word of the wiped page.
         unsafe { &mut *(self.0 as *mut Facts) }
     }
 
@@ -135,7 +136,8 @@ impl Inherited {
     /// Work space.
     pub fn looked(&mut self) -> &mut Looked {
         let at = self.0 + (self.facts().most & !7);
-        // SAFETY: the end of the mapping, 8-byte aligned, used for nothing else; any bytes are such a value.
+        // SAFETY: behind all that `claim` hands out, 8-byte aligned, inside the mapping, used for nothing else; any bytes are such
+        // a value.
         unsafe { &mut *(at as *mut Looked) }
     }
 
@@ -226,7 +228,8 @@ impl Inherited {
             self.copy(parent, s, at, (0, used * s.entry_bytes()), of);
         }
         self.facts_mut().rows = self.part(Section::Rows).used;
-        // SAFETY: the parent's segment begins with a header, which consists of words.
+        // SAFETY: the parent's segment begins with a header, which consists of atomics. Some are halves of a word: the language knows
+        // no loads of one size beside stores of another, but on x86-64 and aarch64 an aligned load sees each half before or after.
         let theirs = unsafe { core::slice::from_raw_parts(parent.base() as *const AtomicU64, size_of::<Header>() / 8) };
         for (ours, theirs) in self.words(HEADER_AT, size_of::<Header>()).iter().zip(theirs) {
             ours.store(theirs.load(Relaxed), Relaxed);
@@ -286,7 +289,7 @@ impl Inherited {
     pub fn write(self, child: Child, mut write: impl FnMut(usize, &[u8], usize) -> bool) -> bool {
         self.finish_header(child);
         let of = |at: usize, bytes: usize| {
-            // SAFETY: inside the mapping; nobody changes it while it is written.
+            // SAFETY: inside the mapping; after `finish_header` nobody changes it.
             unsafe { core::slice::from_raw_parts((self.0 + at) as *const u8, bytes) }
         };
         let header = write(0, of(HEADER_AT, size_of::<Header>()), HEADER_BYTES - size_of::<Header>());

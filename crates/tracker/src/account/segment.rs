@@ -347,7 +347,8 @@ impl Segment {
 
     /// What is mapped of a section as words, the last of which may reach into what lies behind it on its page.
     pub fn words(self, s: Section) -> &'static [AtomicU64] {
-        // SAFETY: as in `record`, each word an atomic; sections begin on pages and have whole ones.
+        // SAFETY: as in `record`; sections begin on pages and have whole ones. Of records with halves of a word: see the header in
+        // `inherited::fill`.
         unsafe { core::slice::from_raw_parts((self.0 + s.offset()) as *const AtomicU64, windows::mapped(s) / 8) }
     }
 

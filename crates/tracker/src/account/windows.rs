@@ -131,6 +131,11 @@ pub fn expect_random(segment: Segment) {
     ranges(segment, &current()).for_each(|(start, bytes)| os::expect_random(start as *mut u8, bytes));
 }
 
+/// See [`os::no_huge_pages`]. A window keeps it as it grows.
+pub fn no_huge_pages(segment: Segment) {
+    ranges(segment, &current()).for_each(|(start, bytes)| os::no_huge_pages(start as *mut u8, bytes));
+}
+
 /// This is what is mapped of the process's segment.
 fn adopt(windows: &Windows) {
     for (to, from) in MAPPED.iter().zip(windows) {
@@ -232,7 +237,8 @@ pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
         let (have, keep) = (mapped(*s), populated(*s).next_multiple_of(PAGE).clamp(PAGE, length(*s)));
         if keep < have {
             MAPPED[*s as usize].store(keep, Relaxed);
-            // SAFETY: not populated, so no record lies there; who comes with an index from outside has to ask `mapped`.
+            // SAFETY: not populated, so no record lies there. Who has an index from outside asks `mapped` before; one that asked before
+            // the store above and reads after this call would fault: only a damaged key of a block leads there.
             unsafe { os::unmap((segment.base() + s.offset() + keep) as *mut u8, have - keep) };
         }
     }

@@ -165,15 +165,14 @@ fn begin() {
     if WIPED.child.load(Relaxed) != os::getpid() as usize {
         return;
     }
-    // SAFETY: only `become_child` writes the word, and whoever exchanges it gives the copy back.
-    let inherited = unsafe { Inherited::at(base) };
     // What a handler books would have nowhere to go meanwhile.
     let before = os::block_signals();
     if WIPED.inherited.swap(0, AcqRel) == base {
         if tls_get::<PREPARED>() == base {
             tls_set::<PREPARED>(0);
         }
-        make(inherited);
+        // SAFETY: `become_child` wrote the word, and only this thread took it.
+        make(unsafe { Inherited::at(base) });
     }
     if let Some(before) = before {
         os::unblock_signals(before);

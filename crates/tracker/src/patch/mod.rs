@@ -159,7 +159,7 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         // Asks the kernel whether the page can be written, and has it there.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
-            // SAFETY: the object's RELRO pages, which the loader has relocated and its lock keeps where they are.
+            // SAFETY: the object's RELRO pages. They are read-only, so the loader is done with them; its lock keeps them where they are.
             let Some(g) = guarded.filter(|g| unsafe { os::protect(g.start, g.end - g.start, true) }) else {
                 done.left += 1;
                 continue;
@@ -170,7 +170,7 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         done.written += 1;
     }
     if let Some(g) = opened {
-        // SAFETY: as above; this walk, the only one, is done with them.
+        // SAFETY: as above; only one walk goes on at a time, and this one is done with them.
         unsafe { os::protect(g.start, g.end - g.start, false) };
     }
 }

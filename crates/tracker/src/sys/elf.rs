@@ -395,7 +395,7 @@ impl Loaded {
 /// The word at an address of an object's data.
 ///
 /// # Safety
-/// Eight mapped bytes, aligned.
+/// Eight mapped bytes, aligned, and mapped for as long as the answer is used.
 pub unsafe fn word(at: usize) -> &'static core::sync::atomic::AtomicUsize {
     // SAFETY: the caller's contract; others, the loader among them, load and store whole words.
     unsafe { &*(at as *const core::sync::atomic::AtomicUsize) }

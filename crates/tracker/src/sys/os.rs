@@ -312,11 +312,24 @@ pub unsafe fn map_shared_at(fd: Fd, at: usize, bytes: usize, offset: usize) -> b
     unsafe { syscall(nr::MMAP, [at, bytes, PROT_RW, MAP_SHARED | MAP_FIXED, fd.0, offset]) }.is_ok()
 }
 
-/// Zeroed private memory that is given back by [`unmap`], and in no list.
-pub fn map_private(bytes: usize) -> Option<*mut u8> {
+/// Zeroed private memory that is given back by [`unmap`], and in no list. The first `at_once` bytes have their pages at once, if the
+/// program's filters allow it.
+pub fn map_private(bytes: usize, at_once: usize) -> Option<*mut u8> {
+    const MAP_POPULATE: usize = 0x8000;
+    let flags = MAP_PRIVATE | MAP_ANON_NORESERVE;
     // SAFETY: a new anonymous mapping at an address the kernel chooses.
-    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, MAP_PRIVATE | MAP_ANON_NORESERVE, usize::MAX, 0]) };
-    p.ok().map(|p| p as *mut u8)
+    let p = unsafe { syscall(nr::MMAP, [0, bytes, PROT_RW, flags, usize::MAX, 0]) }.ok()?;
+    let arguments = [p, at_once, PROT_RW, flags | MAP_FIXED | MAP_POPULATE, usize::MAX, 0];
+    // SAFETY: in the place of the first part of that mapping, which nobody has used.
+    match unsafe { syscall(nr::MMAP, arguments) } {
+        // A filter's answer: nothing was done.
+        Ok(_) | Err(errno::EPERM) => Some(p as *mut u8),
+        Err(_) => {
+            // SAFETY: just mapped, and nobody knows of it; what failed may have left a hole.
+            unsafe { unmap(p as *mut u8, bytes) };
+            None
+        }
+    }
 }
 
 /// A mapped file on disk is sparse and accessed all over: by default the kernel reads megabytes ahead at each page of a
@@ -326,6 +339,15 @@ pub fn expect_random(p: *mut u8, bytes: usize) {
     if !ON_TMPFS.load(Relaxed) {
         // SAFETY: changes no byte of our own mapping.
         let _ = unsafe { syscall(nr::MADVISE, [p as usize, bytes, MADV_RANDOM, 0, 0, 0]) };
+    }
+}
+
+/// A tmpfs may be mounted with `huge=always`: each page that is touched in a sparse file is 2 MiB there. Only before the
+/// program's start: later a sandbox might kill for it.
+pub fn no_huge_pages(p: *mut u8, bytes: usize) {
+    if ON_TMPFS.load(Relaxed) {
+        // SAFETY: changes no byte of our own mapping.
+        let _ = unsafe { syscall(nr::MADVISE, [p as usize, bytes, MADV_NOHUGEPAGE, 0, 0, 0]) };
     }
 }
 

@@ -70,7 +70,7 @@ fn bytes_of(region: &[u64]) -> Vec<u8> {
 
 fn book(region: &mut [u64]) -> VmaBook<impl FnMut(usize) -> bool + use<>> {
     let bytes = region.len() * 8;
-    // SAFETY: the tests keep the vector, and leave it alone, for as long as they use the book.
+    // SAFETY: the tests keep the vector, and at most read it, for as long as they use the book.
     unsafe { VmaBook::create(region.as_mut_ptr().cast(), bytes, move |upto| upto <= bytes) }.expect("room for a map")
 }
 
@@ -670,7 +670,7 @@ fn a_copied_map_goes_on() {
     }
     let (found, damaged) = pages_of(&bytes_of(&copy), 1024);
     assert_eq!((Twin(found).books(), damaged), (strip(books), 0));
-    // SAFETY: as above.
+    // SAFETY: the parent's book isn't used any more; its vector is longer than that.
     assert!(unsafe { VmaBook::resume(region[1..].as_mut_ptr().cast(), 64 << 10, 64 << 10, |_| true) }.is_none());
 }
 

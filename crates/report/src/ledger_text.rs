@@ -549,6 +549,8 @@ impl<W: Write> Page<'_, W> {
                 writeln!(self.out, "       {}", self.ink(Ink::Green, &printable(row)))?;
             }
             if let Some((least, most)) = remedy.effect.bounds() {
+                // Bounds that read the same are one figure.
+                let [least, most] = [least, most].map(|bound| bound.to_string());
                 let saves = if least == most { format!("about {most}") } else { format!("{least} to {most}") };
                 writeln!(self.out, "       gives back {saves}")?;
             }

@@ -39,8 +39,13 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     let mut remedies = Vec::new();
     if case.is_jvm() {
-        let how = format!("jcmd {} Thread.print | grep -c '{}'", case.pid(), grep_pattern(&pool.name));
-        remedies.push(remedy(Effort::Now, "see who starts them", how, ""));
+        let how = format!("jcmd {} Thread.print | grep -A 8 '{}' | head -n 60", case.pid(), grep_pattern(&pool.name));
+        remedies.push(remedy(
+            Effort::Now,
+            "see what some of them do",
+            how,
+            "one safepoint while all stacks are printed",
+        ));
     } else {
         let how = format!("ps -T -p {} -o comm= | sort | uniq -c | sort -rn | head", case.pid());
         remedies.push(remedy(Effort::Now, "see who they are", how, ""));

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use plimsoll_observer::diff::diff;
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::profile::Difference;
 use plimsoll_observer::sites::comparable;
 use plimsoll_observer::symbols;
@@ -60,8 +61,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.by == By::Thread {
         return Err("a diff has no --by thread, as threads can't be matched between two moments: use category, caller or module".into());
     }
-    let mut before = target::open(&args.before)?;
-    let mut after = target::open(&args.after)?;
+    let deadline = Deadline::after(NAMES);
+    let mut before = target::open(&args.before, deadline)?;
+    let mut after = target::open(&args.after, deadline)?;
     let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
     if of_sites || !matches!(args.format, Format::Text | Format::Json) {
         return stacks(&args, &mut before, &mut after);
@@ -69,7 +71,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.by == By::Caller {
         for target in [&mut before, &mut after] {
             let names = target.symbols(&args.stacks.symbols);
-            symbols::resolve(&mut target.books, &names);
+            symbols::resolve(&mut target.books, &names, deadline);
         }
     }
     let (before, after) = (before.books, after.books);

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::source::segment::{self, Life};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::words::{cut, printable};
@@ -22,14 +23,15 @@ const KERNEL: (u32, u32) = (5, 14);
 const GLIBC: (u32, u32) = (2, 17);
 
 pub fn run(_: Args) -> Result<ExitCode, Failure> {
+    let deadline = Deadline::after(LOOK);
     to_output(None, |out| {
         kernel(out)?;
         libc(out)?;
         ptrace(out)?;
         names(out)?;
         segments(out)?;
-        preload(out)?;
-        tracked(out)
+        preload(out, deadline)?;
+        tracked(out, deadline)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -141,8 +143,8 @@ fn mount_type(path: &Path) -> Option<String> {
     above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
 }
 
-fn preload(out: &mut dyn Write) -> io::Result<()> {
-    match try_preload() {
+fn preload(out: &mut dyn Write, deadline: Deadline) -> io::Result<()> {
+    match try_preload(deadline) {
         Ok(library) => {
             line(out, "tracker", true, &format!("works; unpacked at {}", printable(&library.display().to_string())))
         }
@@ -151,7 +153,7 @@ fn preload(out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Runs true(1) with the tracker and looks for its segment.
-fn try_preload() -> Result<PathBuf, String> {
+fn try_preload(deadline: Deadline) -> Result<PathBuf, String> {
     let library = tracker::unpack().map_err(|Failure(reason)| reason)?.library;
     let dir = tracker::default_directory().join(format!("doctor-{}", std::process::id()));
     tracker::private_directory(&dir).map_err(|e| format!("{} {e}", dir.display()))?;
@@ -160,7 +162,7 @@ fn try_preload() -> Result<PathBuf, String> {
         .env(segment::DIRECTORY_VARIABLE, &dir)
         .stdin(Stdio::null())
         .output();
-    let found = segment::list(&dir);
+    let found = segment::list(&dir, deadline);
     let _ = fs::remove_dir_all(&dir);
     let child = child.map_err(|e| format!("cannot start true(1): {e}"))?;
     if !child.status.success() {
@@ -175,13 +177,13 @@ fn try_preload() -> Result<PathBuf, String> {
 
 /// Our own directories' segments, oldest first; behind them those of living processes that lie elsewhere: `--dir`,
 /// another user's, a container's. With the PID under which we see the process.
-fn segments_of_all() -> Vec<(u32, PathBuf, Life)> {
-    let own = segment::search_directories(None);
+fn segments_of_all(deadline: Deadline) -> Vec<(u32, PathBuf, Life)> {
+    let own = segment::search_directories(None, deadline);
     let mut found: Vec<_> = own
         .iter()
-        .flat_map(|dir| segment::list(dir))
+        .flat_map(|dir| segment::list(dir, deadline))
         .map(|(path, head)| {
-            let life = segment::life_of(&head, &path);
+            let life = segment::life_of(&head, &path, deadline);
             (head.pid, path, life)
         })
         .collect();
@@ -195,7 +197,7 @@ fn segments_of_all() -> Vec<(u32, PathBuf, Life)> {
     let file = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
     let known: Vec<_> = found.iter().map(|(_, path, _)| file(path)).collect();
     for pid in pids {
-        if let Some((path, _, life @ Life::Live)) = segment::find_by_pid(pid)
+        if let Some((path, _, life @ Life::Live)) = segment::find_by_pid(pid, deadline)
             && !known.contains(&file(&path))
         {
             found.push((pid, path, life));
@@ -204,8 +206,16 @@ fn segments_of_all() -> Vec<(u32, PathBuf, Life)> {
     found
 }
 
-fn tracked(out: &mut dyn Write) -> io::Result<()> {
-    let found = segments_of_all();
+fn tracked(out: &mut dyn Write, deadline: Deadline) -> io::Result<()> {
+    let found = segments_of_all(deadline);
+    if deadline.has_passed() {
+        line(
+            out,
+            "tracked",
+            false,
+            "not all directories and processes were reached in time: some may be missing here",
+        )?;
+    }
     if found.is_empty() {
         return writeln!(out, "\nNothing is tracked. Start a program with:  plimsoll run -- COMMAND");
     }
@@ -217,7 +227,7 @@ fn tracked(out: &mut dyn Write) -> io::Result<()> {
             Life::Killed => "killed",
             Life::Detached => "detached",
         };
-        match target::books(&path, life) {
+        match target::books(&path, life, deadline) {
             Ok(books) => {
                 let (live, committed) = (books.total.live.to_string(), books.total.committed.to_string());
                 let command = cut(&books.process.arguments.join(" "), 60);

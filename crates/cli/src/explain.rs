@@ -6,17 +6,17 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, Kind, NAMES, given};
+use plimsoll_observer::foreign::{Deadline, Kind, LOOK, NAMES, given};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
+use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
-use plimsoll_report::words::printable;
-use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
+use plimsoll_report::{ledger_tables, ledger_text};
 
 use crate::Failure;
-use crate::output::{require_stdout, say};
+use crate::output::{require_stdout, say, shown};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -54,10 +54,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     };
     let regions = if args.maps { Regions::All(&announce) } else { Regions::AsNeeded };
-    let mut snapshot = take(args.pid, regions).map_err(|refusal| Failure(refusal.0))?;
+    // First, since a pipe may take its time, which isn't the target's.
+    let earlier = args.baseline.as_deref().map(|file| Ok::<_, Failure>((file, read_baseline(file)?))).transpose()?;
+    let mut snapshot = take(args.pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_asked = args.limit;
-    if let Some(file) = &args.baseline {
-        snapshot.baseline = Some(baseline(file, &snapshot)?);
+    if let Some((file, earlier)) = earlier {
+        snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);
     }
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);
@@ -78,17 +80,21 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
+fn read_baseline(file: &Path) -> Result<Earlier, Failure> {
+    let failed = |why: String| Failure(format!("'{}' {why}", shown(file)));
+    let bytes = given(file, Kind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
+    ledger_json::parse_baseline(&bytes).map_err(failed)
+}
+
 /// Of this very process: numbers are used again, so the file must be younger than the process.
-fn baseline(file: &Path, snapshot: &Snapshot) -> Result<Baseline, Failure> {
-    let shown = printable(&file.display().to_string());
-    let bytes = given(file, Kind::Saved, Deadline::after(NAMES)).map_err(|why| Failure(format!("'{shown}' {why}")))?;
-    let earlier = ledger_json::parse_baseline(&bytes).map_err(|reason| Failure(format!("'{shown}' {reason}")))?;
+fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<Baseline, Failure> {
     let pid = snapshot.process.pid;
     let started = snapshot.process.uptime.map_or(0.0, |uptime| snapshot.time - uptime - 1.0);
     if earlier.pid != pid || earlier.baseline.time < started {
         let of = earlier.pid;
         return Err(Failure(format!(
-            "'{shown}' describes another process ({of}). Give a report of this one: plimsoll explain {pid} --format json"
+            "'{}' describes another process ({of}). Give a report of this one: plimsoll explain {pid} --format json",
+            shown(file)
         )));
     }
     Ok(earlier.baseline)

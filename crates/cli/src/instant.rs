@@ -13,7 +13,7 @@ use crate::target::Target;
 
 pub fn recording(of: &Target, sites: &Sites) -> io::Result<Vec<u8>> {
     let books = &of.books;
-    let process = of.live_pid.and_then(|pid| proc::Target::open(pid).ok());
+    let process = of.live_pid.and_then(|pid| proc::Target::open(pid, of.deadline).ok());
     let status = process.as_ref().and_then(|process| proc::read_process(process).ok());
     let memory = proc::read_host().memory;
     let group = process.as_ref().and_then(|process| cgroup::read_limit(process, memory).0).map(|(group, _)| group);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::ValueEnum;
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::source::segment;
 use plimsoll_report::words;
 
@@ -75,10 +76,15 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
         say(format_args!("'{shown}' can't be started: it is not a regular file"));
         return Ok(Err(ExitCode::from(126)));
     }
-    let shut_out = obstacle(launch, &path, &shown);
-    let environment =
-        if shut_out { std::env::vars_os().collect() } else { environment(launch, &tracker::unpack()?, &path)? };
-    let image = Image::new(&path, command, &environment).map_err(|_| "an argument contains a NUL byte".to_string())?;
+    let deadline = Deadline::after(NAMES);
+    let shut_out = obstacle(launch, &path, &shown, deadline);
+    let environment = if shut_out {
+        std::env::vars_os().collect()
+    } else {
+        environment(launch, &tracker::unpack()?, &path, deadline)?
+    };
+    let image = Image::new(&path, command, &environment, deadline)
+        .map_err(|_| "an argument contains a NUL byte".to_string())?;
     Ok(Ok(Prepared { image, shown, tracked: !shut_out }))
 }
 
@@ -100,8 +106,8 @@ pub fn mirror(end: End) -> ExitCode {
 }
 
 /// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
-fn obstacle(args: &Launch, path: &Path, shown: &str) -> bool {
-    match obstacle::of(path) {
+fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
+    match obstacle::of(path, deadline) {
         Some(Obstacle::StartedByEnv(_)) if args.follow => {}
         Some(obstacle) => {
             say(format_args!("'{shown}' {}", obstacle.sentence()));
@@ -150,7 +156,12 @@ fn resolve(program: &Path) -> Option<PathBuf> {
 }
 
 /// Our own environment with the tracker's options in it (docs/cli.md has the table).
-fn environment(args: &Launch, tracker: &Unpacked, program: &Path) -> Result<Vec<(OsString, OsString)>, Failure> {
+fn environment(
+    args: &Launch,
+    tracker: &Unpacked,
+    program: &Path,
+    deadline: Deadline,
+) -> Result<Vec<(OsString, OsString)>, Failure> {
     let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
     let mut set = |name: &str, value: OsString| {
         environment.retain(|(n, _)| n != name);
@@ -166,7 +177,7 @@ fn environment(args: &Launch, tracker: &Unpacked, program: &Path) -> Result<Vec<
         let absolute = dir.canonicalize().map_err(|e| format!("--dir {}: {e}", dir.display()))?;
         set("PLIMSOLL_DIR", absolute.into());
     }
-    set("PLIMSOLL_RULES", tracker.compiled_rules(&args.rules, program)?.into());
+    set("PLIMSOLL_RULES", tracker.compiled_rules(&args.rules, program, deadline)?.into());
     if args.follow {
         set("PLIMSOLL_FOLLOW", "1".into());
     }

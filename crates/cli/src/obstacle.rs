@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
+use plimsoll_observer::foreign::Deadline;
 use plimsoll_observer::rules::read as rules;
 use plimsoll_report::words::printable;
 
@@ -66,10 +67,10 @@ impl Obstacle {
 const SCRIPT_DEPTH: usize = 5;
 
 /// Looks at the program that execve would load.
-pub fn of(path: &Path) -> Option<Obstacle> {
+pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     let mut path = path.to_path_buf();
     for _ in 0..SCRIPT_DEPTH {
-        match interpreter(&sys::read_start(&path, 256)) {
+        match interpreter(&sys::read_start(&path, 256, deadline)) {
             Some((env, name)) if env.ends_with("env") => return Some(Obstacle::StartedByEnv(name)),
             Some((next, _)) => path = next,
             None => break,
@@ -78,9 +79,9 @@ pub fn of(path: &Path) -> Option<Obstacle> {
     if let Some(how) = privileged(&path) {
         return Some(Obstacle::Privileged(how));
     }
-    let file = sys::open(&path).ok()?;
+    let file = sys::open(&path, deadline).ok()?;
     let pieces = file.pieces();
-    of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path)).then_some(Obstacle::NoLibc))
+    of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path, deadline)).then_some(Obstacle::NoLibc))
 }
 
 /// The program that a script names in its first line, and the first word of its argument that is no option of env's.
@@ -199,6 +200,11 @@ pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_observer::foreign::NAMES;
+
+    fn of(path: &Path) -> Option<Obstacle> {
+        super::of(path, Deadline::after(NAMES))
+    }
 
     #[test]
     fn this_program_has_no_obstacle() {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use plimsoll_observer::allocation::slow_paths_of_mappings;
 use plimsoll_observer::books::Runtime;
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::symbols;
 use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{json, sites_text};
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.by == By::Class {
         return Err("--by class needs a flight recording: native blocks have no class".into());
     }
-    let mut target = target::open(&args.target)?;
+    let mut target = target::open(&args.target, Deadline::after(NAMES))?;
     let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };
     let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
     match args.format {
@@ -75,7 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             }
             if choice.wants_symbols() {
                 let names = target.symbols(&args.stacks.symbols);
-                symbols::resolve(&mut target.books, &names);
+                symbols::resolve(&mut target.books, &names, target.deadline);
             }
             to_output(args.output.as_deref(), |out| choice.write(out, &target.books))?;
         }
@@ -83,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             let named = choice.wants_symbols() || args.by.lines().is_none() || !args.stacks.rules.is_empty();
             let names = symbols::Options { without: !named, ..target.symbols(&args.stacks.symbols) };
             let sites = if named {
-                symbols::resolve(&mut target.books, &names);
+                symbols::resolve(&mut target.books, &names, target.deadline);
                 args.stacks.sites(&mut target, false)?
             } else {
                 target.sites(&names, false)

@@ -47,7 +47,8 @@ impl Stacks {
     pub fn sites(&self, target: &mut Target, by_thread: bool) -> Result<Sites, Failure> {
         let mut sites = target.sites(&target.symbols(&self.symbols), by_thread);
         if !self.rules.is_empty() || target.books.process.runtime == Runtime::NativeImage {
-            let rules = rules::rules(&self.rules).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
+            let rules =
+                rules::rules(&self.rules, target.deadline).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
             sites.refine(&rules, &mut target.books);
         }
         Ok(sites)
@@ -79,7 +80,7 @@ impl Stacks {
 
 /// Leaves out the allocator's own frames: who asked for the memory comes first.
 pub fn without_wrappers(sites: &mut Sites) -> Result<(), Failure> {
-    let rules = rules::rules(&[])?;
+    let rules = rules::built_in()?;
     let mut wrappers = Wrappers::new(&rules);
     *sites = sites.trimmed(|profile, frames| wrappers.leading(profile, frames));
     Ok(())

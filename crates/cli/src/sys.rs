@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, LOOK};
+use plimsoll_observer::foreign::{self, Ask, Deadline, Kind};
 
 /// What we ignore, where a program that we exec has to find it as our parent left it. SIGPIPE: Rust's runtime does so before `main`.
 /// SIGXFSZ: a file that may not grow (`ulimit -f`) is an error of its writing, not our end.
@@ -97,13 +97,13 @@ pub fn boottime_ns() -> u64 {
 }
 
 /// Opens a program, which may be anybody's.
-pub fn open(path: &Path) -> Result<foreign::Regular, foreign::Why> {
-    foreign::open(path, Ask::of(Kind::Object), Deadline::after(LOOK))
+pub fn open(path: &Path, deadline: Deadline) -> Result<foreign::Regular, foreign::Why> {
+    foreign::open(path, Ask::of(Kind::Object), deadline)
 }
 
 /// The first bytes of a file, as many as there are; nothing if it can't be read.
-pub fn read_start(path: &Path, bytes: usize) -> Vec<u8> {
-    open(path).and_then(|file| file.head(bytes as u64)).unwrap_or_default()
+pub fn read_start(path: &Path, bytes: usize, deadline: Deadline) -> Vec<u8> {
+    open(path, deadline).and_then(|file| file.head(bytes as u64)).unwrap_or_default()
 }
 
 /// Program, arguments and environment in the form that execve wants; made before fork, since it allocates.
@@ -119,7 +119,12 @@ pub struct Image {
 const SHELL: &std::ffi::CStr = c"/bin/sh";
 
 impl Image {
-    pub fn new(path: &Path, arguments: &[OsString], environment: &[(OsString, OsString)]) -> io::Result<Image> {
+    pub fn new(
+        path: &Path,
+        arguments: &[OsString],
+        environment: &[(OsString, OsString)],
+        deadline: Deadline,
+    ) -> io::Result<Image> {
         let c = |bytes: Vec<u8>| CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
         let mut strings = Vec::new();
         let mut pointers = |all: Vec<Vec<u8>>| -> io::Result<Vec<*const libc::c_char>> {
@@ -133,7 +138,7 @@ impl Image {
             list.push(std::ptr::null());
             Ok(list)
         };
-        let script = match read_start(path, 4).as_slice() {
+        let script = match read_start(path, 4, deadline).as_slice() {
             b"\x7fELF" => None,
             _ => {
                 let given = arguments.iter().skip(1).map(|a| a.as_bytes().to_vec());

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::books::{Booked, Books, before};
-use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, NAMES, Why};
+use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, Why};
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::{self, Life, Segment};
 use plimsoll_observer::source::{glibc, proc};
@@ -20,6 +20,8 @@ use crate::sys;
 pub struct Target {
     pub books: Books,
     pub live_pid: Option<u32>,
+    /// The command's.
+    pub deadline: Deadline,
     stacks: Stacks,
 }
 
@@ -40,7 +42,7 @@ impl Target {
     pub fn sites(&self, names: &symbols::Options, by_thread: bool) -> Sites {
         match &self.stacks {
             Stacks::Segment(segment, now) => {
-                let mut symbols = symbols::Symbols::new(names, &self.books);
+                let mut symbols = symbols::Symbols::new(names, &self.books, self.deadline);
                 Sites::new(segment, &self.books, &mut symbols, *now, by_thread)
             }
             Stacks::Saved(sites) => (**sites).clone(),
@@ -52,34 +54,36 @@ pub fn symbols(pid: Option<u32>, given: &[PathBuf]) -> symbols::Options {
     symbols::Options { pid, given: given.to_vec(), cache: rules::read::cache_dir(), without: false }
 }
 
-pub fn open(path: &Path) -> Result<Target, Failure> {
+pub fn open(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
     if let Some(pid) = path.to_str().and_then(|target| target.parse::<u32>().ok()) {
-        return by_pid(pid);
+        return by_pid(pid, deadline);
     }
     let shown = shown(path);
     let meta =
         fs::metadata(path).map_err(|e| format!("'{shown}' is neither a PID nor a file that can be read: {e}"))?;
     if meta.is_dir() {
         fs::read_dir(path).map_err(|e| format!("cannot read the directory '{shown}': {e}"))?;
-        let newest = segment::list(path).pop();
+        let newest = segment::list(path, deadline).pop();
         let (path, _) = newest.ok_or_else(|| format!("there is no segment in the directory '{shown}'"))?;
-        return by_file(&path);
+        return by_file(&path, deadline);
     }
-    match segment::head_of(path) {
-        Ok(_) => by_file(path),
+    match segment::head_of(path, deadline) {
+        Ok(_) => by_file(path, deadline),
         Err(error) => {
-            let Some(bytes) = saved(path).map_err(|why| format!("'{shown}' {why}"))? else { return Err(error.into()) };
+            let Some(bytes) = saved(path, deadline).map_err(|why| format!("'{shown}' {why}"))? else {
+                return Err(error.into());
+            };
             let (books, sites) = json::parse(&bytes).map_err(|e| format!("cannot use '{shown}': {e}"))?;
-            Ok(Target { books, live_pid: None, stacks: Stacks::Saved(Box::new(sites)) })
+            Ok(Target { books, live_pid: None, deadline, stacks: Stacks::Saved(Box::new(sites)) })
         }
     }
 }
 
-fn by_pid(pid: u32) -> Result<Target, Failure> {
-    let found = segment::find_by_pid(pid);
+fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
+    let found = segment::find_by_pid(pid, deadline);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     match found {
-        Some((path, _, Life::Live)) => live(&path, pid),
+        Some((path, _, Life::Live)) => live(&path, pid, deadline),
         Some((path, _, Life::Detached)) if exists => Err(format!(
             "process {pid} was detached. Its books up to then: plimsoll report {}. To go on: plimsoll attach {pid}",
             words::printable(&path.display().to_string())
@@ -90,7 +94,10 @@ fn by_pid(pid: u32) -> Result<Target, Failure> {
             words::printable(&path.display().to_string())
         )
         .into()),
-        Some((path, _, life)) => of_segment(&path, life, None),
+        Some((path, _, life)) => of_segment(&path, life, None, deadline),
+        None if deadline.has_passed() => {
+            Err(format!("cannot tell whether process {pid} is tracked: the search took too long. Name its segment file").into())
+        }
         None if exists && segment::leader_of(pid).is_some_and(|leader| leader != pid) => {
             let leader = segment::leader_of(pid).unwrap_or(pid);
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
@@ -138,17 +145,18 @@ fn is_closed_to_us(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/maps")).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-fn by_file(path: &Path) -> Result<Target, Failure> {
-    let head = segment::head_of(path)?;
-    let life = segment::life_of(&head, path);
-    if life == Life::Live { live(path, head.pid) } else { of_segment(path, life, None) }
+fn by_file(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
+    let head = segment::head_of(path, deadline)?;
+    let life = segment::life_of(&head, path, deadline);
+    if life == Life::Live { live(path, head.pid, deadline) } else { of_segment(path, life, None, deadline) }
 }
 
-fn live(path: &Path, pid: u32) -> Result<Target, Failure> {
-    let mut target = of_segment(path, Life::Live, Some(pid))?;
-    target.books.read_resident(pid);
+fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<Target, Failure> {
+    let mut target = of_segment(path, Life::Live, Some(pid), deadline)?;
+    target.books.read_resident(pid, deadline);
     // Threads that were there before an attach have no slot until they allocate.
-    if let Ok((process, _)) = proc::Target::open(pid).map_err(drop).and_then(|of| proc::read_process(&of).map_err(drop))
+    if let Ok((process, _)) =
+        proc::Target::open(pid, deadline).map_err(drop).and_then(|of| proc::read_process(&of).map_err(drop))
     {
         target.books.process.threads = process.thread_count.max(target.books.process.threads);
     }
@@ -157,17 +165,17 @@ fn live(path: &Path, pid: u32) -> Result<Target, Failure> {
         thread.name = name.map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty());
     }
     if target.books.counters.iter().any(|c| c.name == "attaches" && c.value > 0) {
-        from_before(path, pid, &mut target.books);
+        from_before(path, pid, &mut target.books, deadline);
     }
     Ok(target)
 }
 
 /// What an attached process held before, from its arenas. They are walked between two readings of the books.
-fn from_before(path: &Path, pid: u32, books: &mut Books) {
-    let Ok(process) = proc::Target::open(pid) else { return };
+fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
+    let Ok(process) = proc::Target::open(pid, deadline) else { return };
     let vmas = proc::read_mappings(&process, &mut books.gaps).vmas;
     let (walked, gaps) = glibc::read(&process, &vmas, glibc::Wanted::default());
-    if let (Some(walked), Ok(segment)) = (walked, segment::read(path)) {
+    if let (Some(walked), Ok(segment)) = (walked, segment::read(path, deadline)) {
         let later = Books::new(&segment, Life::Live, sys::boottime_ns());
         books.before = Some(before(&walked, Booked::of(books), Booked::of(&later)));
     }
@@ -175,8 +183,8 @@ fn from_before(path: &Path, pid: u32, books: &mut Books) {
 }
 
 /// A segment file.
-pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>) -> Result<Target, Failure> {
-    let segment = segment::read(path)?;
+pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>, deadline: Deadline) -> Result<Target, Failure> {
+    let segment = segment::read(path, deadline)?;
     // Nobody was there to note the moment of a kill: the last moment that the segment tells of stands for it.
     let now = match life {
         Life::Live => sys::boottime_ns(),
@@ -184,18 +192,17 @@ pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>) -> Result<Targ
     };
     let mut books = Books::new(&segment, life, now);
     books.ending = segment::ending_of(&segment, life);
-    Ok(Target { books, live_pid, stacks: Stacks::Segment(Box::new(segment), now) })
+    Ok(Target { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 
 /// Books of a segment file.
-pub fn books(path: &Path, life: Life) -> Result<Books, Failure> {
-    Ok(of_segment(path, life, None)?.books)
+pub fn books(path: &Path, life: Life, deadline: Deadline) -> Result<Books, Failure> {
+    Ok(of_segment(path, life, None, deadline)?.books)
 }
 
 /// The bytes of what looks like a saved report; `None` for anything else.
-fn saved(path: &Path) -> Result<Option<Vec<u8>>, Why> {
+fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
     let looks_like_json = |start: &[u8]| start.iter().take(64).find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-    let deadline = Deadline::after(NAMES);
     match foreign::open(path, Ask::of(Kind::Saved), deadline) {
         Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),
         // Of a pipe nothing can be read twice.

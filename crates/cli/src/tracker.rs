@@ -14,6 +14,7 @@ use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use plimsoll_observer::foreign::Deadline;
 use plimsoll_observer::foreign::own::{self, Directory, Folder};
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::source::segment;
@@ -58,10 +59,10 @@ pub fn unpack() -> Result<Unpacked, Failure> {
 impl Unpacked {
     /// The category rules compiled for what `program` will load, as a file for the tracker. One file for each program, so
     /// that the cache is bounded by the number of programs; it is replaced whole, since another run may be reading it.
-    pub fn compiled_rules(&self, files: &[PathBuf], program: &Path) -> Result<PathBuf, Failure> {
+    pub fn compiled_rules(&self, files: &[PathBuf], program: &Path, deadline: Deadline) -> Result<PathBuf, Failure> {
         let Directory { folder, path } = &self.cache;
-        let rules = rules::rules(files).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
-        let compiled = rules::compile(&rules, &rules::modules_for_command(program), Some(path));
+        let rules = rules::rules(files, deadline).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
+        let compiled = rules::compile(&rules, &rules::modules_for_command(program, deadline), Some(path), deadline);
         let mut key = Sha256::new();
         key.update(program.as_os_str().as_encoded_bytes());
         for file in files {

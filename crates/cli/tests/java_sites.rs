@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::source::segment::{Segment, read};
 use plimsoll_segment::{FrameKind, frame_flags};
 use stage::{Jdk, Scratch, jdk, must, repository, say, vms};
@@ -140,7 +141,7 @@ fn run(vm: &Jdk, folder: &Path, check: bool, arguments: &[&str]) -> Run {
     assert!(output.status.success(), "{} {arguments:?}: {said} {}", vm.major, String::from_utf8_lossy(&output.stderr));
     let mut files = fs::read_dir(segments.path()).expect("segments").flatten().map(|e| e.path());
     let file = files.find(|p| p.extension().is_some_and(|e| e == "seg")).expect("a segment");
-    let segment = read(&file).expect("a whole segment");
+    let segment = read(&file, Deadline::after(NAMES)).expect("a whole segment");
     let sites = sites(&segment);
     Run { said, segment, sites }
 }

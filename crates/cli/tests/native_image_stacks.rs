@@ -5,6 +5,7 @@
 #[allow(dead_code)]
 mod stage;
 
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::source::segment::parse::Segment;
 use plimsoll_observer::source::segment::read;
 use plimsoll_segment::{CallerFacts, FrameKind, sites, text};
@@ -61,7 +62,7 @@ fn run(name: &str, command: &[&str], folder: Option<&Path>) -> Segment {
     let output = run.current_dir(folder.unwrap_or(scratch.path())).stdin(Stdio::null()).output().expect("starts");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     let file = fs::read_dir(&segments).expect("listed").flatten().next().expect("a segment").path();
-    read::read(&file).expect("a segment")
+    read::read(&file, Deadline::after(NAMES)).expect("a segment")
 }
 
 /// Names of a program's functions by address, from nm.

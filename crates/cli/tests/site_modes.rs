@@ -3,6 +3,7 @@
 mod harness;
 
 use harness::{PLIMSOLL, compiled, number, only_segment, read_report, said};
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::source::segment;
 use plimsoll_segment::sites;
 use serde_json::Value;
@@ -68,7 +69,7 @@ fn stacks_that_are_hard_to_walk() {
                 }
                 assert!(whole > 0);
             }
-            let read = segment::read(&only_segment(&segments)).expect("segment");
+            let read = segment::read(&only_segment(&segments), Deadline::after(NAMES)).expect("segment");
             assert_eq!((read.counter("memo_disagreements"), read.counter("faults")), (0, 0), "{name}");
             let cut = read.callers.iter().filter(|c| c.is_site()).filter(|c| {
                 let last = sites::stack(&read.frames, c.stack).last();
@@ -101,14 +102,14 @@ fn modes_are_switched_while_the_program_runs() {
         let is_site = |r: &&segment::RowSums| s.callers.get(r.caller as usize).is_some_and(|c| c.is_site());
         s.rows.iter().filter(is_site).map(|r| r.alloc_count).sum()
     };
-    let before = segment::read(&path).expect("segment");
+    let before = segment::read(&path, Deadline::after(NAMES)).expect("segment");
     assert_eq!((before.head.mode, sites_of(&before)), (0, 0), "mode off keeps no sites");
     let mut last = before;
     for (number, enough) in [(1, 5), (2, 5000), (0, 0)] {
-        segment::set_control(child.id(), &path, number, 4096).expect("the word is written");
+        segment::set_control(child.id(), &path, number, 4096, Deadline::after(NAMES)).expect("the word is written");
         let deadline = Instant::now() + Duration::from_secs(60);
         let now = loop {
-            let now = segment::read(&path).expect("segment");
+            let now = segment::read(&path, Deadline::after(NAMES)).expect("segment");
             if now.head.mode == number && booked(&now) >= booked(&last) + enough {
                 break now;
             }
@@ -128,7 +129,7 @@ fn modes_are_switched_while_the_program_runs() {
     while beyond < 1000 {
         assert!(Instant::now() < deadline, "mode off goes on booking in sites, or nothing is booked: {beyond}");
         std::thread::sleep(Duration::from_millis(20));
-        let now = segment::read(&path).expect("segment");
+        let now = segment::read(&path, Deadline::after(NAMES)).expect("segment");
         if booked(&now) == booked(&quiet) {
             beyond = sum(&now) - sum(&quiet);
         } else {
@@ -137,7 +138,7 @@ fn modes_are_switched_while_the_program_runs() {
     }
     child.stdin.take().expect("piped").write_all(b"\n").expect("the program listens");
     assert!(child.wait().expect("status").success());
-    let end = segment::read(&path).expect("segment");
+    let end = segment::read(&path, Deadline::after(NAMES)).expect("segment");
     let live: i64 = end.rows.iter().map(|r| r.alloc_count as i64 - r.free_count as i64).sum();
     let kept = end.rows.iter().map(|r| r.alloc_count).sum::<u64>() / 200;
     assert!(live > 0 && (live - kept as i64).abs() < 20, "{live} live, about {kept} were kept");

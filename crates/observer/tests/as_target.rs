@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use plimsoll_observer::foreign::as_target::{AsTarget, Refused, User};
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::source::proc::Target;
 
 const NOBODY: u32 = 65534;
@@ -36,7 +37,7 @@ impl Sleeper {
     }
 
     fn target(&self) -> Target {
-        Target::open(self.0.id()).expect("it runs")
+        Target::open(self.0.id(), Deadline::after(LOOK)).expect("it runs")
     }
 }
 

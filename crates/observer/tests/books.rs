@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use plimsoll_observer::books::{Books, Figures};
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::{self, Life, parse};
 use plimsoll_observer::symbols::{self, Symbols};
@@ -17,7 +18,7 @@ use synthetic::{RowOf, Synthetic, server};
 fn books_of(bytes: &[u8], name: &str) -> Result<Books, String> {
     let path = std::env::temp_dir().join(format!("plimsoll-test-{}-{name}.seg", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
-    let segment = segment::read(&path);
+    let segment = segment::read(&path, Deadline::after(NAMES));
     std::fs::remove_file(&path).unwrap();
     Ok(Books::new(&segment.map_err(|e| e.to_string())?, Life::Killed, 1_010_000_000_000))
 }
@@ -306,11 +307,11 @@ fn an_end_after_the_header_was_read() {
     let mut s = server(gone.id());
     let path = std::env::temp_dir().join(format!("plimsoll-test-{}-end.seg", std::process::id()));
     std::fs::write(&path, &s.bytes).unwrap();
-    let head = segment::head_of(&path).unwrap();
-    assert_eq!(segment::life_of(&head, &path), Life::Killed);
+    let head = segment::head_of(&path, Deadline::after(NAMES)).unwrap();
+    assert_eq!(segment::life_of(&head, &path, Deadline::after(NAMES)), Life::Killed);
     s.u32(std::mem::offset_of!(plimsoll_segment::Header, state), plimsoll_segment::State::Exited as u32);
     std::fs::write(&path, &s.bytes).unwrap();
-    assert_eq!(segment::life_of(&head, &path), Life::Exited);
+    assert_eq!(segment::life_of(&head, &path, Deadline::after(NAMES)), Life::Exited);
     std::fs::remove_file(&path).unwrap();
 }
 
@@ -330,9 +331,17 @@ fn bad_headers_are_one_clear_sentence() {
     assert!(with(8, 2).contains("is a segment of version 0; this plimsoll reads version 2"));
     assert!(with(216 + 32 + 4, 1).contains("contradicts itself at 'command'"));
     assert!(
-        segment::read(std::path::Path::new("/dev/null")).unwrap_err().to_string().ends_with("is not a regular file")
+        segment::read(std::path::Path::new("/dev/null"), Deadline::after(NAMES))
+            .unwrap_err()
+            .to_string()
+            .ends_with("is not a regular file")
     );
-    assert!(segment::read(std::path::Path::new("/nowhere/1-2.seg")).unwrap_err().to_string().contains("can't be read"));
+    assert!(
+        segment::read(std::path::Path::new("/nowhere/1-2.seg"), Deadline::after(NAMES))
+            .unwrap_err()
+            .to_string()
+            .contains("can't be read")
+    );
 }
 
 #[test]
@@ -383,7 +392,8 @@ fn with_sites() -> Synthetic {
 
 /// The profile of the sites adds up to the books, whatever the file holds; figures near the end of i64 count as that end.
 fn profiled(segment: &parse::Segment, books: &Books, by_thread: bool) -> (Sites, bool) {
-    let mut symbols = Symbols::new(&symbols::Options { without: true, ..Default::default() }, books);
+    let mut symbols =
+        Symbols::new(&symbols::Options { without: true, ..Default::default() }, books, Deadline::after(NAMES));
     let of = Sites::new(segment, books, &mut symbols, 1_010_000_000_000, by_thread);
     let total = of.profile.total();
     let expected = [
@@ -409,7 +419,7 @@ fn sites_are_a_profile_that_adds_up() {
     let s = with_sites();
     let path = std::env::temp_dir().join(format!("plimsoll-profile-{}.seg", std::process::id()));
     std::fs::write(&path, &s.bytes).unwrap();
-    let segment = segment::read(&path).unwrap();
+    let segment = segment::read(&path, Deadline::after(NAMES)).unwrap();
     std::fs::remove_file(&path).unwrap();
     let books = Books::new(&segment, Life::Killed, 1_010_000_000_000);
     for by_thread in [false, true] {
@@ -467,7 +477,7 @@ fn a_site_counts_for_its_caller() {
 
     let dir = std::env::temp_dir().join(format!("plimsoll-sites-{}.seg", std::process::id()));
     std::fs::write(&dir, &s.bytes).unwrap();
-    let segment = segment::read(&dir).unwrap();
+    let segment = segment::read(&dir, Deadline::after(NAMES)).unwrap();
     std::fs::remove_file(&dir).unwrap();
     let site = segment.callers.last().unwrap();
     assert!(site.is_site() && site.parent == 3);

@@ -4,6 +4,7 @@ mod support;
 
 use std::process::Command;
 
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::snapshot::{Arena, ArenaKind, Glibc};
 use plimsoll_observer::source::glibc::{Wanted, parse_malloc_info, read};
 use plimsoll_observer::source::proc::Target;
@@ -11,7 +12,7 @@ use plimsoll_observer::units::Bytes;
 use support::{Subject, compiled, vmas};
 
 fn walk(subject: &Subject) -> Glibc {
-    let target = Target::open(subject.pid()).expect("runs");
+    let target = Target::open(subject.pid(), Deadline::after(LOOK)).expect("runs");
     let (glibc, gaps) = read(&target, &vmas(subject.pid()), Wanted::default());
     assert_eq!(gaps, []);
     glibc.expect("a glibc program")

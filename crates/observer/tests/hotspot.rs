@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::collect::Regions;
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::snapshot::{HotSpot, NmtMode, VmTag};
 use plimsoll_observer::source::hotspot::read;
@@ -14,7 +15,7 @@ use plimsoll_observer::units::Bytes;
 use support::{Jdk, Subject, jdks, vmas};
 
 fn ask(pid: u32) -> (HotSpot, Vec<Gap>) {
-    let target = Target::open(pid).expect("runs");
+    let target = Target::open(pid, Deadline::after(LOOK)).expect("runs");
     let (hotspot, gaps) = read(&target, &vmas(pid));
     (hotspot.expect("a HotSpot VM"), gaps)
 }
@@ -219,7 +220,7 @@ fn descendant_named(pid: u32, name: &str) -> u32 {
 #[test]
 fn what_is_no_hotspot_vm_is_left_alone() {
     let mut subject = Subject::start(Command::new("sh").args(["-c", "echo READY; exec sleep 1000"]));
-    let target = Target::open(subject.pid()).expect("runs");
+    let target = Target::open(subject.pid(), Deadline::after(LOOK)).expect("runs");
     let (hotspot, gaps) = read(&target, &vmas(subject.pid()));
     assert!(hotspot.is_none() && gaps.is_empty());
     assert!(subject.child.try_wait().expect("a child").is_none());
@@ -230,7 +231,8 @@ fn direct_buffers_are_found_by_their_own_headers() {
     for jdk in jdks() {
         for level in ["summary", "detail"] {
             let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
-            let snapshot = plimsoll_observer::collect::take(subject.pid(), Regions::AsNeeded).expect("runs");
+            let snapshot = plimsoll_observer::collect::take(subject.pid(), Regions::AsNeeded, Deadline::after(LOOK))
+                .expect("runs");
             let vm = snapshot.hotspot.expect("a VM");
             let other = vm.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
             // 32 buffers of 1 MiB, zeroed by Java and so resident; page-aligned ends and the cleaner's rest are a page each.

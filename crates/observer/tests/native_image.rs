@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::snapshot::NativeImage;
 use plimsoll_observer::source::native_image::read;
 use plimsoll_observer::source::proc::Target;
@@ -31,7 +32,7 @@ fn running(image: &Path, arguments: &[&str]) -> Running {
 }
 
 fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_observer::gap::Gap>) {
-    let target = Target::open(child.0.id()).expect("runs");
+    let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("runs");
     let (image, gaps) = read(&target, &vmas(child.0.id()), None);
     (image.expect("a native image"), gaps)
 }

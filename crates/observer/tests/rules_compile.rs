@@ -1,5 +1,6 @@
 //! The rules compiled for real objects of this machine: the VM's library, the C library, this very program.
 
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::rules::{RuleSet, compile, modules, names, read};
 use plimsoll_segment::rules::{Decision, Rules, Target};
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ fn tables_of_the_vm_say_what_the_rules_say() {
     let rules = RuleSet::parse_built_in().unwrap();
     for jdk in homes() {
         let path = jdk.join("lib/server/libjvm.so");
-        let compiled = read::compile(&rules, std::slice::from_ref(&path), None);
+        let compiled = read::compile(&rules, std::slice::from_ref(&path), None, Deadline::after(NAMES));
         assert_eq!((compiled.compiled, compiled.cached), (1, 0), "{:?}", compiled.without);
         let bytes = std::fs::read(&path).unwrap();
         let blob = Rules::parse(&compiled.blob).unwrap();
@@ -111,7 +112,7 @@ fn patterns_for_the_vm_are_alive() {
 #[test]
 fn a_launcher_brings_its_vm_and_a_script_its_interpreter() {
     let java = homes()[1].join("bin/java");
-    let modules = read::modules_for_command(&java);
+    let modules = read::modules_for_command(&java, Deadline::after(NAMES));
     let has = |end: &str| modules.iter().any(|m| m.to_string_lossy().ends_with(end));
     for end in ["bin/java", "lib/server/libjvm.so", "lib/libnio.so", "lib/libzip.so", "libc.so.6", "libjli.so"] {
         assert!(has(end), "{end} not in {modules:?}");
@@ -123,10 +124,10 @@ fn a_launcher_brings_its_vm_and_a_script_its_interpreter() {
     std::fs::create_dir_all(&directory).unwrap();
     let script = directory.join("script");
     std::fs::write(&script, "#!/bin/sh\nexec true\n").unwrap();
-    let modules = read::modules_for_command(&script);
+    let modules = read::modules_for_command(&script, Deadline::after(NAMES));
     std::fs::remove_dir_all(&directory).unwrap();
     assert!(modules.iter().any(|m| m.ends_with("libc.so.6")), "{modules:?}");
-    assert_eq!(read::modules_for_command(Path::new("/no/such/program")), Vec::<PathBuf>::new());
+    assert_eq!(read::modules_for_command(Path::new("/no/such/program"), Deadline::after(NAMES)), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -135,10 +136,10 @@ fn the_cache_gives_the_same_bytes_and_ignores_broken_files() {
     let directory = std::env::temp_dir().join(format!("plimsoll-cache-{}", std::process::id()));
     // One that was killed may have had our PID.
     let _ = std::fs::remove_dir_all(&directory);
-    let modules = read::modules_for_command(Path::new("/usr/bin/env"));
+    let modules = read::modules_for_command(Path::new("/usr/bin/env"), Deadline::after(NAMES));
     assert!(!modules.is_empty());
-    let first = read::compile(&rules, &modules, Some(&directory));
-    let second = read::compile(&rules, &modules, Some(&directory));
+    let first = read::compile(&rules, &modules, Some(&directory), Deadline::after(NAMES));
+    let second = read::compile(&rules, &modules, Some(&directory), Deadline::after(NAMES));
     assert_eq!((first.cached, second.compiled), (0, 0));
     assert_eq!(first.compiled, second.cached);
     assert!(first.compiled > 0 && first.blob == second.blob);
@@ -147,7 +148,7 @@ fn the_cache_gives_the_same_bytes_and_ignores_broken_files() {
     for file in std::fs::read_dir(&directory).unwrap() {
         std::fs::write(file.unwrap().path(), b"PLIMRUL1 broken").unwrap();
     }
-    let third = read::compile(&rules, &modules, Some(&directory));
+    let third = read::compile(&rules, &modules, Some(&directory), Deadline::after(NAMES));
     std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!((third.cached, third.blob), (0, first.blob));
 }
@@ -157,8 +158,8 @@ fn the_cache_gives_the_same_bytes_and_ignores_broken_files() {
 fn frames_of_this_program() {
     let rules = RuleSet::parse_built_in().unwrap();
     let exe = std::env::current_exe().unwrap();
-    let modules = read::modules_for_command(&exe);
-    let compiled = read::compile(&rules, &modules, None);
+    let modules = read::modules_for_command(&exe, Deadline::after(NAMES));
+    let compiled = read::compile(&rules, &modules, None, Deadline::after(NAMES));
     let blob = Rules::parse(&compiled.blob).unwrap();
     let libc = modules.iter().find(|m| m.ends_with("libc.so.6")).unwrap();
     let of = |path: &Path| {
@@ -197,9 +198,9 @@ fn cost() {
         let cache = std::env::temp_dir().join(format!("plimsoll-cost-{}", std::process::id()));
         for _ in 0..3 {
             let started = Instant::now();
-            let modules = read::modules_for_command(&jdk.join("bin/java"));
+            let modules = read::modules_for_command(&jdk.join("bin/java"), Deadline::after(NAMES));
             let found = started.elapsed();
-            let compiled = read::compile(&rules, &modules, Some(&cache));
+            let compiled = read::compile(&rules, &modules, Some(&cache), Deadline::after(NAMES));
             println!(
                 " {} objects found in {found:?}; compiled {}, cached {}, {:?} without; {} bytes; {:?} in all",
                 modules.len(),

@@ -1,6 +1,7 @@
 //! The rules against HotSpot's own word: NMT's detail report names the call stack *and* the VM's tag of each site. The
 //! share of bytes and of sites where our category is the VM's tag must not fall below what docs/categories.md states.
 
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::rules::{RuleSet, modules, read};
 use plimsoll_segment::rules::{Decision, Rules};
 use std::collections::BTreeMap;
@@ -208,7 +209,7 @@ fn agrees(major: u32) {
     let mut javac = Command::new(jdk.join("bin/javac"));
     assert!(javac.arg("-d").args([&classes, &source("Load.java"), &source("Server.java")]).status().unwrap().success());
     let rules = RuleSet::parse_built_in().unwrap();
-    let compiled = read::compile(&rules, &[jdk.join("lib/server/libjvm.so")], None);
+    let compiled = read::compile(&rules, &[jdk.join("lib/server/libjvm.so")], None, Deadline::after(NAMES));
     let blob = Rules::parse(&compiled.blob).unwrap();
     let (mut malloc, mut reserve) = (Share::default(), Share::default());
     for (main, flags) in [

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use object::{Object, ObjectSymbol, SymbolKind};
 use plimsoll_observer::books::{Books, Module};
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::symbols::{Options, Symbols};
 
 const PROGRAM: &str = r#"
@@ -57,7 +58,7 @@ type Lines = Vec<Vec<(String, Option<String>, Option<u32>)>>;
 
 fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<String>) {
     let books = Books { modules: vec![module.clone()], ..Books::default() };
-    let mut symbols = Symbols::new(options, &books);
+    let mut symbols = Symbols::new(options, &books, Deadline::after(NAMES));
     let wanted = BTreeMap::from([(0, offsets.iter().copied().collect::<BTreeSet<u64>>())]);
     symbols.ask(&books.modules, &wanted);
     let place = |p: &plimsoll_observer::symbols::Place| {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use plimsoll_observer::books::Books;
 use plimsoll_observer::diff::diff;
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::source::segment::{self, Life};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::{diff as changes, hotspot, json, native_image, text};
@@ -32,7 +33,7 @@ fn books(segment: synthetic::Synthetic, now: u64) -> Books {
     let name = NAME.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let path = std::env::temp_dir().join(format!("plimsoll-golden-{}-{name}.seg", std::process::id()));
     std::fs::write(&path, segment.trimmed()).unwrap();
-    let segment = segment::read(&path).unwrap();
+    let segment = segment::read(&path, Deadline::after(NAMES)).unwrap();
     std::fs::remove_file(path).unwrap();
     Books::new(&segment, Life::Killed, now)
 }

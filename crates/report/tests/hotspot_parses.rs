@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 
 use plimsoll_observer::books::Books;
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::source::segment::{self, Life};
 use plimsoll_report::hotspot;
 
@@ -84,7 +85,7 @@ fn ours() -> String {
     s.caller(7, &[0x40_3000]);
     let path = std::env::temp_dir().join(format!("plimsoll-hotspot-{}.seg", std::process::id()));
     std::fs::write(&path, s.trimmed()).unwrap();
-    let books = Books::new(&segment::read(&path).unwrap(), Life::Killed, 1_010_000_000_000);
+    let books = Books::new(&segment::read(&path, Deadline::after(NAMES)).unwrap(), Life::Killed, 1_010_000_000_000);
     std::fs::remove_file(path).unwrap();
     let mut out = Vec::new();
     hotspot::detail(&mut out, &books).unwrap();

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use plimsoll_observer::books::Books;
 use plimsoll_observer::diff::diff;
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::sites::{Sites, comparable};
 use plimsoll_observer::source::segment::{Life, Segment, parse, read_parts};
 use plimsoll_observer::symbols::{Options, Symbols};
@@ -71,7 +72,7 @@ pub fn run(bytes: &[u8]) {
     let books = Books::new(&segment, Life::Killed, now);
     of_books(&books);
     for by_thread in [false, true] {
-        let mut symbols = Symbols::new(&Options { without: true, ..Options::default() }, &books);
+        let mut symbols = Symbols::new(&Options { without: true, ..Options::default() }, &books, Deadline::after(LOOK));
         let sites = Sites::new(&segment, &books, &mut symbols, now, by_thread);
         views::all(&sites.profile);
         if !by_thread {

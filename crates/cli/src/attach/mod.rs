@@ -9,11 +9,11 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use plimsoll_observer::foreign::ATTACH;
 use plimsoll_observer::foreign::as_target::AsTarget;
+use plimsoll_observer::foreign::{ATTACH, Deadline};
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::snapshot::Vma;
 use plimsoll_observer::source::hotspot::{self, Mute, Patience, PerfData, Vm};
@@ -77,19 +77,25 @@ impl Args {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let pid = args.pid;
-    let process = Process::open(pid, "attach")?;
-    let known = segment::find_by_pid(pid);
+    let mut process = Process::open(pid, "attach")?;
+    let deadline = process.target.deadline();
+    let known = segment::find_by_pid(pid, deadline);
     if let Some((path, _, Life::Live)) = &known {
-        segment::set_control(pid, path, args.mode(), args.sample)?;
+        segment::set_control(pid, path, args.mode(), args.sample, deadline)?;
         return done(format!("process {pid} is tracked already; it now uses --sites {}", args.sites()));
     }
     let perfdata = process.hotspot()?;
     let loaded = process.tracker_file();
     let mut vm = process.speak("attached to")?;
+    let asked = Instant::now();
     if loaded.is_none() && !process.warning_is_accepted(&perfdata, args.yes)? {
         say(format_args!("nothing was done"));
         return Ok(ExitCode::from(2));
     }
+    // A person who is asked has all the time in the world.
+    let deadline = deadline.later(asked.elapsed());
+    process.target.allow(deadline);
+    vm.extend(deadline);
     if loaded.is_some() {
         // Keys and counters of the books before must be at rest: see `settled`.
         let announce = |threads| {
@@ -106,7 +112,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(Answer::Attached | Answer::AttachedAgain | Answer::Switched) => {}
         other => return Err(sentence(pid, answer, other).into()),
     }
-    let Some((path, _, Life::Live)) = segment::find_by_pid(pid) else {
+    let Some((path, _, Life::Live)) = segment::find_by_pid(pid, deadline) else {
         return Err(if process.has_lost_its_segment() {
             format!("process {pid} is tracked, but its segment file was deleted, and only root can read the mapping. Detach with: plimsoll detach {pid}").into()
         } else if !process.is_there() {
@@ -115,7 +121,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
             format!("the agent in process {pid} reports that it is attached, but its segment cannot be found").into()
         });
     };
-    let hooks = segment::read(&path).map(|segment| {
+    let hooks = segment::read(&path, deadline).map(|segment| {
         let left = match segment.counter("import_words_left") {
             0 => String::new(),
             n => format!("; {n} can't be written: calls through them aren't seen"),
@@ -133,13 +139,16 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 pub fn detach(args: DetachArgs) -> Result<ExitCode, Failure> {
     let pid = args.pid;
     let process = Process::open(pid, "detach")?;
-    let path = match segment::find_by_pid(pid) {
+    let deadline = process.target.deadline();
+    let path = match segment::find_by_pid(pid, deadline) {
         Some((path, _, Life::Live)) => Some(path),
         _ if process.has_lost_its_segment() => None,
         _ => return Err(format!("process {pid} is not attached").into()),
     };
-    if let Some(path) = path.as_ref().filter(|path| segment::read(path).is_ok_and(|s| s.counter("attaches") == 0)) {
-        segment::set_control(pid, path, Sites::Off as u32, segment::SAMPLE_MEAN)?;
+    if let Some(path) =
+        path.as_ref().filter(|path| segment::read(path, deadline).is_ok_and(|s| s.counter("attaches") == 0))
+    {
+        segment::set_control(pid, path, Sites::Off as u32, segment::SAMPLE_MEAN, deadline)?;
         return done(format!(
             "process {pid} was started with the tracker, which stays in it. Its books go on, with --sites off"
         ));
@@ -244,8 +253,7 @@ struct Process {
 
 impl Process {
     fn open(pid: u32, verb: &str) -> Result<Process, Failure> {
-        let target = Target::open(pid).map_err(|_| format!("there is no process {pid}"))?;
-        target.allow(ATTACH);
+        let target = Target::open(pid, Deadline::after(ATTACH)).map_err(|_| format!("there is no process {pid}"))?;
         if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
         }
@@ -272,7 +280,7 @@ impl Process {
             return Err(format!("process {pid} holds the tracker of plimsoll {other}: use that version").into());
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        match obstacle::of(&exe) {
+        match obstacle::of(&exe, self.target.deadline()) {
             Some(Obstacle::Musl) => {
                 return Err(
                     format!("cannot attach to process {pid}: it runs on musl, and the tracker needs glibc").into()
@@ -370,8 +378,8 @@ impl Process {
         files.sort_unstable();
         files.dedup();
         let modules: Vec<PathBuf> = files.into_iter().map(|file| self.target.path(file)).collect();
-        match rules::rules(&[]) {
-            Ok(set) => rules::compile(&set, &modules, rules::cache_dir().as_deref()).blob,
+        match rules::built_in() {
+            Ok(set) => rules::compile(&set, &modules, rules::cache_dir().as_deref(), self.target.deadline()).blob,
             Err(_) => Vec::new(),
         }
     }

@@ -22,6 +22,7 @@ const QUIET: Duration = Duration::from_secs(2);
 /// Waits, and has `say` told of it once if it takes long. The error is the number of threads that have not run.
 pub fn wait(target: &Target, say: impl Fn(usize)) -> Result<(), usize> {
     let began = Instant::now();
+    let longest = target.deadline().sooner(LONGEST);
     let mut said = false;
     let mut waiting: HashMap<u32, u64> =
         threads(target).into_iter().filter_map(|tid| Some((tid, cpu_ns(target, tid)?))).collect();
@@ -31,7 +32,7 @@ pub fn wait(target: &Target, say: impl Fn(usize)) -> Result<(), usize> {
         if !waiting.keys().any(|tid| may_run(target, *tid)) {
             return Ok(());
         }
-        if began.elapsed() > LONGEST {
+        if longest.has_passed() {
             return Err(waiting.len());
         }
         if began.elapsed() > QUIET && !std::mem::replace(&mut said, true) {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::books::Books;
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::profile::{Frame, Profile};
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::symbols::{Options, Place, Symbols};
@@ -29,14 +30,15 @@ pub struct Names {
 const SHARE: u32 = 1000;
 
 impl Names {
-    /// The sites of an instant with the names that are there after this wait; None: all of them.
-    pub fn sites(&mut self, of: &Sites, books: &Books, options: Options, wait: Option<Duration>) -> Vec<Site> {
+    /// The sites of an instant with the names that are there after this wait. `must`: nothing follows.
+    pub fn sites(&mut self, of: &Sites, books: &Books, options: Options, wait: Duration, must: bool) -> Vec<Site> {
+        let began = Instant::now();
         self.answer(wait);
         let missing = self.missing(of);
-        let due = wait.is_none() || self.next.is_none_or(|next| Instant::now() >= next);
+        let due = must || self.next.is_none_or(|next| Instant::now() >= next);
         if !missing.is_empty() && self.asked.is_none() && due {
             self.ask(missing, books, options);
-            self.answer(wait);
+            self.answer(wait.saturating_sub(began.elapsed()));
         }
         Site::of(of, |profile, frame| {
             let (module, at) = key(profile, frame);
@@ -59,7 +61,8 @@ impl Names {
         let books = Books { process: books.process.clone(), modules: books.modules.clone(), ..Books::default() };
         let (answer, answered) = channel();
         let thread = move || {
-            let mut symbols = Symbols::new(&options, &books);
+            // No instant waits for it, so it has a deadline of its own.
+            let mut symbols = Symbols::new(&options, &books, Deadline::after(NAMES));
             let found = missing.into_iter().map(|(module, offsets)| {
                 let places = find(&mut symbols, &books, &module, offsets);
                 (module, places)
@@ -75,13 +78,9 @@ impl Names {
         }
     }
 
-    fn answer(&mut self, wait: Option<Duration>) {
+    fn answer(&mut self, wait: Duration) {
         let Some(asked) = &self.asked else { return };
-        let answer = match wait {
-            Some(wait) => asked.recv_timeout(wait),
-            None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        };
-        match answer {
+        match asked.recv_timeout(wait) {
             Ok((found, spent)) => {
                 for (module, names) in found {
                     self.known.entry(module).or_default().extend(names);

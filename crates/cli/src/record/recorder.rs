@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use plimsoll_observer::books::Books;
 use plimsoll_observer::collect::{Figures, Regions, Series, take};
 use plimsoll_observer::ending;
-use plimsoll_observer::foreign::LOOK;
+use plimsoll_observer::foreign::{Deadline, LOOK, NAMES};
 use plimsoll_observer::gap::Source;
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::{Process, ProcessState, Rss, Snapshot};
@@ -84,7 +84,7 @@ pub struct Recorder {
 
 impl Recorder {
     pub fn of(pid: u32, child: bool, interval: Duration, output: Output) -> Result<Recorder, Failure> {
-        let target = Target::open(pid).map_err(|absent| match absent {
+        let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
             proc::Absent::NoSuchProcess => Failure(format!("no process {pid}")),
             proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
         })?;
@@ -138,7 +138,9 @@ impl Recorder {
     /// `last`: nothing follows, so that it is a full one.
     pub fn instant(&mut self, missed: u64, last: bool) -> Result<Life, Failure> {
         let began = Instant::now();
-        self.target.allow(LOOK);
+        // The last one waits for the names that are still missing, as a report does.
+        let deadline = Deadline::after(if last { NAMES } else { LOOK });
+        self.target.allow(deadline);
         let full = last || began >= self.full_at;
         let Ok((process, rss)) = proc::read_process(&self.target) else {
             // How our own child ended comes with its SIGCHLD.
@@ -183,7 +185,7 @@ impl Recorder {
             verdicts: &verdicts,
             books: books.as_ref(),
             sites: &sites,
-            pressure: cgroup::pressure(self.group.as_deref()),
+            pressure: cgroup::pressure(self.group.as_deref(), deadline),
             full,
             cost: Cost {
                 cpu: processor_time(),
@@ -206,8 +208,12 @@ impl Recorder {
         Ok(Life::Live)
     }
 
+    fn kills(&self, deadline: Deadline) -> Option<u64> {
+        cgroup::oom_kills(self.group.as_deref()?, deadline)
+    }
+
     fn count_kills(&mut self, now: Instant) {
-        if let Some(kills) = self.group.as_deref().and_then(cgroup::oom_kills) {
+        if let Some(kills) = self.kills(self.target.deadline()) {
             self.oom_kills.push_back((now, kills));
         }
         while self.oom_kills.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) > DYING) {
@@ -221,7 +227,7 @@ impl Recorder {
             return false;
         }
         let before = processor_time();
-        let taken = take(self.pid, Regions::AsNeeded);
+        let taken = take(self.pid, Regions::AsNeeded, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
         let Ok(mut snapshot) = taken else {
             self.owners_at = now + spent * OWNERS;
@@ -261,13 +267,14 @@ impl Recorder {
             let snapshot = self.snapshot.as_ref();
             snapshot.is_none_or(|snapshot| snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg")))
         };
+        let deadline = self.target.deadline();
         if full || self.segment.is_none() && (self.instants < BEGINNING || is_mapped()) {
-            self.segment = match segment::find_by_pid(self.pid) {
+            self.segment = match segment::find_by_pid(self.pid, deadline) {
                 Some((path, _, State::Live)) => Some(path),
                 _ => None,
             };
         }
-        let read = target::of_segment(self.segment.as_deref()?, State::Live, Some(self.pid)).ok()?;
+        let read = target::of_segment(self.segment.as_deref()?, State::Live, Some(self.pid), deadline).ok()?;
         let sites = if full { self.sites(&read, last) } else { Vec::new() };
         Some((read.books, sites))
     }
@@ -282,8 +289,8 @@ impl Recorder {
         let nameless = symbols::Options { without: true, ..symbols::Options::default() };
         let sites = read.sites(&nameless, false);
         self.sites_at = now + processor_time().saturating_sub(before) * SITES;
-        let wait = (!must).then_some(self.described.interval / 4);
-        self.names.sites(&sites, &read.books, read.symbols(&[]), wait)
+        let wait = if must { read.deadline.left() } else { self.described.interval / 4 };
+        self.names.sites(&sites, &read.books, read.symbols(&[]), wait, must)
     }
 
     fn describe(&mut self, process: &Process, snapshot: Option<&Snapshot>, books: Option<&Books>) {
@@ -310,10 +317,12 @@ impl Recorder {
 
     /// The target is no more: its last books, which its segment has, and how it ended.
     pub fn end(&mut self, status: Option<sys::End>) -> Result<Life, Failure> {
-        let kills = self.group.as_deref().and_then(cgroup::oom_kills);
+        // The names that are still missing may take as long as a report's.
+        let deadline = Deadline::after(NAMES);
+        let kills = self.kills(deadline);
         let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
-        let found = self.segment.clone().or_else(|| segment::find_by_pid(self.pid).map(|(path, _, _)| path));
-        let read = found.and_then(|path| Some((segment::head_of(&path).ok()?, path)));
+        let found = self.segment.clone().or_else(|| segment::find_by_pid(self.pid, deadline).map(|(path, _, _)| path));
+        let read = found.and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
         if let (Some(status), Some((_, path))) = (status, &read) {
             let how = match status {
                 sys::End::Code(code) => ending::How::Code(code),
@@ -321,12 +330,12 @@ impl Recorder {
             };
             let oom = oom_killed.then_some(true);
             // For later reports on the segment; what can't be written is only missing there.
-            let _ = segment::set_ended(path, ending::Ending { how, oom });
+            let _ = segment::set_ended(path, ending::Ending { how, oom }, deadline);
         }
         let (last, sites) = read
             .and_then(|(head, path)| {
-                let life = segment::life_of(&head, &path);
-                let read = target::of_segment(&path, life, None).ok()?;
+                let life = segment::life_of(&head, &path, deadline);
+                let read = target::of_segment(&path, life, None, deadline).ok()?;
                 let sites = self.sites(&read, true);
                 Some((read.books, sites))
             })

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use plimsoll_observer::books::Books;
 use plimsoll_observer::ending::{Ending, How};
+use plimsoll_observer::foreign::Deadline;
 use plimsoll_observer::source::segment::{self, Head, Life};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::words::{count, cut};
@@ -27,8 +28,8 @@ pub struct Family {
 impl Family {
     /// Of the segments in these directories, those that began at `since_ns` (CLOCK_BOOTTIME) or later in the process, or in one
     /// that descends from it.
-    pub fn find(directories: impl Iterator<Item = PathBuf>, pid: u32, since_ns: u64) -> Family {
-        let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list(&dir)).collect();
+    pub fn find(directories: impl Iterator<Item = PathBuf>, pid: u32, since_ns: u64, deadline: Deadline) -> Family {
+        let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list(&dir, deadline)).collect();
         all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
         let mut pids = vec![pid];
@@ -59,14 +60,14 @@ impl Family {
     }
 
     /// One line for each process, and their sum. An image that another replaced has its own line, and no part in the sum.
-    pub fn table(&self, out: &mut dyn Write, last: Ending) -> io::Result<()> {
+    pub fn table(&self, out: &mut dyn Write, last: Ending, deadline: Deadline) -> io::Result<()> {
         if self.segments.len() < 2 {
             return Ok(());
         }
         writeln!(out, "\n{:>9} {:>10} {:>10}  processes of this run", "pid", "live", "peak")?;
         let (mut processes, mut live, mut peak) = (0u64, Bytes::ZERO, Bytes::ZERO);
         for (index, (path, head)) in self.segments.iter().enumerate() {
-            let Ok(books) = target::books(path, segment::life_of(head, path)) else { continue };
+            let Ok(books) = target::books(path, segment::life_of(head, path, deadline), deadline) else { continue };
             let replaced = self.segments[index + 1..].iter().any(|(_, later)| later.pid == head.pid);
             let is_last = head.pid == self.pid && !replaced;
             let ending = match replaced {

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use plimsoll_observer::ending::{Ending, How};
-use plimsoll_observer::foreign::own;
+use plimsoll_observer::foreign::{Deadline, NAMES, own};
 use plimsoll_observer::source::{cgroup, proc, segment};
 use plimsoll_observer::symbols;
 use plimsoll_report::words;
@@ -103,10 +103,11 @@ struct Kills {
 
 impl Kills {
     fn before() -> Kills {
-        let own = proc::Target::open(std::process::id()).ok();
+        let deadline = Deadline::after(NAMES);
+        let own = proc::Target::open(std::process::id(), deadline).ok();
         let group = own.and_then(|own| cgroup::read_limit(&own, proc::read_host().memory).0);
         let group = group.map(|(group, _)| group.directory);
-        let before = group.as_deref().and_then(cgroup::oom_kills);
+        let before = group.as_deref().and_then(|group| cgroup::oom_kills(group, deadline));
         Kills { group, before }
     }
 
@@ -116,7 +117,7 @@ impl Kills {
             End::Code(code) => Ending::of(How::Code(code)),
             End::Signal(signal) => Ending::of(How::Signal(u8::try_from(signal).unwrap_or(0))),
         };
-        let after = self.group.as_deref().and_then(cgroup::oom_kills);
+        let after = self.group.as_deref().and_then(|group| cgroup::oom_kills(group, Deadline::after(NAMES)));
         if ending.is_sigkill() && self.before.zip(after).is_some_and(|(before, after)| after > before) {
             ending.oom = Some(true);
         }
@@ -131,27 +132,28 @@ fn print(
     (pid, since): (u32, u64),
     (ending, name): (Ending, &str),
 ) -> Result<(), Failure> {
-    let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None));
-    let family = Family::find(directories, pid, since);
+    let deadline = Deadline::after(NAMES);
+    let directories = args.launch.dir.iter().cloned().chain(segment::search_directories(None, deadline));
+    let family = Family::find(directories, pid, since, deadline);
     let (path, head) = family.last().ok_or("the program left no segment: it ran without the tracker")?;
-    let life = segment::life_of(head, path);
-    let mut books = target::books(path, life)?;
+    let life = segment::life_of(head, path, deadline);
+    let mut books = target::books(path, life, deadline)?;
     let ending = family.ending(&books, life, name, ending);
     if ending.how == How::Exec {
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
         say(format_args!("'{was}' was replaced by '{is}', which was not tracked: plimsoll run --follow -- …"));
     } else {
         // For later reports; what can't be written is only missing there.
-        let _ = segment::set_ended(path, ending);
+        let _ = segment::set_ended(path, ending, deadline);
     }
     books.ending = Some(ending);
     let detail = args.report == Report::Detail;
     let choice = Choice { style: args.style, format: Format::Text, by: By::Category, detail };
     if choice.wants_symbols() {
-        symbols::resolve(&mut books, &target::symbols(None, &[]));
+        symbols::resolve(&mut books, &target::symbols(None, &[]), deadline);
     }
     let written = choice.write(out, &books).and_then(|()| match args.style {
-        Style::Plimsoll if args.launch.follow => family.table(out, ending),
+        Style::Plimsoll if args.launch.follow => family.table(out, ending, deadline),
         // Other programs read those styles.
         _ => Ok(()),
     });

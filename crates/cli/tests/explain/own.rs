@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::source::segment;
 
 use crate::fixture::{Explained, Fixture, PLIMSOLL, compiled, fresh};
@@ -76,7 +77,7 @@ const HUGE: u64 = 2 << 20;
 fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
     let folder = fresh("own-huge");
     let fixture = tracked(&compiled("crowd_of_sites", &[]), "exact", &folder);
-    let listed = segment::own_mappings(&segment_in(&folder));
+    let listed = segment::own_mappings(&segment_in(&folder), Deadline::after(LOOK));
     let mappings = flags_of_mappings(fixture.pid());
     let sparse: Vec<_> = listed.iter().filter(|own| own.purpose != PURPOSE_OF_LIBRARY_DATA).collect();
     assert!(sparse.len() >= 2, "a pool and the index of frames: {listed:?}");

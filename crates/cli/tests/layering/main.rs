@@ -447,6 +447,30 @@ fn files_of_others_are_opened_in_one_place() {
     assert!(places >= 8, "foreign/ opens in {places} places: does this test still see it?");
 }
 
+/// The files outside of `foreign/` that may make a deadline, how many, and for what. Everything below a verb gets one handed down: with
+/// limits of their own, many short waits add up.
+const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
+    ("crates/cli/src/attach.rs", 1, "attach, detach"),
+    ("crates/cli/src/diff.rs", 1, "diff"),
+    ("crates/cli/src/doctor.rs", 1, "doctor"),
+    ("crates/cli/src/explain.rs", 2, "explain; before it the caller's own baseline, which may be a pipe"),
+    ("crates/cli/src/record/names.rs", 1, "names: in the background, no instant waits for them"),
+    ("crates/cli/src/record/recorder.rs", 3, "record: its start, each instant, the end"),
+    ("crates/cli/src/report.rs", 1, "report"),
+    ("crates/cli/src/launch.rs", 1, "run, record: what is read before the program starts"),
+    ("crates/cli/src/run.rs", 3, "run: kills in its cgroup before and after, the report"),
+];
+
+#[test]
+fn only_verbs_make_deadlines() {
+    for (path, code) in ["observer", "report", "cli"].into_iter().flat_map(sources) {
+        if !path.starts_with("crates/observer/src/foreign/") {
+            let may = MAKE_DEADLINES.iter().find(|(file, ..)| *file == path).map_or(0, |(_, number, _)| *number);
+            assert_eq!(code.matches("Deadline::after(").count(), may, "{path}: take the deadline of the verb");
+        }
+    }
+}
+
 /// Everything that the tracker's library asks of others, by name. All are weak: a program without a C library defines none
 /// of them, and must start all the same. Each has been in glibc since its first x86-64 version; the rest is looked up at run
 /// time.

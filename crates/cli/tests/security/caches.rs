@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::rules::read as rules;
 
 use crate::commands::{LIMIT, Scratch, ended, only_segment, plimsoll};
@@ -24,9 +25,9 @@ fn a_table_of_rules_is_kept_for_one_file_and_not_for_its_build_id() {
     let [mallorys, genuine] = forged(&scratch);
     let (rules_file, cache) = (scratch.join("rules"), scratch.join("tables"));
     fs::write(&rules_file, "category genuine\n  function genuine_function\n").expect("rules");
-    let rules = rules::rules(&[]).expect("built-in rules");
+    let rules = rules::rules(&[], Deadline::after(NAMES)).expect("built-in rules");
     let compiled = |path: &PathBuf| {
-        let compiled = rules::compile(&rules, std::slice::from_ref(path), Some(&cache));
+        let compiled = rules::compile(&rules, std::slice::from_ref(path), Some(&cache), Deadline::after(NAMES));
         assert!(compiled.without.is_empty(), "{:?}", compiled.without);
         (compiled.compiled, compiled.cached)
     };

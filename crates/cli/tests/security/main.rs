@@ -7,6 +7,7 @@ mod stage;
 mod blocked;
 mod caches;
 mod commands;
+mod deadline;
 mod kit;
 mod misdirected;
 mod oversized;

@@ -279,11 +279,13 @@ const FAKE: &str = r#"
 #include <sys/un.h>
 #include <unistd.h>
 static void quit(int s) { }
-/* fake LIBJVM DIRECTORY MODE: none, or a listening attach socket that drips, floods or prints short lines without end */
+/* fake LIBJVM DIRECTORY MODE: none, or a listening attach socket that drips, floods, prints short lines without end, or answers each
+   command after two seconds. With a second word in MODE a FIFO takes libjvm's place. */
 int main(int c, char **v) {
     signal(SIGQUIT, quit); signal(SIGPIPE, SIG_IGN); signal(SIGCHLD, SIG_IGN);
     int f = open(v[1], O_RDONLY);
     if (chdir(v[2]) || mmap(0, 1 << 20, PROT_READ | PROT_EXEC, MAP_PRIVATE, f, 0) == MAP_FAILED) return 1;
+    if (strchr(v[3], ' ') && (unlink(v[1]) || mkfifo(v[1], 0666))) return 3;
     int s = -1;
     struct sockaddr_un a = { AF_UNIX };
     if (strcmp(v[3], "none")) {
@@ -299,17 +301,26 @@ int main(int c, char **v) {
         int k = accept(s, 0, 0);
         if (k < 0 || fork()) { close(k); continue; }
         if (*v[3] == 'd') for (;;) { if (write(k, "0", 1) <= 0) _exit(0); sleep(1); }
+        if (*v[3] == 's') {
+            static char text[] = "0\nNative memory tracking is not enabled\n";
+            char request[999]; read(k, request, sizeof request);
+            sleep(2); write(k, text, sizeof text - 1); _exit(0);
+        }
         write(k, "0\n", 2);
         while (write(k, *v[3] == 'f' ? flood : lines, sizeof flood) > 0);
         _exit(0);
     }
 }"#;
 
-fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Process, String) {
-    let program = compiled(scratch, "fake", FAKE, &[]);
+pub fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Process, String) {
     let libjvm = java().parent().and_then(Path::parent).expect("a JDK").join("lib/server/libjvm.so");
+    fake_with(scratch, &libjvm, directory, mode)
+}
+
+pub fn fake_with(scratch: &Scratch, libjvm: &Path, directory: &Path, mode: &str) -> (Process, String) {
+    let program = compiled(scratch, "fake", FAKE, &[]);
     // Where a killed JVM of root's had the same PID, its socket is in the way, and the program ends without a word.
-    let start = || Process::start(Command::new(&program).arg(&libjvm).arg(directory).arg(mode));
+    let start = || Process::start(Command::new(&program).arg(libjvm).arg(directory).arg(mode));
     let started = std::iter::repeat_with(start).take(20).find(|(_, pid)| !pid.is_empty());
     started.expect("one of 20 PIDs has no socket yet")
 }

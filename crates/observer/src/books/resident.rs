@@ -5,6 +5,7 @@ use plimsoll_segment::Purpose;
 
 use super::own::{LOADED_LIBRARIES, THREAD_STACK};
 use super::{Books, Figures};
+use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{OwnMapping, Residency};
 use crate::source::proc::{Target, parse_maps, read_residency};
@@ -20,8 +21,8 @@ const MOST_MAPPINGS: usize = 4096;
 
 impl Books {
     /// Fills in `resident` of the categories whose mappings are known; a gap where the kernel refuses.
-    pub fn read_resident(&mut self, pid: u32) {
-        self.read_own(pid);
+    pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
+        self.read_own(pid, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
         let stacks: Vec<AddressRange> = stacks.map(|t| AddressRange::new(t.stack_range.0, t.stack_range.1)).collect();
         let modules = self.modules.iter().filter(|m| m.unloaded_ns == 0);
@@ -40,7 +41,7 @@ impl Books {
             return;
         }
         let page = Bytes(rustix::param::page_size() as u64);
-        let file = Target::open(pid).map_err(|_| "the process is gone".to_string());
+        let file = Target::open(pid, deadline).map_err(|_| "the process is gone".to_string());
         let file = file.and_then(|t| t.file("pagemap").map_err(|e| e.to_string()));
         let residency = match file.and_then(|f| read_residency(&f, &all, page).map_err(|e| e.to_string())) {
             Ok(residency) => residency,
@@ -54,7 +55,7 @@ impl Books {
 
     /// The tracker's private memory is counted by what it handed out; a table is resident only where it was touched, and a
     /// page that two pieces share is one page. Where the page map can't be read, the count stays.
-    fn read_own(&mut self, pid: u32) {
+    fn read_own(&mut self, pid: u32, deadline: Deadline) {
         let page = Bytes(rustix::param::page_size() as u64);
         let is_table = |own: &&OwnMapping| own.purpose == Purpose::SideTable as u32;
         let pools: Vec<AddressRange> =
@@ -63,7 +64,7 @@ impl Books {
         let tables: Vec<AddressRange> = self.own_mappings.iter().filter(is_table).map(|own| own.range).collect();
         let apart = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
         let private: Vec<AddressRange> = pools.iter().chain(apart).copied().collect();
-        let Ok(target) = Target::open(pid) else { return };
+        let Ok(target) = Target::open(pid, deadline) else { return };
         let maps = target.read("maps").map(|text| parse_maps(&text, &[]).vmas).unwrap_or_default();
         let files: Vec<AddressRange> =
             maps.iter().filter(|vma| is_library_or_rules(&vma.name)).map(|vma| vma.range).collect();

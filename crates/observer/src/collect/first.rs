@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Instant;
 
 use crate::books::{Booked, Books};
+use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
 use crate::ledger::{self, Ledger, LineId};
 use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
@@ -28,8 +29,9 @@ pub enum Regions<'n> {
 /// Of RSS, in percent: what the lines may leave unexplained before the VM is asked for more.
 const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
-pub fn take(pid: u32, regions: Regions<'_>) -> Result<Snapshot, Refusal> {
-    let target = Target::open(pid).map_err(|absent| match absent {
+/// `deadline`: the command's, for all sources together.
+pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
+    let target = Target::open(pid, deadline).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(format!("no process {pid}")),
         proc::Absent::NoProc => Refusal("/proc is not mounted here: nothing can be read".to_owned()),
     })?;
@@ -153,12 +155,12 @@ impl Reader<'_> {
         }
         snapshot.native_image = image;
         gaps.extend(image_gaps);
-        let earlier = attached_books(target.pid(), &snapshot.vmas);
+        let earlier = attached_books(target, &snapshot.vmas);
         let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
             let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
             glibc::read(target, &snapshot.vmas, glibc::Wanted { tagged, elsewhere: &elsewhere })
         });
-        let later = || attached_books(target.pid(), &snapshot.vmas);
+        let later = || attached_books(target, &snapshot.vmas);
         snapshot.attached = earlier.and_then(|earlier| Some([earlier, later()?]));
         if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
             hotspot::match_tags(&mut vm.categories, &glibc.tagged);
@@ -179,7 +181,7 @@ impl Reader<'_> {
             snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
             snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
         }
-        snapshot.own_mappings = own_mappings(target.pid(), &snapshot.vmas);
+        snapshot.own_mappings = own_mappings(target, &snapshot.vmas);
         gaps.extend(ledger::own_mappings(snapshot).gap());
         snapshot.residency = None;
         timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
@@ -190,17 +192,19 @@ impl Reader<'_> {
 }
 
 /// What the tracker lists as its own, in a process that maps a segment, detached or not.
-fn own_mappings(pid: u32, vmas: &[Vma]) -> Vec<OwnMapping> {
+fn own_mappings(target: &Target, vmas: &[Vma]) -> Vec<OwnMapping> {
     let is_tracked = vmas.iter().any(|vma| vma.name.ends_with(".seg"));
-    let found = is_tracked.then(|| segment::find_by_pid(pid)).flatten();
-    found.map(|(path, ..)| segment::own_mappings(&path)).unwrap_or_default()
+    let found = is_tracked.then(|| segment::find_by_pid(target.pid(), target.deadline())).flatten();
+    found.map(|(path, ..)| segment::own_mappings(&path, target.deadline())).unwrap_or_default()
 }
 
 /// What the tracker has booked, where it was attached to a process that ran already.
-fn attached_books(pid: u32, vmas: &[Vma]) -> Option<Booked> {
+fn attached_books(target: &Target, vmas: &[Vma]) -> Option<Booked> {
     vmas.iter().any(|vma| vma.name.ends_with(".seg")).then_some(())?;
-    let (path, _, life) = segment::find_by_pid(pid).filter(|(_, _, life)| *life == segment::Life::Live)?;
-    let segment = segment::read(&path).ok()?;
+    let deadline = target.deadline();
+    let (path, _, life) =
+        segment::find_by_pid(target.pid(), deadline).filter(|(_, _, life)| *life == segment::Life::Live)?;
+    let segment = segment::read(&path, deadline).ok()?;
     let books = Books::new(&segment, life, segment.last_sign_ns());
     let attaches = books.counters.iter().any(|counter| counter.name == "attaches" && counter.value > 0);
     attaches.then(|| Booked::of(&books))

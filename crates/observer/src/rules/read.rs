@@ -3,7 +3,7 @@
 use super::compile::{self, Table};
 use super::modules::{self, Needs};
 use super::{RuleSet, parse};
-use crate::foreign::{self, Ask, Deadline, Kind, LOOK, NAMES, Regular};
+use crate::foreign::{self, Ask, Deadline, Kind, Regular};
 use plimsoll_segment::rules::{Rules, glob_matches, padded};
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 const MODULES: usize = 1024;
 
 /// The rules of these files and the built-in ones.
-pub fn rules(files: &[PathBuf]) -> Result<RuleSet, String> {
+pub fn rules(files: &[PathBuf], deadline: Deadline) -> Result<RuleSet, String> {
     let mut texts = Vec::new();
     for path in files {
-        let read = foreign::given(path, Kind::Text, Deadline::after(LOOK));
+        let read = foreign::given(path, Kind::Text, deadline);
         let bytes = read.map_err(|why| format!("{} {why}", path.display()))?;
         let text = String::from_utf8(bytes).map_err(|_| format!("{} is not UTF-8", path.display()))?;
         texts.push((path.display().to_string(), text));
@@ -27,17 +27,22 @@ pub fn rules(files: &[PathBuf]) -> Result<RuleSet, String> {
     parse::parse(&texts).map_err(|e| e.to_string())
 }
 
+/// The built-in rules alone.
+pub fn built_in() -> Result<RuleSet, String> {
+    parse::parse(&[]).map_err(|e| e.to_string())
+}
+
 /// The objects a command is going to load: program, interpreter, libraries; for a launcher of a JDK the VM and its
 /// libraries. What a program opens by itself later can't be known here.
-pub fn modules_for_command(command: &Path) -> Vec<PathBuf> {
-    let mut search = Search::new();
+pub fn modules_for_command(command: &Path, deadline: Deadline) -> Vec<PathBuf> {
+    let mut search = Search::new(deadline);
     search.program(command, 0);
     search.found
 }
 
 /// Whether neither a program nor anything that it needs asks for glibc. False where one of the libraries isn't found.
-pub fn lacks_libc(program: &Path) -> bool {
-    let mut search = Search::new();
+pub fn lacks_libc(program: &Path, deadline: Deadline) -> bool {
+    let mut search = Search::new(deadline);
     search.object(program.to_path_buf(), &[]);
     let is_libc = |p: &PathBuf| p.file_name().is_some_and(|name| name == "libc.so.6");
     !search.found.is_empty() && !search.misses && !search.found.iter().any(is_libc)
@@ -55,10 +60,9 @@ struct Search {
 }
 
 impl Search {
-    fn new() -> Search {
+    fn new(deadline: Deadline) -> Search {
         let preset =
             std::env::var_os("LD_LIBRARY_PATH").map(|p| std::env::split_paths(&p).collect()).unwrap_or_default();
-        let deadline = Deadline::after(NAMES);
         let mut system = configured(Path::new("/etc/ld.so.conf"), 0, deadline);
         for default in ["/lib64", "/usr/lib64", "/lib", "/usr/lib"] {
             system.push(default.into());
@@ -192,10 +196,9 @@ pub struct Compiled {
 }
 
 /// Compiles the rules for these objects; tables go to and come from `cache`, where there is one.
-pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>) -> Compiled {
+pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>, deadline: Deadline) -> Compiled {
     let mut out = Compiled::default();
     let mut tables = Vec::new();
-    let deadline = Deadline::after(NAMES);
     for path in modules {
         match table(rules, path, cache, deadline) {
             Ok((table, true)) => {

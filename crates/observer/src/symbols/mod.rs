@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::books::{Books, Module};
+use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
 use crate::units::Avma;
 
@@ -75,9 +76,9 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    pub fn new(options: &Options, books: &Books) -> Symbols {
+    pub fn new(options: &Options, books: &Books, deadline: Deadline) -> Symbols {
         Symbols {
-            finder: read::Finder::new(options.pid, books.process.start_ns, &options.given),
+            finder: read::Finder::new(options.pid, books.process.start_ns, &options.given, deadline),
             cache: options.cache.as_ref().map(|dir| dir.join("symbols")),
             known: HashMap::new(),
             jit: None,
@@ -126,14 +127,14 @@ impl Symbols {
             let reason = format!("{} has no build id: {} is taken for it by its name", module.path, path.display());
             self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if it is of another build"));
         }
-        if self.finder.has_passed() {
+        if self.finder.deadline().has_passed() {
             self.gap(format!("{} was not reached in time", module.path));
         }
         let marks: Option<Vec<String>> = files.iter().map(read::mark).collect();
         let fingerprint = marks.as_ref().map(|marks| marks.join(" ")).unwrap_or_default();
         let kept = self.cache.as_ref().filter(|_| marks.is_some());
         let kept = kept.and_then(|dir| read::cache_file(dir, module, &self.finder, &files));
-        let cached = kept.as_ref().and_then(|path| read::cached(path));
+        let cached = kept.as_ref().and_then(|path| read::cached(path, self.finder.deadline()));
         let cached = cached.as_deref().and_then(cache::parse);
         let mut all = match cached {
             // Nothing is left to ask, but the build id says that these names are right.
@@ -183,14 +184,14 @@ impl Symbols {
 }
 
 /// Names the frames of all callers that have none yet.
-pub fn resolve(books: &mut Books, options: &Options) {
+pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
     let mut wanted: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
     for frame in books.callers.iter().flat_map(|c| &c.frames).filter(|f| f.function.is_none()) {
         if let Some(module) = frame.module {
             wanted.entry(module).or_default().insert(frame.offset);
         }
     }
-    let mut symbols = Symbols::new(options, books);
+    let mut symbols = Symbols::new(options, books, deadline);
     symbols.ask(&books.modules, &wanted);
     for frame in books.callers.iter_mut().flat_map(|c| &mut c.frames).filter(|f| f.function.is_none()) {
         match frame.module {

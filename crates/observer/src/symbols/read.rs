@@ -19,7 +19,7 @@ use object::Object;
 use super::perf_map::Map;
 use super::{jitdump, perf_map};
 use crate::books::Module;
-use crate::foreign::{Ask, Deadline, Kind, NAMES, Regular, Root};
+use crate::foreign::{Ask, Deadline, Kind, Regular, Root};
 use crate::source::proc::Target;
 
 /// The kernel stamps files with the time of its last tick, which at 100 Hz lies up to this far back.
@@ -78,12 +78,8 @@ struct Given {
 const GIVEN: usize = 20_000;
 
 impl Finder {
-    pub fn new(pid: Option<u32>, start_ns: u64, given: &[PathBuf]) -> Finder {
-        let deadline = Deadline::after(NAMES);
-        let process = pid.and_then(|pid| Target::open(pid).ok());
-        if let Some(process) = &process {
-            process.allow(NAMES);
-        }
+    pub fn new(pid: Option<u32>, start_ns: u64, given: &[PathBuf], deadline: Deadline) -> Finder {
+        let process = pid.and_then(|pid| Target::open(pid, deadline).ok());
         let root = pid.and_then(|pid| Root::at(Path::new(&format!("/proc/{pid}/root")), deadline).ok());
         let same = |link: &str| {
             let of = |pid: &str| fs::read_link(format!("/proc/{pid}/{link}")).ok();
@@ -105,8 +101,8 @@ impl Finder {
         own(path, self.deadline)
     }
 
-    pub fn has_passed(&self) -> bool {
-        self.deadline.has_passed()
+    pub fn deadline(&self) -> Deadline {
+        self.deadline
     }
 
     /// The file that the module was loaded from.
@@ -419,8 +415,8 @@ pub fn store(path: &Path, text: &str) {
 }
 
 /// A cache file, if it is ours and of a size that one of ours could have.
-pub fn cached(path: &Path) -> Option<String> {
+pub fn cached(path: &Path, deadline: Deadline) -> Option<String> {
     let own = [rustix::process::geteuid().as_raw()];
     let ask = Ask { links: false, owners: Some(&own), ..Ask::of(Kind::Cache) };
-    Root::own(Deadline::after(NAMES)).open(path, ask).ok()?.text().ok()
+    Root::own(deadline).open(path, ask).ok()?.text().ok()
 }

@@ -40,6 +40,7 @@ use rustix::net::{
 use rustix::process::Gid;
 use rustix::thread::CapabilitySet;
 
+use super::Deadline;
 use crate::source::proc::Target;
 
 mod child;
@@ -132,13 +133,15 @@ pub struct AsTarget {
     socket: OwnedFd,
     child: i32,
     user: User,
-    deadline: Instant,
+    /// For the requests under way, and for all that the command asks of the target.
+    deadline: Deadline,
+    command: Deadline,
     /// Nothing more is to be expected of the child.
     over: bool,
 }
 
 impl AsTarget {
-    /// `limit`: for all requests together.
+    /// `limit`: for all requests together, if the target's deadline isn't sooner.
     pub fn start(target: &Target, limit: Duration) -> Result<AsTarget, Refused> {
         let user = User::of(target)?;
         let failed = |what| move |error: io::Error| Refused::Failed(what, error);
@@ -167,7 +170,10 @@ impl AsTarget {
         let child = child::fork(&mut plan).map_err(failed("a process can't be made"))?;
         drop(theirs);
         let uid = user.uid;
-        let mut made = AsTarget { socket, child, user, deadline: Instant::now() + limit, over: false };
+        // What is unfinished at the command's deadline is still removed.
+        let command = target.deadline().later(GRACE);
+        let deadline = command.sooner(limit);
+        let mut made = AsTarget { socket, child, user, deadline, command, over: false };
         let (facts, ..) = made.receive().map_err(failed("the child that acts as its user"))?;
         if facts.errno == 0 {
             return Ok(made);
@@ -229,9 +235,14 @@ impl AsTarget {
         self.request(Op::Outlive, &[name.as_ref()]).map(drop)
     }
 
+    /// The command's deadline has moved.
+    pub fn extend(&mut self, command: Deadline) {
+        self.command = command.later(GRACE);
+    }
+
     /// What is left for all requests from now on.
     pub fn allow(&mut self, limit: Duration) {
-        self.deadline = Instant::now() + limit;
+        self.deadline = self.command.sooner(limit);
     }
 
     /// A file with these bytes and mode 0500 under `name`, in one step for whoever looks; `aside` is its name until then.
@@ -326,7 +337,7 @@ impl AsTarget {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let length = loop {
-            let left = self.deadline.saturating_duration_since(Instant::now());
+            let left = self.deadline.left();
             if left.is_zero() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut));
             }

@@ -9,7 +9,7 @@ use super::parse::{
     Controller, Mount, parse_bytes, parse_cpu_max, parse_limit, parse_memory_stat, parse_mounts, parse_oom_events,
     parse_paths, parse_pressure, quota,
 };
-use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Why};
+use crate::foreign::{self, Ask, Deadline, Kind, Why};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Cgroup, CgroupVersion, MemoryStat, Pressure, Sourced};
 use crate::source::proc::Target;
@@ -188,15 +188,15 @@ impl Mounts {
 
 /// Processes of the group that the kernel has killed for a limit. The group outlives its processes; where it is seen only
 /// through the target's root, nothing is.
-pub fn oom_kills(group: &Path) -> Option<u64> {
-    let reader = Reader::until(Deadline::after(LOOK));
+pub fn oom_kills(group: &Path, deadline: Deadline) -> Option<u64> {
+    let reader = Reader::until(deadline);
     let text = ["memory.events", "memory.oom_control"].into_iter().find_map(|name| reader.read(group, name))?;
     Some(parse_oom_events(&text).oom_kill)
 }
 
 /// The group's, or the system's where it has none. `None` where the kernel doesn't count it.
-pub fn pressure(group: Option<&Path>) -> Option<Pressure> {
-    let reader = Reader::until(Deadline::after(LOOK));
+pub fn pressure(group: Option<&Path>, deadline: Deadline) -> Option<Pressure> {
+    let reader = Reader::until(deadline);
     let own = group.and_then(|group| reader.read(group, "memory.pressure"));
     let of_cgroup = own.is_some();
     let text = own.or_else(|| fs::read("/proc/pressure/memory").ok())?;

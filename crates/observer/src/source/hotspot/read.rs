@@ -25,8 +25,8 @@ use rustix::process::{Pid, PidfdFlags, Signal};
 use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
 use super::perfdata::PerfData;
-use crate::foreign::Kind;
 use crate::foreign::as_target::{AsTarget, Refused, User};
+use crate::foreign::{Deadline, Kind};
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
 
@@ -53,6 +53,8 @@ pub enum Mute {
     Elsewhere(u32),
     /// What bears the socket's name is another user's: the path as the target sees it, and the user.
     Occupied(String, u64),
+    /// The command's time was over before.
+    Late,
     /// It takes more rights than we have.
     NotAllowed(String),
     Failed(String),
@@ -79,6 +81,7 @@ impl std::fmt::Display for Mute {
                 f,
                 "its attach socket's place is taken: {path} is user {uid}'s; if that is a dead VM's, remove it"
             ),
+            Mute::Late => write!(f, "the command's time was over"),
             Mute::NotAllowed(why) | Mute::Failed(why) => write!(f, "{why}"),
         }
     }
@@ -128,11 +131,13 @@ pub struct Vm {
     /// Known once it was asked for.
     version: Option<Version>,
     patience: Patience,
+    /// The target's own, which all waits share.
+    deadline: Deadline,
     /// Left for all commands.
     left: Duration,
 }
 
-/// How long to wait for the handshake, for each answer, and for all answers.
+/// How long to wait at most for the handshake, for each answer, and for all answers. The target's deadline may be sooner.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub handshake: Duration,
@@ -146,12 +151,24 @@ impl Default for Patience {
     }
 }
 
+/// One command's wait.
+#[derive(Clone, Copy)]
+struct Wait {
+    until: Instant,
+    /// How long that was when it began.
+    limit: Duration,
+}
+
 /// Beyond a limit of the wait itself, for what the child is asked meanwhile.
 const MARGIN: Duration = Duration::from_secs(1);
 const TMP: &str = "/tmp";
 
 impl Vm {
     pub fn open(target: &Target, perfdata: Option<&PerfData>, patience: Patience) -> Result<Vm, Mute> {
+        let deadline = target.deadline();
+        if deadline.has_passed() {
+            return Err(Mute::Late);
+        }
         let status = status(target).map_err(|error| Mute::Failed(error.to_string()))?;
         if status.stopped {
             return Err(Mute::Stopped);
@@ -163,7 +180,8 @@ impl Vm {
         })?;
         child.enter(Path::new(TMP)).map_err(|error| Mute::Failed(format!("its {TMP} can't be entered: {error}")))?;
         let socket = format!(".java_pid{}", status.namespaced_pid);
-        let mut vm = Vm { pid: target.pid(), child, socket, version: None, patience, left: patience.commands };
+        let (pid, left) = (target.pid(), patience.commands);
+        let mut vm = Vm { pid, child, socket, version: None, patience, deadline, left };
         // Woken, the VM would make the socket anew in the other's place, who could never be asked again.
         if let Some(stranger) = vm.connect().ok().and_then(|stream| stranger(&stream, vm.pid)) {
             return Err(Mute::Elsewhere(stranger));
@@ -220,7 +238,9 @@ impl Vm {
         // A SIGQUIT that finds the listener up has the VM print all its threads. So only who made the file sends one, after a
         // last look, as the file goes only when the listener is up; unless it is a dead command's and nothing comes of it.
         let began = Instant::now();
-        while !is_ours && began.elapsed() < self.patience.handshake / 3 && !self.listens() {
+        let until = self.deadline.sooner(self.patience.handshake);
+        let others = self.deadline.sooner(self.patience.handshake / 3);
+        while !is_ours && !others.has_passed() && !self.listens() {
             thread::sleep(Duration::from_millis(2));
         }
         if self.listens() {
@@ -242,9 +262,9 @@ impl Vm {
             let Some(now) = self::status(target).ok().filter(|now| now.quit_caught) else {
                 return Err(Mute::SignalNotCaught);
             };
-            if began.elapsed() > self.patience.handshake {
+            if until.has_passed() {
                 // It was stopped meanwhile, or the signal reached its threads only after the first look.
-                return Err(if now.stopped { Mute::Stopped } else { Mute::Silent(self.patience.handshake) });
+                return Err(if now.stopped { Mute::Stopped } else { Mute::Silent(began.elapsed()) });
             }
             thread::sleep(pause);
             pause = (pause * 3 / 2).min(Duration::from_millis(20));
@@ -281,6 +301,12 @@ impl Vm {
         self.pid
     }
 
+    /// The command's deadline has moved.
+    pub fn extend(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+        self.child.extend(deadline);
+    }
+
     /// One diagnostic command. The answer's text, or why there is none.
     pub fn ask(&mut self, command: &str) -> Result<String, String> {
         self.command(&["jcmd", command], command)
@@ -294,29 +320,29 @@ impl Vm {
 
     fn command(&mut self, words: &[&str], command: &str) -> Result<String, String> {
         let began = Instant::now();
-        let limit = self.patience.command.min(self.left);
+        let limit = self.deadline.at_most(self.patience.command.min(self.left));
         if limit.is_zero() {
             return Err(format!("{command} was not asked: earlier answers took all of the time"));
         }
         self.child.allow(limit + MARGIN);
-        let answer = self.answer(words, command, began + limit);
+        let answer = self.answer(words, command, Wait { until: began + limit, limit });
         // Whoever didn't answer once won't be asked again.
         let is_late = began.elapsed() >= limit;
         self.left = if is_late { Duration::ZERO } else { self.left.saturating_sub(began.elapsed()) };
         answer
     }
 
-    fn answer(&mut self, words: &[&str], command: &str, until: Instant) -> Result<String, String> {
+    fn answer(&mut self, words: &[&str], command: &str, wait: Wait) -> Result<String, String> {
         let version = match self.version {
             Some(version) => version,
-            None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), until)? {
+            None => match self.reply(&attach::request(Version::One, &attach::GET_VERSION), wait)? {
                 Reply::Text(text) => attach::version(&text),
                 Reply::Failed { code: BAD_VERSION, .. } => Version::Two,
                 Reply::Failed { .. } | Reply::Refused => Version::One,
             },
         };
         self.version = Some(version);
-        match self.reply(&attach::request(version, words), until)? {
+        match self.reply(&attach::request(version, words), wait)? {
             Reply::Text(text) => Ok(text),
             Reply::Failed { code, text } => {
                 Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))
@@ -325,12 +351,13 @@ impl Vm {
         }
     }
 
-    fn reply(&mut self, request: &[u8], until: Instant) -> Result<Reply, String> {
-        Ok(attach::reply(&self.exchange(request, until)?))
+    fn reply(&mut self, request: &[u8], wait: Wait) -> Result<Reply, String> {
+        Ok(attach::reply(&self.exchange(request, wait)?))
     }
 
-    fn exchange(&mut self, request: &[u8], until: Instant) -> Result<Vec<u8>, String> {
-        let late = format!("no answer within {} s", self.patience.command.as_secs());
+    fn exchange(&mut self, request: &[u8], Wait { until, limit }: Wait) -> Result<Vec<u8>, String> {
+        // Rounded to a tenth: what is left of the command's time is no whole number of seconds.
+        let late = format!("no answer within {} s", (limit.as_secs_f64() * 10.0).round() / 10.0);
         let stream = loop {
             match self.connect() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {

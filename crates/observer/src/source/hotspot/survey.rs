@@ -320,6 +320,7 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         Mute::SignalNotCaught => {
             gap("the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be asked".to_string())
         }
+        Mute::Late => gap(format!("the VM was not asked: {mute}")),
         Mute::Silent(waited) => {
             gap(format!("the VM did not open its attach socket within {} ms: it hangs or is busy", waited.as_millis()))
         }

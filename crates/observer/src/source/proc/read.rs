@@ -258,7 +258,14 @@ pub fn read_these_threads(
     gaps: &mut Vec<Gap>,
 ) -> Vec<Thread> {
     let mut refused = None;
+    let mut late = 0;
     let threads = tids
+        .filter(|_| {
+            // A process may have more threads than can be read in a command's time.
+            let is_late = target.deadline().has_passed();
+            late += usize::from(is_late);
+            !is_late
+        })
         .map(|tid| {
             let name = target.read(&format!("task/{tid}/comm")).unwrap_or_default();
             let stack_pointer = match target.read(&format!("task/{tid}/syscall")) {
@@ -279,6 +286,13 @@ pub fn read_these_threads(
             Thread { tid, namespaced_tid, name, stack_pointer, ..Thread::default() }
         })
         .collect();
+    if late > 0 {
+        gaps.push(Gap::new(
+            Source::Proc,
+            format!("{late} threads were not reached in time"),
+            "their stacks have no names, and are told by the shape of their mappings only",
+        ));
+    }
     if let Some(error) = refused {
         gaps.push(
             Gap::new(
@@ -357,6 +371,7 @@ pub fn refusal(state: ProcessState, pid: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::foreign::{Deadline, LOOK};
 
     /// A child that sleeps: nothing of it moves.
     struct Still(std::process::Child);
@@ -371,7 +386,7 @@ mod tests {
     fn a_scan_has_each_mapping_s_rss_as_smaps_has_it() {
         let mut command = std::process::Command::new("sleep");
         let child = Still(command.arg("600").spawn().expect("a child"));
-        let target = Target::open(child.0.id()).expect("it runs");
+        let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("it runs");
         let mut gaps = Vec::new();
         // Until it sleeps and nothing of it moves any more.
         let mut smaps = read_smaps(&target, &mut gaps).vmas;

@@ -143,6 +143,7 @@ fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Rec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::foreign::{Deadline, LOOK};
     use crate::source::memory::Live;
     use crate::source::proc::{Target, read_mappings, read_threads};
 
@@ -161,7 +162,7 @@ mod tests {
             });
         }
         let on_stack: Vec<(u32, u64)> = told.iter().take(4).collect();
-        let target = Target::open(std::process::id()).unwrap();
+        let target = Target::open(std::process::id(), Deadline::after(LOOK)).unwrap();
         let mut gaps = Vec::new();
         // Until all four are asleep: a stack that lies right below an arena's heap is one mapping with it and is found by its stack
         // pointer only, which a thread has that waits.

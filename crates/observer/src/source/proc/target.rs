@@ -6,12 +6,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Regular, Root, Why};
+use crate::foreign::{self, Ask, Deadline, Kind, Regular, Root, Why};
 use crate::snapshot::Vma;
 
 /// No /proc file is longer than this in a sane system; a read stops there. 65,530 mappings make about 60 MiB of smaps.
@@ -22,9 +20,7 @@ pub struct Target {
     directory: OwnedFd,
     /// Of a chroot: its root as maps and links name it, which start at ours; they aren't what the target itself would say.
     root: Option<String>,
-    opened: Instant,
-    /// When the command is to be done with this process: ns after `opened`.
-    until: AtomicU64,
+    deadline: Deadline,
 }
 
 /// Why there is no target at that PID.
@@ -36,14 +32,14 @@ pub enum Absent {
 }
 
 impl Target {
-    pub fn open(pid: u32) -> Result<Target, Absent> {
+    /// `deadline`: the command's, for everything that is asked of this process.
+    pub fn open(pid: u32, deadline: Deadline) -> Result<Target, Absent> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
             Ok(directory) => {
                 let root = rustix::fs::readlinkat(&directory, "root", Vec::new()).ok();
                 let root = root.and_then(|root| root.into_string().ok()).filter(|root| root != "/");
-                let until = AtomicU64::new(nanoseconds(LOOK));
-                Ok(Target { pid, directory, root, opened: Instant::now(), until })
+                Ok(Target { pid, directory, root, deadline })
             }
             Err(_) if Path::new("/proc/self/stat").exists() => Err(Absent::NoSuchProcess),
             Err(_) => Err(Absent::NoProc),
@@ -56,12 +52,12 @@ impl Target {
 
     /// By when everything that is asked of this process must be done.
     pub fn deadline(&self) -> Deadline {
-        Deadline::at(self.opened + Duration::from_nanos(self.until.load(Ordering::Relaxed)))
+        self.deadline
     }
 
-    /// Another command, or another instant of a recording, begins now.
-    pub fn allow(&self, budget: Duration) {
-        self.until.store(nanoseconds(self.opened.elapsed().saturating_add(budget)), Ordering::Relaxed);
+    /// Another instant of a recording begins.
+    pub fn allow(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
     }
 
     /// Opens a file of the target's by a path as the target sees it, or as its maps have it.
@@ -157,8 +153,4 @@ impl Target {
         numbers.sort_unstable();
         Ok(numbers)
     }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

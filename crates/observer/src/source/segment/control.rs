@@ -17,7 +17,7 @@ use super::find::{namespace_pid, own_user, users};
 use super::parse::{self, Head};
 use super::read::{Cause, ReadError, head_of, refused};
 use crate::ending::Ending;
-use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Why};
+use crate::foreign::{self, Ask, Deadline, Kind, Why};
 use crate::snapshot::Vma;
 use crate::source::proc::{self, Target};
 
@@ -26,13 +26,13 @@ const CONTROL: u64 = offset_of!(plimsoll_segment::Header, control) as u64;
 const ENDED: u64 = offset_of!(plimsoll_segment::Header, ended) as u64;
 
 /// Asks the tracker in process `pid`, whose segment `path` is, for other sites.
-pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64) -> Result<(), ReadError> {
+pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadline) -> Result<(), ReadError> {
     let word = plimsoll_segment::control(mode, mean).to_ne_bytes();
     let not_its_own = |why: String| ReadError { path: path.into(), cause: Cause::NotItsOwn(why) };
     // The kernel's own links to what a process has mapped lead where they say; no other is followed.
     let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
     let ask = Ask { links: is_mapping, ..Ask::of(Kind::Segment) };
-    let file = foreign::open(path, ask, Deadline::after(LOOK)).map_err(|why| refused(path, why))?;
+    let file = foreign::open(path, ask, deadline).map_err(|why| refused(path, why))?;
     let head = head_of(&file, path)?;
     if !is_of(&head, pid) {
         return Err(not_its_own(format!("it isn't the segment of process {pid}")));
@@ -45,12 +45,12 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64) -> Result<(), Re
         let file = file.writable().map_err(|why| refused(path, why))?;
         return file.write_all_at(&word, CONTROL).map_err(|error| refused(path, Why::Io(error)));
     }
-    through_memory(pid, meta.ino(), &word).map_err(|error| refused(path, Why::Io(error)))
+    through_memory(pid, meta.ino(), &word, deadline).map_err(|error| refused(path, Why::Io(error)))
 }
 
 /// Writes into the segment of a process that has ended how that was. Only into a file of our own: it was our child.
-pub fn set_ended(path: &Path, ending: Ending) -> Result<(), ReadError> {
-    let file = foreign::open(path, Ask { links: false, ..Ask::of(Kind::Segment) }, Deadline::after(LOOK));
+pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), ReadError> {
+    let file = foreign::open(path, Ask { links: false, ..Ask::of(Kind::Segment) }, deadline);
     let file = file.map_err(|why| refused(path, why))?;
     head_of(&file, path)?;
     let meta = file.meta();
@@ -65,8 +65,8 @@ fn is_of(head: &Head, pid: u32) -> bool {
     head.pid == namespace_pid(pid).unwrap_or(pid) && head.state == State::Running as u32
 }
 
-fn through_memory(pid: u32, inode: u64, word: &[u8]) -> io::Result<()> {
-    let target = Target::open(pid).map_err(|_| io::ErrorKind::NotFound)?;
+fn through_memory(pid: u32, inode: u64, word: &[u8], deadline: Deadline) -> io::Result<()> {
+    let target = Target::open(pid, deadline).map_err(|_| io::ErrorKind::NotFound)?;
     let is_whole = |vma: &&Vma| vma.shared && vma.writable && vma.offset == 0 && vma.name.ends_with(SUFFIX);
     let vmas = proc::parse_maps(&target.read("maps")?, &[]).vmas;
     let mapping = vmas.iter().filter(is_whole).find(|vma| vma.inode == inode).ok_or(io::ErrorKind::PermissionDenied)?;

@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::parse::{Head, Segment};
 use super::read;
 use crate::ending::{Ending, How};
-use crate::foreign::{Ask, Deadline, Folder, Kind, LOOK};
+use crate::foreign::{Ask, Deadline, Folder, Kind};
 use crate::source::kernel_log;
 use crate::source::proc::Target;
 
@@ -50,11 +50,7 @@ const MOST_HEADS: usize = 1 << 14;
 
 /// Where segments are looked for, in order; only directories that exist. One that is called after a user must be that
 /// user's: in /tmp anybody can make it first.
-pub fn search_directories(pid: Option<u32>) -> Vec<PathBuf> {
-    directories(pid, Deadline::after(LOOK))
-}
-
-fn directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
+pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
     let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
     if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) {
@@ -119,19 +115,17 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
 }
 
 /// The segments of a directory with a readable header, oldest first.
-pub fn list(directory: &Path) -> Vec<(PathBuf, Head)> {
-    // One for all of them: many short waits must not add up.
-    let deadline = Deadline::after(LOOK);
+pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     let paths = names(directory, "", deadline).into_iter().map(|name| directory.join(name));
     let mut found: Vec<(PathBuf, Head)> =
-        paths.filter_map(|path| read::head_by(&path, deadline).ok().map(|head| (path, head))).collect();
+        paths.filter_map(|path| read::head(&path, deadline).ok().map(|head| (path, head))).collect();
     found.sort_by_key(|(_, head)| head.start_boottime_ns);
     found
 }
 
 /// The segment of a process, the newest if there are several. If the process with this PID isn't tracked, a dead
 /// process's segment of the same PID.
-pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
+pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
@@ -139,19 +133,18 @@ pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
     let ask = Ask { links: false, ..Ask::of(Kind::Segment) };
-    let deadline = Deadline::after(LOOK);
-    for directory in directories(Some(pid), deadline) {
+    for directory in search_directories(Some(pid), deadline) {
         let paths = names(&directory, &prefix, deadline).into_iter().map(|name| directory.join(name));
         let mut heads: Vec<(PathBuf, Head)> = paths
             .filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, meta)| (path, head, meta)))
             .filter(|(path, head, meta)| {
-                head.pid == inner && has_begun(head) && (owners.contains(&meta.uid()) || maps_file(pid, path))
+                head.pid == inner && has_begun(head) && (owners.contains(&meta.uid()) || maps_file(pid, path, deadline))
             })
             .map(|(path, head, _)| (path, head))
             .collect();
         heads.sort_by_key(|(_, head)| std::cmp::Reverse(head.start_boottime_ns));
         for (path, head) in heads {
-            let life = life_as(pid, &head, &path);
+            let life = life_as(pid, &head, &path, deadline);
             if life == Life::Live {
                 return Some((path, head, life));
             }
@@ -160,7 +153,7 @@ pub fn find_by_pid(pid: u32) -> Option<(PathBuf, Head, Life)> {
             }
         }
     }
-    match mapped_segment(pid) {
+    match mapped_segment(pid, deadline) {
         // Mapped for the next attach.
         Some((path, head)) if head.pid == inner && head.state == State::Detached as u32 => {
             Some((path, head, Life::Detached))
@@ -176,19 +169,21 @@ fn has_begun(head: &Head) -> bool {
 }
 
 /// What became of the process of a segment file.
-pub fn life_of(head: &Head, path: &Path) -> Life {
-    life_as(head.pid, head, path)
+pub fn life_of(head: &Head, path: &Path, deadline: Deadline) -> Life {
+    life_as(head.pid, head, path, deadline)
 }
 
-fn life_as(pid: u32, head: &Head, path: &Path) -> Life {
+fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
     let lives = |start: u64| start <= head.start_boottime_ns.saturating_add(TICK_NS);
     match last_word(head) {
         Some(life) => life,
-        None if start_time_ns(pid).is_some_and(lives) && (has_main_stack(pid, path) || maps_file(pid, path)) => {
+        None if start_time_ns(pid).is_some_and(lives)
+            && (has_main_stack(pid, path, deadline) || maps_file(pid, path, deadline)) =>
+        {
             Life::Live
         }
         // It may have ended in order since the header was read.
-        None => read::head(path).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
+        None => read::head(path, deadline).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
     }
 }
 
@@ -289,10 +284,10 @@ pub(super) fn namespace_pid(pid: u32) -> Option<u32> {
 /// True if the stack that the kernel gave the process at its exec (startstack, field 28) is the main thread's of the
 /// segment: each exec puts it elsewhere, and asking costs nothing, while maps of 60,000 lines take 30 ms. False says
 /// nothing: without address randomisation, or the right to see it, the maps have to tell.
-fn has_main_stack(pid: u32, path: &Path) -> bool {
+fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
     let randomised = fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|value| !value.starts_with(b"0"));
     let start = stat_fields(pid).and_then(|fields| fields.get(25)?.parse::<u64>().ok());
-    match (start, read::main_stack(path)) {
+    match (start, read::main_stack(path, deadline)) {
         (Some(start), Some((low, high))) => randomised && low <= start && start < high,
         _ => false,
     }
@@ -300,8 +295,8 @@ fn has_main_stack(pid: u32, path: &Path) -> bool {
 
 /// True if the process maps the file, or if its maps can't be read (then the start time has to do). An exec leaves PID
 /// and start time as they were, but not the mapping.
-fn maps_file(pid: u32, path: &Path) -> bool {
-    let Ok(file) = read::open(path) else { return true };
+fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
+    let Ok(file) = read::open(path, deadline) else { return true };
     let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return true };
     let inode = file.meta().ino().to_string();
     let mut readable = false;
@@ -318,9 +313,8 @@ fn maps_file(pid: u32, path: &Path) -> bool {
 
 /// Through the name that maps has, or, where that was deleted or leads elsewhere from here, through the mapping itself
 /// (/proc/PID/map_files, for root).
-fn mapped_segment(pid: u32) -> Option<(PathBuf, Head)> {
-    let target = Target::open(pid).ok()?;
-    let deadline = target.deadline();
+fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
+    let target = Target::open(pid, deadline).ok()?;
     let maps = target.file("maps").ok()?;
     BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).find_map(|line| {
         let name = line.get(line.iter().position(|&b| b == b'/')?..)?;

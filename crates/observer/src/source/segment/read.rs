@@ -11,7 +11,7 @@ use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, SUFFIX, Section, Th
 use crate::snapshot::OwnMapping;
 
 use super::parse::{self, Head, Raw, Segment};
-use crate::foreign::{self, Ask, Deadline, Kind, LOOK, Regular, Why};
+use crate::foreign::{self, Ask, Deadline, Kind, Regular, Why};
 
 /// Why a file is no segment to us. Displays as one sentence that names the file.
 #[derive(Debug)]
@@ -63,12 +63,7 @@ impl fmt::Display for ReadError {
 impl std::error::Error for ReadError {}
 
 /// The first page of a file, parsed.
-pub fn head(path: &Path) -> Result<Head, ReadError> {
-    head_by(path, Deadline::after(LOOK))
-}
-
-/// The same by a deadline that others share.
-pub(super) fn head_by(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
+pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
     let file = foreign::open(path, Ask::of(Kind::Segment), deadline).map_err(|why| refused(path, why))?;
     head_of(&file, path)
 }
@@ -86,9 +81,9 @@ pub(super) fn head_asked(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Optio
 }
 
 /// The main thread's stack; it has one of the first slots.
-pub fn main_stack(path: &Path) -> Option<(u64, u64)> {
+pub fn main_stack(path: &Path, deadline: Deadline) -> Option<(u64, u64)> {
     const MAIN: u64 = 2;
-    let file = open(path).ok()?;
+    let file = open(path, deadline).ok()?;
     let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
     let s = HeaderFacts::parse(&header).ok()?.section(Section::Threads);
     let threads = at(&file, path, s.offset, s.used.min(16) * s.entry_bytes).ok()?;
@@ -97,9 +92,9 @@ pub fn main_stack(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// The tracker's own mappings; none where the file can't be read.
-pub fn own_mappings(path: &Path) -> Vec<OwnMapping> {
+pub fn own_mappings(path: &Path, deadline: Deadline) -> Vec<OwnMapping> {
     let section = || {
-        let file = open(path).ok()?;
+        let file = open(path, deadline).ok()?;
         let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;
         let s = HeaderFacts::parse(&header).ok()?.section(Section::Own);
         let entries = s.used.min(Section::Own.capacity() as u64);
@@ -109,8 +104,8 @@ pub fn own_mappings(path: &Path) -> Vec<OwnMapping> {
 }
 
 /// A consistent snapshot of the whole segment.
-pub fn read(path: &Path) -> Result<Segment, ReadError> {
-    let file = open(path)?;
+pub fn read(path: &Path, deadline: Deadline) -> Result<Segment, ReadError> {
+    let file = open(path, deadline)?;
     let raw = read_parts(path, |offset, bytes| at(&file, path, offset, bytes))?;
     parse::segment(&raw).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
@@ -229,8 +224,8 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
 const VMAP_TRIES: u32 = 11;
 const VMAP_PAUSE: Duration = Duration::from_micros(50);
 
-pub(super) fn open(path: &Path) -> Result<Regular, ReadError> {
-    foreign::open(path, Ask::of(Kind::Segment), Deadline::after(LOOK)).map_err(|why| refused(path, why))
+pub(super) fn open(path: &Path, deadline: Deadline) -> Result<Regular, ReadError> {
+    foreign::open(path, Ask::of(Kind::Segment), deadline).map_err(|why| refused(path, why))
 }
 
 pub(super) fn refused(path: &Path, why: Why) -> ReadError {

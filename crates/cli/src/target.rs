@@ -82,6 +82,14 @@ pub fn open(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
 fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
     let found = segment::find_by_pid(pid, deadline);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
+    let is_thread = segment::leader_of(pid).is_some_and(|leader| leader != pid);
+    // Mapped, and not for us to read: it must not pass for a process that is not tracked.
+    if found.is_none()
+        && !is_thread
+        && let Some(error) = segment::refused(pid, deadline)
+    {
+        return Err(format!("process {pid} is tracked, but {error}. Try: sudo plimsoll report {pid}").into());
+    }
     match found {
         Some((path, _, Life::Live)) => live(&path, pid, deadline),
         Some((path, _, Life::Detached)) if exists => Err(format!(
@@ -94,11 +102,11 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
             words::printable(&path.display().to_string())
         )
         .into()),
-        Some((path, _, life)) => of_segment(&path, life, None, deadline),
+        Some((path, _, life)) => dead(&path, life, deadline),
         None if deadline.has_passed() => {
             Err(format!("cannot tell whether process {pid} is tracked: the search took too long. Name its segment file").into())
         }
-        None if exists && segment::leader_of(pid).is_some_and(|leader| leader != pid) => {
+        None if exists && is_thread => {
             let leader = segment::leader_of(pid).unwrap_or(pid);
             Err(format!("{pid} is a thread of process {leader}: plimsoll report {leader}").into())
         }
@@ -148,7 +156,7 @@ fn is_closed_to_us(pid: u32) -> bool {
 fn by_file(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
     let head = segment::head_of(path, deadline)?;
     let life = segment::life_of(&head, path, deadline);
-    if life == Life::Live { live(path, head.pid, deadline) } else { of_segment(path, life, None, deadline) }
+    if life == Life::Live { live(path, head.pid, deadline) } else { dead(path, life, deadline) }
 }
 
 fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<Target, Failure> {
@@ -180,6 +188,12 @@ fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
         books.before = Some(before(&walked, Booked::of(books), Booked::of(&later)));
     }
     books.gaps.extend(gaps);
+}
+
+fn dead(path: &Path, life: Life, deadline: Deadline) -> Result<Target, Failure> {
+    let mut target = of_segment(path, life, None, deadline)?;
+    target.books.gaps.extend(target.books.ending.and_then(segment::gap_of_ending));
+    Ok(target)
 }
 
 /// A segment file.

@@ -299,7 +299,8 @@ impl Process {
             };
             return Err(format!("process {pid} {what}: start it with 'plimsoll run -- COMMAND'").into());
         }
-        Ok(hotspot::perfdata(&self.target, &self.vmas))
+        // Without it the VM itself says what it lets in.
+        Ok(hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default())
     }
 
     /// Why the VM did not do what it was told.
@@ -359,7 +360,7 @@ impl Process {
 
     /// `what`: is to be done with it.
     fn speak(&self, what: &str) -> Result<Vm, Failure> {
-        let perfdata = hotspot::perfdata(&self.target, &self.vmas);
+        let perfdata = hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default();
         let pid = self.pid;
         let verb = if what.starts_with("attach") { "attach" } else { "detach" };
         Vm::open(&self.target, perfdata.as_ref(), PATIENCE).map_err(|mute| match (self.is_there(), &mute) {

@@ -11,5 +11,6 @@ mod deadline;
 mod kit;
 mod misdirected;
 mod oversized;
+mod refusals;
 mod rights;
 mod writing;

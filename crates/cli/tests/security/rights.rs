@@ -13,19 +13,19 @@ use crate::stage::Scratch;
 use crate::writing::idle;
 
 /// Whoever looks at mallory's processes.
-const LOOKER: u32 = 54_322;
-const PTRACE: &str = "+sys_ptrace";
+pub const LOOKER: u32 = 54_322;
+pub const PTRACE: &str = "+sys_ptrace";
 const BOTH: &str = "+sys_ptrace,+dac_read_search";
 /// The columns: user and capabilities.
 const COLUMNS: [(u32, &str); 4] = [(MALLORY, ""), (0, ""), (LOOKER, PTRACE), (LOOKER, BOTH)];
 
-struct Stage {
-    scratch: Scratch,
-    plimsoll: PathBuf,
+pub struct Stage {
+    pub scratch: Scratch,
+    pub plimsoll: PathBuf,
 }
 
 impl Stage {
-    fn new() -> Stage {
+    pub fn new() -> Stage {
         let scratch = Scratch::new("rights");
         // Where everybody may run it.
         let plimsoll = scratch.path().join("plimsoll");
@@ -35,7 +35,7 @@ impl Stage {
     }
 
     /// Runs plimsoll as a user with these capabilities and no others; root has all.
-    fn run(&self, (user, capabilities): (u32, &str), words: &[&str]) -> Output {
+    pub fn run(&self, (user, capabilities): (u32, &str), words: &[&str]) -> Output {
         let home = self.scratch.path().join(format!("home-{user}"));
         fs::create_dir_all(&home).expect("a folder");
         chown(&home, Some(user), Some(user)).expect("root may");

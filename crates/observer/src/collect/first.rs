@@ -89,6 +89,7 @@ impl Reader<'_> {
     /// A VM that is asked allocates: first it answers, then its pages are counted.
     fn around(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) -> Vec<Gap> {
         let (target, since, memory) = (self.target, self.since, snapshot.host.memory);
+        let mut refused = Vec::new();
         let ((vm, vm_reading), (group, group_reading)) = thread::scope(|scope| {
             let vm = scope.spawn(move || {
                 let mut readings = Vec::new();
@@ -96,7 +97,7 @@ impl Reader<'_> {
             });
             let mut readings = Vec::new();
             let group = timed(since, Source::Cgroup, &mut readings, || cgroup::read_cgroup(target, memory));
-            snapshot.allocators = proc::read_allocators(target, maps);
+            snapshot.allocators = proc::read_allocators(target, maps, &mut refused);
             if hotspot::is_hotspot(maps) {
                 snapshot.jars = proc::open_jars(target);
             }
@@ -111,6 +112,7 @@ impl Reader<'_> {
         let (group, group_gaps) = group;
         snapshot.cgroup = group;
         gaps.extend(group_gaps);
+        gaps.extend(refused);
         gaps
     }
 
@@ -175,13 +177,24 @@ impl Reader<'_> {
         }
         snapshot.opened = opened;
         gaps.extend(closed);
-        if let Ok(memory) = Live::open(target) {
-            snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
-            snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);
-            snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
-            snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
+        match Live::open(target) {
+            Ok(memory) => {
+                snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
+                snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);
+                snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
+                snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
+            }
+            // The allocators' readers have said it, where there is one; and without mappings nothing lies anywhere.
+            Err(error)
+                if !snapshot.smaps_refused && !gaps.iter().any(|gap| gap.reason.contains("/mem can't be opened")) =>
+            {
+                let reason = format!("/proc/{}/mem can't be opened: {error}", target.pid());
+                let effect = "idle stacks, and the heaps of Python and V8, are in other-anonymous";
+                gaps.push(Gap::new(Source::Proc, reason, effect).remedy(proc::file_remedy(target.pid())));
+            }
+            Err(_) => {}
         }
-        snapshot.own_mappings = own_mappings(target, &snapshot.vmas);
+        snapshot.own_mappings = own_mappings(target, &snapshot.vmas, &mut gaps);
         gaps.extend(ledger::own_mappings(snapshot).gap());
         snapshot.residency = None;
         timed(since, Source::Pagemap, &mut readings, || residency(target, snapshot, &mut gaps));
@@ -192,9 +205,15 @@ impl Reader<'_> {
 }
 
 /// What the tracker lists as its own, in a process that maps a segment, detached or not.
-fn own_mappings(target: &Target, vmas: &[Vma]) -> Vec<OwnMapping> {
+fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<OwnMapping> {
     let is_tracked = vmas.iter().any(|vma| vma.name.ends_with(".seg"));
     let found = is_tracked.then(|| segment::find_by_pid(target.pid(), target.deadline())).flatten();
+    if let Some(error) =
+        (is_tracked && found.is_none()).then(|| segment::refused(target.pid(), target.deadline())).flatten()
+    {
+        let effect = "what Plimsoll holds in the process is in other-anonymous";
+        gaps.push(Gap::new(Source::Segment, error.to_string(), effect).remedy(proc::file_remedy(target.pid())));
+    }
     found.map(|(path, ..)| segment::own_mappings(&path, target.deadline())).unwrap_or_default()
 }
 
@@ -255,7 +274,7 @@ pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
                 .collect::<Vec<_>>()
                 .join("; "),
             )
-            .remedy(proc::permission_remedy(target.pid())),
+            .remedy(proc::file_remedy(target.pid())),
         ),
     }
 }

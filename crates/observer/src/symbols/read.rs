@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -19,7 +20,7 @@ use object::Object;
 use super::perf_map::Map;
 use super::{jitdump, perf_map};
 use crate::books::Module;
-use crate::foreign::{Ask, Deadline, Kind, Regular, Root};
+use crate::foreign::{Ask, Deadline, Kind, Regular, Root, Why};
 use crate::source::proc::Target;
 
 /// The kernel stamps files with the time of its last tick, which at 100 Hz lies up to this far back.
@@ -96,6 +97,15 @@ impl Finder {
         path.is_absolute().then(|| self.root.open(path, Ask::of(Kind::Object)).ok())?
     }
 
+    /// Why a file that is there can't be read.
+    fn refusal(&self, path: &Path) -> Option<String> {
+        match self.root.open(path, Ask::of(Kind::Object)) {
+            Ok(_) => None,
+            Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(why) => Some(why.to_string()),
+        }
+    }
+
     /// One of our own files.
     fn own(&self, path: &Path) -> Option<Opened> {
         own(path, self.deadline)
@@ -127,7 +137,7 @@ impl Finder {
             return Ok(opened);
         }
         let replaced = "was replaced since it was loaded (another build id, or a newer file)";
-        Err(exists.then(|| replaced.to_string()))
+        Err(if exists { Some(replaced.to_string()) } else { self.refusal(path) })
     }
 
     fn is_of(&mut self, module: &Module, opened: &Opened) -> bool {
@@ -223,7 +233,14 @@ impl Finder {
         for path in dump.into_iter().chain([PathBuf::from(format!("/tmp/perf-{inner}.map"))]) {
             // /tmp is everybody's: no link there is followed.
             let ask = Ask { links: false, ..Ask::of(Kind::JitMap) };
-            let Ok(opened) = self.root.open(&path, ask) else { continue };
+            let opened = match self.root.open(&path, ask) {
+                Ok(opened) => opened,
+                Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(why) => {
+                    reason = Some(format!("{} {why}", path.display()));
+                    continue;
+                }
+            };
             if let Some(why) = self.distrust(&opened) {
                 reason = Some(format!("{} {why}", path.display()));
                 continue;

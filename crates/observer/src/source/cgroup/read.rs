@@ -221,7 +221,11 @@ impl Reader {
         let path = group.join(name);
         let why = match foreign::open(&path, Ask::of(Kind::Text), self.deadline) {
             // A file of the kernel's may have nothing to say (memory.pressure: EOPNOTSUPP).
-            Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => return file.read().ok(),
+            Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => match file.read() {
+                Ok(text) => return Some(text),
+                Err(Why::Io(error)) if error.raw_os_error() == Some(NOTHING_TO_SAY) => return None,
+                Err(why) => why.to_string(),
+            },
             Ok(_) => "is no file of the kernel's: something is mounted over it".to_owned(),
             Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(why) => why.to_string(),
@@ -242,6 +246,8 @@ impl Reader {
     }
 }
 
+/// Of a file for what is switched off (EOPNOTSUPP).
+const NOTHING_TO_SAY: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
 /// Named in a gap.
 const MOST_REFUSED: usize = 4;
 

@@ -5,7 +5,7 @@ use crate::foreign::Kind;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Glibc, Sourced, Vma};
 use crate::source::memory::{Live, PageStates};
-use crate::source::proc::{Target, permission_remedy};
+use crate::source::proc::{Target, file_remedy};
 use crate::units::{AddressRange, Bytes};
 
 /// libc's writable data is 20 KiB; a static program's own data holds it too. More than this is no libc.
@@ -30,7 +30,7 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc>
                 format!("/proc/{}/mem can't be opened: {error}", target.pid()),
                 "glibc's live and free blocks can't be told apart: glibc-unknown",
             );
-            return (None, vec![gap.remedy(permission_remedy(target.pid()))]);
+            return (None, vec![gap.remedy(file_remedy(target.pid()))]);
         }
     };
     // A process may map a file of that name as often as it likes: the bound is for all of them together.

@@ -87,11 +87,13 @@ impl std::fmt::Display for Mute {
     }
 }
 
-pub fn perfdata(target: &Target, vmas: &[Vma]) -> Option<PerfData> {
+/// What the VM has in its file of counters. None: it has no such file. The error names the file, and says why it wasn't read.
+pub fn perfdata(target: &Target, vmas: &[Vma]) -> Result<Option<PerfData>, String> {
     // Where VMs share a /tmp, another one's file may have taken the place of a deleted one.
     let mut own = vmas.iter().filter(|vma| !vma.deleted);
-    let counters = own.find(|vma| vma.name.contains("/hsperfdata_"))?;
-    PerfData::parse(&target.mapped(counters, Kind::Counters).ok()?.read().ok()?)
+    let Some(counters) = own.find(|vma| vma.name.contains("/hsperfdata_")) else { return Ok(None) };
+    let read = target.mapped(counters, Kind::Counters).and_then(|file| file.read());
+    Ok(PerfData::parse(&read.map_err(|why| format!("{} {why}", counters.name))?))
 }
 
 /// What of /proc/PID/status the handshake depends on.

@@ -30,17 +30,19 @@ pub struct Kept {
     pub threads: Option<Vec<JavaThread>>,
 }
 
-/// None where the table can't be had.
-pub fn read(target: &Target, vmas: &[Vma]) -> Option<Kept> {
-    let library = vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)?;
-    let file = target.mapped(library, Kind::Object).ok()?;
-    let memory = Live::open(target).ok()?;
-    let rows = rows(&file, library, &memory)?;
-    Some(Kept {
+/// None where there is no such table. The error: what refused it.
+pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
+    let libraries = vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so"));
+    let Some(library) = libraries.min_by_key(|vma| vma.range.start) else { return Ok(None) };
+    let file = target.mapped(library, Kind::Object).map_err(|why| format!("{} {why}", library.name))?;
+    let memory =
+        Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()))?;
+    let Some(rows) = rows(&file, library, &memory) else { return Ok(None) };
+    Ok(Some(Kept {
         direct_buffers: direct::Fields::of(&rows).and_then(|fields| direct_buffers(&memory, &fields)),
         threads: names::Fields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
         regions: heap::Fields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
-    })
+    }))
 }
 
 fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {

@@ -13,7 +13,7 @@ use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sourced, VmRegion, VmTag, Vma};
-use crate::source::proc::{Target, permission_remedy};
+use crate::source::proc::{Target, file_remedy, permission_remedy};
 use crate::units::Bytes;
 
 /// Files of classes that aren't called .jsa: paths, `base:top` where there are two.
@@ -57,13 +57,22 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     if !is_hotspot(vmas) {
         return (None, Vec::new());
     }
-    let perfdata = read::perfdata(target, vmas);
     let mut hotspot = HotSpot::default();
     let mut gaps = Vec::new();
+    let perfdata = read::perfdata(target, vmas).unwrap_or_else(|reason| {
+        let effect = "sizes of Java heap and metaspace are known only as far as the VM answers";
+        gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
+        None
+    });
     if let Some(perfdata) = &perfdata {
         from_perfdata(&mut hotspot, perfdata);
     }
-    let Kept { direct_buffers, regions, threads } = structs::read(target, vmas).unwrap_or_default();
+    let kept = structs::read(target, vmas).unwrap_or_else(|reason| {
+        let effect = "direct buffers and the whole names of threads are unknown";
+        gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
+        None
+    });
+    let Kept { direct_buffers, regions, threads } = kept.unwrap_or_default();
     match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(mut vm) => ask(&mut hotspot, &mut vm, threads.is_none().then(|| count_threads(target)), &mut gaps),
         Err(mute) => gaps.push(gap_of(mute, target)),
@@ -138,7 +147,8 @@ pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> 
     let Some(witness) = witnesses(hotspot).get(hotspot.located).copied() else { return Vec::new() };
     let with_symbols = next_with_symbols(hotspot);
     hotspot.located += 1;
-    let perfdata = read::perfdata(target, vmas);
+    // `read` has said what refused it.
+    let perfdata = read::perfdata(target, vmas).unwrap_or_default();
     let mut vm = match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(vm) => vm,
         Err(mute) => return vec![gap_of(mute, target)],

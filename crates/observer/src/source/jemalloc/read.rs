@@ -4,7 +4,7 @@ use super::walk::{Data, walk};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{AllocatorKind, Backing, LoadedAllocator, OpenedHeap, Sourced, Vma};
 use crate::source::memory::{Live, Memory, PageStates};
-use crate::source::proc::{Target, permission_remedy};
+use crate::source::proc::{Target, file_remedy};
 use crate::units::{AddressRange, Bytes};
 
 /// jemalloc's own data is 2.2 MiB; a program that it is linked into may have more.
@@ -22,7 +22,7 @@ pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> So
         Ok(memory) => memory,
         Err(error) => {
             let gap = closed(format!("/proc/{}/mem can't be opened: {error}", target.pid()));
-            return (None, vec![gap.remedy(permission_remedy(target.pid()))]);
+            return (None, vec![gap.remedy(file_remedy(target.pid()))]);
         }
     };
     match walk(&memory, &data_of(&memory, &found.path, vmas), anonymous(vmas)) {

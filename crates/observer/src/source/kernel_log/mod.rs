@@ -8,7 +8,7 @@
 
 mod read;
 
-pub use read::oom_kills;
+pub use read::{oom_kills, refusal};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {

@@ -1,6 +1,7 @@
 //! Reads /dev/kmsg: one record with each read(2), without waiting for the next.
 
-use std::io::Read;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use super::{OomKill, parse};
@@ -10,11 +11,21 @@ const RECORD: usize = 8192;
 /// The ring has some thousand records.
 const MOST: usize = 1 << 16;
 
+fn open() -> io::Result<File> {
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg")
+}
+
+/// Why the log may not be read. Where there is none, nobody is refused.
+pub fn refusal() -> Option<io::Error> {
+    // It opens for everybody where only reading it is forbidden.
+    let tried = open().and_then(|mut log| log.read(&mut vec![0; RECORD]));
+    tried.err().filter(|error| error.kind() == io::ErrorKind::PermissionDenied)
+}
+
 /// All kills in the log; empty where it may not be read.
 pub fn oom_kills() -> Vec<OomKill> {
-    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-    let log = std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg");
-    let Ok(mut log) = log else { return Vec::new() };
+    let Ok(mut log) = open() else { return Vec::new() };
     let mut kills = Vec::new();
     let mut record = vec![0; RECORD];
     for _ in 0..MOST {
@@ -22,7 +33,7 @@ pub fn oom_kills() -> Vec<OomKill> {
             Ok(0) => break,
             Ok(length) => kills.extend(record.get(..length).and_then(parse)),
             // The record was overwritten while we read: the next one is there.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(_) => break,
         }
     }

@@ -21,6 +21,7 @@ use crate::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Thp, Thread, Vma,
 };
 use crate::units::{AddressRange, Avma, Bytes, merged};
+use rustix::thread::CapabilitySet;
 
 /// Why the kernel keeps a process from us; `verb` is the command that was refused.
 pub fn why_closed(pid: u32, verb: &str) -> Closed {
@@ -36,6 +37,15 @@ pub fn why_closed(pid: u32, verb: &str) -> Closed {
 
 pub fn permission_remedy(pid: u32) -> String {
     why_closed(pid, "explain").remedy
+}
+
+/// What to type where a file's mode refused us, not the process: /proc/PID/mem belongs to the process's user, as its files may.
+pub fn file_remedy(pid: u32) -> String {
+    let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    match effective.contains(CapabilitySet::SYS_PTRACE) && !effective.contains(CapabilitySet::DAC_READ_SEARCH) {
+        true => format!("sudo plimsoll explain {pid}   # or add CAP_DAC_READ_SEARCH"),
+        false => permission_remedy(pid),
+    }
 }
 
 /// Who it is and what state it is in. Readable for every user unless /proc is mounted with hidepid.
@@ -300,7 +310,7 @@ pub fn read_these_threads(
                 format!("the threads' stack pointers can't be read: {error}"),
                 "thread stacks are told by the shape of their mappings only",
             )
-            .remedy(permission_remedy(target.pid())),
+            .remedy(file_remedy(target.pid())),
         );
     }
     threads
@@ -312,9 +322,17 @@ impl Program for Regular {
     }
 }
 
-pub fn read_allocators(target: &Target, vmas: &[Vma]) -> Vec<LoadedAllocator> {
+pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
     let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
-    let program = target.program().ok();
+    let program = target.program();
+    // Without mappings nothing is recognised in any case, and their own gap says why.
+    if let Err(why) = &program
+        && !vmas.is_empty()
+    {
+        let effect = "whether the program holds an allocator of its own is not known: its heap is in other-anonymous";
+        gaps.push(Gap::new(Source::Allocator, format!("{path} {why}"), effect).remedy(file_remedy(target.pid())));
+    }
+    let program = program.ok();
     recognise_allocators(program.as_ref().map(|program| (program, path)), vmas)
 }
 

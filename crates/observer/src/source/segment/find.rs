@@ -19,9 +19,10 @@ use plimsoll_segment::{SUFFIX, State};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::parse::{Head, Segment};
-use super::read;
+use super::read::{self, ReadError};
 use crate::ending::{Ending, How};
-use crate::foreign::{Ask, Deadline, Folder, Kind};
+use crate::foreign::{self, Ask, Deadline, Folder, Kind};
+use crate::gap::{Gap, Source};
 use crate::source::kernel_log;
 use crate::source::proc::Target;
 
@@ -215,6 +216,15 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
+/// What keeps an ending unknown: only the kernel's log has OOM kills of processes that nobody waited for.
+pub fn gap_of_ending(ending: Ending) -> Option<Gap> {
+    let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
+    let error = could_be_oom.then(kernel_log::refusal)??;
+    let reason = format!("the kernel's log can't be read: {error}");
+    let gap = Gap::new(Source::Segment, reason, "an OOM kill of the process would not be known as one");
+    Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"))
+}
+
 /// Between the start of a process and that of its tracker, at most.
 const BOOTED_NS: u64 = 2_000_000_000;
 
@@ -315,8 +325,32 @@ fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
 /// (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     let target = Target::open(pid, deadline).ok()?;
+    mapped_files(&target)?.find_map(|(paths, ask)| {
+        let read = paths.into_iter().find_map(|p| Some((p.clone(), read::head_asked(&p, ask, deadline)?.0)));
+        read.filter(|(_, head)| has_begun(head))
+    })
+}
+
+/// Why a segment that the process maps can't be read: it is tracked, but not for us to see. None if there is none, or one that can.
+pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
+    let target = Target::open(pid, deadline).ok()?;
+    mapped_files(&target)?.find_map(|(paths, ask)| {
+        let mut errors = Vec::new();
+        for path in paths {
+            match foreign::open(&path, ask, deadline) {
+                Ok(_) => return None,
+                Err(why) => errors.push(read::refused(&path, why)),
+            }
+        }
+        errors.into_iter().next()
+    })
+}
+
+/// The segments in the maps of a process: where each may be opened, and what it must be.
+fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, Ask<'static>)>> {
+    let pid = target.pid();
     let maps = target.file("maps").ok()?;
-    BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).find_map(|line| {
+    Some(BufReader::with_capacity(1 << 16, maps).split(b'\n').map_while(Result::ok).filter_map(move |line| {
         let name = line.get(line.iter().position(|&b| b == b'/')?..)?;
         let kept = name.strip_suffix(DELETED).unwrap_or(name);
         if !kept.ends_with(SUFFIX.as_bytes()) {
@@ -329,9 +363,8 @@ fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
         let named = named.into_iter().filter(|_| kept.len() == name.len());
         let inode = std::str::from_utf8(line.split(|b| *b == b' ').nth(4)?).ok()?.parse().ok()?;
         let ask = Ask { inode: Some(inode), ..Ask::of(Kind::Segment) };
-        let read = named.chain([mapping]).find_map(|p| Some((p.clone(), read::head_asked(&p, ask, deadline)?.0)));
-        read.filter(|(_, head)| has_begun(head))
-    })
+        Some((named.chain([mapping]).collect(), ask))
+    }))
 }
 
 /// What the kernel appends to the name of a mapped file that has none any more.

@@ -1,0 +1,136 @@
+//! What a user without enough rights is refused is said, with what it takes, and never passes for something that isn't there.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::commands::{libc_file, only_segment};
+use crate::kit::{MALLORY, Process, can, compiled, of_mallory, text};
+use crate::rights::{LOOKER, PTRACE, Stage};
+
+/// Maps each file that it is given, prints its PID and waits.
+const MAPPER: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void *volatile kept;
+int main(int c, char **v) {
+    for (int i = 1; i < c; i++)
+        if (mmap(0, 1 << 16, PROT_READ | PROT_EXEC, MAP_PRIVATE, open(v[i], O_RDONLY), 0) == MAP_FAILED) return 1;
+    kept = malloc(1000);
+    printf("%d\n", getpid()); fflush(stdout);
+    for (;;) pause();
+}"#;
+
+/// Mallory's program, which nobody else may read.
+fn mapper(stage: &Stage) -> PathBuf {
+    let program = compiled(&stage.scratch, "mapper", MAPPER, &[]);
+    chown(&program, Some(MALLORY), Some(MALLORY)).expect("root may");
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o700)).expect("root may");
+    program
+}
+
+/// Reasons and remedies.
+fn gaps(stage: &Stage, column: (u32, &str), pid: &str) -> Vec<(String, String)> {
+    let output = stage.run(column, &["explain", "--format", "json", pid]);
+    assert!(output.status.success(), "{column:?}: {}", text(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = |gap: &Value, key: &str| gap[key].as_str().expect("text").to_owned();
+    let gaps = report["gaps"].as_array().expect("gaps").iter();
+    gaps.map(|gap| (text(gap, "reason"), text(gap, "remedy"))).collect()
+}
+
+#[test]
+fn a_file_that_may_not_be_read_is_a_gap() {
+    if !can("refused files") {
+        return;
+    }
+    let stage = Stage::new();
+    let folder = of_mallory(&stage.scratch, "hsperfdata_mallory");
+    let files = [folder.join("libjvm.so"), folder.join("1")];
+    for file in &files {
+        fs::copy(libc_file(), file).expect("copied");
+        chown(file, Some(MALLORY), Some(MALLORY)).expect("root may");
+        fs::set_permissions(file, PermissionsExt::from_mode(0o600)).expect("root may");
+    }
+    let program = mapper(&stage);
+    let (_target, pid) = Process::start(Command::new(&program).args(&files));
+    let [libjvm, counters] = files.each_ref().map(|file| file.to_str().expect("UTF-8"));
+    let refused = gaps(&stage, (LOOKER, PTRACE), &pid);
+    let memory = format!("/proc/{pid}/mem");
+    for object in [libjvm, counters, program.to_str().expect("UTF-8"), &memory] {
+        let gap = refused.iter().find(|(reason, _)| reason.contains(object) && reason.contains("ermission denied"));
+        let (_, remedy) = gap.unwrap_or_else(|| panic!("nothing is said of {object}: {refused:#?}"));
+        assert!(remedy.contains("CAP_DAC_READ_SEARCH"), "{object}: {remedy}");
+    }
+    let roots = gaps(&stage, (0, ""), &pid);
+    assert!(!roots.iter().any(|(reason, _)| reason.contains("ermission denied")), "{roots:#?}");
+}
+
+/// A tracked program of mallory's, and its segment.
+fn tracked(stage: &Stage) -> (Process, String, PathBuf) {
+    let program = mapper(stage);
+    let home = of_mallory(&stage.scratch, &format!("home-{MALLORY}"));
+    let books = home.join("books");
+    let mut command = Command::new(&stage.plimsoll);
+    command.args(["run", "--"]).arg(&program).env("HOME", &home).env("PLIMSOLL_DIR", &books);
+    let (process, pid) = Process::start(command.env_remove("XDG_CACHE_HOME"));
+    let segment = only_segment(&books);
+    (process, pid, segment)
+}
+
+/// Hands the segment to another user, as it is where a process gives up root after its start.
+fn hand_over(segment: &Path, to: u32) {
+    chown(segment, Some(to), Some(to)).expect("root may");
+    fs::set_permissions(segment, PermissionsExt::from_mode(0o600)).expect("root may");
+}
+
+#[test]
+fn a_segment_that_may_not_be_read_is_not_taken_for_none() {
+    if !can("a refused segment") {
+        return;
+    }
+    let stage = Stage::new();
+    let (_target, pid, segment) = tracked(&stage);
+    hand_over(&segment, 0);
+    let report = stage.run((MALLORY, ""), &["report", &pid]);
+    let said = text(&report);
+    assert_eq!(report.status.code(), Some(2), "{said}");
+    assert!(said.contains(&format!("process {pid} is tracked, but")) && said.contains("ermission denied"), "{said}");
+    assert!(said.contains(&format!("sudo plimsoll report {pid}")), "{said}");
+    let said = gaps(&stage, (MALLORY, ""), &pid);
+    let segment = segment.file_name().and_then(|name| name.to_str()).expect("UTF-8");
+    assert!(said.iter().any(|(reason, _)| reason.contains(segment)), "{said:#?}");
+    assert!(stage.run((0, ""), &["report", &pid]).status.success(), "root may");
+}
+
+#[test]
+fn what_keeps_names_and_an_ending_from_a_user_is_said() {
+    if !can("refused names") {
+        return;
+    }
+    let stage = Stage::new();
+    let (target, _, segment) = tracked(&stage);
+    drop(target);
+    let copy = stage.scratch.path().join("copy.seg");
+    fs::copy(&segment, &copy).expect("copied");
+    hand_over(&copy, LOOKER);
+    let words = ["report", copy.to_str().expect("UTF-8"), "--by", "caller"];
+    let report = stage.run((LOOKER, ""), &words);
+    let said = text(&report);
+    assert!(report.status.success(), "{said}");
+    let program = stage.scratch.path().join("mapper");
+    assert!(said.contains(&format!("{} can't be read", program.display())), "{said}");
+    let mut log = Command::new("setpriv");
+    log.args(["--reuid", &LOOKER.to_string(), "--clear-groups", "head", "-c1", "/dev/kmsg"]);
+    let log = text(&log.output().expect("setpriv"));
+    let may_not = log.contains("ermission denied") || log.contains("not permitted");
+    assert_eq!(said.contains("the kernel's log can't be read"), may_not, "{log}\n{said}");
+    let roots = text(&stage.run((0, ""), &words));
+    assert!(!roots.contains("can't be read: Permission denied"), "{roots}");
+}

@@ -450,7 +450,7 @@ fn files_of_others_are_opened_in_one_place() {
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. Everything below a verb gets one handed down: with
 /// limits of their own, many short waits add up.
 const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
-    ("crates/cli/src/attach.rs", 1, "attach, detach"),
+    ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
     ("crates/cli/src/diff.rs", 1, "diff"),
     ("crates/cli/src/doctor.rs", 1, "doctor"),
     ("crates/cli/src/explain.rs", 2, "explain; before it the caller's own baseline, which may be a pipe"),
@@ -458,7 +458,7 @@ const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
     ("crates/cli/src/record/recorder.rs", 3, "record: its start, each instant, the end"),
     ("crates/cli/src/report.rs", 1, "report"),
     ("crates/cli/src/launch.rs", 1, "run, record: what is read before the program starts"),
-    ("crates/cli/src/run.rs", 3, "run: kills in its cgroup before and after, the report"),
+    ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),
 ];
 
 #[test]

@@ -34,7 +34,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
         ("subshells of dash", PathBuf::from("/bin/dash"), words(&["-c", &script]), false),
         ("subshells of bash", PathBuf::from("/bin/bash"), words(&["-c", &script]), false),
     ];
-    let (memory, disk) = (segments()?, folder("bench/forks")?);
+    let (memory, disk) = (segments()?, folder("bench/segments")?);
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o700))?;
     let ways = [Way::Plain("plain"), Way::Plain("tmpfs"), Way::Plain("disk")];
     fn directory<'a>(way: &Way, memory: &'a Path, disk: &'a Path) -> Option<&'a Path> {
@@ -50,7 +50,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
         })?;
         row(results, name, &values, has_bar);
     }
-    let values = turns(bench.rounds.div_ceil(2), &ways, |way| connections(directory(way, &memory, &disk)))?;
+    let values = turns(bench.rounds.div_ceil(2).max(3), &ways, |way| connections(directory(way, &memory, &disk)))?;
     row(results, "PostgreSQL, a connection", &values, false);
     Ok(())
 }

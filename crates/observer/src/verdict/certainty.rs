@@ -2,31 +2,8 @@
 
 use super::case::{Case, ago};
 use super::{Verdict, VerdictId};
-use crate::ledger::{Grade, Ledger, LineId};
+use crate::ledger::{Grade, Ledger};
 use crate::snapshot::Snapshot;
-
-impl VerdictId {
-    /// The line whose bytes it is about; None of verdicts about the whole process.
-    pub const fn line(self) -> Option<LineId> {
-        Some(match self {
-            VerdictId::ArenaRetention | VerdictId::AllocatorRetention => LineId::GlibcRetained,
-            VerdictId::ThreadStacks => LineId::ThreadStacks,
-            VerdictId::DirectBufferGrowth => LineId::DirectBuffers,
-            VerdictId::ClassGrowth => LineId::Class,
-            VerdictId::CodeCacheGrowth => LineId::CodeCache,
-            VerdictId::NativeLeak => LineId::GlibcLive,
-            VerdictId::MappedFileGrowth => LineId::MappedFiles,
-            VerdictId::HeapCommittedUnused => LineId::JavaHeap,
-            VerdictId::CompilerArena => LineId::Compiler,
-            VerdictId::HugePages
-            | VerdictId::LimitNear
-            | VerdictId::MapCount
-            | VerdictId::Growth
-            | VerdictId::Healthy
-            | VerdictId::Unclear => return None,
-        })
-    }
-}
 
 pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> String {
     let case = Case { snapshot, ledger };

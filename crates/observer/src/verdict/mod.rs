@@ -26,12 +26,14 @@ mod unclear;
 pub use case::{Case, ago};
 pub use certainty::certainty;
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, LineId};
 use crate::snapshot::Snapshot;
 use crate::units::Bytes;
 
 macro_rules! verdicts {
-    ($($variant:ident $id:literal: $($rule:path),*;)*) => {
+    (@line whole) => { None };
+    (@line $line:ident) => { Some(LineId::$line) };
+    ($($variant:ident $id:literal of $line:ident: $($rule:path),*;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum VerdictId { $($variant),* }
 
@@ -47,31 +49,36 @@ macro_rules! verdicts {
             pub const fn page(self) -> &'static str {
                 match self { $(VerdictId::$variant => include_str!(concat!("../../../../docs/verdicts/", $id, ".md"))),* }
             }
+
+            /// The line whose bytes it is about; None of verdicts about the whole process.
+            pub const fn line(self) -> Option<LineId> {
+                match self { $(VerdictId::$variant => verdicts!(@line $line)),* }
+            }
         }
 
         const RULES: &[Rule] = &[$($($rule,)*)*];
     };
 }
 
-// A verdict, its id, and the rules that may return it.
+// A verdict, its id, the line whose bytes it is about (or `whole`), and the rules that may return it.
 verdicts! {
-    ArenaRetention "arena-retention": arena_retention::rule;
-    AllocatorRetention "allocator-retention": allocator_retention::rule, opened_retention::rule;
-    ThreadStacks "thread-stacks": thread_stacks::rule;
-    DirectBufferGrowth "direct-buffer-growth": direct_buffers::rule;
-    ClassGrowth "class-growth": classes::rule;
-    CodeCacheGrowth "code-cache-growth": code_cache::rule;
-    CompilerArena "compiler-arena": compiler_arena::rule;
-    NativeLeak "native-leak": native_leak::rule;
-    MappedFileGrowth "mapped-file-growth": mapped_files::rule;
-    HugePages "huge-pages": huge_pages::rule;
-    HeapCommittedUnused "heap-committed-unused": heap_unused::rule;
-    LimitNear "limit-near": limit_near::rule;
-    MapCount "map-count": map_count::rule;
-    Growth "growth": growth::rule;
+    ArenaRetention "arena-retention" of GlibcRetained: arena_retention::rule;
+    AllocatorRetention "allocator-retention" of GlibcRetained: allocator_retention::rule, opened_retention::rule;
+    ThreadStacks "thread-stacks" of ThreadStacks: thread_stacks::rule;
+    DirectBufferGrowth "direct-buffer-growth" of DirectBuffers: direct_buffers::rule;
+    ClassGrowth "class-growth" of Class: classes::rule;
+    CodeCacheGrowth "code-cache-growth" of CodeCache: code_cache::rule;
+    CompilerArena "compiler-arena" of Compiler: compiler_arena::rule;
+    NativeLeak "native-leak" of GlibcLive: native_leak::rule;
+    MappedFileGrowth "mapped-file-growth" of MappedFiles: mapped_files::rule;
+    HugePages "huge-pages" of whole: huge_pages::rule;
+    HeapCommittedUnused "heap-committed-unused" of JavaHeap: heap_unused::rule;
+    LimitNear "limit-near" of whole: limit_near::rule;
+    MapCount "map-count" of whole: map_count::rule;
+    Growth "growth" of whole: growth::rule;
     // `judge` adds the state of the whole.
-    Healthy "healthy": ;
-    Unclear "unclear": ;
+    Healthy "healthy" of whole: ;
+    Unclear "unclear" of whole: ;
 }
 
 impl VerdictId {

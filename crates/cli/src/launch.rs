@@ -11,10 +11,10 @@ use plimsoll_observer::source::segment;
 use plimsoll_report::words;
 
 use crate::Failure;
-use crate::obstacle::{self, Obstacle};
 use crate::output::say;
 use crate::sys::{self, End, Image};
 use crate::tracker::{self, Unpacked};
+use crate::untrackable::{self, Obstacle};
 
 /// Options of the start.
 #[derive(clap::Args)]
@@ -107,7 +107,7 @@ pub fn mirror(end: End) -> ExitCode {
 
 /// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
 fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
-    match obstacle::of(path, deadline) {
+    match untrackable::of(path, deadline) {
         Some(Obstacle::StartedByEnv(_)) if args.follow => {}
         Some(obstacle) => {
             say(format_args!("'{shown}' {}", obstacle.sentence()));
@@ -117,7 +117,7 @@ fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool
     }
     let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
     let reason = match tracker::private_directory(&directory) {
-        Ok(()) => obstacle::no_room(&directory, segment::FILE_BYTES as u64),
+        Ok(()) => untrackable::no_room(&directory, segment::FILE_BYTES as u64),
         // A bad --dir is a bad option: `environment` refuses it.
         Err(_) if args.dir.is_some() => None,
         Err(reason) => Some(reason),

@@ -17,9 +17,8 @@ mod cache;
 mod diff;
 mod doctor;
 mod explain;
-mod instant;
+mod jfr_report;
 mod launch;
-mod obstacle;
 mod output;
 mod record;
 mod recording;
@@ -29,6 +28,7 @@ mod stacks;
 mod sys;
 mod target;
 mod tracker;
+mod untrackable;
 mod why;
 
 /// Where every byte of a process went, who asked for it, and what changed.

@@ -13,7 +13,7 @@ use plimsoll_report::{json, sites_text};
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
 use crate::stacks::{Stacks, without_wrappers};
 use crate::target::Target;
-use crate::{Failure, allocation, instant, recording, target};
+use crate::{Failure, allocation, jfr_report, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -99,7 +99,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
                 );
             }
             let sites = args.stacks.sites(&mut target, false)?;
-            let bytes = instant::recording(&target, &sites).map_err(|e| e.to_string())?;
+            let bytes = jfr_report::recording(&target, &sites).map_err(|e| e.to_string())?;
             to_output(args.output.as_deref(), |out| out.write_all(&bytes))?;
         }
         _ => stacks(&args, &mut target)?,

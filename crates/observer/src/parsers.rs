@@ -14,7 +14,7 @@ parsers! {
     cache: symbols::cache;
     cgroup: source::cgroup::parse;
     chunks: source::native_image::chunks;
-    closed: source::proc::closed;
+    access: source::proc::access;
     direct: source::hotspot::direct;
     dwarf: symbols::dwarf;
     functions: symbols::functions;

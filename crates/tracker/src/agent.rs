@@ -167,7 +167,7 @@ fn attach(wish: Wish, exports: &'static boot::Exports) -> Answer {
         patch::take_hooks();
         return Answer::NoSegment;
     }
-    hook::mapping::before::take_in(segment);
+    hook::mapping::existing::take_in(segment);
     // Whoever was loading an object when the tables were gone through is done with it now, as a rule.
     patch::look_again();
     answer
@@ -187,7 +187,7 @@ fn first(wish: &Wish, exports: &'static boot::Exports) -> Option<Segment> {
 /// No thread is in a hook that it entered when blocks were booked.
 unsafe fn begin_anew(segment: Segment) -> Segment {
     blocks::renew_secret();
-    hook::mapping::before::forget(segment);
+    hook::mapping::existing::forget(segment);
     // SAFETY: the caller's contract.
     unsafe {
         table::reset_books();

@@ -75,7 +75,7 @@ pub fn unseen() -> Option<Stack> {
     let mut stack = of_new(0, 0, 4096);
     let here = &raw const stack as usize;
     // Made before an attach: its mapping is in the map, and leaves it, as the stacks of other threads aren't there.
-    if let Some((guard, low, high)) = crate::hook::mapping::before::take_stack_out(here, cpu::thread_pointer()) {
+    if let Some((guard, low, high)) = crate::hook::mapping::existing::take_stack_out(here, cpu::thread_pointer()) {
         stack = Stack { low, high, guard: low - guard, kind: 0 };
     }
     (stack.low..stack.high).contains(&here).then_some(stack)

@@ -1,6 +1,6 @@
 //! Files of /proc/PID with parts that the process writes: its name, command, environment, limits.
 
-use plimsoll_observer::parsers::closed::{Said, parse_closed};
+use plimsoll_observer::parsers::access::{Said, parse_closed};
 use plimsoll_observer::parsers::kernel_log;
 use plimsoll_observer::parsers::status::*;
 

@@ -23,13 +23,13 @@ use plimsoll_report::words::printable;
 use sha2::{Digest, Sha256};
 
 use crate::launch::Sites;
-use crate::obstacle::{self, Obstacle};
 use crate::output::{say, tell};
 use crate::target::closed;
+use crate::untrackable::{self, Obstacle};
 use crate::{Failure, tracker};
 
-mod place;
-mod settled;
+mod library_directory;
+mod threads_outside;
 
 /// A VM whose machine is overloaded is worth waiting for: nothing else is to be done here.
 const PATIENCE: Patience = Patience {
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let announce = |threads| {
             say(format_args!("waiting for {threads} threads of process {pid} that have not run since the detach"));
         };
-        settled::wait(&process.target, announce).map_err(|threads| {
+        threads_outside::wait(&process.target, announce).map_err(|threads| {
             format!(
                 "{threads} threads of process {pid} have not run since the detach and may still write to the old books: try again when the machine is less busy"
             )
@@ -209,8 +209,8 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
         true => format!("cannot write a library that process {pid} can load: {why}"),
         false => process.unwilling("attached to", ""),
     })?;
-    for directory in place::candidates(&process.target, child.user().uid) {
-        let written = place::open(&mut child, &directory).and_then(|mut place| {
+    for directory in library_directory::candidates(&process.target, child.user().uid) {
+        let written = library_directory::open(&mut child, &directory).and_then(|mut place| {
             let library = place.write(&format!("libplimsoll-{}.so", tracker::SHA256), tracker::LIBRARY)?;
             let name = format!("attach-{}.rules", tracker::hex(&Sha256::digest(&blob)[..8]));
             let written = (library, place.write(&name, &blob)?);
@@ -280,7 +280,7 @@ impl Process {
             return Err(format!("process {pid} holds the tracker of plimsoll {other}: use that version").into());
         }
         let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-        match obstacle::of(&exe, self.target.deadline()) {
+        match untrackable::of(&exe, self.target.deadline()) {
             Some(Obstacle::Musl) => {
                 return Err(
                     format!("cannot attach to process {pid}: it runs on musl, and the tracker needs glibc").into()

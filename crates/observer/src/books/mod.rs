@@ -22,14 +22,14 @@ use crate::source::segment::parse::CounterFacts;
 use crate::source::segment::{Life, Segment};
 use crate::units::{Avma, Bytes};
 
-mod before;
+mod before_attach;
 mod mappings;
 mod own;
 mod peak;
 mod resident;
 
 pub use crate::snapshot::Booked;
-pub use before::{Before, before};
+pub use before_attach::{Before, before};
 pub use mappings::Mapping;
 pub(crate) use mappings::is_file;
 pub use own::Own;

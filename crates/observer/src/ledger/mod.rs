@@ -8,14 +8,14 @@
 //!    `distinct`: of these bytes, what the process maps more than once, and what others share.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
 //! 4. `opened`: pieces of another allocator's heap → its live blocks and its free pages, likewise.
-//! 5. `before`: glibc's live blocks → from before an attach and since.
+//! 5. `before_attach`: glibc's live blocks → from before an attach and since.
 //! 6. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
 //! 7. Lines, biggest first; what is left is the remainder, always printed.
 
 mod arenas;
 mod attribute;
 mod baseline;
-mod before;
+mod before_attach;
 mod cgroup;
 mod claims;
 mod distinct;
@@ -154,7 +154,7 @@ impl Ledger {
             }
             arenas::split(snapshot, &pieces, &mut books);
             opened::split(snapshot, &pieces, &mut books);
-            before::split(snapshot, &mut books);
+            before_attach::split(snapshot, &mut books);
             vm_blocks::move_to_vm(snapshot, &mut books);
         }
         let rss = snapshot.rss();

@@ -18,15 +18,15 @@ use crate::source::segment::Segment;
 use crate::symbols::Symbols;
 use crate::units::Bytes;
 
-mod compared;
+mod comparison;
 mod estimate;
 mod frames;
 mod modules;
-mod refine;
+mod recategorize;
 mod wrappers;
 
-pub use compared::comparable;
-pub use refine::JAVA;
+pub use comparison::comparable;
+pub use recategorize::JAVA;
 pub use wrappers::Wrappers;
 
 use estimate::{Times, Weight, divide};

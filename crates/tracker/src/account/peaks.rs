@@ -14,12 +14,12 @@
 use super::callers;
 use super::rows::IndexEntry;
 use super::segment::Segment;
-use crate::sys::Apart;
+use crate::sys::CachePadded;
 use crate::sys::clock::now_ns;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
 use plimsoll_segment::{Counter, Row, Section};
 
-static BUSY: Apart<AtomicBool> = Apart(AtomicBool::new(false));
+static BUSY: CachePadded<AtomicBool> = CachePadded(AtomicBool::new(false));
 
 const SMALLEST_BOUND: u64 = 4096;
 const LARGEST_BOUND: u64 = 1 << 20;

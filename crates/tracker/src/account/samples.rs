@@ -17,7 +17,7 @@
 use super::rows::Amount;
 use super::sampling;
 use super::segment::Segment;
-use crate::sys::{Apart, os};
+use crate::sys::{CachePadded, os};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, Section, SiteSamples, TEMPORARY_NS};
 
@@ -32,7 +32,7 @@ const _: () = assert!(Section::Samples.capacity() < 1 << ENTRY_BITS);
 
 static INDEX: AtomicUsize = AtomicUsize::new(0);
 /// Free entries, newest first, through their `reserved` word: a stack with a tag against ABA. Entry + 1.
-static FREE: Apart<AtomicU64> = Apart(AtomicU64::new(0));
+static FREE: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
 
 /// An entry that was taken out of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::rows::IndexEntry;
 use super::sampling::Random;
 use super::segment::Segment;
 use crate::stack::deep::Scratch;
-use crate::sys::{Apart, cpu, os};
+use crate::sys::{CachePadded, cpu, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
 
@@ -141,7 +141,7 @@ const LAST_INDEX: usize = 1 << 17;
 pub static GENERATION: AtomicU32 = AtomicU32::new(1);
 
 /// Rooms for deep walks that no thread is using: a walk touches pages all over one, so threads that sample pass them on.
-static PASSED_ON: Apart<[AtomicUsize; 8]> = Apart([const { AtomicUsize::new(0) }; 8]);
+static PASSED_ON: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
 /// Slots whose threads have ended, newest first: a stack through `NEXT_FREE`, with a tag against ABA.
 static FREE: AtomicU64 = AtomicU64::new(0);

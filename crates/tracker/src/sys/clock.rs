@@ -1,7 +1,7 @@
 //! The time of the books: CLOCK_BOOTTIME, by a clock that costs no system call.
 
 use super::os::{self, Clock};
-use super::{Apart, libc};
+use super::{CachePadded, libc};
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// CLOCK_BOOTTIME − CLOCK_MONOTONIC at boot.
@@ -20,7 +20,7 @@ pub fn now_ns() -> u64 {
 /// The same, and later than any answer before: which of two objects at one address a caller was seen in hangs on the order.
 /// A finer clock reads the time stamp counter, which is death in seccomp's strict mode.
 pub fn ordered_ns() -> u64 {
-    static LAST: Apart<AtomicU64> = Apart(AtomicU64::new(0));
+    static LAST: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
     let now = now_ns();
     let last = LAST.0.fetch_max(now, AcqRel);
     if last < now { now } else { LAST.0.fetch_add(1, AcqRel) + 1 }

@@ -26,4 +26,4 @@ pub mod os;
 /// What threads write often lies on cache lines of its own: every other thread would wait for what shares them. Two lines,
 /// since CPUs fetch them in pairs.
 #[repr(C, align(128))]
-pub struct Apart<T>(pub T);
+pub struct CachePadded<T>(pub T);

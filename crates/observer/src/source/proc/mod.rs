@@ -1,7 +1,7 @@
 //! /proc/PID: what exists, what is resident, who runs.
 
+pub(crate) mod access;
 pub(crate) mod allocators;
-pub(crate) mod closed;
 mod read;
 mod residency;
 mod scan;
@@ -11,7 +11,7 @@ pub(crate) mod status;
 mod target;
 mod unpacked;
 
-pub use closed::Closed;
+pub use access::Closed;
 pub use read::{
     Mapped, Mappings, Pages, file_remedy, is_exiting, open_jars, permission_remedy, read_allocators, read_host,
     read_mappings, read_pages, read_process, read_residency, read_smaps, read_these_threads, read_threads, refusal,

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::access::{Closed, Said, parse_closed};
 use super::allocators::{Program, recognise_allocators};
-use super::closed::{Closed, Said, parse_closed};
 use super::residency::{ENTRY, Found};
 use super::scan;
 use super::smaps::{carried, parse_maps, parse_rollup, parse_smaps};

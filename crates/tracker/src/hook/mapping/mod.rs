@@ -26,8 +26,8 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 use plimsoll_segment::vmap::{Attributes, Kind};
 
-pub mod before;
 mod books;
+pub mod existing;
 mod sync;
 mod turns;
 

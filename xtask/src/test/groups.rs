@@ -62,7 +62,7 @@ pub const GROUPS: &[Group] = &[
             "warnings",
         ]),
     ),
-    group("layering", Check, "which crate may use which", Tests(&["cli/layering"])),
+    group("layering", Check, "which crate, module and file may use which", Tests(&["cli/layering"])),
     group(
         "unit",
         Check,

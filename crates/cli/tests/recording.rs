@@ -214,7 +214,7 @@ fn two_recordings_are_compared_line_by_line() {
         let row = text.lines().find(|line| line.starts_with("Other ")).expect("a row");
         assert!(row.contains(" +"), "{row}");
     }
-    assert!(refused(&["diff", &small, "1"]).contains("no flight recording"));
+    assert!(refused(&["diff", &small, "1"]).contains("isn't a flight recording"));
     let _ = fs::remove_dir_all(folder);
 }
 
@@ -237,9 +237,9 @@ fn what_is_no_recording_is_refused_in_a_sentence() {
         &["report", &name, "--chart", "rss-gap"],
         &["diff", &name, &name, "--to", "+1s"],
     ] {
-        assert!(refused(arguments).contains("for flight recordings"), "{arguments:?}");
+        assert!(refused(arguments).contains("need a flight recording"), "{arguments:?}");
     }
-    assert!(refused(&["report", folder.to_str().expect("UTF-8"), "--from", "+1s"]).contains("for flight recordings"));
+    assert!(refused(&["report", folder.to_str().expect("UTF-8"), "--from", "+1s"]).contains("need a flight recording"));
     let _ = fs::remove_dir_all(folder);
 }
 

@@ -6,6 +6,7 @@ mod plan;
 mod record;
 mod run;
 mod screen;
+mod sockets;
 
 use crate::stage::Result;
 use groups::{GROUPS, Group, Tier, Work};
@@ -14,6 +15,7 @@ use record::{Done, Seconds};
 use run::{Job, Outcome};
 use screen::Screen;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 pub const USAGE: &str = "test check|test|full [--group NAME,…] [--again]";
 
@@ -73,6 +75,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     let mut screen = Screen::new(&options.groups, &built, &seconds);
     let mut rows: Vec<(&str, Outcome)> = Vec::new();
     for group in &options.groups {
+        sockets::clear(Path::new("/tmp"));
         screen.begin(group.name);
         let outcome = run_group(group, &built, &options, &mut done, &mut screen)?;
         screen.end(&outcome);
@@ -82,6 +85,7 @@ pub fn run(arguments: &[String]) -> Result<bool> {
         }
         rows.push((group.name, outcome));
     }
+    sockets::clear(Path::new("/tmp"));
     Ok(screen::summary(&rows))
 }
 

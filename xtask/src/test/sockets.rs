@@ -1,0 +1,45 @@
+//! A JVM that is killed leaves its attach socket `/tmp/.java_pidN`. PIDs repeat, so a later test's process could find the socket of a
+//! dead one in its place. Between groups the runner removes sockets that nobody listens on.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Removes what it may; a socket of another user stays.
+pub fn clear(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if is_socket && entry.file_name().to_string_lossy().starts_with(".java_pid") && is_dead(&entry.path()) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// unix(7): a socket file without a listener refuses each connection. A JVM of another PID namespace still listens.
+fn is_dead(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn only_sockets_that_nobody_listens_on_are_removed() {
+        let folder = std::env::temp_dir().join(format!("plimsoll-sockets-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let path = |name: &str| folder.join(name);
+        let live = UnixListener::bind(path(".java_pid1")).expect("a socket");
+        drop(UnixListener::bind(path(".java_pid2")).expect("a socket"));
+        drop(UnixListener::bind(path("other")).expect("a socket"));
+        fs::write(path(".java_pid3"), "").expect("a file");
+        clear(&folder);
+        let left = [".java_pid1", ".java_pid2", ".java_pid3", "other"].map(|name| path(name).exists());
+        assert_eq!(left, [true, false, true, true]);
+        drop(live);
+        fs::remove_dir_all(&folder).expect("ours");
+    }
+}

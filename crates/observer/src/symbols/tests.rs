@@ -30,7 +30,7 @@ fn our_own_function_is_found_in_our_own_file() {
     books.callers = vec![Caller { frames: vec![frame(0), frame(1)], ..Caller::default() }];
     resolve(&mut books, &Options::default(), Deadline::after(NAMES));
     let [good, bad] = &books.callers[0].frames[..] else { panic!() };
-    assert!(good.function.as_deref().unwrap().ends_with("cache_file"), "{good:?}");
+    assert!(good.function.as_deref().unwrap().ends_with("symbols::read::cache_file"), "{good:?}");
     assert_eq!(good.function_offset, 5);
     assert!(good.file.as_deref().is_some_and(|f| f.ends_with("symbols/read.rs")), "{good:?}");
     assert_eq!(bad.function, None, "a file of another build id gives no names");

@@ -4,6 +4,7 @@
 //! offset u32   length u16   bytes        again and again; the rest of the file is a hole
 //! ```
 
+use std::cell::Cell;
 use std::path::Path;
 
 use plimsoll_observer::books::Books;
@@ -21,7 +22,14 @@ use plimsoll_segment::{HEADER_BYTES, Section};
 use crate::views::{self, is_json, is_plain, written};
 
 /// The file with its holes.
-struct Sparse<'a>(Vec<(u64, &'a [u8])>);
+struct Sparse<'a> {
+    pieces: Vec<(u64, &'a [u8])>,
+    /// Bytes that `at` may still return. Holes cost the input nothing, and the reader reads up to 192 MiB of a real file.
+    left: Cell<usize>,
+}
+
+/// Bytes of one input's file, holes included: enough for thousands of records in each section.
+const FILE: usize = 2 << 20;
 
 impl<'a> Sparse<'a> {
     fn parse(mut bytes: &'a [u8]) -> Sparse<'a> {
@@ -31,17 +39,18 @@ impl<'a> Sparse<'a> {
             pieces.push((u64::from(u32::from_le_bytes([a, b, c, d])), piece));
             bytes = rest;
         }
-        Sparse(pieces)
+        Sparse { pieces, left: Cell::new(FILE) }
     }
 
     /// What lies in the range, up to its last piece: a hole at the end counts as the file's end, to keep inputs cheap.
     fn at(&self, offset: u64, length: u64) -> Vec<u8> {
         let end = offset.saturating_add(length);
         let mut out = Vec::new();
-        for (at, piece) in &self.0 {
+        for (at, piece) in &self.pieces {
             let (from, to) = ((*at).max(offset), at.saturating_add(piece.len() as u64).min(end));
-            if from < to {
-                let (start, stop) = ((from - offset) as usize, (to - offset) as usize);
+            let (start, stop) = (from.saturating_sub(offset) as usize, to.saturating_sub(offset) as usize);
+            if from < to && stop.saturating_sub(out.len()) <= self.left.get() {
+                self.left.set(self.left.get() - stop.saturating_sub(out.len()));
                 out.resize(out.len().max(stop), 0);
                 out[start..stop].copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
             }

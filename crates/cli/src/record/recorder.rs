@@ -68,6 +68,8 @@ pub struct Recorder {
     full_at: Instant,
     sites_at: Instant,
     segment: Option<PathBuf>,
+    /// Start of the process, CLOCK_BOOTTIME ns; 0: not known. An earlier process with this PID may have left a segment.
+    started_ns: u64,
     names: Names,
     told: Told,
     described: Described,
@@ -112,6 +114,7 @@ impl Recorder {
             full_at: now,
             sites_at: now,
             segment: None,
+            started_ns: segment::start_time_ns(pid).unwrap_or(0),
             names: Names::default(),
             told: Told::default(),
             described: Described { pid, interval, ..Described::default() },
@@ -268,7 +271,10 @@ impl Recorder {
             snapshot.is_none_or(|snapshot| snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg")))
         };
         let deadline = self.target.deadline();
-        if full || self.segment.is_none() && (self.instants < BEGINNING || is_mapped()) {
+        // A name below /proc ends with the process. It is found so while the segment is being made.
+        let lasts = |path: &PathBuf| !path.starts_with("/proc");
+        let is_early = self.instants < BEGINNING;
+        if full || !self.segment.as_ref().is_some_and(lasts) && (is_early || self.segment.is_none() && is_mapped()) {
             self.segment = match segment::find_by_pid(self.pid, deadline) {
                 Some((path, _, State::Live)) => Some(path),
                 _ => None,
@@ -321,8 +327,9 @@ impl Recorder {
         let deadline = Deadline::after(NAMES);
         let kills = self.kills(deadline);
         let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
-        let found = self.segment.clone().or_else(|| segment::find_by_pid(self.pid, deadline).map(|(path, _, _)| path));
-        let read = found.and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
+        let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
+        let left = || segment::find_by_pid(self.pid, deadline).map(|(path, head, _)| (head, path));
+        let read = known.or_else(|| left().filter(|(head, _)| head.start_boottime_ns >= self.started_ns));
         if let (Some(status), Some((_, path))) = (status, &read) {
             let how = match status {
                 sys::End::Code(code) => ending::How::Code(code),

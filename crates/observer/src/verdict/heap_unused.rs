@@ -82,7 +82,8 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         }
         Some("G1") => {
             // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. What was live is an upper bound of what is.
-            let left = needed.scaled(100, 100 - G1_FREE).max(min);
+            // It shrinks by whole regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and the command's answer takes a region.
+            let left = needed.scaled(100, 100 - G1_FREE).max(min) + region(case) + region(case);
             if left < resident {
                 let flags = format!(
                     "jcmd {pid} VM.set_flag MinHeapFreeRatio 10 && jcmd {pid} VM.set_flag MaxHeapFreeRatio {G1_FREE}"
@@ -120,6 +121,11 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
         )),
     }
     remedies
+}
+
+/// G1's region; 32 MiB is the largest that it chooses by itself.
+fn region(case: Case<'_>) -> Bytes {
+    case.flag("G1HeapRegionSize").and_then(|value| value.parse().ok()).map_or(Bytes::mib(32), Bytes)
 }
 
 /// Percent of the heap that G1 may keep free.

@@ -21,10 +21,11 @@ const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
 
 /// Flags the verdicts look at, and `ARCHIVES`. Only those that were set or that ergonomics chose are asked for: JDK 25 writes all of them
 /// line by line, which took 26 ms.
-const FLAGS: [&str; 21] = [
+const FLAGS: [&str; 22] = [
     "AOTCache",
     "AlwaysPreTouch",
     "CompressedClassSpaceSize",
+    "G1HeapRegionSize",
     "InitialHeapSize",
     "MaxDirectMemorySize",
     "MaxHeapFreeRatio",

@@ -129,5 +129,6 @@ macro_rules! findings {
 findings! {
     hotspot_memory list_of_200_000_threads
     jfr endless_clock_of_a_chart
+    segment holes_of_54_mib
     segment saved_moment_of_the_year_2554
 }

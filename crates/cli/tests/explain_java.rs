@@ -147,7 +147,7 @@ fn a_library_that_forgets_its_blocks() {
             near(case, explained, "glibc-live", leaked);
         }
         has(case, explained, &["native-leak"]);
-        // What of it the blocks' size tells, who may hold them, and what to type first.
+        // The verdict names the size of the blocks and who may hold them, and offers `attach` first.
         let verdict = explained.verdict("native-leak");
         let evidence = verdict["evidence"].to_string();
         let blocks = evidence.split_once(" blocks of one size (4,072 bytes)").map(|(before, _)| before);

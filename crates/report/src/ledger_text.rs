@@ -457,7 +457,7 @@ impl<W: Write> Page<'_, W> {
             let rss = self.ledger.rss;
             writeln!(self.out)?;
             let text = format!(
-                "the VM counts {} committed (NMT); RSS is {rss}: {of_vm} of it the VM's lines and stacks, {} outside of its books",
+                "NMT reports {} committed; RSS is {rss}: {of_vm} in the lines of the VM and of stacks, {} in all others",
                 total.committed,
                 rss - of_vm
             );

@@ -10,14 +10,17 @@ use std::path::Path;
 /// Removes what it may; a socket of another user stays.
 pub fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(".java_pid")) else { continue };
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        if is_socket && entry.file_name().to_string_lossy().starts_with(".java_pid") && is_dead(&entry.path()) {
+        // A running JVM is not disturbed: its listener would answer the connection.
+        if is_socket && !Path::new("/proc").join(pid).exists() && is_dead(&entry.path()) {
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// unix(7): a socket file without a listener refuses each connection. A JVM of another PID namespace still listens.
+/// unix(7): a socket file without a listener refuses each connection. A JVM in another PID namespace still listens.
 fn is_dead(socket: &Path) -> bool {
     UnixStream::connect(socket).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
@@ -31,13 +34,15 @@ mod tests {
     fn only_sockets_that_nobody_listens_on_are_removed() {
         let folder = std::env::temp_dir().join(format!("plimsoll-sockets-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
+        // Above the largest PID (proc(5), pid_max), so no process has these.
         let path = |name: &str| folder.join(name);
-        let live = UnixListener::bind(path(".java_pid1")).expect("a socket");
-        drop(UnixListener::bind(path(".java_pid2")).expect("a socket"));
+        let live = UnixListener::bind(path(".java_pid4194305")).expect("a socket");
+        drop(UnixListener::bind(path(".java_pid4194306")).expect("a socket"));
         drop(UnixListener::bind(path("other")).expect("a socket"));
-        fs::write(path(".java_pid3"), "").expect("a file");
+        fs::write(path(".java_pid4194307"), "").expect("a file");
         clear(&folder);
-        let left = [".java_pid1", ".java_pid2", ".java_pid3", "other"].map(|name| path(name).exists());
+        let left =
+            [".java_pid4194305", ".java_pid4194306", ".java_pid4194307", "other"].map(|name| path(name).exists());
         assert_eq!(left, [true, false, true, true]);
         drop(live);
         fs::remove_dir_all(&folder).expect("ours");

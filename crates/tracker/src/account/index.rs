@@ -23,7 +23,7 @@ const SMALL: u32 = 15;
 pub struct Index {
     levels_at: [AtomicUsize; LEVELS],
     purpose: Purpose,
-    /// Bits of a number; 0 is no number.
+    /// Bits of an entry's number in a cell. The number 0 marks a free cell.
     number_bits: u32,
     /// log2 of each level's cells.
     levels: &'static [u32],

@@ -299,7 +299,7 @@ impl Segment {
             self.count(Counter::grow_failures, 1);
             return false;
         };
-        // Small programs pay for what they use, large books don't grow in small steps. Perhaps a page is there to be had.
+        // A quarter at a time: small programs pay little, and large books grow seldom. If that much is refused, one page may be granted.
         let steps = [(bytes + have / 4).next_multiple_of(GROWTH), bytes.next_multiple_of(plimsoll_segment::PAGE)];
         let back =
             |upto: usize| growing.widen(self, s, upto, upto) && os::back(self.0 + s.offset() + have, upto - have);

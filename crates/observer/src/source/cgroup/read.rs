@@ -226,7 +226,7 @@ impl Reader {
                 Err(Why::Io(error)) if error.raw_os_error() == Some(NOTHING_TO_SAY) => return None,
                 Err(why) => why.to_string(),
             },
-            Ok(_) => "is no file of the kernel's: something is mounted over it".to_owned(),
+            Ok(_) => "is not a file of the kernel: something is mounted over it".to_owned(),
             Err(Why::Io(error)) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(why) => why.to_string(),
         };

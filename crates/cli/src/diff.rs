@@ -19,19 +19,19 @@ use crate::{Failure, allocation, recording, target};
 pub struct Args {
     /// A saved JSON, a segment file, a directory of segments (its newest), a PID, or a flight recording (.jfr)
     before: PathBuf,
-    /// The same
+    /// The later one, in any of these forms
     after: PathBuf,
     #[command(flatten)]
     range: recording::Options,
-    /// What the lines are
+    /// Choose what each line is
     #[arg(long, value_enum, default_value = "category")]
     by: By,
     #[command(flatten)]
     stacks: Stacks,
-    /// In whose manner the text is
+    /// Choose the layout of the text
     #[arg(long, value_parser = hiding(&[Style::NativeImage, Style::NativeImage23]), default_value = "plimsoll")]
     style: Style,
-    /// Text for people, JSON, or a view of the stacks
+    /// Print text for people, JSON, or a view of the stacks
     #[arg(long, value_parser = hiding(&[Format::Jfr]), default_value = "text")]
     format: Format,
     /// Write to FILE instead of standard output

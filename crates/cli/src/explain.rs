@@ -20,7 +20,7 @@ use crate::output::{require_stdout, say, shown};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The process to explain
+    /// PID of the process
     pid: u32,
     /// List every mapping with its owner
     #[arg(long)]
@@ -28,12 +28,13 @@ pub struct Args {
     /// List every arena of glibc's malloc
     #[arg(long)]
     arenas: bool,
+    /// Print text for people, or JSON for programs (docs/json.md)
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Judge against this many bytes (or 512m, 2g as in -Xmx) instead of the cgroup's limit
+    /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     limit: Option<Bytes>,
-    /// What changed since an earlier `explain --format json` of this process
+    /// Show the change since this file, an earlier `explain --format json` of the same process
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
 }

@@ -19,32 +19,32 @@ use crate::untrackable::{self, Obstacle};
 /// Options of the start.
 #[derive(clap::Args)]
 pub struct Launch {
-    /// Deep stacks for blocks: none, of a sample, or of each
+    /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
     sites: Sites,
-    /// Mean bytes between two samples
+    /// Set the mean number of bytes between two samples
     #[arg(long, value_name = "BYTES", default_value_t = plimsoll_observer::source::segment::SAMPLE_MEAN,
           value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
     sample: u64,
-    /// Frames of a deep stack at most; what lies further out is cut with a mark
+    /// Keep at most this many frames of a deep stack, the innermost; a mark shows a cut
     #[arg(long, value_name = "FRAMES", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=1024))]
     depth: u32,
-    /// Directory of the segments [default: /dev/shm/plimsoll-UID]
+    /// Write segments to this directory [default: /dev/shm/plimsoll-UID]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Track the programs too that this one starts by exec
+    /// Also track programs that this program starts by exec
     #[arg(long)]
     pub follow: bool,
-    /// The program writes a summary itself when it gets this signal (USR2, 12, RTMIN+3, …)
+    /// Make the program write a summary when it receives this signal (USR2, 12, RTMIN+3, …)
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     signal: Option<String>,
-    /// File of that summary
+    /// Write that summary to this file
     #[arg(long, value_name = "FILE", requires = "signal")]
     summary: Option<PathBuf>,
-    /// Segments of ended processes that are kept
+    /// Keep this many segments of ended processes
     #[arg(long, value_name = "N", default_value_t = segment::RETAINED)]
     retain: usize,
-    /// Category rules of your own, asked before the built-in ones (docs/categories.md)
+    /// Apply these category rules before the built-in ones (docs/categories.md)
     #[arg(long, value_name = "FILE")]
     rules: Vec<PathBuf>,
 }

@@ -31,7 +31,7 @@ mod tracker;
 mod untrackable;
 mod why;
 
-/// Where every byte of a process went, who asked for it, and what changed.
+/// Show where every byte of a process went, who asked for it, and what changed.
 #[derive(Parser)]
 #[command(name = "plimsoll", version, max_term_width = 110)]
 struct Cli {
@@ -41,23 +41,23 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Start a program with the tracker in it
+    /// Start a program with the tracker loaded
     Run(run::Args),
-    /// Bring the tracker into a running JVM, or give a tracked process other sites
+    /// Load the tracker into a running JVM, or change the sites mode of a tracked process
     Attach(attach::Args),
-    /// Give a JVM back what an attach changed
+    /// Remove the tracker from a JVM
     Detach(attach::DetachArgs),
-    /// Where every resident byte of a live process went, and what to do about it
+    /// Explain where every resident byte of a running process is, and what to do about it
     Explain(explain::Args),
-    /// Record where memory goes, as a Flight Recorder file
+    /// Record memory over time as a Flight Recorder file
     Record(record::Args),
-    /// What a tracked process holds, live or after its death
+    /// Print what a tracked process holds, while it runs or after it ended
     Report(report::Args),
-    /// What changed between two reports, processes or segments
+    /// Print what changed between two reports, processes, segments or recordings
     Diff(diff::Args),
-    /// Print what a verdict means, when it speaks, and its remedies
+    /// Print what a verdict means, when it appears, and its remedies
     Why(why::Args),
-    /// What works here, where segments lie, what is tracked now
+    /// Check what works on this machine, and list the segments and tracked processes
     Doctor(doctor::Args),
 }
 

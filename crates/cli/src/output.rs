@@ -32,15 +32,19 @@ pub fn shown(path: &Path) -> String {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
+    /// Kind of memory, by rules over the calling stack
     Category,
+    /// The few frames above the allocating call
     Caller,
-    /// The deep stack that asked for it
+    /// Deep stack that allocated
     Site,
-    /// Of Java code
+    /// Java package that allocated
     Package,
-    /// Of Java objects, in a flight recording
+    /// Class of Java objects, in a flight recording
     Class,
+    /// Library or program that allocated
     Module,
+    /// Thread that allocated
     Thread,
 }
 
@@ -72,12 +76,12 @@ impl By {
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Style {
     Plimsoll,
-    /// As -XX:+PrintNMTStatistics of GraalVM 25
+    /// Like -XX:+PrintNMTStatistics of GraalVM 25
     NativeImage,
-    /// As that of GraalVM for JDK 23
+    /// Like -XX:+PrintNMTStatistics of GraalVM for JDK 23
     #[value(name = "native-image-23")]
     NativeImage23,
-    /// As VM.native_memory of JDK 25
+    /// Like VM.native_memory of JDK 25
     Hotspot,
 }
 

@@ -15,17 +15,17 @@ use crate::output::{Format, shown, to_output};
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// Of a recording: from this moment on: 2026-11-20T21:40:03Z, 21:40 (UTC), +10m from the beginning, -5m from the end
+    /// Start a recording's range here: 2026-11-20T21:40:03Z, 21:40 (UTC), +10m (from the beginning), -5m (from the end)
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     from: Option<Bound>,
-    /// Of a recording: up to this moment
+    /// End a recording's range here
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
     to: Option<Bound>,
 }
 
 #[derive(clap::Args)]
 pub struct ChartOption {
-    /// Of a recording: a chart as SVG
+    /// Write a chart of a recording as SVG
     #[arg(long, value_enum, value_name = "NAME")]
     chart: Option<ChartName>,
 }

@@ -23,21 +23,21 @@ pub struct Args {
     range: recording::Options,
     #[command(flatten)]
     chart: recording::ChartOption,
-    /// What the lines are
+    /// Choose what each line is
     #[arg(long, value_enum, default_value = "category")]
     by: By,
     #[command(flatten)]
     stacks: Stacks,
-    /// In whose manner the text is
+    /// Choose the layout of the text
     #[arg(long, value_enum, default_value = "plimsoll")]
     style: Style,
-    /// Callers with their functions, and in HotSpot's style the mappings too
+    /// Print callers with their functions; with --style hotspot also mappings
     #[arg(long)]
     detail: bool,
-    /// Text for people, JSON (docs/json.md), or a view of the stacks
+    /// Print text for people, JSON (docs/json.md), or a view of the stacks
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
-    /// JSON with each frame once, in a table: schema plimsoll.report/2, a fraction of the size (docs/json.md)
+    /// Write each frame once, in a table: much smaller JSON, schema plimsoll.report/2 (docs/json.md)
     #[arg(long)]
     frame_table: bool,
     /// Write to FILE instead of standard output

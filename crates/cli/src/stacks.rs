@@ -16,23 +16,24 @@ use crate::target::Target;
 /// What of the stacks is shown: options of `report` and `diff`.
 #[derive(clap::Args)]
 pub struct Stacks {
-    /// Only what happened below functions or modules that match
+    /// Show only stacks with a matching function or module, from that frame inwards
     #[arg(long, value_name = "REGEX")]
     pub focus: Option<String>,
-    /// Lines and boxes are sized by bytes or by the number of blocks or calls
+    /// Size lines and boxes by bytes, or by the number of blocks or calls
     #[arg(long, value_enum, default_value = "bytes")]
     pub weight: Weigh,
-    /// live, peak, cumulative, requested, temporary, reserved, committed, held (live and committed, without files), or
-    /// mapped (by all calls of mmap); of a recording slow_path, object or sampled [default: held in lists, live in pictures; of calls cumulative]
+    /// Choose the measure: live, peak, cumulative, requested, temporary, reserved, committed, held (live and committed, without
+    /// files), or mapped (by all calls of mmap); for a recording slow_path, object or sampled [default: held in lists, live in
+    /// pictures, cumulative with --weight calls]
     #[arg(long, value_name = "MEASURE")]
     pub measure: Option<String>,
-    /// All lines and frames, however small
+    /// Print all lines and frames, however small
     #[arg(long)]
     pub all: bool,
-    /// A file with symbols of a module, or a folder of them; may be given several times
+    /// Read a module's symbols from this file or folder; repeat for several
     #[arg(long, value_name = "FILE|DIR")]
     pub symbols: Vec<PathBuf>,
-    /// Category rules that are asked again with whole stacks and Java methods (docs/categories.md)
+    /// Apply these category rules to whole stacks and Java methods (docs/categories.md)
     #[arg(long, value_name = "FILE")]
     pub rules: Vec<PathBuf>,
 }

@@ -11,7 +11,7 @@ use crate::output::require_stdout;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The verdict as 'plimsoll explain' names it; without it, print their names
+    /// Verdict, as 'plimsoll explain' names it; without it, list all verdicts
     verdict: Option<String>,
 }
 

@@ -45,23 +45,23 @@ const NO_ANSWER: &str = "no answer within";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Of the JVM
+    /// PID of the JVM
     pid: u32,
-    /// Deep stacks for blocks: none, of a sample, or of each
+    /// Record the deep stack of no block, of sampled blocks, or of every block
     #[arg(long, value_enum, default_value = "sampled")]
     sites: Sites,
-    /// Mean bytes between two samples
+    /// Set the mean number of bytes between two samples
     #[arg(long, value_name = "BYTES", default_value_t = segment::SAMPLE_MEAN,
           value_parser = clap::value_parser!(u64).range(256..=1 << 40))]
     sample: u64,
-    /// Don't ask, though the VM may write a warning to its standard error
+    /// Attach without asking, even if the VM writes a warning to its standard error
     #[arg(short, long)]
     yes: bool,
 }
 
 #[derive(clap::Args)]
 pub struct DetachArgs {
-    /// Of the JVM
+    /// PID of the JVM
     pid: u32,
 }
 

@@ -34,36 +34,36 @@ use recorder::{Life, Recorder};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Processes to record, tracked or not
+    /// PIDs of the processes to record, tracked or not
     #[arg(value_name = "PID", required_unless_present = "command", conflicts_with = "command")]
     pids: Vec<u32>,
-    /// The recording; %p in its name is the PID, %t the moment of its start [default: plimsoll-%p.jfr]
+    /// Write the recording to this file; %p stands for the PID, %t for the start time [default: plimsoll-%p.jfr]
     #[arg(short, long, value_name = "FILE.jfr")]
     output: Option<PathBuf>,
     #[command(flatten)]
     pace: Pace,
     #[command(flatten)]
     launch: Launch,
-    /// Start this program with the tracker in it, and record it from its first instruction
+    /// Start this program with the tracker loaded, and record it from its first instruction
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 #[derive(clap::Args, Clone, Copy)]
 pub struct Pace {
-    /// Between two instants (500ms, 1s, 1m)
+    /// Take a reading this often (500ms, 1s, 1m)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     interval: Duration,
-    /// Stop after this time (30s, 5m, 2h, 1d); otherwise at the target's end
+    /// Stop after this time (30s, 5m, 2h, 1d); without it, when the target ends
     #[arg(long, value_name = "TIME", value_parser = time)]
     duration: Option<Duration>,
-    /// Begin another file when this one has that size (16m, 1g); the full one is named by its start
+    /// Begin a new file when the current one reaches this size (16m, 1g); the full file is renamed by its start time
     #[arg(long, value_name = "BYTES", value_parser = explain::bytes)]
     max_size: Option<Bytes>,
-    /// Begin another file after this time
+    /// Begin a new file after this time
     #[arg(long, value_name = "TIME", value_parser = time)]
     max_age: Option<Duration>,
-    /// Of the full files keep so many, and remove older ones
+    /// Keep this many full files, and delete older ones
     #[arg(long, value_name = "N")]
     keep: Option<usize>,
 }

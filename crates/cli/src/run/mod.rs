@@ -29,19 +29,19 @@ use family::Family;
 pub struct Args {
     #[command(flatten)]
     launch: Launch,
-    /// What to print when the program has ended
+    /// Print a report when the program has ended
     #[arg(long, value_enum, default_value = "none")]
     report: Report,
-    /// In whose manner
+    /// Choose the layout of the report
     #[arg(long, value_enum, default_value = "plimsoll", requires = "report")]
     style: Style,
-    /// stderr, stdout or a file
+    /// Write the report to standard error, standard output or a file
     #[arg(long, value_name = "stderr|stdout|FILE", default_value = "stderr", requires = "report")]
     report_to: PathBuf,
-    /// Record it too, as 'plimsoll record' does (docs/jfr-events.md)
+    /// Also record the program, as 'plimsoll record' does (docs/jfr-events.md)
     #[arg(long, value_name = "FILE.jfr")]
     record: Option<PathBuf>,
-    /// Program and arguments
+    /// Program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }

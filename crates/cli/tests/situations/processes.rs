@@ -99,3 +99,38 @@ fn forks_without_a_segment_are_counted() {
         tidy(&dir);
     }
 }
+
+/// Wherever a thread is in changing the size of a table: the child has nothing of its parent's file, has its own segment, and its tables grow.
+#[test]
+fn fork_while_growing() {
+    let stops = 6;
+    // Only with the stacks of all blocks there are tables that grow so often.
+    let under_limit = ("ulimit -v 200000;", &["exact"][..]);
+    for (way, (limit, modes)) in [("grow", under_limit), ("handler", under_limit), ("cut", ("", &["off", "exact"]))] {
+        let row = situation("fork_while_growing").args(&[way]).shell(limit);
+        let program = compiled(&row.program);
+        let plain = Observed::watch(row.command(&program, None, &fresh_dir("plain")), None);
+        if let Some(reason) = plain.output.lines().find_map(|l| l.strip_prefix("SKIP ")) {
+            return skipped("fork_while_growing", reason);
+        }
+        for mode in modes {
+            let dir = fresh_dir(&format!("fork_while_growing-{way}-{mode}"));
+            let seen = Observed::watch(row.command(&program, Some(mode), &dir), Some(&dir));
+            assert_eq!(
+                (seen.end, &seen.output, seen.errors.as_str()),
+                (End::Exit(0), &plain.output, ""),
+                "{way} {mode}"
+            );
+            let stopped = seen.moments.iter().find_map(|m| m.label.strip_prefix("stopped "));
+            assert_eq!(stopped, Some(stops.to_string().as_str()), "{way} {mode}");
+            let (compared, found) = seen.books(&dir, || Err("no base".into()));
+            assert!(compared >= stops + 2 && found.is_empty(), "{way} {mode}: {compared} {found:#?}");
+            for moment in seen.moments.iter().filter(|m| !m.last) {
+                let figures = moment.report.as_ref().expect("live").as_ref().expect("a report");
+                let lost = ["grow_failures", "forks_untracked"].map(|name| figures.counter(name));
+                assert_eq!(lost, [0, 0], "{way} {mode} '{}' {}", moment.label, figures.gaps);
+            }
+            tidy(&dir);
+        }
+    }
+}

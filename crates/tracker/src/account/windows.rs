@@ -56,9 +56,24 @@ pub static MAPPED: [AtomicUsize; SECTIONS] = {
     all
 };
 
-/// Threads that make a section larger; [`CUTTING`]: a thread makes them smaller.
+/// The length that a window is about to get, or has until it is cut: [`MAPPED`] where no thread changes it. What is mapped is
+/// always one of the two, so a fork child can find out which.
+static CHANGING: [AtomicUsize; SECTIONS] = {
+    let mut all = [const { AtomicUsize::new(0) }; SECTIONS];
+    let mut i = 0;
+    while i < SECTIONS {
+        all[i] = AtomicUsize::new(WHOLE[i]);
+        i += 1;
+    }
+    all
+};
+
+/// Threads that make a section larger; [`CUTTING`]: a thread makes them smaller. The bits of [`FORKED_MASK`] count the forks at which
+/// there was such a thread.
 static GATE: AtomicU32 = AtomicU32::new(0);
 const CUTTING: u32 = 1 << 31;
+const FORKED: u32 = 1 << 22;
+const FORKED_MASK: u32 = CUTTING - FORKED;
 /// A thread makes a window larger.
 static WIDENING: AtomicU32 = AtomicU32::new(0);
 /// Turns of a loop for either. Whoever waits in vain goes on without: a signal handler may wait for its own thread.
@@ -138,18 +153,34 @@ pub fn no_huge_pages(segment: Segment) {
 
 /// This is what is mapped of the process's segment.
 fn adopt(windows: &Windows) {
-    for (to, from) in MAPPED.iter().zip(windows) {
-        to.store(*from, Relaxed);
+    for (i, bytes) in windows.iter().enumerate() {
+        MAPPED[i].store(*bytes, Relaxed);
+        CHANGING[i].store(*bytes, Relaxed);
     }
 }
 
-/// In a child of fork: threads that grew or cut a section are not here.
-pub fn reset_after_fork() {
-    for word in [&GATE, &WIDENING] {
-        // A store would copy the page.
-        if word.load(Relaxed) != 0 {
-            word.store(0, Relaxed);
+/// In a child of fork, before it uses a window: threads that grew or cut a section are not here, so [`MAPPED`] may be shorter than
+/// what the kernel has copied. The kernel write-protects one page after the other, and a thread that stores to a protected page waits for
+/// the end of fork(). So the child has all of a thread's stores up to one of them: if a mapping has changed, [`CHANGING`] has its length.
+pub fn reset_after_fork(segment: Segment) {
+    // A store would copy the page.
+    let gate = GATE.load(Relaxed);
+    if gate & !FORKED_MASK != 0 {
+        // A signal handler may have forked on top of `grow`, which goes on here: its proof is void, and its drop changes nothing.
+        GATE.store(gate.wrapping_add(FORKED) & FORKED_MASK, Relaxed);
+    }
+    if WIDENING.load(Relaxed) != 0 {
+        WIDENING.store(0, Relaxed);
+    }
+    for s in &ALL_SECTIONS[FIRST..] {
+        let (have, other) = (mapped(*s), CHANGING[*s as usize].load(Relaxed));
+        if other == have {
+            continue;
         }
+        if other > have && os::is_one_mapping(segment.base() + s.offset(), other) {
+            MAPPED[*s as usize].store(other, Relaxed);
+        }
+        CHANGING[*s as usize].store(mapped(*s), Relaxed);
     }
 }
 
@@ -181,8 +212,8 @@ pub unsafe fn blank(segment: Segment) -> bool {
     ranges(segment, &current()).all(|(start, bytes)| unsafe { os::blank(start as *mut u8, bytes) })
 }
 
-/// Proof that no window is cut.
-pub struct Growing(());
+/// Proof that no window is cut, while [`GATE`] has this count of forks.
+pub struct Growing(u32);
 
 impl Growing {
     /// `None`: one is, for longer than this thread waits.
@@ -190,7 +221,7 @@ impl Growing {
         for _ in 0..TURNS {
             let n = GATE.load(Relaxed);
             if n & CUTTING == 0 && GATE.compare_exchange_weak(n, n + 1, Acquire, Relaxed).is_ok() {
-                return Some(Growing(()));
+                return Some(Growing(n & FORKED_MASK));
             }
             core::hint::spin_loop();
         }
@@ -212,27 +243,38 @@ impl Growing {
         let have = mapped(s);
         let roomy = most.max(have + STEP).min(length(s));
         let sizes = [roomy, least.next_multiple_of(PAGE).min(length(s))];
-        let got = sizes.into_iter().find(|bytes| *bytes <= have || os::widen(start, have, *bytes));
-        if let Some(bytes) = got {
-            MAPPED[s as usize].fetch_max(bytes, Release);
+        for bytes in sizes.into_iter().filter(|bytes| *bytes > have) {
+            CHANGING[s as usize].store(bytes, Release);
+            if os::widen(start, have, bytes) {
+                MAPPED[s as usize].fetch_max(bytes, Release);
+                break;
+            }
+            CHANGING[s as usize].store(mapped(s), Release);
         }
         WIDENING.store(0, Release);
-        got.is_some()
+        // Not only what this call did: a signal handler may have forked on top of it, and the child's window is longer than `have`.
+        least <= mapped(s)
     }
 }
 
 impl Drop for Growing {
     fn drop(&mut self) {
-        GATE.fetch_sub(1, Release);
+        let leave = |n: u32| (n & FORKED_MASK == self.0).then(|| n - 1);
+        let _ = GATE.fetch_update(Release, Relaxed, leave);
     }
 }
 
 /// Cuts each window down to what is populated of it: the program lowers its limit.
 pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
-    let is_mine = |_| GATE.compare_exchange_weak(0, CUTTING, Acquire, Relaxed).is_ok();
+    let is_mine = |_| {
+        let n = GATE.load(Relaxed);
+        n & !FORKED_MASK == 0 && GATE.compare_exchange_weak(n, n | CUTTING, Acquire, Relaxed).is_ok()
+    };
     if !(0..TURNS).inspect(|_| core::hint::spin_loop()).any(is_mine) {
         return;
     }
+    // If a signal handler forked here, this thread would go on in the child and cut windows that have records.
+    let before = os::block_signals();
     for s in &ALL_SECTIONS[FIRST..] {
         let (have, keep) = (mapped(*s), populated(*s).next_multiple_of(PAGE).clamp(PAGE, length(*s)));
         if keep < have {
@@ -240,7 +282,11 @@ pub fn cut(segment: Segment, populated: impl Fn(Section) -> usize) {
             // SAFETY: not populated, so no record lies there. Who has an index from outside asks `mapped` before; one that asked before
             // the store above and reads after this call would fault: only a damaged key of a block leads there.
             unsafe { os::unmap((segment.base() + s.offset() + keep) as *mut u8, have - keep) };
+            CHANGING[*s as usize].store(keep, Release);
         }
     }
     GATE.fetch_and(!CUTTING, Release);
+    if let Some(before) = before {
+        os::unblock_signals(before);
+    }
 }

@@ -117,7 +117,8 @@ fn become_child() {
     if parent == 0 {
         return;
     }
-    windows::reset_after_fork();
+    // SAFETY: the parent's mapping is still here, or what was put in its place if the parent hadn't booked.
+    windows::reset_after_fork(unsafe { Segment::at(parent) });
     if inherited == 0 {
         super::mapping::leave_after_fork();
         // SAFETY: nobody books there any more: the base was wiped. Free and malloc look for rows there all the same.

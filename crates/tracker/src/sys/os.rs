@@ -291,6 +291,21 @@ pub fn widen(start: usize, from: usize, to: usize) -> bool {
     unsafe { syscall(nr::MREMAP, [start, from, to, 0, 0, 0]) }.is_ok()
 }
 
+/// Whether the mapping at `start` has at least so many bytes, whatever lies behind it. The kernel looks at that before it looks
+/// whether a mapping can become larger (mm/mremap.c), and answers EFAULT if not.
+pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
+    let more = bytes + 4096;
+    // SAFETY: without MREMAP_MAYMOVE nothing that is mapped changes.
+    match unsafe { syscall(nr::MREMAP, [start, bytes, more, 0, 0, 0]) } {
+        Ok(_) => {
+            // SAFETY: the page that this call has just mapped.
+            unsafe { unmap((start + bytes) as *mut u8, more - bytes) };
+            true
+        }
+        Err(e) => e != errno::EFAULT,
+    }
+}
+
 /// An address for a segment, another one each time, far below where the kernel puts mappings of its own choice and above
 /// where it puts programs: it fills gaps from the highest one down, and would fill those of a segment mapped there. 4 TiB in
 /// steps of more than a segment; which of them, address space randomisation says.

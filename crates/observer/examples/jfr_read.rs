@@ -36,6 +36,6 @@ fn main() {
     let rate = bytes as f64 / seconds / 1048576.0;
     println!(
         "{events} events, {fields} values, {letters} letters, {} gaps, {seconds:.2} s, {rate:.0} MiB/s",
-        summary.gaps.len()
+        summary.flaws.len()
     );
 }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use crate::gap::{Gap, Source};
 use crate::profile::{By, Column, Focus, Frame, FrameId, Kind, Labels, NameId, Profile, StackId, Value, Weight};
-use crate::source::jfr::{Event, Recording, Summary, Type, Wanted};
+use crate::source::jfr::{self, Event, Recording, Summary, Type, Wanted};
 
 mod chunks;
 #[cfg(test)]
@@ -343,7 +343,7 @@ impl<'a> Filling<'a> {
                 allocations.threads.push(ThreadSlowPaths { thread: group.name, slow_paths, bytes, chunks });
             }
         }
-        allocations.profile.gaps = summary.gaps;
+        allocations.profile.gaps = jfr::gaps(summary.flaws);
         allocations.profile.gaps.extend(missing(&allocations.vm, &self.recorded, &self.enabled));
         if self.beyond > 0 {
             let reason = format!("{} allocation events had stacks beyond the first {ENTRIES}", self.beyond);

@@ -187,7 +187,7 @@ impl History {
         history.verdicts = verdicts.finish(history.from_ns, history.to_ns);
         history.chunks = summary.chunks;
         history.counts = summary.counts;
-        (history.gaps, history.more_gaps) = (summary.gaps, summary.more_gaps);
+        (history.gaps, history.more_gaps) = (jfr::gaps(summary.flaws), summary.more_flaws);
         if left_out > 0 {
             let reason = format!("more than {MOST_SERIES} curves: {left_out} readings are left out");
             history.gaps.push(Gap::new(Source::Jfr, reason, "lines are missing"));

@@ -67,7 +67,7 @@ pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
         return mode.map_or(Sites::Foreign, |mode| Sites::None { mode, later_ns });
     };
     profile.title = format!("native memory of {}, pid {}", of.0, of.1);
-    profile.gaps = summary.gaps;
+    profile.gaps = jfr::gaps(summary.flaws);
     if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
         return Sites::Of(profile.into());
     }

@@ -38,7 +38,7 @@ fn every_event_of_every_jdk_is_as_its_own_jfr_prints_it() {
         let (compared, summary) = compare(&jdk, &file);
         let seen = |name: &str| compared.events.get(name).copied().unwrap_or(0);
         said(&format!("JDK {}", jdk.major), summary.chunks.len(), &compared);
-        assert_eq!((summary.gaps, summary.chunks.len()), (vec![], 5));
+        assert_eq!((summary.flaws, summary.chunks.len()), (vec![], 5));
         assert!(seen("test.Everything") > 200 && compared.frames > 5000, "{compared:?}");
         assert!(seen("jdk.ObjectAllocationInNewTLAB") > 100 && seen("jdk.ObjectAllocationSample") > 50, "{compared:?}");
         assert!(compared.strings > 5000 && compared.times > 1000 && compared.objects > 1000, "{compared:?}");
@@ -61,7 +61,7 @@ fn every_event_of_a_native_image_is_as_jfr_prints_it() {
     for jdk in jdks {
         let (compared, summary) = compare(&jdk, &file);
         said(&format!("native image by JDK {}", jdk.major), summary.chunks.len(), &compared);
-        assert_eq!(summary.gaps, []);
+        assert_eq!(summary.flaws, []);
         let seen = |name: &str| compared.events.get(name).copied().unwrap_or(0);
         assert!(seen("jdk.NativeMemoryUsage") > 10 && seen("jdk.NativeMemoryUsagePeak") > 10, "{compared:?}");
         assert!(compared.frames > 10, "{compared:?}");

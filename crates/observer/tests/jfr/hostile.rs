@@ -58,13 +58,13 @@ fn read(bytes: Vec<u8>, outcomes: &mut Outcomes) {
         events += 1;
         ControlFlow::Continue(())
     });
-    assert!(events <= length && summary.gaps.len() <= Limits::default().gaps);
+    assert!(events <= length && summary.flaws.len() <= Limits::default().flaws);
     assert_eq!(events, summary.counts.values().sum::<u64>());
     let chunks = if outcomes.files.is_multiple_of(16) { recording.chunks() } else { summary.chunks.clone() };
     assert_eq!(chunks.len(), summary.chunks.len());
     outcomes.files += 1;
     outcomes.events += events;
-    outcomes.with_gaps += u64::from(!summary.gaps.is_empty());
+    outcomes.with_gaps += u64::from(!summary.flaws.is_empty());
     outcomes.without_events += u64::from(events == 0);
     outcomes.unfinished += u64::from(chunks.iter().any(|chunk| !chunk.is_finished));
 }
@@ -340,7 +340,7 @@ fn what_is_beyond_the_limits_is_a_gap() {
         let summary = recording.for_each(&Wanted::named(&["test.Small"]), |event| {
             names += usize::from(event.thread().and_then(|thread| thread.name()).is_some());
         });
-        (summary.gaps.len(), summary.counts["test.Small"], names)
+        (summary.flaws.len(), summary.counts["test.Small"], names)
     };
     assert_eq!(limited(Limits::default()), (0, 3, 3));
     assert_eq!(limited(Limits { constants: 16, ..Limits::default() }), (1, 3, 0));

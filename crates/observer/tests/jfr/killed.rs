@@ -51,7 +51,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
             });
             let seen = |name: &str| summary.counts.get(name).copied().unwrap_or(0);
             let chunks = &summary.chunks;
-            eprintln!("JDK {}: {:?}, gaps {:?}", jdk.major, chunks, summary.gaps);
+            eprintln!("JDK {}: {:?}, gaps {:?}", jdk.major, chunks, summary.flaws);
             assert!(!chunks.last().expect("a chunk").is_finished);
             assert!(seen("test.Everything") >= 200 && frames > 200 && threads > 200, "{:?}", summary.counts);
             assert!(jdk.major < 25 || seen("jdk.NativeMemoryUsage") > 25, "{:?}", summary.counts);
@@ -67,7 +67,7 @@ fn events(path: &Path) -> (Vec<(u64, String)>, usize) {
     let summary = Recording::open(path).expect("a file").for_each(&Wanted::all(), |event| {
         events.push((event.offset, event.name().to_string()));
     });
-    (events, summary.gaps.len())
+    (events, summary.flaws.len())
 }
 
 #[test]

@@ -374,7 +374,7 @@ fn every_kind_of_field_is_read_compressed_and_not() {
             assert_eq!(event.u64("inline.lineNumber"), Some(12));
             number += 1;
         });
-        assert_eq!((summary.gaps, number), (vec![], 2 * EVENTS as i64));
+        assert_eq!((summary.flaws, number), (vec![], 2 * EVENTS as i64));
         assert_eq!(summary.counts["test.Unwanted"], 2 * EVENTS as u64);
         assert_eq!(summary.chunks.len(), 2);
     }

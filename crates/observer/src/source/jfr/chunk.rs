@@ -9,7 +9,7 @@
 //! or zero before the first.
 
 pub const MAGIC: [u8; 4] = *b"FLR\0";
-pub const SIZE: usize = 68;
+pub const HEADER_BYTES: usize = 68;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -30,8 +30,8 @@ pub struct Header {
 
 impl Header {
     pub fn parse(bytes: &[u8]) -> Result<Header, String> {
-        let Some(bytes) = bytes.first_chunk::<SIZE>() else {
-            return Err(format!("a chunk header of {} bytes is cut off after {}", SIZE, bytes.len()));
+        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
+            return Err(format!("a chunk header of {} bytes is cut off after {}", HEADER_BYTES, bytes.len()));
         };
         if bytes[..4] != MAGIC {
             return Err("no chunk begins here".into());

@@ -17,27 +17,33 @@
 //! Nothing is decoded before somebody asks: an event of a type that isn't wanted is stepped over by its size, constants are
 //! kept as the bytes they came in, and an [`Event`] is a view of the bytes with a table of where its fields begin.
 //!
-//! Memory is bounded by [`Limits`], whatever the file says; what is beyond them is a gap.
+//! Memory is bounded by [`Limits`], whatever the file says; what is beyond them is a [`Flaw`].
 
 mod chunk;
 mod cursor;
 mod event;
+mod flaw;
 mod pools;
 mod read;
+mod reader;
 mod schema;
 mod shape;
 mod stack;
 mod text;
 mod value;
 mod walk;
+mod window;
 
-pub use chunk::{Header, MAGIC};
+pub use chunk::{HEADER_BYTES, Header, MAGIC};
 pub use event::Event;
-pub use read::{Recording, is_recording};
+pub use flaw::Flaw;
+pub use read::{Recording, gaps, is_recording};
+pub use reader::{Input, Reader, chunks, read};
 pub use schema::{Annotation, Field, Schema, Type, Unit};
 pub use stack::{Frame, Stack, Thread};
 pub use value::{Array, Object, Value};
 pub use walk::{ChunkSummary, Summary, Wanted};
+pub use window::ReadAt;
 
 /// What a file may make us keep. Real files stay far below: JDK 25's metadata is 150 KiB, its constants some MiB a chunk.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +58,8 @@ pub struct Limits {
     pub constant_count: usize,
     /// Checkpoint events of one chunk.
     pub checkpoints: usize,
-    /// Gaps that are told one by one; more are counted.
-    pub gaps: usize,
+    /// Flaws that are listed; more are counted.
+    pub flaws: usize,
 }
 
 impl Default for Limits {
@@ -64,7 +70,7 @@ impl Default for Limits {
             constants: 96 << 20,
             constant_count: 4 << 20,
             checkpoints: 1 << 20,
-            gaps: 64,
+            flaws: 64,
         }
     }
 }

@@ -10,14 +10,14 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::Limits;
-use super::chunk::{Header, MAGIC, SIZE};
+use super::chunk::{HEADER_BYTES, Header, MAGIC};
 use super::cursor::{Broken, Cursor, Parsed};
 use super::event::{self, Event};
+use super::flaw::Flaw;
 use super::pools::{self, Pools};
-use super::read::Window;
 use super::schema::{Schema, Type};
 use super::value::Chunk;
-use crate::gap::{Gap, Source};
+use super::window::Window;
 
 /// Which events the visitor is called for.
 pub struct Wanted {
@@ -69,9 +69,10 @@ pub struct Summary {
     pub chunks: Vec<ChunkSummary>,
     /// Events by type, wanted or not, those of checkpoints and metadata left out.
     pub counts: BTreeMap<String, u64>,
-    pub gaps: Vec<Gap>,
-    /// Gaps beyond those that are listed.
-    pub more_gaps: u64,
+    /// What could not be read, in the order in which it was met, up to `Limits::flaws`.
+    pub flaws: Vec<Flaw>,
+    /// How many there were beyond those.
+    pub more_flaws: u64,
 }
 
 enum Trouble {
@@ -140,30 +141,26 @@ impl Walker {
         }
     }
 
-    pub fn begin_file(&mut self, path: &Path) {
-        self.file = Some(path.to_path_buf());
+    pub fn begin_file(&mut self, path: Option<&Path>) {
+        self.file = path.map(Path::to_path_buf);
     }
 
-    pub fn gap(&mut self, offset: u64, what: &str) {
-        self.gap_with(offset, what, "the events there are missing");
+    pub fn flaw(&mut self, offset: u64, what: &str) {
+        self.flaw_with(offset, what, "the events there are missing");
     }
 
-    fn gap_with(&mut self, offset: u64, what: &str, effect: &str) {
-        if self.summary.gaps.len() >= self.limits.gaps {
-            self.summary.more_gaps += 1;
+    fn flaw_with(&mut self, offset: u64, what: &str, effect: &'static str) {
+        if self.summary.flaws.len() >= self.limits.flaws {
+            self.summary.more_flaws += 1;
             return;
         }
-        let place = match &self.file {
-            Some(file) => format!("{}, offset {offset}", file.display()),
-            None => format!("offset {offset}"),
-        };
-        self.summary.gaps.push(Gap::new(Source::Jfr, format!("{place}: {what}"), effect));
+        self.summary.flaws.push(Flaw { file: self.file.clone(), offset, what: what.to_owned(), effect });
     }
 
     fn trouble(&mut self, base: u64, trouble: Trouble) {
         match trouble {
-            Trouble::Io(error) => self.gap(base, &format!("can't be read: {error}")),
-            Trouble::Broken(offset, what) => self.gap(offset, what),
+            Trouble::Io(error) => self.flaw(base, &format!("can't be read: {error}")),
+            Trouble::Broken(offset, what) => self.flaw(offset, what),
         }
     }
 
@@ -201,7 +198,7 @@ impl Walker {
     /// The chunk at `base`, or the next behind what is none. It is entered in the summary.
     fn next_chunk(&mut self, window: &mut Window<'_>, base: &mut u64) -> Option<(Header, Option<Steps>)> {
         while *base < window.length {
-            let header = match window.view(*base, SIZE) {
+            let header = match window.view(*base, HEADER_BYTES) {
                 Ok(bytes) => Header::parse(bytes),
                 Err(error) => {
                     self.trouble(*base, Trouble::Io(error));
@@ -211,8 +208,8 @@ impl Walker {
             match header {
                 Ok(header) => {
                     let end = base.saturating_add(header.size);
-                    let is_finished = header.state == 0 && header.size >= SIZE as u64 && end <= window.length;
-                    let steps = if is_finished { None } else { self.steps_or_gap(window, *base, &header) };
+                    let is_finished = header.state == 0 && header.size >= HEADER_BYTES as u64 && end <= window.length;
+                    let steps = if is_finished { None } else { self.steps_or_flaw(window, *base, &header) };
                     let (bytes, end_ns) = match &steps {
                         Some(steps) => (steps.end - *base, steps.last_ns.max(header.start_ns)),
                         None if is_finished => (header.size, header.end_ns()),
@@ -232,7 +229,7 @@ impl Walker {
                 Err(reason) => {
                     let next = find_chunk(window, *base + 1);
                     let to = next.unwrap_or(window.length);
-                    self.gap(*base, &format!("{reason}; {} bytes are passed over", to - *base));
+                    self.flaw(*base, &format!("{reason}; {} bytes are passed over", to - *base));
                     *base = next?;
                 }
             }
@@ -240,7 +237,7 @@ impl Walker {
         None
     }
 
-    fn steps_or_gap(&mut self, window: &mut Window<'_>, base: u64, header: &Header) -> Option<Steps> {
+    fn steps_or_flaw(&mut self, window: &mut Window<'_>, base: u64, header: &Header) -> Option<Steps> {
         let steps = match step_through(window, base, window.length, header, &self.limits) {
             Ok(steps) => steps,
             Err(error) => {
@@ -253,7 +250,7 @@ impl Walker {
             (Some(_), next) => next.unwrap_or(window.length) - steps.end,
         };
         if let Some(reason) = steps.reason {
-            self.gap(steps.end, &format!("{reason}; {rest} bytes of an unfinished chunk are passed over"));
+            self.flaw(steps.end, &format!("{reason}; {rest} bytes of an unfinished chunk are passed over"));
         }
         Some(steps)
     }
@@ -291,7 +288,7 @@ impl Walker {
                 match found.or_else(|| before.inspect(|_| self.borrowed(base))) {
                     Some(schema) => schema,
                     None => {
-                        self.gap(base, "a chunk without metadata: its events can't be told apart");
+                        self.flaw(base, "a chunk without metadata: its events can't be told apart");
                         return Ok(ControlFlow::Continue(()));
                     }
                 }
@@ -320,7 +317,7 @@ impl Walker {
 
     fn borrowed(&mut self, base: u64) {
         let effect = "its events are read as those of the chunk before are declared";
-        self.gap_with(base, "the chunk was cut off before its metadata was written", effect);
+        self.flaw_with(base, "the chunk was cut off before its metadata was written", effect);
     }
 
     fn metadata(&self, window: &mut Window<'_>, at: u64, end: u64, header: &Header) -> Result<Schema, Trouble> {
@@ -345,7 +342,7 @@ impl Walker {
         let mut at = base.saturating_add(header.checkpoint);
         let mut chain = vec![];
         loop {
-            if at < base + SIZE as u64 || at >= end {
+            if at < base + HEADER_BYTES as u64 || at >= end {
                 return Err(Trouble::Broken(at, "the chain of checkpoints leads out of the chunk"));
             }
             let bytes = window.view(at, 64)?;
@@ -376,7 +373,7 @@ impl Walker {
                     Trouble::Io(error) => (*at, format!("can't be read: {error}")),
                     Trouble::Broken(offset, what) => (offset, what.to_string()),
                 };
-                self.gap_with(offset, &what, "names, stacks and threads from there on are missing");
+                self.flaw_with(offset, &what, "names, stacks and threads from there on are missing");
             }
         }
         self.pools.finish();
@@ -384,7 +381,7 @@ impl Walker {
             let (count, bytes) = self.pools.left_out;
             let at = checkpoints.first().copied().unwrap_or(0);
             let what = format!("{count} constants ({bytes} bytes) beyond the limit of this reader");
-            self.gap_with(at, &what, "names, stacks and threads are missing");
+            self.flaw_with(at, &what, "names, stacks and threads are missing");
         }
     }
 
@@ -453,7 +450,7 @@ impl Walker {
     ) -> Result<ControlFlow<()>, Trouble> {
         let chunk = Chunk { header, schema, pools: &self.pools };
         let chunk_number = self.summary.chunks.len().saturating_sub(1) as u32;
-        let mut at = base + SIZE as u64;
+        let mut at = base + HEADER_BYTES as u64;
         let mut need = HEAD;
         while at < end {
             let bytes = window.view(at, need)?;
@@ -554,7 +551,7 @@ impl Slots {
             *walker.summary.counts.entry(of.name.clone()).or_insert(0) += slot.count;
             if slot.broken > 0 {
                 let what = format!("{} of {} events {} can't be read whole", slot.broken, slot.count, of.name);
-                walker.gap_with(base, &what, "fields of these events are missing");
+                walker.flaw_with(base, &what, "fields of these events are missing");
             }
         }
     }
@@ -562,10 +559,10 @@ impl Slots {
 
 /// Event by event, by sizes alone, until the bytes end, make no sense, or another chunk begins.
 fn step_through(window: &mut Window<'_>, base: u64, end: u64, header: &Header, limits: &Limits) -> io::Result<Steps> {
-    let mut steps = Steps { end: base + SIZE as u64, last_ns: header.start_ns, ..Steps::default() };
+    let mut steps = Steps { end: base + HEADER_BYTES as u64, last_ns: header.start_ns, ..Steps::default() };
     while steps.end < end {
         let at = steps.end;
-        let bytes = window.view(at, SIZE)?;
+        let bytes = window.view(at, HEADER_BYTES)?;
         let bytes = &bytes[..bytes.len().min(usize::try_from(end - at).unwrap_or(usize::MAX))];
         if bytes.starts_with(&MAGIC) && Header::parse(bytes).is_ok() {
             return Ok(steps);
@@ -608,13 +605,13 @@ fn step_through(window: &mut Window<'_>, base: u64, end: u64, header: &Header, l
 fn find_chunk(window: &mut Window<'_>, from: u64) -> Option<u64> {
     let mut at = from;
     while at < window.length {
-        let bytes = window.view(at, SIZE).ok()?;
+        let bytes = window.view(at, HEADER_BYTES).ok()?;
         let found = memchr::memmem::find_iter(bytes, &MAGIC).find(|place| {
             // A header at the end of the bytes is looked at again from where it begins.
-            bytes.len() - place < SIZE || Header::parse(&bytes[*place..]).is_ok()
+            bytes.len() - place < HEADER_BYTES || Header::parse(&bytes[*place..]).is_ok()
         });
         match found {
-            Some(place) if bytes.len() - place >= SIZE => return Some(at + place as u64),
+            Some(place) if bytes.len() - place >= HEADER_BYTES => return Some(at + place as u64),
             Some(place) if place > 0 => at += place as u64,
             Some(_) => return None,
             None if bytes.len() < MAGIC.len() => return None,

@@ -1,0 +1,84 @@
+//! The reader's door: inputs go in, events come out, and the summary tells what was there and what could not be read.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use super::Limits;
+use super::event::Event;
+use super::walk::{ChunkSummary, Summary, Walker, Wanted};
+use super::window::{ReadAt, Window};
+
+/// One file of a recording, or bytes in memory.
+#[derive(Clone, Copy)]
+pub struct Input<'i> {
+    /// For [`Summary`] and flaws only; nothing is opened by it.
+    pub name: Option<&'i Path>,
+    pub bytes: &'i dyn ReadAt,
+    /// In bytes. What a live recorder appends beyond it isn't read.
+    pub length: u64,
+}
+
+/// Reads the inputs of one recording, one after the other.
+pub struct Reader {
+    walker: Walker,
+}
+
+impl Reader {
+    pub fn new(limits: Limits) -> Reader {
+        Reader { walker: Walker::new(limits) }
+    }
+
+    /// Calls `visit` for each event that is wanted, in the order of the file (which is not that of time), until `visit` breaks
+    /// off; then that break is returned. Keeps the constants of one chunk in memory.
+    pub fn read(
+        &mut self,
+        input: Input<'_>,
+        wanted: &Wanted,
+        visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        self.walker.begin_file(input.name);
+        self.walker.file(&mut Window::new(input.bytes, input.length), wanted, visit)
+    }
+
+    /// The chunks alone, by their headers: when the recording begins and ends. Unfinished chunks are stepped through.
+    pub fn outline(&mut self, input: Input<'_>) {
+        self.walker.begin_file(input.name);
+        self.walker.outline(&mut Window::new(input.bytes, input.length));
+    }
+
+    /// Notes a flaw: the caller could not open this file of the recording.
+    pub fn unreadable(&mut self, file: &Path, error: &io::Error) {
+        self.walker.begin_file(Some(file));
+        self.walker.flaw(0, &format!("can't be read: {error}"));
+    }
+
+    /// Of all inputs so far.
+    pub fn into_summary(self) -> Summary {
+        self.walker.summary
+    }
+}
+
+/// All events of a recording in memory that are wanted.
+pub fn read(bytes: &[u8], limits: Limits, wanted: &Wanted, mut visit: impl FnMut(&Event<'_>)) -> Summary {
+    let mut reader = Reader::new(limits);
+    let _ = reader.read(Input::of(&bytes), wanted, &mut |event| {
+        visit(event);
+        ControlFlow::Continue(())
+    });
+    reader.into_summary()
+}
+
+/// The chunks of a recording in memory, in the order of the file.
+pub fn chunks(bytes: &[u8], limits: Limits) -> Vec<ChunkSummary> {
+    let mut reader = Reader::new(limits);
+    reader.outline(Input::of(&bytes));
+    reader.into_summary().chunks
+}
+
+impl<'i> Input<'i> {
+    /// Bytes in memory, without a name.
+    pub fn of(bytes: &'i &[u8]) -> Input<'i> {
+        Input { name: None, bytes, length: bytes.len() as u64 }
+    }
+}

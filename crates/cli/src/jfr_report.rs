@@ -7,7 +7,7 @@ use std::io;
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::source::{cgroup, proc};
-use plimsoll_report::jfr::{Cost, End, Instant, Recording, Site, Target as Described, Told};
+use plimsoll_report::jfr::{Cost, End, Instant, Recording, Site, TABLE, Target as Described, Told};
 
 use crate::target::Target;
 
@@ -43,7 +43,7 @@ pub fn recording(of: &Target, sites: &Sites) -> io::Result<Vec<u8>> {
         cost: Cost::default(),
         ..Instant::default()
     };
-    let mut recording = Recording::new(Vec::new());
+    let mut recording = Recording::new(Vec::new(), &TABLE);
     recording.instant(books.time_ns, |batch| instant.write(batch, &mut Told::default(), &described))?;
     recording.finish()
 }

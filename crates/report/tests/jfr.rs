@@ -9,7 +9,7 @@ use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::{Avma, Bytes};
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
-use plimsoll_report::jfr::{Frame, FrameKind, Instant, Recording, Stack, Store, Target, Told};
+use plimsoll_report::jfr::{Frame, FrameKind, Instant, Recording, Stack, Store, TABLE, Target, Told};
 use reader::{Read, Value, read};
 use std::collections::BTreeMap;
 use std::{fs, io};
@@ -117,7 +117,7 @@ fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_
     let mut seed = 3;
     // 25 s apart: 900 s make a chunk. Some instants are larger than the reserve.
     for (count, many) in [(1, false), (100, false), (8, true)] {
-        let mut recording = Recording::new(Steps::default());
+        let mut recording = Recording::new(Steps::default(), &TABLE);
         // What a killed recorder must have left: the instants whose call had returned after so many steps.
         let mut done = Vec::new();
         for index in 0..count {
@@ -157,7 +157,7 @@ fn what_is_written_is_read_back() {
         ],
         truncated: true,
     };
-    let mut recording = Recording::new(Vec::new());
+    let mut recording = Recording::new(Vec::new(), &TABLE);
     let mut write = |time: u64| {
         recording
             .instant(time, |batch| {
@@ -262,7 +262,8 @@ fn a_category_that_is_no_more_is_nothing_once() {
     };
     let shell = books(vec![category("sh", 5000), category("glibc", 700)]);
     let program = books(vec![category("glibc", 700), category("zlib", 90)]);
-    let (mut recording, mut told, mut target) = (Recording::new(Vec::new()), Told::default(), Target::default());
+    let (mut recording, mut told, mut target) =
+        (Recording::new(Vec::new(), &TABLE), Told::default(), Target::default());
     // The last is in the next chunk, where all is said again.
     for (second, books) in [(0, &shell), (1, &shell), (2, &program), (3, &program), (1000, &program)] {
         target.executable = if second < 2 { "/bin/sh" } else { "/bin/program" }.into();
@@ -290,7 +291,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
 fn how_the_bytes_of_a_verdict_go() {
     let (snapshot, mut told) = (Snapshot::default(), Told::default());
     let ledger = Ledger::of(&snapshot);
-    let mut recording = Recording::new(Vec::new());
+    let mut recording = Recording::new(Vec::new(), &TABLE);
     for (second, mib, full) in [(0, 100, true), (1, 150, false), (2, 150, true), (3, 155, true), (4, 160, true)] {
         let verdict = Verdict {
             id: VerdictId::NativeLeak,
@@ -319,7 +320,7 @@ fn an_hour_is_smaller_than_8_mib() {
     for figure in &mut figures {
         *figure = 1 << (12 + number(&mut seed, 18));
     }
-    let mut recording = Recording::new(Vec::new());
+    let mut recording = Recording::new(Vec::new(), &TABLE);
     let names: Vec<String> = (0..50).map(|index| format!("name-{index}-of-a-line")).collect();
     let stacks: Vec<Stack> = (0..200)
         .map(|site| {
@@ -421,7 +422,7 @@ fn an_hour_is_smaller_than_8_mib() {
 /// HotSpot 25's and Native Image's fields, as `jfr metadata` of their recordings shows them.
 #[test]
 fn the_events_of_others_have_their_fields() {
-    let mut recording = Recording::new(Vec::new());
+    let mut recording = Recording::new(Vec::new(), &TABLE);
     recording.instant(START, |_| {}).expect("memory takes all");
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
     let amount = "long @Unsigned @DataAmount(BYTES)";
@@ -468,7 +469,7 @@ fn the_documentation_is_the_table() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/jfr-events.md");
     let text = fs::read_to_string(path).expect("docs/jfr-events.md");
     let (introduction, _) = text.split_once("\n## ").expect("events");
-    let wanted = format!("{introduction}\n{}", e::document().trim_start());
+    let wanted = format!("{introduction}\n{}", TABLE.document().trim_start());
     if std::env::var_os("BLESS").is_some() {
         fs::write(path, &wanted).expect("docs/jfr-events.md can be written");
     } else {

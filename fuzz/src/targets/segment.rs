@@ -13,7 +13,7 @@ use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::sites::{Sites, comparable};
 use plimsoll_observer::source::segment::{Life, Segment, parse, read_parts};
 use plimsoll_observer::symbols::{Options, Symbols};
-use plimsoll_report::jfr::{Cost, Instant, Recording, Site, Target, Told};
+use plimsoll_report::jfr::{Cost, Instant, Recording, Site, TABLE, Target, Told};
 use plimsoll_report::json::{self, Frames};
 use plimsoll_report::text::{self, By};
 use plimsoll_report::{diff as print, hotspot, native_image};
@@ -102,7 +102,7 @@ fn of_sites(books: &Books, sites: &Sites) {
     let sites = Site::of(sites, |_, _| None);
     let instant =
         Instant { books: Some(books), sites: &sites, full: true, cost: Cost::default(), ..Instant::default() };
-    let mut recording = Recording::new(Vec::new());
+    let mut recording = Recording::new(Vec::new(), &TABLE);
     let mut told = Told::default();
     let target = Target::default();
     recording

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use plimsoll_observer::foreign::own::{self, Folder};
 use plimsoll_observer::units::Bytes;
-use plimsoll_report::jfr::{Batch, Recording, Store};
+use plimsoll_report::jfr::{Batch, Recording, Store, TABLE};
 use plimsoll_report::words;
 use rustix::fs::FileType;
 
@@ -99,7 +99,7 @@ impl Output {
     fn begin(&self, time_ns: u64) -> Result<Current, Failure> {
         let path = named(&self.pattern, self.pid, time_ns);
         let (folder, aside, file) = made(&path)?;
-        let recording = Recording::new(Place(file));
+        let recording = Recording::new(Place(file), &TABLE);
         Ok(Current { recording, path, folder, aside: Some(aside), start_ns: time_ns, began: Instant::now() })
     }
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use super::integers;
-use super::types::{CLASS, FRAME_TYPE, METHOD, NAME, NMT_TYPE, STACK_TRACE, SYMBOL};
+use super::types::{CLASS, FRAME_TYPE, METHOD, NMT_TYPE, STACK_TRACE, SYMBOL, Type};
 
 /// A call stack, innermost frame first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,20 +50,26 @@ impl FrameKind {
     }
 }
 
-/// Pools in the order in which a checkpoint has them. What a constant refers to may come before or after it.
-const POOLS: [u64; 7] = [NAME, NMT_TYPE, SYMBOL, FRAME_TYPE, CLASS, METHOD, STACK_TRACE];
+/// Pools in the order in which a checkpoint has them, behind those of the table's own names. What a constant refers to may come
+/// before or after it.
+const POOLS: [u64; 6] = [NMT_TYPE, SYMBOL, FRAME_TYPE, CLASS, METHOD, STACK_TRACE];
 
-#[derive(Default)]
 pub struct Constants {
     /// By pool and encoded value: equal values are one constant.
     numbers: HashMap<(u64, Vec<u8>), Constant>,
     /// By the stack itself, so that one that is written each second is looked up once.
     stacks: HashMap<Stack, (u64, u64)>,
-    /// The last number of each pool: small ones are short, and names are in most events.
-    last: [u64; POOLS.len()],
     chunk: u64,
-    /// New in this chunk since the last checkpoint, by pool: entries as they are written, and how many.
-    fresh: [(Vec<u8>, u64); POOLS.len()],
+    pools: Vec<Pool>,
+}
+
+#[derive(Default)]
+struct Pool {
+    id: u64,
+    /// The last number given: small ones are short, and names are in most events.
+    last: u64,
+    /// New in this chunk since the last checkpoint: entries as they are written, and how many.
+    fresh: (Vec<u8>, u64),
 }
 
 struct Constant {
@@ -72,6 +78,12 @@ struct Constant {
 }
 
 impl Constants {
+    pub fn new(names: &[Type]) -> Constants {
+        let ids = names.iter().map(|of| of.id).chain(POOLS);
+        let pools = ids.map(|id| Pool { id, ..Pool::default() }).collect();
+        Constants { numbers: HashMap::new(), stacks: HashMap::new(), chunk: 0, pools }
+    }
+
     /// A chunk begins: it has no constant yet.
     pub fn next_chunk(&mut self) {
         self.chunk += 1;
@@ -149,7 +161,7 @@ impl Constants {
 
     fn insert(&mut self, pool: u64, value: Vec<u8>, fixed: Option<u64>) -> u64 {
         let key = (pool, value);
-        let Some(index) = POOLS.iter().position(|known| *known == pool) else { return 0 };
+        let Some(pool) = self.pools.iter_mut().find(|known| known.id == pool) else { return 0 };
         let number = match self.numbers.get_mut(&key) {
             Some(constant) if constant.chunk == self.chunk => return constant.number,
             Some(constant) => {
@@ -158,13 +170,13 @@ impl Constants {
             }
             None => {
                 // 0 is null for every reader.
-                self.last[index] += u64::from(fixed.is_none());
-                let number = fixed.unwrap_or(self.last[index]);
+                pool.last += u64::from(fixed.is_none());
+                let number = fixed.unwrap_or(pool.last);
                 self.numbers.insert(key.clone(), Constant { number, chunk: self.chunk });
                 number
             }
         };
-        let (entries, count) = &mut self.fresh[index];
+        let (entries, count) = &mut pool.fresh;
         integers::long(entries, number);
         entries.extend_from_slice(&key.1);
         *count += 1;
@@ -172,18 +184,18 @@ impl Constants {
     }
 
     pub fn has_fresh(&self) -> bool {
-        self.fresh.iter().any(|(_, count)| *count > 0)
+        self.pools.iter().any(|pool| pool.fresh.1 > 0)
     }
 
     /// What is new has been told.
     pub fn told(&mut self) {
-        self.fresh = Default::default();
+        self.pools.iter_mut().for_each(|pool| pool.fresh = Default::default());
     }
 
     /// The checkpoint of what is new; the one before it begins `delta` bytes from it.
     pub fn checkpoint(&self, ticks: u64, delta: i64) -> Vec<u8> {
-        let pools = POOLS.iter().zip(&self.fresh).filter(|(_, (_, count))| *count > 0);
-        checkpoint(ticks, delta, pools.map(|(pool, (entries, count))| (*pool, *count, entries.as_slice())))
+        let fresh = self.pools.iter().filter(|pool| pool.fresh.1 > 0);
+        checkpoint(ticks, delta, fresh.map(|pool| (pool.id, pool.fresh.1, pool.fresh.0.as_slice())))
     }
 }
 

@@ -3,160 +3,58 @@
 //! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that their readers and views work; ours
 //! have what those lack. Each event begins with `startTime`, which the instant gives.
 
-use std::fmt::Write;
-
-use super::Stack;
-use super::integers;
-use super::recording::Batch;
-use super::types::{
-    BOOLEAN, DATA_AMOUNT, FLOAT, INT, LONG, MEMORY_ADDRESS, NAME, NMT_TYPE, PERCENTAGE, STACK_TRACE, STRING, THREAD,
-    TIMESPAN, TIMESTAMP, UNSIGNED,
-};
+use super::event::{Kind, Table, Value};
+use super::kinds::{self, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace};
+use super::recording::Body;
+use super::types::Type;
 use plimsoll_observer::units::{Avma, Bytes};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
-    pub id: u64,
-    pub name: &'static str,
-    pub label: &'static str,
-    pub category: &'static [&'static str],
-    pub description: &'static str,
-    /// Hidden by JDK Mission Control and VisualVM unless asked for.
-    pub experimental: bool,
-    pub when: When,
-    /// `startTime` included.
-    pub fields: &'static [Field],
+/// What Plimsoll's recordings declare.
+pub static TABLE: Table = Table::new(EVENTS, &[Type::of_names(NAME, "plimsoll.types.Name")]);
+const NAME: u64 = 31;
+
+pub enum Amount {}
+impl Value for Amount {
+    const KIND: Kind = kinds::Amount::KIND;
+    type Of<'a> = Bytes;
+    fn put(value: &Bytes, body: &mut Body<'_>) {
+        body.long(value.0);
+    }
 }
 
-/// How often an event is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// In each instant.
-    Interval,
-    /// When smaps was read: each interval, or as often as 0.4 percent of a core allows.
-    Lines,
-    /// In full instants.
-    Full,
-    /// When it has changed, in full instants, and at the beginning of each chunk.
-    Moved,
-    /// At the beginning of each chunk.
-    Chunk,
-    /// When it has changed, and at the beginning of each chunk.
-    Change,
-    /// The same, and in full instants when only its bytes have.
-    Judged,
-    /// Once, at the end.
-    End,
+pub enum Address {}
+impl Value for Address {
+    const KIND: Kind = kinds::Address::KIND;
+    type Of<'a> = Avma;
+    fn put(value: &Avma, body: &mut Body<'_>) {
+        body.long(value.0);
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    pub name: &'static str,
-    pub label: &'static str,
-    pub description: &'static str,
-    pub kind: Kind,
+/// A word that comes again: in the pool of names.
+pub enum Name {}
+impl Value for Name {
+    const KIND: Kind = Kind { words: "name", of: NAME, pooled: true, annotations: &[] };
+    type Of<'a> = &'a str;
+    fn put(value: &&str, body: &mut Body<'_>) {
+        body.constant(NAME, value);
+    }
 }
 
-/// What a field holds: its type, and the annotations by which readers know its unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    /// For people: docs/jfr-events.md.
-    pub words: &'static str,
-    pub of: u64,
-    pub pooled: bool,
-    pub annotations: &'static [(u64, Option<&'static str>)],
-}
+// How often an event is written.
+const INTERVAL: &str = "each interval";
+/// When smaps was read.
+const LINES: &str = "each interval, or as often as 0.4 percent of a core allows to read mappings and pages";
+const FULL: &str = "in full instants";
+/// And at the beginning of each chunk.
+const MOVED: &str = "when it has changed, and in full instants";
+const CHUNK: &str = "at the beginning of each chunk";
+const CHANGE: &str = "at the beginning of each chunk, and when it has changed";
+const JUDGED: &str = "at the beginning of each chunk, and when it has changed; in full instants also when its bytes have, by a sixteenth";
+const END: &str = "once, at the end";
 
-/// A kind of field: what the program gives, and how it is written.
-pub trait Value {
-    const KIND: Kind;
-    type Of<'a>;
-    fn put(value: &Self::Of<'_>, batch: &mut Batch<'_>);
-}
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident($of:expr, $pooled:literal, $words:literal, [$($annotation:expr),*])
-        $given:ty => |$value:ident, $batch:ident| $put:expr;)*) => {
-        $($(#[$doc])* pub enum $name {}
-        impl Value for $name {
-            const KIND: Kind = Kind { words: $words, of: $of, pooled: $pooled, annotations: &[$($annotation),*] };
-            type Of<'a> = $given;
-            fn put($value: &Self::Of<'_>, $batch: &mut Batch<'_>) {
-                $put
-            }
-        })*
-    };
-}
-
-kinds! {
-    Amount(LONG, false, "bytes", [(UNSIGNED, None), (DATA_AMOUNT, Some("BYTES"))])
-        Bytes => |value, batch| integers::long(&mut batch.body, value.0);
-    Count(LONG, false, "number", [(UNSIGNED, None)]) u64 => |value, batch| integers::long(&mut batch.body, *value);
-    Number(INT, false, "number", []) i32 => |value, batch| integers::long(&mut batch.body, u64::from(*value as u32));
-    Address(LONG, false, "address", [(UNSIGNED, None), (MEMORY_ADDRESS, None)])
-        Avma => |value, batch| integers::long(&mut batch.body, value.0);
-    /// Milliseconds since 1970; `None` is the least long, as the JDK has it.
-    Moment(LONG, false, "moment", [(TIMESTAMP, Some("MILLISECONDS_SINCE_EPOCH"))])
-        Option<u64> => |value, batch| integers::long(&mut batch.body, value.unwrap_or(i64::MIN as u64));
-    Nanoseconds(LONG, false, "nanoseconds", [(TIMESPAN, Some("NANOSECONDS"))])
-        u64 => |value, batch| integers::long(&mut batch.body, *value);
-    /// 0 to 1.
-    Share(FLOAT, false, "share", [(PERCENTAGE, None)])
-        f32 => |value, batch| batch.body.extend_from_slice(&value.to_be_bytes());
-    Flag(BOOLEAN, false, "boolean", []) bool => |value, batch| batch.body.push(u8::from(*value));
-    /// A word that comes again: in the pool of names.
-    Name(NAME, true, "name", []) &'a str => |value, batch| batch.constant(NAME, value);
-    NmtType(NMT_TYPE, true, "name", []) &'a str => |value, batch| batch.constant(NMT_TYPE, value);
-    Text(STRING, false, "text", []) &'a str => |value, batch| integers::string(&mut batch.body, Some(value));
-    Trace(STACK_TRACE, true, "stack trace", []) Option<&'a Stack> => |value, batch| batch.stack(*value);
-    /// No thread: the events that have one are written for the process.
-    NoThread(THREAD, true, "thread", []) () => |_value, batch| batch.body.push(0);
-}
-
-const START_TIME: Field = Field {
-    name: "startTime",
-    label: "Start Time",
-    description: "",
-    kind: Kind { words: "moment", of: LONG, pooled: false, annotations: &[(TIMESTAMP, Some("TICKS"))] },
-};
-
-macro_rules! events {
-    ($($event:ident $id:literal $name:literal $label:literal $when:ident [$($category:literal),*] $($experimental:ident)?
-        $description:literal
-        { $($field:ident: $kind:ident $field_name:literal $field_label:literal $field_description:literal,)* })*) => {
-        $(#[doc = $description]
-        pub struct $event<'a> { $(pub $field: <$kind as Value>::Of<'a>),* }
-        impl $event<'_> {
-            pub const EVENT: &'static Event = &Event {
-                id: $id,
-                name: $name,
-                label: $label,
-                category: &[$($category),*],
-                description: $description,
-                experimental: events!(@experimental $($experimental)?),
-                when: When::$when,
-                fields: &[START_TIME, $(Field {
-                    name: $field_name,
-                    label: $field_label,
-                    description: $field_description,
-                    kind: <$kind as Value>::KIND,
-                }),*],
-            };
-
-            pub fn write(&self, batch: &mut Batch<'_>) {
-                batch.begin($id);
-                $($kind::put(&self.$field, batch);)*
-                batch.end();
-            }
-        })*
-        pub const EVENTS: &[&Event] = &[$($event::EVENT),*];
-    };
-    (@experimental experimental) => { true };
-    (@experimental) => { false };
-}
-
-events! {
-    NativeMemoryUsage 100 "jdk.NativeMemoryUsage" "Native Memory Usage Per Type" Interval
+crate::events! {
+    NativeMemoryUsage 100 "jdk.NativeMemoryUsage" "Native Memory Usage Per Type" INTERVAL
         ["Java Virtual Machine", "Memory"]
         "Native memory usage for a given memory type: live blocks and mappings of one category"
     {
@@ -164,21 +62,21 @@ events! {
         reserved: Amount "reserved" "Reserved Memory" "Reserved bytes for this type",
         committed: Amount "committed" "Committed Memory" "Committed bytes for this type",
     }
-    NativeMemoryUsageTotal 101 "jdk.NativeMemoryUsageTotal" "Total Native Memory Usage" Interval
+    NativeMemoryUsageTotal 101 "jdk.NativeMemoryUsageTotal" "Total Native Memory Usage" INTERVAL
         ["Java Virtual Machine", "Memory"]
         "Total native memory usage: the exact sum of the NativeMemoryUsage events of the same moment"
     {
         reserved: Amount "reserved" "Reserved Memory" "Total amount of reserved bytes",
         committed: Amount "committed" "Committed Memory" "Total amount of committed bytes",
     }
-    ResidentSetSize 102 "jdk.ResidentSetSize" "Resident Set Size" Interval
+    ResidentSetSize 102 "jdk.ResidentSetSize" "Resident Set Size" INTERVAL
         ["Java Virtual Machine", "Memory"]
         "Resident set size of the process"
     {
         size: Amount "size" "Resident Set Size" "Resident set size of the process",
         peak: Amount "peak" "Resident Set Size Peak Value" "Resident set size peak value of the process",
     }
-    NativeMemoryUsagePeak 103 "jdk.NativeMemoryUsagePeak" "Native Memory Usage Peak Per Type" Full
+    NativeMemoryUsagePeak 103 "jdk.NativeMemoryUsagePeak" "Native Memory Usage Peak Per Type" FULL
         ["Java Virtual Machine", "Memory"] experimental
         "Highest native memory usage for a given memory type: peak of its live blocks plus peak of its mappings, which may be of different moments"
     {
@@ -190,7 +88,7 @@ events! {
         peak_committed: Amount "peakCommitted" "Peak Committed Memory" "Peak committed bytes for this type",
         count_at_peak: Count "countAtPeak" "Count At Peak" "Number of live blocks at the peak of their bytes",
     }
-    NativeMemoryUsageTotalPeak 104 "jdk.NativeMemoryUsageTotalPeak" "Total Native Memory Usage Peak" Full
+    NativeMemoryUsageTotalPeak 104 "jdk.NativeMemoryUsageTotalPeak" "Total Native Memory Usage Peak" FULL
         ["Java Virtual Machine", "Memory"] experimental
         "Highest native memory usage of the process: peak of its live blocks plus peak of its mappings, which may be of different moments"
     {
@@ -201,7 +99,7 @@ events! {
         peak_committed: Amount "peakCommitted" "Peak Committed Memory" "Peak committed bytes",
         count_at_peak: Count "countAtPeak" "Count At Peak" "Number of live blocks at the peak of their bytes",
     }
-    NativeLibrary 105 "jdk.NativeLibrary" "Native Library" Chunk
+    NativeLibrary 105 "jdk.NativeLibrary" "Native Library" CHUNK
         ["Java Virtual Machine", "Runtime"]
         "A dynamic library or other native image mapped by the process"
     {
@@ -209,7 +107,7 @@ events! {
         base: Address "baseAddress" "Base Address" "Starting address of the module",
         top: Address "topAddress" "Top Address" "Ending address of the module, if available",
     }
-    Target 110 "plimsoll.Target" "Target" Chunk
+    Target 110 "plimsoll.Target" "Target" CHUNK
         ["Plimsoll"]
         "The process that is recorded"
     {
@@ -222,7 +120,7 @@ events! {
         interval: Nanoseconds "interval" "Interval" "Between two instants",
         plimsoll: Text "plimsoll" "Plimsoll" "Version of the recorder",
     }
-    LedgerLine 111 "plimsoll.LedgerLine" "Ledger Line" Lines
+    LedgerLine 111 "plimsoll.LedgerLine" "Ledger Line" LINES
         ["Plimsoll", "Ledger"]
         "Resident memory of one owner (docs/report-lines.md). The lines of one moment sum to the Rss of its plimsoll.Ledger, the line remainder included"
     {
@@ -233,7 +131,7 @@ events! {
         error: Amount "error" "Error" "By how much the resident bytes may be wrong",
         grade: Name "grade" "Grade" "exact, derived or estimated",
     }
-    Ledger 112 "plimsoll.Ledger" "Ledger" Lines
+    Ledger 112 "plimsoll.Ledger" "Ledger" LINES
         ["Plimsoll", "Ledger"]
         "Resident memory of the process as the kernel counts it, and what no owner claims of it"
     {
@@ -244,7 +142,7 @@ events! {
         threads: Count "threads" "Threads" "",
         provenance_age: Nanoseconds "provenanceAge" "Age of Provenance" "How long ago the virtual machine and the allocator were last asked who owns what; the resident bytes are of this moment",
     }
-    Category 113 "plimsoll.Category" "Category" Moved
+    Category 113 "plimsoll.Category" "Category" MOVED
         ["Plimsoll", "Books"]
         "Blocks and mappings of one category, as the tracker books them. At any moment the last event of each category holds: these sum to the plimsoll.Total, but for the peaks"
     {
@@ -260,7 +158,7 @@ events! {
         reserved: Amount "reserved" "Reserved" "Address space mapped",
         committed: Amount "committed" "Committed" "The part of the address space that may be touched",
     }
-    Total 114 "plimsoll.Total" "Total" Interval
+    Total 114 "plimsoll.Total" "Total" INTERVAL
         ["Plimsoll", "Books"]
         "Blocks and mappings of the process, as the tracker books them"
     {
@@ -277,7 +175,7 @@ events! {
         committed: Amount "committed" "Committed" "The part of the address space that may be touched",
         own: Amount "own" "Own Cost" "What the tracker itself uses",
     }
-    Site 115 "plimsoll.Site" "Allocation Site" Full
+    Site 115 "plimsoll.Site" "Allocation Site" FULL
         ["Plimsoll", "Books"]
         "Blocks of one call stack. The sites of one moment sum to its plimsoll.Total, but for the peaks; those beyond the biggest are one event without a stack"
     {
@@ -292,7 +190,7 @@ events! {
         cumulative_count: Count "cumulativeCount" "Cumulative Count" "Blocks ever allocated",
         error: Amount "error" "Error" "By how much the live bytes may be wrong: 0 where every block is counted",
     }
-    Arena 116 "plimsoll.Arena" "Arena" Full
+    Arena 116 "plimsoll.Arena" "Arena" FULL
         ["Plimsoll", "Allocator"]
         "One arena of glibc's malloc"
     {
@@ -307,7 +205,7 @@ events! {
         trimmable: Amount "trimmable" "Trimmable" "Whole resident pages that are free: what malloc_trim would give back",
         threads: Count "threads" "Threads" "Attached threads",
     }
-    Cgroup 117 "plimsoll.Cgroup" "Memory Cgroup" Interval
+    Cgroup 117 "plimsoll.Cgroup" "Memory Cgroup" INTERVAL
         ["Plimsoll", "Limit"]
         "The memory cgroup whose limit would kill the process first: limit and what is charged to it"
     {
@@ -324,7 +222,7 @@ events! {
         limit_hits: Count "limitHits" "Limit Hits" "Times that the limit was reached",
         oom_kills: Count "oomKills" "OOM Kills" "Processes of the group that were killed for its limit",
     }
-    Pressure 118 "plimsoll.MemoryPressure" "Memory Pressure" Interval
+    Pressure 118 "plimsoll.MemoryPressure" "Memory Pressure" INTERVAL
         ["Plimsoll", "Limit"]
         "How much of the time tasks waited for memory (PSI)"
     {
@@ -334,7 +232,7 @@ events! {
         some_total: Nanoseconds "someTotal" "Some, Total" "Since the group or the system started",
         full_total: Nanoseconds "fullTotal" "Full, Total" "Since the group or the system started",
     }
-    Verdict 119 "plimsoll.Verdict" "Verdict" Judged
+    Verdict 119 "plimsoll.Verdict" "Verdict" JUDGED
         ["Plimsoll"]
         "What is wrong and what to do about it (docs/verdicts/)"
     {
@@ -347,7 +245,7 @@ events! {
         saving_most: Amount "savingAtMost" "Saving, At Most" "What the best remedy is expected to save",
         remedy: Text "remedy" "Remedy" "The remedy of the least effort, to be pasted",
     }
-    Gap 120 "plimsoll.Gap" "Gap" Change
+    Gap 120 "plimsoll.Gap" "Gap" CHANGE
         ["Plimsoll"]
         "What could not be read, which figures suffer, and what to type to close it"
     {
@@ -356,7 +254,7 @@ events! {
         effect: Text "effect" "Effect" "",
         remedy: Text "remedy" "Remedy" "",
     }
-    TargetEnd 121 "plimsoll.TargetEnd" "Target End" End
+    TargetEnd 121 "plimsoll.TargetEnd" "Target End" END
         ["Plimsoll"]
         "The end of the process, where the recording saw it"
     {
@@ -367,7 +265,7 @@ events! {
         oom_killed: Flag "oomKilled" "OOM Killed" "The kernel killed a process of the cgroup for its limit in the last seconds",
         last_sign: Moment "lastSign" "Last Sign of Life" "That the segment tells of",
     }
-    Recorder 122 "plimsoll.Recorder" "Recorder" Interval
+    Recorder 122 "plimsoll.Recorder" "Recorder" INTERVAL
         ["Plimsoll"]
         "What the recording itself costs"
     {
@@ -378,61 +276,19 @@ events! {
     }
 }
 
-/// docs/jfr-events.md but for its introduction.
-pub fn document() -> String {
-    let mut text = String::new();
-    for event in EVENTS {
-        let experimental = if event.experimental { " (experimental)" } else { "" };
-        let when = match event.when {
-            When::Interval => "each interval",
-            When::Lines => "each interval, or as often as 0.4 percent of a core allows to read mappings and pages",
-            When::Full => "in full instants",
-            When::Moved => "when it has changed, and in full instants",
-            When::Chunk => "at the beginning of each chunk",
-            When::Change => "at the beginning of each chunk, and when it has changed",
-            When::Judged => {
-                "at the beginning of each chunk, and when it has changed; in full instants also when its bytes have, by a sixteenth"
-            }
-            When::End => "once, at the end",
-        };
-        let _ = write!(
-            text,
-            "\n## {}{experimental}\n\n{}. {}.\nWritten {when}. Category: {}.\n\n| field | kind | label | meaning |\n| --- | --- | --- | --- |\n",
-            event.name,
-            event.label,
-            event.description,
-            event.category.join(", ")
-        );
-        for field in event.fields {
-            let _ =
-                writeln!(text, "| `{}` | {} | {} | {} |", field.name, field.kind.words, field.label, field.description);
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jfr::types::TYPES;
 
     #[test]
-    fn ids_and_names_are_unlike_each_other_and_every_kind_has_its_type() {
-        let mut ids: Vec<u64> = EVENTS.iter().map(|event| event.id).chain(TYPES.iter().map(|one| one.id)).collect();
-        let all = ids.len();
-        ids.sort_unstable();
-        ids.dedup();
-        assert_eq!(ids.len(), all);
-        // 0 and 1 are metadata and checkpoint; 76 is what the 'L' of a chunk's magic is when a page of reserve is walked
-        // as events (`recording`): no reader may take it for one of ours.
-        assert!(!ids.contains(&0) && !ids.contains(&1) && !ids.contains(&u64::from(b'L')));
+    fn names_are_unlike_each_other_and_every_kind_has_its_type() {
         for event in EVENTS {
             let mut names: Vec<&str> = event.fields.iter().map(|field| field.name).collect();
             names.sort_unstable();
             names.dedup();
             assert_eq!(names.len(), event.fields.len(), "{}", event.name);
             for field in event.fields {
-                assert!(TYPES.iter().any(|one| one.id == field.kind.of), "{} {}", event.name, field.name);
+                assert!(TABLE.types().any(|one| one.id == field.kind.of), "{} {}", event.name, field.name);
             }
         }
     }

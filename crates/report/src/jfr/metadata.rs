@@ -11,9 +11,9 @@
 
 use std::collections::HashMap;
 
-use super::events::{EVENTS, Event, Field};
+use super::event::{Event, Field, Table};
 use super::integers;
-use super::types::{self, TYPES, Type, TypeKind};
+use super::types::{self, Type, TypeKind};
 
 #[derive(Default)]
 struct Element {
@@ -41,8 +41,8 @@ impl Element {
 }
 
 /// The metadata of a chunk that has all events of the table.
-pub fn all() -> Vec<u8> {
-    event(1, TYPES.iter().map(type_element).chain(EVENTS.iter().map(|event| event_element(event))))
+pub fn all(of: &Table) -> Vec<u8> {
+    event(1, of.types().map(type_element).chain(of.events().iter().map(|event| event_element(event))))
 }
 
 /// The metadata of a chunk that holds nothing.

@@ -23,15 +23,18 @@
 //! `events` is the table from which metadata, encoding, docs/jfr-events.md and the tests come.
 
 mod constants;
+pub mod event;
 pub mod events;
 mod instant;
 mod integers;
+mod kinds;
 mod metadata;
 pub mod recording;
 mod sites;
 mod types;
 
 pub use constants::{Frame, FrameKind, Stack};
+pub use events::TABLE;
 pub use instant::{Cost, End, How, Instant, MOST_SITES, Site, Target, Told};
-pub use recording::{Batch, Recording, Store};
+pub use recording::{Batch, Body, Recording, Store};
 pub use sites::unnamed;

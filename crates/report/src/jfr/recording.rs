@@ -25,6 +25,7 @@
 use std::io;
 
 use super::constants::{Constants, Stack, empty_checkpoint};
+use super::event::Table;
 use super::{integers, metadata};
 
 /// Where a recording goes. `write_at` of a piece that lies in one page must be all or nothing.
@@ -71,6 +72,7 @@ const CHUNK_NS: u64 = 900 * 1_000_000_000;
 
 pub struct Recording<S: Store> {
     store: S,
+    table: &'static Table,
     constants: Constants,
     /// End of the file, and of the last chunk.
     end: u64,
@@ -91,37 +93,62 @@ pub struct Batch<'r> {
     constants: &'r mut Constants,
     ticks: u64,
     events: Vec<u8>,
-    pub(super) body: Vec<u8>,
+    body: Vec<u8>,
     /// True where the instant opens a chunk: what stands once in each has to be said.
     pub opens_chunk: bool,
 }
 
-impl Batch<'_> {
-    pub(super) fn begin(&mut self, event: u64) {
-        self.body.clear();
-        integers::long(&mut self.body, event);
-        integers::long(&mut self.body, self.ticks);
-    }
+/// The fields of one event while they are written, in the order of its declaration.
+pub struct Body<'b> {
+    constants: &'b mut Constants,
+    bytes: &'b mut Vec<u8>,
+}
 
-    pub(super) fn end(&mut self) {
+impl Batch<'_> {
+    /// One event. `fields` must write those that the table declares for `id`, but for `startTime`.
+    pub fn event(&mut self, id: u64, fields: impl FnOnce(&mut Body<'_>)) {
+        self.body.clear();
+        integers::long(&mut self.body, id);
+        integers::long(&mut self.body, self.ticks);
+        fields(&mut Body { constants: self.constants, bytes: &mut self.body });
         integers::event(&mut self.events, &self.body);
     }
+}
 
-    pub(super) fn constant(&mut self, pool: u64, text: &str) {
-        let number = self.constants.name(pool, text);
-        integers::long(&mut self.body, number);
+impl Body<'_> {
+    /// An int or a long; one with a sign in two's complement.
+    pub fn long(&mut self, value: u64) {
+        integers::long(self.bytes, value);
     }
 
-    pub(super) fn stack(&mut self, stack: Option<&Stack>) {
+    pub fn float(&mut self, value: f32) {
+        self.bytes.extend_from_slice(&value.to_be_bytes());
+    }
+
+    pub fn flag(&mut self, value: bool) {
+        self.bytes.push(u8::from(value));
+    }
+
+    pub fn text(&mut self, text: &str) {
+        integers::string(self.bytes, Some(text));
+    }
+
+    /// A word in the pool of the type `pool`: one of the table's names.
+    pub fn constant(&mut self, pool: u64, text: &str) {
+        let number = self.constants.name(pool, text);
+        integers::long(self.bytes, number);
+    }
+
+    pub fn stack(&mut self, stack: Option<&Stack>) {
         let number = stack.map_or(0, |stack| self.constants.stack(stack));
-        integers::long(&mut self.body, number);
+        integers::long(self.bytes, number);
     }
 }
 
 impl<S: Store> Recording<S> {
     /// Into an empty store, which is a file of chunks from the first instant on.
-    pub fn new(store: S) -> Recording<S> {
-        Recording { store, constants: Constants::default(), end: 0, chunk: None, time_ns: 0 }
+    pub fn new(store: S, table: &'static Table) -> Recording<S> {
+        Recording { store, table, constants: Constants::new(table.names), end: 0, chunk: None, time_ns: 0 }
     }
 
     pub fn store(&self) -> &S {
@@ -177,7 +204,7 @@ impl<S: Store> Recording<S> {
 
     fn open_chunk(&mut self, start_ns: u64) -> io::Result<()> {
         self.constants.next_chunk();
-        let metadata = metadata::all();
+        let metadata = metadata::all(self.table);
         let metadata_at = NOTHING + nothing().len() as u64;
         let start = self.end;
         let pages = pages(metadata_at + metadata.len() as u64 + 16);

@@ -64,6 +64,23 @@ macro_rules! flag {
     };
 }
 
+impl Type {
+    /// A type of one word, whose values lie in a pool of their own.
+    pub const fn of_names(id: u64, name: &'static str) -> Type {
+        const WORD: &[Member] = &[Member { name: "name", label: "Name", of: STRING, pooled: false, array: false }];
+        Type { id, name, kind: TypeKind::Simple, fields: WORD }
+    }
+}
+
+/// Where the annotations begin in `TYPES`.
+pub const FIRST_ANNOTATION: usize = {
+    let mut first = 0;
+    while !matches!(TYPES[first].kind, TypeKind::Annotation { .. }) {
+        first += 1;
+    }
+    first
+};
+
 const fn annotation(label: &'static str) -> TypeKind {
     TypeKind::Annotation { content_type: false, label }
 }
@@ -98,7 +115,6 @@ types! {
         type "Frame Type" FRAME_TYPE pooled]
     FRAME_TYPE 29 "jdk.types.FrameType" Simple; [description "Description" STRING]
     NMT_TYPE 30 "jdk.types.NMTType" Simple; [name "Name" STRING]
-    NAME 31 "plimsoll.types.Name" Simple; [name "Name" STRING]
 
     LABEL 50 "jdk.jfr.Label" annotation("Label"); [value "Value" STRING]
     DESCRIPTION 51 "jdk.jfr.Description" annotation("Description"); [value "Value" STRING]

@@ -1,0 +1,47 @@
+//! Kinds of fields that JFR's readers know the unit of.
+
+use super::constants::Stack;
+use super::event::{Kind, Value};
+use super::recording::Body;
+use super::types::{
+    BOOLEAN, DATA_AMOUNT, FLOAT, INT, LONG, MEMORY_ADDRESS, NMT_TYPE, PERCENTAGE, STACK_TRACE, STRING, THREAD,
+    TIMESPAN, TIMESTAMP, UNSIGNED,
+};
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $name:ident($of:expr, $pooled:literal, $words:literal, [$($annotation:expr),*])
+        $given:ty => |$value:ident, $body:ident| $put:expr;)*) => {
+        $($(#[$doc])* pub enum $name {}
+        impl Value for $name {
+            const KIND: Kind = Kind { words: $words, of: $of, pooled: $pooled, annotations: &[$($annotation),*] };
+            type Of<'a> = $given;
+            fn put($value: &Self::Of<'_>, $body: &mut Body<'_>) {
+                $put
+            }
+        })*
+    };
+}
+
+kinds! {
+    /// Bytes.
+    Amount(LONG, false, "bytes", [(UNSIGNED, None), (DATA_AMOUNT, Some("BYTES"))])
+        u64 => |value, body| body.long(*value);
+    Count(LONG, false, "number", [(UNSIGNED, None)]) u64 => |value, body| body.long(*value);
+    Number(INT, false, "number", []) i32 => |value, body| body.long(u64::from(*value as u32));
+    Address(LONG, false, "address", [(UNSIGNED, None), (MEMORY_ADDRESS, None)])
+        u64 => |value, body| body.long(*value);
+    /// Milliseconds since 1970; `None` is the least long, as the JDK has it.
+    Moment(LONG, false, "moment", [(TIMESTAMP, Some("MILLISECONDS_SINCE_EPOCH"))])
+        Option<u64> => |value, body| body.long(value.unwrap_or(i64::MIN as u64));
+    Nanoseconds(LONG, false, "nanoseconds", [(TIMESPAN, Some("NANOSECONDS"))])
+        u64 => |value, body| body.long(*value);
+    /// 0 to 1.
+    Share(FLOAT, false, "share", [(PERCENTAGE, None)]) f32 => |value, body| body.float(*value);
+    Flag(BOOLEAN, false, "boolean", []) bool => |value, body| body.flag(*value);
+    /// A category of native memory, as HotSpot's `jdk.NativeMemoryUsage` has it.
+    NmtType(NMT_TYPE, true, "name", []) &'a str => |value, body| body.constant(NMT_TYPE, value);
+    Text(STRING, false, "text", []) &'a str => |value, body| body.text(value);
+    Trace(STACK_TRACE, true, "stack trace", []) Option<&'a Stack> => |value, body| body.stack(*value);
+    /// No thread: the event is of the process.
+    NoThread(THREAD, true, "thread", []) () => |_value, body| body.long(0);
+}

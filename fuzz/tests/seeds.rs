@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 #[allow(dead_code)]
-#[path = "../../crates/observer/tests/jfr/small.rs"]
-mod small;
+#[path = "../../crates/jfr/tests/support/chunk.rs"]
+mod chunk;
 #[path = "../../crates/observer/tests/synthetic/mod.rs"]
 mod synthetic;
 
@@ -60,7 +60,7 @@ fn seeds_are_of_the_formats_of_today() {
         ("jdk.ResidentSetSize", &["size", "peak"][..]),
         ("jdk.NativeMemoryUsage", &["$type", "reserved", "committed"][..]),
     ];
-    let curves = small::chunk_of(&rss, start, start + 200_000_000_000, |out| {
+    let curves = chunk::chunk_of(&rss, start, start + 200_000_000_000, |out| {
         for second in 0..20i64 {
             out.event(50, |out| [second * 10_000_000_000, 1 << 20, 2 << 20].iter().for_each(|value| out.long(*value)));
             out.event(51, |out| {
@@ -71,8 +71,8 @@ fn seeds_are_of_the_formats_of_today() {
         }
     });
     put("jfr", "curves", &curves);
-    put("jfr", "every_kind", &small::chunk(true));
-    put("jfr", "uncompressed", &small::chunk(false));
+    put("jfr", "every_kind", &chunk::chunk(true));
+    put("jfr", "uncompressed", &chunk::chunk(false));
 
     let rules = plimsoll_observer::rules::parse::parse_only(&[(
         "seed",

@@ -4,10 +4,11 @@
 
 use std::io;
 
+use plimsoll_jfr::writer::Recording;
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::source::{cgroup, proc};
-use plimsoll_report::jfr::{Cost, End, Instant, Recording, Site, TABLE, Target as Described, Told};
+use plimsoll_report::jfr::{Cost, End, Instant, Site, TABLE, Target as Described, Told};
 
 use crate::target::Target;
 

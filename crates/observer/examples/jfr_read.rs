@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::time::Instant;
 
-use plimsoll_observer::source::jfr::{Recording, Value, Wanted};
+use plimsoll_jfr::reader::{Value, Wanted};
+use plimsoll_observer::source::jfr::Recording;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -161,7 +161,7 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
             });
         }
     }
-    let chunk = |chunk: &plimsoll_observer::source::jfr::ChunkSummary| Chunk {
+    let chunk = |chunk: &plimsoll_jfr::reader::ChunkSummary| Chunk {
         file: chunk.file.as_ref().map(|file| file.display().to_string()),
         offset: chunk.offset,
         bytes: chunk.bytes,

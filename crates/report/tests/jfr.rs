@@ -3,13 +3,14 @@
 #[path = "jfr/reader.rs"]
 mod reader;
 
+use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack, Store};
 use plimsoll_observer::books::{Books, Category, Figures};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::{Avma, Bytes};
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
-use plimsoll_report::jfr::{Frame, FrameKind, Instant, Recording, Stack, Store, TABLE, Target, Told};
+use plimsoll_report::jfr::{Instant, TABLE, Target, Told};
 use reader::{Read, Value, read};
 use std::collections::BTreeMap;
 use std::{fs, io};
@@ -268,7 +269,7 @@ fn a_category_that_is_no_more_is_nothing_once() {
     for (second, books) in [(0, &shell), (1, &shell), (2, &program), (3, &program), (1000, &program)] {
         target.executable = if second < 2 { "/bin/sh" } else { "/bin/program" }.into();
         let instant = Instant { books: Some(books), ..Instant::default() };
-        let write = |batch: &mut plimsoll_report::jfr::Batch<'_>| instant.write(batch, &mut told, &target);
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut told, &target);
         recording.instant(START + second * SECOND, write).expect("memory takes all");
     }
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
@@ -303,7 +304,7 @@ fn how_the_bytes_of_a_verdict_go() {
         };
         let verdicts = [verdict];
         let instant = Instant { ledger: Some((&snapshot, &ledger)), verdicts: &verdicts, full, ..Instant::default() };
-        let write = |batch: &mut plimsoll_report::jfr::Batch<'_>| instant.write(batch, &mut told, &Target::default());
+        let write = |batch: &mut Batch<'_>| instant.write(batch, &mut told, &Target::default());
         recording.instant(START + second * SECOND, write).expect("memory takes all");
     }
     let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
@@ -344,7 +345,7 @@ fn an_hour_is_smaller_than_8_mib() {
         let (lines, rest) = figures.split_at(30);
         let (categories, sites) = rest.split_at(20);
         let full = second.is_multiple_of(20);
-        let write = |batch: &mut plimsoll_report::jfr::Batch<'_>| {
+        let write = |batch: &mut Batch<'_>| {
             let sum = |of: &[u64]| Bytes(of.iter().sum());
             let (rss, live) = (sum(lines), sum(categories));
             e::Ledger {

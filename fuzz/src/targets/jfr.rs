@@ -1,8 +1,9 @@
 //! Flight recordings: every view that `report` and `diff` have of them.
 
+use plimsoll_jfr::reader::Wanted;
 use plimsoll_observer::allocation::{self, Choice};
 use plimsoll_observer::recording::{History, Range, Sites, sites};
-use plimsoll_observer::source::jfr::{Recording, Wanted};
+use plimsoll_observer::source::jfr::Recording;
 use plimsoll_report::recording_chart::{Chart, write as chart};
 use plimsoll_report::{allocation as allocations, recording, recording_diff, recording_json};
 

@@ -7,13 +7,14 @@
 use std::cell::Cell;
 use std::path::Path;
 
+use plimsoll_jfr::writer::Recording;
 use plimsoll_observer::books::Books;
 use plimsoll_observer::diff::diff;
 use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::sites::{Sites, comparable};
 use plimsoll_observer::source::segment::{Life, Segment, parse, read_parts};
 use plimsoll_observer::symbols::{Options, Symbols};
-use plimsoll_report::jfr::{Cost, Instant, Recording, Site, TABLE, Target, Told};
+use plimsoll_report::jfr::{Cost, Instant, Site, TABLE, Target, Told};
 use plimsoll_report::json::{self, Frames};
 use plimsoll_report::text::{self, By};
 use plimsoll_report::{diff as print, hotspot, native_image};

@@ -67,7 +67,7 @@ pub const GROUPS: &[Group] = &[
         "unit",
         Check,
         "unit tests of every crate",
-        Tests(&["category", "segment", "tracker", "observer", "report", "cli", "xtask"]),
+        Tests(&["category", "jfr", "segment", "tracker", "observer", "report", "cli", "xtask"]),
     ),
     group("doc", Check, "examples in comments", Command(&["cargo", "test", "-q", "--doc", "-p", "plimsoll-category"])),
     group(
@@ -96,7 +96,7 @@ pub const GROUPS: &[Group] = &[
         "observer",
         Check,
         "readers on known and on hostile bytes",
-        Tests(&["observer/books", "observer/report_lines"]),
+        Tests(&["jfr/reader", "observer/books", "observer/report_lines"]),
     ),
     group(
         "report",

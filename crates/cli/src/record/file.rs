@@ -12,9 +12,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use plimsoll_jfr::writer::{Batch, Recording, Store};
 use plimsoll_observer::foreign::own::{self, Folder};
 use plimsoll_observer::units::Bytes;
-use plimsoll_report::jfr::{Batch, Recording, Store, TABLE};
+use plimsoll_report::jfr::TABLE;
 use plimsoll_report::words;
 use rustix::fs::FileType;
 

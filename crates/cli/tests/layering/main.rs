@@ -12,16 +12,20 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
-/// preload → tracker → segment ← observer ← report ← cli
+/// preload → tracker → segment ← observer ← report ← cli; observer, report, cli → jfr
 const IMPORTS: &[(&str, &[&str])] = &[
     ("plimsoll-segment", &[]),
     ("plimsoll-category", &[]),
     ("plimsoll-tracker", &["plimsoll-segment"]),
     ("plimsoll-preload", &["plimsoll-tracker"]),
-    ("plimsoll-observer", &["plimsoll-segment"]),
-    ("plimsoll-report", &["plimsoll-observer"]),
-    ("plimsoll", &["plimsoll-observer", "plimsoll-report"]),
-    ("plimsoll-fuzz", &["plimsoll-observer", "plimsoll-report", "plimsoll-segment", "plimsoll-tracker"]),
+    ("plimsoll-jfr", &[]),
+    ("plimsoll-observer", &["plimsoll-jfr", "plimsoll-segment"]),
+    ("plimsoll-report", &["plimsoll-jfr", "plimsoll-observer"]),
+    ("plimsoll", &["plimsoll-jfr", "plimsoll-observer", "plimsoll-report"]),
+    (
+        "plimsoll-fuzz",
+        &["plimsoll-jfr", "plimsoll-observer", "plimsoll-report", "plimsoll-segment", "plimsoll-tracker"],
+    ),
     ("xtask", &[]),
 ];
 /// What runs in the target process has nothing of others in it.
@@ -104,6 +108,7 @@ const ORDERS: &[Order] = &[
         knots: &[],
     },
     Order { name: "preload", stages: &[&["memory"]], upward: &[], knots: &[] },
+    JFR,
     TRACKER,
     OBSERVER,
     REPORT,
@@ -181,6 +186,16 @@ const TRACKER: Order = Order {
     ],
 };
 
+const JFR: Order = Order {
+    name: "jfr",
+    stages: &[&["reader", "writer"]],
+    upward: &[],
+    knots: &[
+        &["reader/schema.rs", "reader/shape.rs"],
+        &["writer/event.rs", "writer/metadata.rs", "writer/recording.rs"],
+    ],
+};
+
 const OBSERVER: Order = Order {
     name: "observer",
     stages: &[
@@ -203,8 +218,6 @@ const OBSERVER: Order = Order {
         &["foreign/open.rs", "foreign/pieces.rs", "foreign/regular.rs"],
         &["recording/growth.rs", "recording/series.rs"],
         &["source/jemalloc/tree.rs", "source/jemalloc/walk.rs"],
-        &["source/jfr/read.rs", "source/jfr/walk.rs"],
-        &["source/jfr/schema.rs", "source/jfr/shape.rs"],
         &["verdict/case.rs", "verdict/remedies.rs"],
     ],
 };
@@ -219,7 +232,7 @@ const REPORT: Order = Order {
         &["recording_json"],
     ],
     upward: &[],
-    knots: &[&["jfr/events.rs", "jfr/metadata.rs", "jfr/recording.rs"]],
+    knots: &[],
 };
 
 const CLI: Order = Order {
@@ -329,7 +342,7 @@ const UNSAFE: &[&str] = &[
 fn unsafe_code_stays_in_its_fence() {
     let is_word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe");
     let mut used = vec![];
-    for name in ["segment", "tracker", "preload", "observer", "report", "cli", "category"] {
+    for name in ["segment", "tracker", "preload", "jfr", "observer", "report", "cli", "category"] {
         for (path, code) in sources(name) {
             // Attributes (no_mangle, naked), the lint's own name and a page's content policy are no unsafe code.
             if !is_word(&code.replace("#[unsafe(", "#[").replace("'unsafe-inline'", "")) {
@@ -374,7 +387,7 @@ fn only_readers_open_anything() {
         assert!(is_reader || found.is_none(), "{path} uses {}", found.unwrap_or(""));
     }
     assert!(readers > READERS.len(), "only {readers} readers found");
-    for (path, code) in sources("report") {
+    for (path, code) in ["jfr", "report"].into_iter().flat_map(sources) {
         assert_eq!(opens(&code), None, "{path}");
     }
     // What is pure has none of it even in a file called read.rs, nor a clock.

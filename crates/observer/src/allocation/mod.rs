@@ -18,7 +18,8 @@ use std::rc::Rc;
 
 use crate::gap::{Gap, Source};
 use crate::profile::{By, Column, Focus, Frame, FrameId, Kind, Labels, NameId, Profile, StackId, Value, Weight};
-use crate::source::jfr::{self, Event, Recording, Summary, Type, Wanted};
+use crate::source::jfr::{self, Recording};
+use plimsoll_jfr::reader::{Event, Summary, Type, Wanted};
 
 mod chunks;
 #[cfg(test)]
@@ -377,7 +378,7 @@ fn missing(vm: &Vm, recorded: &BTreeMap<&str, u64>, enabled: &[&str]) -> Option<
     Some(Gap::new(Source::Jfr, format!("the recording has no {}", of_tlabs.join(" and no ")), effect).remedy(remedy))
 }
 
-fn java_frame(frame: &crate::source::jfr::Frame) -> Frame {
+fn java_frame(frame: &plimsoll_jfr::reader::Frame) -> Frame {
     let (class, method) = (frame.class(), frame.method());
     let function = match (&class, method) {
         (Some(class), Some(method)) => Some(format!("{class}.{method}")),

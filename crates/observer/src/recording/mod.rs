@@ -20,9 +20,10 @@ pub use verdicts::VerdictSpan;
 
 use crate::ending::Ending;
 use crate::gap::{Gap, Source};
-use crate::source::jfr::{self, ChunkSummary, Event, Wanted};
+use crate::source::jfr;
 use crate::verdict::VerdictId;
 use lines::Lines;
+use plimsoll_jfr::reader::{ChunkSummary, Event, Wanted};
 
 /// What a curve is a curve of. The names are those of the JSON.
 macro_rules! measures {

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use crate::gap::{Gap, Source};
 use crate::profile::{Column, Frame, FrameId, Kind, Labels, Module, Profile, Value};
-use crate::source::jfr::{self, Event, Recording, Wanted};
+use crate::source::jfr::{Recording, gaps};
+use plimsoll_jfr::reader::{self, Event, Wanted};
 
 const SITE: &str = "plimsoll.Site";
 const TARGET: &str = "plimsoll.Target";
@@ -40,7 +41,7 @@ pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
     let (mut mode, mut later_ns) = (None, None);
     let mut found: Option<(i64, Profile)> = None;
     let mut of = (String::new(), 0);
-    let is_wanted = |of: &jfr::Type| of.name == SITE || of.name == TARGET;
+    let is_wanted = |of: &reader::Type| of.name == SITE || of.name == TARGET;
     let summary = recording.for_each(&Wanted::when(is_wanted), |event| {
         if event.name() == TARGET {
             mode = event.string("mode").map(Cow::into_owned);
@@ -67,7 +68,7 @@ pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
         return mode.map_or(Sites::Foreign, |mode| Sites::None { mode, later_ns });
     };
     profile.title = format!("native memory of {}, pid {}", of.0, of.1);
-    profile.gaps = jfr::gaps(summary.flaws);
+    profile.gaps = gaps(summary.flaws);
     if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
         return Sites::Of(profile.into());
     }
@@ -106,12 +107,12 @@ fn add(profile: &mut Profile, event: &Event) {
 }
 
 /// Native blocks have no class: by class they are those of the innermost Java method that asked for them.
-fn is_java(of: &jfr::Frame) -> bool {
+fn is_java(of: &reader::Frame) -> bool {
     let (kind, class) = (of.kind().unwrap_or_default(), of.class().unwrap_or_default());
     !matches!(&*kind, "Native" | "Kernel") && !class.is_empty()
 }
 
-fn frame(profile: &mut Profile, of: &jfr::Frame) -> FrameId {
+fn frame(profile: &mut Profile, of: &reader::Frame) -> FrameId {
     let class = of.class().unwrap_or_default();
     let name = of.method().unwrap_or_default().into_owned();
     let kind = of.kind().unwrap_or_default();

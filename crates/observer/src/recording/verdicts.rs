@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Growth, History, Measure, Series};
 use crate::ledger::LineId;
-use crate::source::jfr::Event;
 use crate::units::Bytes;
 use crate::verdict::{VerdictId, ago};
+use plimsoll_jfr::reader::Event;
 
 /// How long a verdict held. Recordings have all verdicts of a moment when they are others than before, so each holds until the next time.
 /// It may have come and gone between.

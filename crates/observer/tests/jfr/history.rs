@@ -3,7 +3,7 @@
 use plimsoll_observer::recording::{History, Measure, Range};
 use plimsoll_observer::source::jfr::Recording;
 
-use crate::small::{Out, chunk_of};
+use crate::chunk::{Out, chunk_of};
 
 const MIB: i64 = 1 << 20;
 const S: i64 = 1_000_000_000;

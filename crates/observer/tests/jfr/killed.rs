@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use plimsoll_observer::source::jfr::{Recording, Wanted, is_recording};
+use plimsoll_jfr::reader::Wanted;
+use plimsoll_observer::source::jfr::{Recording, is_recording};
 
 use crate::foreign::{record, scratch};
 use crate::support::{Subject, jdks};

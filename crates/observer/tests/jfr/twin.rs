@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use plimsoll_observer::source::jfr::{ChunkSummary, Event, Field, Recording, Summary, Unit, Value, Wanted};
+use plimsoll_jfr::reader::{ChunkSummary, Event, Field, Summary, Unit, Value, Wanted};
+use plimsoll_observer::source::jfr::Recording;
 use serde_json::Value as Json;
 
 use crate::support::Jdk;

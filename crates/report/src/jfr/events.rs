@@ -3,10 +3,10 @@
 //! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that their readers and views work; ours
 //! have what those lack. Each event begins with `startTime`, which the instant gives.
 
-use super::event::{Kind, Table, Value};
-use super::kinds::{self, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace};
-use super::recording::Body;
-use super::types::Type;
+use plimsoll_jfr::writer::kinds::{
+    self, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
+};
+use plimsoll_jfr::writer::{Body, Kind, Table, Type, Value};
 use plimsoll_observer::units::{Avma, Bytes};
 
 /// What Plimsoll's recordings declare.
@@ -53,7 +53,7 @@ const CHANGE: &str = "at the beginning of each chunk, and when it has changed";
 const JUDGED: &str = "at the beginning of each chunk, and when it has changed; in full instants also when its bytes have, by a sixteenth";
 const END: &str = "once, at the end";
 
-crate::events! {
+plimsoll_jfr::events! {
     NativeMemoryUsage 100 "jdk.NativeMemoryUsage" "Native Memory Usage Per Type" INTERVAL
         ["Java Virtual Machine", "Memory"]
         "Native memory usage for a given memory type: live blocks and mappings of one category"

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use plimsoll_jfr::writer::{Batch, Stack};
 use plimsoll_observer::books::{Books, Category, Figures};
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::ledger::Ledger;
@@ -18,9 +19,7 @@ use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 
-use super::constants::Stack;
 use super::events as e;
-use super::recording::Batch;
 
 /// Sites with an event of their own: those with the most live bytes.
 pub const MOST_SITES: usize = 200;

@@ -1,12 +1,12 @@
 //! Deep stacks as the sites of an instant: those with the most live bytes with their frames, the others with their figures.
 
+use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
 use plimsoll_observer::books::Figures;
 use plimsoll_observer::profile::{Frame as Deep, FrameId, Kind, Profile, Value};
 use plimsoll_observer::sites::{self, Sites};
 use plimsoll_observer::symbols::Place;
 use plimsoll_observer::units::Bytes;
 
-use super::constants::{Frame, FrameKind, Stack};
 use super::instant::{MOST_SITES, Site};
 
 impl Site {

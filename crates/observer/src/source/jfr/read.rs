@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use super::{ChunkSummary, Event, Flaw, HEADER_BYTES, Header, Input, Limits, MAGIC, ReadAt, Reader, Summary, Wanted};
 use crate::gap::{Gap, Source};
+use plimsoll_jfr::reader::{
+    ChunkSummary, Event, Flaw, HEADER_BYTES, Header, Input, Limits, MAGIC, ReadAt, Reader, Summary, Wanted,
+};
 
 /// An open file.
 struct Pieces(File);

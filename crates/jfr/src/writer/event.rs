@@ -160,9 +160,9 @@ macro_rules! events {
         $description:literal
         { $($field:ident: $kind:ident $field_name:literal $field_label:literal $field_description:literal,)* })*) => {
         $(#[doc = $description]
-        pub struct $event<'a> { $(pub $field: <$kind as $crate::jfr::event::Value>::Of<'a>),* }
+        pub struct $event<'a> { $(pub $field: <$kind as $crate::writer::Value>::Of<'a>),* }
         impl $event<'_> {
-            pub const EVENT: &'static $crate::jfr::event::Event = &$crate::jfr::event::Event {
+            pub const EVENT: &'static $crate::writer::Event = &$crate::writer::Event {
                 id: $id,
                 name: $name,
                 label: $label,
@@ -170,21 +170,21 @@ macro_rules! events {
                 description: $description,
                 experimental: $crate::events!(@experimental $($experimental)?),
                 when: $when,
-                fields: &[$crate::jfr::event::Field::START_TIME, $($crate::jfr::event::Field {
+                fields: &[$crate::writer::Field::START_TIME, $($crate::writer::Field {
                     name: $field_name,
                     label: $field_label,
                     description: $field_description,
-                    kind: <$kind as $crate::jfr::event::Value>::KIND,
+                    kind: <$kind as $crate::writer::Value>::KIND,
                 }),*],
             };
 
-            pub fn write(&self, batch: &mut $crate::jfr::Batch<'_>) {
+            pub fn write(&self, batch: &mut $crate::writer::Batch<'_>) {
                 batch.event($id, |body| {
-                    $(<$kind as $crate::jfr::event::Value>::put(&self.$field, body);)*
+                    $(<$kind as $crate::writer::Value>::put(&self.$field, body);)*
                 });
             }
         })*
-        pub const EVENTS: &[&$crate::jfr::event::Event] = &[$($event::EVENT),*];
+        pub const EVENTS: &[&$crate::writer::Event] = &[$($event::EVENT),*];
     };
     (@experimental experimental) => { true };
     (@experimental) => { false };

@@ -1,115 +1,9 @@
 //! Files that were mutated or made to harm: whatever they say, reading ends, within its limits, and without a panic.
 
-use std::ops::ControlFlow;
+use plimsoll_jfr::reader::{Limits, Wanted, read};
 
-use plimsoll_observer::source::jfr::{Array, Event, Limits, Object, Recording, Value, Wanted};
-
-use crate::foreign::{record, scratch};
-use crate::small::{Out, chunk};
-use crate::support::jdks;
-
-/// Looks at all there is, but for what leads in circles: those are views, and endless.
-fn look(value: &Value<'_>, depth: u32, seen: &mut u64) {
-    *seen += 1;
-    if depth == 0 || *seen > 400 {
-        return;
-    }
-    match value {
-        Value::Object(object) => look_object(object, depth, seen),
-        Value::Array(array) => look_array(array, depth, seen),
-        _ => {}
-    }
-}
-
-fn look_object(object: &Object<'_>, depth: u32, seen: &mut u64) {
-    object.fields().for_each(|(_, value)| look(&value, depth - 1, seen));
-}
-
-fn look_array(array: &Array<'_>, depth: u32, seen: &mut u64) {
-    array.iter().take(1000).for_each(|value| look(&value, depth - 1, seen));
-}
-
-fn look_event(event: &Event<'_>, seen: &mut u64) {
-    let mut of_event = 0;
-    event.fields().for_each(|(_, value)| look(&value, 6, &mut of_event));
-    let _ = (event.time(), event.duration(), event.thread().and_then(|thread| thread.name()));
-    for frame in event.stack().into_iter().flat_map(|stack| stack.frames()).take(100) {
-        let _ = (frame.class(), frame.method(), frame.line(), frame.kind());
-    }
-    *seen += of_event;
-}
-
-#[derive(Debug, Default)]
-struct Outcomes {
-    files: u64,
-    events: u64,
-    values: u64,
-    with_gaps: u64,
-    without_events: u64,
-    unfinished: u64,
-}
-
-fn read(bytes: Vec<u8>, outcomes: &mut Outcomes) {
-    let length = bytes.len() as u64;
-    let recording = Recording::of_bytes(bytes);
-    let mut events = 0;
-    let summary = recording.read(&Wanted::all(), &mut |event| {
-        look_event(event, &mut outcomes.values);
-        events += 1;
-        ControlFlow::Continue(())
-    });
-    assert!(events <= length && summary.flaws.len() <= Limits::default().flaws);
-    assert_eq!(events, summary.counts.values().sum::<u64>());
-    let chunks = if outcomes.files.is_multiple_of(16) { recording.chunks() } else { summary.chunks.clone() };
-    assert_eq!(chunks.len(), summary.chunks.len());
-    outcomes.files += 1;
-    outcomes.events += events;
-    outcomes.with_gaps += u64::from(!summary.flaws.is_empty());
-    outcomes.without_events += u64::from(events == 0);
-    outcomes.unfinished += u64::from(chunks.iter().any(|chunk| !chunk.is_finished));
-}
-
-/// Deterministic.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit.max(1) as u64) as usize
-    }
-
-    /// Bits, bytes, integers at their ends, holes, repetitions and cuts, within `range`.
-    fn mutate(&mut self, bytes: &mut Vec<u8>, range: std::ops::Range<usize>) {
-        for _ in 0..1 + self.below(5) {
-            let end = range.end.min(bytes.len());
-            if end <= range.start {
-                return;
-            }
-            let at = range.start + self.below(end - range.start);
-            match self.below(9) {
-                0 => bytes[at] ^= 1 << self.below(8),
-                1 => bytes[at] = self.below(256) as u8,
-                2 => bytes[at..end].iter_mut().take(1 + self.below(10)).for_each(|byte| *byte = 0xff),
-                3 => bytes[at..end].iter_mut().take(8).for_each(|byte| *byte = 0),
-                4 => bytes[at] = bytes[at].wrapping_add(1),
-                5 => bytes[at] = bytes[at].wrapping_sub(1),
-                6 => drop(bytes.drain(at..(at + self.below(20)).min(end))),
-                7 => {
-                    let piece = bytes[at..(at + self.below(60)).min(end)].to_vec();
-                    let to = range.start + self.below(end - range.start);
-                    bytes.splice(to..to, piece);
-                }
-                _ if self.below(4) == 0 => bytes.truncate(at),
-                _ => {
-                    let from = range.start + self.below(end - range.start);
-                    bytes[at] = bytes[from];
-                }
-            }
-        }
-    }
-}
+use crate::chunk::{Out, chunk};
+use crate::damage::{Dice, Outcomes, look_at};
 
 #[test]
 fn twenty_thousand_mutations_of_a_small_recording() {
@@ -133,48 +27,14 @@ fn mutations_of_a_small_recording(files: u64) {
             // As often in the header as elsewhere: it leads to everything.
             let range = if dice.below(8) == 0 { 0..68 } else { 0..length };
             dice.mutate(&mut bytes, range);
-            read(bytes, &mut outcomes);
+            look_at(&bytes, &mut outcomes);
         }
     }
     eprintln!("{outcomes:?}");
     // The dice are the same each time, so these are no matter of luck.
-    assert!(outcomes.files == files && outcomes.with_gaps > files / 5, "{outcomes:?}");
+    assert!(outcomes.files == files && outcomes.with_flaws > files / 5, "{outcomes:?}");
     assert!(outcomes.events > files * 5 / 2 && outcomes.values > files * 10, "{outcomes:?}");
     assert!(outcomes.unfinished > files / 200 && outcomes.without_events > files / 2000, "{outcomes:?}");
-}
-
-#[test]
-fn mutations_of_real_recordings() {
-    let folder = scratch("mutated");
-    let mut outcomes = Outcomes::default();
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    for jdk in jdks() {
-        let file = folder.join(format!("{}.jfr", jdk.major));
-        record(
-            &jdk,
-            &file,
-            ",settings=none,jdk.NativeMemoryUsage#enabled=true,jdk.ThreadSleep#enabled=true",
-            &[],
-            &["30"],
-        );
-        let whole = std::fs::read(&file).expect("recorded");
-        let number = |at: usize| u64::from_be_bytes(whole[at..at + 8].try_into().expect("8 bytes")) as usize;
-        let (checkpoint, metadata) = (number(16), number(24));
-        for round in 0..300 {
-            let mut bytes = whole.clone();
-            let range = match round % 5 {
-                0 => 0..68,
-                1 => metadata..metadata + 60,
-                2 => checkpoint..bytes.len(),
-                _ => 68..bytes.len(),
-            };
-            dice.mutate(&mut bytes, range);
-            read(bytes, &mut outcomes);
-        }
-    }
-    eprintln!("{outcomes:?}");
-    assert!(outcomes.with_gaps > 50 && outcomes.events > 1000, "{outcomes:?}");
-    let _ = std::fs::remove_dir_all(folder);
 }
 
 /// A chunk around events that the test writes itself.
@@ -226,8 +86,8 @@ fn files_made_to_harm() {
     let mut outcomes = Outcomes::default();
     // A count of 2³¹ - 1 strings, elements, children, pools, entries.
     for place in 0..4 {
-        read(
-            around(|out| {
+        look_at(
+            &around(|out| {
                 let metadata = out.event(0, |out| {
                     (0..3).for_each(|value| out.long(value));
                     out.int(if place == 0 { i64::from(i32::MAX) } else { 1 });
@@ -248,8 +108,8 @@ fn files_made_to_harm() {
         );
     }
     // Metadata that nests without end.
-    read(
-        around(|out| {
+    look_at(
+        &around(|out| {
             let metadata = out.event(0, |out| {
                 (0..3).for_each(|value| out.long(value));
                 out.int(1);
@@ -269,8 +129,8 @@ fn files_made_to_harm() {
                 .chain((0..41).map(|id| (100 + id).to_string()))
                 .collect();
         let id = |number: i64| 9 + number;
-        read(
-            around(|out| {
+        look_at(
+            &around(|out| {
                 let metadata = out.event(0, |out| {
                     (0..3).for_each(|value| out.long(value));
                     out.int(strings.len() as i64);
@@ -309,35 +169,34 @@ fn files_made_to_harm() {
         });
         let size = out.bytes.len() as u64;
         out.bytes[8..16].copy_from_slice(&size.to_be_bytes());
-        read(out.bytes, &mut outcomes);
+        look_at(&out.bytes, &mut outcomes);
     }
     // Zeros and ones without end, behind a header that says it isn't finished; and headers behind each other.
     for filler in [0u8, 0xff, 1, 2] {
         let mut bytes = chunk(true);
         bytes[8..16].fill(0);
         bytes.resize(4 << 20, filler);
-        read(bytes, &mut outcomes);
+        look_at(&bytes, &mut outcomes);
     }
-    read(chunk(true)[..68].repeat(10_000), &mut outcomes);
-    read(b"FLR\0".repeat(1 << 18), &mut outcomes);
+    look_at(&chunk(true)[..68].repeat(10_000), &mut outcomes);
+    look_at(&b"FLR\0".repeat(1 << 18), &mut outcomes);
     for (major, minor) in [(0, 9), (1, 0), (3, 0), (2, 9)] {
         let mut bytes = chunk(true);
         bytes[4..8].copy_from_slice(&[0, major, 0, minor]);
-        read(bytes, &mut outcomes);
+        look_at(&bytes, &mut outcomes);
     }
     // The largest file is 4 MiB, and held once.
     let more = peak_rss() - before;
     eprintln!("{outcomes:?}, {} MiB", more >> 20);
-    assert!(outcomes.files == 23 && outcomes.with_gaps >= 18, "{outcomes:?}");
+    assert!(outcomes.files == 23 && outcomes.with_flaws >= 18, "{outcomes:?}");
     assert!(more < 256 << 20, "{} MiB", more >> 20);
 }
 
 #[test]
-fn what_is_beyond_the_limits_is_a_gap() {
+fn what_is_beyond_the_limits_is_a_flaw() {
     let limited = |limits: Limits| {
-        let recording = Recording::of_bytes(chunk(true)).with_limits(limits);
         let mut names = 0;
-        let summary = recording.for_each(&Wanted::named(&["test.Small"]), |event| {
+        let summary = read(&chunk(true), limits, &Wanted::named(&["test.Small"]), |event| {
             names += usize::from(event.thread().and_then(|thread| thread.name()).is_some());
         });
         (summary.flaws.len(), summary.counts["test.Small"], names)

@@ -1,0 +1,39 @@
+//! Recordings of JDKs that were mutated: whatever they say, reading ends, within its limits, and without a panic.
+
+use crate::damage::{Dice, Outcomes, look_at};
+use crate::foreign::{record, scratch};
+use crate::support::jdks;
+
+#[test]
+fn mutations_of_real_recordings() {
+    let folder = scratch("mutated");
+    let mut outcomes = Outcomes::default();
+    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    for jdk in jdks() {
+        let file = folder.join(format!("{}.jfr", jdk.major));
+        record(
+            &jdk,
+            &file,
+            ",settings=none,jdk.NativeMemoryUsage#enabled=true,jdk.ThreadSleep#enabled=true",
+            &[],
+            &["30"],
+        );
+        let whole = std::fs::read(&file).expect("recorded");
+        let number = |at: usize| u64::from_be_bytes(whole[at..at + 8].try_into().expect("8 bytes")) as usize;
+        let (checkpoint, metadata) = (number(16), number(24));
+        for round in 0..300 {
+            let mut bytes = whole.clone();
+            let range = match round % 5 {
+                0 => 0..68,
+                1 => metadata..metadata + 60,
+                2 => checkpoint..bytes.len(),
+                _ => 68..bytes.len(),
+            };
+            dice.mutate(&mut bytes, range);
+            look_at(&bytes, &mut outcomes);
+        }
+    }
+    eprintln!("{outcomes:?}");
+    assert!(outcomes.with_flaws > 50 && outcomes.events > 1000, "{outcomes:?}");
+    let _ = std::fs::remove_dir_all(folder);
+}

@@ -69,7 +69,12 @@ pub const GROUPS: &[Group] = &[
         "unit tests of every crate",
         Tests(&["category", "jfr", "segment", "tracker", "observer", "report", "cli", "xtask"]),
     ),
-    group("doc", Check, "examples in comments", Command(&["cargo", "test", "-q", "--doc", "-p", "plimsoll-category"])),
+    group(
+        "doc",
+        Check,
+        "examples in comments",
+        Command(&["cargo", "test", "-q", "--doc", "-p", "plimsoll-category", "-p", "plimsoll-jfr"]),
+    ),
     group(
         "tracker",
         Check,

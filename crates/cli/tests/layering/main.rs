@@ -186,15 +186,7 @@ const TRACKER: Order = Order {
     ],
 };
 
-const JFR: Order = Order {
-    name: "jfr",
-    stages: &[&["reader", "writer"]],
-    upward: &[],
-    knots: &[
-        &["reader/schema.rs", "reader/shape.rs"],
-        &["writer/event.rs", "writer/metadata.rs", "writer/recording.rs"],
-    ],
-};
+const JFR: Order = Order { name: "jfr", stages: &[&["format"], &["reader", "writer"]], upward: &[], knots: &[] };
 
 const OBSERVER: Order = Order {
     name: "observer",

@@ -1,40 +1,72 @@
-//! ```text
-//! chunk header, big-endian
-//!  0  "FLR\0"           16  offset of the last checkpoint     48  ticks at the start
-//!  4  major, minor u16  24  offset of the metadata            56  ticks a second
-//!  8  size              32  start, ns since the epoch         64  state: 0 finished, 255 being written, else a flush's number
-//!                       40  duration, ns                      66  flags u16: 1 compressed integers, 2 last chunk
-//! ```
-//! Offsets count from the chunk's start. While a chunk is written, size, checkpoint and metadata are those of its last flush,
-//! or zero before the first.
+//! The header of a chunk. Its layout is drawn in the crate's first comment.
+//!
+//! While a chunk is written, size, checkpoint and metadata are those of its last flush, or zero before the first.
 
-pub const MAGIC: [u8; 4] = *b"FLR\0";
-pub const HEADER_BYTES: usize = 68;
+use std::fmt;
 
+use crate::format::{COMPRESSED, HEADER_BYTES, LAST_CHUNK, MAGIC, MAJOR};
+
+/// The header of a chunk. All but `start_ns` is as the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
+    /// Always 2.
     pub major: u16,
+    /// 0 for JDK 11, 1 since JDK 14.
     pub minor: u16,
+    /// Of the chunk, in bytes, header included.
     pub size: u64,
+    /// Of the last checkpoint: bytes from the chunk's start.
     pub checkpoint: u64,
+    /// Of the metadata event: bytes from the chunk's start.
     pub metadata: u64,
-    /// Since the epoch, never negative. Every moment of a recording lies in 0..=i64::MAX, so no difference of two overflows.
+    /// Since 1970 UTC, never negative. Every moment of a recording lies in 0..=i64::MAX, so no difference of two overflows.
     pub start_ns: i64,
+    /// From `start_ns` to the end of the chunk.
     pub duration_ns: i64,
+    /// The clock of the events when the chunk began.
     pub start_ticks: i64,
+    /// Of the clock of the events; not above 0 means a tick a nanosecond.
     pub ticks_per_second: i64,
+    /// 0 finished, 255 being written, else the number of a flush.
     pub state: u8,
+    /// Integers are compressed.
     pub compressed: bool,
+    /// The recorder meant no chunk to follow.
     pub last: bool,
 }
 
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoHeader {
+    /// There are only so many bytes.
+    Short(usize),
+    /// They don't begin with [`MAGIC`].
+    NoMagic,
+    /// Major and minor version. 0.x and 1.x (JDK 7 and 8 of Oracle) have another layout; 3.x doesn't exist.
+    Version(u16, u16),
+}
+
+impl fmt::Display for NoHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoHeader::Short(bytes) => write!(f, "a chunk header of {HEADER_BYTES} bytes is cut off after {bytes}"),
+            NoHeader::NoMagic => f.write_str("no chunk begins here"),
+            NoHeader::Version(major, minor) => write!(f, "format version {major}.{minor} is not known ({MAJOR}.x is)"),
+        }
+    }
+}
+
+impl std::error::Error for NoHeader {}
+
 impl Header {
-    pub fn parse(bytes: &[u8]) -> Result<Header, String> {
-        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
-            return Err(format!("a chunk header of {} bytes is cut off after {}", HEADER_BYTES, bytes.len()));
-        };
+    /// From the first 68 of `bytes`.
+    ///
+    /// # Errors
+    /// If there are fewer, or they are no header of format 2.x.
+    pub fn parse(bytes: &[u8]) -> Result<Header, NoHeader> {
+        let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(NoHeader::Short(bytes.len())) };
         if bytes[..4] != MAGIC {
-            return Err("no chunk begins here".into());
+            return Err(NoHeader::NoMagic);
         }
         let u16_at = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
         let u64_at = |at: usize| bytes[at..at + 8].iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
@@ -49,12 +81,11 @@ impl Header {
             start_ticks: u64_at(48) as i64,
             ticks_per_second: u64_at(56) as i64,
             state: bytes[64],
-            compressed: bytes[67] & 1 != 0,
-            last: bytes[67] & 2 != 0,
+            compressed: bytes[67] & COMPRESSED != 0,
+            last: bytes[67] & LAST_CHUNK != 0,
         };
-        // 0.x and 1.x (JDK 7 and 8 of Oracle) have another layout; 3.x doesn't exist.
-        if header.major != 2 {
-            return Err(format!("format version {}.{} is not known (2.x is)", header.major, header.minor));
+        if header.major != MAJOR {
+            return Err(NoHeader::Version(header.major, header.minor));
         }
         Ok(header)
     }
@@ -63,16 +94,18 @@ impl Header {
         if self.ticks_per_second > 0 { self.ticks_per_second as f64 / 1e9 } else { 1.0 }
     }
 
-    /// Nanoseconds since the epoch. In floating point, truncated, as the JDK converts: the same figure to the nanosecond.
+    /// A moment in ticks, as nanoseconds since 1970 UTC. In floating point, truncated, as the JDK converts: the same figure to the nanosecond.
     pub fn time(&self, ticks: i64) -> i64 {
         let since_start = (ticks.wrapping_sub(self.start_ticks) as f64 / self.ticks_per_ns()) as i64;
         self.start_ns.saturating_add(since_start).max(0)
     }
 
+    /// A length of time in ticks, as nanoseconds.
     pub fn span(&self, ticks: i64) -> i64 {
         (ticks as f64 / self.ticks_per_ns()) as i64
     }
 
+    /// The end of the chunk, ns since 1970 UTC.
     pub fn end_ns(&self) -> i64 {
         self.start_ns.saturating_add(self.duration_ns.max(0))
     }

@@ -14,6 +14,7 @@ use super::window::{ReadAt, Window};
 pub struct Input<'i> {
     /// For [`Summary`] and flaws only; nothing is opened by it.
     pub name: Option<&'i Path>,
+    /// Where the bytes come from.
     pub bytes: &'i dyn ReadAt,
     /// In bytes. What a live recorder appends beyond it isn't read.
     pub length: u64,
@@ -25,6 +26,7 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// A reader of one recording. It keeps at most what `limits` allows.
     pub fn new(limits: Limits) -> Reader {
         Reader { walker: Walker::new(limits) }
     }

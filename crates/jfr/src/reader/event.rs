@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use super::cursor::Parsed;
-use super::schema::Type;
 use super::shape;
 use super::stack::{Stack, Thread};
+use super::types::Type;
 use super::value::{Chunk, Object, Value};
 
+/// One event, as a view of its bytes: fields are decoded when they are asked for.
 #[derive(Clone, Copy)]
 pub struct Event<'c> {
     pub(super) chunk: Chunk<'c>,
@@ -36,10 +37,12 @@ pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &m
 }
 
 impl<'c> Event<'c> {
+    /// Of its type: `jdk.ResidentSetSize`.
     pub fn name(&self) -> &'c str {
         &self.type_().name
     }
 
+    /// Its type, with the fields that it has.
     pub fn type_(&self) -> &'c Type {
         &self.chunk.schema.types[self.type_index as usize]
     }
@@ -79,22 +82,27 @@ impl<'c> Event<'c> {
         }
     }
 
+    /// The field's integer; see [`Value::as_u64`].
     pub fn u64(&self, path: &str) -> Option<u64> {
         self.value(path).as_u64()
     }
 
+    /// The field's integer; see [`Value::as_i64`].
     pub fn i64(&self, path: &str) -> Option<i64> {
         self.value(path).as_i64()
     }
 
+    /// The field's number; see [`Value::as_f64`].
     pub fn f64(&self, path: &str) -> Option<f64> {
         self.value(path).as_f64()
     }
 
+    /// The field's text.
     pub fn string(&self, path: &str) -> Option<Cow<'c, str>> {
         self.value(path).into_string()
     }
 
+    /// The field's object.
     pub fn object(&self, path: &str) -> Option<Object<'c>> {
         match self.value(path) {
             Value::Object(object) => Some(object),
@@ -120,10 +128,12 @@ impl<'c> Event<'c> {
         self.object(name).and_then(super::stack::class_name)
     }
 
+    /// The stack of the thread that wrote it, where the event has one.
     pub fn stack(&self) -> Option<Stack<'c>> {
         self.object("stackTrace").map(Stack)
     }
 
+    /// The thread that wrote it, where the event has one.
     pub fn thread(&self) -> Option<Thread<'c>> {
         self.object("eventThread").map(Thread)
     }

@@ -1,23 +1,14 @@
-//! JDK Flight Recorder files: of Plimsoll, of HotSpot and of native images, finished or not.
-//!
-//! A recording is one or more chunks, each complete in itself:
+//! A reader of recordings, finished or not: of HotSpot, of native images, of this crate's writer.
 //!
 //! ```text
-//! chunk    header (68 B, chunk.rs) | events …
-//! event    size | type id | fields as the chunk's metadata declares them
-//!            type 0: metadata     types, fields, annotations (schema.rs)
-//!            type 1: checkpoint   constant pools: (type, key) → value (pools.rs); a chain that leads backwards
-//! integer  LEB128, low 7 bits first, at most 9 bytes, the ninth with all 8 bits; uncompressed chunks have them
-//!          big-endian at full width. Header fields, float and double are big-endian in both.
-//! string   0 null | 1 empty | 2 key in the String pool | 3 UTF-8 | 4 UTF-16 units | 5 Latin-1, each with its length
+//! Input ──► Reader ──► Event (a view of the bytes) ──► Value, Stack, Thread
+//!             └──► Summary: chunks, counts, flaws
 //! ```
-//!
-//! Sources: the JDK's jdk.jfr.internal.consumer and HotSpot's share/jfr/recorder for what each JDK writes.
-//!
 //! Nothing is decoded before somebody asks: an event of a type that isn't wanted is stepped over by its size, constants are
 //! kept as the bytes they came in, and an [`Event`] is a view of the bytes with a table of where its fields begin.
 //!
-//! Memory is bounded by [`Limits`], whatever the file says; what is beyond them is a [`Flaw`].
+//! Memory is bounded by [`Limits`], whatever the file says; what is beyond them is a [`Flaw`]. No input makes the reader panic or
+//! read without end.
 
 mod chunk;
 mod cursor;
@@ -29,16 +20,18 @@ mod schema;
 mod shape;
 mod stack;
 mod text;
+mod types;
 mod value;
 mod walk;
 mod window;
 
-pub use chunk::{HEADER_BYTES, Header, MAGIC};
+pub use crate::format::{HEADER_BYTES, MAGIC};
+pub use chunk::{Header, NoHeader};
 pub use door::{Input, Reader, chunks, read};
 pub use event::Event;
 pub use flaw::Flaw;
-pub use schema::{Annotation, Field, Schema, Type, Unit};
 pub use stack::{Frame, Stack, Thread};
+pub use types::{Annotation, Field, Kind, Type, Unit};
 pub use value::{Array, Object, Value};
 pub use walk::{ChunkSummary, Summary, Wanted};
 pub use window::ReadAt;

@@ -7,8 +7,10 @@
 //! A key that several checkpoints bring counts as the earliest says, as in the JDK's reader.
 
 use super::cursor::{Broken, Cursor, Parsed};
-use super::schema::{Kind, Schema};
+use super::schema::Schema;
+use super::types::Kind;
 use super::{Limits, shape, text};
+use crate::format::CHECKPOINT;
 
 #[derive(Default)]
 pub(super) struct Pools {
@@ -34,7 +36,7 @@ pub(super) struct Checkpoint {
 /// Up to the first pool.
 pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
     cursor.i32()?;
-    if cursor.i64()? != 1 {
+    if cursor.i64()? != CHECKPOINT {
         return Err(Broken::Malformed("no checkpoint where one should be"));
     }
     cursor.i64()?;

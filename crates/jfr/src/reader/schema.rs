@@ -9,90 +9,15 @@
 use std::collections::HashMap;
 
 use super::cursor::{Broken, Cursor, Parsed};
-use super::shape::{self, Shape, Step};
+use super::shape;
 use super::text::{self, Text};
+use super::types::{Annotation, Field, Kind, Type, Unit, annotation};
+use crate::format::METADATA;
 
 /// Beyond these a metadata event is hostile: JDK 25 has 1,500 fields and 7,000 strings.
 const STRINGS: usize = 1 << 20;
 const ELEMENTS: usize = 1 << 18;
 const DEPTH: usize = 16;
-
-/// An annotation of an event type or a field; `values` as written (arrays as `value-0`, `value-1`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Annotation {
-    pub name: String,
-    pub values: Vec<(String, String)>,
-}
-
-/// What a field's integer counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unit {
-    #[default]
-    None,
-    /// Moments: in the chunk's ticks, ms or ns since the epoch.
-    TicksSinceStart,
-    EpochMillis,
-    EpochNanos,
-    /// Lengths of time.
-    Ticks,
-    Nanos,
-    Micros,
-    Millis,
-    Seconds,
-    Bytes,
-    Bits,
-    BytesPerSecond,
-    BitsPerSecond,
-    Address,
-    Hertz,
-    /// 1.0 is 100 %.
-    Percentage,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Boolean,
-    Byte,
-    Short,
-    Char,
-    Int,
-    Long,
-    Float,
-    Double,
-    String,
-    /// Fields of another type, by its index in the schema.
-    Struct(u32),
-    /// Of a type that the metadata doesn't have: neither it nor what follows can be read.
-    Unknown,
-}
-
-#[derive(Clone, Debug)]
-pub struct Field {
-    pub name: String,
-    pub kind: Kind,
-    /// The index of its type; also of what a constant's key leads to.
-    pub type_index: Option<u32>,
-    /// Stored as a key of its type's constant pool.
-    pub constant: bool,
-    pub array: bool,
-    pub unsigned: bool,
-    pub unit: Unit,
-    pub annotations: Vec<Annotation>,
-    /// How to step over it; None: it has no size.
-    pub(super) step: Option<Step>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Type {
-    pub id: i64,
-    pub name: String,
-    pub super_name: String,
-    /// A wrapper: its one field is the value.
-    pub simple: bool,
-    pub fields: Vec<Field>,
-    pub annotations: Vec<Annotation>,
-    pub(super) shape: Shape,
-}
 
 #[derive(Clone, Debug, Default)]
 pub struct Schema {
@@ -101,39 +26,9 @@ pub struct Schema {
     by_name: HashMap<String, u32>,
 }
 
-impl Type {
-    pub fn is_event(&self) -> bool {
-        self.super_name == "jdk.jfr.Event"
-    }
-
-    pub fn field(&self, name: &str) -> Option<usize> {
-        self.fields.iter().position(|field| field.name == name)
-    }
-
-    pub fn annotation(&self, name: &str) -> Option<&str> {
-        annotation(&self.annotations, name)
-    }
-}
-
-impl Field {
-    pub fn annotation(&self, name: &str) -> Option<&str> {
-        annotation(&self.annotations, name)
-    }
-}
-
-/// Its value; empty for one without.
-fn annotation<'a>(all: &'a [Annotation], name: &str) -> Option<&'a str> {
-    let found = all.iter().find(|annotation| annotation.name == name)?;
-    Some(found.values.iter().find(|(key, _)| key == "value").map_or("", |(_, value)| value))
-}
-
 impl Schema {
     pub fn by_id(&self, id: i64) -> Option<&Type> {
         self.index_of(id).map(|index| &self.types[index as usize])
-    }
-
-    pub fn by_name(&self, name: &str) -> Option<&Type> {
-        self.by_name.get(name).map(|index| &self.types[*index as usize])
     }
 
     pub(super) fn index_of(&self, id: i64) -> Option<u32> {
@@ -148,7 +43,7 @@ impl Schema {
     pub fn parse(event: &[u8], compressed: bool) -> Parsed<Schema> {
         let mut cursor = Cursor::new(event, compressed);
         cursor.i32()?;
-        if cursor.i64()? != 0 {
+        if cursor.i64()? != METADATA {
             return Err(Broken::Malformed("no metadata event where the header has it"));
         }
         for _start_duration_id in 0..3 {

@@ -5,34 +5,10 @@
 //! So stepping over n bytes costs at most n × `DEPTH` steps.
 
 use super::cursor::{Broken, Cursor, Parsed};
-use super::schema::{Field, Kind, Type};
 use super::text;
+use super::types::{Field, Kind, Shape, Step, Type};
 
 const DEPTH: u32 = 32;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// A run of bytes in both forms.
-    Bytes(u32),
-    /// Integers: compressed, so many; else so many bytes.
-    Integers {
-        count: u32,
-        width: u32,
-    },
-    String,
-    Struct(u32),
-    Unknown,
-    /// A count, then so many of the next step.
-    Array,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Shape {
-    pub(super) steps: Vec<Step>,
-    /// Structs below each other, this one included.
-    height: u32,
-    is_compiled: bool,
-}
 
 /// One field alone, without its array.
 fn step(field: &Field, types: &[Type]) -> Option<Step> {

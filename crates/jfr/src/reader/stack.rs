@@ -8,9 +8,11 @@ use super::value::{Object, Value};
 #[derive(Clone, Copy)]
 pub struct Stack<'c>(pub(super) Object<'c>);
 
+/// One frame of a stack.
 #[derive(Clone, Copy)]
 pub struct Frame<'c>(Object<'c>);
 
+/// A thread of the recorded process.
 #[derive(Clone, Copy)]
 pub struct Thread<'c>(pub(super) Object<'c>);
 
@@ -20,6 +22,7 @@ impl<'c> Stack<'c> {
         matches!(self.0.get("truncated"), Value::Boolean(true))
     }
 
+    /// Innermost first.
     pub fn frames(&self) -> impl Iterator<Item = Frame<'c>> + use<'c> {
         let array = match self.0.get("frames") {
             Value::Array(array) => Some(array),
@@ -38,6 +41,7 @@ impl<'c> Frame<'c> {
         self.0.object("method.type").and_then(class_name)
     }
 
+    /// Its name; of a native frame the function's.
     pub fn method(&self) -> Option<Cow<'c, str>> {
         self.0.string("method.name")
     }
@@ -47,6 +51,7 @@ impl<'c> Frame<'c> {
         self.0.string("method.descriptor")
     }
 
+    /// Above 0.
     pub fn line(&self) -> Option<u32> {
         self.0.i64("lineNumber").and_then(|line| u32::try_from(line).ok()).filter(|line| *line > 0)
     }
@@ -58,10 +63,12 @@ impl<'c> Frame<'c> {
 }
 
 impl<'c> Thread<'c> {
+    /// None for a thread of the VM's own.
     pub fn java_name(&self) -> Option<Cow<'c, str>> {
         self.0.string("javaName")
     }
 
+    /// As the kernel has it.
     pub fn os_name(&self) -> Option<Cow<'c, str>> {
         self.0.string("osName")
     }
@@ -71,18 +78,22 @@ impl<'c> Thread<'c> {
         self.java_name().or_else(|| self.os_name())
     }
 
+    /// `Thread.threadId()`; 0 or none for a thread of the VM's own.
     pub fn java_id(&self) -> Option<i64> {
         self.0.i64("javaThreadId")
     }
 
+    /// The kernel's number of the thread.
     pub fn os_id(&self) -> Option<i64> {
         self.0.i64("osThreadId")
     }
 
+    /// A virtual thread (JDK 21 or later).
     pub fn is_virtual(&self) -> bool {
         matches!(self.0.get("virtual"), Value::Boolean(true))
     }
 
+    /// With all its fields.
     pub fn object(&self) -> Object<'c> {
         self.0
     }

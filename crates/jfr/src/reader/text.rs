@@ -3,13 +3,7 @@
 use std::borrow::Cow;
 
 use super::cursor::{Broken, Cursor, Parsed};
-
-const NULL: u8 = 0;
-const EMPTY: u8 = 1;
-const POOLED: u8 = 2;
-const UTF8: u8 = 3;
-const UTF16: u8 = 4;
-const LATIN1: u8 = 5;
+use crate::format::text::{EMPTY, LATIN1, NULL, POOLED, UTF8, UTF16};
 
 pub enum Text<'a> {
     Null,

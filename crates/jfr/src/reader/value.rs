@@ -5,9 +5,10 @@ use std::borrow::Cow;
 use super::chunk::Header;
 use super::cursor::{Cursor, Parsed};
 use super::pools::Pools;
-use super::schema::{Field, Kind, Schema, Type, Unit};
+use super::schema::Schema;
 use super::shape;
 use super::text::{self, Text};
+use super::types::{Field, Kind, Type, Unit};
 
 /// What values of one chunk are read with.
 #[derive(Clone, Copy)]
@@ -17,16 +18,24 @@ pub(super) struct Chunk<'c> {
     pub pools: &'c Pools,
 }
 
+/// The value of a field.
 #[derive(Clone)]
 pub enum Value<'c> {
+    /// No object, no text, or a field that isn't there.
     Null,
+    /// Of a boolean field.
     Boolean(bool),
     /// As wide as its field says, with its sign unless the field is unsigned; an unsigned long is the same 64 bits.
     Integer(i64),
+    /// Of a float field.
     Float(f32),
+    /// Of a double field.
     Double(f64),
+    /// A text, from the event or its pool.
     String(Cow<'c, str>),
+    /// A struct, from the event or its pool.
     Object(Object<'c>),
+    /// Of an array field.
     Array(Array<'c>),
     /// The key of a constant that no checkpoint brought: of a chunk that was never finished, or a broken one.
     Missing(i64),
@@ -40,12 +49,14 @@ pub struct Object<'c> {
     pub(super) bytes: &'c [u8],
 }
 
+/// The values of an array field.
 #[derive(Clone, Copy)]
 pub struct Array<'c> {
     chunk: Chunk<'c>,
     field: &'c Field,
     /// Of the first element.
     bytes: &'c [u8],
+    /// As the file says: more than `iter` returns where the array is broken.
     pub length: usize,
 }
 
@@ -139,6 +150,7 @@ impl<'c> Chunk<'c> {
 }
 
 impl<'c> Object<'c> {
+    /// Its type, with the fields that it has.
     pub fn type_(&self) -> &'c Type {
         &self.chunk.schema.types[self.type_index as usize]
     }
@@ -190,18 +202,22 @@ impl<'c> Object<'c> {
         })
     }
 
+    /// The field's integer; see [`Value::as_u64`].
     pub fn u64(&self, path: &str) -> Option<u64> {
         self.get(path).as_u64()
     }
 
+    /// The field's integer; see [`Value::as_i64`].
     pub fn i64(&self, path: &str) -> Option<i64> {
         self.get(path).as_i64()
     }
 
+    /// The field's text.
     pub fn string(&self, path: &str) -> Option<Cow<'c, str>> {
         self.get(path).into_string()
     }
 
+    /// The field's object.
     pub fn object(&self, path: &str) -> Option<Object<'c>> {
         match self.get(path) {
             Value::Object(object) => Some(object),
@@ -226,6 +242,7 @@ impl<'c> Array<'c> {
 }
 
 impl<'c> Value<'c> {
+    /// Of an integer or a boolean.
     pub fn as_i64(&self) -> Option<i64> {
         match self {
             Value::Integer(value) => Some(*value),
@@ -239,6 +256,7 @@ impl<'c> Value<'c> {
         self.as_i64().map(|value| value as u64)
     }
 
+    /// Of any number; a long loses what 53 bits can't hold.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Value::Float(value) => Some(f64::from(*value)),
@@ -248,6 +266,7 @@ impl<'c> Value<'c> {
         }
     }
 
+    /// Of a text.
     pub fn into_string(self) -> Option<Cow<'c, str>> {
         match self {
             Value::String(text) => Some(text),

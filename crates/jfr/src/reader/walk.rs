@@ -10,14 +10,16 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use super::Limits;
-use super::chunk::{HEADER_BYTES, Header, MAGIC};
+use super::chunk::Header;
 use super::cursor::{Broken, Cursor, Parsed};
 use super::event::{self, Event};
 use super::flaw::Flaw;
 use super::pools::{self, Pools};
-use super::schema::{Schema, Type};
+use super::schema::Schema;
+use super::types::Type;
 use super::value::Chunk;
 use super::window::Window;
+use crate::format::{CHECKPOINT, HEADER_BYTES, MAGIC, METADATA};
 
 /// Which events the visitor is called for.
 pub struct Wanted {
@@ -27,10 +29,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
+    /// Every event.
     pub fn all() -> Wanted {
         Wanted::when(|_| true)
     }
 
+    /// Events of these types: `jdk.ResidentSetSize`.
     pub fn named(names: &[&str]) -> Wanted {
         let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
         Wanted::when(move |of| names.contains(&of.name))
@@ -51,21 +55,29 @@ impl Wanted {
     }
 }
 
+/// One chunk of a recording.
 #[derive(Clone, Debug)]
 pub struct ChunkSummary {
-    /// None for a recording in memory.
+    /// The name that the input was given.
     pub file: Option<PathBuf>,
+    /// Of its header: bytes from the start of the input.
     pub offset: u64,
+    /// Of a finished chunk its size; else up to the end of the last whole event.
     pub bytes: u64,
+    /// Major and minor.
     pub version: (u16, u16),
+    /// ns since 1970 UTC.
     pub begin_ns: i64,
-    /// Of an unfinished chunk: its last metadata or checkpoint.
+    /// ns since 1970 UTC; of an unfinished chunk the time of its last metadata or checkpoint.
     pub end_ns: i64,
+    /// False for a chunk whose recorder was killed, or still writes it.
     pub is_finished: bool,
 }
 
+/// What was in a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
+    /// In the order of the inputs.
     pub chunks: Vec<ChunkSummary>,
     /// Events by type, wanted or not, those of checkpoints and metadata left out.
     pub counts: BTreeMap<String, u64>,
@@ -88,8 +100,6 @@ impl From<io::Error> for Trouble {
 
 /// Size and type of an event: at most 9 bytes each.
 const HEAD: usize = 18;
-const METADATA: i64 = 0;
-const CHECKPOINT: i64 = 1;
 
 fn head(bytes: &[u8], compressed: bool) -> Parsed<(u64, i64)> {
     let mut cursor = Cursor::new(bytes, compressed);

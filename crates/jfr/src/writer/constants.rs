@@ -8,32 +8,43 @@ use std::collections::HashMap;
 
 use super::integers;
 use super::types::{CLASS, FRAME_TYPE, METHOD, NMT_TYPE, STACK_TRACE, SYMBOL, Type};
+use crate::format::CHECKPOINT;
 
 /// A call stack, innermost frame first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack {
+    /// From the innermost to the outermost.
     pub frames: Vec<Frame>,
     /// The walk ended early.
     pub truncated: bool,
 }
 
+/// One frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The class of a Java frame, `java.util.HashMap`; the module of a native one, `libz.so.1`.
     pub class: String,
+    /// Without its arguments.
     pub function: String,
     /// 0 where it is not known.
     pub line: u32,
+    /// How it was run.
     pub kind: FrameKind,
 }
 
+/// How a frame was run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FrameKind {
+    /// Code of the process that is no VM's.
     #[default]
     Native,
+    /// Java, interpreted.
     Interpreted,
+    /// Java, compiled.
     Jit,
+    /// Java, compiled into its caller.
     Inlined,
+    /// Code of the kernel.
     Kernel,
 }
 
@@ -207,7 +218,7 @@ pub fn empty_checkpoint() -> Vec<u8> {
 fn checkpoint<'a>(ticks: u64, delta: i64, pools: impl Iterator<Item = (u64, u64, &'a [u8])>) -> Vec<u8> {
     let mut body = Vec::new();
     // Type, start, duration, and the distance in two's complement.
-    for value in [1, ticks, 0, delta as u64] {
+    for value in [CHECKPOINT as u64, ticks, 0, delta as u64] {
         integers::long(&mut body, value);
     }
     body.push(0);

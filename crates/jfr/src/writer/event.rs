@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-use super::recording::Body;
+use super::batch::Body;
 use super::types::{self, Type};
 
 /// An event as its metadata declares it.
@@ -20,6 +20,7 @@ pub struct Event {
     pub id: u64,
     /// `jdk.ResidentSetSize`
     pub name: &'static str,
+    /// Its name for people.
     pub label: &'static str,
     /// From the outermost group to the innermost.
     pub category: &'static [&'static str],
@@ -33,11 +34,16 @@ pub struct Event {
     pub fields: &'static [Field],
 }
 
+/// A field of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
+    /// `reserved`
     pub name: &'static str,
+    /// Its name for people.
     pub label: &'static str,
+    /// Without a full stop; may be empty.
     pub description: &'static str,
+    /// What it holds.
     pub kind: Kind,
 }
 
@@ -71,8 +77,11 @@ pub struct Kind {
 
 /// A kind of field: what the program gives, and how it is written.
 pub trait Value {
+    /// As the metadata declares it.
     const KIND: Kind;
+    /// What the program gives.
     type Of<'a>;
+    /// Writes one value.
     fn put(value: &Self::Of<'_>, body: &mut Body<'_>);
 }
 
@@ -121,6 +130,7 @@ impl Table {
         }
     }
 
+    /// In the order of their declaration.
     pub const fn events(&self) -> &'static [&'static Event] {
         self.events
     }
@@ -160,8 +170,9 @@ macro_rules! events {
         $description:literal
         { $($field:ident: $kind:ident $field_name:literal $field_label:literal $field_description:literal,)* })*) => {
         $(#[doc = $description]
-        pub struct $event<'a> { $(pub $field: <$kind as $crate::writer::Value>::Of<'a>),* }
+        pub struct $event<'a> { $(#[doc = $field_description] pub $field: <$kind as $crate::writer::Value>::Of<'a>),* }
         impl $event<'_> {
+            /// As the metadata declares it.
             pub const EVENT: &'static $crate::writer::Event = &$crate::writer::Event {
                 id: $id,
                 name: $name,
@@ -178,12 +189,14 @@ macro_rules! events {
                 }),*],
             };
 
+            /// Adds it to the instant.
             pub fn write(&self, batch: &mut $crate::writer::Batch<'_>) {
                 batch.event($id, |body| {
                     $(<$kind as $crate::writer::Value>::put(&self.$field, body);)*
                 });
             }
         })*
+        /// All events of the table.
         pub const EVENTS: &[&$crate::writer::Event] = &[$($event::EVENT),*];
     };
     (@experimental experimental) => { true };

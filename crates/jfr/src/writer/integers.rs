@@ -3,6 +3,8 @@
 //! An integer goes out in groups of 7 bits, lowest first; a set high bit says that more follow. The ninth byte, if it
 //! comes to that, carries 8 bits: a long never takes more than 9.
 
+use crate::format::text::{EMPTY, NULL, UTF8};
+
 pub fn long(out: &mut Vec<u8>, mut value: u64) {
     for _ in 0..8 {
         if value < 0x80 {
@@ -26,11 +28,6 @@ pub fn length(value: u64) -> usize {
 pub const fn padded(value: u32) -> [u8; 4] {
     [value as u8 | 0x80, (value >> 7) as u8 | 0x80, (value >> 14) as u8 | 0x80, (value >> 21) as u8 & 0x7f]
 }
-
-/// Encodings of a string: 0 is null, 1 empty, 2 a number in the pool of strings, 3 UTF-8, 4 UTF-16, 5 Latin-1.
-const NULL: u8 = 0;
-const EMPTY: u8 = 1;
-const UTF8: u8 = 3;
 
 pub fn string(out: &mut Vec<u8>, text: Option<&str>) {
     match text {

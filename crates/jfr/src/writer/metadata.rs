@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use super::event::{Event, Field, Table};
 use super::integers;
 use super::types::{self, Type, TypeKind};
+use crate::format::METADATA;
 
 #[derive(Default)]
 struct Element {
@@ -58,7 +59,7 @@ fn event(id: u64, classes: impl IntoIterator<Item = Element>) -> Vec<u8> {
     write(&root, &mut strings, &mut tree);
     let mut body = Vec::new();
     // Type, start, duration, id: readers keep the types that they know by an id.
-    for value in [0, 0, 0, id, strings.list.len() as u64] {
+    for value in [METADATA as u64, 0, 0, id, strings.list.len() as u64] {
         integers::long(&mut body, value);
     }
     for text in &strings.list {

@@ -24,14 +24,17 @@
 
 use std::io;
 
-use super::constants::{Constants, Stack, empty_checkpoint};
+use super::batch::Batch;
+use super::constants::{Constants, empty_checkpoint};
 use super::event::Table;
 use super::{integers, metadata};
+use crate::format::{HEADER_BYTES, MAGIC, MAJOR};
 
 /// Where a recording goes. `write_at` of a piece that lies in one page must be all or nothing.
 pub trait Store {
-    /// At most one page past the end.
+    /// At most one page past the end. `offset` is in bytes.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Cuts the end off. `length` is in bytes.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
 }
 
@@ -54,7 +57,7 @@ impl Store for Vec<u8> {
 const PAGE: u64 = 4096;
 /// Grown by this many pages at a time.
 const RESERVE: u64 = 4;
-const HEADER: u64 = 68;
+const HEADER: u64 = HEADER_BYTES as u64;
 /// An event of 12 bytes after the header, so that the first tail lies at a multiple of 8.
 const FIRST: u64 = HEADER + 12;
 /// Where a reserve page has its metadata and its checkpoint; in the first page of a chunk they stay and end the chain.
@@ -70,6 +73,7 @@ const NS_A_TICK: u64 = 1_000_000_000 / TICKS_A_SECOND;
 /// A chunk repeats metadata and constants: 12 KiB, and 90 KiB with 200 deep stacks. By its age it is time for another.
 const CHUNK_NS: u64 = 900 * 1_000_000_000;
 
+/// A recording while it is written.
 pub struct Recording<S: Store> {
     store: S,
     table: &'static Table,
@@ -88,79 +92,29 @@ struct Chunk {
     checkpoint: u64,
 }
 
-/// The events of one instant while they are gathered.
-pub struct Batch<'r> {
-    constants: &'r mut Constants,
-    ticks: u64,
-    events: Vec<u8>,
-    body: Vec<u8>,
-    /// True where the instant opens a chunk: what stands once in each has to be said.
-    pub opens_chunk: bool,
-}
-
-/// The fields of one event while they are written, in the order of its declaration.
-pub struct Body<'b> {
-    constants: &'b mut Constants,
-    bytes: &'b mut Vec<u8>,
-}
-
-impl Batch<'_> {
-    /// One event. `fields` must write those that the table declares for `id`, but for `startTime`.
-    pub fn event(&mut self, id: u64, fields: impl FnOnce(&mut Body<'_>)) {
-        self.body.clear();
-        integers::long(&mut self.body, id);
-        integers::long(&mut self.body, self.ticks);
-        fields(&mut Body { constants: self.constants, bytes: &mut self.body });
-        integers::event(&mut self.events, &self.body);
-    }
-}
-
-impl Body<'_> {
-    /// An int or a long; one with a sign in two's complement.
-    pub fn long(&mut self, value: u64) {
-        integers::long(self.bytes, value);
-    }
-
-    pub fn float(&mut self, value: f32) {
-        self.bytes.extend_from_slice(&value.to_be_bytes());
-    }
-
-    pub fn flag(&mut self, value: bool) {
-        self.bytes.push(u8::from(value));
-    }
-
-    pub fn text(&mut self, text: &str) {
-        integers::string(self.bytes, Some(text));
-    }
-
-    /// A word in the pool of the type `pool`: one of the table's names.
-    pub fn constant(&mut self, pool: u64, text: &str) {
-        let number = self.constants.name(pool, text);
-        integers::long(self.bytes, number);
-    }
-
-    pub fn stack(&mut self, stack: Option<&Stack>) {
-        let number = stack.map_or(0, |stack| self.constants.stack(stack));
-        integers::long(self.bytes, number);
-    }
-}
-
 impl<S: Store> Recording<S> {
     /// Into an empty store, which is a file of chunks from the first instant on.
     pub fn new(store: S, table: &'static Table) -> Recording<S> {
         Recording { store, table, constants: Constants::new(table.names), end: 0, chunk: None, time_ns: 0 }
     }
 
+    /// Where it goes.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// Length of the file, reserve included.
+    /// Length of the file in bytes, reserve included.
     pub fn length(&self) -> u64 {
         self.end
     }
 
     /// One instant: all its events carry the same time. When this returns they can be read.
+    ///
+    /// `time_ns` counts from 1970 UTC and is kept to the millisecond. A time before the last instant's counts as that.
+    ///
+    /// # Errors
+    /// Those of the store; and if the events of this instant make the chunk larger than 128 MiB (64 MiB of them always fit). What
+    /// the store holds stays a whole file.
     pub fn instant(&mut self, time_ns: u64, write: impl FnOnce(&mut Batch<'_>)) -> io::Result<()> {
         let time_ns = time_ns.max(self.time_ns);
         self.time_ns = time_ns;
@@ -176,8 +130,7 @@ impl<S: Store> Recording<S> {
             self.open_chunk(start_ns)?;
         }
         let ticks = (time_ns - start_ns) / NS_A_TICK;
-        let mut batch =
-            Batch { constants: &mut self.constants, ticks, events: Vec::new(), body: Vec::new(), opens_chunk };
+        let mut batch = Batch::new(&mut self.constants, ticks, opens_chunk);
         write(&mut batch);
         let events = batch.events;
         self.append(&events, ticks)?;
@@ -185,6 +138,9 @@ impl<S: Store> Recording<S> {
     }
 
     /// Gives the reserve back. The last chunk ends at the page in which its last event does.
+    ///
+    /// # Errors
+    /// Those of the store.
     pub fn finish(mut self) -> io::Result<S> {
         if let Some(chunk) = &self.chunk {
             let (start, tail) = (chunk.start, chunk.tail);
@@ -317,7 +273,9 @@ fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     let metadata = metadata::none();
     let mut put = |at: u64, bytes: &[u8]| page[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
-    put(0, b"FLR\0\0\x02\0\x01");
+    put(0, &MAGIC);
+    // Format 2.1.
+    put(4, &[0, MAJOR as u8, 0, 1]);
     for (at, value) in [
         (8, PAGE),
         (16, NOTHING + metadata.len() as u64),

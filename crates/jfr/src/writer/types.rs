@@ -1,13 +1,15 @@
 //! The types that events are made of, by JFR's names: one table. Numbers are ours (each chunk declares its own), and stay
 //! the same from chunk to chunk, since readers remember types and constants by number.
 
-/// What can be the type of a field.
+/// A type of field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type {
+    /// By which events and fields refer to it.
     pub id: u64,
+    /// As readers know it.
     pub name: &'static str,
-    pub kind: TypeKind,
-    pub fields: &'static [Member],
+    pub(super) kind: TypeKind,
+    pub(super) fields: &'static [Member],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

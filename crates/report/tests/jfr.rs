@@ -1,9 +1,11 @@
-//! Recordings, read by a reader of this test's own, written from the description of the format and not from the writer.
+//! What is known of a process, as the events of a recording, read by a decoder that knows neither reader nor writer.
 
-#[path = "jfr/reader.rs"]
-mod reader;
+#[allow(dead_code, reason = "shared by several test programs")]
+#[path = "../../jfr/tests/support/decoder.rs"]
+mod decoder;
 
-use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack, Store};
+use decoder::read;
+use plimsoll_jfr::writer::{Batch, Frame, FrameKind, Recording, Stack};
 use plimsoll_observer::books::{Books, Category, Figures};
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::Snapshot;
@@ -11,243 +13,30 @@ use plimsoll_observer::units::{Avma, Bytes};
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 use plimsoll_report::jfr::events as e;
 use plimsoll_report::jfr::{Instant, TABLE, Target, Told};
-use reader::{Read, Value, read};
 use std::collections::BTreeMap;
-use std::{fs, io};
+use std::fs;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_790_000_000 * SECOND + 123_456_789;
-
-/// Each change of the file, as the system calls make it.
-#[derive(Default)]
-struct Steps(Vec<Step>);
-
-enum Step {
-    Write(u64, Vec<u8>),
-    Truncate(u64),
-}
-
-impl Store for Steps {
-    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.push(Step::Write(offset, bytes.to_vec()));
-        Ok(())
-    }
-    fn truncate(&mut self, length: u64) -> io::Result<()> {
-        self.0.push(Step::Truncate(length));
-        Ok(())
-    }
-}
 
 fn number(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
     (*seed >> 33) % below
 }
 
-/// An instant of some lines and sites; the line `ticket` carries its number, so that a reader knows which it has.
-fn instant<S: Store>(recording: &mut Recording<S>, index: u64, seed: &mut u64, many: bool) {
-    let sites = if many { number(seed, 300) } else { number(seed, 4) };
-    recording
-        .instant(START + index * 25 * SECOND, |batch| {
-            e::ResidentSetSize { size: Bytes(index), peak: Bytes(1 << number(seed, 40)) }.write(batch);
-            for site in 0..sites {
-                let stack = Stack {
-                    frames: vec![
-                        Frame {
-                            class: "libz.so.1".into(),
-                            function: format!("inflate{}", number(seed, 40)),
-                            line: 0,
-                            kind: FrameKind::Native,
-                        },
-                        Frame {
-                            class: "java.util.zip.Inflater".into(),
-                            function: "inflate".into(),
-                            line: 7,
-                            kind: FrameKind::Jit,
-                        },
-                    ],
-                    truncated: site % 2 == 0,
-                };
-                e::Site {
-                    stack_trace: Some(&stack),
-                    category: ["zlib", "", "größer"][number(seed, 3) as usize],
-                    live: Bytes(index),
-                    live_count: site,
-                    requested: Bytes(1),
-                    peak: Bytes(u64::MAX >> number(seed, 64)),
-                    count_at_peak: 0,
-                    cumulative: Bytes(site),
-                    cumulative_count: sites,
-                    error: Bytes(0),
-                }
-                .write(batch);
-            }
-        })
-        .expect("the store takes all");
-}
-
-/// The file after each step, and after each page of a step: a kill can come between any two of them.
-fn each_state(steps: &[Step], mut look: impl FnMut(&[u8], bool)) {
-    let mut file: Vec<u8> = Vec::new();
-    for step in steps {
-        match step {
-            Step::Write(offset, bytes) => {
-                let mut at = 0;
-                while at < bytes.len() {
-                    let place = *offset as usize + at;
-                    let piece = (4096 - place % 4096).min(bytes.len() - at);
-                    file.resize(file.len().max(place + piece), 0);
-                    file[place..place + piece].copy_from_slice(&bytes[at..at + piece]);
-                    at += piece;
-                    look(&file, at == bytes.len());
-                }
-            }
-            Step::Truncate(length) => {
-                file.truncate(*length as usize);
-                look(&file, true);
-            }
-        }
-    }
-}
-
-fn instants(read: &Read) -> Vec<u64> {
-    read.events.iter().filter(|event| event.name == "jdk.ResidentSetSize").map(|event| event.long("size")).collect()
-}
-
 #[test]
-fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_instant() {
-    let mut seed = 3;
-    // 25 s apart: 900 s make a chunk. Some instants are larger than the reserve.
-    for (count, many) in [(1, false), (100, false), (8, true)] {
-        let mut recording = Recording::new(Steps::default(), &TABLE);
-        // What a killed recorder must have left: the instants whose call had returned after so many steps.
-        let mut done = Vec::new();
-        for index in 0..count {
-            instant(&mut recording, index, &mut seed, many);
-            done.push((recording.store().0.len(), index));
-        }
-        let steps = recording.finish().expect("the store takes all").0;
-        let (mut states, mut chunks, mut whole) = (0, 0, 0);
-        let mut step = 0;
-        each_state(&steps, |file, complete| {
-            states += 1;
-            let seen = read(file).unwrap_or_else(|error| panic!("{error} in step {step} of {}", steps.len()));
-            step += usize::from(complete);
-            let written = done.iter().filter(|(at, _)| *at <= step).count() as u64;
-            let instants = instants(&seen);
-            assert_eq!(instants, (0..instants.len() as u64).collect::<Vec<_>>(), "in order, none left out");
-            assert!(
-                (written..=written + 1).contains(&(instants.len() as u64)),
-                "{written} were written, {instants:?} seen"
-            );
-            chunks = chunks.max(seen.chunks.iter().filter(|chunk| chunk.types > 0).count());
-            whole += usize::from(instants.len() as u64 == written);
-        });
-        assert!(whole > count as usize);
-        if count == 100 {
-            assert!(chunks >= 3 && states > 400, "{chunks} chunks, {states} states");
-        }
-    }
-}
-
-#[test]
-fn what_is_written_is_read_back() {
-    let stack = Stack {
-        frames: vec![
-            Frame { class: "libc.so.6".into(), function: "malloc".into(), line: 0, kind: FrameKind::Native },
-            Frame { class: "a.B".into(), function: "c".into(), line: 9, kind: FrameKind::Interpreted },
-        ],
-        truncated: true,
-    };
+fn addresses_bytes_and_words_are_written_as_they_are() {
     let mut recording = Recording::new(Vec::new(), &TABLE);
-    let mut write = |time: u64| {
-        recording
-            .instant(time, |batch| {
-                e::Site {
-                    stack_trace: Some(&stack),
-                    category: "zlib",
-                    live: Bytes(1 << 40),
-                    live_count: 127,
-                    requested: Bytes(128),
-                    peak: Bytes(u64::MAX),
-                    count_at_peak: 0,
-                    cumulative: Bytes(16_383),
-                    cumulative_count: 16_384,
-                    error: Bytes(5),
-                }
-                .write(batch);
-                e::Arena {
-                    address: Avma(0x7fff_ffff_f000),
-                    kind: "main",
-                    reserved: Bytes(1),
-                    live: Bytes(2),
-                    live_count: 3,
-                    retained: Bytes(4),
-                    live_resident: Bytes(5),
-                    retained_resident: Bytes(6),
-                    trimmable: Bytes(7),
-                    threads: 8,
-                }
-                .write(batch);
-                e::TargetEnd {
-                    state: "killed", how: "ö", exit_code: -1, signal: 9, oom_killed: true, last_sign: None
-                }
-                .write(batch);
-                e::Pressure { scope: "system", some: 0.25, full: 1.0, some_total: 3, full_total: 4 }.write(batch);
-                e::NativeMemoryUsagePeak {
-                    duration: 0,
-                    event_thread: (),
-                    stack_trace: None,
-                    category: "zlib",
-                    peak_reserved: Bytes(1),
-                    peak_committed: Bytes(2),
-                    count_at_peak: 3,
-                }
-                .write(batch);
-            })
-            .expect("memory takes all");
+    let write = |batch: &mut Batch<'_>| {
+        e::NativeLibrary { name: "libc.so.6", base: Avma(0x7fff_ffff_f000), top: Avma(u64::MAX) }.write(batch);
+        e::NativeMemoryUsage { category: "zlib", reserved: Bytes(u64::MAX), committed: Bytes(127) }.write(batch);
     };
-    write(START);
-    write(START + 1_000_000);
-    // A clock that was set back, and a chunk later.
-    write(START - SECOND);
-    write(START + 1000 * SECOND);
-    let bytes = recording.finish().expect("memory takes all");
-    let seen = read(&bytes).expect("a whole file");
-    assert_eq!(seen.chunks.len(), 2);
-    assert_eq!(bytes.len() % 4096, 0);
-    let sites: Vec<_> = seen.events.iter().filter(|event| event.name == "plimsoll.Site").collect();
-    let ms = |time: u64| time / 1_000_000 * 1_000_000;
-    assert_eq!(
-        sites.iter().map(|site| site.time_ns).collect::<Vec<_>>(),
-        [ms(START), ms(START) + 1_000_000, ms(START) + 1_000_000, ms(START + 1000 * SECOND)]
-    );
-    for site in &sites {
-        assert_eq!(site.text("category"), "zlib");
-        let figures =
-            ["live", "liveCount", "requested", "peak", "countAtPeak", "cumulative", "cumulativeCount", "error"];
-        assert_eq!(figures.map(|name| site.long(name)), [1 << 40, 127, 128, u64::MAX, 0, 16_383, 16_384, 5]);
-        let Value::Struct(trace) = &site.fields["stackTrace"] else { panic!("{:?}", site.fields) };
-        let Value::Array(frames) = &trace["frames"] else { panic!("{trace:?}") };
-        assert_eq!(trace["truncated"], Value::Long(1));
-        let flat = frames.iter().map(|frame| {
-            let (method, class) = (&frame["method"], &frame["method"]["type"]["name"]);
-            format!(
-                "{} {} {} {}",
-                class.text(),
-                method["name"].text(),
-                frame["lineNumber"].long() as i32,
-                frame["type"].text()
-            )
-        });
-        assert_eq!(flat.collect::<Vec<_>>(), ["libc.so.6 malloc -1 Native", "a/B c 9 Interpreted"]);
-    }
-    let of = |name: &str| seen.events.iter().find(|event| event.name == name).expect("written");
-    let end = of("plimsoll.TargetEnd");
-    assert_eq!((end.text("how"), end.long("exitCode") as i32, end.long("signal")), ("ö", -1, 9));
-    assert_eq!((end.long("oomKilled"), end.long("lastSign") as i64), (1, i64::MIN));
-    assert_eq!(of("plimsoll.Arena").long("address"), 0x7fff_ffff_f000);
-    assert_eq!(of("plimsoll.MemoryPressure").fields["some"], Value::Float(0.25));
-    assert_eq!(of("jdk.NativeMemoryUsagePeak").fields["stackTrace"], Value::Null);
+    recording.instant(START, write).expect("memory takes all");
+    let seen = read(&recording.finish().expect("memory takes all")).expect("a whole file");
+    let [library, usage] = &seen.events[..] else { panic!("{:?}", seen.events) };
+    assert_eq!((library.text("name"), library.long("baseAddress")), ("libc.so.6", 0x7fff_ffff_f000));
+    assert_eq!(library.long("topAddress"), u64::MAX);
+    assert_eq!((usage.text("type"), usage.long("reserved"), usage.long("committed")), ("zlib", u64::MAX, 127));
 }
 
 /// An exec, or books that were begun anew: categories of before are nothing once, and not told again.

@@ -108,6 +108,7 @@ pub const GROUPS: &[Group] = &[
         Check,
         "output formats, to the byte",
         Tests(&[
+            "jfr/writer",
             "report/allocation",
             "report/goldens",
             "report/jfr",

@@ -6,7 +6,7 @@ mod cgroup;
 mod java;
 mod killed;
 #[allow(dead_code)]
-#[path = "../../../report/tests/jfr/reader.rs"]
+#[path = "../../../jfr/tests/support/decoder.rs"]
 mod reader;
 mod readers;
 #[allow(dead_code)]

@@ -1,0 +1,285 @@
+//! Recordings as the writer leaves them, read by a decoder of this test's own and by the crate's reader.
+
+#[allow(dead_code, reason = "shared by several test programs")]
+#[path = "support/decoder.rs"]
+mod decoder;
+
+use std::io;
+use std::panic::catch_unwind;
+
+use decoder::{Read, Value, read};
+use plimsoll_jfr::reader::{self, Limits, Wanted};
+use plimsoll_jfr::writer::kinds::{
+    Address, Amount, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
+};
+use plimsoll_jfr::writer::{self, Body, Frame, FrameKind, Kind, Recording, Stack, Store, Table, Type};
+
+const SECOND: u64 = 1_000_000_000;
+const START: u64 = 1_790_000_000 * SECOND + 123_456_789;
+
+const NOW: &str = "when the test wants it";
+
+enum Name {}
+impl writer::Value for Name {
+    const KIND: Kind = Kind { words: "name", of: 31, pooled: true, annotations: &[] };
+    type Of<'a> = &'a str;
+    fn put(value: &&str, body: &mut Body<'_>) {
+        body.constant(31, value);
+    }
+}
+
+plimsoll_jfr::events! {
+    Tick 100 "test.Tick" "Tick" NOW ["Test"] "Its number, and noise" {
+        size: Amount "size" "Size" "",
+        peak: Amount "peak" "Peak" "",
+    }
+    Site 101 "test.Site" "Site" NOW ["Test", "Stacks"] "A stack" {
+        stack_trace: Trace "stackTrace" "Stack Trace" "",
+        category: Name "category" "Category" "",
+        bytes: Amount "bytes" "Bytes" "",
+        count: Count "count" "Count" "",
+    }
+    Everything 102 "test.Everything" "Everything" NOW ["Test"] experimental "A field of every kind" {
+        amount: Amount "amount" "Amount" "",
+        count: Count "count" "Count" "",
+        number: Number "number" "Number" "",
+        address: Address "address" "Address" "",
+        moment: Moment "moment" "Moment" "",
+        never: Moment "never" "Never" "",
+        span: Nanoseconds "span" "Span" "",
+        share: Share "share" "Share" "",
+        flag: Flag "flag" "Flag" "",
+        category: NmtType "type" "Type" "",
+        name: Name "name" "Name" "",
+        text: Text "text" "Text" "",
+        stack: Trace "stackTrace" "Stack Trace" "",
+        thread: NoThread "eventThread" "Thread" "",
+    }
+}
+static TABLE: Table = Table::new(EVENTS, &[Type::of_names(31, "test.Name")]);
+
+/// Each change of the file, as the system calls make it.
+#[derive(Default)]
+struct Steps(Vec<Step>);
+
+enum Step {
+    Write(u64, Vec<u8>),
+    Truncate(u64),
+}
+
+impl Store for Steps {
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.push(Step::Write(offset, bytes.to_vec()));
+        Ok(())
+    }
+    fn truncate(&mut self, length: u64) -> io::Result<()> {
+        self.0.push(Step::Truncate(length));
+        Ok(())
+    }
+}
+
+fn number(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+    (*seed >> 33) % below
+}
+
+/// An instant of some lines and sites; the line `ticket` carries its number, so that a reader knows which it has.
+fn instant<S: Store>(recording: &mut Recording<S>, index: u64, seed: &mut u64, many: bool) {
+    let sites = if many { number(seed, 300) } else { number(seed, 4) };
+    recording
+        .instant(START + index * 25 * SECOND, |batch| {
+            Tick { size: index, peak: 1 << number(seed, 40) }.write(batch);
+            for site in 0..sites {
+                let stack = Stack {
+                    frames: vec![
+                        Frame {
+                            class: "libz.so.1".into(),
+                            function: format!("inflate{}", number(seed, 40)),
+                            line: 0,
+                            kind: FrameKind::Native,
+                        },
+                        Frame {
+                            class: "java.util.zip.Inflater".into(),
+                            function: "inflate".into(),
+                            line: 7,
+                            kind: FrameKind::Jit,
+                        },
+                    ],
+                    truncated: site % 2 == 0,
+                };
+                Site {
+                    stack_trace: Some(&stack),
+                    category: ["zlib", "", "größer"][number(seed, 3) as usize],
+                    bytes: u64::MAX >> number(seed, 64),
+                    count: site,
+                }
+                .write(batch);
+            }
+        })
+        .expect("the store takes all");
+}
+
+/// The file after each step, and after each page of a step: a kill can come between any two of them.
+fn each_state(steps: &[Step], mut look: impl FnMut(&[u8], bool)) {
+    let mut file: Vec<u8> = Vec::new();
+    for step in steps {
+        match step {
+            Step::Write(offset, bytes) => {
+                let mut at = 0;
+                while at < bytes.len() {
+                    let place = *offset as usize + at;
+                    let piece = (4096 - place % 4096).min(bytes.len() - at);
+                    file.resize(file.len().max(place + piece), 0);
+                    file[place..place + piece].copy_from_slice(&bytes[at..at + piece]);
+                    at += piece;
+                    look(&file, at == bytes.len());
+                }
+            }
+            Step::Truncate(length) => {
+                file.truncate(*length as usize);
+                look(&file, true);
+            }
+        }
+    }
+}
+
+fn instants(read: &Read) -> Vec<u64> {
+    read.events.iter().filter(|event| event.name == "test.Tick").map(|event| event.long("size")).collect()
+}
+
+#[test]
+fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_instant() {
+    let mut seed = 3;
+    // 25 s apart: 900 s make a chunk. Some instants are larger than the reserve.
+    for (count, many) in [(1, false), (100, false), (8, true)] {
+        let mut recording = Recording::new(Steps::default(), &TABLE);
+        // What a killed recorder must have left: the instants whose call had returned after so many steps.
+        let mut done = Vec::new();
+        for index in 0..count {
+            instant(&mut recording, index, &mut seed, many);
+            done.push((recording.store().0.len(), index));
+        }
+        let steps = recording.finish().expect("the store takes all").0;
+        let (mut states, mut chunks, mut whole) = (0, 0, 0);
+        let mut step = 0;
+        each_state(&steps, |file, complete| {
+            states += 1;
+            let seen = read(file).unwrap_or_else(|error| panic!("{error} in step {step} of {}", steps.len()));
+            step += usize::from(complete);
+            let written = done.iter().filter(|(at, _)| *at <= step).count() as u64;
+            let instants = instants(&seen);
+            assert_eq!(instants, (0..instants.len() as u64).collect::<Vec<_>>(), "in order, none left out");
+            assert!(
+                (written..=written + 1).contains(&(instants.len() as u64)),
+                "{written} were written, {instants:?} seen"
+            );
+            chunks = chunks.max(seen.chunks.iter().filter(|chunk| chunk.types > 0).count());
+            whole += usize::from(instants.len() as u64 == written);
+        });
+        assert!(whole > count as usize);
+        if count == 100 {
+            assert!(chunks >= 3 && states > 400, "{chunks} chunks, {states} states");
+        }
+    }
+}
+
+#[test]
+fn a_value_of_every_kind_is_read_back_by_both_readers() {
+    let stack = Stack {
+        frames: vec![
+            Frame { class: "libc.so.6".into(), function: "malloc".into(), line: 0, kind: FrameKind::Native },
+            Frame { class: "a.B".into(), function: "c".into(), line: 9, kind: FrameKind::Interpreted },
+        ],
+        truncated: true,
+    };
+    let mut recording = Recording::new(Vec::new(), &TABLE);
+    let mut write = |time: u64| {
+        recording
+            .instant(time, |batch| {
+                Everything {
+                    amount: u64::MAX,
+                    count: 16_384,
+                    number: -1,
+                    address: 0x7fff_ffff_f000,
+                    moment: Some(127),
+                    never: None,
+                    span: 128,
+                    share: 0.25,
+                    flag: true,
+                    category: "Metaspace",
+                    name: "zlib",
+                    text: "größer",
+                    stack: Some(&stack),
+                    thread: (),
+                }
+                .write(batch);
+            })
+            .expect("memory takes all");
+    };
+    write(START);
+    write(START + 1_000_000);
+    // A clock that was set back, and a chunk later.
+    write(START - SECOND);
+    write(START + 1000 * SECOND);
+    let bytes = recording.finish().expect("memory takes all");
+    assert_eq!(bytes.len() % 4096, 0);
+    let ms = |time: u64| time / 1_000_000 * 1_000_000;
+    let times = [ms(START), ms(START) + 1_000_000, ms(START) + 1_000_000, ms(START + 1000 * SECOND)];
+
+    let seen = read(&bytes).expect("a whole file");
+    assert_eq!(seen.chunks.len(), 2);
+    assert_eq!(seen.events.iter().map(|event| event.time_ns).collect::<Vec<_>>(), times);
+    for event in &seen.events {
+        let longs = ["amount", "count", "address", "moment", "span", "flag"].map(|name| event.long(name));
+        assert_eq!(longs, [u64::MAX, 16_384, 0x7fff_ffff_f000, 127, 128, 1]);
+        assert_eq!((event.long("number") as i32, event.long("never") as i64), (-1, i64::MIN));
+        assert_eq!(["type", "name", "text"].map(|name| event.text(name)), ["Metaspace", "zlib", "größer"]);
+        assert_eq!((&event.fields["share"], &event.fields["eventThread"]), (&Value::Float(0.25), &Value::Null));
+        let Value::Struct(trace) = &event.fields["stackTrace"] else { panic!("{:?}", event.fields) };
+        let Value::Array(frames) = &trace["frames"] else { panic!("{trace:?}") };
+        assert_eq!(trace["truncated"], Value::Long(1));
+        let flat = frames.iter().map(|frame| {
+            let (method, class) = (&frame["method"], &frame["method"]["type"]["name"]);
+            let (line, kind) = (frame["lineNumber"].long() as i32, frame["type"].text());
+            format!("{} {} {line} {kind}", class.text(), method["name"].text())
+        });
+        assert_eq!(flat.collect::<Vec<_>>(), ["libc.so.6 malloc -1 Native", "a/B c 9 Interpreted"]);
+    }
+
+    let mut ours = vec![];
+    let summary = reader::read(&bytes, Limits::default(), &Wanted::named(&["test.Everything"]), |event| {
+        ours.push(event.time().unwrap_or_default() as u64);
+        let longs = ["amount", "count", "address", "moment", "span", "flag"].map(|name| event.u64(name));
+        assert_eq!(longs, [u64::MAX, 16_384, 0x7fff_ffff_f000, 127, 128, 1].map(Some));
+        assert_eq!((event.i64("number"), event.i64("never")), (Some(-1), Some(i64::MIN)));
+        let texts = ["type", "name", "text"].map(|name| event.string(name).unwrap_or_default().into_owned());
+        assert_eq!(texts, ["Metaspace", "zlib", "größer"]);
+        assert_eq!((event.f64("share"), event.thread().is_none()), (Some(0.25), true));
+        let stack = event.stack().expect("a stack");
+        assert!(stack.is_truncated());
+        let flat = stack.frames().map(|frame| {
+            let [class, method, kind] = [frame.class(), frame.method(), frame.kind()].map(Option::unwrap_or_default);
+            format!("{class} {method} {:?} {kind}", frame.line())
+        });
+        assert_eq!(flat.collect::<Vec<_>>(), ["libc.so.6 malloc None Native", "a.B c Some(9) Interpreted"]);
+    });
+    assert_eq!((ours.as_slice(), summary.flaws, summary.chunks.len()), (times.as_slice(), vec![], 2));
+    assert!(summary.chunks.iter().all(|chunk| chunk.is_finished));
+}
+
+#[test]
+fn a_table_refuses_ids_that_clash() {
+    let refused = |ids: &[u64], names: &'static [Type]| {
+        let event = |id: &u64| &*Box::leak(Box::new(writer::Event { id: *id, ..*Tick::EVENT }));
+        let events = ids.iter().map(event).collect::<Vec<_>>().leak();
+        catch_unwind(|| Table::new(events, names)).is_err()
+    };
+    assert!(!refused(&[200, 201], &[]));
+    assert!(refused(&[200, 200], &[]));
+    const NAMES: &[Type] = &[Type::of_names(201, "test.Name")];
+    assert!(refused(&[200, 201], NAMES));
+    assert!(refused(&[200, 4], &[]), "4 is boolean's");
+    for of_the_format in [0, 1, 76] {
+        assert!(refused(&[200, of_the_format], &[]), "{of_the_format}");
+    }
+}

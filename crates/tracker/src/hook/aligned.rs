@@ -1,7 +1,7 @@
 //! The aligned forms. None asks for more than the program did: pvalloc would round a page up to two, and an alignment
 //! of a page would cost one. Their keys go into the allocator's own slack, else into the side table.
 
-use super::malloc::{book_fresh, real_call};
+use super::malloc::slow::{book_fresh, real_call};
 use crate::boot;
 use crate::sys::libc::calls;
 use core::ffi::c_int;

@@ -4,7 +4,7 @@
 //! operators of its own that take the short way; then they are booked here. What may throw (new) is called from the
 //! assembly of the entry, never from Rust: an exception passes a frame that has nothing but its size.
 
-use super::malloc::{book_fresh, book_release};
+use super::malloc::slow::{book_fresh, book_release};
 use crate::account::blocks;
 use crate::account::thread::GENERATION;
 use crate::boot;

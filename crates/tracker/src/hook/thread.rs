@@ -8,7 +8,7 @@
 #![allow(clippy::just_underscores_and_digits)]
 
 use super::entry;
-use super::malloc::site_of_call;
+use crate::account::memo;
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
 use crate::boot;
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn pthread_create(
             return calls::pthread_create(out, attr, routine, argument);
         }
         let creator = match enter() {
-            Entered::Thread(mut inside) => site_of_call(&mut inside, sp, fp),
+            Entered::Thread(mut inside) => memo::mapping(inside.segment, inside.state(), sp, fp),
             _ => 0,
         };
         let Some((i, start)) = take() else { return calls::pthread_create(out, attr, routine, argument) };

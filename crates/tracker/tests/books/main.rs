@@ -7,6 +7,8 @@ mod categories;
 mod fork;
 mod guesses;
 mod index;
+#[cfg(target_arch = "x86_64")]
+mod malloc_twins;
 #[path = "../stack/random.rs"]
 mod random;
 mod rows;

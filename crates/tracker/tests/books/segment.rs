@@ -12,11 +12,16 @@ pub fn fresh() -> Segment {
     let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
     // SAFETY: a zeroed writable mapping of that size, never unmapped.
     let segment = unsafe { Segment::at(base as usize) };
+    begin(segment);
+    segment
+}
+
+/// Makes the tables of books that begin.
+pub fn begin(segment: Segment) {
     segment.header().composition.store(2, Relaxed);
     assert!(segment.populate_start() && thread::init() && categories::init(segment) && callers::init(segment));
     assert!(rows::init(segment) && frames::init() && samples::init());
     assert_eq!(segment.append(Section::Threads), Some(SLOT_SHARED));
-    segment
 }
 
 /// Resident bytes of a mapping.

@@ -203,7 +203,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
         ".cfi_adjust_cfa_offset -16",
         "ret",
         ".cfi_endproc",
-        t = sym crate::hook::malloc::free_any
+        t = sym crate::hook::malloc::slow::free_any
     );
 }
 

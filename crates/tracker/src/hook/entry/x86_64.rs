@@ -231,7 +231,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
         "mov rsi, rsp",
         crate::go_on!(),
         ".cfi_endproc",
-        t = sym crate::hook::malloc::free_any
+        t = sym crate::hook::malloc::slow::free_any
     );
 }
 

@@ -10,10 +10,9 @@
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
-use super::malloc::site_of_call;
 use crate::account::segment::Segment;
 use crate::account::vmas::{Placement, Remap};
-use crate::account::{callers, image};
+use crate::account::{callers, image, memo};
 use crate::boot;
 use crate::guard::{Entered, enter};
 use crate::stack::read::return_address;
@@ -55,8 +54,10 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     }
     // SAFETY: the entry's stack and frame pointer.
     let (segment, caller) = match enter() {
-        // SAFETY: as above.
-        Entered::Thread(mut inside) => (inside.segment, unsafe { site_of_call(&mut inside, sp, fp) }),
+        Entered::Thread(mut inside) => {
+            // SAFETY: as above.
+            (inside.segment, unsafe { memo::mapping(inside.segment, inside.state(), sp, fp) })
+        }
         Entered::Shared(segment) => {
             // SAFETY: the return address lies at the stack pointer.
             let ra = unsafe { return_address(sp) };

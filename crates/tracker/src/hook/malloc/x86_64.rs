@@ -1,9 +1,9 @@
-//! malloc and free over glibc, as long as nothing unusual happens: x86-64.
+//! malloc and free over glibc, as long as nothing unusual happens: assembly for x86-64.
 //!
 //! Written by hand since it runs for every block of the program: 68 and 31 instructions where the compiler made 88 and 46
 //! of the same steps (six registers kept for paths that a block doesn't take, two for the entry's stack and frame pointer,
 //! every pointer to a real function through a register). It spills nothing to aligned places, so it runs on any stack;
-//! what it jumps to aligns it ([`crate::any_alignment`]). On other CPUs `hook::malloc` has the same in Rust.
+//! what it jumps to aligns it ([`crate::any_alignment`]). [`super::portable`] has the same steps in Rust.
 //!
 //! ```text
 //! malloc   the thread's state, taken │ small enough │ no sample due │ the remembered stack, each word compared
@@ -11,12 +11,12 @@
 //! free     the size │ the trailer's check │ the row is this thread's │ trailer cleared │ four numbers │ on to the real one
 //! ```
 
+use super::slow::off_path;
 use crate::account::blocks::{CHECKED, REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
 use crate::account::memo::Memo;
 use crate::account::segment::{self, LASTING, WIPED};
 use crate::account::thread::{SHARED_BYTES, Shared, ThreadState};
 use crate::account::windows::MAPPED;
-use crate::hook::malloc::off_path;
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
 use crate::sys::libc::{Call, REAL};
 use core::mem::offset_of;
@@ -54,7 +54,7 @@ pub mod at {
 #[macro_export]
 macro_rules! entry_straight {
     ($name:ident, $target:path) => {
-        /// See `hook::entry::pair`.
+        /// See `hook::malloc::x86_64`.
         ///
         /// # Safety
         /// As malloc(3).
@@ -62,9 +62,9 @@ macro_rules! entry_straight {
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(n: usize) -> *mut u8 {
             use $crate::account::segment;
-            use $crate::hook::malloc::off_path;
+            use $crate::hook::malloc::slow::off_path;
             use $crate::account::memo::{self, Memo};
-            use $crate::hook::entry::pair::at;
+            use $crate::hook::malloc::x86_64::at;
             core::arch::naked_asm!(
                 ".cfi_startproc",
                 "mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",

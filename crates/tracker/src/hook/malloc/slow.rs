@@ -1,20 +1,5 @@
-//! malloc, calloc, realloc, free and their kin. malloc_usable_size answers what the program may write to: never less than
-//! it asked for, but seldom what it is without the tracker, whose key lies behind it. Of `malloc(7)` glibc alone
-//! says 24, here it says 16; of `malloc(24)` 24 and 32. A program may rely on neither (malloc_usable_size(3)).
-//!
-//! The fast path is glibc's: a state, a request that gets a trailer, a remembered stack. Everything else (other
-//! allocators, large blocks, the first block of a thread, signals on top of us) is in the cold functions below: over 800
-//! lines, since each is the other half of a fast path beside it, and both must keep one order of booking.
-//!
-//! Corners, as glibc 2.36 has them (malloc/malloc.c) and the program must find them:
-//!
-//! | call | real outcome | books |
-//! | --- | --- | --- |
-//! | `malloc(0)` | a block | requested 0 |
-//! | `realloc(0, n)` | `malloc(n)` | allocation |
-//! | `realloc(p, 0)` | frees, NULL (jemalloc, mimalloc: a block) | release; allocation only if a block came back |
-//! | `realloc(p, n)` fails | NULL, p lives on | nothing; the key is put back |
-//! | `calloc` overflow | NULL, ENOMEM by the real one | nothing |
+//! The cold half of malloc and free: whatever a fast path leaves out, and every block of an allocator other than glibc's.
+//! Both halves keep one order of booking.
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
 use crate::account::keys::{amount_of, set_key, take_key, to_table};
@@ -24,40 +9,13 @@ use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
 use crate::account::{callers, control, image, memo, peaks, sampling};
 use crate::boot;
-use crate::guard::{Entered, Inside, enter};
+use crate::guard::{Entered, enter};
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc;
 use crate::sys::libc::calls;
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::{CALLER_EARLY, Counter};
-
-/// malloc(3).
-///
-/// On x86-64 the program's own calls are [`crate::hook::entry::pair`]'s, which does the same.
-///
-/// The state is taken before the stack is recalled and given back when the block is booked. Nothing that glibc's malloc
-/// does in between comes back to a hook; a signal handler that allocates meanwhile books in the shared rows.
-///
-/// # Safety
-/// Called by the entry stub: `sp` and `fp` are the caller's.
-pub unsafe extern "C" fn malloc(n: usize, sp: usize, fp: usize) -> *mut u8 {
-    let t = tls_get::<CURRENT>() as *mut ThreadState;
-    // SAFETY: a non-null `current` is this thread's state, which no frame has borrowed; the real function is resolved before any
-    // state exists.
-    unsafe {
-        if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
-            return off_path::malloc_slow(n, sp, fp);
-        }
-        tls_set::<CURRENT>(0);
-        if (*t).passes_mark(n) {
-            return off_path::malloc_sampled(n, sp, fp, t);
-        }
-        let Some(m) = memo::recall(&*t, sp, fp) else { return off_path::malloc_walk(n, sp, fp, t) };
-        let p = calls::malloc(n + TRAILER);
-        finish(t, p, n, m.row_key, m.row)
-    }
-}
 
 /// What `malloc` and `free_glibc` call: they run on the stack as it is, and nothing in them wants it aligned.
 #[allow(missing_docs)]
@@ -78,7 +36,7 @@ pub mod off_path {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
-    // SAFETY: as in `malloc`, which has taken the state.
+    // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
         let place = walk(t, sp, fp).map(|row| Place { row, drawn: None });
         finish_any(t, calls::malloc(n + TRAILER), n, place)
@@ -89,7 +47,7 @@ unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadS
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
-    // SAFETY: as in `malloc`, which has taken the state.
+    // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
         let place = sampled(t, n, sp, fp);
         finish_any(t, calls::malloc(n + TRAILER), n, place)
@@ -98,13 +56,13 @@ unsafe extern "C" fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut Thre
 
 /// Where a block is to be booked, and whether it is a sample.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     row: u32,
     drawn: Option<Drawn>,
 }
 
 /// The place of a block of n bytes by this call, which counts down to the next sample. `None`: an unprepared fork child.
-unsafe fn place_of(t: *mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+pub(super) unsafe fn place_of(t: *mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
     // SAFETY: the caller has taken the state.
     unsafe {
         if (*t).passes_mark(n) {
@@ -162,33 +120,6 @@ unsafe fn walk(t: *mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
 }
 
 /// Books a fresh block of glibc's that was asked for with room for a trailer, and gives the state back.
-///
-/// # Safety
-/// `t` is this thread's state, taken; `p` is null or a live block of at least `n + TRAILER` usable bytes; `row` is the
-/// offset of a row of this thread, `row_key` its key.
-#[inline(always)]
-unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 {
-    // SAFETY: the caller's contract; the chunk header lies in front of the block.
-    unsafe {
-        if p.is_null() {
-            tls_set::<CURRENT>(t as usize);
-            return p;
-        }
-        let Some(segment) = Segment::current() else { return off_path::unbooked_now(t, p) };
-        let Some(usable) = blocks::usable_small(p) else {
-            return off_path::finish_row(t, p, n, blocks::row_of_key(row_key));
-        };
-        let amount = Amount { usable: (usable - TRAILER) as u64, requested: n as u64 };
-        blocks::write_trailer(p, usable, row_key, n);
-        let row = segment.row_at(row);
-        if rows::add_alloc(row, amount) {
-            return off_path::flush(t, p, row.caller.load(Relaxed));
-        }
-        tls_set::<CURRENT>(t as usize);
-        p
-    }
-}
-
 /// Detached, or an unprepared fork child, since the state was taken.
 #[cold]
 #[inline(never)]
@@ -208,7 +139,7 @@ unsafe extern "C" fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: 
 /// The same for any block and any row.
 #[cold]
 #[inline(never)]
-unsafe fn finish_any(t: *mut ThreadState, p: *mut u8, n: usize, place: Option<Place>) -> *mut u8 {
+pub(super) unsafe fn finish_any(t: *mut ThreadState, p: *mut u8, n: usize, place: Option<Place>) -> *mut u8 {
     // SAFETY: the caller holds the state; p is null or a live block of at least n bytes.
     unsafe {
         if let (false, Some(segment), Some(place)) = (p.is_null(), Segment::current(), place) {
@@ -414,16 +345,6 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
     }
 }
 
-/// The site of a hooked call that allocates no block; its caller in mode off.
-///
-/// # Safety
-/// `sp`, `fp` are the hooked call's.
-pub unsafe fn site_of_call(inside: &mut Inside, sp: usize, fp: usize) -> u32 {
-    let segment = inside.segment;
-    // SAFETY: the caller's contract.
-    unsafe { memo::mapping(segment, &mut *inside.state(), sp, fp) }
-}
-
 /// Takes a block out of the books' reach: its key, and its sample out of the estimates. The block is about to go.
 ///
 /// # Safety
@@ -437,47 +358,6 @@ unsafe fn take_block(segment: Segment, p: *mut u8) -> Option<(Key, Amount)> {
     Some((key, amount))
 }
 
-/// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
-pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry as *mut ());
-
-#[cfg(target_arch = "x86_64")]
-pub use crate::hook::entry::pair::{free_glibc, free_glibc_in_windows};
-
-/// `Segment::row` looks where the rows' window ends.
-#[cfg(not(target_arch = "x86_64"))]
-pub use free_glibc as free_glibc_in_windows;
-
-/// free(3) over glibc's malloc.
-///
-/// The state isn't taken: each counter is one instruction, so a signal handler on top can add to the same row.
-///
-/// # Safety
-/// As free(3).
-#[cfg(not(target_arch = "x86_64"))]
-pub unsafe extern "C" fn free_glibc(p: *mut u8) {
-    let t = tls_get::<CURRENT>() as *const ThreadState;
-    // SAFETY: a non-null `current` is this thread's state; p is a live block by free's own contract.
-    unsafe {
-        if p.is_null() || t.is_null() {
-            return off_path::free(p);
-        }
-        let Some(usable) = blocks::usable_small(p) else { return off_path::free(p) };
-        let Some(key) = blocks::read_trailer_small(p, usable) else { return off_path::free(p) };
-        let Some(segment) = Segment::current() else { return off_path::free(p) };
-        let row = segment.row(key.row);
-        if row.slot.load(Relaxed) != (*t).slot_mark {
-            return off_path::free(p);
-        }
-        blocks::clear_trailer(p, usable);
-        let amount = Amount { usable: (usable - TRAILER) as u64, requested: key.requested };
-        if rows::add_free(row, amount, (*t).room_span) {
-            return off_path::free_flush(p, row.caller.load(Relaxed));
-        }
-        calls::free(p)
-    }
-}
-
-#[cold]
 #[inline(never)]
 unsafe extern "C" fn free_flush(p: *mut u8, caller: u32) {
     if let Some(segment) = Segment::current() {
@@ -523,7 +403,7 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
 /// # Safety
 /// As free(3).
 #[inline(never)]
-unsafe extern "C" fn free(p: *mut u8) {
+pub(super) unsafe extern "C" fn free(p: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe {
         if !p.is_null() {
@@ -630,7 +510,7 @@ unsafe fn take_booked(segment: Segment, p: *mut u8) -> Option<(u32, Amount)> {
 
 /// `None`: no such row is in use. A fork child has blocks of them that other threads of its parent allocated while it was
 /// made; else the key was damaged.
-fn caller_of_key(segment: Segment, key: Key) -> Option<u32> {
+pub(super) fn caller_of_key(segment: Segment, key: Key) -> Option<u32> {
     let row = segment.row(key.row);
     let caller = row.caller.load(Relaxed);
     let there = (caller as usize) < plimsoll_segment::Section::Callers.capacity();
@@ -643,169 +523,4 @@ unsafe fn unknown(segment: Segment, p: *mut u8) {
     segment.count(Counter::unknown_frees, 1);
     // SAFETY: the caller's live block.
     segment.count(Counter::unknown_free_bytes, unsafe { blocks::usable(p) } as u64);
-}
-
-/// calloc(3).
-///
-/// # Safety
-/// Called by the entry stub.
-pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> *mut u8 {
-    let t = tls_get::<CURRENT>() as *mut ThreadState;
-    // SAFETY: as in `malloc`.
-    unsafe {
-        match n.checked_mul(size) {
-            Some(bytes) if !t.is_null() && bytes < (*t).shared().trailer_below.load(Relaxed) => {
-                tls_set::<CURRENT>(0);
-                let place = place_of(t, bytes, sp, fp);
-                let p = calls::calloc(1, bytes + TRAILER);
-                finish_any(t, p, bytes, place)
-            }
-            bytes => {
-                if !boot::resolved() {
-                    boot::resolve();
-                }
-                let real = || match bytes {
-                    Some(b) if b < blocks::trailer_below() => calls::calloc(1, b + TRAILER),
-                    _ => calls::calloc(n, size),
-                };
-                real_call(sp, real, |p| book_fresh(p, bytes.unwrap_or(0), sp, fp))
-            }
-        }
-    }
-}
-
-/// realloc(3).
-///
-/// # Safety
-/// Called by the entry stub.
-pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
-    // SAFETY: the arguments are the program's.
-    unsafe {
-        if p.is_null() {
-            return malloc(n, sp, fp);
-        }
-        if !boot::resolved() {
-            boot::resolve();
-        }
-        if libc::is_allocator(return_address(sp) as usize) {
-            return calls::realloc(p, n);
-        }
-        if image::is_image() {
-            match enter() {
-                Entered::Thread(mut inside) => {
-                    let segment = inside.segment;
-                    image::settle(segment, inside.state());
-                    image::forget(segment, p);
-                }
-                Entered::Shared(segment) => image::forget(segment, p),
-                Entered::Outside => {}
-            }
-        }
-        let old_usable = blocks::usable(p);
-        // Out before the real call: if it moves the block, another thread may own the old address before it returns.
-        let old = if boot::booking() { take_key(p) } else { None };
-        let sample = match (old, Segment::current()) {
-            (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),
-            _ => None,
-        };
-        if n == 0 {
-            release(old, sample, old_usable);
-            let q = calls::realloc(p, 0);
-            if !q.is_null() {
-                book_slow(q, 0, sp, fp);
-            }
-            return q;
-        }
-        let q = calls::realloc(p, asked(n));
-        if q.is_null() {
-            if let Some((key, _)) = old {
-                let sampled = sample.is_some_and(|(segment, taken)| samples::put_back(segment, p, taken));
-                set_key(p, Key { sampled, ..key });
-            }
-            return q;
-        }
-        release(old, sample, old_usable);
-        let t = tls_get::<CURRENT>() as *mut ThreadState;
-        if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
-            book_slow(q, n, sp, fp);
-            return q;
-        }
-        tls_set::<CURRENT>(0);
-        let place = place_of(t, n, sp, fp);
-        finish_any(t, q, n, place)
-    }
-}
-
-/// Books the release of a block whose key and sample were taken.
-fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>, usable: usize) {
-    if let Some((segment, taken)) = sample {
-        samples::end(segment, taken);
-    }
-    let booked = |segment| old.and_then(|(key, amount)| Some((caller_of_key(segment, key)?, amount)));
-    let unknown = |segment: Segment| {
-        segment.count(Counter::unknown_frees, 1);
-        segment.count(Counter::unknown_free_bytes, usable as u64);
-    };
-    match enter() {
-        Entered::Thread(mut inside) => match booked(inside.segment) {
-            Some((caller, amount)) => rows::free(inside.segment, Some(inside.state()), caller, amount),
-            None => unknown(inside.segment),
-        },
-        Entered::Shared(segment) => match booked(segment) {
-            Some((caller, amount)) => rows::free(segment, None, caller, amount),
-            None => unknown(segment),
-        },
-        Entered::Outside => boot::early_release(old.map(|o| o.1)),
-    }
-}
-
-/// reallocarray(3).
-///
-/// # Safety
-/// Called by the entry stub.
-pub unsafe extern "C" fn reallocarray(p: *mut u8, n: usize, size: usize, sp: usize, fp: usize) -> *mut u8 {
-    match n.checked_mul(size) {
-        // SAFETY: as realloc.
-        Some(bytes) => unsafe { realloc(p, bytes, sp, fp) },
-        None => {
-            crate::sys::libc::set_errno(crate::sys::os::errno::ENOMEM);
-            core::ptr::null_mut()
-        }
-    }
-}
-
-/// free_sized (C23).
-///
-/// # Safety
-/// As free(3).
-pub unsafe extern "C" fn free_sized(p: *mut u8, _n: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { free(p) }
-}
-
-/// free_aligned_sized (C23).
-///
-/// # Safety
-/// As free(3).
-pub unsafe extern "C" fn free_aligned_sized(p: *mut u8, _align: usize, _n: usize) {
-    // SAFETY: the caller's contract.
-    unsafe { free(p) }
-}
-
-/// malloc_usable_size(3): what the program may write to, so without the trailer.
-///
-/// # Safety
-/// As malloc_usable_size(3).
-pub unsafe extern "C" fn malloc_usable_size(p: *mut u8) -> usize {
-    if p.is_null() {
-        return 0;
-    }
-    if !boot::resolved() {
-        boot::resolve();
-    }
-    // SAFETY: a live block by the function's own contract.
-    unsafe {
-        let usable = calls::malloc_usable_size(p);
-        if boot::booking() && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
-    }
 }

@@ -1,0 +1,222 @@
+//! malloc, calloc, realloc, free and their kin. malloc_usable_size answers what the program may write to: never less than
+//! it asked for, but seldom what it is without the tracker, whose key lies behind it. Of `malloc(7)` glibc alone
+//! says 24, here it says 16; of `malloc(24)` 24 and 32. A program may rely on neither (malloc_usable_size(3)).
+//!
+//! | file | what it is | runs |
+//! | --- | --- | --- |
+//! | `x86_64.rs` | malloc and free over glibc where nothing unusual happens, in assembly | on x86-64 |
+//! | [`portable`] | the same steps in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
+//! | [`slow`] | other allocators, large blocks, samples, the first block of a thread, signals on top of us | everywhere |
+//! | this file | calloc, realloc and the rest | everywhere |
+//!
+//! `tests/books/malloc_twins.rs` puts the same operations through both fast paths and compares the books after each.
+//!
+//! Corners, as glibc 2.36 has them (malloc/malloc.c) and the program must find them:
+//!
+//! | call | real outcome | books |
+//! | --- | --- | --- |
+//! | `malloc(0)` | a block | requested 0 |
+//! | `realloc(0, n)` | `malloc(n)` | allocation |
+//! | `realloc(p, 0)` | frees, NULL (jemalloc, mimalloc: a block) | release; allocation only if a block came back |
+//! | `realloc(p, n)` fails | NULL, p lives on | nothing; the key is put back |
+//! | `calloc` overflow | NULL, ENOMEM by the real one | nothing |
+
+pub mod portable;
+pub mod slow;
+#[cfg(target_arch = "x86_64")]
+pub mod x86_64;
+
+use self::slow::{book_fresh, book_slow, caller_of_key, finish_any, place_of, real_call};
+use crate::account::blocks::{self, Key, TRAILER};
+use crate::account::image;
+use crate::account::keys::{set_key, take_key};
+use crate::account::rows::{self, Amount};
+use crate::account::samples;
+use crate::account::segment::Segment;
+use crate::account::thread::ThreadState;
+use crate::boot;
+use crate::guard::{Entered, enter};
+use crate::stack::read::return_address;
+use crate::sys::cpu::{CURRENT, tls_get, tls_set};
+use crate::sys::libc;
+use crate::sys::libc::calls;
+use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use plimsoll_segment::Counter;
+
+/// free(3). Where the exported entry jumps: [`free_glibc`] once the allocator is known to be glibc's.
+pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry as *mut ());
+
+/// On x86-64 [`entry_straight`](crate::entry_straight) takes its place.
+pub use portable::malloc;
+
+#[cfg(target_arch = "x86_64")]
+pub use x86_64::{free_glibc, free_glibc_in_windows};
+
+/// `Segment::row` itself looks where the rows' window ends.
+#[cfg(not(target_arch = "x86_64"))]
+pub use portable::{free_glibc, free_glibc as free_glibc_in_windows};
+
+/// calloc(3).
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> *mut u8 {
+    let t = tls_get::<CURRENT>() as *mut ThreadState;
+    // SAFETY: as in `portable::malloc`.
+    unsafe {
+        match n.checked_mul(size) {
+            Some(bytes) if !t.is_null() && bytes < (*t).shared().trailer_below.load(Relaxed) => {
+                tls_set::<CURRENT>(0);
+                let place = place_of(t, bytes, sp, fp);
+                let p = calls::calloc(1, bytes + TRAILER);
+                finish_any(t, p, bytes, place)
+            }
+            bytes => {
+                if !boot::resolved() {
+                    boot::resolve();
+                }
+                let real = || match bytes {
+                    Some(b) if b < blocks::trailer_below() => calls::calloc(1, b + TRAILER),
+                    _ => calls::calloc(n, size),
+                };
+                real_call(sp, real, |p| book_fresh(p, bytes.unwrap_or(0), sp, fp))
+            }
+        }
+    }
+}
+
+/// realloc(3).
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
+    // SAFETY: the arguments are the program's.
+    unsafe {
+        if p.is_null() {
+            return malloc(n, sp, fp);
+        }
+        if !boot::resolved() {
+            boot::resolve();
+        }
+        if libc::is_allocator(return_address(sp) as usize) {
+            return calls::realloc(p, n);
+        }
+        if image::is_image() {
+            match enter() {
+                Entered::Thread(mut inside) => {
+                    let segment = inside.segment;
+                    image::settle(segment, inside.state());
+                    image::forget(segment, p);
+                }
+                Entered::Shared(segment) => image::forget(segment, p),
+                Entered::Outside => {}
+            }
+        }
+        let old_usable = blocks::usable(p);
+        // Out before the real call: if it moves the block, another thread may own the old address before it returns.
+        let old = if boot::booking() { take_key(p) } else { None };
+        let sample = match (old, Segment::current()) {
+            (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),
+            _ => None,
+        };
+        if n == 0 {
+            release(old, sample, old_usable);
+            let q = calls::realloc(p, 0);
+            if !q.is_null() {
+                book_slow(q, 0, sp, fp);
+            }
+            return q;
+        }
+        let q = calls::realloc(p, slow::asked(n));
+        if q.is_null() {
+            if let Some((key, _)) = old {
+                let sampled = sample.is_some_and(|(segment, taken)| samples::put_back(segment, p, taken));
+                set_key(p, Key { sampled, ..key });
+            }
+            return q;
+        }
+        release(old, sample, old_usable);
+        let t = tls_get::<CURRENT>() as *mut ThreadState;
+        if t.is_null() || n >= (*t).shared().trailer_below.load(Relaxed) {
+            book_slow(q, n, sp, fp);
+            return q;
+        }
+        tls_set::<CURRENT>(0);
+        let place = place_of(t, n, sp, fp);
+        finish_any(t, q, n, place)
+    }
+}
+
+/// Books the release of a block whose key and sample were taken.
+fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>, usable: usize) {
+    if let Some((segment, taken)) = sample {
+        samples::end(segment, taken);
+    }
+    let booked = |segment| old.and_then(|(key, amount)| Some((caller_of_key(segment, key)?, amount)));
+    let unknown = |segment: Segment| {
+        segment.count(Counter::unknown_frees, 1);
+        segment.count(Counter::unknown_free_bytes, usable as u64);
+    };
+    match enter() {
+        Entered::Thread(mut inside) => match booked(inside.segment) {
+            Some((caller, amount)) => rows::free(inside.segment, Some(inside.state()), caller, amount),
+            None => unknown(inside.segment),
+        },
+        Entered::Shared(segment) => match booked(segment) {
+            Some((caller, amount)) => rows::free(segment, None, caller, amount),
+            None => unknown(segment),
+        },
+        Entered::Outside => boot::early_release(old.map(|o| o.1)),
+    }
+}
+
+/// reallocarray(3).
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn reallocarray(p: *mut u8, n: usize, size: usize, sp: usize, fp: usize) -> *mut u8 {
+    match n.checked_mul(size) {
+        // SAFETY: as realloc.
+        Some(bytes) => unsafe { realloc(p, bytes, sp, fp) },
+        None => {
+            crate::sys::libc::set_errno(crate::sys::os::errno::ENOMEM);
+            core::ptr::null_mut()
+        }
+    }
+}
+
+/// free_sized (C23).
+///
+/// # Safety
+/// As free(3).
+pub unsafe extern "C" fn free_sized(p: *mut u8, _n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { slow::free(p) }
+}
+
+/// free_aligned_sized (C23).
+///
+/// # Safety
+/// As free(3).
+pub unsafe extern "C" fn free_aligned_sized(p: *mut u8, _align: usize, _n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { slow::free(p) }
+}
+
+/// malloc_usable_size(3): what the program may write to, so without the trailer.
+///
+/// # Safety
+/// As malloc_usable_size(3).
+pub unsafe extern "C" fn malloc_usable_size(p: *mut u8) -> usize {
+    if p.is_null() {
+        return 0;
+    }
+    if !boot::resolved() {
+        boot::resolve();
+    }
+    // SAFETY: a live block by the function's own contract.
+    unsafe {
+        let usable = calls::malloc_usable_size(p);
+        if boot::booking() && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
+    }
+}

@@ -1,0 +1,642 @@
+//! hook/malloc/x86_64.rs beside hook/malloc/portable.rs: the assembly that runs, and the same steps in Rust.
+//!
+//! ```text
+//! this process ── fork ──▶ assembly ── after each operation: what changed in the books ──▶ ┐
+//!              └─ fork ──▶ Rust     ── after each operation: what changed in the books ──▶ ┴ compared, line by line
+//! ```
+//! Two processes that are forked from one have the same addresses, the same secret and the same random numbers, so the books must
+//! agree word by word. Left out are only times. What both versions share (calloc, realloc, the aligned forms) takes part, since it
+//! writes and reads the same trailers and rows.
+
+use crate::{Random, alone, segment};
+use plimsoll_segment::{
+    Caller, Category, CategoryKind, FILE_BYTES, Sample, Section, SiteSamples, Thread, control as control_word,
+};
+use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
+use plimsoll_tracker::account::memo::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
+use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::account::{categories, control, table, windows};
+use plimsoll_tracker::guard::{Entered, enter};
+use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
+use plimsoll_tracker::hook::{aligned, program};
+use plimsoll_tracker::options::Options;
+use plimsoll_tracker::stack::module;
+use plimsoll_tracker::sys::cpu::{CURRENT, OWN, tls_get, tls_set};
+use plimsoll_tracker::sys::libc::{Call, REAL};
+use plimsoll_tracker::sys::os;
+use plimsoll_tracker::{boot, entry_straight, entry_with_caller};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::mem::{offset_of, transmute};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+entry_straight!(twin_malloc_assembly, portable::malloc);
+entry_with_caller!(twin_malloc_rust, 1, portable::malloc);
+entry_with_caller!(twin_calloc, 2, malloc::calloc);
+entry_with_caller!(twin_realloc, 2, malloc::realloc);
+entry_with_caller!(twin_aligned_alloc, 2, aligned::aligned_alloc);
+
+const OPERATIONS: u64 = 20_000;
+const THREADS: usize = 3;
+
+/// Which version a process runs.
+#[derive(Clone, Copy, PartialEq)]
+enum Version {
+    Assembly,
+    Rust,
+}
+
+/// Addresses of the version's malloc and free.
+static MALLOC: AtomicUsize = AtomicUsize::new(0);
+static FREE: AtomicUsize = AtomicUsize::new(0);
+
+/// What a thread is to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Malloc,
+    Calloc,
+    Realloc,
+    Aligned,
+    Free,
+    /// A handler on top of a hook: the thread's state is taken.
+    MallocNested,
+    FreeNested,
+    Push,
+    Pop,
+    End,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Todo {
+    what: What,
+    block: usize,
+    bytes: usize,
+    /// Which functions lie between the thread's start and the call, by bits, two for each.
+    path: u64,
+    depth: u32,
+}
+
+/// Goes on to `go_on` out of a frame whose CFA is its frame pointer: a walk has to read that too.
+#[unsafe(naked)]
+unsafe extern "C" fn framed(todo: *const Todo, left: u32) -> usize {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 32",
+        "call {on}",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+        on = sym go_on
+    );
+}
+
+#[inline(never)]
+extern "C" fn left(todo: *const Todo, left: u32) -> usize {
+    std::hint::black_box(go_on(todo, left))
+}
+
+#[inline(never)]
+extern "C" fn right(todo: *const Todo, left: u32) -> usize {
+    std::hint::black_box(go_on(todo, left)) ^ std::hint::black_box(0)
+}
+
+#[inline(never)]
+extern "C" fn roomy(todo: *const Todo, left: u32) -> usize {
+    let room = std::hint::black_box([0u64; 40]);
+    go_on(todo, left) ^ room[left as usize % 40] as usize
+}
+
+#[inline(never)]
+extern "C" fn go_on(todo: *const Todo, to_go: u32) -> usize {
+    // SAFETY: `perform`'s local.
+    let path = unsafe { (*todo).path } >> (to_go * 2) & 3;
+    match (to_go, path) {
+        (0, _) => call(todo),
+        (_, 0) => left(todo, to_go - 1),
+        (_, 1) => right(todo, to_go - 1),
+        (_, 2) => roomy(todo, to_go - 1),
+        // SAFETY: as for the others.
+        _ => unsafe { framed(todo, to_go - 1) },
+    }
+}
+
+/// The call itself: from one place for both versions, so that both have the same return addresses.
+#[inline(never)]
+extern "C" fn call(todo: *const Todo) -> usize {
+    // SAFETY: `perform`'s local; the functions have these types; blocks are live, and nobody else's.
+    unsafe {
+        let Todo { what, block, bytes, .. } = *todo;
+        let malloc: extern "C" fn(usize) -> usize = transmute(MALLOC.load(Relaxed));
+        let free: extern "C" fn(usize) = transmute(FREE.load(Relaxed));
+        match what {
+            What::Malloc | What::MallocNested => malloc(bytes),
+            What::Free | What::FreeNested => {
+                free(block);
+                0
+            }
+            What::Calloc => two(twin_calloc as *const ())(bytes, 3),
+            What::Realloc => two(twin_realloc as *const ())(block, bytes),
+            What::Aligned => two(twin_aligned_alloc as *const ())(1 << (block % 9), bytes),
+            What::Push => {
+                program::category_push(bytes as u32);
+                0
+            }
+            What::Pop => {
+                program::category_pop();
+                0
+            }
+            What::End => 0,
+        }
+    }
+}
+
+unsafe fn two(f: *const ()) -> extern "C" fn(usize, usize) -> usize {
+    // SAFETY: the caller's contract: an entry with two integer arguments.
+    unsafe { transmute(f) }
+}
+
+/// Clears the stack that the call is about to use. The memo's second place is found by words that the frames of another path had,
+/// where the frames of this path may have left holes: what was there before would decide.
+#[inline(never)]
+fn clear_stack() {
+    std::hint::black_box(&mut [0u8; 64 << 10]);
+}
+
+fn perform(todo: Todo) -> usize {
+    clear_stack();
+    let nested = matches!(todo.what, What::MallocNested | What::FreeNested).then(enter);
+    let answer = go_on(&raw const todo, todo.depth);
+    assert!(nested.is_none_or(|nested| matches!(nested, Entered::Thread(_))), "the state was there to be taken");
+    assert_eq!(tls_get::<CURRENT>(), tls_get::<OWN>(), "{todo:?} gives the state back");
+    answer
+}
+
+/// Hands operations to the other threads, one at a time, and allocates nothing for it.
+struct Baton {
+    now: Mutex<(usize, Option<Todo>, usize)>,
+    moved: Condvar,
+}
+
+impl Baton {
+    fn run(&self, on: usize, todo: Todo) -> usize {
+        if on == 0 {
+            return perform(todo);
+        }
+        *self.now.lock().expect("baton") = (on, Some(todo), 0);
+        self.moved.notify_all();
+        self.wait_for(0).2
+    }
+
+    fn wait_for(&self, me: usize) -> MutexGuard<'_, (usize, Option<Todo>, usize)> {
+        self.moved.wait_while(self.now.lock().expect("baton"), |now| now.0 != me).expect("baton")
+    }
+
+    fn give_back(&self, answer: usize) {
+        *self.now.lock().expect("baton") = (0, None, answer);
+        self.moved.notify_all();
+    }
+
+    fn serve(&self, me: usize) {
+        loop {
+            let todo = self.wait_for(me).1.expect("an operation");
+            self.give_back(perform(todo));
+            if todo.what == What::End {
+                return;
+            }
+        }
+    }
+}
+
+fn attach(segment: Segment) {
+    // SAFETY: an attribute that is initialised by the first call, read by the second, given back by the third.
+    let (low, bytes) = unsafe {
+        let (mut attr, mut low, mut bytes) = (std::mem::zeroed(), std::ptr::null_mut(), 0);
+        assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), &mut attr), 0);
+        assert_eq!(libc::pthread_attr_getstack(&attr, &mut low, &mut bytes), 0);
+        libc::pthread_attr_destroy(&mut attr);
+        (low as usize, bytes)
+    };
+    let state = thread::attach(segment, Some(Stack { low, high: low + bytes, guard: 0, kind: 0 })).expect("a slot");
+    tls_set::<CURRENT>(state as *mut ThreadState as usize);
+}
+
+/// Words of records that both processes have, less the times: section, words of an entry, left out.
+fn compared() -> [(Section, usize, Vec<usize>); 7] {
+    let threads = (0..16).filter(|i| {
+        let kept =
+            [offset_of!(Thread, own_bytes), offset_of!(Thread, table_inserts), offset_of!(Thread, table_removes)];
+        !kept.contains(&(i * 8))
+    });
+    [
+        (Section::Rows, 8, vec![]),
+        (Section::Callers, 16, vec![offset_of!(Caller, first_ns) / 8]),
+        (Section::Categories, size_of::<Category>() / 8, vec![offset_of!(Category, peak_ns) / 8]),
+        (Section::Frames, 2, vec![]),
+        (Section::Samples, 8, vec![offset_of!(Sample, time_ns) / 8]),
+        (
+            Section::SiteSamples,
+            size_of::<SiteSamples>() / 8,
+            [offset_of!(SiteSamples, temporary_bytes), offset_of!(SiteSamples, temporary_count_256)]
+                .map(|at| at / 8)
+                .into(),
+        ),
+        (Section::Threads, 16, threads.collect()),
+    ]
+}
+
+/// The books as they were after the last operation.
+struct Books {
+    segment: Segment,
+    of: [(Section, usize, Vec<usize>); 7],
+    known: [Vec<u64>; 7],
+    header: Vec<u64>,
+}
+
+impl Books {
+    fn new(segment: Segment) -> Books {
+        Books { segment, of: compared(), known: Default::default(), header: vec![] }
+    }
+
+    /// Writes what has changed since.
+    fn changes(&mut self, text: &mut String) {
+        for ((section, size, left_out), known) in self.of.iter().zip(&mut self.known) {
+            let words = &self.segment.words(*section)[..self.segment.used(*section) * size];
+            // SAFETY: the same words; the other threads wait, and nobody else writes them.
+            let words = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u64>(), words.len()) };
+            known.resize(words.len().max(known.len()), 0);
+            for (at, (now, known)) in words.chunks(64).zip(known.chunks_mut(64)).enumerate() {
+                if now == &known[..now.len()] {
+                    continue;
+                }
+                for (i, (now, known)) in now.iter().zip(known).enumerate().map(|(i, both)| (at * 64 + i, both)) {
+                    if now != known && !left_out.contains(&(i % size)) {
+                        write!(text, " {section:?}[{}].{}={now:x}", i / size, i % size).expect("a string");
+                    }
+                    *known = *now;
+                }
+            }
+        }
+        let h = self.segment.header();
+        let figures = [&h.peak_bytes, &h.count_at_peak].map(|n| n.load(Relaxed));
+        let live = [&h.live_bytes, &h.live_count].map(|n| n.load(Relaxed) as u64);
+        let counters = h.values.iter().map(|n| n.load(Relaxed));
+        let header: Vec<u64> = figures.into_iter().chain(live).chain(counters).collect();
+        self.header.resize(header.len(), 0);
+        for (i, (now, known)) in header.iter().zip(&self.header).enumerate().filter(|(_, (now, known))| now != known) {
+            write!(text, " header.{i}={now:x} (+{:x})", now.wrapping_sub(*known)).expect("a string");
+        }
+        self.header = header;
+    }
+}
+
+/// A malloc that has nothing left, and one that gives more than it was asked for.
+extern "C" fn refuses(_: usize) -> usize {
+    0
+}
+extern "C" fn gives_more(bytes: usize) -> usize {
+    let real: extern "C" fn(usize) -> usize =
+        // SAFETY: the real malloc, put there before this function took its place.
+        unsafe { transmute(REAL_MALLOC.load(Relaxed)) };
+    real(bytes + TABLE_FROM)
+}
+static REAL_MALLOC: AtomicUsize = AtomicUsize::new(0);
+
+/// A free that looks at the block before it goes: what the trailer's word says then.
+extern "C" fn looks(p: *mut u8) {
+    // SAFETY: null or a live block; the real free, put there before this function took its place.
+    unsafe {
+        if !p.is_null() {
+            let key = blocks::read_trailer(p, blocks::usable_glibc(p));
+            FREED.store(key.map_or(GONE, |key| key.row as usize), Relaxed);
+        }
+        let real: extern "C" fn(*mut u8) = transmute(REAL_FREE.load(Relaxed));
+        real(p);
+    }
+}
+static REAL_FREE: AtomicUsize = AtomicUsize::new(0);
+/// Row that the trailer of the block freed last named; [`GONE`]: none.
+static FREED: AtomicUsize = AtomicUsize::new(GONE);
+const GONE: usize = usize::MAX;
+
+fn with_malloc<T>(of: extern "C" fn(usize) -> usize, run: impl FnOnce() -> T) -> T {
+    let cell = &REAL[Call::malloc as usize];
+    let real = cell.swap(of as usize, Relaxed);
+    REAL_MALLOC.store(real, Relaxed);
+    let answer = run();
+    cell.store(real, Relaxed);
+    answer
+}
+
+/// A segment whose sections are windows, as under a limit on address space.
+fn in_windows() -> Segment {
+    assert!(os::note_limit(1 << 30));
+    let name = std::ffi::CString::new(format!("twin-{}", os::getpid())).expect("a name");
+    let directory = std::ffi::CString::new(env!("CARGO_TARGET_TMPDIR")).expect("a path");
+    let directory = os::open_dir(&directory).expect("a scratch directory");
+    let fd = os::create(directory, &name).expect("a file");
+    os::unlink(directory, &name);
+    assert!(os::truncate(fd, FILE_BYTES));
+    let segment = windows::map(fd).expect("windows");
+    os::close(fd);
+    os::close(directory);
+    segment::begin(segment);
+    segment
+}
+
+/// What the operations met; both processes must come to the same.
+#[derive(Default, Debug)]
+struct Exercised {
+    nulls: u64,
+    by_others: u64,
+    nested: u64,
+    sampled: u64,
+    in_table: u64,
+    damaged: u64,
+    foreign: u64,
+    /// Entries of the memos without words, with up to three, with up to seven, with more.
+    entries: [u64; 4],
+}
+
+impl Exercised {
+    /// Counts what this thread remembers.
+    fn look_at_memo(&mut self) {
+        let state = tls_get::<CURRENT>() as *const ThreadState;
+        // SAFETY: this thread's own state, outside of every hook; the memo has as many entries as its mask says.
+        let memo: &[Memo] = unsafe { std::slice::from_raw_parts((*state).own_memo, (*state).memo_mask + 1) };
+        for entry in memo.iter().filter(|entry| entry.tag != 0) {
+            let class = [NO_WORDS, 0, SEVEN_WORDS, MORE_WORDS].iter().position(|words| entry.sp & 7 == *words);
+            self.entries[class.expect("a class")] += 1;
+        }
+    }
+}
+
+/// One process: the operations in one version, and a line for each.
+fn run(version: Version, windowed: bool, mut to: File) {
+    boot::resolve();
+    REAL_FREE.store(REAL[Call::free as usize].swap(looks as *const () as usize, Relaxed), Relaxed);
+    let segment = if windowed { in_windows() } else { segment::fresh() };
+    assert!(module::init(None) && segment.publish());
+    control::start(segment, &Options::default());
+    let categories: Vec<u32> = ["zlib", "tables", "text"]
+        .map(|name| categories::register(segment, name.as_bytes(), CategoryKind::Program) as u32 + 1)
+        .into();
+    let (malloc, free) = match (version, windowed) {
+        (Version::Assembly, false) => (twin_malloc_assembly as *const (), x86_64::free_glibc as *const ()),
+        (Version::Assembly, true) => (twin_malloc_assembly as *const (), x86_64::free_glibc_in_windows as *const ()),
+        (Version::Rust, _) => (twin_malloc_rust as *const (), portable::free_glibc as *const ()),
+    };
+    MALLOC.store(malloc as usize, Relaxed);
+    FREE.store(free as usize, Relaxed);
+    let baton = Baton { now: Mutex::new((0, None, 0)), moved: Condvar::new() };
+    attach(segment);
+    std::thread::scope(|scope| {
+        for me in 1..THREADS {
+            // One after the other, and this thread waits meanwhile: slots and heap come out alike in both processes.
+            *baton.now.lock().expect("baton") = (me, None, 0);
+            let baton = &baton;
+            scope.spawn(move || {
+                attach(segment);
+                baton.give_back(0);
+                baton.serve(me);
+            });
+            drop(baton.wait_for(0));
+        }
+        let (books, random) = (Books::new(segment), Random(0x7e57_ab1e));
+        let exercised = operations(&baton, books, random, &categories, &mut to);
+        writeln!(to, "exercised {exercised:?}").expect("the pipe");
+    });
+}
+
+fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &[u32], to: &mut File) -> Exercised {
+    let segment = books.segment;
+    let mut exercised = Exercised::default();
+    // Blocks, and by whom; all but new paths are taken from a few dozen, so that most are remembered.
+    let mut live: Vec<(usize, usize)> = Vec::with_capacity(4096);
+    let mut paths: Vec<(u64, u32)> = (0..24).map(|_| (random.next(), 2 + random.below(12) as u32)).collect();
+    let mut text = String::with_capacity(1 << 20);
+    for step in 0..OPERATIONS {
+        text.clear();
+        let on = random.below(THREADS as u64) as usize;
+        if random.below(60) == 0 {
+            let at = random.below(paths.len() as u64) as usize;
+            paths[at] = (random.next(), 2 + random.below(12) as u32);
+        }
+        let (path, depth) = paths[random.below(paths.len() as u64) as usize];
+        let bytes = match random.below(12) {
+            0 => [0, 1, 24, 25, 8, 40, 1032, 65_471, 65_472, 65_473, 65_536][random.below(11) as usize],
+            1 => random.below(400_000) as usize,
+            2 => TABLE_FROM - 128 + random.below(256) as usize,
+            magnitude => random.below(16 << (magnitude % 9)) as usize,
+        };
+        let mut todo = Todo { what: What::Malloc, block: 0, bytes, path, depth };
+        let taken = |live: &mut Vec<(usize, usize)>, random: &mut Random| {
+            (!live.is_empty()).then(|| live.swap_remove(random.below(live.len() as u64) as usize))
+        };
+        let (mut fresh, mut note) = (None, "");
+        match random.below(1000) {
+            0..=420 => fresh = Some(baton.run(on, todo)),
+            421..=779 if !live.is_empty() => {
+                let (block, by) = taken(&mut live, &mut random).expect("not empty");
+                // Mostly the thread that allocated it.
+                let on = if random.below(4) == 0 { on } else { by };
+                exercised.by_others += u64::from(on != by);
+                todo = Todo { what: What::Free, block, ..todo };
+                baton.run(on, todo);
+            }
+            780..=819 => {
+                todo.what = What::Calloc;
+                fresh = Some(baton.run(on, todo));
+            }
+            820..=879 => {
+                // Of nothing too, and to nothing.
+                let old = if random.below(5) == 0 { None } else { taken(&mut live, &mut random) };
+                todo = Todo { what: What::Realloc, block: old.map_or(0, |old| old.0), ..todo };
+                todo.bytes = if random.below(10) == 0 { 0 } else { bytes };
+                fresh = Some(baton.run(on, todo));
+            }
+            880..=899 => {
+                todo = Todo { what: What::Aligned, block: random.below(9) as usize, ..todo };
+                fresh = Some(baton.run(on, todo));
+            }
+            900..=919 => {
+                todo.what = What::MallocNested;
+                exercised.nested += 1;
+                fresh = Some(baton.run(on, todo));
+            }
+            920..=934 if !live.is_empty() => {
+                todo =
+                    Todo { what: What::FreeNested, block: taken(&mut live, &mut random).expect("not empty").0, ..todo };
+                exercised.nested += 1;
+                baton.run(on, todo);
+            }
+            935..=949 => {
+                todo = Todo { what: What::Push, bytes: categories[random.below(3) as usize] as usize, ..todo };
+                todo.what = if random.below(2) == 0 { What::Push } else { What::Pop };
+                baton.run(on, todo);
+            }
+            950..=954 => {
+                todo = Todo { what: What::Free, block: 0, ..todo };
+                baton.run(on, todo);
+            }
+            955..=964 => {
+                note = "refused";
+                fresh = Some(with_malloc(refuses, || baton.run(on, todo)));
+            }
+            965..=974 => {
+                note = "more";
+                fresh = Some(with_malloc(gives_more, || baton.run(on, todo)));
+            }
+            975..=989 if !live.is_empty() => {
+                let (block, _) = taken(&mut live, &mut random).expect("not empty");
+                let p = block as *mut u8;
+                // SAFETY: a live block of this many usable bytes; what lies behind the requested ones is the tracker's.
+                unsafe {
+                    let usable = blocks::usable_glibc(p);
+                    if let (Some(key), true) = (blocks::read_trailer(p, usable), usable < TABLE_FROM) {
+                        if random.below(2) == 0 {
+                            note = "damaged";
+                            exercised.damaged += 1;
+                            *p.add(usable - 8) ^= 1 << random.below(8);
+                        } else {
+                            // A row that isn't in use, one beyond the window, or another's.
+                            let row = [3, segment.used(Section::Rows) as u32 + 1, (1 << 20) - 1, 1, 5];
+                            note = "foreign";
+                            exercised.foreign += 1;
+                            let row = row[random.below(5) as usize];
+                            blocks::write_trailer(p, usable, blocks::row_key(row), key.requested as usize);
+                        }
+                    }
+                }
+                todo = Todo { what: What::Free, block, ..todo };
+                baton.run(on, todo);
+            }
+            990..=991 => {
+                note = "code map";
+                thread::forget_stacks(segment);
+            }
+            992..=994 => {
+                note = "mode";
+                exercised.look_at_memo();
+                let mode = random.below(3) as u32;
+                let mean = [1000, 5000, 20_000][random.below(3) as usize];
+                segment.header().control.store(control_word(mode, mean), Relaxed);
+            }
+            _ => fresh = Some(baton.run(on, todo)),
+        }
+        let freed = FREED.swap(GONE, Relaxed);
+        write!(text, "{step} {note} thread {on} {todo:?}:").expect("a string");
+        if freed != GONE {
+            write!(text, " freed with row {freed}").expect("a string");
+        }
+        if let Some(p) = fresh {
+            let block = p as *mut u8;
+            if p == 0 {
+                exercised.nulls += 1;
+                text += " null";
+            } else {
+                live.push((p, on));
+                // SAFETY: a live block of glibc's.
+                let (usable, key) = unsafe {
+                    let usable = blocks::usable_glibc(block);
+                    (usable, blocks::read_trailer(block, usable))
+                };
+                let in_table = if key.is_none() { table::get(block) } else { None };
+                exercised.in_table += u64::from(in_table.is_some());
+                exercised.sampled += u64::from(key.or(in_table).is_some_and(|key| key.sampled));
+                write!(text, " at {p:x}, usable {usable}, {key:?} {in_table:?}").expect("a string");
+            }
+        }
+        books.changes(&mut text);
+        writeln!(to, "{text}").expect("the pipe");
+    }
+    exercised.look_at_memo();
+    for me in 1..THREADS {
+        let end = Todo { what: What::End, block: 0, bytes: 0, path: 0, depth: 0 };
+        baton.run(me, end);
+    }
+    exercised
+}
+
+fn pipe() -> [File; 2] {
+    let mut ends = [0; 2];
+    // SAFETY: writes two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    // SAFETY: both were just made, and are nobody else's.
+    ends.map(|end| unsafe { File::from(OwnedFd::from_raw_fd(end)) })
+}
+
+/// Starts both versions, each in a process of its own. Answers their ids and what they write.
+fn begin(windowed: bool) -> [(i32, BufReader<File>); 2] {
+    // Nothing is allocated between the forks: the heaps of both processes begin alike.
+    let mut pipes = [Some(pipe()), Some(pipe())];
+    let versions = [Version::Assembly, Version::Rust];
+    let pids = [0, 1].map(|i: usize| {
+        // SAFETY: the child runs the rest of this closure on a copy of this thread, and ends without returning.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "fork");
+        if pid == 0 {
+            let own = pipes[i].take();
+            pipes = [None, None];
+            let [from, to] = own.expect("the pipe of this version");
+            drop(from);
+            let end = std::panic::catch_unwind(|| run(versions[i], windowed, to));
+            // SAFETY: ends the child, whose copies of others' buffers nobody should write.
+            unsafe { libc::_exit(i32::from(end.is_err())) };
+        }
+        pid
+    });
+    let mut from = pipes.into_iter().flatten().map(|[from, _]| BufReader::new(from));
+    pids.map(|pid| (pid, from.next().expect("two pipes")))
+}
+
+fn compare(windowed: bool) {
+    // Chosen before the fork: both processes have one secret, and so one sequence of samples.
+    blocks::renew_secret();
+    let mut twins = begin(windowed);
+    let (mut lines, mut last) = ([String::new(), String::new()], String::new());
+    loop {
+        for ((_, from), line) in twins.iter_mut().zip(&mut lines) {
+            line.clear();
+            from.read_line(line).expect("the pipe");
+        }
+        if lines[0] != lines[1] {
+            // SAFETY: our own children, not yet waited for.
+            twins.iter().for_each(|(pid, _)| unsafe { assert_eq!(libc::kill(*pid, libc::SIGKILL), 0) });
+            panic!("assembly: {}\nRust:     {}\nafter     {last}", lines[0], lines[1]);
+        }
+        if lines[0].is_empty() {
+            break;
+        }
+        std::mem::swap(&mut last, &mut lines[0]);
+    }
+    for (pid, _) in twins {
+        let mut status = 0;
+        // SAFETY: our own child; writes the local.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0, "a twin failed");
+    }
+    println!("{OPERATIONS} operations, {}", last.trim());
+    let numbers: Vec<u64> = last.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    assert!(last.starts_with("exercised") && numbers.iter().all(|n| *n > 0), "each kind was met: {last}");
+}
+
+#[test]
+fn assembly_and_rust_keep_the_same_books() {
+    alone(|| compare(false));
+}
+
+/// Under a limit on address space, where free has another form.
+#[test]
+fn assembly_and_rust_keep_the_same_books_in_windows() {
+    alone(|| compare(true));
+}

@@ -1,17 +1,19 @@
 //! A target that delays whoever looks at it, in every way at once: one deadline bounds the whole command.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::chown;
 use std::path::Path;
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::collect::{Regions, take};
 use plimsoll_observer::foreign::Deadline;
 
-use crate::commands::libc_file;
-use crate::kit::{MALLORY, can, of_mallory};
-use crate::stage::Scratch;
-use crate::writing::fake_with;
+use crate::commands::{LIMIT, Running, libc_file};
+use crate::kit::{MALLORY, can, of_mallory, roots};
+use crate::stage::{Scratch, say};
+use crate::writing::{fake_with, java};
 
 /// For the command.
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -43,4 +45,68 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     );
     // The kernel's own figures are whole all the same.
     assert!(snapshot.vmas.iter().any(|vma| vma.name.ends_with("libjvm.so")), "{:#?}", snapshot.vmas);
+}
+
+/// A program of mallory's whose library lies on a file system that answers each read after so many milliseconds, or never. Its PID, and what it prints.
+/// `None`: no FUSE here.
+fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, BufReader<ChildStdout>)> {
+    let program = scratch.path().join("fuse");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/security/attacks/fuse.c");
+    let compiled = Command::new("cc").args(["-O1", "-o"]).arg(&program).arg(source).status();
+    assert!(compiled.expect("cc").success());
+    let libjvm = java().parent().and_then(Path::parent).expect("a JDK").join("lib/server/libjvm.so");
+    let mount = scratch.path().join("served");
+    fs::create_dir(&mount).expect("a folder");
+    let mut command = Command::new(program);
+    command.arg(libjvm).arg(&mount).args(["libjvm.so", &MALLORY.to_string(), &milliseconds.to_string()]);
+    let mut target = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts"));
+    let mut output = BufReader::new(target.0.stdout.take().expect("piped"));
+    let mut line = String::new();
+    output.read_line(&mut line).expect("a line");
+    let line = line.trim().to_owned();
+    if line.parse::<u32>().is_err() {
+        say(&format!("security, a slow file system: skipped, {line}"));
+        return None;
+    }
+    Some((target, line, output))
+}
+
+/// Each read of the target's library takes half a second; all that is read of it would take minutes.
+#[test]
+fn a_file_system_that_drips_is_read_until_the_deadline() {
+    if !can("a slow file system") {
+        return;
+    }
+    let scratch = Scratch::new("drip");
+    let Some((_target, pid, _)) = on_fuse(&scratch, 500) else { return };
+    let began = Instant::now();
+    let taken = take(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
+    let took = began.elapsed();
+    let snapshot = taken.expect("a snapshot");
+    assert!(took < DEADLINE + MARGIN, "{took:?}");
+    let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
+    let is_named = |reason: &&str| reason.contains("libjvm.so was not reached in time");
+    assert!(reasons.iter().any(is_named), "{reasons:#?}");
+}
+
+/// Not even SIGKILL ends a read that the file system's server has taken and doesn't answer: with the server it ends.
+#[test]
+fn a_file_system_that_never_answers_holds_a_command_no_longer_than_its_server_lives() {
+    if !can("a silent file system") {
+        return;
+    }
+    let scratch = Scratch::new("silent");
+    let Some((target, pid, mut output)) = on_fuse(&scratch, -1) else { return };
+    let mut explain = Running(roots(&scratch, &["explain", &pid]).stdout(Stdio::null()).spawn().expect("plimsoll"));
+    let mut line = String::new();
+    while line.trim() != "a read" {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("a line") > 0, "the server has ended");
+    }
+    drop(target);
+    let limit = Instant::now() + LIMIT;
+    while explain.0.try_wait().expect("our child").is_none() {
+        assert!(Instant::now() < limit, "explain waits for a server that is gone");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -13,7 +13,7 @@ use crate::stage::Scratch;
 const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
     System.out.println(ProcessHandle.current().pid()); Thread.sleep(600_000); } }";
 
-fn java() -> PathBuf {
+pub fn java() -> PathBuf {
     let homes = fs::read_dir("/usr/lib/jvm").expect("a JDK (run .ci/setup)").flatten();
     let mut found = homes.map(|home| home.path()).filter(|home| home.join("bin/javac").exists());
     found.next().expect("a JDK below /usr/lib/jvm").join("bin/java")

@@ -58,8 +58,8 @@ impl From<Errno> for Why {
     }
 }
 
-/// Read in one go, so that a deadline acts between two of them.
-const STEP: usize = 4 << 20;
+/// Read in one go: a deadline acts between two of them, and a slow file system delays each.
+const STEP: usize = 256 << 10;
 
 /// Types of file systems (linux/magic.h).
 const CGROUP: u32 = 0x0027_e0eb;

@@ -9,7 +9,7 @@ use object::{Object, ObjectSegment, ObjectSymbol};
 use super::direct::{self, direct_buffers};
 use super::rows::{Row, Rows};
 use super::{heap, names};
-use crate::foreign::{Kind, Regular};
+use crate::foreign::{Kind, Regular, Why};
 use crate::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use crate::source::memory::{Live, Memory, half_at, word_at};
 use crate::source::proc::Target;
@@ -37,7 +37,12 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
     let file = target.mapped(library, Kind::Object).map_err(|why| format!("{} {why}", library.name))?;
     let memory =
         Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()))?;
-    let Some(rows) = rows(&file, library, &memory) else { return Ok(None) };
+    let rows = rows(&file, library, &memory);
+    // Names that came too late are missing in the rows, or the table's own.
+    if target.deadline().has_passed() {
+        return Err(format!("{} {}", library.name, Why::Late));
+    }
+    let Some(rows) = rows else { return Ok(None) };
     Ok(Some(Kept {
         direct_buffers: direct::Fields::of(&rows).and_then(|fields| direct_buffers(&memory, &fields)),
         threads: names::Fields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),

@@ -73,6 +73,16 @@ fn fork_rights_strict() {
     row.run_modes(&["off"]);
 }
 
+/// By number, as programs do for which the C library has no function.
+#[test]
+fn fork_rights_by_number() {
+    for way in ["pivot_root", "landlock"] {
+        let root = scratch("empty-root");
+        let row = situation("fork_rights").named(&format!("fork_rights_{way}"));
+        row.args(&[root.to_str().expect("path"), way]).moments(2).run();
+    }
+}
+
 /// A child that can't have a segment: the parent's report says so.
 #[test]
 fn forks_without_a_segment_are_counted() {

@@ -179,6 +179,7 @@ fn the_child_holds_nothing_of_ours() {
         };
         assert_eq!(field("Uid:"), vec![NOBODY.to_string(); 4]);
         assert_eq!(field("Gid:"), vec![NOBODY.to_string(); 4]);
+        assert_eq!(field("Groups:"), Vec::<String>::new());
         for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
             assert_eq!(field(set), ["0000000000000000"], "{set} of\n{status}");
         }
@@ -246,6 +247,57 @@ fn a_request_outlives_its_command_until_the_answer() {
         std::thread::sleep(Duration::from_millis(5));
     }
     fs::remove_dir_all(&top).expect("ours");
+}
+
+/// The target's user may signal the child: a killed one is an error at once, a stopped one at the deadline of all requests.
+#[test]
+fn a_child_that_its_user_kills_or_stops_is_an_error() {
+    if !is_root("the child's user") {
+        return;
+    }
+    // Other tests' children are another user's.
+    const OTHER: u32 = 65_001;
+    let rooms = Rooms::new("signals", OTHER);
+    for (signal, limit) in [("-KILL", LIMIT), ("-STOP", Duration::from_secs(1))] {
+        let sleeper = Sleeper::of(OTHER, &rooms.theirs());
+        let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
+        child.enter(&rooms.theirs()).expect("its directory");
+        let found = helpers(OTHER);
+        let [helper] = found[..] else { panic!("one child: {found:?}") };
+        let mut kill = Command::new("kill");
+        let sent = kill.args([signal, &helper.to_string()]).uid(OTHER).gid(OTHER).status().expect("kill");
+        assert!(sent.success(), "the user may signal it");
+        child.allow(limit);
+        let began = std::time::Instant::now();
+        while child.create("made").is_ok() {
+            // The signal is on its way.
+            let _ = child.unlink("made");
+            assert!(began.elapsed() < LIMIT, "{signal} has no effect");
+        }
+        assert!(began.elapsed() < LIMIT, "{signal}: no request ends by itself");
+        drop(child);
+        while !helpers(OTHER).is_empty() {
+            assert!(began.elapsed() < LIMIT, "{signal}: the child is left behind");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+#[test]
+fn a_set_user_id_program_has_no_child() {
+    if !is_root("another user's rights") {
+        return;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--ruid", "65001", "--euid", "65002", "--clear-groups", "sleep", "600"]).stdin(Stdio::null());
+    let mixed = Sleeper(command.spawn().expect("setpriv"));
+    let uids = || fs::read_to_string(format!("/proc/{}/status", mixed.0.id())).expect("it runs");
+    let began = std::time::Instant::now();
+    while !uids().contains("Uid:\t65001\t65002") {
+        assert!(began.elapsed() < LIMIT, "setpriv does nothing");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert!(matches!(AsTarget::start(&mixed.target(), LIMIT), Err(Refused::Mixed)));
 }
 
 #[test]

@@ -566,3 +566,33 @@ fn every_test_program_is_in_the_table_of_groups() {
     }
     assert!(found > 40, "only {found} test programs found");
 }
+
+/// docs/security.md names a test for what it claims: each of them must be there.
+#[test]
+fn the_security_page_names_tests_that_exist() {
+    let page = fs::read_to_string(top().join("docs/security.md")).expect("the page");
+    let table = page.split_once("## Which test holds which sentence").expect("the table").1;
+    let cells = table.lines().filter(|line| line.starts_with("| ")).skip(2).filter_map(|line| line.split(" | ").nth(1));
+    let cited: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(cited.len() > 40, "{} names: does this test still see the table?", cited.len());
+    let mut files = vec![];
+    let mut folders: Vec<PathBuf> = ["cli", "observer", "tracker"].map(|name| top().join("crates").join(name)).into();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.push(fs::read_to_string(path).expect("source"));
+            }
+        }
+    }
+    let is_there = |name: &str| {
+        let (function, row) = (format!("#[test]\nfn {name}() {{"), format!("\n    {name} => situation("));
+        // A test in a module of a source file is indented.
+        let indented = format!("#[test]\n    fn {name}() {{");
+        files.iter().any(|text| [&function, &indented, &row].iter().any(|form| text.contains(form.as_str())))
+    };
+    let missing: Vec<&str> = cited.into_iter().filter(|name| !is_there(name)).collect();
+    assert!(missing.is_empty(), "docs/security.md names tests that don't exist: {missing:?}");
+}

@@ -8,7 +8,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::Deadline;
+use plimsoll_observer::foreign::{Ask, Deadline, Kind as FileKind, open};
 
 use crate::commands::{LIMIT, Running, libc_file};
 use crate::kit::{MALLORY, can, of_mallory, roots};
@@ -109,4 +109,21 @@ fn a_file_system_that_never_answers_holds_a_command_no_longer_than_its_server_li
         assert!(Instant::now() < limit, "explain waits for a server that is gone");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Its server makes up inodes and times: they don't name a file for a cache.
+#[test]
+fn a_file_that_a_user_s_program_serves_has_no_name_in_a_cache() {
+    if !can("a served file") {
+        return;
+    }
+    let scratch = Scratch::new("served");
+    let Some((_target, pid, _)) = on_fuse(&scratch, 0) else { return };
+    let served = scratch.path().join("served/libjvm.so");
+    let inside = Path::new("/proc").join(pid).join("root").join(served.strip_prefix("/").expect("absolute"));
+    let soon = Deadline::after(LIMIT);
+    let served = open(&inside, Ask::of(FileKind::Object), soon).expect("root may");
+    assert_eq!(served.identity(), None);
+    let own = open(&libc_file(), Ask::of(FileKind::Object), soon).expect("readable");
+    assert!(own.identity().is_some());
 }

@@ -1,13 +1,14 @@
 //! What a user without enough rights is refused is said, with what it takes, and never passes for something that isn't there.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::commands::{libc_file, only_segment};
+use crate::commands::{Running, libc_file, only_segment};
 use crate::kit::{MALLORY, Process, can, compiled, of_mallory, text};
 use crate::rights::{LOOKER, PTRACE, Stage};
 
@@ -133,4 +134,83 @@ fn what_keeps_names_and_an_ending_from_a_user_is_said() {
     assert_eq!(said.contains("the kernel's log can't be read"), may_not, "{log}\n{said}");
     let roots = text(&stage.run((0, ""), &words));
     assert!(!roots.contains("can't be read: Permission denied"), "{roots}");
+}
+
+/// A program that gives up root keeps root's segment: the word for other sites goes through its memory.
+#[test]
+fn a_segment_of_a_user_who_was_given_up_gets_its_word_through_memory() {
+    if !can("a segment of root's") {
+        return;
+    }
+    const GIVES_UP: &str = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        int main(int c, char **v) {
+            if (setgid(atoi(v[1])) || setuid(atoi(v[1]))) return 1;
+            printf("%d\n", getpid()); fflush(stdout);
+            for (;;) { free(malloc(4096)); usleep(1000); }
+        }"#;
+    let stage = Stage::new();
+    let program = compiled(&stage.scratch, "gives-up", GIVES_UP, &[]);
+    let books = stage.scratch.path().join("books");
+    let mut command = Command::new(&stage.plimsoll);
+    command.args(["run", "--sites", "off", "--dir"]).arg(&books).arg("--").arg(program).arg(MALLORY.to_string());
+    let (_target, pid) = Running::start(command.env("HOME", stage.scratch.path()));
+    let segment = only_segment(&books);
+    assert_eq!(fs::metadata(&segment).expect("a segment").uid(), 0);
+    let control = || {
+        let bytes = fs::read(&segment).expect("root may");
+        let at = std::mem::offset_of!(plimsoll_segment::Header, control);
+        u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+    };
+    let before = control();
+    let mut attach = Command::new(&stage.plimsoll);
+    attach.args(["attach", &pid, "--sites", "exact", "--yes"]).env("PLIMSOLL_DIR", &books);
+    let output = attach.env("HOME", stage.scratch.path()).output().expect("plimsoll");
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(control() != before, "{}", text(&output));
+}
+
+/// A library in root's cache is none that a child can load which has become another user: the loader says so, the program runs.
+#[test]
+fn a_follower_that_became_another_user_runs_without_the_library() {
+    if !can("another user's child") {
+        return;
+    }
+    let stage = Stage::new();
+    let user = LOOKER.to_string();
+    let words = ["run", "--follow", "--", "setpriv", "--reuid", &user, "--clear-groups", "sh", "-c", "echo it runs"];
+    let follows = stage.run((0, ""), &words);
+    assert!(follows.status.success() && follows.stdout == b"it runs\n", "{}", text(&follows));
+    let said = String::from_utf8_lossy(&follows.stderr);
+    assert!(said.contains("libplimsoll") && said.contains("cannot be preloaded"), "{said}");
+    let alone = [&words[..1], &words[2..]].concat();
+    let alone = stage.run((0, ""), &alone);
+    assert!(alone.status.success() && alone.stderr.is_empty(), "{}", text(&alone));
+}
+
+/// Only the same user and root can shorten a live segment: that ends the process. Removing it does no harm.
+#[test]
+fn a_segment_that_is_cut_short_ends_its_process_and_a_removed_one_does_not() {
+    use std::os::unix::process::ExitStatusExt;
+    let scratch = crate::commands::Scratch::new("cut");
+    let start = |name: &str| {
+        let books = scratch.join(name);
+        let mut command = crate::commands::plimsoll(&scratch);
+        command.args(["run", "--dir"]).arg(&books).args(["--", "sh", "-c", "echo up; read line; exec true"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("plimsoll");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "up\n");
+        (child, only_segment(&books))
+    };
+    let (mut removed, segment) = start("removed");
+    fs::remove_file(segment).expect("ours");
+    drop(removed.stdin.take());
+    assert!(removed.wait().expect("our child").success());
+    let (mut cut, segment) = start("cut");
+    fs::File::options().write(true).open(segment).expect("ours").set_len(0).expect("ours");
+    drop(cut.stdin.take());
+    assert_eq!(cut.wait().expect("our child").signal(), Some(libc::SIGBUS));
 }

@@ -263,6 +263,115 @@ fn no_output_is_written_through_another_user_s_link() {
         assert!(roots(&scratch, &arguments).status().expect("plimsoll").success());
         assert!(file.metadata().expect("written").len() > 0);
     }
+    // Where only root writes: as a shell's `>`. In mallory's directory a file of root's own is written over.
+    let linked = scratch.path().join("root-s/linked");
+    symlink("to", &linked).expect("a link");
+    for file in [linked.as_path(), Path::new("/dev/stdout"), &home.join("new")] {
+        let arguments = ["run", "--report", "summary", "--report-to", file.to_str().expect("a path"), "--", "true"];
+        let output = roots(&scratch, &arguments).output().expect("plimsoll");
+        assert!(output.status.success(), "{}: {}", file.display(), text(&output));
+        assert_eq!(!output.stdout.is_empty(), file == Path::new("/dev/stdout"), "{}", text(&output));
+    }
+    assert!(fs::metadata(scratch.path().join("root-s/to")).expect("written").len() > 0);
+}
+
+/// Where the cache lies if the first places won't do: HOME of another user, a home directory that others can write to, or none.
+#[test]
+fn the_cache_is_the_first_place_that_will_do() {
+    if !can("places of the cache") {
+        return;
+    }
+    let scratch = Scratch::new("places");
+    let home = of_mallory(&scratch, "home");
+    // Where mallory may run it, and nothing of the machine's is changed.
+    let plimsoll = scratch.path().join("plimsoll");
+    fs::copy(crate::kit::PLIMSOLL, &plimsoll).expect("copied");
+    let script = "set -e
+        for place in /root /var/cache; do mount -t tmpfs -o mode=$mode none $place; done
+        exec setpriv --reuid $user --regid $user --clear-groups \"$0\" run --follow -- sh -c 'echo $LD_PRELOAD'";
+    let shown = |user: &str, mode: &str, home: &Path| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(&plimsoll).stdin(Stdio::null());
+        command.env("user", user).env("mode", mode).env("HOME", home).env_remove("XDG_CACHE_HOME");
+        let output =
+            command.env("PLIMSOLL_DIR", scratch.path().join(format!("books-{user}"))).output().expect("unshare");
+        assert!(output.status.success(), "{}", text(&output));
+        let library = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        library.parent().expect("a folder").to_owned()
+    };
+    fs::set_permissions(scratch.path(), PermissionsExt::from_mode(0o1777)).expect("ours");
+    let user = MALLORY.to_string();
+    assert_eq!(shown("0", "755", &home), Path::new("/root/.cache/plimsoll"), "another user's HOME");
+    assert_eq!(shown(&user, "755", &home), home.join(".cache/plimsoll"));
+    let of_user = PathBuf::from(format!("/tmp/plimsoll-{user}-cache"));
+    assert_eq!(shown(&user, "755", Path::new("/nonexistent")), of_user);
+    fs::remove_dir_all(of_user).expect("root may");
+    // A home directory that anybody may change.
+    let open = "set -e; mount -t tmpfs -o mode=777 none /root; mount -t tmpfs -o mode=755 none /var/cache
+        exec \"$0\" run --follow -- sh -c 'echo $LD_PRELOAD'";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", open]).arg(&plimsoll).env("HOME", &home).env_remove("XDG_CACHE_HOME");
+    let output = command.env("PLIMSOLL_DIR", scratch.path().join("books-open")).output().expect("unshare");
+    let library = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    assert!(library.starts_with("/var/cache/plimsoll/"), "{}", text(&output));
+}
+
+/// What the page says that a verb writes: on a file system that is read-only but for that, each of them works.
+#[test]
+fn a_verb_writes_only_what_the_page_names() {
+    if !can("read-only file systems") {
+        return;
+    }
+    let scratch = Scratch::new("verbs");
+    let own = scratch.path().join("own");
+    fs::create_dir(&own).expect("a folder");
+    let books = own.join("books");
+    let run = roots(&scratch, &["run", "--", "true"]).env("PLIMSOLL_DIR", &books).output().expect("plimsoll");
+    assert!(run.status.success(), "{}", text(&run));
+    let segment = crate::commands::only_segment(&books);
+    let (_target, pid) = Process::start(Command::new("sh").args(["-c", "echo $$; exec sleep 600"]));
+    let script = "set -e
+        own=$1; shift
+        mount --make-rprivate /
+        mount --bind $own $own
+        awk '{print $5}' /proc/self/mountinfo | while read at; do
+            case $at in $own|/proc|/proc/*|/sys/*) ;; *) mount -o remount,bind,ro $at 2> /dev/null || true ;; esac
+        done
+        for at in /tmp /var/tmp /dev/shm /run $HOME; do
+            if touch $at/plimsoll-test 2> /dev/null; then rm $at/plimsoll-test; echo $at can be written to; exit 9; fi
+        done
+        exec \"$@\"";
+    let segment = segment.to_str().expect("UTF-8");
+    let (recording, more) = (own.join("recording.jfr"), own.join("more"));
+    let more = more.to_str().expect("UTF-8");
+    let recording = recording.to_str().expect("UTF-8");
+    let verbs: [(&[&str], &[&str]); 7] = [
+        (&["explain", &pid], &["cache"]),
+        (&["record", &pid, "--duration", "1s", "-o", recording], &["cache", "recording.jfr"]),
+        (&["report", segment], &["cache"]),
+        (&["diff", segment, segment], &["cache"]),
+        (&["why", "native-leak"], &[]),
+        (&["run", "--dir", more, "--", "true"], &["cache", "more"]),
+        (&["doctor"], &["cache"]),
+    ];
+    for (words, may) in verbs {
+        let _ = fs::remove_dir_all(own.join("cache"));
+        let before = names(&books);
+        let plimsoll = roots(&scratch, words);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(&own).arg(plimsoll.get_program()).args(plimsoll.get_args());
+        command.envs(plimsoll.get_envs().filter_map(|(key, value)| Some((key, value?)))).stdin(Stdio::null());
+        // Of doctor: the directory of the segments is one that it may write to.
+        command.env("XDG_CACHE_HOME", own.join("cache")).env("PLIMSOLL_DIR", &books);
+        let output = command.output().expect("unshare");
+        assert!(output.status.success(), "{words:?}: {}", text(&output));
+        let made = names(&own).into_iter().filter(|name| name != "books");
+        assert!(made.clone().all(|name| may.contains(&&*name)), "{words:?} made {:?}", made.collect::<Vec<_>>());
+        assert_eq!(names(&books), before, "{words:?}");
+        for name in ["recording.jfr", "more"] {
+            let _ = fs::remove_file(own.join(name)).or_else(|_| fs::remove_dir_all(own.join(name)));
+        }
+    }
 }
 
 /// A process that looks like a JVM: libjvm mapped, SIGQUIT caught and passed over.

@@ -184,18 +184,19 @@ impl Regular {
         }
     }
 
-    /// Whether a user without privileges serves this file system, and so makes up owners, times and inodes in it.
+    /// Whether a user without privileges serves this file system, and so makes up owners, times and inodes in it. One that doesn't
+    /// say what it is may be such a one: the server answers that question too.
     pub fn is_made_up(&self) -> bool {
-        self.is_on(&[FUSE])
+        self.is_on(&[FUSE]).unwrap_or(true)
     }
 
     /// Whether the kernel's cgroup file system has it, and not something that was mounted over that.
     pub fn is_of_cgroups(&self) -> bool {
-        self.is_on(&[CGROUP, CGROUP2])
+        self.is_on(&[CGROUP, CGROUP2]).unwrap_or(false)
     }
 
-    fn is_on(&self, types: &[u32]) -> bool {
-        rustix::fs::fstatfs(&self.file).is_ok_and(|system| types.contains(&(system.f_type as u32)))
+    fn is_on(&self, types: &[u32]) -> Option<bool> {
+        rustix::fs::fstatfs(&self.file).ok().map(|system| types.contains(&(system.f_type as u32)))
     }
 
     /// What nobody can give to another file: the kernel alone sets the time of the last change. `None` where it doesn't.

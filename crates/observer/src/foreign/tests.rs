@@ -183,3 +183,134 @@ fn pieces_are_the_files_bytes() {
     assert_eq!(opened.head(10).unwrap(), bytes[..10]);
     drop(pieces);
 }
+
+/// A filter, as old container runtimes have it, that refuses openat2: the walk stands in for it.
+#[test]
+fn where_openat2_is_refused_no_path_leads_out_either() {
+    let folder = Folder::new("refused");
+    let inside = folder.0.join("root");
+    fs::create_dir_all(inside.join("usr/lib")).unwrap();
+    fs::write(inside.join("usr/lib/a.so"), "inside").unwrap();
+    fs::write(folder.0.join("secret"), "outside").unwrap();
+    symlink("/usr/lib", inside.join("lib")).unwrap();
+    symlink("../../secret", inside.join("up")).unwrap();
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let inside = inside.clone();
+        // A filter is a thread's own.
+        let thread = std::thread::spawn(move || {
+            refuse(libc::SYS_openat2, errno);
+            let direct = rustix::fs::openat2(
+                rustix::fs::CWD,
+                "/",
+                OFlags::PATH,
+                Mode::empty(),
+                rustix::fs::ResolveFlags::IN_ROOT,
+            );
+            assert_eq!(direct.map(drop).unwrap_err().raw_os_error(), errno);
+            let root = Root::at(&inside, soon()).unwrap();
+            assert_eq!(root.open(Path::new("/lib/a.so"), Ask::of(Kind::Text)).unwrap().text().unwrap(), "inside");
+            assert!(root.open(Path::new("/up"), Ask::of(Kind::Text)).is_err());
+        });
+        thread.join().unwrap();
+    }
+}
+
+fn refuse(call: libc::c_long, errno: i32) {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut steps = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the kernel copies the filter, which outlives the call. It changes this thread alone.
+    let made = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+    };
+    assert!(made, "{}", std::io::Error::last_os_error());
+}
+
+/// docs/security.md states the bounds.
+#[test]
+fn sizes_and_deadlines_are_those_of_the_page() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md")).unwrap();
+    let kinds = [
+        ("program, library, debug file: what is read of it in all", Kind::Object),
+        ("perf map, jitdump", Kind::JitMap),
+        ("hsperfdata", Kind::Counters),
+        ("segment", Kind::Segment),
+        ("text: rules, `ld.so.conf`, cgroup files", Kind::Text),
+        ("kept names and tables", Kind::Cache),
+        ("saved report, baseline", Kind::Saved),
+    ];
+    let size = |bytes: u64| match bytes >> 20 {
+        0 => "none: they must be our own".to_owned(),
+        mib if mib % 1024 == 0 => format!("{} GiB", mib >> 10),
+        mib => format!("{mib} MiB"),
+    };
+    for (name, kind) in kinds {
+        let row = format!("| {name} | {} | {} |", size(kind.cap(true)), size(kind.cap(false)));
+        assert!(page.contains(&row), "no row {row}");
+    }
+    let flat = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let [look, names, attach] = [LOOK, NAMES, ATTACH].map(|limit| limit.as_secs());
+    for sentence in [
+        format!("{look} s for `explain`, `doctor` and each instant of `record`, {names} s for `report`, `diff`,"),
+        format!("{attach} s for `attach` and `detach`."),
+        format!("by its holes ({} MiB)", HOLES >> 20),
+    ] {
+        assert!(flat.contains(&sentence), "no sentence {sentence}");
+    }
+}
+
+/// Who may exchange a directory on the way may exchange the library in the cache.
+#[test]
+fn a_cache_lies_only_where_nobody_else_can_change_the_way() {
+    use std::os::unix::fs::{PermissionsExt, chown, lchown};
+    if !rustix::process::geteuid().is_root() {
+        eprintln!(
+            "skipped: a_cache_lies_only_where_nobody_else_can_change_the_way: only root can give directories away"
+        );
+        return;
+    }
+    const OTHER: Option<u32> = Some(65_534);
+    let top = Folder::new("cache");
+    let make = |name: &str, mode: u32, user: Option<u32>, group: Option<u32>| {
+        let path = top.0.join(name);
+        fs::create_dir(&path).unwrap();
+        chown(&path, user, group).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    make("closed", 0o755, None, None);
+    make("private-group", 0o775, None, None);
+    make("group", 0o775, None, OTHER);
+    make("open", 0o777, None, None);
+    make("sticky", 0o1777, None, None);
+    make("theirs", 0o755, OTHER, OTHER);
+    symlink("closed", top.0.join("link")).unwrap();
+    symlink("closed", top.0.join("their-link")).unwrap();
+    lchown(top.0.join("their-link"), OTHER, OTHER).unwrap();
+    let ask = |name: &str| own::Directory::open(&top.0.join(name)).map(|directory| directory.path);
+    for name in ["closed/new", "private-group/new", "sticky/new", "link/other"] {
+        assert_eq!(ask(name), Ok(top.0.join(name)));
+        assert_eq!(fs::metadata(top.0.join(name)).unwrap().permissions().mode() & 0o7777, 0o700, "{name}");
+    }
+    for (name, why) in [
+        ("group/new", "can be written to by others"),
+        ("open/new", "can be written to by others"),
+        ("theirs/new", "belongs to user 65534"),
+        ("theirs", "belongs to user 65534"),
+        ("their-link/third", "symbolic link of user 65534"),
+        ("link", "is a symbolic link"),
+    ] {
+        let refused = ask(name);
+        assert!(refused.as_ref().is_err_and(|reason| reason.contains(why)), "{name}: {refused:?}");
+        assert!(!name.contains('/') || !top.0.join(name).exists(), "{name} was made");
+    }
+    // What is there, and open to others, is closed.
+    fs::set_permissions(top.0.join("closed/new"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(ask("closed/new").is_ok());
+    assert_eq!(fs::metadata(top.0.join("closed/new")).unwrap().permissions().mode() & 0o7777, 0o700);
+}

@@ -84,6 +84,7 @@ static void serve(int fd) {
       case FUSE_BATCH_FORGET:
       case FUSE_INTERRUPT:
         break;
+      /* So fstatfs(2) fails. */
       default:
         answer(fd, in->unique, ENOSYS, 0, 0);
     }

@@ -5,10 +5,11 @@
 use std::io;
 
 use plimsoll_jfr::writer::Recording;
+use plimsoll_observer::ending;
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::Life;
 use plimsoll_observer::source::{cgroup, proc};
-use plimsoll_report::jfr::{Cost, End, Instant, Site, TABLE, Target as Described, Told};
+use plimsoll_report::jfr::{Cost, End, How, Instant, Site, TABLE, Target as Described, Told};
 
 use crate::target::Target;
 
@@ -19,9 +20,12 @@ pub fn recording(of: &Target, sites: &Sites) -> io::Result<Vec<u8>> {
     let memory = proc::read_host().memory;
     let group = process.as_ref().and_then(|process| cgroup::read_limit(process, memory).0).map(|(group, _)| group);
     let end = matches!(books.life, Life::Exited | Life::Killed).then(|| End {
-        how: End::of(books.life),
-        // What the cgroup counted is only known to who was there.
-        oom_killed: false,
+        how: match books.ending.map(|ending| ending.how) {
+            Some(ending::How::Code(code)) => How::Code(i32::from(code)),
+            Some(ending::How::Signal(signal)) => How::Signal(i32::from(signal)),
+            _ => End::of(books.life),
+        },
+        oom_killed: books.ending.is_some_and(|ending| ending.is_oom_kill()),
         last_sign_ns: Some(books.time_ns),
     });
     let described = Described {

@@ -4,7 +4,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use plimsoll_observer::recording::{History, Measure, Series};
+use plimsoll_jfr::writer::Recording;
+use plimsoll_observer::recording::{History, Measure, Range, Series};
+use plimsoll_observer::source::jfr::Recording as Recorded;
+use plimsoll_report::jfr::{End, How, Instant, TABLE, Target, Told};
 use plimsoll_report::recording_chart::{Chart, write};
 use plimsoll_report::{recording, recording_diff, recording_json};
 
@@ -49,4 +52,20 @@ fn every_view_ends_at_the_ends_of_time() {
     });
     let views = waited.recv_timeout(ENDLESS).expect("a view that doesn't end, or a panic");
     assert!(views >= 3 * 49, "only {views} charts were drawn");
+}
+
+/// Of a process without a segment nobody has a last sign of life: it ended when the recorder missed it.
+#[test]
+fn an_untracked_process_ended_when_it_was_missed() {
+    let mut recording = Recording::new(Vec::new(), &TABLE);
+    let end = End { how: How::Unknown, oom_killed: true, last_sign_ns: None };
+    let instant = Instant { end: Some(&end), ..Instant::default() };
+    let missed = 1_700_000_000_250_000_000;
+    let (mut told, target) = (Told::default(), Target::default());
+    recording.instant(missed, |batch| instant.write(batch, &mut told, &target)).expect("memory");
+    let bytes = recording.finish().expect("memory");
+    let history = History::read(&Recorded::of_bytes(bytes), Range::default()).expect("a recording");
+    let (ending, time) = history.ending.expect("an end");
+    assert!(ending.is_oom_kill());
+    assert_eq!(time.map(|at| at / 1_000_000), Some(missed / 1_000_000));
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use plimsoll_observer::books::Books;
+use plimsoll_observer::books::{Booked, BookedSince, Books};
 use plimsoll_observer::collect::{Figures, Regions, Series, take};
 use plimsoll_observer::ending;
 use plimsoll_observer::foreign::{Deadline, LOOK, NAMES};
@@ -157,6 +157,7 @@ impl Recorder {
         if executable != self.described.executable {
             // An exec: other memory, with other owners, and another segment.
             self.segment = None;
+            self.series = Series::default();
             self.owners_at = began;
             if self.instants > 0 {
                 self.began = Some(began);
@@ -165,7 +166,9 @@ impl Recorder {
         let time_ns = now_ns();
         let (books, sites) = self.books(full, last).unzip();
         let sites = sites.unwrap_or_default();
-        let of_now = self.owners(began) || (began >= self.lines_at || last) && self.lines(began, (&process, rss), full);
+        let booked = books.as_ref().map(Booked::of);
+        let of_now = self.owners(began, booked)
+            || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
         let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
         // After the readings: none of them is of a process that was being taken apart.
         if proc::is_exiting(&self.target) {
@@ -225,7 +228,7 @@ impl Recorder {
     }
 
     /// Asks who owns what, when it is time; true if the snapshot is of this moment.
-    fn owners(&mut self, now: Instant) -> bool {
+    fn owners(&mut self, now: Instant, booked: Option<Booked>) -> bool {
         if now < self.owners_at {
             return false;
         }
@@ -242,14 +245,17 @@ impl Recorder {
         self.asked = now;
         // Its cgroup is read in each instant, by the instant.
         snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
+        let mmapped = snapshot.glibc.iter().flat_map(|glibc| &glibc.mmapped).map(|chunk| chunk.range.length()).sum();
+        snapshot.booked = booked.map(|walk| BookedSince { walk, mmapped, now: walk });
         self.snapshot = Some(snapshot);
         self.series.begin();
         true
     }
 
     /// The figures of this moment for owners that are known. In full instants by smaps, which has more than Rss.
-    fn lines(&mut self, now: Instant, (process, rss): (&Process, Rss), full: bool) -> bool {
+    fn lines(&mut self, now: Instant, (process, rss): (&Process, Rss), booked: Option<Booked>, full: bool) -> bool {
         let Some(snapshot) = &mut self.snapshot else { return false };
+        snapshot.booked = snapshot.booked.zip(booked).map(|(since, now)| BookedSince { now, ..since });
         let before = processor_time();
         let figures = if full { Figures::Whole } else { Figures::Pages };
         let read = self.series.again(&self.target, snapshot, (process.clone(), rss), figures).is_ok();

@@ -203,6 +203,11 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
             "{target}"
         );
     }
+    let output = place.plimsoll(&["report", &pid, "--format", "jfr", "-o", "dead.jfr"]).output();
+    assert!(output.expect("plimsoll starts").status.success());
+    let dead = place.read("dead.jfr");
+    let end_of_segment = events(&dead, "plimsoll.TargetEnd").next().expect("an end");
+    assert_eq!((end_of_segment.long("signal"), end_of_segment.long("oomKilled")), (9, 1), "{end_of_segment:?}");
     let limit = events(&read, "plimsoll.Cgroup").last().expect("the limit");
     assert_eq!(limit.long("limit"), 64 << 20);
     // What grew: the allocator's live line, and the site that hoards.
@@ -214,4 +219,41 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     assert!(site.long("live") > 32 << 20, "{site:?}");
     assert!(sums_hold(&read) > 10);
     readers::view_oom(&place.path("oom.jfr"));
+}
+
+/// Its buffers grow from 24 MiB to what the group allows, faster than the VM and malloc's arenas are looked at.
+#[test]
+fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
+    let group = match cgroup::Cgroup::make("record-oom-vm") {
+        Ok(group) => group,
+        Err(reason) => return stage::say(&format!("record oom of a VM: skipped, {reason}")),
+    };
+    group.limit(192 << 20);
+    let place = Place::new("oom-vm");
+    let jdk = stage::jdks().pop().expect("a JDK");
+    let source = stage::repository().join("fixtures/java/recording/Buffers.java");
+    stage::must(jdk.tool("javac").arg("-d").arg(place.path("")).arg(source));
+    let mut recorder = place.plimsoll(&["record", "-o", "oom.jfr", "--interval", "200ms", "--"]);
+    recorder.arg(jdk.bin("java")).args(["-Xmx32m", "-XX:MaxDirectMemorySize=1g", "-cp", ".", "Buffers", "go"]);
+    let mut command = group.wrap(&recorder);
+    command.current_dir(place.path("")).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut recorder = Running(command.spawn().expect("plimsoll starts"));
+    let direct = |line: &&reader::Event| line.text("line") == "direct-buffers";
+    wait_until("a ledger with the first buffers", || {
+        let bytes = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
+        let most = |read: reader::Read| {
+            events(&read, "plimsoll.LedgerLine").filter(direct).map(|line| line.long("resident")).max()
+        };
+        reader::read(&bytes).is_ok_and(|read| most(read) >= Some(24 << 20))
+    });
+    std::fs::write(place.path("go"), "").expect("the folder is ours");
+    let status = recorder.0.wait().expect("our child");
+    assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
+    let read = place.read("oom.jfr");
+    let last = events(&read, "plimsoll.Ledger").last().expect("a ledger").time_ns;
+    let mut lines: Vec<_> = events(&read, "plimsoll.LedgerLine").filter(|line| line.time_ns == last).collect();
+    lines.sort_by_key(|line| std::cmp::Reverse(line.long("resident")));
+    assert_eq!(lines[0].text("line"), "direct-buffers", "{lines:?}");
+    assert!(lines[0].long("resident") > 64 << 20, "{lines:?}");
+    assert!(sums_hold(&read) > 2);
 }

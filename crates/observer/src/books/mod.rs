@@ -28,7 +28,7 @@ mod own;
 mod peak;
 mod resident;
 
-pub use crate::snapshot::Booked;
+pub use crate::snapshot::{Booked, BookedSince};
 pub use before_attach::{Before, before};
 pub use mappings::Mapping;
 pub(crate) use mappings::is_file;

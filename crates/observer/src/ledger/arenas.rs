@@ -1,12 +1,17 @@
 //! Resident bytes of glibc's heaps, shared among live, retained and unknown as the walk of each arena found them. Where the
 //! walk and smaps disagree (they are two readings), what smaps has more is unknown, and what it has less is scaled away.
+//!
+//! In a series the walk may be seconds old. Where the process is tracked, its books say by how much its live blocks grew since:
+//!
+//!   live of what is new = growth of the books − growth of blocks with a mapping of their own
+//!   |error|             = what was freed since, because old blocks may have made room for new ones
 
 use super::attribute::apportion;
 use super::distinct::proportional;
 use super::{Books, Grade, Owner, Piece};
 use crate::gap::Source;
 use crate::lines::LineId;
-use crate::snapshot::{ArenaKind, Snapshot};
+use crate::snapshot::{Arena, ArenaKind, Booked, Snapshot};
 use crate::units::Bytes;
 
 #[derive(Clone, Copy, Default)]
@@ -38,23 +43,29 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
             sum.of_others += piece.resident - proportional(&snapshot.vmas[piece.vma], piece);
         }
     }
-    for (arena, heaps) in glibc.arenas.iter().zip(heaps) {
+    let walked = |arena: &Arena| arena.live_resident + arena.free_resident + arena.unknown_resident;
+    let new: Vec<u64> =
+        glibc.arenas.iter().zip(&heaps).map(|(arena, heap)| (heap.resident - walked(arena)).0).collect();
+    let all_new: u64 = new.iter().sum();
+    let grown = grown(snapshot);
+    let live_of_new = apportion(grown.live.0.min(all_new), &new, all_new);
+    for ((arena, heaps), live_of_new) in glibc.arenas.iter().zip(heaps).zip(live_of_new) {
         let detail = child_of(arena.kind);
-        let walked = arena.live_resident + arena.free_resident + arena.unknown_resident;
+        let walked = walked(arena);
         let [live, retained, unknown] = if walked > heaps.resident {
             let weights = [arena.live_resident.0, arena.free_resident.0, arena.unknown_resident.0];
             let shares = apportion(heaps.resident.0, &weights, walked.0);
             [Bytes(shares[0]), Bytes(shares[1]), Bytes(shares[2])]
         } else {
-            let unknown = arena.unknown_resident + (heaps.resident - walked);
-            [arena.live_resident, arena.free_resident, unknown]
+            let unknown = arena.unknown_resident + (heaps.resident - walked - Bytes(live_of_new));
+            [arena.live_resident + Bytes(live_of_new), arena.free_resident, unknown]
         };
         books.overclaimed += walked - heaps.resident;
-        let difference = walked.abs_diff(heaps.resident);
+        let difference = walked.abs_diff(heaps.resident) - Bytes(live_of_new) + grown.freed.min(Bytes(live_of_new));
         let grade = if difference + heaps.error == Bytes(0) { Grade::Exact } else { Grade::Derived };
         // Address space follows the blocks: what is live and free splits the committed part. (The untouched tails of the
         // reservations are claimed by themselves, for the free.)
-        let live_space = arena.live.min(heaps.committed);
+        let live_space = (arena.live + Bytes(live_of_new)).min(heaps.committed);
         let error = difference + heaps.error;
         let mut book = |line, resident: Bytes, reserved: Bytes, committed: Bytes| {
             let bound = error.min(resident.max(heaps.resident - resident));
@@ -68,4 +79,24 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
             book(LineId::GlibcUnknown, unknown, Bytes(0), Bytes(0));
         }
     }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Grown {
+    /// Live bytes in the arenas' heaps.
+    live: Bytes,
+    freed: Bytes,
+}
+
+/// What happened in the arenas since they were walked, by the tracker's books.
+fn grown(snapshot: &Snapshot) -> Grown {
+    /// glibc's size field in front of each chunk.
+    const HEADER: u64 = 8;
+    let (Some(since), Some(glibc)) = (snapshot.booked, &snapshot.glibc) else { return Grown::default() };
+    let chunks = |books: Booked| books.live + Bytes(books.live_count.saturating_mul(HEADER));
+    let mmapped: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
+    let freed = |books: Booked| books.cumulative - books.live;
+    // Where a block with a mapping of its own was freed meanwhile, the result is too small, never too large.
+    let live = chunks(since.now) - chunks(since.walk);
+    Grown { live: live - (mmapped - since.mmapped), freed: freed(since.now) - freed(since.walk) }
 }

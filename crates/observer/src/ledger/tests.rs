@@ -3,8 +3,8 @@
 use super::*;
 use crate::snapshot::Residency;
 use crate::snapshot::{
-    Arena, ArenaKind, Backing, Cgroup, Glibc, HotSpot, ImageHeapRange, MmappedChunk, NativeImage, NmtCategory, Rss,
-    Thread, VmRegion, VmTag, Vma,
+    Arena, ArenaKind, Backing, Booked, BookedSince, Cgroup, DirectBuffers, Glibc, HotSpot, ImageHeapRange,
+    MmappedChunk, NativeImage, NmtCategory, Rss, Thread, VmRegion, VmTag, Vma,
 };
 use crate::units::Avma;
 
@@ -95,6 +95,16 @@ fn random_snapshot(random: &mut Random) -> Snapshot {
         let categories = if random.chance(70) { categories.to_vec() } else { Vec::new() };
         snapshot.hotspot = Some(HotSpot { regions, categories, ..HotSpot::default() });
     }
+    if let Some(vm) = snapshot.hotspot.as_mut().filter(|_| random.chance(50)) {
+        let (capacity, at_walk) = (random.bytes(1 << 20), random.bytes(1 << 20));
+        vm.direct_buffers = Some(DirectBuffers { capacity, at_walk, ..DirectBuffers::default() });
+    }
+    if random.chance(40) {
+        let mut booked =
+            || Booked { live: random.bytes(1 << 20), cumulative: random.bytes(1 << 22), ..Booked::default() };
+        let (walk, now) = (booked(), booked());
+        snapshot.booked = Some(BookedSince { walk, now, mmapped: random.bytes(1 << 18) });
+    }
     if random.chance(20) {
         let image_heap =
             (0..3).map(|_| ImageHeapRange { range: random.range(SPACE), view: random.chance(50) }).collect();
@@ -138,6 +148,51 @@ fn invariant_4_conservation_of_lines_and_children() {
         assert_eq!(Group::ALL.map(|group| ledger.group(group)).into_iter().sum::<Bytes>(), snapshot.rss());
     }
     assert!(shared > 1000 && arenas > 1000 && moved > 300 && estimated > 300, "{shared} {arenas} {moved} {estimated}");
+}
+
+/// An arena that grew by 1000 pages since it was walked.
+#[test]
+fn what_came_since_the_walk_is_told_by_the_books_and_by_java_nio() {
+    let pages = |n: u64| Bytes(n * 4096);
+    let heap = AddressRange::sized(Avma(0x10_0000), pages(1100));
+    let arena = Arena {
+        heaps: vec![heap],
+        live: pages(80),
+        live_resident: pages(80),
+        free_resident: pages(20),
+        ..Arena::default()
+    };
+    let rss = pages(1100);
+    let brk = Vma { range: heap, readable: true, writable: true, rss, backing: Backing::Brk, ..Vma::default() };
+    let glibc = Glibc { arenas: vec![arena], ..Glibc::default() };
+    let mut snapshot = Snapshot { vmas: vec![brk], glibc: Some(glibc), ..Snapshot::default() };
+    let lines = |snapshot: &Snapshot| {
+        let ledger = Ledger::of(snapshot);
+        let ids = [LineId::GlibcLive, LineId::GlibcRetained, LineId::GlibcUnknown, LineId::DirectBuffers];
+        ids.map(|id| ledger.resident(id).0 / 4096)
+    };
+    assert_eq!(lines(&snapshot), [80, 20, 1000, 0]);
+    // Nobody booked it, but Java counts what its buffers grew by, from 30 pages to 930.
+    let direct = |capacity, at_walk| DirectBuffers { capacity, at_walk, ..DirectBuffers::default() };
+    let vm = |direct| Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
+    snapshot.hotspot = vm(direct(pages(930), pages(30)));
+    assert_eq!(lines(&snapshot), [50, 20, 100, 930]);
+    // Asked again it would be counted with what NMT has of java.nio's.
+    let other = NmtCategory { name: "Other".into(), malloc: pages(40), ..NmtCategory::default() };
+    snapshot.hotspot.as_mut().expect("a VM").categories = vec![other];
+    assert_eq!(lines(&snapshot), [40, 20, 100, 940]);
+    // The tracker's books have 990 pages more than at the walk: all of them in the arena.
+    let walk = Booked { live: pages(70), cumulative: pages(100), ..Booked::default() };
+    let now = Booked { live: pages(1060), cumulative: pages(1095), ..Booked::default() };
+    snapshot.booked = Some(BookedSince { walk, now, mmapped: Bytes(0) });
+    snapshot.hotspot = None;
+    assert_eq!(lines(&snapshot), [1070, 20, 10, 0]);
+    let ledger = Ledger::of(&snapshot);
+    // 5 pages were freed meanwhile, and may have made room for new blocks; 10 are unknown.
+    assert_eq!(ledger.line(LineId::GlibcLive).map(|line| line.error), Some(pages(15)));
+    snapshot.hotspot = vm(direct(pages(930), pages(30)));
+    assert_eq!(lines(&snapshot), [150, 20, 0, 930]);
+    assert_eq!(Ledger::of(&snapshot).overclaimed, Bytes(0));
 }
 
 #[test]

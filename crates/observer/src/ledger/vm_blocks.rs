@@ -7,7 +7,8 @@
 //!   moved = malloc × resident live / live,   |error| ≤ what is not resident of live, or all of it
 //!
 //! but java.nio zeroes what it allocates (ByteBuffer.allocateDirect), so buffers are taken as resident while live memory
-//! lasts, and the other categories share the rest.
+//! lasts, and the other categories share the rest. In a series the count of direct buffers is of this moment and the walk is older: new
+//! ones lie in what came since the walk and isn't told apart yet.
 
 use super::attribute::apportion;
 use super::opened::child;
@@ -26,12 +27,21 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         .iter()
         .filter_map(|category| Some((line_of(category)?, category.malloc + category.arena, category.malloc_resident)))
         .collect();
-    if wanted.is_empty()
-        && let Some(direct) = &vm.direct_buffers
-    {
-        // Java zeroes a direct buffer when it makes it, so that every page of it is resident.
-        wanted.push((LineId::DirectBuffers, direct.capacity, Some(direct.capacity)));
+    // Java zeroes a direct buffer when it makes it, so that every page of it is resident.
+    let direct = vm.direct_buffers.clone().unwrap_or_default();
+    if wanted.is_empty() {
+        wanted.push((LineId::DirectBuffers, direct.at_walk, Some(direct.at_walk)));
     }
+    let (new, gone) = (direct.capacity - direct.at_walk, direct.at_walk - direct.capacity);
+    let unread = if snapshot.glibc.is_some() { books.resident(LineId::GlibcUnknown) } else { Bytes(0) };
+    let moved_unread = new.min(unread);
+    if let Some((_, bytes, found)) = wanted.iter_mut().find(|(line, ..)| *line == LineId::DirectBuffers) {
+        let now = |then: Bytes| then + (new - moved_unread) - gone;
+        (*bytes, *found) = (now(*bytes), found.map(now));
+    }
+    let entry = books.entry(LineId::DirectBuffers, DETAIL);
+    entry.add(moved_unread, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::HotSpot);
+    take(books, LineId::GlibcUnknown, |_| true, moved_unread, Source::HotSpot);
     wanted.retain(|(_, bytes, _)| *bytes > Bytes(0));
     let asked: Bytes = wanted.iter().map(|(_, bytes, _)| *bytes).sum();
     let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
@@ -55,7 +65,7 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         _ => resident.max(asked),
     };
     // Blocks that the walk did not find: the books of the VM and ours contradict each other.
-    books.overclaimed += asked - live;
+    books.overclaimed += asked - live.max(resident);
     let untouched = live - resident;
     wanted.sort_by_key(|(line, _, found)| (found.is_none(), *line != LineId::DirectBuffers));
     let (mut moved_in_all, mut left) = (Bytes(0), live);

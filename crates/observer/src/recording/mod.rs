@@ -259,7 +259,10 @@ impl History {
         let (code, signal) = (number("exitCode"), number("signal").filter(|signal| *signal > 0));
         let oom = (event.i64("oomKilled") == Some(1)).then_some(true);
         let ending = Ending::from_words(&state, code, signal, oom);
-        self.ending = Some((ending, event.nanoseconds("lastSign").and_then(|at| u64::try_from(at).ok())));
+        // Null (the least number) where there was no segment: then it is when the recorder missed the process.
+        let last_sign = event.i64("lastSign").filter(|at| *at != i64::MIN).and_then(|_| event.nanoseconds("lastSign"));
+        let time = last_sign.or_else(|| event.time());
+        self.ending = Some((ending, time.and_then(|at| u64::try_from(at).ok())));
     }
 
     /// What was said before the range holds at its beginning.

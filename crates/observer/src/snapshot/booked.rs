@@ -1,8 +1,8 @@
-//! What the tracker counted, of a process that it was attached to.
+//! What the tracker counted.
 
 use crate::units::Bytes;
 
-/// What the books of an attached process had at one moment.
+/// What the books had at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Booked {
     pub live: Bytes,
@@ -10,4 +10,13 @@ pub struct Booked {
     pub cumulative: Bytes,
     /// Live blocks with a trailer.
     pub trailers: u64,
+}
+
+/// The books of a tracked process at two moments of a series: when its arenas were walked, and now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BookedSince {
+    pub walk: Booked,
+    /// Blocks with a mapping of their own, at the walk.
+    pub mmapped: Bytes,
+    pub now: Booked,
 }

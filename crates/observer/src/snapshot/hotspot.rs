@@ -126,6 +126,8 @@ pub struct CodeCacheSegment {
 pub struct DirectBuffers {
     pub count: Option<u64>,
     pub capacity: Bytes,
+    /// `capacity` when malloc's arenas were walked: the same but in a series.
+    pub at_walk: Bytes,
     /// `-XX:MaxDirectMemorySize` in force (the maximum Java heap where unset).
     pub max: Option<Bytes>,
 }

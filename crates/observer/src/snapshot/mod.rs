@@ -25,7 +25,7 @@ mod residency;
 mod unpacked;
 
 pub use baseline::Baseline;
-pub use booked::Booked;
+pub use booked::{Booked, BookedSince};
 pub use cgroup::{Cgroup, CgroupVersion, MemoryStat, OomEvents, Pressure};
 pub use glibc::{Arena, ArenaKind, EqualBlocks, Glibc, MmappedChunk, TaggedBlocks};
 pub use hotspot::{
@@ -68,6 +68,8 @@ pub struct Snapshot {
     pub pymalloc: Option<Pymalloc>,
     /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
     pub attached: Option<[Booked; 2]>,
+    /// In a series, of a tracked process: what its blocks grew by since the arenas were walked.
+    pub booked: Option<BookedSince>,
     /// What the segment lists as the tracker's own mappings: the target's word, which the ledger checks.
     pub own_mappings: Vec<OwnMapping>,
     /// Pages of V8's heap, in address order.

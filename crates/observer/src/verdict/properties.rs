@@ -155,7 +155,8 @@ fn hotspot(dice: &mut Dice, snapshot: &mut Snapshot) {
     let name = "profiled".to_owned();
     vm.code_cache.push(CodeCacheSegment { name, range: AddressRange::default(), committed, occupied, reserved });
     let capacity = dice.bytes();
-    vm.direct_buffers = Some(DirectBuffers { count: Some(1), capacity, max: Some(capacity + dice.bytes()) });
+    vm.direct_buffers =
+        Some(DirectBuffers { count: Some(1), capacity, at_walk: capacity, max: Some(capacity + dice.bytes()) });
     if dice.one_in(2) {
         vm.categories = vec![NmtCategory { name: "Other".into(), malloc: dice.bytes(), ..NmtCategory::default() }];
     }

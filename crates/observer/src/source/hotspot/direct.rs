@@ -58,8 +58,15 @@ impl Fields {
     }
 }
 
-/// None where the class is not loaded yet (no direct buffer was ever made), or where the way doesn't lead there.
-pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuffers> {
+/// The two classes. A class stays where it is; the objects that it leads to are moved by collections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    bits: u64,
+    atomic_long: u64,
+}
+
+/// None where a class is not loaded yet (no direct buffer was ever made), or where the way doesn't lead there.
+pub fn place(memory: &impl Memory, fields: &Fields) -> Option<Place> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
     let (mut bits, mut atomic_long) = (None, None);
     let mut loader = memory.word(Avma(fields.loaders))?;
@@ -83,9 +90,14 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuf
         }
         loader = at(loader, fields.loader_next)?;
     }
-    let (bits, atomic_long) = (bits?, atomic_long?);
+    Some(Place { bits: bits?, atomic_long: atomic_long? })
+}
+
+pub fn direct_buffers(memory: &impl Memory, fields: &Fields, place: Place) -> Option<DirectBuffers> {
+    let Place { bits, atomic_long } = place;
     let encoding = Encoding::read(memory, &fields.objects)?;
-    let mirror = encoding.wide(memory.word(Avma(at(bits, fields.klass_mirror)?))?);
+    let handle = bits.checked_add(fields.klass_mirror).and_then(|at| memory.word(Avma(at)))?;
+    let mirror = encoding.wide(memory.word(Avma(handle))?);
     let size_offset = u64::from(memory.half(Avma(fields.mirror_size))?);
     let size = u64::from(memory.half(Avma(mirror.checked_add(size_offset)?))?).checked_mul(8)?.min(LONGEST_MIRROR);
     let mut object = vec![0; size as usize];
@@ -102,7 +114,10 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields) -> Option<DirectBuf
     values.sort_unstable_by(|one, other| other.cmp(one));
     // A buffer counts at least a byte of capacity, and reserves at least its capacity, so that the order tells which is which.
     match *values {
-        [reserved, _, count] => Some(DirectBuffers { count: Some(count), capacity: Bytes(reserved), max: None }),
+        [reserved, _, count] => {
+            let capacity = Bytes(reserved);
+            Some(DirectBuffers { count: Some(count), capacity, at_walk: capacity, max: None })
+        }
         _ => None,
     }
 }

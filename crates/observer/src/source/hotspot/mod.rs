@@ -37,6 +37,7 @@ pub use nmt::{NmtReport, parse_nmt};
 pub use perfdata::PerfData;
 pub use printed::{Printed, parse_flags, parse_printed, parse_version};
 pub use read::{Mute, Patience, Vm, perfdata};
+pub use structs::Direct;
 pub use survey::{can_locate, is_hotspot, locate, next_with_symbols, read};
 pub use system_map::parse_system_map;
 pub use tags::match_tags;

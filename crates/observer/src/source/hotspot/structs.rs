@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol};
 
-use super::direct::{self, direct_buffers};
+use super::direct::{self, Place, direct_buffers};
 use super::rows::{Row, Rows};
 use super::{heap, names};
 use crate::foreign::{Kind, Regular, Why};
@@ -30,10 +30,40 @@ pub struct Kept {
     pub threads: Option<Vec<JavaThread>>,
 }
 
+/// The way to the count of direct buffers, kept from one reading to the next. To find the classes costs some ms, the count itself a few
+/// reads of memory.
+#[derive(Clone, Copy)]
+pub struct Direct {
+    fields: direct::Fields,
+    place: Option<Place>,
+}
+
+impl Direct {
+    pub fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<Direct> {
+        let library = library(vmas)?;
+        let file = target.mapped(library, Kind::Object).ok()?;
+        Some(Direct { fields: direct::Fields::of(&rows(&file, library, memory)?)?, place: None })
+    }
+
+    /// Whether the classes are found.
+    pub fn is_found(&self) -> bool {
+        self.place.is_some()
+    }
+
+    /// Looks for the classes where they aren't found yet.
+    pub fn read(&mut self, memory: &Live) -> Option<DirectBuffers> {
+        self.place = self.place.or_else(|| direct::place(memory, &self.fields));
+        direct_buffers(memory, &self.fields, self.place?)
+    }
+}
+
+fn library(vmas: &[Vma]) -> Option<&Vma> {
+    vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)
+}
+
 /// None where there is no such table. The error: what refused it.
 pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
-    let libraries = vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so"));
-    let Some(library) = libraries.min_by_key(|vma| vma.range.start) else { return Ok(None) };
+    let Some(library) = library(vmas) else { return Ok(None) };
     let file = target.mapped(library, Kind::Object).map_err(|why| format!("{} {why}", library.name))?;
     let memory =
         Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()))?;
@@ -44,7 +74,8 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
     }
     let Some(rows) = rows else { return Ok(None) };
     Ok(Some(Kept {
-        direct_buffers: direct::Fields::of(&rows).and_then(|fields| direct_buffers(&memory, &fields)),
+        direct_buffers: direct::Fields::of(&rows)
+            .and_then(|fields| direct_buffers(&memory, &fields, direct::place(&memory, &fields)?)),
         threads: names::Fields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
         regions: heap::Fields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
     }))

@@ -8,12 +8,14 @@ use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use stage::{Scratch, must, say};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Far above what a busy machine makes of a start: who exceeds it hangs.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// A directory shared by containers, and the options with which each uses it.
 struct Shared {
@@ -62,6 +64,11 @@ fn can_contain() -> bool {
     can
 }
 
+/// The only child of a process with one thread.
+fn only_child(pid: u32) -> Option<u32> {
+    fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
+}
+
 /// Each process 1 of its own container, so all have the same PID: those that live keep their segments, those that died don't.
 #[test]
 fn who_lives_in_another_pid_namespace_is_not_dead() {
@@ -70,10 +77,20 @@ fn who_lives_in_another_pid_namespace_is_not_dead() {
     }
     let shared = Shared::new("retention");
     // Process 1 there, and one more, whose number nobody here has or somebody else has.
-    let mut living = shared.run(true, &["sh", "-c", "echo here; sleep 120; :"]);
+    let mut living = shared.run(true, &["sh", "-c", "echo here; sleep 600; :"]);
     let mut living = living.stdout(Stdio::piped()).spawn().expect("unshare");
     let mut line = [0; 5];
     std::io::Read::read_exact(living.stdout.as_mut().expect("piped"), &mut line).expect("it lives");
+    // Once sleep runs, both have what segments they will ever have.
+    let runs_sleep = || {
+        let shell = only_child(living.id())?;
+        fs::read_to_string(format!("/proc/{}/comm", only_child(shell)?)).ok().filter(|name| name == "sleep\n")
+    };
+    let until = Instant::now() + LIMIT;
+    while runs_sleep().is_none() {
+        assert!(Instant::now() < until, "the shell starts no sleep");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let held = shared.segments();
     assert!(!held.is_empty() && held.iter().any(|name| name.starts_with("1-")), "{held:?}");
     for n in 0..24 {
@@ -111,9 +128,9 @@ fn a_start_waits_for_no_fifo_that_is_named_like_a_segment() {
     for _ in 0..8 {
         let mut run = shared.run(false, &["sh", "-c", "true & wait; echo $(true) done"]);
         let mut start = run.stdout(Stdio::piped()).spawn().expect("plimsoll");
-        let until = std::time::Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + LIMIT;
         while start.try_wait().expect("our child").is_none() {
-            if std::time::Instant::now() > until {
+            if Instant::now() > until {
                 start.kill().expect("our child");
                 start.wait().expect("our child");
                 panic!("a start waits for a FIFO");

@@ -2,15 +2,19 @@
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("plimsoll-run-{}-{name}", std::process::id()));
+        // Tests run side by side: two of one name must not remove each other's folder.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("plimsoll-run-{}-{number}-{name}", std::process::id()));
         // PIDs come round again: another run of this test, ended from outside, may have left one of our name.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
@@ -53,7 +57,7 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = found() {
             return found;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -141,7 +145,11 @@ fn killing_us_kills_the_program() {
     let inner = wait_for("the script", || std::fs::read_to_string(&ready).ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    wait_for("the program's end", || (!Path::new(&format!("/proc/{}", inner.trim())).exists()).then_some(()));
+    // Whoever inherits it may leave it a zombie.
+    wait_for("the program's end", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", inner.trim())).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X'])).then_some(())
+    });
 }
 
 #[test]
@@ -419,7 +427,11 @@ fn how_it_ended_stands_in_the_first_line() {
     let place = Place::new("ended");
     let newest = |place: &Place| {
         let files = std::fs::read_dir(place.0.join("segments")).unwrap().map(|entry| entry.unwrap().path());
-        files.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
+        // PID-STARTTIME.seg; an exec keeps the process's start, and the segment has its own.
+        let start = |path: &PathBuf| -> u64 {
+            path.file_stem().unwrap().to_str().unwrap().split_once('-').unwrap().1.parse().unwrap()
+        };
+        files.max_by_key(start).unwrap()
     };
     let report = |place: &Place, format: &str| {
         let segment = newest(place);

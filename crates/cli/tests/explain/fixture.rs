@@ -80,6 +80,27 @@ impl Fixture {
         self.child.id()
     }
 
+    /// Has a C fixture trim its allocator, and waits for the end of that. Resident bytes before and after.
+    pub fn trims(&self) -> [u64; 2] {
+        let resident = || {
+            let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("it runs");
+            statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).expect("a number") * 4096
+        };
+        let before = resident();
+        assert!(Command::new("kill").args(["-USR1", &self.pid().to_string()]).status().expect("kill").success());
+        // Through with it: it sleeps again, and twice in a row with as much.
+        let mut after = before;
+        for _ in 0..1200 {
+            std::thread::sleep(Duration::from_millis(50));
+            let now = resident();
+            if now == after && now < before && self.is_asleep() {
+                return [before, after];
+            }
+            after = now;
+        }
+        panic!("no trim: {before} bytes resident before, {after} after");
+    }
+
     pub fn truth(&self, word: &str) -> u64 {
         self.truths[word]
     }

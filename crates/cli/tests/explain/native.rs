@@ -439,28 +439,11 @@ fn a_trim_saves_what_the_verdict_said() {
         ("arena_threads", &["ends"][..], "arena-retention"),
     ] {
         let fixture = Fixture::c(name, arguments);
-        let resident = || {
-            let statm = std::fs::read_to_string(format!("/proc/{}/statm", fixture.pid())).unwrap();
-            statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
-        };
         let explained = fixture.explained();
         let verdict = explained.verdict(verdict);
         let [least, most] = ["saving_least_bytes", "saving_bytes"].map(|key| verdict[key].as_u64().unwrap());
-        let before = resident();
-        assert!(Command::new("kill").args(["-USR1", &fixture.pid().to_string()]).status().unwrap().success());
-        // Through with it: it sleeps again, and twice in a row with as much.
-        let sleeps =
-            || std::fs::read_to_string(format!("/proc/{}/stat", fixture.pid())).is_ok_and(|stat| stat.contains(") S "));
-        let mut after = before;
-        for _ in 0..1200 {
-            std::thread::sleep(std::time::Duration::from_millis(50));
-            let now = resident();
-            if now == after && now < before && sleeps() {
-                break;
-            }
-            after = now;
-        }
-        let saved = before.saturating_sub(after);
+        let [before, after] = fixture.trims();
+        let saved = before - after;
         assert!(
             saved * 100 >= least * 97 && saved * 100 <= most * 103,
             "{name}: saved {saved}, said {least} to {most}"

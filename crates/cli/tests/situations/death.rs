@@ -117,7 +117,12 @@ fn killed_while_forking() {
         let (finished, late) = watchdog(&child);
         let mut ready = String::new();
         BufReader::new(child.stdout.take().expect("stdout")).read_line(&mut ready).expect("ready");
-        std::thread::sleep(Duration::from_micros(3_000 + 317 * round));
+        // After some forks, however long they take.
+        let segments = || fs::read_dir(&dir).expect("segments").count();
+        while segments() < 4 && child.try_wait().expect("wait").is_none() {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        std::thread::sleep(Duration::from_micros(317 * round));
         kill(-i64::from(child.id()), libc::SIGKILL);
         child.wait().expect("wait");
         let _ = finished.send(());

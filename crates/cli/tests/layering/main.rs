@@ -194,7 +194,8 @@ const OBSERVER: Order = Order {
     stages: &[
         &["ending", "lines", "units"],
         &["gap"],
-        &["foreign", "profile", "snapshot"],
+        &["profile", "snapshot"],
+        &["foreign"],
         &["rules", "source"],
         &["books"],
         &["diff", "symbols"],
@@ -203,16 +204,8 @@ const OBSERVER: Order = Order {
         &["collect", "recording"],
         &["parsers"],
     ],
-    upward: &[
-        ("foreign/as_target/mod.rs", "source/proc/mod.rs"),
-        ("foreign/as_target/mod.rs", "source/proc/target.rs"),
-    ],
-    knots: &[
-        &["foreign/open.rs", "foreign/pieces.rs", "foreign/regular.rs"],
-        &["recording/growth.rs", "recording/series.rs"],
-        &["source/jemalloc/tree.rs", "source/jemalloc/walk.rs"],
-        &["verdict/case.rs", "verdict/remedies.rs"],
-    ],
+    upward: &[],
+    knots: &[&["source/jemalloc/tree.rs", "source/jemalloc/walk.rs"]],
 };
 
 const REPORT: Order = Order {
@@ -360,13 +353,9 @@ const OPENS: [&str; 8] = [
     "rustix::process",
     "rustix::net",
 ];
-/// Readers beside the files that are called read.rs: who holds the handle on the target's folder in /proc, who finds
-/// segments.
-const READERS: [&str; 3] = [
-    "crates/observer/src/source/proc/target.rs",
-    "crates/observer/src/source/segment/find.rs",
-    "crates/observer/src/source/hotspot/structs.rs",
-];
+/// Readers beside the files that are called read.rs: who finds segments, and who reads HotSpot's own tables.
+const READERS: [&str; 2] =
+    ["crates/observer/src/source/segment/find.rs", "crates/observer/src/source/hotspot/structs.rs"];
 
 #[test]
 fn only_readers_open_anything() {
@@ -430,7 +419,7 @@ const MAY_OPEN: [(&str, usize, &str); 14] = [
     ("crates/observer/src/source/kernel_log/read.rs", 1, "/dev/kmsg: the kernel's own"),
     ("crates/observer/src/source/jfr/read.rs", 1, "a recording that the caller names, non-blocking"),
     ("crates/observer/src/source/proc/read.rs", 6, "settings of the kernel"),
-    ("crates/observer/src/source/proc/target.rs", 5, "/proc/PID and names of the kernel's in it"),
+    ("crates/observer/src/foreign/target.rs", 5, "/proc/PID and names of the kernel's in it"),
     ("crates/observer/src/source/segment/find.rs", 7, "/proc: the kernel's own"),
     ("crates/observer/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
 ];

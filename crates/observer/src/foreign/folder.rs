@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Dir, Mode, OFlags};
 
 use super::open;
-use super::regular::Why;
+use super::regular::{self, Why};
 use super::{Deadline, resolve};
 
 /// Names looked at in one directory: its owner may have made millions, which cost nothing to make.
@@ -36,7 +36,7 @@ impl Folder {
             return Err(Why::NotAFile);
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(open::again(&found, flags)?);
+        let file = File::from(regular::again(&found, flags)?);
         Ok(Folder { file, uid: meta.uid(), identity: (meta.dev(), meta.ino()), deadline })
     }
 

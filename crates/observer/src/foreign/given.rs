@@ -10,7 +10,7 @@ use std::path::Path;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, makedev};
 
-use super::regular::Why;
+use super::regular::{self, Why};
 use super::{Ask, Deadline, Kind, open, resolve};
 
 /// Its bytes. A named FIFO or a device isn't opened: it might wait for good.
@@ -22,7 +22,7 @@ pub fn given(path: &Path, kind: Kind, deadline: Deadline) -> Result<Vec<u8>, Why
     let meta = found.metadata()?;
     if is_pipe(&found) {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        return drain(File::from(open::again(&found, flags)?), kind.cap(true), deadline);
+        return drain(File::from(regular::again(&found, flags)?), kind.cap(true), deadline);
     }
     // /dev/null (Documentation/admin-guide/devices.txt).
     if meta.file_type().is_char_device() && meta.rdev() == makedev(1, 3) {

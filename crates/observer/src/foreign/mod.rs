@@ -20,6 +20,7 @@ pub mod own;
 mod pieces;
 mod regular;
 mod resolve;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -30,3 +31,4 @@ pub use kind::Kind;
 pub use open::{Ask, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};
+pub use target::{Absent, Target};

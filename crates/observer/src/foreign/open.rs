@@ -1,14 +1,13 @@
 //! A path of the target's → a regular file, without side effects and without waiting.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 
-use super::regular::{Regular, Why};
+use super::regular::{Regular, Why, again};
 use super::{Deadline, Kind, resolve};
 
 /// A tree of files: that of a process (its root and its mounts), or ours.
@@ -124,12 +123,6 @@ pub(super) fn regular(found: OwnedFd, path: &Path, ask: Ask<'_>, deadline: Deadl
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(again(&found, flags)?);
     Ok(Regular::new(file, path.to_path_buf(), meta, ask.kind, deadline))
-}
-
-/// The same inode once more. No path is walked.
-pub(super) fn again(of: &File, flags: OFlags) -> io::Result<OwnedFd> {
-    let link = format!("/proc/self/fd/{}", of.as_raw_fd());
-    Ok(rustix::fs::open(link, flags, Mode::empty())?)
 }
 
 /// overlayfs with `xino` puts the number of the layer into the upper bits of an inode's number, and kernels before 6.8

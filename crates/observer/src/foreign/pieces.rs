@@ -38,6 +38,13 @@ struct Piece {
     next: Link,
 }
 
+impl Regular {
+    /// As an object file's parser wants it: what it asks for, kept.
+    pub fn pieces(&self) -> Pieces<'_> {
+        Pieces::new(self)
+    }
+}
+
 impl<'f> Pieces<'f> {
     pub(super) fn new(file: &'f Regular) -> Pieces<'f> {
         Pieces {

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{OFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::kind::HOLES;
-use super::{Deadline, Kind, Pieces, open};
+use super::{Deadline, Kind};
 
 /// Why a file wasn't read. Displays as the end of a sentence that begins with the file.
 #[derive(Debug)]
@@ -206,15 +207,10 @@ impl Regular {
         (!self.is_made_up()).then(|| format!("{:x}-{:x}-{:x}-{changed}", m.dev(), m.ino(), m.len()))
     }
 
-    /// As an object file's parser wants it: what it asks for, kept.
-    pub fn pieces(&self) -> Pieces<'_> {
-        Pieces::new(self)
-    }
-
     /// The very same inode, open for writing too. Who calls this has checked that the target may write it.
     pub fn writable(&self) -> Result<File, Why> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        Ok(File::from(open::again(&self.file, flags)?))
+        Ok(File::from(again(&self.file, flags)?))
     }
 
     /// The bytes of holes between two offsets, if they are at most `most`.
@@ -237,4 +233,10 @@ impl Regular {
         }
         Ok(holes)
     }
+}
+
+/// The same inode once more. No path is walked.
+pub(super) fn again(of: &File, flags: OFlags) -> io::Result<OwnedFd> {
+    let link = format!("/proc/self/fd/{}", of.as_raw_fd());
+    Ok(rustix::fs::open(link, flags, Mode::empty())?)
 }

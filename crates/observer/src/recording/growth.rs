@@ -5,7 +5,7 @@
 //! line is fitted to their means. The interval is Student's for slices - 2 degrees of freedom, 95 %, widened by
 //! √((1 + r)/(1 - r)) for the correlation r that neighbouring residuals still have.
 
-use super::series::Point;
+use super::point::Point;
 
 const SLICES: i64 = 24;
 const LEAST_SLICES: usize = 6;

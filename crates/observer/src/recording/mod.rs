@@ -5,6 +5,7 @@
 
 pub mod growth;
 mod lines;
+mod point;
 mod range;
 pub mod series;
 mod sites;
@@ -13,8 +14,9 @@ mod verdicts;
 use std::collections::BTreeMap;
 
 pub use growth::Growth;
+pub use point::Point;
 pub use range::{Bound, Range};
-pub use series::{Figures, Point, Series};
+pub use series::{Figures, Series};
 pub use sites::{Sites, sites};
 pub use verdicts::VerdictSpan;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::remedies::remedy;
+use super::remedy::remedy;
 use super::{Effort, Remedy, Severity};
 use crate::ledger::{Group, Ledger, LineId, Owner, Piece, ThreadPools, child_of_arenas, child_of_heap, thread_names};
 use crate::snapshot::{AllocatorKind, Arena, ArenaKind, Glibc, HeapPart, HotSpot, Snapshot};

@@ -19,6 +19,7 @@ mod mapped_files;
 mod native_leak;
 mod opened_retention;
 mod remedies;
+mod remedy;
 mod suspects;
 mod thread_stacks;
 mod unclear;

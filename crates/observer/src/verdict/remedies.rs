@@ -1,14 +1,11 @@
 //! Remedies that several rules offer. Each `how` can be pasted as it stands.
 
 use super::case::Case;
-use super::{Effect, Effort, Remedy};
+pub use super::remedy::remedy;
+use super::{Effort, Remedy};
 use crate::ledger::LineId;
 use crate::snapshot::Arena;
 use crate::units::{Bytes, count};
-
-pub fn remedy(effort: Effort, what: impl Into<String>, how: impl Into<String>, trade_off: impl Into<String>) -> Remedy {
-    Remedy { what: what.into(), how: how.into(), effort, trade_off: trade_off.into(), effect: Effect::Unknown }
-}
 
 /// What a VM takes for one diagnostic command: its attach listener, the command, the answer. Seen: up to 0.8 MiB.
 const ASKED_VM_TAKES: Bytes = Bytes::mib(1);

@@ -41,7 +41,7 @@ use rustix::process::Gid;
 use rustix::thread::CapabilitySet;
 
 use super::Deadline;
-use crate::source::proc::Target;
+use super::Target;
 
 mod child;
 mod wire;

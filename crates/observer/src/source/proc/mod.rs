@@ -1,5 +1,7 @@
 //! /proc/PID: what exists, what is resident, who runs.
 
+pub use crate::foreign::{Absent, Target};
+
 pub(crate) mod access;
 pub(crate) mod allocators;
 mod read;
@@ -8,7 +10,6 @@ mod scan;
 mod smaps;
 mod stacks;
 pub(crate) mod status;
-mod target;
 mod unpacked;
 
 pub use access::Closed;
@@ -19,5 +20,4 @@ pub use read::{
 };
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use stacks::find_stacks;
-pub use target::{Absent, Target};
 pub use unpacked::find as find_unpacked;

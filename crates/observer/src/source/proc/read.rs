@@ -14,8 +14,7 @@ use super::status::{
     cpu_count, parse_command, parse_environment, parse_exiting, parse_limits, parse_stack_pointer, parse_start_ticks,
     parse_status, parse_tmpfs_devices,
 };
-use super::target::Target;
-use crate::foreign::Regular;
+use crate::foreign::{Regular, Target};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{
     Backing, Host, LoadedAllocator, Process, ProcessState, Residency, Rollup, Rss, Thp, Thread, Vma,

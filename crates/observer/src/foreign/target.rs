@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::foreign::{self, Ask, Deadline, Kind, Regular, Root, Why};
+use super::{Ask, Deadline, Kind, Regular, Root, Why, linked};
 use crate::snapshot::Vma;
 
 /// No /proc file is longer than this in a sane system; a read stops there. 65,530 mappings make about 60 MiB of smaps.
@@ -74,17 +74,17 @@ impl Target {
         };
         let Err(why) = named else { return named };
         let range = format!("{:x}-{:x}", vma.range.start.0, vma.range.end.0);
-        foreign::linked(&self.directory, &format!("map_files/{range}"), ask, self.deadline()).map_err(|_| why)
+        linked(&self.directory, &format!("map_files/{range}"), ask, self.deadline()).map_err(|_| why)
     }
 
     /// What is mapped at `start-end` (hexadecimal, as in maps), whatever has become of its name.
     pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
-        foreign::linked(&self.directory, &format!("map_files/{range}"), Ask::of(Kind::Object), self.deadline())
+        linked(&self.directory, &format!("map_files/{range}"), Ask::of(Kind::Object), self.deadline())
     }
 
     /// The file of the program that it runs.
     pub fn program(&self) -> Result<Regular, Why> {
-        foreign::linked(&self.directory, "exe", Ask::of(Kind::Object), self.deadline())
+        linked(&self.directory, "exe", Ask::of(Kind::Object), self.deadline())
     }
 
     /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.

@@ -73,9 +73,9 @@ fn ptrace(out: &mut dyn Write) -> io::Result<()> {
         (_, 0) if scope < 3 && may_trace(&status) => (true, "root: resident sizes of every process can be read".to_string()),
         (_, 0) if scope < 3 => (
             false,
-            "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be asked; from inside a\n               container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})".to_string(),
+            "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be read; from inside a\n               container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})".to_string(),
         ),
-        (0, _) => (true, "your own processes can be asked for resident sizes; others: sudo plimsoll …".to_string()),
+        (0, _) => (true, "resident sizes of your own processes can be read; others: sudo plimsoll …".to_string()),
         (1, _) => (
             false,
             "yama allows ancestors only: reports work, but resident sizes of a running process need\n               sudo plimsoll report PID, or: sudo sysctl kernel.yama.ptrace_scope=0".to_string(),

@@ -121,12 +121,12 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
         "m" => 1 << 20,
         "g" => 1 << 30,
         "t" => 1 << 40,
-        _ => return Err("expected a number of bytes, with k, m, g or t behind it if you like".into()),
+        _ => return Err("expected a number of bytes, such as 536870912, 512m or 2g".into()),
     };
     match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)) {
         Some(0) => Err("a limit must be above 0".into()),
         Some(bytes) => Ok(Bytes(bytes)),
-        None => Err("expected a number of bytes, with k, m, g or t behind it if you like".into()),
+        None => Err("expected a number of bytes, such as 536870912, 512m or 2g".into()),
     }
 }
 

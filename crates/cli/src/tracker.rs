@@ -113,7 +113,7 @@ pub fn private_directory(directory: &Path) -> Result<(), String> {
         return Ok(());
     }
     if mode & libc::S_ISVTX != 0 || !holds_segments_only(directory) {
-        return Err(format!("is open to others (mode {mode:o}) and not for segments alone"));
+        return Err(format!("is open to other users (mode {mode:o}) and has other files than segments"));
     }
     close(&opened)
 }

@@ -393,7 +393,7 @@ fn an_open_directory_is_closed_only_if_it_is_for_segments() {
         let out = place.plimsoll(&["run", "--dir", open.to_str().unwrap(), "--", "true"]).output().unwrap();
         let left = std::fs::metadata(&open).unwrap().permissions().mode() & 0o7777;
         assert_eq!((out.status.success(), left), (taken, if taken { 0o700 } else { mode }), "{mode:o} {tenant}");
-        assert_eq!(text(&out.stderr).contains("open to others"), !taken, "{}", text(&out.stderr));
+        assert_eq!(text(&out.stderr).contains("open to other users"), !taken, "{}", text(&out.stderr));
         let _ = (!tenant.is_empty()).then(|| std::fs::remove_file(open.join(tenant)));
     }
 }

@@ -86,7 +86,7 @@ impl Ending {
             How::Exited => "exited".to_owned(),
             How::Code(code) => format!("exited with status {code}"),
             How::Signal(SIGKILL) if self.oom.is_none() => {
-                "killed by signal 9 (SIGKILL; whether for want of memory is not known)".to_owned()
+                "killed by signal 9 (SIGKILL; unknown whether by the OOM killer)".to_owned()
             }
             How::Signal(signal) => match name(signal) {
                 Some(name) => format!("killed by signal {signal} ({name})"),

@@ -35,7 +35,7 @@ impl Group {
 }
 
 impl LineId {
-    /// Growth of the others ends by itself: at -Xmx, at ReservedCodeCacheSize, at a file's end, or in pages that the kernel takes back.
+    /// Growth of the other lines has a bound: -Xmx, ReservedCodeCacheSize, a file's length, or pages that the kernel takes back.
     pub const fn may_grow_without_bound(self) -> bool {
         !matches!(
             self,
@@ -52,7 +52,7 @@ macro_rules! lines {
         impl LineId {
             pub const ALL: &'static [LineId] = &[$(LineId::$variant),*];
 
-            /// What scripts rely on.
+            /// The id in JSON; scripts rely on it.
             pub const fn id(self) -> &'static str {
                 match self { $(LineId::$variant => $id),* }
             }
@@ -62,7 +62,7 @@ macro_rules! lines {
             pub const fn group(self) -> Group {
                 match self { $(LineId::$variant => Group::$group),* }
             }
-            /// What is in it, for docs/report-lines.md (Markdown).
+            /// Contents of the line, for docs/report-lines.md (Markdown).
             pub const fn meaning(self) -> &'static str {
                 match self { $(LineId::$variant => $meaning),* }
             }
@@ -91,28 +91,29 @@ lines! {
         "A native image's image heap and the chunks of its isolates' Java heaps, also of an image that a JVM or another program \
          has loaded as a library."
     GlibcLive "glibc-live" "glibc, live" Allocator
-        "Blocks that the program has allocated and not freed, with malloc's own records, less what the VM counts as its own. Of a \
-         process that `plimsoll attach` joined late the children are `from before the attach` (the walk's blocks less those of \
-         the tracker's books) and the others, `since the attach`."
+        "Blocks that the program has allocated and not freed, with malloc's headers, without the blocks that the VM counts as its \
+         own. After `plimsoll attach` the children are `from before the attach` (the walk's blocks minus those in the tracker's \
+         books) and `since the attach`."
     GlibcRetained "glibc-retained" "glibc, free but kept" Allocator
-        "Free chunks on resident pages: bins, thread caches, the top of each heap. Whole pages among them are what `malloc_trim` \
-         would give back, but for the ends of thread arenas; the line's note says how much that is."
-    GlibcUnknown "glibc-unknown" "glibc, not told apart" Allocator
-        "Resident pages of glibc's heaps that could not be walked (no permission, or a chain that broke). In a recording also \
-         what the heaps got since they were last walked: the next walk, seconds later, says which of it is live."
+        "Free chunks on resident pages: bins, thread caches, the top of each heap. `malloc_trim` gives back the whole pages \
+         among them, except the ends of thread arenas; the line's note has that figure."
+    GlibcUnknown "glibc-unknown" "glibc, unclassified" Allocator
+        "Resident pages of glibc's heaps that could not be walked (no permission, or a damaged chain of chunks). In a recording \
+         also the growth of the heaps since the last walk; the next walk, seconds later, classifies it."
     OtherAllocator "other-allocator" "other allocator" Allocator
         "Memory of jemalloc, tcmalloc, mimalloc or musl's malloc, and heaps of languages that don't use malloc. jemalloc's heap \
          (5.x) has the children `jemalloc: live` (blocks by their size class, thread caches included), `free beside live blocks` \
          (which no purge gives back), `free pages (dirty)` and `(muzzy)` (which a purge gives back), `free pages (released)`, and \
-         `its own records`. Heaps of languages: CPython's pools of small objects (each known by its header, with what is live in \
-         them), Go's heap (its arenas of 64 MiB, with the stacks of goroutines and of Go's own threads in them), V8's heap (its \
-         pages, each known by its header, up to V8 12; array buffers and `Buffer`s are malloc's). What Go or an allocator gave \
-         back by MADV_FREE stays resident until the kernel needs it: the note says how much that is. But for jemalloc and these \
-         heaps it is what is left of unnamed anonymous mappings: the program's own may be among it, and the line is estimated. Of \
-         tcmalloc, mimalloc and musl's malloc live and free are not told apart from outside."
+         `its own records`. Heaps of languages: CPython's pools of small objects (each recognised by its header, with its live \
+         bytes), Go's heap (its arenas of 64 MiB, including the stacks of goroutines and of Go's own threads), V8's heap (its \
+         pages, each recognised by its header, up to V8 12; array buffers and `Buffer`s are malloc's). Memory that Go or an \
+         allocator returned by MADV_FREE stays resident until the kernel needs it; the note has its size. Except for jemalloc and \
+         these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
+         mappings, so it is estimated. Live and free memory of tcmalloc, mimalloc and musl's malloc can't be separated from \
+         outside."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \
-         pools: threads whose names differ in numbers only (`pool-N-thread`: several instances of a pool; `pool-1-thread`: one). \
+         pools: threads whose names differ only in numbers (`pool-N-thread`: several instances of a pool; `pool-1-thread`: one). \
          `kept for threads to come` are stacks of ended threads that the thread library caches."
     Libraries "libraries" "libraries and program" Files
         "Code and data of the program and its shared libraries, with the data that they have written to. A program that was \
@@ -121,10 +122,10 @@ lines! {
         "Files that the program mapped. Clean pages are page cache: the kernel takes them back when it needs them. `(deleted)` \
          files keep their disk space until they are unmapped."
     SharedMemory "shared-memory" "shared memory" Files
-        "tmpfs, memfd, SysV and POSIX shared memory: no disk behind it, and in the RSS of every process that maps it."
+        "tmpfs, memfd, SysV and POSIX shared memory. It has no file on a disk, and counts in the RSS of every process that maps it."
     Tracker "tracker" "Plimsoll itself" Other
-        "What Plimsoll's tracker maps in the target: its segment, rules and library, and its private memory, which the segment \
-         lists. The target writes that list, so it is checked against the kernel's map and bounded \
+        "Mappings of Plimsoll's tracker in the target: its segment, rules and library, and its private memory, which the segment \
+         lists. The target can write that list, so the observer checks it against the kernel's map and bounds it \
          ([decisions/own-cost.md](decisions/own-cost.md))."
     OtherAnonymous "other-anonymous" "other anonymous" Other
         "Anonymous mappings that no source claims: the program's own `mmap`."

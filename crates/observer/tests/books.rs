@@ -327,7 +327,7 @@ fn bad_headers_are_one_clear_sentence() {
     assert!(books_of(b"", "empty").unwrap_err().ends_with(starting));
     assert!(books_of(&[&[0; 8], &good[8..]].concat(), "zeros").unwrap_err().ends_with(starting));
     assert!(books_of(&good[..100], "short").unwrap_err().ends_with("is not a segment: it is shorter than a header"));
-    assert!(with(0, 1).contains("is not a segment: it begins otherwise"));
+    assert!(with(0, 1).contains("is not a segment: it doesn't begin with a segment's mark"));
     assert!(with(8, 2).contains("is a segment of version 0; this plimsoll reads version 2"));
     assert!(with(216 + 32 + 4, 1).contains("contradicts itself at 'command'"));
     assert!(

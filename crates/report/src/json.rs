@@ -224,9 +224,9 @@ pub fn parse(bytes: &[u8]) -> Result<(Books, Sites), String> {
     struct Title {
         schema: String,
     }
-    let title: Title = serde_json::from_slice(bytes).map_err(|e| format!("it is no report: {e}"))?;
+    let title: Title = serde_json::from_slice(bytes).map_err(|e| format!("it isn't a report: {e}"))?;
     if title.schema.starts_with("plimsoll.ledger/") {
-        return Err("it is what explain wrote; wanted is: plimsoll report PID --format json -o FILE".into());
+        return Err("it was written by explain; make a report with: plimsoll report PID --format json -o FILE".into());
     }
     if ![SCHEMA, SCHEMA_WITH_TABLE].contains(&title.schema.as_str()) {
         return Err(format!(

@@ -381,7 +381,7 @@ pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
         serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
     let time = parse_moment(&written.time).ok_or("has no time that can be read")? as f64 / 1e9;
     if written.schema != SCHEMA {
-        return Err(format!("has the schema '{}'; wanted is {SCHEMA}", crate::words::printable(&written.schema)));
+        return Err(format!("has the schema '{}', not {SCHEMA}", crate::words::printable(&written.schema)));
     }
     let id = |text: &str| LineId::ALL.iter().copied().find(|id| id.id() == text);
     let figures = |of: fn(&WrittenLine) -> u64| {

@@ -250,7 +250,7 @@ impl<W: Write> Page<'_, W> {
         }
         if self.ledger.overclaimed.percent_of(rss) >= OVERCLAIMED {
             let text = format!(
-                "a fault of Plimsoll's, or a process that moved while it was read: sources claim {} more than is resident",
+                "sources claim {} more than is resident: the process changed while it was read, or Plimsoll has a bug",
                 self.ledger.overclaimed
             );
             self.below(&text, false)?;
@@ -359,7 +359,7 @@ impl<W: Write> Page<'_, W> {
                     notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
                 }
                 if self.snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
-                    notes.push("the VM's own among them: NMT is off".to_owned());
+                    notes.push("including the VM's own: NMT is off".to_owned());
                 }
             }
             LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
@@ -373,9 +373,9 @@ impl<W: Write> Page<'_, W> {
                         self.snapshot.hotspot.is_some() && self.ledger.resident(LineId::JavaHeap) == Bytes(0);
                     let pid = self.snapshot.process.pid;
                     notes.push(match (vm_is_mute, is_tracked) {
-                        (true, _) => "the Java heap among it: the VM was not heard".to_owned(),
-                        (false, true) => format!("its own mmap: plimsoll report {pid} --by site tells the calls"),
-                        (false, false) => "its own mmap: plimsoll run tells the calls".to_owned(),
+                        (true, _) => "includes the Java heap: the VM did not answer".to_owned(),
+                        (false, true) => format!("its own mmap; to see the calls: plimsoll report {pid} --by site"),
+                        (false, false) => "its own mmap; to see the calls, start it with plimsoll run".to_owned(),
                     });
                 }
                 if line.id == LineId::ImageHeap && self.snapshot.unpacked.is_some() {

@@ -133,7 +133,7 @@ pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
         )?;
     }
     if growths().any(|growth| growth.is_none()) {
-        writeln!(out, "growth: given from one minute and six readings on")?;
+        writeln!(out, "growth needs at least one minute and six readings")?;
     }
     verdicts(out, history)?;
     for gap in &history.gaps {
@@ -152,7 +152,7 @@ pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
 fn verdicts(out: &mut dyn Write, history: &History) -> io::Result<()> {
     for span in &history.verdicts {
         let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64)[11..19].to_string());
-        let how = if span.is_derived { "concluded from the curves" } else { "recorded" };
+        let how = if span.is_derived { "derived from the curves" } else { "recorded" };
         let bytes = match (span.first_bytes, span.last_bytes) {
             (first, last) if first == last => last.to_string(),
             (first, last) => format!("{first} → {last}"),

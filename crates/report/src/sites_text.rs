@@ -40,10 +40,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     writeln!(out, "{kind} by {}", measure_words(column.measure, column.unit))?;
     if let Some(since) = books.mode_since_ns {
         let (mode, since) = (books.mode.name(), moment_text(since));
-        writeln!(
-            out,
-            "--sites {mode} since {since}; what was asked for before has the stacks that were taken of it then"
-        )?;
+        writeln!(out, "--sites {mode} since {since}; older blocks have the stacks of the earlier mode")?;
     }
     if let Some((pattern, focused)) = choice.focus {
         let elsewhere = amount(column, focused.left_out[choice.column].amount);

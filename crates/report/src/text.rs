@@ -291,7 +291,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     if let Some(before) = &books.before {
         writeln!(
             out,
-            "before the attach: {} in {} blocks are live besides (glibc's arenas less these books; ± {})",
+            "before the attach: another {} in {} blocks, still live (glibc's arenas minus these books; ± {})",
             before.live,
             count(before.live_count),
             before.error
@@ -311,7 +311,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     if books.peak_error > Bytes::ZERO {
         writeln!(
             out,
-            "Peaks may be up to {} too low, and their counts lag too (central figures lag behind the threads).",
+            "Peaks may read up to {} low, and so may their counts: threads report with a delay.",
             books.peak_error
         )?;
     }

@@ -167,14 +167,14 @@ fn differences() {
 #[test]
 fn what_is_no_report_is_refused_in_one_sentence() {
     for (bytes, say) in [
-        (&b"{}"[..], "it is no report"),
-        (b"{\"schema\":\"plimsoll.ledger/1\"}", "it is what explain wrote; wanted is: plimsoll report PID"),
+        (&b"{}"[..], "it isn't a report"),
+        (b"{\"schema\":\"plimsoll.ledger/1\"}", "it was written by explain; make a report with: plimsoll report PID"),
         (
             b"{\"schema\":\"plimsoll.report/9\"}",
             "its schema is 'plimsoll.report/9', this plimsoll reads 'plimsoll.report/1' and 'plimsoll.report/2'",
         ),
         (b"{\"schema\":\"plimsoll.report/1\"}", "it is a damaged report"),
-        (b"\xff\xfe", "it is no report"),
+        (b"\xff\xfe", "it isn't a report"),
     ] {
         let error = json::parse(bytes).unwrap_err();
         assert!(error.starts_with(say) && !error.contains('\n'), "{error}");

@@ -46,7 +46,7 @@ pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
 
 /// Opens a directory of the target's, made if only its last part is missing. The error is why it won't do.
 pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<Place<'c>, String> {
-    let name = inside.file_name().ok_or("is no directory to write in")?;
+    let name = inside.file_name().ok_or("is not a usable directory")?;
     child.enter(inside.parent().unwrap_or(Path::new("/"))).map_err(|e| e.to_string())?;
     let entered = child.make(name).map_err(|e| format!("can't be made, or opened as a directory: {e}"))?;
     if entered.uid != u64::from(child.user().uid) {
@@ -64,7 +64,7 @@ pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<Place<'c>, Str
 impl Place<'_> {
     /// Has a file with these bytes there; answers its path as the target sees it.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<String, String> {
-        let path = self.inside.join(name).to_str().ok_or("has a name that is no UTF-8")?.to_owned();
+        let path = self.inside.join(name).to_str().ok_or("has a name that isn't UTF-8")?.to_owned();
         if self.holds(name, bytes) {
             return Ok(path);
         }

@@ -178,14 +178,14 @@ fn done(sentence: String) -> Result<ExitCode, Failure> {
 fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     let why = match answer {
         Some(Answer::NoSegment) => {
-            "cannot make the segment: its directory is full or belongs to another user, ulimit -f is too low, or the kernel is older than 5.14 ('plimsoll doctor' tells which)"
+            "cannot make the segment: its directory is full or belongs to another user, ulimit -f is too low, or the kernel is older than 5.14 ('plimsoll doctor' names the cause)"
         }
         Some(Answer::BadOptions) => "its agent is of another version",
         Some(Answer::NoLoader) => "its C library hides the loader's list (is it glibc?)",
         Some(Answer::Busy) => "another attach or detach is under way",
         Some(Answer::NotAttached) => "it is not attached",
         Some(Answer::FromTheStart) => "the tracker was in it from the start",
-        _ => return format!("process {pid}: the agent returned {number}, which this version does not know"),
+        _ => return format!("process {pid}: the agent returned {number}, which this version of plimsoll doesn't know"),
     };
     format!("process {pid}: {why}")
 }

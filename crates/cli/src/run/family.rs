@@ -89,7 +89,7 @@ impl Family {
         let (now, most) = (live.to_string(), peak.to_string());
         writeln!(
             out,
-            "{:>9} {now:>10} {most:>10}  {} (their peaks were of different moments)",
+            "{:>9} {now:>10} {most:>10}  {} (their peaks were at different times)",
             "sum",
             if processes == 1 { "1 process".to_owned() } else { format!("{} processes", count(processes)) }
         )

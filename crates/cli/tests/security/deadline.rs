@@ -40,7 +40,7 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     // What was not reached is named.
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
     assert!(
-        reasons.iter().any(|reason| reason.starts_with("VM.native_memory") && reason.contains("was not asked")),
+        reasons.iter().any(|reason| reason.starts_with("VM.native_memory") && reason.contains("was not sent")),
         "{reasons:#?}"
     );
     // The kernel's own figures are whole all the same.

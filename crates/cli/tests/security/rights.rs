@@ -70,7 +70,7 @@ impl Stage {
         let gaps: Vec<String> = gaps.map(|g| format!("{}: {}", g["source"], g["reason"])).collect();
         let has = |what: &str| gaps.iter().any(|gap| gap.contains(what));
         let missing =
-            ["smaps can't be read", "VM can't be asked", "stack pointers can't be read", "/mem can't be opened"];
+            ["smaps can't be read", "VM can't be queried", "stack pointers can't be read", "/mem can't be opened"];
         match missing.map(has) {
             [false, false, false, false] => "yes",
             [false, true, false, false] => "all but a VM's answers",

@@ -250,7 +250,7 @@ fn no_output_is_written_through_another_user_s_link() {
     symlink(&canary.path, home.join("link")).expect("a link");
     report("link", "symbolic link");
     fs::hard_link(&canary.path, home.join("second")).expect("a link");
-    report("second", "second name");
+    report("second", "second hard link");
     let fifo = home.join("fifo");
     let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success()
         && Command::new("chown").arg(MALLORY.to_string()).arg(&fifo).status().expect("chown").success();
@@ -494,7 +494,9 @@ fn a_taken_attach_socket_is_its_owner_s_to_remove() {
         let _ = fs::remove_file(&socket);
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let mut gaps = report["gaps"].as_array().expect("gaps").iter();
-        let gap = gaps.find(|g| g["reason"].as_str().is_some_and(|r| r.contains("place is taken"))).expect("the gap");
+        let gap = gaps
+            .find(|g| g["reason"].as_str().is_some_and(|r| r.contains("name of its attach socket")))
+            .expect("the gap");
         let remedy = gap["remedy"].as_str().expect("text");
         assert!(remedy.starts_with(&format!("{expected}{pid} ")), "{remedy}");
     }

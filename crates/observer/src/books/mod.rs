@@ -420,7 +420,7 @@ impl Books {
         if negative > 0 {
             let callers = if negative == 1 { "1 caller has" } else { &format!("{negative} callers have") };
             let reason = format!("fault: {callers} more freed than allocated, by {blocks} blocks, {bytes}");
-            let effect = "what is live is unknown for them and for each sum with them (marked 'fault')";
+            let effect = "their live bytes are unknown, and so is each sum with them (marked 'fault')";
             self.gaps.push(Gap::new(Source::Segment, reason, effect));
         }
     }

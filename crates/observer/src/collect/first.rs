@@ -38,7 +38,7 @@ pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapsh
     if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
         return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
     }
-    let vanished = || Refusal(format!("process {pid} went away while it was being read"));
+    let vanished = || Refusal(format!("process {pid} ended while it was being read"));
     let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new() };
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
     let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| vanished())?;
@@ -211,7 +211,7 @@ fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<OwnMa
     if let Some(error) =
         (is_tracked && found.is_none()).then(|| segment::refused(target.pid(), target.deadline())).flatten()
     {
-        let effect = "what Plimsoll holds in the process is in other-anonymous";
+        let effect = "the tracker's memory is in other-anonymous";
         gaps.push(Gap::new(Source::Segment, error.to_string(), effect).remedy(proc::file_remedy(target.pid())));
     }
     found.map(|(path, ..)| segment::own_mappings(&path, target.deadline())).unwrap_or_default()
@@ -265,7 +265,7 @@ pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec
                 Source::Pagemap,
                 format!("/proc/{}/pagemap can't be read: {error}", target.pid()),
                 [
-                    (cut.len(), "mappings with several owners are shared out by length"),
+                    (cut.len(), "mappings with several owners are divided by length"),
                     (again.len(), "mappings of the same memory are each counted in full"),
                 ]
                 .iter()

@@ -205,9 +205,9 @@ pub fn create(path: &Path) -> Result<File, String> {
     }
     let own = rustix::process::geteuid();
     let harmless = |stat: &Stat| match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Symlink => Err("it is a symbolic link in a directory that others can write to".to_owned()),
+        FileType::Symlink => Err("it is a symbolic link in a directory that other users can write to".to_owned()),
         FileType::RegularFile if stat.st_nlink > 1 => {
-            Err("it has a second name, and others can write to its directory".to_owned())
+            Err("it has a second hard link, and other users can write to its directory".to_owned())
         }
         FileType::RegularFile if own.is_root() && stat.st_uid != 0 => {
             Err(format!("it belongs to user {}", stat.st_uid))

@@ -87,7 +87,7 @@ impl<'f> Pieces<'f> {
             None
         };
         let Some(left) = self.left.get().checked_sub(size) else {
-            return refuse("asks for more than is read of such a file");
+            return refuse("needs more reads than such a file may have");
         };
         match self.file.few_holes(offset, end, self.holes.get()) {
             Ok(holes) => self.holes.set(self.holes.get() - holes),

@@ -40,7 +40,7 @@ impl fmt::Display for Why {
             Why::Replaced => write!(f, "was replaced since it was mapped"),
             Why::TooLarge(cap) => write!(f, "is larger than {} MiB, more than is read of such a file", cap >> 20),
             Why::Sparse => write!(f, "has holes of more than {} MiB", HOLES >> 20),
-            Why::Late => write!(f, "was not reached in time"),
+            Why::Late => write!(f, "was not read in time"),
         }
     }
 }

@@ -29,11 +29,8 @@ pub struct Own {
 impl Own {
     /// What a reader should know of the claims that were refused.
     pub fn gap(&self) -> Option<Gap> {
-        let reason =
-            format!("the process says of {} more that it is the tracker's than a tracker can use", self.refused);
-        (self.refused > Bytes(0)).then(|| {
-            Gap::new(Source::Segment, reason, "that memory is in the lines in which it would be without a tracker")
-        })
+        let reason = format!("the process declares {} more as the tracker's than a tracker can use", self.refused);
+        (self.refused > Bytes(0)).then(|| Gap::new(Source::Segment, reason, "that memory stays in its usual lines"))
     }
 
     /// Takes a range that has `resident` bytes at most, if it fits what is left of the bound.

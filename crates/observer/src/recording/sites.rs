@@ -74,8 +74,8 @@ pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
     }
     profile.gaps.push(Gap::new(
         Source::Jfr,
-        "a recording has the error of live bytes, and none of other figures",
-        "blocks, calls and peaks of sampled sites look exact, which they are not",
+        "a recording has the error of live bytes only",
+        "blocks, calls and peaks of sampled sites are shown without their error",
     ));
     Sites::Of(profile.into())
 }

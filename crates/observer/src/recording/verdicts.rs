@@ -25,7 +25,7 @@ pub struct VerdictSpan {
     /// Of the last time.
     pub summary: String,
     pub remedy: String,
-    /// Not recorded: concluded from the curves.
+    /// Not recorded: derived from the curves.
     pub is_derived: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct Span {
 /// there, else from `.symtab`, else from `.dynsym`.
 pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug: Option<R>) -> Result<Table, String> {
     let file: ElfFile64<Endianness, R> = ElfFile64::parse(elf).map_err(|e| e.to_string())?;
-    let id = file.build_id().ok().flatten().and_then(format::padded).ok_or("no build id to know the object by")?;
+    let id = file.build_id().ok().flatten().and_then(format::padded).ok_or("it has no build id")?;
     let debug: Option<ElfFile64<Endianness, R>> = debug.and_then(|bytes| ElfFile64::parse(bytes).ok());
     let matcher = Matcher::new(rules, file_name);
     if matcher.is_empty() {

@@ -112,7 +112,7 @@ fn add_category(set: &mut RuleSet, line: &Line, rest: &str) -> Result<(), RulesE
         return Err(line.error(format!("the name '{name}' has {} bytes, at most {NAME_BYTES} are kept", name.len())));
     }
     if set.categories.iter().any(|c| c.name == name) {
-        return Err(line.error(format!("category '{name}' is there already")));
+        return Err(line.error(format!("category '{name}' already exists")));
     }
     if set.categories.len() == CATEGORIES {
         return Err(line.error(format!("more than {CATEGORIES} categories")));

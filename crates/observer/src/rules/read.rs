@@ -221,8 +221,8 @@ pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>, deadl
 fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline) -> Result<(Table, bool), String> {
     let file = foreign::open(path, Ask::of(Kind::Object), deadline).map_err(|why| why.to_string())?;
     let pieces = file.pieces();
-    let id = modules::build_id(&pieces).ok_or("no build id to know the object by")?;
-    let key = padded(&id).ok_or("no build id to know the object by")?;
+    let id = modules::build_id(&pieces).ok_or("it has no build id")?;
+    let key = padded(&id).ok_or("it has no build id")?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     // Rules name objects by their files, so the table depends on the name as well.
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();

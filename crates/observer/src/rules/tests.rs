@@ -241,7 +241,7 @@ fn errors_name_file_and_line() {
             "# c\ncategory A [huge]: x",
             "mine:2: unknown kind 'huge', expected one of other, vm, runtime, library, libc, allocator",
         ),
-        ("category GC: x", "mine:1: category 'GC' is there already"),
+        ("category GC: x", "mine:1: category 'GC' already exists"),
         ("a.so: f", "mine:1: expected 'OBJECT: FUNCTION | … -> CATEGORY'"),
         ("a.so: f -> Nowhere", "mine:1: no category 'Nowhere'"),
         ("\n\na.so: f |\n g | | h -> GC", "mine:3: an empty pattern"),

@@ -59,7 +59,7 @@ impl HeapPart {
             HeapPart::Muzzy => "free pages (muzzy)",
             HeapPart::Released => "free pages (released)",
             HeapPart::Records => "its own records",
-            HeapPart::Unknown => "not told apart",
+            HeapPart::Unknown => "unclassified",
         }
     }
 }

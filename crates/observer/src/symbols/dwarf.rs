@@ -110,7 +110,7 @@ impl<'a> Walk<'_, 'a> {
 
     fn step(&mut self, n: u64) -> Result<(), String> {
         self.steps += n;
-        if self.steps > STEPS { Err("its debug information is too much or goes in circles".into()) } else { Ok(()) }
+        if self.steps > STEPS { Err("its debug information is too large, or cyclic".into()) } else { Ok(()) }
     }
 
     /// Indexes of the calls in [begin, end).

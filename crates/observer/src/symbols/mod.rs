@@ -124,11 +124,11 @@ impl Symbols {
         }
         files.extend(self.finder.companions(module, links.as_ref()));
         if let Some(path) = self.finder.given_by_name(module) {
-            let reason = format!("{} has no build id: {} is taken for it by its name", module.path, path.display());
-            self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if it is of another build"));
+            let reason = format!("{} has no build id: {} is used because of its name", module.path, path.display());
+            self.gaps.push(Gap::new(Source::Symbols, reason, "its names are wrong if that file is from another build"));
         }
         if self.finder.deadline().has_passed() {
-            self.gap(format!("{} was not reached in time", module.path));
+            self.gap(format!("{} was not read in time", module.path));
         }
         let marks: Option<Vec<String>> = files.iter().map(read::mark).collect();
         let fingerprint = marks.as_ref().map(|marks| marks.join(" ")).unwrap_or_default();
@@ -161,7 +161,7 @@ impl Symbols {
     }
 
     fn gap(&mut self, reason: String) {
-        self.gaps.push(Gap::new(Source::Symbols, reason, "its frames have less than their full names"));
+        self.gaps.push(Gap::new(Source::Symbols, reason, "its frames lack names or lines"));
     }
 
     /// What `ask` found for a return address.
@@ -176,7 +176,7 @@ impl Symbols {
             let (map, reason) = self.finder.jit(self.inner_pid);
             self.jit = map;
             if let Some(reason) = reason {
-                self.gaps.push(Gap::new(Source::Symbols, reason, "code made at run time has no names"));
+                self.gaps.push(Gap::new(Source::Symbols, reason, "code generated at run time has no names"));
             }
         }
         self.jit.as_ref()?.at(return_address.0.checked_sub(1)?)

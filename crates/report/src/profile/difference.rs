@@ -47,7 +47,7 @@ pub fn write(out: &mut dyn Write, difference: &Difference, all: bool) -> io::Res
         let sum = of(Change::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));
         writeln!(
             out,
-            "\nnoise: {}, {} together: within {:.1} standard deviations of what estimates and blocks that come and go make, or tiny",
+            "\nnoise: {}, {} together: tiny, or within {:.1} standard deviations of sampling and of blocks that come and go",
             words::counted(noise as u64, "site"),
             change(column, sum),
             difference.deviations

@@ -133,7 +133,7 @@ pub(crate) fn error(column: &Column, value: Value) -> String {
 pub(crate) fn moments_words(profile: &Profile, column: &Column) -> Option<String> {
     let is_estimated = || profile.entries().any(|(_, values)| values.iter().any(|value| value.variance > 0.0));
     let divided = || match is_estimated() {
-        true => format!("; of sampled sites the caller's {}, divided as its blocks are", column.measure),
+        true => format!("; a sampled site has its share of the caller's {}, divided like the blocks", column.measure),
         false => String::new(),
     };
     (!column.of_one_moment).then(|| {

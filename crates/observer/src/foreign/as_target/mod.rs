@@ -82,7 +82,7 @@ impl fmt::Display for Refused {
                 write!(f, "{missing} missing, and only that or user {uid} itself may act as its user {uid}")
             }
             Refused::Unmapped(uid) => {
-                write!(f, "its user {uid} or one of its groups has no number in this user namespace")
+                write!(f, "its user {uid} or one of its groups is not mapped in this user namespace")
             }
             Refused::Failed(what, error) => write!(f, "{what}: {error}"),
         }

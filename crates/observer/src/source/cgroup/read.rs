@@ -240,7 +240,7 @@ impl Reader {
     fn gap(&self) -> Option<Gap> {
         let refused = self.refused.borrow();
         (!refused.is_empty()).then(|| {
-            let effect = "a limit or a figure of the cgroup that is there may be missing";
+            let effect = "a limit or a figure of the cgroup may be missing here although it exists";
             Gap::new(Source::Cgroup, refused.join("; "), effect)
         })
     }

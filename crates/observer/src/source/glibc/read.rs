@@ -28,7 +28,7 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc>
             let gap = Gap::new(
                 Source::Glibc,
                 format!("/proc/{}/mem can't be opened: {error}", target.pid()),
-                "glibc's live and free blocks can't be told apart: glibc-unknown",
+                "glibc's live and free blocks are not separated (line glibc-unknown)",
             );
             return (None, vec![gap.remedy(file_remedy(target.pid()))]);
         }

@@ -113,9 +113,9 @@ pub fn survey<M: Memory>(
             if !arena.whole {
                 gaps.push(Gap::new(
                     Source::Glibc,
-                    format!("the chunks of the arena at {:#x} could not be followed to the end", address.0),
+                    format!("the arena at {:#x} could only be read in part", address.0),
                     format!(
-                        "{} of it is not told apart (glibc-unknown), and its share of glibc-live and glibc-retained is short by that",
+                        "{} of it is unclassified (glibc-unknown); glibc-live and glibc-retained lack their parts of that",
                         arena.unknown_resident
                     ),
                 ));

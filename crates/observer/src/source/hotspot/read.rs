@@ -75,13 +75,16 @@ impl std::fmt::Display for Mute {
                     0 => "a process's in another container".to_owned(),
                     pid => format!("process {pid}'s"),
                 };
-                write!(f, "its attach socket's place is taken: /tmp is shared, and the socket there is {whose}")
+                write!(
+                    f,
+                    "another VM's file has the name of its attach socket: /tmp is shared, and the socket there is {whose}"
+                )
             }
             Mute::Occupied(path, uid) => write!(
                 f,
-                "its attach socket's place is taken: {path} is user {uid}'s; if that is a dead VM's, remove it"
+                "{path}, the name of its attach socket, belongs to user {uid}; if a dead VM left it, remove it"
             ),
-            Mute::Late => write!(f, "the command's time was over"),
+            Mute::Late => write!(f, "the time limit of the command was reached"),
             Mute::NotAllowed(why) | Mute::Failed(why) => write!(f, "{why}"),
         }
     }
@@ -324,7 +327,7 @@ impl Vm {
         let began = Instant::now();
         let limit = self.deadline.at_most(self.patience.command.min(self.left));
         if limit.is_zero() {
-            return Err(format!("{command} was not asked: earlier answers took all of the time"));
+            return Err(format!("{command} was not sent: earlier answers used up the time limit"));
         }
         self.child.allow(limit + MARGIN);
         let answer = self.answer(words, command, Wait { until: began + limit, limit });
@@ -349,7 +352,7 @@ impl Vm {
             Reply::Failed { code, text } => {
                 Err(format!("{command} failed with {code}: {}", text.lines().next().unwrap_or("")))
             }
-            Reply::Refused => Err(format!("the VM hung up on {command}")),
+            Reply::Refused => Err(format!("the VM closed the connection during {command}")),
         }
     }
 
@@ -402,9 +405,7 @@ fn spoken(mut stream: &UnixStream, request: &[u8], until: Instant) -> io::Result
                 lines += memchr::memchr_iter(b'\n', piece).count();
                 bytes.extend_from_slice(piece);
                 if bytes.len() > LONGEST_ANSWER || lines > MOST_LINES {
-                    return Err(io::Error::other(
-                        "its answer is longer than that of any VM, and was not read to the end",
-                    ));
+                    return Err(io::Error::other("its answer is too long and was not read to the end"));
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

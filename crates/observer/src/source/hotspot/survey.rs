@@ -61,7 +61,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     let mut hotspot = HotSpot::default();
     let mut gaps = Vec::new();
     let perfdata = read::perfdata(target, vmas).unwrap_or_else(|reason| {
-        let effect = "sizes of Java heap and metaspace are known only as far as the VM answers";
+        let effect = "the sizes of Java heap and metaspace come from the VM's answers only";
         gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
         None
     });
@@ -203,7 +203,9 @@ fn count_threads(target: &Target) -> usize {
 fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Vec<Gap>) {
     const NAMES: &str = "threads have the kernel's names, cut at 15 bytes";
     if let Some(threads) = unnamed.filter(|threads| *threads > MOST_PRINTED) {
-        let why = format!("the names of {threads} threads can't be read, and to print them the VM would stop them all");
+        let why = format!(
+            "the names of {threads} threads can't be read; the VM could print them, but would stop all threads for that"
+        );
         gaps.push(Gap::new(Source::HotSpot, why, NAMES).remedy(format!("jcmd {} Thread.print", vm.pid())));
     }
     let mut answer = |command: &str, effect: &str| match vm.ask(command) {
@@ -329,23 +331,23 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
             gap("the VM was started with -XX:+DisableAttachMechanism".to_string()).remedy("start it without that flag")
         }
         Mute::SignalNotCaught => {
-            gap("the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be asked".to_string())
+            gap("the VM doesn't catch SIGQUIT (-Xrs, or it is still starting), so it can't be queried".to_string())
         }
-        Mute::Late => gap(format!("the VM was not asked: {mute}")),
+        Mute::Late => gap(format!("no command was sent to the VM: {mute}")),
         Mute::Silent(waited) => {
             gap(format!("the VM did not open its attach socket within {} ms: it hangs or is busy", waited.as_millis()))
         }
-        Mute::Elsewhere(_) => gap(format!("the VM can't be asked: {mute}"))
+        Mute::Elsewhere(_) => gap(format!("the VM can't be queried: {mute}"))
             .remedy("give each container a /tmp of its own (a VM's socket is named by the PID that it has inside)"),
         // Not by root through /proc/PID/root: there the target's links decide what is removed.
         Mute::Occupied(ref path, uid) => {
-            gap(format!("the VM can't be asked: {mute}")).remedy(match target.shares_our_root() {
+            gap(format!("the VM can't be queried: {mute}")).remedy(match target.shares_our_root() {
                 true => format!("sudo -u '#{uid}' rm {path}   # unless a VM that lives made it"),
                 false => format!("inside its container, as user {uid}: rm {path}   # unless a VM that lives made it"),
             })
         }
         Mute::NotAllowed(_) | Mute::Failed(_) => {
-            gap(format!("the VM can't be asked: {mute}")).remedy(match read::owner(target) {
+            gap(format!("the VM can't be queried: {mute}")).remedy(match read::owner(target) {
                 Some(uid) => format!("sudo -u '#{uid}' plimsoll explain {pid}   # as the VM's user"),
                 None => permission_remedy(pid),
             })

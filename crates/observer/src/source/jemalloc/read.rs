@@ -15,7 +15,7 @@ pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> So
     let serves = |known: &&LoadedAllocator| known.kind == AllocatorKind::Jemalloc && known.serves_malloc;
     let Some(found) = allocators.iter().find(serves) else { return (None, Vec::new()) };
     let closed = |reason: String| {
-        let effect = "what is live and what is free in jemalloc's heap can't be told apart: other-allocator";
+        let effect = "jemalloc's live and free memory is not separated (line other-allocator)";
         Gap::new(Source::Allocator, format!("jemalloc can't be walked: {reason}"), effect)
     };
     let memory = match Live::open(target) {

@@ -84,7 +84,7 @@ fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut V
     if !image.isolates.iter().any(roomy) && !chunks::find(memory, image, vmas) {
         gaps.push(Gap::new(
             Source::NativeImage,
-            "the search for heap chunks ended early: too much memory that is none",
+            "the search for heap chunks ended early: too much other memory",
             "heap chunks at high addresses are in other-anonymous",
         ));
     }

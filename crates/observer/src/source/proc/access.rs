@@ -62,11 +62,11 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
             ("is closed to everybody: kernel.yama.ptrace_scope = 3 until the next boot", String::new())
         }
         Facts { may_trace: true, in_namespace: true, .. } => (
-            "belongs to a user namespace outside of ours, where our root is nobody",
+            "belongs to an outer user namespace, in which this root has no rights",
             format!("{sudo}   # outside of this container"),
         ),
         Facts { may_trace: true, .. } => (
-            "is kept from root too: by a security module (SELinux, AppArmor, Landlock, BPF; cat /sys/kernel/security/lsm)",
+            "can't be read even by root, because of a security module (SELinux, AppArmor, Landlock, BPF; cat /sys/kernel/security/lsm)",
             String::new(),
         ),
         Facts { own_user: 0, .. } => (
@@ -75,8 +75,8 @@ fn closed(facts: Facts, pid: u32, verb: &str) -> Closed {
         ),
         Facts { own_user, its_user, yama, .. } if own_user == its_user => (
             match yama {
-                0 => "is of this user, but doesn't let itself be read: setuid, or not dumpable (prctl(2))",
-                _ => "is of this user, but no child of ours, and kernel.yama.ptrace_scope wants that",
+                0 => "belongs to this user, but is setuid or not dumpable (prctl(2)), so it can't be read",
+                _ => "belongs to this user, but isn't a child of plimsoll, as kernel.yama.ptrace_scope requires",
             },
             sudo,
         ),

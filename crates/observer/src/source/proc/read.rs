@@ -111,7 +111,7 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
                         }
                         _ => format!("/proc/{}/smaps can't be read: {error}", target.pid()),
                     },
-                    "only the kernel's totals by kind are known; no line can be told apart",
+                    "only the kernel's totals by kind are known, and no lines",
                 )
                 .remedy(permission_remedy(target.pid())),
             );
@@ -298,8 +298,8 @@ pub fn read_these_threads(
     if late > 0 {
         gaps.push(Gap::new(
             Source::Proc,
-            format!("{late} threads were not reached in time"),
-            "their stacks have no names, and are told by the shape of their mappings only",
+            format!("{late} threads were not read in time"),
+            "their stacks have no names and are recognised only by the shape of their mappings",
         ));
     }
     if let Some(error) = refused {
@@ -307,7 +307,7 @@ pub fn read_these_threads(
             Gap::new(
                 Source::Proc,
                 format!("the threads' stack pointers can't be read: {error}"),
-                "thread stacks are told by the shape of their mappings only",
+                "thread stacks are recognised only by the shape of their mappings",
             )
             .remedy(file_remedy(target.pid())),
         );
@@ -328,7 +328,7 @@ pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Ve
     if let Err(why) = &program
         && !vmas.is_empty()
     {
-        let effect = "whether the program holds an allocator of its own is not known: its heap is in other-anonymous";
+        let effect = "it is unknown whether the program contains an allocator; the heap of such an allocator is in other-anonymous";
         gaps.push(Gap::new(Source::Allocator, format!("{path} {why}"), effect).remedy(file_remedy(target.pid())));
     }
     let program = program.ok();

@@ -55,7 +55,10 @@ pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), 
     head_of(&file, path)?;
     let meta = file.meta();
     if meta.nlink() > 1 || meta.uid() != own_user() {
-        return Err(ReadError { path: path.into(), cause: Cause::NotItsOwn("it isn't a file of ours alone".into()) });
+        return Err(ReadError {
+            path: path.into(),
+            cause: Cause::NotItsOwn("other users may have access to it".into()),
+        });
     }
     let file = file.writable().map_err(|why| refused(path, why))?;
     file.write_all_at(&ending.word().to_ne_bytes(), ENDED).map_err(|error| refused(path, Why::Io(error)))

@@ -33,12 +33,12 @@ impl fmt::Display for ReadError {
         let path = self.path.display().to_string().escape_debug().to_string();
         match &self.cause {
             Cause::File(why) => write!(f, "{path} {why}"),
-            Cause::NotItsOwn(why) => write!(f, "{path} is left as it is: {why}"),
+            Cause::NotItsOwn(why) => write!(f, "cannot write to {path}: {why}"),
             Cause::Header(BadHeader::Short) => write!(f, "{path} is not a segment: it is shorter than a header"),
             Cause::Header(BadHeader::Magic) => {
                 write!(
                     f,
-                    "{path} is not a segment: it begins otherwise (or was written on a machine of the other byte order)"
+                    "{path} is not a segment: it doesn't begin with a segment's mark (or was written with the other byte order)"
                 )
             }
             // Of any other name, a file that is empty or begins with zeros was never one.

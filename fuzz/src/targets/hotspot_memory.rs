@@ -31,7 +31,9 @@ pub fn run(bytes: &[u8]) {
         mirror_size: at(6),
         objects,
     };
-    direct::direct_buffers(&image, &direct_fields);
+    if let Some(place) = direct::place(&image, &direct_fields) {
+        direct::direct_buffers(&image, &direct_fields, place);
+    }
     let heap_fields = heap::Fields {
         heap: at(7),
         reserved: 8,

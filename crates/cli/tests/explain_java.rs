@@ -133,6 +133,21 @@ fn inflaters_that_were_never_ended() {
     });
 }
 
+/// Too few for a warning, and too many for `healthy`: whether they are in use can't be seen.
+#[test]
+fn some_inflaters_that_were_never_ended() {
+    everywhere("InflaterLeak", &[&SMALL_HEAP[..], &["-Xint"]].concat(), &["600"], |case, _, explained| {
+        has(case, explained, &["unclear"]);
+        let summary = explained.verdict("unclear")["summary"].to_string();
+        assert!(summary.contains("of zlib's: open Inflaters and Deflaters"), "{case}: {summary}");
+        assert!(
+            explained.verdict("unclear")["bytes"].as_u64() > Some(28 * MIB),
+            "{case}: {:#}",
+            explained.0["verdicts"]
+        );
+    });
+}
+
 #[test]
 fn a_library_that_forgets_its_blocks() {
     let library = scratch().join(format!("libjni_leak-{}.so", std::process::id()));

@@ -155,10 +155,17 @@ fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
     peaks.iter().filter(is_worth).take(SIZES).map(line).collect()
 }
 
-/// Sizes that zlib asks for with its usual settings (inflate.c `updatewindow`; deflate.c `deflateInit2_`: windowBits 15,
-/// memLevel 8). A chunk has up to 16 bytes more.
+/// How many blocks are zlib's by their sizes, and what they take.
+pub fn zlib(case: Case<'_>) -> (u64, Bytes) {
+    let peaks = case.glibc().into_iter().flat_map(|glibc| &glibc.peaks).filter(|peak| maker(peak).is_some());
+    peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.bytes()))
+}
+
+/// Sizes that zlib asks for with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and later; `updatewindow`;
+/// deflate.c `deflateInit2_`: windowBits 15, memLevel 8). A chunk has up to 16 bytes more, a tracked one 8 more still.
 fn maker(peak: &EqualBlocks) -> Option<&'static str> {
     match peak.usable().0 {
+        7_152..=7_176 => Some("the size of an Inflater's state"),
         32_768..=32_784 => Some("the size of an Inflater's window"),
         65_536..=65_552 => Some("the size of a Deflater's window and tables"),
         _ => None,

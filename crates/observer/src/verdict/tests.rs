@@ -3,8 +3,8 @@
 use super::*;
 use crate::ledger::{Baseline, LineId};
 use crate::snapshot::{
-    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, Glibc, HotSpot, JavaHeap, LoadedAllocator,
-    Snapshot, Thread, VmRegion, VmTag, Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, EqualBlocks, Glibc, HotSpot, JavaHeap,
+    LoadedAllocator, NmtCategory, Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use crate::units::{AddressRange, Avma};
 
@@ -199,6 +199,33 @@ fn what_nobody_can_judge_is_unclear_and_named() {
     let pools = vec![python.vmas[1].range];
     python.pymalloc = Some(crate::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
     assert_eq!(ids(&python), ["healthy"]);
+}
+
+/// 2,000 Inflaters of 107 MiB, as they were seen. A VM's own blocks would take as much, but none of them has these sizes.
+#[test]
+fn open_inflaters_are_not_called_healthy() {
+    let blocks = |size, count| EqualBlocks { size: Bytes(size), count };
+    let with = |peaks: Vec<EqualBlocks>, books: bool| {
+        let mut snapshot = with_mappings(&[Bytes::mib(91), Bytes::mib(16)]);
+        let heap = &mut snapshot.vmas[1];
+        (heap.backing, heap.writable) = (Backing::Brk, true);
+        let live = heap.rss;
+        let arena = Arena { heaps: vec![heap.range], live, live_resident: live, ..Arena::default() };
+        snapshot.glibc = Some(Glibc { arenas: vec![arena], peaks, ..Glibc::default() });
+        let own = NmtCategory { name: "GC".into(), malloc: Bytes::mib(1), ..NmtCategory::default() };
+        let categories = if books { vec![own] } else { Vec::new() };
+        snapshot.hotspot = Some(HotSpot { categories, ..HotSpot::default() });
+        snapshot
+    };
+    assert_eq!(ids(&with(vec![blocks(7200, 2000)], false)), ["healthy"]);
+    let open = with(vec![blocks(7168, 2000)], false);
+    let verdict = verdict_of(&open, VerdictId::Unclear);
+    assert_eq!((verdict.bytes, verdict.severity), (Bytes(7168 * 2000), Severity::Note));
+    assert!(verdict.summary.contains("2,000 blocks of zlib's"), "{}", verdict.summary);
+    // With NMT everything that it lacks is somebody else's.
+    let verdict = verdict_of(&with(vec![blocks(7168, 2000)], true), VerdictId::Unclear);
+    assert_eq!(verdict.bytes, Bytes::mib(15));
+    assert!(verdict.summary.contains("most of them 2,000 blocks of zlib's"), "{}", verdict.summary);
 }
 
 fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(LineId, Bytes)]) -> Snapshot {

@@ -3,10 +3,10 @@
 
 use super::case::Case;
 use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId};
+use super::{Effort, Remedy, Severity, Verdict, VerdictId, suspects};
 use crate::gap::Source;
 use crate::ledger::{GO_HEAP, Line, LineId, V8_HEAP, is_opened};
-use crate::units::Bytes;
+use crate::units::{Bytes, counted};
 
 /// Percent of RSS that may remain unjudged beside `healthy`.
 const AT_MOST: f64 = 10.0;
@@ -49,7 +49,7 @@ pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
 /// Largest first.
 fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
     let mut parts: Vec<Unjudged> = case.ledger.lines.iter().flat_map(|line| of_line(case, line)).collect();
-    parts.extend(beside_mute_books(case).filter(|_| !is_blamed));
+    parts.extend(beside_the_vm_s_books(case).filter(|_| !is_blamed));
     if case.ledger.remainder > Bytes(0) {
         parts.push(Unjudged {
             what: "the remainder".to_owned(),
@@ -91,14 +91,32 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     }
 }
 
-/// A VM without books of its own blocks: what goes beyond all that it can have is somebody else's, or unknown.
-fn beside_mute_books(case: Case<'_>) -> Option<Unjudged> {
-    if !case.is_jvm() || case.has_vm_books() {
+/// Live blocks that are not the VM's own: those that its books lack, or, where they are off, what goes beyond all that it can have. Open
+/// Inflaters are not the VM's either, however few.
+fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
+    if !case.is_jvm() {
         return None;
     }
-    let bytes = case.live_blocks().1 - case.vm_malloc_at_most();
-    let what = "live malloc blocks beyond what the VM itself needs".to_owned();
-    Some(Unjudged { what, why: "the VM's books (NMT) are off", bytes, settle: case.name_the_callers() })
+    let live = case.live_blocks().1;
+    let (what, why, bytes) = match case.has_vm_books() {
+        true => ("live malloc blocks that are not the VM's", "the VM's books (NMT) don't have them", live),
+        false => (
+            "live malloc blocks beyond what the VM itself needs",
+            "the VM's books (NMT) are off",
+            live - case.vm_malloc_at_most(),
+        ),
+    };
+    let (open, of_zlib) = suspects::zlib(case);
+    let of_zlib = of_zlib.min(live);
+    let zlib_s = format!("{} of zlib's: open Inflaters and Deflaters", counted(open, "block"));
+    let (what, why, bytes) = match of_zlib {
+        of_zlib if of_zlib > bytes => {
+            (zlib_s, "whether the program still uses them can't be read from outside", of_zlib)
+        }
+        of_zlib if of_zlib.0 > bytes.0 / 2 => (format!("{what}, most of them {zlib_s}"), why, bytes),
+        _ => (what.to_owned(), why, bytes),
+    };
+    Some(Unjudged { what, why, bytes, settle: case.name_the_callers() })
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {

@@ -27,10 +27,10 @@
 #define PLIMSOLL_SECTION_SITE_SAMPLES 12
 #define PLIMSOLL_SECTION_OWN 13
 
-#define PLIMSOLL_COUNTER_UNKNOWN_FREES 0 /* count: Blocks given to free or realloc that carry no valid key: from before the start, or their last bytes were overwritten. */
+#define PLIMSOLL_COUNTER_UNKNOWN_FREES 0 /* count: Blocks passed to free or realloc without a valid key: allocated before the start, or with their last bytes overwritten. */
 #define PLIMSOLL_COUNTER_UNKNOWN_FREE_BYTES 1 /* bytes: Usable bytes of those blocks. */
 #define PLIMSOLL_COUNTER_NESTED_ENTRIES 2 /* count: Blocks booked while the same thread was already inside the tracker (a signal handler that allocates). */
-#define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks for which neither trailer nor table entry could be had; they are not in the books. */
+#define PLIMSOLL_COUNTER_UNBOOKED_BLOCKS 3 /* count: Blocks without space for a trailer or a table entry; they are not in the books. */
 #define PLIMSOLL_COUNTER_UNBOOKED_BYTES 4 /* bytes: Usable bytes of those blocks. */
 #define PLIMSOLL_COUNTER_CALLERS_MERGED 5 /* count: New callers merged into their module's overflow caller because the caller section is full. */
 #define PLIMSOLL_COUNTER_ROWS_SHARED 6 /* count: Operations booked in the shared rows because the row section is full. */
@@ -40,35 +40,35 @@
 #define PLIMSOLL_COUNTER_GROW_FAILURES 10 /* count: Times the file could not grow (file system full, or a sandbox that the program is in): what did not fit is counted above. */
 #define PLIMSOLL_COUNTER_VMAP_LOST 11 /* count: Mapping operations that could not be booked in the virtual memory map. */
 #define PLIMSOLL_COUNTER_VMAP_DEFERRED 12 /* count: Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards. */
-#define PLIMSOLL_COUNTER_VMAP_OPERATIONS 13 /* count: Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin. */
-#define PLIMSOLL_COUNTER_ADVISED_BYTES 14 /* bytes: Bytes given back to the kernel by madvise (DONTNEED, FREE): resident then, not mapped less. */
+#define PLIMSOLL_COUNTER_VMAP_OPERATIONS 13 /* count: Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and related calls. */
+#define PLIMSOLL_COUNTER_ADVISED_BYTES 14 /* bytes: Bytes returned to the kernel by madvise (DONTNEED, FREE); they stay mapped. */
 #define PLIMSOLL_COUNTER_STACK_WALKS 15 /* count: Stacks walked because no remembered one matched. */
 #define PLIMSOLL_COUNTER_RULE_WALKS 16 /* count: Unwind rules worked out from .eh_frame because none was remembered. */
 #define PLIMSOLL_COUNTER_STACK_TRUNCATED 17 /* count: Walks that ended early: no rule, or a word outside the stack. */
 #define PLIMSOLL_COUNTER_DRIFT_FLUSHES 18 /* count: Flushes of a row's drift into the central figures. */
 #define PLIMSOLL_COUNTER_DRIFT_BOUND 19 /* bytes: Upper bound of the drift that the central figures (peaks) may lag behind, for one row. */
 #define PLIMSOLL_COUNTER_FORKS 20 /* count: fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on. */
-#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked: there was no memory for a copy of the books, or they can't make a segment (the program has changed its root or user, the file system is full). Not counted is one that can't reach this segment either. */
+#define PLIMSOLL_COUNTER_FORKS_UNTRACKED 21 /* count: Children of fork() that went on untracked, without memory for a copy of the books or without a segment (the program has changed its root or user, the file system is full). A child that can't reach this segment either isn't counted. */
 #define PLIMSOLL_COUNTER_SUMMARIES 22 /* count: Summaries written on a signal. */
-#define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it went on after. */
+#define PLIMSOLL_COUNTER_FAULTS 23 /* count: Faults of the tracker itself that it survived. */
 #define PLIMSOLL_COUNTER_OWN_PRIVATE_BYTES 24 /* bytes: Own memory outside the segment: thread state, memos, the side table. */
 #define PLIMSOLL_COUNTER_OWN_SEGMENT_BYTES 25 /* bytes: Own memory in the segment: populated pages. */
 #define PLIMSOLL_COUNTER_OWN_RESERVED_BYTES 26 /* bytes: Address space reserved for the side table, directories and hash tables; resident only where touched. */
-#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks put into the side table by whoever had no slot (after a thread's end, before the start); the slots have theirs. */
-#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks taken out of the side table, likewise. */
-#define PLIMSOLL_COUNTER_THREADS_STARTED 29 /* count: Threads started since the tracker was. */
+#define PLIMSOLL_COUNTER_TABLE_INSERTS 27 /* count: Blocks put into the side table without a thread slot (after a thread's end, before the start); each slot counts its own. */
+#define PLIMSOLL_COUNTER_TABLE_REMOVES 28 /* count: Blocks removed from the side table without a thread slot; each slot counts its own. */
+#define PLIMSOLL_COUNTER_THREADS_STARTED 29 /* count: Threads started since the start of the tracker. */
 #define PLIMSOLL_COUNTER_CODE_GENERATIONS 30 /* count: Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map. */
 #define PLIMSOLL_COUNTER_NATIVE_IMAGE_HEADERS 31 /* count: Blocks of a native image whose category came from the VM's own header. */
-#define PLIMSOLL_COUNTER_MEMO_CHECKS 32 /* count: Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1). */
-#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Those of them where the walk came to another caller, and remembered Java methods that were others: a fault. */
-#define PLIMSOLL_COUNTER_SITES_MERGED 34 /* count: New sites that found no room: their blocks are in their caller's rows. */
+#define PLIMSOLL_COUNTER_MEMO_CHECKS 32 /* count: Remembered stacks that were walked again and compared (PLIMSOLL_CHECK=1). */
+#define PLIMSOLL_COUNTER_MEMO_DISAGREEMENTS 33 /* count: Checks where the walk gave another caller, and remembered Java methods that had changed: a fault. */
+#define PLIMSOLL_COUNTER_SITES_MERGED 34 /* count: New sites that did not fit the section: their blocks are in their caller's rows. */
 #define PLIMSOLL_COUNTER_FRAMES_CUT 35 /* count: Sites whose stack was cut because the section of frames is full. */
 #define PLIMSOLL_COUNTER_SAMPLES 36 /* count: Blocks sampled. */
-#define PLIMSOLL_COUNTER_SAMPLES_DROPPED 37 /* count: Blocks to be sampled that found no room among the live samples; they are in no estimate. */
-#define PLIMSOLL_COUNTER_SAMPLES_DROPPED_BYTES 38 /* bytes: Usable bytes of those, each divided by its probability: by how much the estimates are too low. */
-#define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked: for samples, and in exact mode for blocks, that the memo didn't know. */
+#define PLIMSOLL_COUNTER_SAMPLES_DROPPED 37 /* count: Blocks to be sampled that did not fit the section of live samples; they are in no estimate. */
+#define PLIMSOLL_COUNTER_SAMPLES_DROPPED_BYTES 38 /* bytes: Usable bytes of those blocks, each divided by its probability; the estimates are too low by this sum. */
+#define PLIMSOLL_COUNTER_DEEP_WALKS 39 /* count: Deep stacks walked because the memo did not have them: for samples, and in exact mode for blocks. */
 #define PLIMSOLL_COUNTER_DEEP_FRAMES 40 /* count: Frames of those walks. */
-#define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Java methods that found no room: their frames are addresses. */
+#define PLIMSOLL_COUNTER_METHODS_LOST 41 /* count: Java methods that did not fit the section: their frames are addresses. */
 #define PLIMSOLL_COUNTER_ATTACHES 42 /* count: Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time. */
 #define PLIMSOLL_COUNTER_ATTACHED_NS 43 /* ns: CLOCK_BOOTTIME of the last attach. */
 #define PLIMSOLL_COUNTER_IMPORT_WORDS 44 /* count: Words of import tables that the last attach gave the hooks. */
@@ -131,9 +131,9 @@ struct plimsoll_header {
     struct plimsoll_composition compositions[2]; /* Compositions of the peak. */
     struct plimsoll_section_entry sections[16]; /* Section table. */
     uint64_t values[96]; /* Counters, in the order of the schema page. */
-    uint64_t control; /* What an observer asks for: mode | mean of the sampling in bytes << 8; see control. Written by one pwrite of eight bytes; beside ended the only field that others than the tracker write. The tracker puts it into force at a thread's next sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start. */
-    uint64_t in_force; /* What is in force of it. mode says the mode again. */
-    uint64_t in_force_ns; /* CLOCK_BOOTTIME since when, ns: blocks from before have the sites of the mode that was in force then. */
+    uint64_t control; /* The mode that an observer requests: mode | mean of the sampling in bytes << 8; see control. The observer writes it by one pwrite of eight bytes; all other fields except ended are written by the tracker only. The tracker puts it into force at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start. */
+    uint64_t in_force; /* The value of control that is in force; mode repeats its mode. */
+    uint64_t in_force_ns; /* CLOCK_BOOTTIME since when it is in force, ns; older blocks have the sites of the earlier mode. */
     uint64_t ended; /* How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM kill: 1 no, 2 yes << 16; 0 not known. */
 };
 _Static_assert(offsetof(struct plimsoll_header, magic) == 0, "magic");
@@ -169,7 +169,7 @@ _Static_assert(offsetof(struct plimsoll_header, in_force_ns) == 1512, "in_force_
 _Static_assert(offsetof(struct plimsoll_header, ended) == 1520, "ended");
 _Static_assert(sizeof(struct plimsoll_header) == 1528, "size");
 
-/* A category and its central figures. The exact live figures are Σ rows; these carry what a sum at report time can't know: the peaks. */
+/* A category and its central figures. The exact live figures are Σ rows. The central figures exist for the peaks, which a sum at report time can't give. */
 struct plimsoll_category {
     char name[48]; /* Name, NUL-padded. */
     uint32_t kind; /* CategoryKind. */
@@ -240,9 +240,9 @@ struct plimsoll_thread {
     uint64_t own_bytes; /* Own private memory of this slot: state, memo, index. */
     uint64_t creator; /* Caller that created the thread; 0 = unknown. */
     uint64_t stack_kind; /* 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's. */
-    char name[16]; /* The thread's name when it was last heard of, NUL-padded; empty if it never was. */
-    uint64_t table_inserts; /* Blocks that this slot's threads put into the side table; the counter of the same name has what others did. */
-    uint64_t table_removes; /* Blocks that they took out of it, whoever put them in. */
+    char name[16]; /* The thread's name when the tracker last read it, NUL-padded; empty if never. */
+    uint64_t table_inserts; /* Blocks that threads of this slot put into the side table; the counter of the same name has those of no slot. */
+    uint64_t table_removes; /* Blocks that threads of this slot removed from the side table, from any thread. */
     uint64_t reserved[2]; /* Reserved, zero. */
 };
 _Static_assert(offsetof(struct plimsoll_thread, tid) == 0, "tid");
@@ -262,7 +262,7 @@ _Static_assert(offsetof(struct plimsoll_thread, table_removes) == 104, "table_re
 _Static_assert(offsetof(struct plimsoll_thread, reserved) == 112, "reserved");
 _Static_assert(sizeof(struct plimsoll_thread) == 128, "size");
 
-/* A caller: up to eight native return addresses, innermost first, and the category they were given. Or a site: a deep stack under a caller, whose category it has; blocks of the caller that are not known to be of one of its sites are in the caller's own rows, so a caller's sum is its rows and those of its sites. */
+/* A caller: up to eight native return addresses, innermost first, and their category. Or a site: a deep stack below a caller, with the caller's category. Blocks of the caller without a known site are in the caller's own rows. So a caller's sum is its own rows plus those of its sites. */
 struct plimsoll_caller {
     uint16_t depth; /* Frames in frames; of a site, frames of its stack. */
     uint16_t category; /* Category index. */
@@ -295,7 +295,7 @@ _Static_assert(sizeof(struct plimsoll_caller) == 128, "size");
 struct plimsoll_row {
     uint32_t caller; /* Caller index. */
     uint32_t slot; /* Thread slot index + 1; 0 = entry not complete. */
-    int64_t room; /* Drift room: how many bytes this row may still grow before it tells the central figures. */
+    int64_t room; /* Drift: bytes that this row may still grow before it updates the central figures. */
     uint64_t alloc_count; /* Blocks allocated. */
     uint64_t alloc_bytes; /* Usable bytes allocated. */
     uint64_t alloc_requested; /* Requested bytes allocated. */
@@ -362,7 +362,7 @@ _Static_assert(offsetof(struct plimsoll_method, flags) == 48, "flags");
 _Static_assert(offsetof(struct plimsoll_method, reserved) == 56, "reserved");
 _Static_assert(sizeof(struct plimsoll_method) == 64, "size");
 
-/* A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) / mean), independently of others, so it stands for 1/p blocks: what the books of its kind are, is estimated without bias by Σ 1/p, and the variance of that by Σ (1 − p) / p² (Horvitz and Thompson, 1952). */
+/* A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) / mean), independently of other blocks, so it represents 1/p blocks. Σ 1/p is an unbiased estimate of the number of blocks, and Σ (1 − p) / p² one of its variance (Horvitz and Thompson, 1952). */
 struct plimsoll_sample {
     uint64_t address; /* The block; 0 = free entry, 1 = being written. */
     uint64_t usable; /* Usable bytes. */

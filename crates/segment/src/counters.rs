@@ -39,13 +39,13 @@ const _: () = assert!(COUNTERS.len() <= COUNTER_CAPACITY);
 pub type CounterArray = [AtomicU64; COUNTER_CAPACITY];
 
 counters! {
-    /// Blocks given to free or realloc that carry no valid key: from before the start, or their last bytes were overwritten.
+    /// Blocks passed to free or realloc without a valid key: allocated before the start, or with their last bytes overwritten.
     unknown_frees "count",
     /// Usable bytes of those blocks.
     unknown_free_bytes "bytes",
     /// Blocks booked while the same thread was already inside the tracker (a signal handler that allocates).
     nested_entries "count",
-    /// Blocks for which neither trailer nor table entry could be had; they are not in the books.
+    /// Blocks without space for a trailer or a table entry; they are not in the books.
     unbooked_blocks "count",
     /// Usable bytes of those blocks.
     unbooked_bytes "bytes",
@@ -65,9 +65,9 @@ counters! {
     vmap_lost "count",
     /// Mapping operations made while the same thread was inside the map (a signal handler): booked afterwards.
     vmap_deferred "count",
-    /// Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and their kin.
+    /// Mapping operations booked: mmap, munmap, mprotect, mremap, brk, shmat and related calls.
     vmap_operations "count",
-    /// Bytes given back to the kernel by madvise (DONTNEED, FREE): resident then, not mapped less.
+    /// Bytes returned to the kernel by madvise (DONTNEED, FREE); they stay mapped.
     advised_bytes "bytes",
     /// Stacks walked because no remembered one matched.
     stack_walks "count",
@@ -81,12 +81,12 @@ counters! {
     drift_bound "bytes",
     /// fork() calls seen; each child that allocates, frees or maps anything has a segment of its own from then on.
     forks "count",
-    /// Children of fork() that went on untracked: there was no memory for a copy of the books, or they can't make a segment (the
-    /// program has changed its root or user, the file system is full). Not counted is one that can't reach this segment either.
+    /// Children of fork() that went on untracked, without memory for a copy of the books or without a segment (the program has
+    /// changed its root or user, the file system is full). A child that can't reach this segment either isn't counted.
     forks_untracked "count",
     /// Summaries written on a signal.
     summaries "count",
-    /// Faults of the tracker itself that it went on after.
+    /// Faults of the tracker itself that it survived.
     faults "count",
     /// Own memory outside the segment: thread state, memos, the side table.
     own_private_bytes "bytes",
@@ -94,35 +94,35 @@ counters! {
     own_segment_bytes "bytes",
     /// Address space reserved for the side table, directories and hash tables; resident only where touched.
     own_reserved_bytes "bytes",
-    /// Blocks put into the side table by whoever had no slot (after a thread's end, before the start); the slots have theirs.
+    /// Blocks put into the side table without a thread slot (after a thread's end, before the start); each slot counts its own.
     table_inserts "count",
-    /// Blocks taken out of the side table, likewise.
+    /// Blocks removed from the side table without a thread slot; each slot counts its own.
     table_removes "count",
-    /// Threads started since the tracker was.
+    /// Threads started since the start of the tracker.
     threads_started "count",
     /// Calls of dlopen, dlmopen and dlclose: each starts a new generation of the code map.
     code_generations "count",
     /// Blocks of a native image whose category came from the VM's own header.
     native_image_headers "count",
-    /// Remembered stacks that were walked too and compared (PLIMSOLL_CHECK=1).
+    /// Remembered stacks that were walked again and compared (PLIMSOLL_CHECK=1).
     memo_checks "count",
-    /// Those of them where the walk came to another caller, and remembered Java methods that were others: a fault.
+    /// Checks where the walk gave another caller, and remembered Java methods that had changed: a fault.
     memo_disagreements "count",
-    /// New sites that found no room: their blocks are in their caller's rows.
+    /// New sites that did not fit the section: their blocks are in their caller's rows.
     sites_merged "count",
     /// Sites whose stack was cut because the section of frames is full.
     frames_cut "count",
     /// Blocks sampled.
     samples "count",
-    /// Blocks to be sampled that found no room among the live samples; they are in no estimate.
+    /// Blocks to be sampled that did not fit the section of live samples; they are in no estimate.
     samples_dropped "count",
-    /// Usable bytes of those, each divided by its probability: by how much the estimates are too low.
+    /// Usable bytes of those blocks, each divided by its probability; the estimates are too low by this sum.
     samples_dropped_bytes "bytes",
-    /// Deep stacks walked: for samples, and in exact mode for blocks, that the memo didn't know.
+    /// Deep stacks walked because the memo did not have them: for samples, and in exact mode for blocks.
     deep_walks "count",
     /// Frames of those walks.
     deep_frames "count",
-    /// Java methods that found no room: their frames are addresses.
+    /// Java methods that did not fit the section: their frames are addresses.
     methods_lost "count",
     /// Times the tracker was attached to the running process, 0 if it was there from the start. The books are of the last time.
     attaches "count",

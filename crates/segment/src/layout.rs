@@ -11,7 +11,7 @@ pub const MAGIC: u64 = u64::from_ne_bytes(*b"PLIMSEG1");
 pub const VERSION: u32 = 2;
 /// File name ending of a segment: `PID-BOOTTIME_NS.seg`.
 pub const SUFFIX: &str = ".seg";
-/// How many segments of dead processes are kept in a directory unless the user says otherwise.
+/// Number of segments of dead processes that a directory keeps by default.
 pub const RETAINED: usize = 16;
 
 /// Page size assumed for growth; larger pages only make growth coarser.
@@ -199,13 +199,13 @@ pub struct Header {
     pub sections: [SectionEntry; 16],
     /// Counters, in the order of the schema page.
     pub values: CounterArray,
-    /// What an observer asks for: mode | mean of the sampling in bytes << 8; see [`control`]. Written by one pwrite of
-    /// eight bytes; beside `ended` the only field that others than the tracker write. The tracker puts it into force at a thread's next
-    /// sample (the countdown runs in every mode), at a walk that the memo didn't save, at a thread's start.
+    /// The mode that an observer requests: mode | mean of the sampling in bytes << 8; see [`control`]. The observer writes it by
+    /// one pwrite of eight bytes; all other fields except `ended` are written by the tracker only. The tracker puts it into force
+    /// at a thread's next sample (the countdown runs in every mode), at a full walk, and at a thread's start.
     pub control: AtomicU64,
-    /// What is in force of it. `mode` says the mode again.
+    /// The value of `control` that is in force; `mode` repeats its mode.
     pub in_force: AtomicU64,
-    /// CLOCK_BOOTTIME since when, ns: blocks from before have the sites of the mode that was in force then.
+    /// CLOCK_BOOTTIME since when it is in force, ns; older blocks have the sites of the earlier mode.
     pub in_force_ns: AtomicU64,
     /// How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM
     /// kill: 1 no, 2 yes << 16; 0 not known.
@@ -230,7 +230,7 @@ pub const fn of_control(word: u64) -> (u32, u64) {
     ((word & 0xff) as u32, word >> 8)
 }
 
-/// Mean of the sampling unless the user says otherwise, bytes.
+/// Default mean number of bytes between two samples.
 pub const SAMPLE_MEAN: u64 = 512 << 10;
 /// Smallest and largest mean.
 pub const SAMPLE_BOUNDS: (u64, u64) = (256, 1 << 40);
@@ -287,8 +287,8 @@ pub enum CategoryKind {
 }
 
 record! {
-    /// A category and its central figures. The exact live figures are Σ rows; these carry what a sum at
-    /// report time can't know: the peaks.
+    /// A category and its central figures. The exact live figures are Σ rows. The central figures exist for the peaks, which a
+    /// sum at report time can't give.
     Category, CategoryFacts, 256 {
         /// Name, NUL-padded.
         name: text 48,
@@ -372,11 +372,11 @@ record! {
         creator: u64,
         /// 1 = the stack is the program's own memory (pthread_attr_setstack), 2 = the main thread's.
         stack_kind: u64,
-        /// The thread's name when it was last heard of, NUL-padded; empty if it never was.
+        /// The thread's name when the tracker last read it, NUL-padded; empty if never.
         name: text 16,
-        /// Blocks that this slot's threads put into the side table; the counter of the same name has what others did.
+        /// Blocks that threads of this slot put into the side table; the counter of the same name has those of no slot.
         table_inserts: u64,
-        /// Blocks that they took out of it, whoever put them in.
+        /// Blocks that threads of this slot removed from the side table, from any thread.
         table_removes: u64,
         /// Reserved, zero.
         reserved: words 2,
@@ -384,9 +384,9 @@ record! {
 }
 
 record! {
-    /// A caller: up to eight native return addresses, innermost first, and the category they were given. Or a site: a
-    /// deep stack under a caller, whose category it has; blocks of the caller that are not known to be of one of its
-    /// sites are in the caller's own rows, so a caller's sum is its rows and those of its sites.
+    /// A caller: up to eight native return addresses, innermost first, and their category. Or a site: a deep stack below
+    /// a caller, with the caller's category. Blocks of the caller without a known site are in the caller's own rows. So a
+    /// caller's sum is its own rows plus those of its sites.
     Caller, CallerFacts, 128 {
         /// Frames in `frames`; of a site, frames of its stack.
         depth: u16,
@@ -423,7 +423,7 @@ record! {
         caller: u32,
         /// Thread slot index + 1; 0 = entry not complete.
         slot: u32,
-        /// Drift room: how many bytes this row may still grow before it tells the central figures.
+        /// Drift: bytes that this row may still grow before it updates the central figures.
         room: i64,
         /// Blocks allocated.
         alloc_count: u64,
@@ -566,8 +566,8 @@ record! {
 
 record! {
     /// A live block that was sampled. A block of n requested bytes is sampled with probability p = 1 − exp(−(n + 8) / mean),
-    /// independently of others, so it stands for 1/p blocks: what the books of its kind are, is estimated without bias by
-    /// Σ 1/p, and the variance of that by Σ (1 − p) / p² (Horvitz and Thompson, 1952).
+    /// independently of other blocks, so it represents 1/p blocks. Σ 1/p is an unbiased estimate of the number of
+    /// blocks, and Σ (1 − p) / p² one of its variance (Horvitz and Thompson, 1952).
     Sample, SampleFacts, 64 {
         /// The block; 0 = free entry, 1 = being written.
         address: u64,
@@ -745,7 +745,7 @@ impl<'a> HeaderFacts<'a> {
         self.u64(core::mem::offset_of!(Header, values) + 8 * c as usize)
     }
 
-    /// Where a section lies and how much of it is in use (never more than its capacity).
+    /// Address of a section, and the number of entries in use (at most its capacity).
     pub fn section(&self, s: Section) -> SectionFacts {
         self.section_at(s as usize)
     }

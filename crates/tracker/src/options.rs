@@ -39,25 +39,25 @@ macro_rules! options {
 }
 
 options! {
-    /// Directory of the segments. Default: plimsoll-UID in /dev/shm, else in /tmp, else in /run.
+    /// Directory of the segments. Default: the first usable one of plimsoll-UID in /dev/shm, /tmp and /run.
     directory "PLIMSOLL_DIR";
-    /// Deep stacks: off, sampled or exact. Default: sampled.
+    /// Blocks whose deep stack is recorded: off (none), sampled or exact (all). Default: sampled.
     sites "PLIMSOLL_SITES";
-    /// Mean bytes between two samples, 256 to 2^40. Default: 524288.
+    /// Mean number of bytes between two samples, 256 to 2^40. Default: 524288.
     sample "PLIMSOLL_SAMPLE";
-    /// Frames of a deep stack at most, 16 to 1024; what lies further out is cut with a mark. Default: 256.
+    /// Maximum number of frames of a deep stack, 16 to 1024; the innermost are kept, and a mark shows the cut. Default: 256.
     depth "PLIMSOLL_DEPTH";
-    /// 1: programs started by exec are tracked too. Default: the tracker takes itself out of LD_PRELOAD.
+    /// 1: also track programs that this program starts by exec. Default: the tracker removes itself from LD_PRELOAD.
     follow "PLIMSOLL_FOLLOW";
-    /// Compiled category rules, as `plimsoll run` makes them.
+    /// File with compiled category rules, made by `plimsoll run`.
     rules "PLIMSOLL_RULES";
-    /// Signal (name or number) on which the tracker writes the summary.
+    /// Signal (name or number) that makes the tracker write a summary.
     signal "PLIMSOLL_SIGNAL";
     /// File for that summary; %p is the process id. Default: plimsoll-PID.txt in the directory.
     summary "PLIMSOLL_SUMMARY";
-    /// How many segments of dead processes stay in the directory, and up to half as many again until the next pruning. Default: 16.
+    /// Number of segments of dead processes that are kept in the directory; up to half as many more until the next deletion. Default: 16.
     retain "PLIMSOLL_RETAIN";
-    /// 1: each remembered stack is walked too and compared; disagreements are counted. Slow: for finding faults.
+    /// 1: walk each remembered stack again, compare, and count disagreements. Slow; for debugging.
     check "PLIMSOLL_CHECK";
 }
 

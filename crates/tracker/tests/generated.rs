@@ -26,21 +26,27 @@ hooked_operators!(operators);
 const KINDS: &[(&str, &str)] = &[
     (
         "caller",
-        "jumps to the hook with stack and frame pointer behind the arguments: no frame of ours is added, but where the stack isn't aligned as the ABI has it",
+        "jumps to the hook with stack and frame pointer as further arguments; the tracker adds a stack frame only if the stack isn't aligned as the ABI requires",
     ),
     (
         "straight",
-        "the same, to a hook that runs on whatever stack the program has and aligns it only for what it calls",
+        "the same, to a hook that accepts any alignment of the stack and aligns the stack only for the functions that it calls",
     ),
     ("plain", "jumps to the hook with the arguments as they are"),
-    ("through", "jumps to what fits the allocator, chosen when the process starts"),
-    ("stacked", "calls the hook, all six argument registers kept, stack and frame pointer behind them"),
-    ("before", "looks at the arguments, then jumps to the real function: that one sees the program as its caller"),
+    ("through", "jumps to the version for the program's allocator, which is chosen when the process starts"),
+    (
+        "stacked",
+        "calls the hook with all six argument registers preserved, and stack and frame pointer as further arguments",
+    ),
+    ("before", "inspects the arguments, then jumps to the real function, whose caller is then the program"),
     (
         "numbered",
-        "the same for some numbers of system calls, a call of the hook for others, else a jump to the real function",
+        "as *before* for some numbers of system calls, a call of the hook for others, otherwise a jump to the real function",
     ),
-    ("around", "as *before*; where import tables are patched, it may call the real function and look again afterwards"),
+    (
+        "around",
+        "as *before*; if import tables are patched, it may instead call the real function and act again afterwards",
+    ),
 ];
 
 fn top() -> PathBuf {
@@ -60,9 +66,9 @@ fn essay(module: &str) -> String {
 
 fn hooks() -> String {
     let mut p = String::from(
-        "# Hooked calls\n\nMade from the table in crates/tracker/src/hook/table.rs; edit that one.\n\nA program under the tracker finds \
-         these names in it first. What the others do (the loader's own mappings, thread stacks, libraries) is known to the \
-         kernel, and explained from there.\n",
+        "# Hooked calls\n\nWhich functions of a program does the tracker replace? This page is made from the table in \
+         crates/tracker/src/hook/table.rs and the first comment of each hook module; edit those.\n\nThe loader resolves these names to the \
+         tracker first. `explain` reads all other memory (the loader's own mappings, thread stacks, libraries) from the kernel.\n",
     );
     let mut modules: Vec<&str> = vec![];
     CALLS.iter().for_each(|c| {
@@ -78,7 +84,7 @@ fn hooks() -> String {
     }
     writeln!(p, "\n## Operators of C++\n\n{}\n\n| symbol | |\n| --- | --- |", essay("operator")).unwrap();
     for (name, kind) in OPERATORS {
-        let what = if *kind == "makes" { "gives a block" } else { "takes one back" };
+        let what = if *kind == "makes" { "allocates a block" } else { "frees a block" };
         writeln!(p, "| `{name}` | {what} |").unwrap();
     }
     p += "\n## Entries\n\n";
@@ -91,9 +97,9 @@ fn hooks() -> String {
 fn option_page() -> String {
     let mut p = String::from(
         "# Options of the tracker\n\nMade from the table in crates/tracker/src/options.rs; edit that one.\n\n`plimsoll run` sets \
-         these variables from its own options (docs/cli.md). Where it can't be, in a container without the program, they are \
-         set by hand beside LD_PRELOAD. A value that makes no sense counts as not set, and without a usable directory nothing is \
-         tracked: the program starts in any case.\n\n| variable | |\n| --- | --- |\n",
+         these variables from its own options (docs/cli.md). In a container without plimsoll, set them by hand, together with \
+         LD_PRELOAD. An invalid value is ignored. Without a usable directory, the program runs \
+         untracked.\n\n| variable | |\n| --- | --- |\n",
     );
     for (variable, meaning) in options::TABLE {
         writeln!(p, "| `{variable}` | {} |", meaning.trim()).unwrap();

@@ -1,5 +1,5 @@
-//! The aligned forms. None asks for more than the program did: pvalloc would round a page up to two, and an alignment
-//! of a page would cost one. Their keys go into the allocator's own slack, else into the side table.
+//! The aligned forms. None requests more bytes than the program did: pvalloc would round one page up to two, and an
+//! alignment of a page would cost a page. A key is in the slack of the allocator's rounding, or else in the side table.
 
 use super::malloc::slow::{book_fresh, real_call};
 use crate::boot;

@@ -1,5 +1,5 @@
-//! syscall(2), of a few numbers: those of memory are booked as the functions of libc are, which programs pass by so (tcmalloc,
-//! abseil, sandboxes); those of seccomp, limits, roots and users are looked at as those are. Any other number costs five
+//! syscall(2), for a few numbers. Calls for memory by number are booked like libc's functions (tcmalloc, abseil and sandboxes make
+//! such calls). Calls for seccomp, limits, roots and users are handled like libc's functions. Any other number costs five
 //! instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
 
 use super::loader::{Next, real};

@@ -1,7 +1,7 @@
-//! setrlimit, setrlimit64, prlimit, prlimit64. A limit on address space (`RLIMIT_AS`): before the kernel looks at it, the
-//! tracker gives back what it has mapped and doesn't use, and from then on maps no more than it uses. So a program that
-//! limits itself gets nearly as much memory as without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen.
-//! A limit on files (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`): a fork child that has no segment yet makes it before.
+//! setrlimit, setrlimit64, prlimit, prlimit64. For a limit on address space (`RLIMIT_AS`), the tracker first unmaps its unused
+//! memory, and from then on maps only memory that it uses. So a program that limits itself gets nearly as much memory as
+//! without the tracker. A limit that another process sets (`prlimit --pid`) isn't seen. Before a limit on files
+//! (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`), a fork child without a segment makes its segment.
 
 use super::loader::{Next, real};
 use super::rights;

@@ -1,4 +1,4 @@
-//! dlopen, dlmopen, dlclose: a new generation of the code map. dlsym, dlvsym: hand out the hooks.
+//! dlopen, dlmopen and dlclose begin a new generation of the code map. dlsym and dlvsym return the hooks.
 //!
 //! All are tail jumps: the loader looks at its caller's address to find the namespace, the run path, or the object that
 //! RTLD_NEXT counts from. But where import tables are patched, dlopen of a path (which needs no run path) is called, so that

@@ -1,7 +1,7 @@
-//! chroot, setuid, seteuid, setreuid, setresuid, setfsuid, setns, for one reason: afterwards the directory of the segments may be
-//! out of reach. A fork child makes its segment at its first block; one that calls these first makes it now. A process that has
-//! its segment keeps it; but its children are counted as untracked from then on if they can't make theirs. A program that makes the
-//! system call by itself (no libc) isn't seen.
+//! chroot, setuid, seteuid, setreuid, setresuid, setfsuid, setns: after such a call the process may have no access to the directory
+//! of the segments. A fork child usually makes its segment at its first block; if it calls one of these first, it makes the segment
+//! before the call. A process that has a segment keeps it. If its later children can't make theirs, they are counted as untracked.
+//! A program that makes the system call itself (without libc) isn't seen.
 //!
 //! Groups aren't looked at: a directory of segments is for its owner alone.
 

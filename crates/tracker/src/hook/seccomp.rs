@@ -1,8 +1,8 @@
-//! prctl and seccomp(2) (by syscall), for `PR_SET_SECCOMP` and a mode or a filter. In strict mode every system call of the thread but
-//! read, write, exit and sigreturn is death: from that moment the tracker makes none in this thread; what would need one (a table
-//! that grows) is counted as lost. A filter is copied, and asked before each call of the tracker's: what it would kill for isn't
-//! made. If no table could grow under it, there is room ahead before it is in force. `PR_SET_NO_NEW_PRIVS` announces a filter: a fork child
-//! makes its segment before, if it has none.
+//! prctl, and seccomp(2) by syscall, for `PR_SET_SECCOMP` with a mode or a filter. In strict mode the kernel kills a thread for every
+//! system call except read, write, exit and sigreturn. From then on the tracker makes no system call in this thread; an entry that
+//! needs one (because a table must grow) is counted as lost. A filter is copied and evaluated before each system call of the
+//! tracker; a call that the filter would refuse isn't made. If no table could grow under the filter, the tracker reserves memory
+//! before the filter is in force. `PR_SET_NO_NEW_PRIVS` announces a filter, so a fork child without a segment makes its segment then.
 //!
 //! The tail jump leaves no place behind the call, so the thread is marked before it, unless the kernel would refuse: it may
 //! have no seccomp, and a thread under a filter can't change to strict mode (seccomp(2), EINVAL). A filter that the kernel refuses is asked all

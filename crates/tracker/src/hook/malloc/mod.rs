@@ -1,6 +1,7 @@
-//! malloc, calloc, realloc, free and their kin. malloc_usable_size answers what the program may write to: never less than
-//! it asked for, but seldom what it is without the tracker, whose key lies behind it. Of `malloc(7)` glibc alone
-//! says 24, here it says 16; of `malloc(24)` 24 and 32. A program may rely on neither (malloc_usable_size(3)).
+//! malloc, calloc, realloc, free and related functions. malloc_usable_size returns the bytes that the program may write: at least
+//! the requested ones, but not always the number without the tracker, since the tracker's key is at the end of the block. For
+//! `malloc(7)` glibc alone returns 24, with the tracker 16; for `malloc(24)` 24 and 32. A program may rely on neither
+//! (malloc_usable_size(3)).
 //!
 //! | file | what it is | runs |
 //! | --- | --- | --- |

@@ -149,78 +149,148 @@ fn sentence(error: &clap::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
 
-    /// Words of the command line, good and bad, in any order: each is accepted or refused in one sentence.
+    use super::*;
+    use clap::CommandFactory;
+
+    /// Values, good and bad: each grammar of an option, numbers at their ends, text that must not reach a terminal.
+    const VALUES: &[&str] = &[
+        "",
+        "-",
+        "--",
+        "1",
+        "-1",
+        "0",
+        "18446744073709551616",
+        "4294967296",
+        "x.jfr",
+        "/dev/stdout",
+        "+10m",
+        "-5s",
+        "..",
+        "10%",
+        "0ms",
+        "1s",
+        "512m",
+        "16777216t",
+        "1e309",
+        "99999999999999999d",
+        "2026-11-20T21:47:14Z",
+        "2554-07-21T23:34:33Z",
+        "(",
+        "[a-",
+        "a|b",
+        "*",
+        "RTMIN+99",
+        "USR1",
+        "9",
+        "a\nb",
+        "\u{1b}[2J",
+        "é\u{202e}",
+        "native-leak",
+        "self",
+        "1:2",
+        "a=b",
+        "\0",
+    ];
+
+    /// A source of numbers that is the same in each run.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 % n as u64) as usize
+        }
+
+        fn of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
+            &all[self.below(all.len())]
+        }
+    }
+
+    /// Every option of a command, and every value that it names.
+    fn all_words(command: &clap::Command) -> Vec<String> {
+        let mut words = vec!["--help".to_owned(), "-h".to_owned()];
+        for argument in command.get_arguments() {
+            words.extend(argument.get_long_and_visible_aliases().into_iter().flatten().map(|long| format!("--{long}")));
+            words.extend(argument.get_short().map(|short| format!("-{short}")));
+            words.extend(argument.get_possible_values().iter().map(|value| value.get_name().to_owned()));
+        }
+        words
+    }
+
+    /// A command line: a command, its options, others' options, values, whole and damaged. Some are no UTF-8.
+    fn line(random: &mut Random, verbs: &[(String, Vec<String>)]) -> Vec<OsString> {
+        let mut line = vec![OsString::from("plimsoll")];
+        let (verb, own) = random.of(verbs);
+        if random.below(16) != 0 {
+            line.push(verb.into());
+        }
+        for _ in 0..random.below(7) {
+            let value = || VALUES.iter().map(|value| value.to_string()).collect::<Vec<_>>();
+            let word = match random.below(8) {
+                0..4 => random.of(own).clone(),
+                4 => {
+                    let (_, others) = random.of(verbs);
+                    random.of(others).clone()
+                }
+                5 => format!("{}={}", random.of(own).clone(), random.of(&value())),
+                _ => random.of(&value()).clone(),
+            };
+            let mut bytes = word.into_bytes();
+            if random.below(8) == 0 && !bytes.is_empty() {
+                let at = random.below(bytes.len());
+                match random.below(3) {
+                    0 => bytes[at] = random.below(256) as u8,
+                    1 => bytes.truncate(at),
+                    _ => bytes.insert(at, random.below(256) as u8),
+                }
+            }
+            line.push(OsString::from_vec(bytes));
+        }
+        line
+    }
+
+    /// Each is accepted or refused in one sentence. `PLIMSOLL_FUZZ_SECONDS` (fuzz/run sets it) searches for so long, from another start.
     #[test]
+    #[allow(clippy::print_stdout)]
     fn any_arguments_are_accepted_or_refused_in_one_sentence() {
-        const WORDS: &[&str] = &[
-            "run",
-            "attach",
-            "detach",
-            "explain",
-            "record",
-            "report",
-            "diff",
-            "doctor",
-            "help",
-            "--help",
-            "--",
-            "-",
-            "",
-            "1",
-            "-1",
-            "18446744073709551616",
-            "x.jfr",
-            "--sites",
-            "exact",
-            "--sites=",
-            "--by",
-            "site",
-            "--format",
-            "json",
-            "--chart",
-            "lines",
-            "--from",
-            "+10m",
-            "--to",
-            "2026-11-20T21:47:14Z",
-            "--limit",
-            "16777216t",
-            "--interval",
-            "0ms",
-            "99999999999999999d",
-            "-o",
-            "é\u{202e}",
-            "a\nb",
-            "--focus",
-            "(",
-            "--interval=1s",
-            "--summary-on",
-            "RTMIN+99",
-            "--maps",
-            "\u{1b}[2J",
-        ];
-        let mut state = 0x2545_f491_4f6c_dd1du64;
-        let mut next = move |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state % below as u64) as usize
-        };
-        let (mut accepted, mut refused) = (0, 0);
-        for _ in 0..20_000 {
-            let words: Vec<&str> = (0..next(6)).map(|_| WORDS[next(WORDS.len())]).collect();
-            match Cli::try_parse_from(std::iter::once("plimsoll").chain(words.iter().copied())) {
-                Ok(_) => accepted += 1,
+        let mut command = Cli::command();
+        command.build();
+        let verbs: Vec<(String, Vec<String>)> =
+            command.get_subcommands().map(|verb| (verb.get_name().to_owned(), all_words(verb))).collect();
+        assert!(verbs.len() >= 9 && verbs.iter().map(|(_, words)| words.len()).sum::<usize>() > 60, "{verbs:?}");
+        let seconds = std::env::var("PLIMSOLL_FUZZ_SECONDS").ok().and_then(|text| text.parse::<u64>().ok());
+        let began = std::time::Instant::now();
+        let seed = seconds.map_or(0, |_| u64::from(std::process::id()) << 32);
+        let mut random = Random(0x2545_f491_4f6c_dd1d ^ seed);
+        let (mut accepted, mut refused, mut by_verb) = (0, 0, vec![0; verbs.len()]);
+        let is_on = |n: u64| seconds.map_or(n < 6_000, |seconds| began.elapsed().as_secs() < seconds);
+        for _ in (0..).take_while(|n| is_on(*n)) {
+            let line = line(&mut random, &verbs);
+            match Cli::try_parse_from(&line) {
+                Ok(_) => {
+                    accepted += 1;
+                    let verb = verbs.iter().position(|(verb, _)| line.get(1).is_some_and(|word| word == verb.as_str()));
+                    by_verb[verb.expect("a command")] += 1;
+                }
                 Err(error) if error.use_stderr() => {
-                    let said = plimsoll_report::words::printable(&sentence(&error));
-                    assert!(!said.is_empty() && !said.contains('\n'), "{words:?}: {said}");
+                    let said = words::printable(&sentence(&error));
+                    assert!(!said.is_empty() && !said.contains(char::is_control), "{line:?}: {said}");
                     refused += 1;
                 }
                 Err(_) => {}
             }
         }
-        assert!(accepted > 100 && refused > 1000, "{accepted} accepted, {refused} refused");
+        println!("{accepted} accepted, {refused} refused");
+        // `help` prints, and is no verb.
+        let is_reached = verbs.iter().zip(&by_verb).all(|((verb, _), n)| *n > 0 || verb == "help");
+        // A search may be short.
+        let is_whole = seconds.is_some() || (refused > 1000 && is_reached);
+        assert!(is_whole, "{accepted} accepted {by_verb:?}, {refused} refused");
     }
 }

@@ -5,8 +5,7 @@ mod memory;
 
 use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use plimsoll_tracker::boot::Exports;
-use plimsoll_tracker::sys::libc;
+use plimsoll_tracker::sys::libc::{self, Exports};
 use plimsoll_tracker::{
     agent, boot, entry_then_tail_jump, entry_with_caller, entry_with_caller_on_stack, hooked_calls,
 };

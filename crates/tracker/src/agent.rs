@@ -26,7 +26,7 @@ use crate::hook;
 use crate::options::{Options, Path};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
-use crate::{boot, patch, stacks};
+use crate::{boot, patch, phase, stacks};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, Ordering::*};
@@ -45,7 +45,7 @@ static TEXT: Text = Text(UnsafeCell::new(Path::new()));
 ///
 /// # Safety
 /// `options` is null or a C string; `exports` is the shim's table.
-pub unsafe fn called(options: *const c_char, exports: &'static boot::Exports) -> i32 {
+pub unsafe fn called(options: *const c_char, exports: &'static libc::Exports) -> i32 {
     if BUSY.swap(true, Acquire) {
         return Answer::Busy as i32;
     }
@@ -124,17 +124,17 @@ impl Request {
     }
 }
 
-fn attach(wish: Wish, exports: &'static boot::Exports) -> Answer {
+fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     if let Some(segment) = Segment::current() {
         segment.header().control.store(control(wish.sites, wish.sample), Release);
         return Answer::Switched;
     }
-    if !boot::is_late() || !libc::is_glibc() {
+    if !phase::is_late() || !libc::is_glibc() {
         // There from the start, and it found no room for a segment: everything passes through it. Or there is no glibc.
         return Answer::NoSegment;
     }
-    if !boot::resolved() {
-        boot::resolve();
+    if !phase::resolved() {
+        hook::resolve::resolve();
         stacks::init_late();
     }
     let (segment, answer) = match Segment::mapped() {
@@ -173,7 +173,7 @@ fn attach(wish: Wish, exports: &'static boot::Exports) -> Answer {
     answer
 }
 
-fn first(wish: &Wish, exports: &'static boot::Exports) -> Option<Segment> {
+fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
     let sites = [c"off", c"sampled", c"exact"][wish.sites.min(2) as usize];
     let options = Options { sites: Some(sites), rules: wish.rules, ..boot::late_options() };
     let segment = boot::begin(&options, exports)?;
@@ -218,7 +218,7 @@ unsafe fn begin_anew(segment: Segment) -> Segment {
 }
 
 fn detach() -> Answer {
-    if !boot::is_late() {
+    if !phase::is_late() {
         return Answer::FromTheStart;
     }
     let Some(segment) = Segment::current() else { return Answer::NotAttached };

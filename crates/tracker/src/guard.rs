@@ -6,8 +6,8 @@
 
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
+use crate::stacks;
 use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
-use crate::{boot, stacks};
 use plimsoll_segment::Counter;
 
 /// Proof that this thread's state is ours until it is dropped.
@@ -49,7 +49,7 @@ fn enter_without(segment: Segment) -> Entered {
             tls_set_half::<DEPTH>(1);
             let t = thread::attach(segment, stacks::unseen());
             if let Some(t) = &t {
-                boot::watch_end(&raw const **t);
+                thread::watch_end(&raw const **t);
             }
             tls_set_half::<DEPTH>(0);
             match t {

@@ -15,6 +15,7 @@ pub mod guard;
 pub mod hook;
 pub mod options;
 pub mod patch;
+pub mod phase;
 pub mod stack;
 pub mod stacks;
 pub mod summary;

@@ -4,7 +4,7 @@
 //! Everything is static: no allocation, no stack to speak of (the handler may run on an 8 KiB sigaltstack). One at a time.
 
 use crate::account::segment::Segment;
-use crate::boot;
+use crate::account::segment_file;
 use crate::options::Path;
 use crate::sys::{libc, os};
 use core::cell::UnsafeCell;
@@ -46,7 +46,7 @@ pub fn init(signal: &CStr, path: Option<&CStr>) {
             to.push(p.to_bytes());
         }
         None => {
-            to.push(boot::directory().bytes()).push(b"/plimsoll-%p.txt");
+            to.push(segment_file::directory().bytes()).push(b"/plimsoll-%p.txt");
         }
     }
     libc::handle_signal(number, handler);

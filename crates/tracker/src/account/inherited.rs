@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! facts │ header │ of each section what is in use, one behind the other │ room for what comes until the child looks │
-//! work space of `boot::prune`
+//! work space of `retained::prune`
 //! ```
 //! It is packed, since a fork touches each of its pages.
 //!
@@ -21,9 +21,9 @@
 //! parent's segment, at what came since ([`Inherited::follow`]). Entries of these sections never change once they are
 //! complete. A row from then has no caller in the child: its blocks are unknown there.
 
+use super::retained::Looked;
 use super::segment::Segment;
 use super::windows;
-use crate::boot::Looked;
 use crate::sys::os;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};

@@ -15,7 +15,7 @@ use super::rows::IndexEntry;
 use super::sampling::Random;
 use super::segment::Segment;
 use crate::stack::deep::Scratch;
-use crate::sys::{CachePadded, cpu, os};
+use crate::sys::{CachePadded, cpu, libc, os};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
 
@@ -315,6 +315,22 @@ fn new_state(segment: Segment) -> Option<(*mut ThreadState, *mut Memo, *mut Inde
 fn own_bytes(t: &ThreadState) -> u64 {
     (size_of::<Block>() + (t.memo_mask + 1) * size_of::<Memo>() + (t.index_mask as usize + 1) * size_of::<IndexEntry>())
         as u64
+}
+
+/// The thread-specific key whose destructor notices the end of a thread; `u32::MAX` none.
+static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// Has the end of this thread noticed.
+pub fn watch_end(t: *const ThreadState) {
+    let key = KEY.load(Relaxed);
+    if key != u32::MAX {
+        libc::set_specific(key, t as usize);
+    }
+}
+
+/// From now on the ends of threads are noticed by this key's destructor.
+pub fn watch_ends_by(key: u32) {
+    KEY.store(key, Relaxed);
 }
 
 /// Books the end of this thread; its slot and rows wait for the next. No reference to the state may be used after it.

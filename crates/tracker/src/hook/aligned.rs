@@ -2,7 +2,8 @@
 //! alignment of a page would cost a page. A key is in the slack of the allocator's rounding, or else in the side table.
 
 use super::malloc::slow::{book_fresh, real_call};
-use crate::boot;
+use crate::hook::resolve::resolve;
+use crate::phase::resolved;
 use crate::sys::libc::calls;
 use core::ffi::c_int;
 
@@ -13,8 +14,8 @@ macro_rules! aligned {
         /// # Safety
         /// Called by the entry stub.
         pub unsafe extern "C" fn $name($($a: usize,)* sp: usize, fp: usize) -> *mut u8 {
-            if !boot::resolved() {
-                boot::resolve();
+            if !resolved() {
+                resolve();
             }
             // SAFETY: the arguments are the program's.
             unsafe {
@@ -40,8 +41,8 @@ aligned! {
 /// # Safety
 /// Called by the entry stub.
 pub unsafe extern "C" fn posix_memalign(out: *mut *mut u8, align: usize, n: usize, sp: usize, fp: usize) -> c_int {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     // SAFETY: the arguments are the program's; on success `out` holds the block.
     unsafe {

@@ -3,16 +3,13 @@
 //! instructions. `SYS_brk`, `SYS_shmat` and `SYS_shmdt` by number aren't booked.
 
 use super::loader::{Next, real};
-use super::{entry, limits, mapping, rights, seccomp};
-use crate::boot;
+use super::resolve::resolve;
+use super::{limits, mapping, rights, seccomp, syscall};
+use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::sys::cpu::nr;
-use crate::sys::libc::{self, Call, calls};
+use crate::sys::libc::{Call, calls};
 use core::ffi::c_int;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
-
-/// Where the entry goes on with a number that is none of these: what looks for the real function, and then that.
-pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
 
 /// Numbers that the entry looks up are below.
 pub const NUMBERS: usize = 448;
@@ -44,21 +41,6 @@ pub static BOOKED: [u64; NUMBERS / 64] = bits([0; NUMBERS / 64], MEMORY);
 /// A bit for each number that isn't passed on at once.
 pub static CAUGHT: [u64; NUMBERS / 64] = bits(bits(BOOKED, LOOKED_AT), RIGHTS);
 
-/// The object in which the real mmap lies: from, to.
-static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
-
-/// The real functions are known.
-pub fn init() {
-    let syscall = libc::real(Call::syscall);
-    if syscall != 0 {
-        GO_ON.store(syscall as *mut (), Relaxed);
-    }
-    if let Some(object) = libc::find_object(libc::real(Call::mmap)) {
-        REAL_MMAP[1].store(object.end, Relaxed);
-        REAL_MMAP[0].store(object.start, Relaxed);
-    }
-}
-
 /// syscall(2), of the numbers in `LOOKED_AT` and `RIGHTS`, and of any while the real one isn't known.
 pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c: usize) -> Next {
     match number as usize {
@@ -83,8 +65,8 @@ pub extern "C" fn before_any_call(number: i32, a: usize, b: usize, _ra: usize, c
 /// # Safety
 /// Called by the entry stub: the program's arguments, the stack pointer at its entry, the caller's frame pointer.
 pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize, fp: usize) -> usize {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     let [a, b, c, d, e, f] = *arguments;
     // SAFETY: the program's own call, as it asked for it.
@@ -93,7 +75,7 @@ pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize
     // SAFETY: the return address lies at the stack pointer.
     let from = unsafe { return_address(sp) } as usize;
     // An allocator with an mmap of its own (gperftools) makes it of this call: it is in the books by its name.
-    if (REAL_MMAP[0].load(Relaxed)..REAL_MMAP[1].load(Relaxed)).contains(&from) {
+    if syscall::is_of_real_mmap(from) {
         return real();
     }
     // SAFETY: the caller's contract.

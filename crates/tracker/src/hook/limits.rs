@@ -4,12 +4,13 @@
 //! (`RLIMIT_FSIZE`, `RLIMIT_NOFILE`), a fork child without a segment makes its segment.
 
 use super::loader::{Next, real};
-use super::rights;
 use super::seccomp::is_child_of_vfork;
+use super::{malloc, rights};
+use crate::account::own;
 use crate::account::segment::Segment;
-use crate::boot;
 use crate::sys::libc::Call;
 use crate::sys::os;
+use core::sync::atomic::Ordering::*;
 
 macro_rules! before {
     ($($(#[doc = $d:literal])* $name:ident($($pid:ident)?) $call:ident;)*) => {$(
@@ -54,5 +55,20 @@ fn limited(given: usize) {
     // A fork child that has no segment yet has memory in the place of its parent's: it makes its own first.
     let _ = Segment::current();
     // SAFETY: eight bytes are readable.
-    boot::limit_address_space(unsafe { (given as *const u64).read_unaligned() });
+    limit_address_space(unsafe { (given as *const u64).read_unaligned() });
+}
+
+/// The program sets a limit on its address space: the tracker gives back what it doesn't use, and takes no more than it uses.
+#[cold]
+fn limit_address_space(limit: u64) {
+    if !os::note_limit(limit) {
+        return;
+    }
+    if let Some(segment) = Segment::mapped() {
+        // Before the windows are cut: this one looks where they end.
+        let (whole, windows) = (malloc::free_glibc as *mut (), malloc::free_glibc_in_windows as *mut ());
+        let _ = malloc::FREE.compare_exchange(whole, windows, AcqRel, Relaxed);
+        segment.cut();
+    }
+    os::cut_pool(own::shorten);
 }

@@ -6,8 +6,9 @@
 
 use crate::account::segment::Segment;
 use crate::account::thread::{self, GENERATION};
-use crate::boot;
+use crate::hook::resolve::resolve;
 use crate::patch;
+use crate::phase::{self, Phase, resolved};
 use crate::sys::libc::{self, Call};
 use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char, c_void};
@@ -44,8 +45,8 @@ fn next_generation() {
 
 /// The real function, also before boot has looked for it.
 pub(super) fn real(call: Call) -> usize {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     libc::real(call)
 }
@@ -99,14 +100,14 @@ pub unsafe extern "C" fn before_dlsym(handle: *mut c_void, name: *const c_char, 
     }
     // SAFETY: the name is the program's C string, if it is one.
     unsafe {
-        if name.is_null() || boot::is_passing() {
+        if name.is_null() || phase::is(Phase::Passing) {
             return Next::jump(dlsym);
         }
         let name_is = CStr::from_ptr(name);
         let Some(i) = libc::hooked(name_is) else { return Next::jump(dlsym) };
         let found =
             if handle as usize == RTLD_NEXT { behind(ra, name_is) } else { libc::calls::dlsym(handle, name) as usize };
-        Next { jump: dlsym, answer: if found != 0 && found == libc::real_by_number(i) { boot::export(i) } else { 0 } }
+        Next { jump: dlsym, answer: if found != 0 && found == libc::real_by_number(i) { libc::export(i) } else { 0 } }
     }
 }
 
@@ -126,11 +127,11 @@ pub unsafe extern "C" fn before_dlvsym(handle: *mut c_void, name: *const c_char,
     let dlvsym = real(Call::dlvsym);
     // SAFETY: as above.
     unsafe {
-        if handle as usize == RTLD_NEXT || name.is_null() || boot::is_passing() {
+        if handle as usize == RTLD_NEXT || name.is_null() || phase::is(Phase::Passing) {
             return Next::jump(dlvsym);
         }
         let Some(i) = libc::hooked(CStr::from_ptr(name)) else { return Next::jump(dlvsym) };
         let found = libc::calls::dlvsym(handle, name, version) as usize;
-        Next { jump: dlvsym, answer: if found != 0 && found == libc::real_by_number(i) { boot::export(i) } else { 0 } }
+        Next { jump: dlvsym, answer: if found != 0 && found == libc::real_by_number(i) { libc::export(i) } else { 0 } }
     }
 }

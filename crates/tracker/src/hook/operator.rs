@@ -7,7 +7,8 @@
 use super::malloc::slow::{book_fresh, book_release};
 use crate::account::blocks;
 use crate::account::thread::GENERATION;
-use crate::boot;
+use crate::hook::resolve::resolve;
+use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -23,8 +24,8 @@ pub struct Next {
 
 /// For the operator with this number.
 pub extern "C" fn next(i: usize) -> Next {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     let (real, own) = libc::operator(i, GENERATION.load(Relaxed));
     Next { real, books: own as usize }

@@ -5,9 +5,9 @@
 //!
 //! Groups aren't looked at: a directory of segments is for its owner alone.
 
-use super::fork;
 use super::loader::{Next, real};
 use crate::account::segment::Segment;
+use crate::account::segment_file;
 use crate::sys::libc::Call;
 
 macro_rules! before {
@@ -40,5 +40,5 @@ before! {
 #[cold]
 pub(super) fn will_change() {
     let _ = Segment::current();
-    fork::doubt_directory();
+    segment_file::doubt_directory();
 }

@@ -8,11 +8,13 @@
 #![allow(clippy::just_underscores_and_digits)]
 
 use super::entry;
+use crate::account::early;
 use crate::account::memo;
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
-use crate::boot;
 use crate::guard::{Entered, enter};
+use crate::hook::resolve::resolve;
+use crate::phase::resolved;
 use crate::stacks;
 use crate::sys::cpu::{CURRENT, DEPTH, tls_get, tls_set, tls_set_half};
 use crate::sys::libc::{self, calls};
@@ -100,12 +102,12 @@ pub unsafe extern "C" fn pthread_create(
     sp: usize,
     fp: usize,
 ) -> c_int {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     // SAFETY: the arguments are the program's.
     unsafe {
-        if !boot::booking() {
+        if !early::booking() {
             return calls::pthread_create(out, attr, routine, argument);
         }
         let creator = match enter() {
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn begin(i: u64) -> Routine {
         tls_set_half::<DEPTH>(1);
         if let Some(t) = thread::attach(segment, Some(stacks::of_new(low, bytes, guard))) {
             segment.thread(t.slot).creator.store(creator as u64, Relaxed);
-            boot::watch_end(t);
+            thread::watch_end(t);
             tls_set::<CURRENT>(t as *mut ThreadState as usize);
         }
         tls_set_half::<DEPTH>(0);
@@ -179,5 +181,5 @@ pub extern "C" fn end(value: *mut c_void) {
     t.end_rounds -= 1;
     // Put back, since libc may allocate for the key. It stays 0 if pthread_exit has left a hook that had taken it.
     tls_set::<CURRENT>(current);
-    boot::watch_end(value as *const ThreadState);
+    thread::watch_end(value as *const ThreadState);
 }

@@ -17,7 +17,6 @@
 //! is loading at this very moment is left out (`_dl_find_object` doesn't know it before it is relocated), and found at the
 //! next call of dlopen, dlsym or dlclose, as are objects that libc loads by itself. dlopen of a path is followed at once.
 
-use crate::boot;
 use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
@@ -182,7 +181,7 @@ fn is_hooked(name: &[u8]) -> bool {
 /// What the word should hold; `None`: it stays.
 fn wanted(o: &elf::Loaded, tables: &Tables<'_>, slot: relocation::Slot, holds: usize, way: Way) -> Option<usize> {
     if way == Way::Reals {
-        return (0..libc::HOOKED).find(|&i| holds != 0 && holds == boot::export(i)).map(libc::real_by_number);
+        return (0..libc::HOOKED).find(|&i| holds != 0 && holds == libc::export(i)).map(libc::real_by_number);
     }
     let may_be_real = libc::is_real(holds);
     let may_be_unbound = slot.kind == Kind::Call && o.is_code(holds);
@@ -197,6 +196,6 @@ fn wanted(o: &elf::Loaded, tables: &Tables<'_>, slot: relocation::Slot, holds: u
         }
         None => return None,
     };
-    let hook = boot::export(i);
+    let hook = libc::export(i);
     (hook != 0 && libc::real_by_number(i) != 0).then_some(hook)
 }

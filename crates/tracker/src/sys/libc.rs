@@ -4,7 +4,10 @@
 use super::cpu::weak_address;
 use super::elf;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 macro_rules! reals {
     ($(($name:ident, $kind:ident, $n:literal, $target:path))*) => {
@@ -172,7 +175,7 @@ pub mod calls {
         ($($name:ident($($a:ident: $t:ty),*) -> $r:ty;)*) => {$(
             #[inline(always)]
             pub unsafe fn $name($($a: $t),*) -> $r {
-                // SAFETY: a hook calls `boot::resolve` before its real part; the signature is libc's.
+                // SAFETY: a hook calls `hook::resolve` before its real part; the signature is libc's.
                 unsafe { call!(real(Call::$name), ($($t),*) -> $r, $($a),*) }
             }
         )*};
@@ -382,4 +385,21 @@ pub fn handle_signal(number: c_int, handler: extern "C" fn(c_int)) {
         // SAFETY: reads the struct; the handler lives as long as the process.
         unsafe { call!(f, (c_int, *const Action, *mut c_void) -> c_int, number, &a, core::ptr::null_mut()) };
     }
+}
+
+/// The shim's hooks, in the order of the hook table.
+pub type Exports = [AtomicUsize; HOOKED];
+
+static EXPORTS: AtomicPtr<Exports> = AtomicPtr::new(core::ptr::null_mut());
+
+/// The exported hook with this number (of the hook table).
+pub fn export(i: usize) -> usize {
+    // SAFETY: null, or the static table that `set_exports` was given.
+    let table = unsafe { EXPORTS.load(Acquire).as_ref() };
+    table.and_then(|table| table.get(i)).map_or(0, |hook| hook.load(Relaxed))
+}
+
+/// These are the exported hooks.
+pub fn set_exports(exports: &'static Exports) {
+    EXPORTS.store((&raw const *exports).cast_mut(), Release);
 }

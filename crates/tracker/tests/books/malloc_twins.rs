@@ -19,13 +19,13 @@ use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
 use plimsoll_tracker::account::{categories, control, table, windows};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
-use plimsoll_tracker::hook::{aligned, program};
+use plimsoll_tracker::hook::{aligned, program, resolve};
 use plimsoll_tracker::options::Options;
 use plimsoll_tracker::stack::module;
 use plimsoll_tracker::sys::cpu::{CURRENT, OWN, tls_get, tls_set};
 use plimsoll_tracker::sys::libc::{Call, REAL};
 use plimsoll_tracker::sys::os;
-use plimsoll_tracker::{boot, entry_straight, entry_with_caller};
+use plimsoll_tracker::{entry_straight, entry_with_caller};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -382,7 +382,7 @@ impl Exercised {
 
 /// One process: the operations in one version, and a line for each.
 fn run(version: Version, windowed: bool, mut to: File) {
-    boot::resolve();
+    resolve::resolve();
     REAL_FREE.store(REAL[Call::free as usize].swap(looks as *const () as usize, Relaxed), Relaxed);
     let segment = if windowed { in_windows() } else { segment::fresh() };
     assert!(module::init(None) && segment.publish());

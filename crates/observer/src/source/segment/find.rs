@@ -42,7 +42,7 @@ pub enum Life {
 /// The environment variable that names the segment directory.
 pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
 
-/// Where the tracker makes its directory of segments, in order (tracker: boot.rs). Any user can make root's in the first two; in the
+/// Where the tracker makes its directory of segments, in order (tracker: account/segment_file.rs). Any user can make root's in the first two; in the
 /// last, root alone.
 pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
 

@@ -142,7 +142,7 @@ macro_rules! entry_numbered {
                 caught = sym $crate::hook::calls::CAUGHT,
                 booked = sym $crate::hook::calls::BOOKED,
                 book = sym $crate::hook::calls::booked,
-                go_on = sym $crate::hook::calls::GO_ON);
+                go_on = sym $crate::hook::syscall::GO_ON);
         }
     };
 }

@@ -29,14 +29,16 @@ pub mod x86_64;
 
 use self::slow::{book_fresh, book_slow, caller_of_key, finish_any, place_of, real_call};
 use crate::account::blocks::{self, Key, TRAILER};
+use crate::account::early;
 use crate::account::image;
 use crate::account::keys::{set_key, take_key};
 use crate::account::rows::{self, Amount};
 use crate::account::samples;
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::boot;
 use crate::guard::{Entered, enter};
+use crate::hook::resolve::resolve;
+use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc;
@@ -73,8 +75,8 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
                 finish_any(t, p, bytes, place)
             }
             bytes => {
-                if !boot::resolved() {
-                    boot::resolve();
+                if !resolved() {
+                    resolve();
                 }
                 let real = || match bytes {
                     Some(b) if b < blocks::trailer_below() => calls::calloc(1, b + TRAILER),
@@ -96,8 +98,8 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         if p.is_null() {
             return malloc(n, sp, fp);
         }
-        if !boot::resolved() {
-            boot::resolve();
+        if !resolved() {
+            resolve();
         }
         if libc::is_allocator(return_address(sp) as usize) {
             return calls::realloc(p, n);
@@ -115,7 +117,7 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         }
         let old_usable = blocks::usable(p);
         // Out before the real call: if it moves the block, another thread may own the old address before it returns.
-        let old = if boot::booking() { take_key(p) } else { None };
+        let old = if early::booking() { take_key(p) } else { None };
         let sample = match (old, Segment::current()) {
             (Some((key, _)), Some(segment)) if key.sampled => samples::take(segment, p).map(|taken| (segment, taken)),
             _ => None,
@@ -167,7 +169,7 @@ fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>
             Some((caller, amount)) => rows::free(segment, None, caller, amount),
             None => unknown(segment),
         },
-        Entered::Outside => boot::early_release(old.map(|o| o.1)),
+        Entered::Outside => early::release(old.map(|o| o.1)),
     }
 }
 
@@ -212,12 +214,12 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut u8) -> usize {
     if p.is_null() {
         return 0;
     }
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     // SAFETY: a live block by the function's own contract.
     unsafe {
         let usable = calls::malloc_usable_size(p);
-        if boot::booking() && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
+        if early::booking() && blocks::read_trailer(p, usable).is_some() { usable - TRAILER } else { usable }
     }
 }

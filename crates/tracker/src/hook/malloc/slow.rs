@@ -2,14 +2,16 @@
 //! Both halves keep one order of booking.
 
 use crate::account::blocks::{self, Key, TABLE_FROM, TRAILER};
+use crate::account::early;
 use crate::account::keys::{amount_of, set_key, take_key, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
 use crate::account::{callers, control, image, memo, peaks, sampling};
-use crate::boot;
 use crate::guard::{Entered, enter};
+use crate::hook::resolve::resolve;
+use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc;
@@ -204,8 +206,8 @@ unsafe extern "C" fn flush_now(t: *mut ThreadState, p: *mut u8, caller: u32) -> 
 /// malloc over another allocator, of a large block, or where there is no state.
 #[inline(never)]
 unsafe extern "C" fn malloc_slow(n: usize, sp: usize, fp: usize) -> *mut u8 {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     // SAFETY: resolved; the arguments are the program's.
     unsafe { real_call(sp, || calls::malloc(asked(n)), |p| book_fresh(p, n, sp, fp)) }
@@ -340,7 +342,7 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
                 let row = rows::shared_row(segment, caller);
                 book_in(segment, None, p, n, Place { row, drawn: None });
             }
-            Entered::Outside => boot::early_alloc(p, n),
+            Entered::Outside => early::alloc(p, n),
         }
     }
 }
@@ -387,8 +389,8 @@ pub unsafe extern "C" fn free_any(p: *mut u8, sp: usize) {
     // SAFETY: the caller's contract.
     unsafe {
         if !p.is_null() {
-            if !boot::resolved() {
-                boot::resolve();
+            if !resolved() {
+                resolve();
             }
             if !libc::is_allocator(return_address(sp) as usize) {
                 release_known(p);
@@ -496,7 +498,7 @@ unsafe fn release_slow(p: *mut u8) {
                     None => unknown(segment, p),
                 }
             }
-            Entered::Outside => boot::early_free(p),
+            Entered::Outside => early::free(p),
         }
     }
 }

@@ -4,7 +4,7 @@ use super::books::{NO_FRAME, Operation, take, time};
 use crate::account::categories::EARLY;
 use crate::account::segment::Segment;
 use crate::account::vmas::Placement;
-use crate::boot;
+use crate::phase::{self};
 use crate::stack::code;
 use crate::sys::{cpu, libc, os};
 use core::ops::Range;
@@ -64,7 +64,7 @@ pub fn take_in(segment: Segment) {
 /// Takes the stack of a thread that was there before the attach out of the map: what [`glibc_stack`] finds of the mapping
 /// that holds `here`, and the inaccessible one below. Answers the guard's low end, the stack's ends.
 pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
-    let segment = Segment::current().filter(|_| boot::is_late())?;
+    let segment = Segment::current().filter(|_| phase::is_late())?;
     let own = cpu::thread_pointer();
     let mut held = take(segment, &raw const own as usize)?;
     let found = held.map().and_then(|b| {

@@ -13,8 +13,9 @@
 use crate::account::segment::Segment;
 use crate::account::vmas::{Placement, Remap};
 use crate::account::{callers, image, memo};
-use crate::boot;
 use crate::guard::{Entered, enter};
+use crate::hook::resolve::resolve;
+use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::stack::{code, java};
 use crate::sys::libc::{self, calls};
@@ -25,7 +26,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 use plimsoll_segment::vmap::{Attributes, Kind};
 
-mod books;
+pub mod books;
 pub mod existing;
 mod sync;
 mod turns;
@@ -49,8 +50,8 @@ const MADV_FREE: c_int = 8;
 /// Who maps: segment, caller and its category. `None`: not booked.
 #[inline(always)]
 unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     // SAFETY: the entry's stack and frame pointer.
     let (segment, caller) = match enter() {
@@ -190,8 +191,8 @@ pub(super) fn unmapped(a: usize, n: usize, sp: usize, unmap: impl FnOnce() -> c_
 }
 
 fn booked() -> Option<Segment> {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     Segment::current()
 }
@@ -286,8 +287,8 @@ pub unsafe extern "C" fn pkey_mprotect(
     sp: usize,
     fp: usize,
 ) -> c_int {
-    if !boot::resolved() {
-        boot::resolve();
+    if !resolved() {
+        resolve();
     }
     if libc::real(libc::Call::pkey_mprotect) == 0 {
         // Newer than this libc (glibc 2.27, none of musl's): as a kernel without it answers.

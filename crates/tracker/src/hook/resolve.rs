@@ -1,0 +1,53 @@
+//! The first call of any hook: finds the real functions, by reading the loader's list (no dlsym, no allocation), and whose malloc is
+//! below.
+
+use crate::account::{blocks, image};
+use crate::phase::{self, Phase};
+use crate::sys::{elf, libc};
+use plimsoll_segment::Allocator;
+
+/// Finds the real functions and looks whose malloc they are.
+#[cold]
+pub fn resolve() {
+    libc::resolve();
+    super::syscall::init();
+    if !libc::is_glibc() {
+        phase::enter(Phase::Off);
+        return;
+    }
+    let below = elf::scope().find(|o| o.symbol(c"malloc").is_some());
+    let allocator = match below {
+        Some(o) if o.symbol(c"mallctl").or(o.symbol(c"je_mallctl")).is_some() => Allocator::Jemalloc,
+        Some(o) if o.symbol(c"tc_malloc").is_some() => Allocator::Tcmalloc,
+        Some(o) if o.symbol(c"mi_malloc").is_some() => Allocator::Mimalloc,
+        Some(o) if o.symbol(c"gnu_get_libc_version").is_some() && chunks_are_glibc() => Allocator::Glibc,
+        _ => Allocator::Other,
+    };
+    blocks::init(allocator);
+    if let (Some(o), false) = (below, allocator == Allocator::Glibc) {
+        libc::set_allocator(o);
+    }
+    image::init();
+    // Before the allocator below registers its own: `prepare` handlers run last come first, so ours takes the map's lock
+    // when the allocator's are held already. The other way round, a thread that maps memory under an allocator's lock
+    // and the one that forks would wait for each other.
+    super::fork::init();
+    phase::leave_new();
+}
+
+/// Whether the size in front of a block says what malloc_usable_size says. No size that malloc maps by itself is tried:
+/// the free of one would raise the program's mmap threshold for good (mallopt(3), M_MMAP_THRESHOLD).
+fn chunks_are_glibc() -> bool {
+    [1usize, 24, 25, 1000, 70_001].iter().all(|&n| {
+        // SAFETY: resolved; the block is freed again. A libc that is not glibc has no gnu_get_libc_version.
+        unsafe {
+            let p = libc::calls::malloc(n);
+            if p.is_null() {
+                return false;
+            }
+            let same = blocks::usable_glibc(p) == libc::calls::malloc_usable_size(p);
+            libc::calls::free(p);
+            same
+        }
+    })
+}

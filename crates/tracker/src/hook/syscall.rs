@@ -1,0 +1,29 @@
+//! The real syscall(2), and the object in which the real mmap lies.
+
+use super::entry;
+use crate::sys::libc::{self, Call};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
+
+/// Where the entry goes on with a number that [`super::calls`] doesn't name: what looks for the real function, and then that.
+pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
+
+/// From, to.
+static REAL_MMAP: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+
+/// The real functions are known.
+pub fn init() {
+    let syscall = libc::real(Call::syscall);
+    if syscall != 0 {
+        GO_ON.store(syscall as *mut (), Relaxed);
+    }
+    if let Some(object) = libc::find_object(libc::real(Call::mmap)) {
+        REAL_MMAP[1].store(object.end, Relaxed);
+        REAL_MMAP[0].store(object.start, Relaxed);
+    }
+}
+
+/// Whether an address lies in the object that has the real mmap.
+#[inline(always)]
+pub fn is_of_real_mmap(address: usize) -> bool {
+    (REAL_MMAP[0].load(Relaxed)..REAL_MMAP[1].load(Relaxed)).contains(&address)
+}

@@ -1,16 +1,17 @@
 //! Healthy servers from their start on, under load: `explain` never warns. A warning here is a false alarm.
 
-use crate::door::{Door, Running, wait_for};
+use crate::door::{Door, Running, wait_end, wait_for};
 use crate::http::Connection;
 use crate::stage::{Jdk, Scratch, jdk, kiosk, must, say, shop};
 use crate::{postgres, redis};
 use serde_json::Value;
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Snapshots of each server in the whole test: five servers make 60.
+/// Snapshots of each server in the whole test: six servers make 72.
 const SNAPSHOTS: usize = 12;
 
 /// What was seen of one server.
@@ -117,24 +118,73 @@ fn postgres_is_never_warned_of() {
     wait_for("postgres accepts connections", &mut child, is_up);
     must(client("pgbench").args(["-i", "-q", "-s", "2", "postgres"]));
     let pid = child.id();
-    let family = || {
-        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        std::iter::once(pid).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
-    };
-    Watch::new("PostgreSQL").under(SNAPSHOTS, family, || {
-        must(client("pgbench").args(["-c", "4", "-j", "2", "-t", "300", "postgres"]));
-    });
+    Watch::new("PostgreSQL").under(
+        SNAPSHOTS,
+        || with_children(pid),
+        || {
+            must(client("pgbench").args(["-c", "4", "-j", "2", "-t", "300", "postgres"]));
+        },
+    );
     must(Command::new("kill").args(["-INT", &pid.to_string()]));
-    crate::door::wait_end("postgres", &mut child);
+    wait_end("postgres", &mut child);
+}
+
+/// Master and workers, with pages small and large.
+#[test]
+fn nginx_is_never_warned_of() {
+    let scratch = Scratch::new("healthy-nginx");
+    let place = |name: &str| scratch.path().join(name);
+    fs::create_dir(place("pages")).expect("scratch can be written");
+    for (name, size) in [("small", 4096), ("large", 1 << 20)] {
+        fs::write(place("pages").join(name), "a line of a page\n".repeat(size / 17)).expect("scratch can be written");
+    }
+    let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .iter()
+        .map(|kind| format!("{kind}_temp_path {};\n", place(kind).display()))
+        .collect();
+    let configuration = format!(
+        "daemon off; worker_processes 2; error_log stderr; pid {};\nevents {{}}\nhttp {{\naccess_log off;\n\
+         {temporary}server {{ listen unix:{}; root {}; keepalive_requests 1000000; }}\n}}\n",
+        place("pid").display(),
+        place("socket").display(),
+        place("pages").display()
+    );
+    fs::write(place("nginx.conf"), configuration).expect("scratch can be written");
+    let mut command = Command::new("/usr/sbin/nginx");
+    command.arg("-p").arg(scratch.path()).arg("-c").arg(place("nginx.conf"));
+    let mut child = Running::start(&mut command, Stdio::null());
+    wait_for("nginx listens", &mut child, || Connection::local(&place("socket")).is_ok());
+    let pid = child.id();
+    let path = |number: u64| if number.is_multiple_of(16) { "/large".to_owned() } else { "/small".to_owned() };
+    Watch::new("nginx").under(
+        SNAPSHOTS,
+        || with_children(pid),
+        || on_connections(|| Connection::local(&place("socket")), path),
+    );
+    must(Command::new("kill").args(["-QUIT", &pid.to_string()]));
+    wait_end("nginx", &mut child);
+}
+
+/// The process and its children of this moment.
+fn with_children(pid: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    std::iter::once(pid).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
+}
+
+fn requests(port: u16, path: impl Fn(u64) -> String + Sync) {
+    on_connections(|| Connection::open(port), path);
 }
 
 /// GET requests on four connections at once.
-fn requests(port: u16, path: impl Fn(u64) -> String + Sync) {
+fn on_connections<S: Read + Write>(
+    open: impl Fn() -> std::io::Result<Connection<S>> + Sync,
+    path: impl Fn(u64) -> String + Sync,
+) {
     std::thread::scope(|scope| {
         for connection in 0..4 {
-            let path = &path;
+            let (open, path) = (&open, &path);
             scope.spawn(move || {
-                let mut http = Connection::open(port).expect("a connection");
+                let mut http = open().expect("a connection");
                 for number in 0..400 {
                     let (status, _) = http.get(&path(connection * 1000 + number)).expect("an answer");
                     assert_eq!(status, 200);

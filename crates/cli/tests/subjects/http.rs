@@ -2,9 +2,19 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
-pub struct Connection(BufReader<TcpStream>);
+pub struct Connection<S = TcpStream>(BufReader<S>);
+
+impl Connection<UnixStream> {
+    pub fn local(socket: &Path) -> std::io::Result<Connection<UnixStream>> {
+        let stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        Ok(Connection(BufReader::new(stream)))
+    }
+}
 
 impl Connection {
     pub fn open(port: u16) -> std::io::Result<Connection> {
@@ -13,7 +23,9 @@ impl Connection {
         stream.set_nodelay(true)?;
         Ok(Connection(BufReader::new(stream)))
     }
+}
 
+impl<S: Read + Write> Connection<S> {
     /// Status and body.
     pub fn get(&mut self, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
         self.0.get_mut().write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes())?;

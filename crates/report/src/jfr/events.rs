@@ -133,7 +133,7 @@ plimsoll_jfr::events! {
     }
     Ledger 112 "plimsoll.Ledger" "Ledger" LINES
         ["Plimsoll", "Ledger"]
-        "Resident memory of the process as the kernel counts it, and what no owner claims of it"
+        "Resident memory of the process as the kernel counts it, and the part that no owner claims"
     {
         rss: Amount "rss" "Rss" "Sum of the process's mappings in one reading of smaps",
         remainder: Amount "remainder" "Remainder" "What no line explains",
@@ -144,7 +144,7 @@ plimsoll_jfr::events! {
     }
     Category 113 "plimsoll.Category" "Category" MOVED
         ["Plimsoll", "Books"]
-        "Blocks and mappings of one category, as the tracker books them. At any moment the last event of each category holds: these sum to the plimsoll.Total, but for the peaks"
+        "Blocks and mappings of one category, as the tracker books them. At any moment the last event of each category is valid. These sum to the plimsoll.Total, except for the peaks"
     {
         category: Name "category" "Category" "",
         origin: Name "origin" "Origin" "Where the name comes from: own, rule, module, program or vm",
@@ -177,7 +177,7 @@ plimsoll_jfr::events! {
     }
     Site 115 "plimsoll.Site" "Allocation Site" FULL
         ["Plimsoll", "Books"]
-        "Blocks of one call stack. The sites of one moment sum to its plimsoll.Total, but for the peaks; those beyond the biggest are one event without a stack"
+        "Blocks of one call stack. The sites of one moment sum to its plimsoll.Total, except for the peaks. All but the largest sites are one event without a stack"
     {
         stack_trace: Trace "stackTrace" "Stack Trace" "Where the blocks were asked for, innermost frame first",
         category: Name "category" "Category" "",
@@ -207,7 +207,7 @@ plimsoll_jfr::events! {
     }
     Cgroup 117 "plimsoll.Cgroup" "Memory Cgroup" INTERVAL
         ["Plimsoll", "Limit"]
-        "The memory cgroup whose limit would kill the process first: limit and what is charged to it"
+        "The memory cgroup whose limit would kill the process first: its limit and the memory charged to it"
     {
         path: Name "path" "Path" "Group that sets the limit; the process's own where none does",
         limited: Flag "limited" "Limited" "False where no group has a limit",
@@ -224,7 +224,7 @@ plimsoll_jfr::events! {
     }
     Pressure 118 "plimsoll.MemoryPressure" "Memory Pressure" INTERVAL
         ["Plimsoll", "Limit"]
-        "How much of the time tasks waited for memory (PSI)"
+        "Share of the time in which tasks waited for memory (PSI)"
     {
         scope: Name "scope" "Scope" "cgroup or system",
         some: Share "some" "Some" "Share of the last 10 s in which a task waited",
@@ -234,7 +234,7 @@ plimsoll_jfr::events! {
     }
     Verdict 119 "plimsoll.Verdict" "Verdict" JUDGED
         ["Plimsoll"]
-        "What is wrong and what to do about it (docs/verdicts/)"
+        "A problem and its remedy (docs/verdicts/)"
     {
         verdict: Name "verdict" "Verdict" "arena-retention, thread-stacks, …, healthy",
         severity: Name "severity" "Severity" "note, warning or critical",
@@ -247,7 +247,7 @@ plimsoll_jfr::events! {
     }
     Gap 120 "plimsoll.Gap" "Gap" CHANGE
         ["Plimsoll"]
-        "What could not be read, which figures suffer, and what to type to close it"
+        "A part that could not be read, the affected figures, and the command that helps"
     {
         source: Name "source" "Source" "",
         reason: Text "reason" "Reason" "",
@@ -256,7 +256,7 @@ plimsoll_jfr::events! {
     }
     TargetEnd 121 "plimsoll.TargetEnd" "Target End" END
         ["Plimsoll"]
-        "The end of the process, where the recording saw it"
+        "The end of the process, if the recording has it"
     {
         state: Name "state" "State" "exited or killed; ended where only its parent knows",
         how: Text "how" "How" "One sentence",
@@ -267,7 +267,7 @@ plimsoll_jfr::events! {
     }
     Recorder 122 "plimsoll.Recorder" "Recorder" INTERVAL
         ["Plimsoll"]
-        "What the recording itself costs"
+        "The cost of the recording itself"
     {
         cpu: Nanoseconds "cpu" "CPU" "Processor time of the recorder so far, all its recordings together",
         reading: Nanoseconds "reading" "Reading" "How long the sources of this instant were read",

@@ -163,7 +163,7 @@ fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     let here = folder.to_str().expect("a path");
     let mut arguments = [options, &[&rounds, "Sites", here]].concat();
     arguments.extend(["unsafe", "direct", "inflater", "library", "recursion", "unloaded"]);
-    if vm.major >= 21 {
+    if vm.has_virtual_threads() {
         arguments.extend(["virtual", "unmounted"]);
     }
     let run = run(vm, folder, false, &arguments);
@@ -202,7 +202,7 @@ fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     assert_eq!(asked(ALLOCATE, "Gone.leaf", 7608), ROUNDS, "{context}");
     all_in_order(ALLOCATE, &["Gone.leaf", "Gone.ask", "Sites.unloaded", "Sites.main"]);
 
-    if vm.major >= 21 {
+    if vm.has_virtual_threads() {
         assert_eq!(asked(ALLOCATE, "Sites.inVirtualThread", 7312), ROUNDS, "{context}");
         let thread = ["Sites.inVirtualThread", MAIN[0], MAIN[1], "java/lang/VirtualThread.run"];
         all_in_order(ALLOCATE, &[&thread[..], &["jdk/internal/vm/Continuation.run"]].concat());

@@ -114,10 +114,10 @@ fn the_table_has_the_figures_that_jfr_prints() {
             text.contains("Java heap committed (GC)") && text.contains("growth needs at least one minute"),
             "{text}"
         );
-        if jdk.major >= 25 {
+        if jdk.records_memory() {
             assert_eq!(report["gaps"].as_array().map(Vec::len), Some(0), "{}", report["gaps"]);
             assert!(text.contains("\nRSS ") && text.contains("committed by category"), "{text}");
-        } else if jdk.major < 20 {
+        } else if jdk.records_no_memory() {
             // Neither event is there: said once each, with what to do.
             assert_eq!(text.lines().filter(|line| line.starts_with("gap: ")).count(), 2, "{text}");
         }
@@ -164,7 +164,7 @@ fn charts_and_what_they_lack() {
     for jdk in jdks() {
         let file = record(&jdk, &folder, "two.jfr", 22);
         let name = file.display().to_string();
-        if jdk.major >= 25 {
+        if jdk.records_memory() {
             for (chart, words) in [("rss-gap", ["RSS", "Java heap, committed"]), ("categories", ["Java Heap", "Other"])]
             {
                 let target = folder.join("chart.svg");
@@ -178,7 +178,7 @@ fn charts_and_what_they_lack() {
                 // Nothing is fetched by who looks at it: the one address is the name of the format.
                 assert_eq!(svg.matches("http").count(), 1);
             }
-        } else if jdk.major < 20 {
+        } else if jdk.records_no_memory() {
             let sentence = refused(&["report", &name, "--chart", "rss-gap"]);
             assert!(sentence.contains("no RSS") && sentence.contains("plimsoll record"), "{sentence}");
             assert!(refused(&["report", &name, "--chart", "categories"]).contains("NativeMemoryTracking=summary"));
@@ -208,7 +208,7 @@ fn two_recordings_are_compared_line_by_line() {
             assert_eq!(change[format!("{name}_change")], figure("after", name) - figure("before", name), "{change}");
         }
     }
-    if jdk.major >= 25 {
+    if jdk.records_memory() {
         // 18 buffers of 4 MiB more, which HotSpot books under Other.
         let other = changes.iter().find(|change| change["section"] == "categories" && change["name"] == "Other");
         let by = other.and_then(|other| other["max_change"].as_i64()).expect("Other");

@@ -112,7 +112,7 @@ fn whole_names_of_threads_cost_no_safepoint_whatever_the_collector() {
     for jdk in jdks() {
         let collectors = ["UseG1GC", "UseSerialGC", "UseParallelGC", "UseZGC", "UseShenandoahGC"];
         let flags = collectors.map(|gc| vec![format!("-XX:+{gc}")]).into_iter();
-        let compact = (jdk.major >= 25).then(|| vec!["-XX:+UseCompactObjectHeaders".to_owned()]);
+        let compact = jdk.has_compact_headers().then(|| vec!["-XX:+UseCompactObjectHeaders".to_owned()]);
         for flags in flags.chain([vec!["-XX:-UseCompressedOops".to_owned()]]).chain(compact) {
             let log = format!("{}/safepoints-{}-{}", env!("CARGO_TARGET_TMPDIR"), std::process::id(), jdk.major);
             let logged = format!("-Xlog:safepoint:file={log}");

@@ -28,10 +28,16 @@ pub fn scratch(name: &str) -> PathBuf {
 }
 
 pub struct Jdk {
-    pub home: PathBuf,
-    pub major: u32,
+    vm: stage::Jdk,
     /// A JRE has no compiler and no headers of its own: those of another's JDK will do.
     kit: PathBuf,
+}
+
+impl std::ops::Deref for Jdk {
+    type Target = stage::Jdk;
+    fn deref(&self) -> &stage::Jdk {
+        &self.vm
+    }
 }
 
 /// The JVMs of this tier, oldest first.
@@ -42,7 +48,7 @@ pub fn jdks() -> &'static [Jdk] {
         let with_kit = |vm: stage::Jdk| {
             let own = vm.bin("javac").exists();
             assert!(own || oldest.major < vm.major, "no JDK that compiles for {}", vm.major);
-            Jdk { kit: if own { vm.home.clone() } else { oldest.home.clone() }, home: vm.home, major: vm.major }
+            Jdk { kit: if own { vm.home.clone() } else { oldest.home.clone() }, vm }
         };
         stage::vms().into_iter().map(with_kit).collect()
     })
@@ -67,7 +73,7 @@ impl Jdk {
             let mut javac = Command::new(self.kit.join("bin/javac"));
             javac.args(["-nowarn", "-g", "-d"]).arg(&classes);
             javac.args(["Rounds.java", "Orders.java"].map(|name| sources.join(name)));
-            if self.major >= 22 {
+            if self.has_foreign_functions() {
                 javac.arg(sources.join("Pointers.java"));
             }
             stage::must(&mut javac);
@@ -90,7 +96,7 @@ impl Jdk {
     pub fn java(&self, flags: &[&str], main: &[&str]) -> Command {
         let mut java = Command::new(self.home.join("bin/java"));
         java.args(["-XX:NativeMemoryTracking=off", "-Xmx64m"]).args(flags);
-        if self.major >= 22 {
+        if self.has_foreign_functions() {
             java.args(["--enable-native-access=ALL-UNNAMED"]);
         }
         java.arg("-cp").arg(self.classes()).args(main);

@@ -188,7 +188,7 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
             slots_serve_again(&mut java);
             // A thread's memo doubles when it has missed often, up to a bound; what a round leaks would be 69 times that.
             assert!(private <= 2 * then[1], "private bytes: {private}, {} in round 30", then[1]);
-            assert!(log.jni.0 > 0 && (jdk.major < 22 || log.pointers.0 > 0), "{log:?}");
+            assert!(log.jni.0 > 0 && (!jdk.has_foreign_functions() || log.pointers.0 > 0), "{log:?}");
         }
         java.done(&["detach", &java.pid()]);
     }
@@ -196,7 +196,7 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
     println!("exercised: JDK {}: {exercised} live blocks compared in {rounds} rounds", jdk.major);
     let warnings = std::fs::read_to_string(&java.errors).expect("errors");
     let agent = warnings.matches("has been loaded dynamically").count();
-    assert_eq!(agent, usize::from(jdk.major >= 21), "the VM warns once: {warnings}");
+    assert_eq!(agent, usize::from(jdk.warns_of_agents()), "the VM warns once: {warnings}");
 }
 
 /// After a detach no import table holds a hook, in no object, and the tables' pages are as they were.
@@ -386,7 +386,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     java.signal("-CONT");
     assert!(plimsoll(&["attach", &java.pid()]).status.success(), "it goes on");
     drop(java);
-    if jdk.major >= 21 {
+    if jdk.warns_of_agents() {
         let java = jdk.start("shut", &["-XX:-EnableDynamicAgentLoading"]);
         let output = plimsoll(&["attach", &java.pid(), "--yes"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

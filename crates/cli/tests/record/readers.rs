@@ -50,13 +50,14 @@ pub fn open_all(folder: &Path, files: usize) {
 
 /// What grew until an OOM kill, as a person would look.
 pub fn view_oom(file: &Path) {
-    for Jdk { major, home } in jdks() {
-        let printed = jfr(&home, &["print", "--events", "plimsoll.TargetEnd"], file);
+    for jdk in jdks() {
+        let Jdk { major, home } = &jdk;
+        let printed = jfr(home, &["print", "--events", "plimsoll.TargetEnd"], file);
         assert!(printed.contains("oomKilled = true") && printed.contains("memory limit"), "JDK {major}: {printed}");
-        if major >= 21 {
-            let sites = jfr(&home, &["view", "--width", "300", "plimsoll.Site"], file);
+        if jdk.views_recordings() {
+            let sites = jfr(home, &["view", "--width", "300", "plimsoll.Site"], file);
             assert!(sites.contains("hoard"), "{sites}");
-            let usage = jfr(&home, &["view", "native-memory-committed"], file);
+            let usage = jfr(home, &["view", "native-memory-committed"], file);
             assert!(usage.contains("steps"), "{usage}");
         }
     }
@@ -156,8 +157,9 @@ fn the_jdks_tools_take_it() {
     let place = Place::new("tools");
     let file = recording(&place);
     let count = place.read("a.jfr").events.len();
-    for Jdk { major, home } in jdks() {
-        let summary = jfr(&home, &["summary"], &file);
+    for jdk in jdks() {
+        let Jdk { major, home } = &jdk;
+        let summary = jfr(home, &["summary"], &file);
         let counted: usize = summary
             .lines()
             .filter(|line| line.trim_start().starts_with("plimsoll.") || line.trim_start().starts_with("jdk."))
@@ -165,9 +167,9 @@ fn the_jdks_tools_take_it() {
             .filter_map(|line| line.split_whitespace().nth(1)?.parse::<usize>().ok())
             .sum();
         assert_eq!(counted, count, "JDK {major}: {summary}");
-        let metadata = jfr(&home, &["metadata"], &file);
+        let metadata = jfr(home, &["metadata"], &file);
         assert!(metadata.contains("@Name(\"plimsoll.Site\")") && metadata.contains("@Experimental"), "JDK {major}");
-        let printed = jfr(&home, &["print", "--json", "--events", "plimsoll.Site,jdk.NativeMemoryUsagePeak"], &file);
+        let printed = jfr(home, &["print", "--json", "--events", "plimsoll.Site,jdk.NativeMemoryUsagePeak"], &file);
         let json: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
         let all = json["recording"]["events"].as_array().expect("events");
         let hoard = all.iter().any(|event| event["values"]["stackTrace"]["frames"][0]["method"]["name"] == "hoard");
@@ -192,20 +194,20 @@ fn the_jdks_tools_take_it() {
             found += crate::reader::read(&fs::read(entry.path()).expect("a part")).expect("a whole file").events.len();
         }
         assert_eq!(found, count + more, "JDK {major}");
-        if major >= 19 {
+        if jdk.scrubs_recordings() {
             let scrubbed = place.path("scrubbed.jfr");
             let arguments = ["scrub", "--exclude-events", "plimsoll.Site,plimsoll.Target"];
             must(Command::new(home.join("bin/jfr")).args(arguments).arg(&both).arg(&scrubbed));
-            let left = java(&home, "events", &scrubbed);
+            let left = java(home, "events", &scrubbed);
             assert!(
                 !left.contains("plimsoll.Site ") && !left.contains("plimsoll.Target "),
                 "command lines can be taken out"
             );
             assert!(left.lines().count() > (count + more) / 2 && left.contains("category="), "and the rest is whole");
         }
-        if major >= 21 {
+        if jdk.views_recordings() {
             for view in ["plimsoll.LedgerLine", "native-memory-committed", "native-memory-reserved", "plimsoll.Site"] {
-                let shown = jfr(&home, &["view", "--width", "200", view], &file);
+                let shown = jfr(home, &["view", "--width", "200", view], &file);
                 assert!(shown.lines().count() > 5, "{view}: {shown}");
             }
         }

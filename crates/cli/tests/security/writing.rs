@@ -8,15 +8,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::kit::{Canary, MALLORY, Process, can, clear_socket, compiled, names, of_mallory, roots, text, until};
-use crate::stage::Scratch;
+use crate::stage::{Scratch, installed};
 
 const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
     System.out.println(ProcessHandle.current().pid()); Thread.sleep(600_000); } }";
 
+/// Other users run it too: they may read /usr/lib/jvm, but perhaps not the JDK in JAVA_HOME.
 pub fn java() -> PathBuf {
-    let homes = fs::read_dir("/usr/lib/jvm").expect("a JDK (run .ci/setup)").flatten();
-    let mut found = homes.map(|home| home.path()).filter(|home| home.join("bin/javac").exists());
-    found.next().expect("a JDK below /usr/lib/jvm").join("bin/java")
+    let jdks = installed();
+    let jdk = jdks.iter().find(|jdk| jdk.home.starts_with("/usr/lib/jvm")).or(jdks.first());
+    jdk.expect("a JDK (run .ci/setup)").bin("java")
 }
 
 /// The source of a JVM that waits, and the words that start it.

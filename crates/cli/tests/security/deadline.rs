@@ -85,7 +85,7 @@ fn a_file_system_that_drips_is_read_until_the_deadline() {
     let snapshot = taken.expect("a snapshot");
     assert!(took < DEADLINE + MARGIN, "{took:?}");
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
-    let is_named = |reason: &&str| reason.contains("libjvm.so was not reached in time");
+    let is_named = |reason: &&str| reason.contains("libjvm.so was not read in time");
     assert!(reasons.iter().any(is_named), "{reasons:#?}");
 }
 

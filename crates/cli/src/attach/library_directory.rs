@@ -1,12 +1,12 @@
-//! Files for the target: the tracker's library and its rules, written where the target's own loader finds them.
+//! Writes the tracker's library and its rules into a directory that the target's own loader can read.
 //!
 //! ```text
 //! child: the target's user, in the target's root ─▶ $XDG_CACHE_HOME/plimsoll │ ~/.cache/plimsoll │ /tmp, /var/tmp, /dev/shm, /var/cache, /run
 //! ```
-//! The target may have a root of its own, mounted read-only in part, and belong to another user, if we are root. What its
-//! environment names is that user's choice. So everything is made by a child with that user's rights
-//! (`plimsoll_observer::foreign::as_target`). The directory must be the target's own and closed to others: whoever could
-//! change the file would run code in the target.
+//! The target may have its own root, partly read-only, and may belong to another user (if plimsoll runs as root). That user
+//! controls the paths in the target's environment. So a child process with that user's rights makes every file
+//! (`plimsoll_observer::foreign::as_target`). The directory must belong to the target's user and be closed to others: a user
+//! who can change the file can run code in the target.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -20,15 +20,15 @@ use rustix::fs::StatVfsMountFlags;
 
 use crate::cache;
 
-/// A directory of the target's that files can be put in.
+/// A usable directory of the target, entered by the child.
 pub struct Place<'c> {
-    /// As the target sees it.
+    /// Path in the target's root.
     inside: PathBuf,
-    /// Has entered it.
+    /// The child whose working directory it is.
     child: &'c mut AsTarget,
 }
 
-/// Where to look, in order.
+/// Directories to try, in order.
 pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
     let environment = target.read("environ").unwrap_or_default();
     let variable = |name: &str| {
@@ -37,14 +37,14 @@ pub fn candidates(target: &Target, uid: u32) -> Vec<PathBuf> {
     };
     let cache = variable("XDG_CACHE_HOME").map(|p| p.join("plimsoll"));
     let home = variable("HOME").map(|p| p.join(".cache/plimsoll"));
-    // The last two are root's, and no tmpfs as a rule: where all that is open to everybody is noexec, they are left.
+    // /var/cache and /run are root's and rarely noexec: root can use them if all public directories are noexec.
     let common = ["/tmp", "/var/tmp", "/dev/shm", "/var/cache", "/run"];
     let common = common.map(|d| PathBuf::from(format!("{d}/plimsoll-{uid}-cache")));
     // A comma or a NUL would end the path in the agent's options.
     cache.into_iter().chain(home).chain(common).filter(|p| p.to_str().is_some_and(|p| p.len() < 512)).collect()
 }
 
-/// Opens a directory of the target's, made if only its last part is missing. The error is why it won't do.
+/// Opens a directory of the target, and makes its last component if only that is missing. The error is the reason why it is unusable.
 pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<Place<'c>, String> {
     let name = inside.file_name().ok_or("is not a usable directory")?;
     child.enter(inside.parent().unwrap_or(Path::new("/"))).map_err(|e| e.to_string())?;
@@ -62,7 +62,7 @@ pub fn open<'c>(child: &'c mut AsTarget, inside: &Path) -> Result<Place<'c>, Str
 }
 
 impl Place<'_> {
-    /// Has a file with these bytes there; answers its path as the target sees it.
+    /// Writes the file unless it is there with these bytes. Returns its path in the target's root.
     pub fn write(&mut self, name: &str, bytes: &[u8]) -> Result<String, String> {
         let path = self.inside.join(name).to_str().ok_or("has a name that isn't UTF-8")?.to_owned();
         if self.holds(name, bytes) {
@@ -73,7 +73,7 @@ impl Place<'_> {
         if self.holds(name, bytes) { Ok(path) } else { Err("does not return what was written to it".into()) }
     }
 
-    /// What nobody has used there for long goes.
+    /// Deletes files that were not used for 30 days.
     pub fn prune(&mut self) {
         cache::prune(self.child);
     }

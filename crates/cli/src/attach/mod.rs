@@ -1,10 +1,10 @@
-//! `plimsoll attach` and `plimsoll detach`: the tracker in a JVM that runs already.
+//! `plimsoll attach` and `plimsoll detach`: load the tracker into a running JVM, and remove its hooks again.
 //!
 //! ```text
-//! what is there? ─┬─ tracked already ────────▶ other sites: the segment's control word
-//!                 └─ HotSpot ─▶ ask, if it will print a warning ─▶ library and rules into its file system ─▶ load
+//! target ─┬─ tracked already ────────▶ change the sites mode: the segment's control word
+//!         └─ HotSpot ─▶ ask, if it will print a warning ─▶ library and rules into its file system ─▶ load
 //! ```
-//! The other side is crates/tracker/src/agent.rs.
+//! crates/tracker/src/agent.rs is the side in the target.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -31,16 +31,16 @@ use crate::{Failure, tracker};
 mod library_directory;
 mod threads_outside;
 
-/// A VM whose machine is overloaded is worth waiting for: nothing else is to be done here.
+/// Long limits: on an overloaded machine attach has nothing better to do than to wait for the VM.
 const PATIENCE: Patience = Patience {
     handshake: Duration::from_secs(30),
     command: Duration::from_secs(30),
     commands: Duration::from_secs(60),
 };
-/// For all that is written on the target's side.
+/// Limit for all writing in the target's file system.
 const WRITING: Duration = Duration::from_secs(30);
 
-/// How an answer begins that did not come (observer: hotspot::Vm).
+/// Begin of the error for a missing answer (observer: hotspot::Vm).
 const NO_ANSWER: &str = "no answer within";
 
 #[derive(clap::Args)]
@@ -92,12 +92,12 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         say(format_args!("nothing was done"));
         return Ok(ExitCode::from(2));
     }
-    // A person who is asked has all the time in the world.
+    // The time that the user takes to answer doesn't count.
     let deadline = deadline.later(asked.elapsed());
     process.target.allow(deadline);
     vm.extend(deadline);
     if loaded.is_some() {
-        // Keys and counters of the books before must be at rest: see `settled`.
+        // No thread may still write to the old books: see `threads_outside`.
         let announce = |threads| {
             say(format_args!("waiting for {threads} threads of process {pid} that have not run since the detach"));
         };
@@ -190,7 +190,7 @@ fn sentence(pid: u32, number: i32, answer: Option<Answer>) -> String {
     format!("process {pid}: {why}")
 }
 
-/// Puts the library where the target finds it and has the VM load it: the first place that it can be loaded from.
+/// Writes the library into the first directory that the VM can load it from, and has the VM load it.
 fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> Result<i32, Failure> {
     let pid = args.pid;
     let options = |rules: Option<&str>| {
@@ -198,7 +198,7 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
         format!("{},sites={},sample={}{rules}", segment::agent::ATTACH, args.sites(), args.sample)
     };
     if let Some(path) = loaded {
-        // glibc knows it by this name, whether the file is there or not.
+        // glibc finds the loaded library by this name, even if the file was deleted.
         let answer = vm.load_agent(&path, &options(None));
         return answer.map_err(|e| process.unwilling("attached to", &e).into());
     }
@@ -227,7 +227,7 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
                     )
                     .into());
                 }
-                // The next place won't help.
+                // Another directory would not help.
                 Err(e) if !process.is_there() || e.contains(NO_ANSWER) => {
                     return Err(process.unwilling("attached to", &e).into());
                 }
@@ -244,7 +244,7 @@ fn load(process: &Process, vm: &mut Vm, loaded: Option<String>, args: &Args) -> 
         .into())
 }
 
-/// The target, as far as attach and detach look at it.
+/// The facts about the target that attach and detach need.
 struct Process {
     target: Target,
     pid: u32,
@@ -271,7 +271,7 @@ impl Process {
         Ok(Process { target, pid, vmas })
     }
 
-    /// What hsperfdata says, if there is a HotSpot VM that an agent can be loaded into.
+    /// The VM's hsperfdata, if the target is a HotSpot VM that can load an agent.
     fn hotspot(&self) -> Result<Option<PerfData>, Failure> {
         let pid = self.pid;
         let names = || self.vmas.iter().map(|vma| vma.name.as_str());
@@ -299,11 +299,11 @@ impl Process {
             };
             return Err(format!("process {pid} {what}: start it with 'plimsoll run -- COMMAND'").into());
         }
-        // Without it the VM itself says what it lets in.
+        // Without hsperfdata, the VM's own answer shows whether it accepts an agent.
         Ok(hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default())
     }
 
-    /// Why the VM did not do what it was told.
+    /// The error for a command that the VM did not carry out.
     fn unwilling(&self, what: &str, error: &str) -> String {
         let pid = self.pid;
         if !self.is_there() {
@@ -315,7 +315,7 @@ impl Process {
         format!("process {pid} cannot be {what}: {}{why}", printable(error))
     }
 
-    /// Whether it still is the program that was looked at.
+    /// Whether the process is still alive and a HotSpot VM.
     fn is_there(&self) -> bool {
         let Ok(maps) = self.target.read("maps") else { return false };
         segment::start_time_ns(self.pid).is_some() && hotspot::is_hotspot(&proc::parse_maps(&maps, &[]).vmas)
@@ -333,8 +333,8 @@ impl Process {
         Some(name.strip_suffix(" (deleted)").unwrap_or(name).to_owned())
     }
 
-    /// JDK 21 and newer write to the target's standard error when an agent comes late (JEP 451). Says so, and asks on a
-    /// terminal.
+    /// JDK 21 and newer write a warning to the target's standard error when an agent is loaded later (JEP 451). Announces it,
+    /// and asks on a terminal.
     fn warning_is_accepted(&self, vm: &Option<PerfData>, yes: bool) -> Result<bool, Failure> {
         let text = |name: &str| vm.as_ref().and_then(|vm| vm.text(name)).unwrap_or_default();
         let version = text("java.property.java.vm.specification.version");
@@ -358,7 +358,7 @@ impl Process {
         Ok(matches!(line.trim(), "y" | "Y" | "yes"))
     }
 
-    /// `what`: is to be done with it.
+    /// Opens the VM's attach socket. `what`: the action as the error names it, such as "attached to".
     fn speak(&self, what: &str) -> Result<Vm, Failure> {
         let perfdata = hotspot::perfdata(&self.target, &self.vmas).unwrap_or_default();
         let pid = self.pid;

@@ -1,9 +1,9 @@
-//! Whether every thread of the target has come out of the hooks that it was in at the detach.
+//! Waits until every thread of the target has left the hook that it was in at the detach.
 //!
-//! A thread that is interrupted between a block's key and its row's counter goes on there when it is next scheduled, however
-//! long that takes. New books must not be begun before, or they would have one block too many or too few. In such a
-//! place a thread uses less than a microsecond, and it sleeps there only for a lock of malloc's, whose holder runs or
-//! waits to run. So all have come out once, at one moment, each thread sleeps or has used [`ENOUGH`] of the CPU.
+//! A thread that is interrupted between writing a block's key and its row's counter continues there when it is next
+//! scheduled. New books must begin after that; otherwise they have one block too many or too few. This part of a hook takes
+//! less than a microsecond of CPU. A thread sleeps in it only for a lock of malloc, whose holder runs or is ready to run. So
+//! all threads have left once, at one moment, each thread sleeps or has used [`ENOUGH`] of the CPU.
 
 use std::collections::HashMap;
 use std::thread::sleep;
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use plimsoll_observer::source::proc::Target;
 
-/// CPU time after which a thread is elsewhere: page faults that clear huge pages included.
+/// CPU time after which a thread has left its hook, including page faults that clear huge pages.
 const ENOUGH: Duration = Duration::from_millis(1);
-/// Measured: of 200 threads that never rest, on 2 CPUs with other work besides, 93 had not run for a moment after 10 s, 46
-/// after 47 s and 13 after 84 s (Linux 6.18). No longer wait would be sure; in this one most crowds get through.
+/// No limit is certain to suffice: docs/decisions/sandboxes.md has a measurement with 200 busy threads on 2 CPUs. With this
+/// one, most targets get through.
 const LONGEST: Duration = Duration::from_secs(30);
-/// After this the wait is announced.
+/// After this time the user gets a message.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Waits, and has `say` told of it once if it takes long. The error is the number of threads that have not run.
+/// Waits, and calls `say` once if it takes long. The error is the number of threads that have not run.
 pub fn wait(target: &Target, say: impl Fn(usize)) -> Result<(), usize> {
     let began = Instant::now();
     let longest = target.deadline().sooner(LONGEST);
@@ -28,7 +28,7 @@ pub fn wait(target: &Target, say: impl Fn(usize)) -> Result<(), usize> {
         threads(target).into_iter().filter_map(|tid| Some((tid, cpu_ns(target, tid)?))).collect();
     loop {
         waiting.retain(|tid, then| cpu_ns(target, *tid).is_some_and(|now| now < *then + ENOUGH.as_nanos() as u64));
-        // One moment for all of them: who has slept before may have been woken since.
+        // All threads must sleep at one moment: a thread that slept at an earlier look may have been woken since.
         if !waiting.keys().any(|tid| may_run(target, *tid)) {
             return Ok(());
         }
@@ -46,7 +46,7 @@ fn threads(target: &Target) -> Vec<u32> {
     target.numbers("task").unwrap_or_default()
 }
 
-/// Time on the CPU, ns (schedstat's first number; where the kernel has none, stat's ticks). `None`: the thread is gone.
+/// CPU time, ns: the first number of schedstat, or the ticks of stat if the kernel has no schedstat. `None`: the thread has ended.
 fn cpu_ns(target: &Target, tid: u32) -> Option<u64> {
     let text =
         |name: &str| Some(String::from_utf8_lossy(&target.read(&format!("task/{tid}/{name}")).ok()?).into_owned());
@@ -58,7 +58,7 @@ fn cpu_ns(target: &Target, tid: u32) -> Option<u64> {
     })
 }
 
-/// Whether the thread is anything but asleep.
+/// Whether the thread is in any state other than interruptible sleep, idle or dead.
 fn may_run(target: &Target, tid: u32) -> bool {
     let Ok(stat) = target.read(&format!("task/{tid}/stat")) else { return false };
     let state = stat.iter().rposition(|b| *b == b')').and_then(|i| stat.get(i + 2));

@@ -13,7 +13,7 @@ use plimsoll_observer::snapshot::{Backing, Vma};
 use plimsoll_observer::source::memory::{Memory, PAGE};
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "",
     "[heap]",
     "[stack]",
@@ -23,6 +23,7 @@ const NAMES: [&str; 9] = [
     "/app/image",
     "[anon: glibc: malloc]",
     "/usr/lib/libjemalloc.so.2",
+    "/usr/lib/libtcmalloc.so.4",
 ];
 /// 64 MiB in all: a real process has more, but an input has to be cheap.
 const MOST_PAGES: u64 = 1 << 14;

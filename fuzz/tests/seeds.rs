@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::Path;
 
+use plimsoll_observer::snapshot::AllocatorKind;
+
 #[allow(dead_code)]
 #[path = "../../crates/jfr/tests/support/chunk.rs"]
 mod chunk;
@@ -87,4 +89,100 @@ fn seeds_are_of_the_formats_of_today() {
         ],
     };
     put("rules_blob", "small", &plimsoll_observer::rules::compile::blob(&rules, &[table]));
+}
+
+/// Memory as the target `malloc_memory` reads it (fuzz/src/image.rs): mappings, then words at addresses.
+#[derive(Default)]
+struct Memory(Vec<u8>);
+
+impl Memory {
+    fn mapping(&mut self, start: u64, pages: u16, name: u8) {
+        self.0.push(0);
+        self.0.extend(start.to_le_bytes());
+        self.0.extend(pages.to_le_bytes());
+        self.0.extend([3, name]);
+    }
+
+    fn words(&mut self, at: u64, words: &[u64]) {
+        self.0.push(1);
+        self.0.extend(at.to_le_bytes());
+        self.0.extend((words.len() as u16 * 8).to_le_bytes());
+        self.0.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    }
+}
+
+/// One span for each class, one free, one given back, over the table that leads to them.
+fn tcmalloc() -> Vec<u8> {
+    const DATA: u64 = 0x7f00_0000_0000;
+    const HEAP: u64 = 0x5555_8000_0000;
+    const LEAF: u64 = HEAP - (16 << 20);
+    const SPANS: u64 = HEAP - (8 << 20);
+    const CACHE: u64 = HEAP - (1 << 20);
+    let sizes: Vec<u64> = [0, 8]
+        .into_iter()
+        .chain((1..8).map(|n| n * 16))
+        .chain((1..8).flat_map(|n| [64 << n, 96 << n]))
+        .chain([16384, 32768])
+        .collect();
+    // As tcmalloc chooses them: an eighth of a span at most is too short for a block.
+    let pages_of = |size: u64| {
+        (1..).find(|pages| size == 0 || (pages << 13 >= size && (pages << 13) % size <= pages << 10)).unwrap_or(1)
+    };
+    let mut memory = Memory::default();
+    memory.mapping(DATA, 512, 9);
+    memory.mapping(LEAF, 4096 + 512, 0);
+    let mut at = HEAP >> 13;
+    let mut totals = [0; 3];
+    for number in 0..sizes.len() as u64 + 2 {
+        let class = (number + 1) % (sizes.len() as u64 + 2);
+        let (state, class) = match class.checked_sub(sizes.len() as u64) {
+            Some(state) => (1 + state, 0),
+            None => (0, class),
+        };
+        let pages = pages_of(sizes[class as usize]);
+        let record = SPANS + number * 48;
+        memory.words(record, &[at, pages, 0, 0, 0, u64::from(class != 0) | class << 16 | state << 24]);
+        for page in at..at + pages {
+            memory.words(LEAF + 8 * (page & 0x3_ffff), &[record]);
+        }
+        totals[0] += pages << 13;
+        if state > 0 {
+            totals[state as usize] += pages << 13;
+        }
+        at += pages;
+    }
+    let root = DATA + 0x1000;
+    memory.words(root + 8 * (HEAP >> 31), &[LEAF]);
+    let counters = root + (1 << 20) + 12_408;
+    memory.words(counters, &totals);
+    let halves = |of: &dyn Fn(u64) -> u64| -> Vec<u64> {
+        let halves: Vec<u64> = sizes.iter().map(|size| of(*size)).chain([0]).collect();
+        halves.chunks(2).map(|pair| pair[0] | pair.get(1).copied().unwrap_or_default() << 32).collect()
+    };
+    let table = counters + 4096;
+    memory.words(table, &halves(&|size: u64| 65536u64.checked_div(size).map_or(0, |blocks| blocks.clamp(2, 32))));
+    memory.words(table + 512, &halves(&|size| size));
+    for (class, size) in (0..).zip(&sizes) {
+        memory.words(CACHE + class * 32 + 16, &[0, *size]);
+        if class > 0 {
+            let central = table + 2048 + class * 1216;
+            memory.words(central, &[class]);
+            let capacity = pages_of(*size) * 8192 / size;
+            memory.words(central + 104, &[1, capacity.saturating_sub(1)]);
+            memory.words(central + 120 + 1024, &[16 << 32, 64]);
+        }
+    }
+    memory.words(table + 2048 + 64 * 1216, &[CACHE]);
+    memory.0
+}
+
+#[test]
+fn seeds_of_heaps_are_opened_by_their_walks() {
+    put("malloc_memory", "tcmalloc", &tcmalloc());
+    for (name, kind) in [("jemalloc", AllocatorKind::Jemalloc), ("tcmalloc", AllocatorKind::Tcmalloc)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory").join(name);
+        let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
+        let opened = plimsoll_fuzz::targets::malloc_memory::opened(&image).expect(name);
+        assert_eq!(opened.kind, kind);
+    }
 }

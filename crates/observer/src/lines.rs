@@ -104,12 +104,13 @@ lines! {
         "Memory of jemalloc, tcmalloc, mimalloc or musl's malloc, and heaps of languages that don't use malloc. jemalloc's heap \
          (5.x) has the children `jemalloc: live` (blocks by their size class, thread caches included), `free beside live blocks` \
          (which no purge gives back), `free pages (dirty)` and `(muzzy)` (which a purge gives back), `free pages (released)`, and \
-         `its own records`. Heaps of languages: CPython's pools of small objects (each recognised by its header, with its live \
+         `its own records`. tcmalloc's heap (gperftools) has the same children and `free in caches`: free blocks in thread caches \
+         and transfer caches. Heaps of languages: CPython's pools of small objects (each recognised by its header, with its live \
          bytes), Go's heap (its arenas of 64 MiB, including the stacks of goroutines and of Go's own threads), V8's heap (its \
          pages, each recognised by its header, up to V8 12; array buffers and `Buffer`s are malloc's). Memory that Go or an \
-         allocator returned by MADV_FREE stays resident until the kernel needs it; the note has its size. Except for jemalloc and \
-         these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
-         mappings, so it is estimated. Live and free memory of tcmalloc, mimalloc and musl's malloc can't be separated from \
+         allocator returned by MADV_FREE stays resident until the kernel needs it; the note has its size. Except for jemalloc, tcmalloc \
+         and these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
+         mappings, so it is estimated. Live and free memory of mimalloc and musl's malloc can't be separated from \
          outside."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \

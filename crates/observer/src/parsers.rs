@@ -19,6 +19,7 @@ parsers! {
     dwarf: symbols::dwarf;
     functions: symbols::functions;
     heap: source::hotspot::heap;
+    heap_data: source::heap_data;
     jemalloc: source::jemalloc;
     jitdump: symbols::jitdump;
     kernel_log: source::kernel_log;
@@ -30,6 +31,7 @@ parsers! {
     pymalloc: source::pymalloc;
     status: source::proc::status;
     structs: source::hotspot::structs;
+    tcmalloc: source::tcmalloc;
     unpacked: source::native_image::unpacked;
     v8: source::v8;
 }

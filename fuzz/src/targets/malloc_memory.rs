@@ -1,8 +1,9 @@
 //! The walks of allocators and thread stacks over memory whose owner may have arranged every word of it.
 
 use plimsoll_observer::ledger::Ledger;
-use plimsoll_observer::parsers::{jemalloc, pymalloc, v8};
-use plimsoll_observer::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Thread};
+use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
+use plimsoll_observer::parsers::{jemalloc, pymalloc, tcmalloc, v8};
+use plimsoll_observer::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Snapshot, Thread, Vma};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_observer::source::proc::find_stacks;
 use plimsoll_observer::units::Bytes;
@@ -13,17 +14,26 @@ use crate::image::Image;
 /// `glibc::read` takes 64 MiB of a process; an input has to be cheaper.
 const LARGEST_DATA: Bytes = Bytes::mib(4);
 
+/// The heap of an allocator in glibc's place.
+pub fn opened(image: &Image) -> Option<OpenedHeap> {
+    let data_of = |name: &str| -> Vec<Data> {
+        let of = |vma: &&Vma| vma.writable && vma.name.ends_with(name) && vma.range.length() <= LARGEST_DATA;
+        let data = image.vmas.iter().filter(of);
+        data.map(|vma| Data { base: vma.range.start, bytes: image.bytes(vma.range) }).collect()
+    };
+    let anonymous = Anonymous::of(&image.vmas);
+    let jemalloc = jemalloc::walk(image, &data_of("libjemalloc.so.2"), &anonymous).ok();
+    let tcmalloc = || tcmalloc::walk(image, &data_of("libtcmalloc.so.4"), &anonymous).ok().map(|(heap, _)| heap);
+    jemalloc.or_else(tcmalloc)
+}
+
 pub fn run(bytes: &[u8]) {
     let image = Image::parse(bytes);
     let libcs: Vec<LibcData> = (image.vmas.iter())
         .filter(|vma| vma.writable && vma.name.ends_with("libc.so.6") && vma.range.length() <= LARGEST_DATA)
         .map(|vma| LibcData { base: vma.range.start, bytes: image.bytes(vma.range) })
         .collect();
-    let data: Vec<jemalloc::Data> = (image.vmas.iter())
-        .filter(|vma| vma.writable && vma.name.ends_with("libjemalloc.so.2") && vma.range.length() <= LARGEST_DATA)
-        .map(|vma| jemalloc::Data { base: vma.range.start, bytes: image.bytes(vma.range) })
-        .collect();
-    let opened = jemalloc::walk(&image, &data, jemalloc::anonymous(&image.vmas)).ok();
+    let opened = opened(&image);
     if let Some(heap) = &opened {
         let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
         assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths, "parts are not the heap");

@@ -83,6 +83,51 @@ fn gives_back_what_was_said(fixture: &Fixture, explained: &Explained, free: u64)
     assert!(!after.verdicts().contains(&"allocator-retention"), "{:#}", after.0["verdicts"]);
 }
 
+/// tcmalloc's page heap, with free pages kept and given back. Of the thread caches each start fills another part.
+#[test]
+fn tcmalloc_s_heap_is_split_as_its_own_statistics_say() {
+    for (name, large) in
+        [("libtcmalloc_minimal.so.4", "dirty"), ("libtcmalloc_minimal.so.4", "released"), ("libtcmalloc.so.4", "dirty")]
+    {
+        let Some(path) = library(name) else { continue };
+        let mut command = Command::new(compiled("other_heap", &[]));
+        command.args((large == "released").then_some("release"));
+        let fixture = Fixture::run(command.env("LD_PRELOAD", &path));
+        assert!(fixture.truth(large) >= 280 * MIB, "{name}: {}", fixture.truth(large));
+        let explained = fixture.explained();
+        assert_eq!(explained.gaps(), Vec::<&str>::new(), "{:#}", explained.0["gaps"]);
+        for (truth, part) in [
+            ("live", "tcmalloc: live"),
+            ("cached", "tcmalloc: free in caches"),
+            ("beside", "tcmalloc: free beside live blocks"),
+            ("dirty", "tcmalloc: free pages (dirty)"),
+            ("released", "tcmalloc: free pages (released)"),
+        ] {
+            is_near(part, reserved(&explained, part), fixture.truth(truth));
+        }
+        is_near("live", explained.child("other-allocator", "tcmalloc: live"), fixture.truth("live"));
+        assert!(explained.line("other-anonymous") < MIB, "{:#}", explained.0["lines"]);
+        if large == "released" {
+            assert!(!explained.verdicts().contains(&"unclear"), "{:#}", explained.0["verdicts"]);
+            continue;
+        }
+        let verdict = explained.verdict("allocator-retention");
+        assert_eq!(verdict["severity"], "warning", "{verdict:#}");
+        let remedies = verdict["remedies"].as_array().unwrap();
+        assert!(remedies[0]["how"].as_str().unwrap().contains("MallocExtension_ReleaseFreeMemory"), "{verdict:#}");
+        assert_eq!(remedies[1]["how"], "TCMALLOC_AGGRESSIVE_DECOMMIT=t", "{verdict:#}");
+        // The second remedy, applied: the same load under that setting.
+        let mut command = Command::new(compiled("other_heap", &[]));
+        let with = Fixture::run(command.env("LD_PRELOAD", &path).env("TCMALLOC_AGGRESSIVE_DECOMMIT", "t")).explained();
+        let rss = |explained: &Explained| explained.0["rss_bytes"].as_u64().unwrap();
+        let most = remedies[1]["saving_bytes"].as_u64().unwrap();
+        is_near("saving", rss(&explained) - rss(&with), most);
+        // And the first: the fixture calls what gdb would call.
+        let [before, after] = fixture.trims();
+        is_near("saving", before - after, remedies[0]["saving_bytes"].as_u64().unwrap());
+    }
+}
+
 /// The second remedy, applied: the same load with jemalloc's thread. It is quiet about pages that are on their way back.
 #[test]
 #[ignore = "full: waits for jemalloc's decay time"]

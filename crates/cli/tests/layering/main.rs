@@ -189,7 +189,7 @@ const OBSERVER: Order = Order {
         &["parsers"],
     ],
     upward: &[],
-    knots: &[&["source/jemalloc/tree.rs", "source/jemalloc/walk.rs"]],
+    knots: &[],
 };
 
 const REPORT: Order = Order {

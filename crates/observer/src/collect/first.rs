@@ -10,7 +10,7 @@ use crate::ledger::{self, Ledger, LineId};
 use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
 use crate::source::memory::Live;
 use crate::source::proc::{self, Target, timed};
-use crate::source::{cgroup, glibc, hotspot, jemalloc, native_image, pymalloc, segment, v8};
+use crate::source::{cgroup, glibc, hotspot, native_image, opened, pymalloc, segment, v8};
 use crate::units::AddressRange;
 
 /// Why there is nothing to explain: one line for the user.
@@ -170,7 +170,7 @@ impl Reader<'_> {
         snapshot.glibc = glibc.map(|glibc| with_arena_cap(glibc, snapshot));
         gaps.extend(glibc_gaps);
         let (opened, closed) = timed(since, Source::Allocator, &mut readings, || {
-            jemalloc::read(target, &snapshot.allocators, &snapshot.vmas)
+            opened::read(target, &snapshot.allocators, &snapshot.vmas)
         });
         if opened.is_none() {
             readings.retain(|reading| reading.source != Source::Allocator);

@@ -26,6 +26,8 @@ pub struct PartBytes {
 pub enum HeapPart {
     /// Blocks that were handed out, by their size class. Blocks in thread caches count as handed out.
     Live,
+    /// Free blocks in caches of threads and between them, where the allocator keeps them apart from the live ones.
+    Cached,
     /// The rest of the pages that also hold live blocks: free blocks of the same size class, and padding.
     Beside,
     /// Whole free pages that the allocator keeps for reuse.
@@ -41,8 +43,9 @@ pub enum HeapPart {
 }
 
 impl HeapPart {
-    pub const ALL: [HeapPart; 7] = [
+    pub const ALL: [HeapPart; 8] = [
         HeapPart::Live,
+        HeapPart::Cached,
         HeapPart::Beside,
         HeapPart::Dirty,
         HeapPart::Muzzy,
@@ -54,6 +57,7 @@ impl HeapPart {
     pub const fn name(self) -> &'static str {
         match self {
             HeapPart::Live => "live",
+            HeapPart::Cached => "free in caches",
             HeapPart::Beside => "free beside live blocks",
             HeapPart::Dirty => "free pages (dirty)",
             HeapPart::Muzzy => "free pages (muzzy)",

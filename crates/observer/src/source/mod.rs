@@ -4,15 +4,18 @@
 
 pub mod cgroup;
 pub mod glibc;
+pub(crate) mod heap_data;
 pub mod hotspot;
 pub(crate) mod jemalloc;
 pub mod jfr;
 pub mod kernel_log;
 pub mod memory;
 pub mod native_image;
+pub(crate) mod opened;
 pub mod proc;
 pub(crate) mod pymalloc;
 pub mod segment;
+pub(crate) mod tcmalloc;
 pub(crate) mod v8;
 
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.

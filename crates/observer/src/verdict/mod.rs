@@ -17,6 +17,7 @@ mod limit_near;
 mod map_count;
 mod mapped_files;
 mod native_leak;
+mod opened_remedies;
 mod opened_retention;
 mod remedies;
 mod remedy;

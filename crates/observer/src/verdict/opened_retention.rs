@@ -3,12 +3,10 @@
 
 use super::arena_retention::burst;
 use super::case::Case;
-use super::remedies::remedy;
-use super::{Effort, Remedy, Severity, Verdict, VerdictId};
+use super::opened_remedies::{FLOOR, remedies};
+use super::{Severity, Verdict, VerdictId};
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
-use crate::units::Bytes;
 
-const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
 /// Percent of what is kept: below it a part gets no remedy of its own.
 const WORTH_SAYING: f64 = 10.0;
@@ -18,7 +16,8 @@ const BACKGROUND_THREAD: &str = "jemalloc_bg_thd";
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let heap = case.snapshot.opened.as_ref()?;
     let (pages, beside) = (heap.purgeable(), heap.resident(HeapPart::Beside));
-    let kept = pages + beside;
+    let cached = heap.resident(HeapPart::Cached);
+    let kept = pages + beside + cached;
     if !case.matters(kept, PERCENT, FLOOR) {
         return None;
     }
@@ -28,15 +27,15 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     if muzzy.percent_of(kept) >= WORTH_SAYING {
         evidence.push(format!("{muzzy} of it was given back by MADV_FREE: the kernel takes it when it needs memory"));
     }
-    let returns = has_background_thread(case);
+    if cached.percent_of(kept) >= WORTH_SAYING {
+        evidence.push(format!("{cached} in caches of threads and between them: a purge leaves that"));
+    }
+    let returns = heap.kind == AllocatorKind::Jemalloc && has_background_thread(case);
     if pages.percent_of(kept) >= WORTH_SAYING {
-        evidence.push(match returns {
-            true => "its background thread runs: free pages go back when they have been free for dirty_decay_ms (10 s by default)".to_owned(),
-            false => "no background thread of its runs: free pages go back only while the program calls malloc or free".to_owned(),
-        });
+        evidence.extend(when_pages_go_back(heap, returns).map(str::to_owned));
     }
     if beside.percent_of(kept) >= WORTH_SAYING {
-        let runs = heap.part(HeapPart::Live).resident + beside;
+        let runs = heap.part(HeapPart::Live).resident + cached + beside;
         evidence.push(format!(
             "of pages with live blocks {:.0} % is free (fragmentation): a purge leaves that",
             beside.percent_of(runs)
@@ -44,7 +43,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     }
     evidence.extend(burst(kept, live).map(|burst| burst.replace("these arenas", "its pages")));
     // Pages on their way back are no news.
-    let stays = if returns { beside } else { kept };
+    let stays = if returns { kept - pages } else { kept };
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
         severity: if case.matters(stays, PERCENT, FLOOR) { case.weight(stays) } else { Severity::Note },
@@ -58,75 +57,23 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
+fn when_pages_go_back(heap: &OpenedHeap, returns: bool) -> Option<&'static str> {
+    match heap.kind {
+        AllocatorKind::Jemalloc if returns => Some(
+            "its background thread runs: free pages go back when they have been free for dirty_decay_ms (10 s by default)",
+        ),
+        AllocatorKind::Jemalloc => {
+            Some("no background thread of its runs: free pages go back only while the program calls malloc or free")
+        }
+        AllocatorKind::Tcmalloc => Some(
+            "tcmalloc gives free pages back only while the program frees more: by default one for every 1,000 that it frees",
+        ),
+        _ => None,
+    }
+}
+
 fn has_background_thread(case: Case<'_>) -> bool {
     case.snapshot.threads.iter().any(|thread| thread.name == BACKGROUND_THREAD)
-}
-
-fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
-    let mut remedies = Vec::new();
-    let process = &case.snapshot.process;
-    let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
-    let is_library = known.is_some_and(|known| Some(&known.path) != process.executable.as_ref());
-    let is_redis = ["redis-server", "valkey-server"].iter().any(|name| process.name.starts_with(name));
-    let pages = heap.purgeable();
-    if heap.kind != AllocatorKind::Jemalloc {
-        return remedies;
-    }
-    if pages >= FLOOR {
-        remedies.extend(purge(case, is_redis, is_library).map(|purge| purge.saves(pages, pages)));
-        if !returns {
-            remedies.push(background_thread(case, is_redis).saves(Bytes(0), pages));
-        }
-    }
-    if heap.resident(HeapPart::Beside) >= FLOOR && is_redis && !is_library {
-        remedies.push(remedy(
-            Effort::Now,
-            "have Redis move its values together",
-            "redis-cli CONFIG SET activedefrag yes",
-            "takes CPU time in the main thread (active-defrag-cycle-max, 25 % of a CPU by default)",
-        ));
-    }
-    remedies
-}
-
-fn purge(case: Case<'_>, is_redis: bool, is_library: bool) -> Option<Remedy> {
-    const WHAT: &str = "give the free pages back now";
-    const COST: &str = "pages that are needed again cost a fault each";
-    if is_redis {
-        return Some(remedy(Effort::Now, WHAT, "redis-cli MEMORY PURGE", COST));
-    }
-    // A program that jemalloc is linked into may have renamed mallctl, or lost its name. 4096: all arenas.
-    let how = format!("gdb -p {} -batch -ex 'call (int)mallctl(\"arena.4096.purge\", 0, 0, 0, 0)'", case.pid());
-    let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
-    is_library.then(|| remedy(Effort::Now, WHAT, how, cost))
-}
-
-/// It purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
-fn background_thread(case: Case<'_>, is_redis: bool) -> Remedy {
-    const WHAT: &str = "have a thread of jemalloc's give free pages back";
-    if is_redis {
-        return remedy(
-            Effort::Now,
-            WHAT,
-            "redis-cli CONFIG SET jemalloc-bg-thread yes",
-            "a thread that wakes up while pages decay",
-        );
-    }
-    let settings = case.snapshot.process.environment.iter().find(|(name, _)| name == "MALLOC_CONF");
-    let others = settings.map(|(_, value)| value.as_str()).unwrap_or_default().split(',');
-    // -1: never. The thread would have nothing to do.
-    let is_kept = |setting: &&str| {
-        !setting.is_empty() && !setting.starts_with("background_thread:") && !setting.ends_with("decay_ms:-1")
-    };
-    let kept = others.filter(is_kept);
-    let all: Vec<&str> = kept.chain(["background_thread:true"]).collect();
-    remedy(
-        Effort::Restart,
-        WHAT,
-        format!("MALLOC_CONF={}", all.join(",")),
-        "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10. A jemalloc that \
-         was built with a prefix reads a variable with that prefix (_RJEM_MALLOC_CONF)",
-    )
 }
 
 #[cfg(test)]
@@ -134,23 +81,26 @@ mod tests {
     use super::*;
     use crate::ledger::Ledger;
     use crate::snapshot::{LoadedAllocator, Snapshot, Thread, Vma};
-    use crate::units::{AddressRange, Avma};
+    use crate::units::{AddressRange, Avma, Bytes};
     use crate::verdict::{Effect, judge};
 
     /// A process with nothing but jemalloc's heap.
     fn with_heap(live: Bytes, beside: Bytes, dirty: Bytes) -> Snapshot {
-        let all = live + beside + dirty;
+        heap_of(AllocatorKind::Jemalloc, [(HeapPart::Live, live), (HeapPart::Beside, beside), (HeapPart::Dirty, dirty)])
+    }
+
+    fn heap_of<const N: usize>(kind: AllocatorKind, parts: [(HeapPart, Bytes); N]) -> Snapshot {
+        let all = parts.iter().map(|(_, bytes)| *bytes).sum();
         let range = AddressRange::sized(Avma(1 << 30), all);
-        let mut heap = OpenedHeap::new(AllocatorKind::Jemalloc);
+        let mut heap = OpenedHeap::new(kind);
         heap.ranges.push(range);
-        for (part, bytes) in [(HeapPart::Live, live), (HeapPart::Beside, beside), (HeapPart::Dirty, dirty)] {
+        for (part, bytes) in parts {
             heap.add(part, bytes, bytes);
         }
-        let jemalloc =
-            |path: &str| LoadedAllocator { kind: AllocatorKind::Jemalloc, path: path.to_owned(), serves_malloc: true };
+        let path = format!("/usr/lib/lib{kind}.so.2");
         Snapshot {
             vmas: vec![Vma { range, readable: true, writable: true, rss: all, ..Vma::default() }],
-            allocators: vec![jemalloc("/usr/lib/libjemalloc.so.2")],
+            allocators: vec![LoadedAllocator { kind, path, serves_malloc: true }],
             opened: Some(heap),
             ..Snapshot::default()
         }
@@ -206,5 +156,25 @@ mod tests {
         let found = retention(&snapshot).expect("300 MiB are free");
         let wanted = "MALLOC_CONF=narenas:2,background_thread:true";
         assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
+    }
+
+    #[test]
+    fn tcmalloc_s_settings_in_force_are_not_proposed_again() {
+        let mib = Bytes::mib;
+        let parts = [(HeapPart::Live, mib(10)), (HeapPart::Cached, mib(20)), (HeapPart::Dirty, mib(300))];
+        let mut snapshot = heap_of(AllocatorKind::Tcmalloc, parts);
+        let found = retention(&snapshot).expect("300 MiB are free");
+        assert_eq!((found.severity, found.bytes), (Severity::Warning, mib(320)));
+        let how = |found: &Verdict| -> Vec<String> { found.remedies.iter().map(|remedy| remedy.how.clone()).collect() };
+        assert!(how(&found)[0].contains("MallocExtension_ReleaseFreeMemory"), "{found:?}");
+        assert_eq!(how(&found)[1..], ["TCMALLOC_AGGRESSIVE_DECOMMIT=t", "TCMALLOC_RELEASE_RATE=10"]);
+        let savings: Vec<&Effect> = found.remedies.iter().map(|remedy| &remedy.effect).collect();
+        assert_eq!(savings[0], &Effect::Modelled(mib(300), mib(300)));
+        // How much the program frees later isn't known.
+        assert_eq!(savings[2], &Effect::Unknown);
+        for name in ["TCMALLOC_RELEASE_RATE", "TCMALLOC_AGGRESSIVE_DECOMMIT"] {
+            snapshot.process.environment.push((name.to_owned(), "1".to_owned()));
+        }
+        assert_eq!(how(&retention(&snapshot).expect("300 MiB are free")).len(), 1);
     }
 }

@@ -16,12 +16,10 @@
 //! manages itself (`hpa:true`).
 
 mod extent;
-mod read;
 mod tree;
 mod walk;
 
-pub use read::{anonymous, read};
-pub use walk::{Data, Unopened, walk};
+pub use walk::{Unopened, walk};
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::walk::{Data, Unopened, walk};
+use super::walk::{Unopened, walk};
 use crate::snapshot::HeapPart;
+use crate::source::heap_data::{Anonymous, Data};
 use crate::source::memory::{Memory, PAGE};
 use crate::units::{AddressRange, Avma, Bytes};
 
@@ -210,7 +211,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
 
 fn walked(made: &Made) -> Result<crate::snapshot::OpenedHeap, Unopened> {
     let data = [Data { base: Avma(DATA), bytes: made.data.clone() }];
-    walk(&made.image, &data, made.anonymous.clone())
+    walk(&made.image, &data, &Anonymous(made.anonymous.clone()))
 }
 
 #[test]

@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use super::walk::Data;
+use crate::source::heap_data::{Anonymous, Data, words};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
-use crate::units::{AddressRange, Avma, Bytes};
+use crate::units::Avma;
 
 /// log2 of the bytes that a leaf covers.
 pub const LEAF_COVERS: u32 = 30;
@@ -25,16 +25,6 @@ const TESTED: usize = 64;
 const AGREE_AT_LEAST: usize = 2;
 /// Pages of would-be leaves that are read in the search: 256 MiB.
 const SEARCH_BUDGET: usize = 1 << 16;
-
-/// Anonymous memory, neighbours joined: sorted, disjoint.
-pub struct Anonymous(pub Vec<AddressRange>);
-
-impl Anonymous {
-    pub fn holds(&self, at: u64, length: u64) -> bool {
-        let after = self.0.partition_point(|range| range.start.0 <= at);
-        after > 0 && self.0[after - 1].covers(AddressRange::sized(Avma(at), Bytes(length)))
-    }
-}
 
 /// A word of a leaf that names a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,10 +69,6 @@ pub fn find<M: Memory>(
         }
     }
     None
-}
-
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
 /// The number of the GiB that the leaf at `leaf` covers, if it is one that has entries.

@@ -8,8 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::extent::{Layout, Record, State};
-use super::tree::{self, Anonymous, Entry, LEAF_COVERS, RECORD_HEAD};
+use super::tree::{self, Entry, LEAF_COVERS, RECORD_HEAD};
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use crate::source::heap_data::{Anonymous, Data, joined};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
@@ -21,12 +22,6 @@ const SAMPLE: usize = 1 << 14;
 const LEAF_PAGES: usize = 1 << 20;
 /// Of a hundred records, how many may contradict themselves: the target runs on while they are read.
 const CONTRADICTIONS: u64 = 5;
-
-/// Writable data of the object that holds jemalloc.
-pub struct Data {
-    pub base: Avma,
-    pub bytes: Vec<u8>,
-}
 
 /// Why the heap stays closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +43,9 @@ impl Unopened {
     }
 }
 
-pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: Vec<AddressRange>) -> Result<OpenedHeap, Unopened> {
-    let anonymous = Anonymous(anonymous);
+pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Result<OpenedHeap, Unopened> {
     let mut pages = PageStates::new(memory);
-    let leaves = tree::find(memory, &mut pages, data, &anonymous).ok_or(Unopened::NoTree)?;
+    let leaves = tree::find(memory, &mut pages, data, anonymous).ok_or(Unopened::NoTree)?;
     let mut sample = Vec::new();
     let mut budget = LEAF_PAGES;
     for (gib, leaf) in &leaves {
@@ -69,32 +63,20 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: Vec<AddressRange>) 
     for (gib, leaf) in leaves {
         blocks.candidates.insert(leaf / BLOCK);
         for record in records(memory, &mut pages, gib, leaf, &mut budget, &mut blocks)? {
-            sums.add(record, layout, &anonymous, &mut pages);
+            sums.add(record, layout, anonymous, &mut pages);
         }
     }
     if sums.contradictions * 100 > sums.read * CONTRADICTIONS {
         return Err(Unopened::Contradictions);
     }
     let mut heap = sums.heap;
-    for block in blocks.found(memory, &mut pages, &anonymous, &heap.ranges) {
+    for block in blocks.found(memory, &mut pages, anonymous, &heap.ranges) {
         heap.add(HeapPart::Records, block.length(), pages.resident(block));
         heap.ranges.push(block);
     }
     heap.ranges.sort_unstable();
     heap.ranges = joined(heap.ranges);
     if pages.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
-}
-
-/// Of sorted ranges: those that touch become one.
-fn joined(ranges: Vec<AddressRange>) -> Vec<AddressRange> {
-    let mut joined: Vec<AddressRange> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
-            _ => joined.push(range),
-        }
-    }
-    joined
 }
 
 /// The records of the extents that begin in a leaf's GiB, by address. Those that another leaf enters at their end are left to

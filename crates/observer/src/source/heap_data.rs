@@ -1,0 +1,94 @@
+//! What the walks of allocators start from: the writable data of the object that holds the allocator, and where anonymous
+//! memory lies.
+
+use crate::snapshot::{Backing, Vma};
+use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// An allocator's own data is 2.2 MiB at most; a program that it is linked into may have more.
+const LARGEST_DATA: Bytes = Bytes::mib(64);
+
+/// Writable data of the object that holds the allocator.
+pub struct Data {
+    pub base: Avma,
+    pub bytes: Vec<u8>,
+}
+
+/// The object's writable mappings, each with the anonymous memory behind it (.bss, and what the kernel has joined to it).
+pub fn data_of(memory: &impl Memory, path: &str, vmas: &[Vma]) -> Vec<Data> {
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    for vma in vmas.iter().filter(|vma| vma.readable && vma.writable && !vma.shared) {
+        let unnamed = vma.backing == Backing::Anonymous && vma.name.is_empty();
+        match ranges.last_mut() {
+            Some(last) if last.end == vma.range.start && (unnamed || vma.name == path) => last.end = vma.range.end,
+            _ if vma.name == path => ranges.push(vma.range),
+            _ => {}
+        }
+    }
+    let mut left = LARGEST_DATA;
+    let mut pages = PageStates::new(memory);
+    let read = ranges.into_iter().filter_map(|range| {
+        let range = AddressRange::sized(range.start, range.length().min(left));
+        left -= range.length();
+        Some(Data { base: range.start, bytes: pages.read(range)? })
+    });
+    read.collect()
+}
+
+/// Anonymous memory, neighbours joined: sorted, disjoint.
+pub struct Anonymous(pub Vec<AddressRange>);
+
+impl Anonymous {
+    /// Private anonymous memory. What an allocator has given back may be inaccessible.
+    pub fn of(vmas: &[Vma]) -> Anonymous {
+        let could_hold = |vma: &&Vma| matches!(vma.backing, Backing::Anonymous | Backing::Brk) && !vma.shared;
+        Anonymous(joined(vmas.iter().filter(could_hold).map(|vma| vma.range)))
+    }
+
+    pub fn holds(&self, at: u64, length: u64) -> bool {
+        let range = AddressRange::sized(Avma(at), Bytes(length));
+        at.checked_add(length).is_some() && self.around(at).is_some_and(|around| around.covers(range))
+    }
+
+    pub fn around(&self, at: u64) -> Option<AddressRange> {
+        let after = self.0.partition_point(|range| range.start.0 <= at);
+        self.0[..after].last().copied().filter(|range| range.end.0 > at)
+    }
+}
+
+/// Of sorted ranges: those that touch become one.
+pub fn joined(ranges: impl IntoIterator<Item = AddressRange>) -> Vec<AddressRange> {
+    let mut joined: Vec<AddressRange> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+pub fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + '_ {
+    bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
+}
+
+/// Reads `length` bytes at each address, for many small records: one read of the target for each of their pages. A record that
+/// crosses into the next page is read by itself; one that can't be read is left out. In the order of the addresses.
+pub fn records<M: Memory, T>(memory: &M, mut at: Vec<(u64, T)>, length: usize, mut seen: impl FnMut(u64, &T, &[u8])) {
+    at.sort_unstable_by_key(|(address, _)| *address);
+    let untouched = Untouched::new(memory);
+    let mut page = [0; PAGE as usize];
+    let mut alone = vec![0; length];
+    let mut known = None;
+    for (address, what) in &at {
+        let (base, from) = (address / PAGE * PAGE, (address % PAGE) as usize);
+        if known != Some(base) {
+            known = untouched.read(Avma(base), &mut page).then_some(base);
+        }
+        match page.get(from..from + length) {
+            Some(bytes) if known.is_some() => seen(*address, what, bytes),
+            None if untouched.read(Avma(*address), &mut alone) => seen(*address, what, &alone),
+            _ => {}
+        }
+    }
+}

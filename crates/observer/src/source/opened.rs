@@ -1,0 +1,70 @@
+//! Opens the heap of the allocator that serves malloc in glibc's place: the target's memory, the data of the object that holds
+//! the allocator, and the walk of that kind. The target runs on: it is neither stopped nor signalled.
+
+use super::heap_data::{Anonymous, data_of};
+use super::{jemalloc, tcmalloc};
+use crate::foreign::Deadline;
+use crate::gap::{Gap, Source};
+use crate::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
+use crate::source::memory::{Live, Memory};
+use crate::source::proc::{Target, file_remedy};
+use crate::units::Avma;
+
+const ATTEMPTS: usize = 3;
+
+/// The heap of a process whose malloc is not glibc's, if its kind has a walk here.
+pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+    let has_walk = |kind| matches!(kind, AllocatorKind::Jemalloc | AllocatorKind::Tcmalloc);
+    let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
+    let Some(found) = allocators.iter().find(serves) else { return (None, Vec::new()) };
+    let kind = found.kind;
+    let closed = |reason: String| {
+        let effect = format!("{kind}'s live and free memory is not separated (line other-allocator)");
+        Gap::new(Source::Allocator, format!("{kind} can't be walked: {reason}"), effect)
+    };
+    let memory = match Live::open(target) {
+        Ok(memory) => Timely { memory, deadline: target.deadline() },
+        Err(error) => {
+            let gap = closed(format!("/proc/{}/mem can't be opened: {error}", target.pid()));
+            return (None, vec![gap.remedy(file_remedy(target.pid()))]);
+        }
+    };
+    let anonymous = Anonymous::of(vmas);
+    let walk = || {
+        let data = data_of(&memory, &found.path, vmas);
+        match kind {
+            AllocatorKind::Jemalloc => {
+                jemalloc::walk(&memory, &data, &anonymous).map(|heap| (heap, None)).map_err(|closed| closed.reason())
+            }
+            _ => tcmalloc::walk(&memory, &data, &anonymous).map_err(|closed| closed.reason()),
+        }
+    };
+    // The target runs on: what contradicts itself for a moment may not do so the next time.
+    let walked = (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk()));
+    match walked {
+        Ok((heap, unread)) => {
+            let unread = unread.map(|(reason, effect)| Gap::new(Source::Allocator, reason.to_owned(), effect));
+            (Some(heap), unread.into_iter().collect())
+        }
+        Err(_) if memory.deadline.has_passed() => {
+            (None, vec![closed("the command's time was over before the walk was".to_owned())])
+        }
+        Err(reason) => (None, vec![closed(reason.to_owned())]),
+    }
+}
+
+/// Memory that can be read until the command's deadline.
+struct Timely {
+    memory: Live,
+    deadline: Deadline,
+}
+
+impl Memory for Timely {
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        !self.deadline.has_passed() && self.memory.read(at, into)
+    }
+
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+        !self.deadline.has_passed() && self.memory.pagemap(first, into)
+    }
+}

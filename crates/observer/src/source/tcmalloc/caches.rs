@@ -1,0 +1,140 @@
+//! Free blocks that tcmalloc counts as neither the program's nor the spans': those of its threads and of the transfer caches.
+//!
+//! ```text
+//! ThreadCache (thread_cache.h), for each class 32 bytes:     0 first block   8 blocks u32   …   24 block size u32
+//! CentralFreeList (central_freelist.h), for each class:      class   two dummies of 48 bytes   spans   free blocks
+//!                                                            batches   batches in use u32, batches at present u32, at most u32
+//! ```
+//! Where in its record each of these stands is searched for. A ThreadCache has the block sizes of all classes. The central lists
+//! have the numbers of their classes, in steps of the same length, and know how many spans there are of each.
+
+use std::collections::BTreeSet;
+
+use super::sizes::Sizes;
+use crate::source::heap_data::{Anonymous, Data, words};
+use crate::source::memory::{Memory, Untouched, half_at};
+use crate::units::Avma;
+
+const LIST: usize = 32;
+const LIST_LENGTH: usize = 8;
+const LIST_SIZE: usize = 24;
+/// What may stand before the lists: two sizes, the sampler.
+const LISTS_WITHIN: usize = 256;
+/// With what stands behind the lists, and lists of classes that a build doesn't use.
+const LONGEST_CACHE: u64 = 256 * LIST as u64 + 512;
+const MOST_CACHES: usize = 1 << 14;
+const MOST_READS: usize = 1 << 20;
+
+/// Free blocks of each class in the caches of all threads; None where no cache was found.
+pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, sizes: &Sizes) -> Option<Vec<u64>> {
+    let untouched = Untouched::new(memory);
+    let lists = sizes.bytes.len() * LIST;
+    let mut reads = MOST_READS;
+    let mut read = |at: u64, length: usize| -> Option<Vec<u8>> {
+        let could_be = at != 0 && at.is_multiple_of(8) && anonymous.holds(at, length as u64) && reads > 0;
+        could_be.then_some(())?;
+        reads -= 1;
+        let mut bytes = vec![0; length];
+        untouched.read(Avma(at), &mut bytes).then_some(bytes)
+    };
+    let is_cache = |bytes: &[u8], from: usize, classes: usize| {
+        let size = |class: usize| half_at(bytes, from + class * LIST + LIST_SIZE).map(u64::from);
+        (1..classes).all(|class| size(class) == Some(sizes.bytes[class]))
+    };
+    // Eight classes are enough to look further.
+    let beginning = LISTS_WITHIN + 9 * LIST;
+    let mut first = None;
+    'found: for Data { bytes, .. } in data {
+        for word in words(bytes) {
+            let Some(begin) = read(word, beginning) else { continue };
+            let Some(from) = (0..LISTS_WITHIN).step_by(8).find(|from| is_cache(&begin, *from, 9)) else { continue };
+            if read(word, from + lists).is_some_and(|whole| is_cache(&whole, from, sizes.bytes.len())) {
+                first = Some((word, from));
+                break 'found;
+            }
+        }
+    }
+    let (first, from) = first?;
+    let mut blocks = vec![0u64; sizes.bytes.len()];
+    let (mut open, mut known) = (vec![first], BTreeSet::from([first]));
+    while let Some(at) = open.pop() {
+        let longest = anonymous.around(at).map_or(0, |around| (around.end.0 - at).min(LONGEST_CACHE)) as usize;
+        let Some(cache) = read(at, longest) else { continue };
+        for (class, blocks) in blocks.iter_mut().enumerate() {
+            *blocks += u64::from(half_at(&cache, from + class * LIST + LIST_LENGTH).unwrap_or_default());
+        }
+        // Which words are next and previous isn't known: those that lead to a cache.
+        for word in words(&cache) {
+            let is_new = known.len() < MOST_CACHES && !known.contains(&word);
+            if is_new && read(word, from + lists).is_some_and(|whole| is_cache(&whole, from, sizes.bytes.len())) {
+                known.insert(word);
+                open.push(word);
+            }
+        }
+    }
+    Some(blocks)
+}
+
+/// Of each class: spans, and blocks in them that no one holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Central {
+    pub spans: u64,
+    pub free: u64,
+}
+
+const MANY: u64 = 8;
+/// kMaxNumTransferEntries.
+const MOST_BATCHES: u32 = 64;
+/// Words from one class's record to the next.
+const STEPS: std::ops::RangeInclusive<usize> = 3..=512;
+
+/// Free blocks of each class in the transfer caches; None where they were not found.
+pub fn of_transfers(data: &[Data], sizes: &Sizes, central: &[Central]) -> Option<Vec<u64>> {
+    let batch = sizes.batch.as_ref()?;
+    let classes = sizes.bytes.len();
+    for Data { bytes, .. } in data {
+        let all: Vec<u64> = words(bytes).collect();
+        for (first, _) in all.iter().enumerate().filter(|(_, word)| **word == 1) {
+            let is_step = |step: &usize| {
+                all.get(first + step) == Some(&2)
+                    && (2..classes).all(|class| all.get(first + (class - 1) * step) == Some(&(class as u64)))
+            };
+            let Some(step) = STEPS.into_iter().find(is_step) else { continue };
+            // The last class's record may end before a whole step.
+            let records: Vec<&[u64]> = all[first..].chunks(step).take(classes - 1).collect();
+            if let Some(used) = used_batches(&records, central) {
+                return Some(used.iter().zip(batch).map(|(used, batch)| used * batch).collect());
+            }
+        }
+    }
+    None
+}
+
+/// Batches in use of each class, from class 0 on, if the records know how many spans there are.
+fn used_batches(records: &[&[u64]], central: &[Central]) -> Option<Vec<u64>> {
+    let of_class = || records.iter().zip(central.get(1..).unwrap_or_default());
+    // The target runs on: what it states is somewhat older than what the walk has counted. Few spans prove nothing then.
+    let many = of_class().filter(|(_, central)| central.spans >= MANY).count();
+    let counts = |central: &Central| central.spans >= if many > 0 { MANY } else { 1 };
+    let knows = |record: &[u64], central: &Central, at: usize| match record.get(at..at + 2) {
+        Some([spans, _]) if many > 0 => spans.abs_diff(central.spans) <= central.spans / 8,
+        Some(stated) => *stated == [central.spans, central.free],
+        None => false,
+    };
+    let in_use = of_class().filter(|(_, central)| counts(central)).count();
+    let most_know = |at: &usize| {
+        let agreeing = of_class().filter(|(record, central)| counts(central) && knows(record, central, *at)).count();
+        in_use > 0 && agreeing * 4 >= in_use * 3
+    };
+    let spans = (1..records.first()?.len()).find(most_know)?;
+    let shortest = records.iter().map(|record| record.len()).min()?;
+    let half = |record: &[u64], at: usize| (record[at / 2] >> (at % 2 * 32)) as u32;
+    let in_order = |record: &&[u64], at: usize| {
+        let [used, present, most] = [at, at + 1, at + 2].map(|at| half(record, at));
+        used <= present && present <= most && (1..=MOST_BATCHES).contains(&most)
+    };
+    // The last place that holds: one word earlier, zeros and the number at present are in order too.
+    let places = 2 * (spans + 2)..(2 * shortest).saturating_sub(2);
+    let at = places.rev().find(|at| records.iter().all(|record| in_order(record, *at)))?;
+    Some([0].into_iter().chain(records.iter().map(|record| u64::from(half(record, at)))).collect())
+}

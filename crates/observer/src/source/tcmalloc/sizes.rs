@@ -1,0 +1,72 @@
+//! Block sizes by size class (common.h, SizeMap): 32-bit numbers from 0 for class 0, growing, then zeros. How many blocks of a class
+//! move between caches at once stands before them, in an array of the same length.
+
+use super::pagemap::{Span, State};
+use crate::source::heap_data::Data;
+
+/// A build has 86 to 127 classes.
+const CLASSES: std::ops::RangeInclusive<usize> = 24..=256;
+const LARGEST_AT_LEAST: u32 = 8 << 10;
+const LARGEST: u32 = 1 << 20;
+/// Spans that have to hold whole blocks of their class, in percent.
+const AGREE_AT_LEAST: usize = 95;
+/// Bytes that move at once, at least 2 blocks (SizeMap::NumMoveSize).
+const MOVED: u32 = 64 << 10;
+
+pub struct Sizes {
+    /// By class; class 0 has none.
+    pub bytes: Vec<u64>,
+    /// Blocks in a batch of the transfer cache, where they were found.
+    pub batch: Option<Vec<u64>>,
+}
+
+/// The table that the spans of small blocks agree with.
+pub fn find(data: &[Data], spans: &[Span]) -> Option<Sizes> {
+    let small = || spans.iter().filter(|span| span.state == State::InUse && span.class != 0);
+    let all = small().count();
+    let agreeing = |sizes: &[u32]| small().filter(|span| fits(span, sizes)).count();
+    let mut best: Option<(usize, Sizes)> = None;
+    for Data { bytes, .. } in data {
+        let numbers: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number)).collect();
+        let mut at = 0;
+        while let Some(found) = numbers[at..].windows(3).position(is_begin) {
+            at += found;
+            let length = 1 + numbers[at..].windows(2).take_while(|pair| pair[0] < pair[1]).count();
+            let sizes = &numbers[at..at + length];
+            let last = sizes.last().copied().unwrap_or_default();
+            if CLASSES.contains(&length) && (LARGEST_AT_LEAST..=LARGEST).contains(&last) {
+                let count = agreeing(sizes);
+                if count * 100 >= all * AGREE_AT_LEAST && best.as_ref().is_none_or(|(most, _)| count > *most) {
+                    let batch = batches(&numbers[..at], sizes);
+                    let bytes = sizes.iter().map(|size| u64::from(*size)).collect();
+                    best = Some((count, Sizes { bytes, batch }));
+                }
+            }
+            at += 1;
+        }
+    }
+    best.map(|(_, sizes)| sizes)
+}
+
+/// Class 0, then the two smallest: 8 or 16 bytes, and a multiple of 8.
+fn is_begin(numbers: &[u32]) -> bool {
+    matches!(*numbers, [0, smallest, next] if (smallest == 8 || smallest == 16) && next > smallest && next.is_multiple_of(8))
+}
+
+/// As tcmalloc chooses the length of a span: no more than an eighth is too short for a block.
+fn fits(span: &Span, sizes: &[u32]) -> bool {
+    let length = span.range.length().0;
+    let size = sizes.get(usize::from(span.class)).copied().map(u64::from);
+    size.is_some_and(|size| span.blocks <= length / size && length % size * 8 <= length)
+}
+
+fn batches(before: &[u32], sizes: &[u32]) -> Option<Vec<u64>> {
+    CLASSES.filter(|length| *length >= sizes.len()).find_map(|length| {
+        let from = before.len().checked_sub(length)?;
+        let batch = &before[from..from + sizes.len()];
+        let most = batch[1];
+        let holds = |(size, batch): (&u32, &u32)| *batch == (MOVED / size).max(2).min(most);
+        let is_table = most >= 2 && sizes.iter().zip(batch).skip(1).all(holds);
+        is_table.then(|| batch.iter().map(|blocks| u64::from(*blocks)).collect())
+    })
+}

@@ -1,0 +1,198 @@
+//! Sums over all spans, with the pages of each that are resident. tcmalloc's own records (spans, leaves, caches) lie between
+//! the spans, in blocks of 8 MiB without a header: what is near such a record and in no span is counted as theirs.
+
+use std::collections::BTreeMap;
+
+use super::caches::{self, Central};
+use super::pagemap::{self, Pagemap, SPAN, Span, State, Totals};
+use super::sizes::{self, Sizes};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use crate::source::heap_data::{Anonymous, Data, joined};
+use crate::source::memory::{Memory, PAGE, PageStates};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// Pages of leaves that are read: the leaves of 4 TiB of heap.
+const LEAF_PAGES: usize = 1 << 20;
+/// tcmalloc takes memory for its records by that much (kMetadataAllocChunkSize).
+const CHUNK: u64 = 8 << 20;
+
+/// Why the heap stays closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    NoTable,
+    OtherSums,
+    NoSizes,
+    Unreadable,
+}
+
+impl Unopened {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Unopened::NoTable => "no table from pages to spans was found in its data",
+            Unopened::OtherSums => "the sums over its spans are not those that it keeps itself",
+            Unopened::NoSizes => "no table of block sizes that its spans agree with was found in its data",
+            Unopened::Unreadable => "its records can't be read",
+        }
+    }
+}
+
+/// What could not be read beside an opened heap, and what that does to the figures.
+pub type Unread = (&'static str, &'static str);
+
+const NO_THREAD_CACHES: Unread = (
+    "tcmalloc's thread caches were not found",
+    "free blocks that threads keep (32 MiB at most by default) count as live",
+);
+const NO_TRANSFER_CACHES: Unread = (
+    "tcmalloc's transfer caches were not found",
+    "free blocks between threads (1 MiB a size class at most) count as live",
+);
+
+pub fn walk<M: Memory>(
+    memory: &M,
+    data: &[Data],
+    anonymous: &Anonymous,
+) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+    let mut pages = PageStates::new(memory);
+    let mut result = Err(Unopened::NoTable);
+    let mut budget = LEAF_PAGES;
+    let mut states = PageStates::new(memory);
+    pagemap::search(memory, &mut pages, data, anonymous, |pagemap| {
+        result = match pagemap.spans(memory, &mut states, anonymous, &mut budget) {
+            Some(spans) if pagemap.states(totals(&spans)) => opened(memory, data, anonymous, &pagemap, &spans),
+            Some(_) => Err(Unopened::OtherSums),
+            None => Err(Unopened::Unreadable),
+        };
+        result.is_ok()
+    });
+    result
+}
+
+fn totals(spans: &[Span]) -> Totals {
+    let sum = |states: &[State]| {
+        let of = spans.iter().filter(|span| states.contains(&span.state));
+        of.map(|span| span.range.length().0).sum()
+    };
+    Totals {
+        all: sum(&[State::InUse, State::Free, State::Returned]),
+        free: sum(&[State::Free]),
+        returned: sum(&[State::Returned]),
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Class {
+    length: Bytes,
+    resident: Bytes,
+    /// Blocks that are in no central list.
+    blocks: u64,
+    central: Central,
+}
+
+fn opened<M: Memory>(
+    memory: &M,
+    data: &[Data],
+    anonymous: &Anonymous,
+    pagemap: &Pagemap,
+    spans: &[Span],
+) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+    let sizes = sizes::find(data, spans).ok_or(Unopened::NoSizes)?;
+    let mut heap = OpenedHeap::new(AllocatorKind::Tcmalloc);
+    let mut pages = PageStates::new(memory);
+    let mut classes = vec![Class::default(); sizes.bytes.len()];
+    for span in spans {
+        let (length, resident) = (span.range.length(), pages.resident(span.range));
+        match (span.state, usize::from(span.class)) {
+            (State::Free, _) => heap.add(HeapPart::Dirty, length, resident),
+            (State::Returned, _) => heap.add(HeapPart::Released, length, resident),
+            (State::InUse, 0) => heap.add(HeapPart::Live, length, resident),
+            (State::InUse, class) => match classes.get_mut(class) {
+                Some(class_of) => {
+                    let capacity = length.0 / sizes.bytes[class];
+                    class_of.length += length;
+                    class_of.resident += resident;
+                    class_of.blocks += span.blocks.min(capacity);
+                    class_of.central.spans += 1;
+                    class_of.central.free += capacity.saturating_sub(span.blocks);
+                }
+                None => heap.add(HeapPart::Unknown, length, resident),
+            },
+        }
+    }
+    let unread = add_small(memory, data, anonymous, &sizes, &classes, &mut heap);
+    heap.ranges = joined(spans.iter().map(|span| span.range));
+    let leaves = pagemap.leaves.values().map(|leaf| (*leaf, pagemap.leaf_bytes()));
+    let records = spans.iter().map(|span| (span.record, SPAN as u64));
+    for range in around(leaves.chain(records), anonymous, &heap.ranges) {
+        heap.add(HeapPart::Records, range.length(), pages.resident(range));
+        heap.ranges.push(range);
+    }
+    heap.ranges.sort_unstable();
+    heap.ranges = joined(heap.ranges);
+    if pages.readable { Ok((heap, unread)) } else { Err(Unopened::Unreadable) }
+}
+
+/// Spans of small blocks: live, cached, free beside them.
+fn add_small<M: Memory>(
+    memory: &M,
+    data: &[Data],
+    anonymous: &Anonymous,
+    sizes: &Sizes,
+    classes: &[Class],
+    heap: &mut OpenedHeap,
+) -> Option<Unread> {
+    let central: Vec<Central> = classes.iter().map(|class| class.central).collect();
+    let threads = caches::of_threads(memory, data, anonymous, sizes);
+    let transfers = caches::of_transfers(data, sizes, &central);
+    for (number, class) in classes.iter().enumerate() {
+        let of = |caches: &Option<Vec<u64>>| {
+            caches.as_ref().and_then(|caches| caches.get(number).copied()).unwrap_or_default()
+        };
+        let cached = of(&threads).saturating_add(of(&transfers)).min(class.blocks);
+        let size = sizes.bytes[number];
+        let (live, cached) = (Bytes((class.blocks - cached) * size), Bytes(cached * size));
+        let part = |bytes: Bytes| class.resident.scaled(bytes.0, class.length.0);
+        let beside = (class.length - live - cached, class.resident - part(live) - part(cached));
+        for (kind, (length, resident)) in [
+            (HeapPart::Live, (live, part(live))),
+            (HeapPart::Cached, (cached, part(cached))),
+            (HeapPart::Beside, beside),
+        ] {
+            heap.add(kind, length, resident);
+        }
+    }
+    match (threads, transfers) {
+        (None, _) => Some(NO_THREAD_CACHES),
+        (_, None) => Some(NO_TRANSFER_CACHES),
+        _ => None,
+    }
+}
+
+/// Anonymous memory near these records that no span has, joined.
+fn around(
+    records: impl Iterator<Item = (u64, u64)>,
+    anonymous: &Anonymous,
+    spans: &[AddressRange],
+) -> Vec<AddressRange> {
+    /// Records by the mebibyte that they begin in: the first begin and the last end.
+    const UNIT: u64 = 1 << 20;
+    let mut units: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for (start, length) in records {
+        let (first, last) = units.entry(start / UNIT).or_insert((start, start));
+        (*first, *last) = ((*first).min(start), (*last).max(start + length));
+    }
+    let mut ranges = Vec::new();
+    for (first, last) in units.into_values() {
+        let Some(whole) = anonymous.around(first) else { continue };
+        let after = spans.partition_point(|span| span.end.0 <= first);
+        let below = after.checked_sub(1).map_or(whole.start, |before| spans[before].end.max(whole.start));
+        let above = spans.get(after).map_or(whole.end, |next| next.start.min(whole.end));
+        let start = below.0.max(first.saturating_sub(CHUNK)) / PAGE * PAGE;
+        let end = above.0.min(last.saturating_add(CHUNK)) / PAGE * PAGE;
+        if start <= first && first < end {
+            ranges.push(AddressRange::new(Avma(start), Avma(end)));
+        }
+    }
+    ranges.sort_unstable();
+    joined(ranges)
+}

@@ -1,0 +1,120 @@
+//! What makes an allocator in glibc's place keep less: each kind has settings of its own.
+
+use super::case::Case;
+use super::remedy::remedy;
+use super::{Effort, Remedy};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use crate::units::Bytes;
+
+/// Less is not worth a remedy.
+pub const FLOOR: Bytes = Bytes::mib(16);
+
+/// `returns`: its own thread gives free pages back.
+pub fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
+    let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
+    let is_library = known.is_some_and(|known| Some(&known.path) != case.snapshot.process.executable.as_ref());
+    match heap.kind {
+        AllocatorKind::Jemalloc => jemalloc(case, heap, returns, is_library),
+        AllocatorKind::Tcmalloc => tcmalloc(case, heap, is_library),
+        _ => Vec::new(),
+    }
+}
+
+const GIVE_BACK: &str = "give the free pages back now";
+
+/// A program that the allocator is linked into may have renamed the function, or lost its name: for libraries only.
+fn call(case: Case<'_>, function: &str) -> Remedy {
+    let how = format!("gdb -p {} -batch -ex 'call {function}'", case.pid());
+    let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
+    remedy(Effort::Now, GIVE_BACK, how, cost)
+}
+
+fn setting<'c>(case: Case<'c>, name: &str) -> Option<&'c str> {
+    let environment = &case.snapshot.process.environment;
+    environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
+    let pages = heap.purgeable();
+    if pages >= FLOOR {
+        let purge = is_library.then(|| call(case, "(void)MallocExtension_ReleaseFreeMemory()"));
+        remedies.extend(purge.map(|purge| purge.saves(pages, pages)));
+        if setting(case, "TCMALLOC_AGGRESSIVE_DECOMMIT").is_none() {
+            let decommit = remedy(
+                Effort::Restart,
+                "have tcmalloc give pages back as soon as they are free",
+                "TCMALLOC_AGGRESSIVE_DECOMMIT=t",
+                "a system call for each run of pages that becomes free, and faults when they are used again",
+            );
+            remedies.push(decommit.saves(Bytes(0), pages));
+        }
+        if setting(case, "TCMALLOC_RELEASE_RATE").is_none() {
+            remedies.push(remedy(
+                Effort::Restart,
+                "have tcmalloc give pages back faster while the program frees memory",
+                "TCMALLOC_RELEASE_RATE=10",
+                "one page for every 100 that are freed instead of 1,000: little after a burst without further load",
+            ));
+        }
+    }
+    remedies
+}
+
+fn jemalloc(case: Case<'_>, heap: &OpenedHeap, returns: bool, is_library: bool) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
+    let process = &case.snapshot.process;
+    let is_redis = ["redis-server", "valkey-server"].iter().any(|name| process.name.starts_with(name));
+    let pages = heap.purgeable();
+    if pages >= FLOOR {
+        remedies.extend(purge(case, is_redis, is_library).map(|purge| purge.saves(pages, pages)));
+        if !returns {
+            remedies.push(background_thread(case, is_redis).saves(Bytes(0), pages));
+        }
+    }
+    if heap.resident(HeapPart::Beside) >= FLOOR && is_redis && !is_library {
+        remedies.push(remedy(
+            Effort::Now,
+            "have Redis move its values together",
+            "redis-cli CONFIG SET activedefrag yes",
+            "takes CPU time in the main thread (active-defrag-cycle-max, 25 % of a CPU by default)",
+        ));
+    }
+    remedies
+}
+
+fn purge(case: Case<'_>, is_redis: bool, is_library: bool) -> Option<Remedy> {
+    if is_redis {
+        let cost = "pages that are needed again cost a fault each";
+        return Some(remedy(Effort::Now, GIVE_BACK, "redis-cli MEMORY PURGE", cost));
+    }
+    // 4096: all arenas.
+    is_library.then(|| call(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#))
+}
+
+/// It purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
+fn background_thread(case: Case<'_>, is_redis: bool) -> Remedy {
+    const WHAT: &str = "have a thread of jemalloc's give free pages back";
+    if is_redis {
+        return remedy(
+            Effort::Now,
+            WHAT,
+            "redis-cli CONFIG SET jemalloc-bg-thread yes",
+            "a thread that wakes up while pages decay",
+        );
+    }
+    let others = setting(case, "MALLOC_CONF").unwrap_or_default().split(',');
+    // -1: never. The thread would have nothing to do.
+    let is_kept = |setting: &&str| {
+        !setting.is_empty() && !setting.starts_with("background_thread:") && !setting.ends_with("decay_ms:-1")
+    };
+    let kept = others.filter(is_kept);
+    let all: Vec<&str> = kept.chain(["background_thread:true"]).collect();
+    remedy(
+        Effort::Restart,
+        WHAT,
+        format!("MALLOC_CONF={}", all.join(",")),
+        "a few threads that wake up while pages decay; dirty_decay_ms:1000 gives back after 1 s instead of 10. A jemalloc that \
+         was built with a prefix reads a variable with that prefix (_RJEM_MALLOC_CONF)",
+    )
+}

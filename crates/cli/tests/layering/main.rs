@@ -164,8 +164,6 @@ const TRACKER: Order = Order {
             "account/thread.rs",
             "account/windows.rs",
         ],
-        &["stack/cfi.rs", "stack/expression.rs", "stack/program.rs"],
-        &["stack/java/known.rs", "stack/java/method.rs"],
         &["sys/elf.rs", "sys/libc.rs"],
         &["sys/filter.rs", "sys/os.rs"],
     ],

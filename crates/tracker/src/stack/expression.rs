@@ -1,7 +1,7 @@
 //! DWARF expressions (DWARF 5, 2.5), as far as unwind tables have them and without the registers' values.
 
 use super::arch::x86_64::{FP, RA, SP};
-use super::cfi::Cursor;
+use super::eh_frame::Cursor;
 
 /// Those of PLT stubs need three.
 const OPERANDS: usize = 8;

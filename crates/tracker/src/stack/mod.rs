@@ -10,6 +10,7 @@ pub mod arch;
 pub mod cfi;
 pub mod code;
 pub mod deep;
+mod eh_frame;
 mod expression;
 pub mod java;
 pub mod module;

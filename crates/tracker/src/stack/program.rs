@@ -2,7 +2,7 @@
 //! of which a rule needs the CFA, the frame pointer and the return address.
 
 use super::arch::x86_64::{FP, RA, SP};
-use super::cfi::{Cursor, Fde};
+use super::eh_frame::{Cursor, Fde};
 use super::expression::{Operand, Value, evaluate};
 use super::rule::{Base, Cfa, Rule, SavedFp};
 

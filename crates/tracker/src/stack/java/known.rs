@@ -19,6 +19,9 @@ use super::memory;
 use crate::account::segment::Segment;
 use crate::stack::read::peek;
 
+/// ConstMethod::_has_linenumber_table; from 21 on ConstMethodFlags::_misc_has_linenumber_table.
+pub const HAS_LINES: u16 = 1;
+
 /// 512 KiB, touched one after the other.
 static KNOWN: Cells<4096, { 16 << 10 }> = Cells::empty();
 
@@ -89,7 +92,7 @@ fn is_still(vm: &Vm, segment: Segment, k: &Known) -> bool {
             || peek::<u16>(own(l.code_size)) != k.code_size
             || peek::<u16>(own(l.name_index)) != k.name_index
             || peek::<u16>(own(l.signature_index)) != k.signature_index
-            || peek::<u16>(own(l.method_flags)) & super::method::HAS_LINES != k.has_lines
+            || peek::<u16>(own(l.method_flags)) & HAS_LINES != k.has_lines
             || peek::<u64>(k.pool + l.holder as u64) != k.holder
             || peek::<u32>(k.pool + l.pool_length as u64) != k.pool_length as u32
             || peek::<u64>(k.holder + l.class_name as u64) != k.symbols[0]

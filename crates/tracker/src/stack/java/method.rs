@@ -27,8 +27,6 @@ const LINES: usize = 1024;
 const TABLE_BYTES: usize = 8192;
 /// JVM_ACC_NATIVE.
 const NATIVE: u16 = 0x100;
-/// ConstMethod::_has_linenumber_table; from 21 on ConstMethodFlags::_misc_has_linenumber_table.
-pub const HAS_LINES: u16 = 1;
 
 /// Identity → index of its entry + 1. Open addressing, never removed from. Small first: a table is touched all over.
 static FIRST: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
@@ -181,7 +179,7 @@ fn lines_at(vm: &Vm, const_method: u64) -> Option<u64> {
     let l = &vm.layout;
     let size: u16 = load(const_method.wrapping_add(l.code_size as u64))?;
     let flags: u16 = load(const_method.wrapping_add(l.method_flags as u64))?;
-    (flags & HAS_LINES != 0).then_some(const_method.wrapping_add(l.const_method_size as u64 + size as u64))
+    (flags & known::HAS_LINES != 0).then_some(const_method.wrapping_add(l.const_method_size as u64 + size as u64))
 }
 
 /// The table, as far as it can be read.

@@ -215,7 +215,7 @@ fn root_attaches_to_another_user_s() {
         let refused = plimsoll(&["attach", &java.pid(), "--yes"]);
         let sentence = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2), "{sentence}");
-        assert!(sentence.contains(&format!("{dead} is user 0's")), "{sentence}");
+        assert!(sentence.contains(&format!("{dead}, the name of its attach socket, belongs to user 0")), "{sentence}");
         fs::remove_file(&dead).expect("it was left alone");
         let said = goes_through(&mut java, &format!("JDK {}, nobody's", jdk.major));
         assert!(said.contains(&format!("{}/books/", scratch.path().display())), "{said}");

@@ -37,15 +37,19 @@ pub fn all(profile: &Profile) {
     }
     let total = profile.total();
     for column in [0, profile.columns.len() - 1] {
+        // Beyond i64 sums saturate, each order of adding at another place: a file that claims 8 EiB has no sum to hold it to.
+        let claimed: i128 = profile.entries().map(|(_, values)| i128::from(values[column].amount).abs()).sum();
+        let adds_up = claimed <= i128::from(i64::MAX);
         let view = View { profile, column, focus: None };
         for by in BY {
             is_plain(&written(|out| text::write(out, &view, by, true)));
             is_plain(&written(|out| text::write(out, &view, by, false)));
             let sum = profile.group(by, column).iter().fold(0i64, |sum, g| sum.saturating_add(g.values[column].amount));
-            assert_eq!(sum, total[column].amount, "the groups by {by:?} don't sum to the total");
+            assert!(!adds_up || sum == total[column].amount, "the groups by {by:?} don't sum to the total");
         }
         let tree = Tree::of_column(profile, column);
-        assert_eq!(tree.values(0).first().map(|v| v.amount), Some(total[column].amount), "the tree's root is no total");
+        let root = tree.values(0).first().map(|v| v.amount);
+        assert!(!adds_up || root == Some(total[column].amount), "the tree's root is no total");
         written(|out| folded::write(out, &view));
         is_json(&written(|out| json::write(out, &view)));
         is_xml(&written(|out| svg::write(out, &view)));

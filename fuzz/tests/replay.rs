@@ -127,8 +127,10 @@ macro_rules! findings {
 }
 
 findings! {
+    debug_info section_that_claims_256_mib
     hotspot_memory list_of_200_000_threads
     jfr endless_clock_of_a_chart
     segment holes_of_54_mib
+    segment figures_of_8_eib
     segment saved_moment_of_the_year_2554
 }

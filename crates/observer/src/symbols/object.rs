@@ -16,6 +16,8 @@ use super::names;
 use super::read::{Finder, Links, Opened};
 use super::{Location, Place};
 
+/// The largest ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or a tenth.
+const UNPACKED_TIMES: u64 = 128;
 /// Debug sections of one object in memory, bytes. Chromium's are 2 GiB; they would be named by its symbol table alone.
 const SECTIONS: u64 = 3 << 29;
 /// A symbol table out of .gnu_debugdata, unpacked.
@@ -171,8 +173,12 @@ fn sections<'a, R: ReadRef<'a>>(
     let mut left = SECTIONS.min(cap);
     gimli::DwarfSections::load(|id: SectionId| {
         let Some(section) = file.section_by_name(id.name()) else { return Ok(Cow::Borrowed(&[][..])) };
-        // The size that a compressed section says it has is believed only within bounds.
-        let size = section.compressed_data().map(|data| data.uncompressed_size).unwrap_or(0);
+        // A compressed section states its own size, and unpacking reserves that: it is believed only within bounds.
+        let (size, packed) =
+            section.compressed_data().map_or((0, 0), |data| (data.uncompressed_size, data.data.len() as u64));
+        if size > packed.saturating_mul(UNPACKED_TIMES) {
+            return Err("a compressed section of its debug information claims an impossible size".into());
+        }
         left = left.checked_sub(size).ok_or("its debug information is larger than what is read into memory")?;
         Ok(section.uncompressed_data().unwrap_or(Cow::Borrowed(&[])))
     })

@@ -4,8 +4,8 @@
 //! Input ──► Reader ──► Event (a view of the bytes) ──► Value, Stack, Thread
 //!             └──► Summary: chunks, counts, flaws
 //! ```
-//! Nothing is decoded before somebody asks: an event of a type that isn't wanted is stepped over by its size, constants are
-//! kept as the bytes they came in, and an [`Event`] is a view of the bytes with a table of where its fields begin.
+//! The reader decodes on demand. It skips events of unwanted types by their size, keeps constants as the bytes in the file, and
+//! an [`Event`] is a view of the bytes with a table of where its fields begin.
 //!
 //! Memory is bounded by [`Limits`], whatever the file says; what is beyond them is a [`Flaw`]. No input makes the reader panic or
 //! read without end.

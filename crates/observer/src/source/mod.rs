@@ -18,6 +18,9 @@ pub mod segment;
 pub(crate) mod tcmalloc;
 pub(crate) mod v8;
 
+#[cfg(test)]
+pub(crate) mod made_image;
+
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
 #[cfg(test)]
 pub(crate) fn mutated(seed: &[u8], rounds: usize) -> impl Iterator<Item = Vec<u8>> + '_ {

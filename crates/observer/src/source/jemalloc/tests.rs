@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::walk::{Unopened, walk};
 use crate::snapshot::HeapPart;
 use crate::source::heap_data::{Anonymous, Data};
-use crate::source::memory::{Memory, PAGE};
+use crate::source::made_image::{Image, Random};
+use crate::source::memory::PAGE;
 use crate::units::{AddressRange, Avma, Bytes};
 
 const GIB: u64 = 1 << 30;
@@ -45,56 +46,6 @@ impl Version {
 
     fn none(self) -> u64 {
         if self.quantum == 16 { 232 } else { 235 }
-    }
-}
-
-#[derive(Default)]
-struct Image {
-    pages: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Image {
-    fn put(&mut self, at: u64, word: u64) {
-        let page = self.pages.entry(at / PAGE).or_insert_with(|| vec![0; PAGE as usize]);
-        page[(at % PAGE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
-    }
-
-    fn touch(&mut self, page: u64) {
-        self.pages.entry(page).or_insert_with(|| vec![0; PAGE as usize]);
-    }
-}
-
-impl Memory for Image {
-    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-        let (mut at, mut into) = (at.0, into);
-        while !into.is_empty() {
-            let (from, length) = ((at % PAGE) as usize, into.len().min((PAGE - at % PAGE) as usize));
-            let (piece, rest) = into.split_at_mut(length);
-            match self.pages.get(&(at / PAGE)) {
-                Some(page) => piece.copy_from_slice(&page[from..from + length]),
-                None => piece.fill(0),
-            }
-            (at, into) = (at + length as u64, rest);
-        }
-        true
-    }
-
-    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
-        for (word, page) in into.iter_mut().zip(first..) {
-            *word = u64::from(self.pages.contains_key(&page)) << 63;
-        }
-        true
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
     }
 }
 

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::walk::{Unopened, Unread, walk};
 use crate::snapshot::{HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data};
-use crate::source::memory::{Memory, PAGE};
+use crate::source::made_image::{Image, Random};
+use crate::source::memory::PAGE;
 use crate::units::{AddressRange, Avma, Bytes};
 
 const DATA: u64 = 0x7f00_0000_0000;
@@ -21,56 +22,6 @@ const SIZES: [u32; 26] = [
 const CLASSES: usize = 128;
 /// Words of a central list: class, two dummies, spans, free, 64 batches, three numbers, padding.
 const STEP: usize = 152;
-
-#[derive(Default)]
-struct Image {
-    pages: BTreeMap<u64, Vec<u8>>,
-}
-
-impl Image {
-    fn put(&mut self, at: u64, word: u64) {
-        let page = self.pages.entry(at / PAGE).or_insert_with(|| vec![0; PAGE as usize]);
-        page[(at % PAGE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
-    }
-
-    fn resident(&self, start: u64, end: u64) -> u64 {
-        self.pages.range(start / PAGE..end / PAGE).count() as u64 * PAGE
-    }
-}
-
-impl Memory for Image {
-    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-        let (mut at, mut into) = (at.0, into);
-        while !into.is_empty() {
-            let (from, length) = ((at % PAGE) as usize, into.len().min((PAGE - at % PAGE) as usize));
-            let (piece, rest) = into.split_at_mut(length);
-            match self.pages.get(&(at / PAGE)) {
-                Some(page) => piece.copy_from_slice(&page[from..from + length]),
-                None => piece.fill(0),
-            }
-            (at, into) = (at + length as u64, rest);
-        }
-        true
-    }
-
-    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
-        for (word, page) in into.iter_mut().zip(first..) {
-            *word = u64::from(self.pages.contains_key(&page)) << 63;
-        }
-        true
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}
 
 type Sums = BTreeMap<HeapPart, u64>;
 

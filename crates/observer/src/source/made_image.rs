@@ -1,0 +1,63 @@
+//! A process's memory that a test writes word by word: pages that were never written read as zeros and are not resident.
+
+use std::collections::BTreeMap;
+
+use super::memory::{Memory, PAGE};
+use crate::units::Avma;
+
+#[derive(Default)]
+pub struct Image {
+    /// By page number.
+    pub pages: BTreeMap<u64, Vec<u8>>,
+}
+
+impl Image {
+    pub fn put(&mut self, at: u64, word: u64) {
+        self.touch(at / PAGE);
+        let page = self.pages.get_mut(&(at / PAGE)).expect("touched");
+        page[(at % PAGE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
+    }
+
+    pub fn touch(&mut self, page: u64) {
+        self.pages.entry(page).or_insert_with(|| vec![0; PAGE as usize]);
+    }
+
+    pub fn resident(&self, start: u64, end: u64) -> u64 {
+        self.pages.range(start / PAGE..end / PAGE).count() as u64 * PAGE
+    }
+}
+
+impl Memory for Image {
+    fn read(&self, at: Avma, into: &mut [u8]) -> bool {
+        let (mut at, mut into) = (at.0, into);
+        while !into.is_empty() {
+            let (from, length) = ((at % PAGE) as usize, into.len().min((PAGE - at % PAGE) as usize));
+            let (piece, rest) = into.split_at_mut(length);
+            match self.pages.get(&(at / PAGE)) {
+                Some(page) => piece.copy_from_slice(&page[from..from + length]),
+                None => piece.fill(0),
+            }
+            (at, into) = (at + length as u64, rest);
+        }
+        true
+    }
+
+    fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
+        for (word, page) in into.iter_mut().zip(first..) {
+            *word = u64::from(self.pages.contains_key(&page)) << 63;
+        }
+        true
+    }
+}
+
+/// Xorshift: the same numbers in each run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}

@@ -1,9 +1,9 @@
 //! How the library is linked.
 
 fn main() {
-    // It stays where it is once it is loaded: threads may be in its hooks, and pointers to them cached, whatever dlclose is
-    // told.
+    // dlclose must not unmap the library: threads may be inside its hooks, and other code caches pointers to them.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    // Its hooks are libc's names. Loaded late it stands behind libc, and what it calls malloc must be its own all the same.
+    // The hooks have libc's names. A library that is loaded late stands behind libc in the search order, yet its own
+    // calls of malloc must reach its own hook.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
 }

@@ -52,7 +52,7 @@ macro_rules! exports {
     ($(($name:ident, $kind:ident, $n:tt, $target:path))*) => {
         fn exports() -> &'static Exports {
             static TABLE: Exports = [const { AtomicUsize::new(0) }; libc::HOOKED];
-            // Later calls store what is there.
+            // Later calls keep the first value.
             for (to, entry) in TABLE.iter().zip([$(entry::$name as *const () as usize,)*]) {
                 to.store(entry, Relaxed);
             }
@@ -62,29 +62,30 @@ macro_rules! exports {
 }
 hooked_calls!(exports);
 
-/// HotSpot calls this when `plimsoll attach` has it load the library (jvmti.h), each time anew. What it answers is
+/// HotSpot calls this function each time that `plimsoll attach` makes it load the library (jvmti.h). The result is a
 /// `plimsoll_segment::agent::Answer`.
 ///
 /// # Safety
 /// Called by the VM, with a C string or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Agent_OnAttach(_vm: *mut c_void, options: *const c_char, _: *mut c_void) -> i32 {
-    // SAFETY: the VM's string.
+    // SAFETY: the VM passes a C string or null.
     unsafe { agent::called(options, exports()) }
 }
 
-/// The same at the VM's start: `-agentpath:…/libplimsoll.so`.
+/// HotSpot calls this function at its start: `-agentpath:…/libplimsoll.so`.
 ///
 /// # Safety
-/// As above.
+/// Called by the VM, with a C string or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Agent_OnLoad(_vm: *mut c_void, options: *const c_char, _: *mut c_void) -> i32 {
-    // SAFETY: the VM's string. Another answer than 0 would end the VM, which goes on untracked instead.
+    // SAFETY: the VM passes a C string or null. The result is always 0: any other value would end the VM. A failed
+    // tracker leaves the VM untracked instead.
     unsafe { agent::called(options, exports()) };
     0
 }
 
-/// The VM ends. The process may go on, and its books with it.
+/// The VM ends. The process may go on, and the tracker goes on counting.
 #[unsafe(no_mangle)]
 pub extern "C" fn Agent_OnUnload(_vm: *mut c_void) {}
 
@@ -104,14 +105,15 @@ static CONSTRUCTOR: extern "C" fn(i32, *const *const c_char, *mut *const c_char)
 #[unsafe(link_section = ".fini_array")]
 static DESTRUCTOR: extern "C" fn() = destructor;
 
+// `cargo clippy --all-targets` compiles this crate as a test, too, and the test harness brings std's handler.
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // Bounds checks are the only panics left in; none is expected to be reached. A thread that reached one can't go on with
-    // its call: there is nothing to unwind with (no personality, no_std), the frames between here and the program's call
-    // hold registers that only they restore, and to keep a way back at each entry would cost every call of a program in
-    // which none panics. So it stops here, visibly (`faults` in the segment says it), and never takes the process down; the
-    // books end at that moment, and all other threads' calls pass through from then on. A lock of the tracker that this
-    // thread holds is given up by whoever waits for it.
+    // Only bounds checks can panic here, and none is expected to. The thread cannot return: there is no unwinder
+    // (no_std, no personality), and the frames up to the program's call hold registers that only they restore. A way
+    // back at each entry would cost every call of every program. So the thread stops here and the process goes on:
+    // `faults` in the segment counts it, the books end at this moment, and the calls of all other threads pass through.
+    // If this thread holds a lock of the tracker, the next thread that waits for the lock takes it over.
     boot::fault();
     loop {
         plimsoll_tracker::sys::os::pause();

@@ -17,7 +17,7 @@ core::arch::global_asm!(
     ".endm",
     ".text",
     ".p2align 4",
-    // rdi: to, rsi: from, rdx: bytes. Both ends of a short copy are loaded before anything is stored: ranges may overlap.
+    // rdi: to, rsi: from, rdx: bytes. Ranges may overlap, so a short copy loads both ends before it stores anything.
     "plimsoll_hidden memcpy",
     "plimsoll_hidden memmove",
     ".cfi_startproc",
@@ -37,7 +37,7 @@ core::arch::global_asm!(
     "jb 3f",
     "cmp rdx, 64",
     "ja 20f",
-    // Upwards: the last bytes are loaded before a store could change them.
+    // Upwards: load the last bytes before a store could change them.
     "movups xmm2, [rsi + rdx - 16]",
     "lea r8, [rdi + rdx - 16]",
     "7: movups xmm0, [rsi]",
@@ -70,7 +70,7 @@ core::arch::global_asm!(
     "movups [r8 + 32], xmm6",
     "movups [r8 + 48], xmm7",
     "ret",
-    // Downwards: the same with the first bytes.
+    // Downwards: load the first bytes before a store could change them.
     "3: cmp rdx, 64",
     "ja 22f",
     "movups xmm2, [rsi]",
@@ -180,7 +180,7 @@ core::arch::global_asm!(
     "movups [r8 + 48], xmm0",
     "ret",
     ".cfi_endproc",
-    // rdi, rsi: what to compare, rdx: bytes. Eight bytes compare as one big-endian number.
+    // rdi, rsi: the two ranges, rdx: bytes. Eight bytes compare as one big-endian number.
     ".p2align 4",
     "plimsoll_hidden memcmp",
     "plimsoll_hidden bcmp",
@@ -248,7 +248,7 @@ core::arch::global_asm!(
     "or eax, 1",
     "ret",
     ".cfi_endproc",
-    // rdi: text. 16 bytes at a multiple of 16 never cross into another page.
+    // rdi: text. A load of 16 bytes at a multiple of 16 never crosses into another page.
     ".p2align 4",
     "plimsoll_hidden strlen",
     ".cfi_startproc",
@@ -307,7 +307,7 @@ core::arch::global_asm!(
     "strb w4, [x3], #1",
     "sub x2, x2, #1",
     "b 6b",
-    // Downwards, where the target lies in the source.
+    // Downwards, if the target range begins inside the source range.
     "4: subs x2, x2, #8",
     "b.lo 5f",
     "ldr x4, [x1, x2]",
@@ -339,7 +339,7 @@ core::arch::global_asm!(
     "b 4b",
     "5: ret",
     ".cfi_endproc",
-    // x0, x1: what to compare, x2: bytes.
+    // x0, x1: the two ranges, x2: bytes.
     "plimsoll_hidden memcmp",
     "plimsoll_hidden bcmp",
     ".cfi_startproc",

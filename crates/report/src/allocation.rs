@@ -1,5 +1,5 @@
-//! Allocation events of a recording: what the VM's threads took from the heap on slow paths, in heap chunks where those are
-//! a notion of the VM, before the view of the stacks; and the same as JSON, schema `plimsoll.allocations/2`.
+//! Writes the allocation events of a recording: bytes that each thread took from the Java heap on slow paths, and heap
+//! chunks if the VM has them. The view of the stacks follows. The JSON form has the schema `plimsoll.allocations/2`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,10 +15,10 @@ use crate::words::{count, counted, cut, printable};
 
 pub const SCHEMA: &str = "plimsoll.allocations/2";
 
-/// Threads listed when the view is of something else.
+/// Threads listed if the view itself is by something other than threads.
 const THREADS: usize = 8;
 
-/// `all`: nothing is summed up because it is small.
+/// `all`: list every entry, never sum up the small ones.
 pub fn write(out: &mut dyn Write, of: &Allocations, view: &View, by: By, all: bool) -> io::Result<()> {
     writeln!(out, "{}", printable(&heading(of)))?;
     let events: Vec<String> = of.events.iter().map(|(name, n)| format!("{} {name}", count(*n))).collect();
@@ -29,7 +29,7 @@ pub fn write(out: &mut dyn Write, of: &Allocations, view: &View, by: By, all: bo
         writeln!(out)?;
         threads(out, of, all || by == By::Thread)?;
     }
-    // The threads' table is the one of slow paths by thread.
+    // The view by thread already is the table of slow paths by thread.
     if by == By::Thread && of.slow_paths() > 0 && view.measure() == "slow_path" {
         return text::gaps(out, view);
     }
@@ -39,7 +39,7 @@ pub fn write(out: &mut dyn Write, of: &Allocations, view: &View, by: By, all: bo
 
 /// `allocations of Substrate VM 25.0.3+9-LTS, pid 4711`.
 pub fn heading(of: &Allocations) -> String {
-    // HotSpot's version tells how it was built, after a comma.
+    // HotSpot's version text goes on after a comma with how the VM was built.
     let version = of.vm.version.split(',').next().unwrap_or_default();
     let name = match (of.vm.name.is_empty(), version.starts_with(&of.vm.name)) {
         (true, _) => "an unknown VM".to_string(),
@@ -99,7 +99,7 @@ fn chunks_words(chunks: &Chunks) -> String {
     }
 }
 
-/// What the tracker itself saw of a native image's heap: mapping calls below `slowPathNew*`.
+/// The part of a native image's heap that the tracker itself counted: mapping calls below `slowPathNew*`.
 pub fn mapped_slow_paths(out: &mut dyn Write, calls: u64, bytes: Option<u64>) -> io::Result<()> {
     let bytes = bytes.map_or(String::new(), |bytes| format!(": {} of heap chunks", Bytes(bytes)));
     writeln!(out, "slow paths of the Java heap (slowPathNew*): {}{bytes}", counted(calls, "mapping call"))

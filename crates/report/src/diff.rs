@@ -1,4 +1,4 @@
-//! What changed between two books: text for people, JSON, and HotSpot's `summary.diff`.
+//! The change between two books as text, JSON, and HotSpot's `summary.diff`.
 
 use std::io::{self, Write};
 
@@ -36,7 +36,7 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
         By::Caller => lines(
             out,
             diff.callers.iter().map(|(caller, change)| {
-                // The caller's frames are of the books that it was taken from.
+                // The caller's frame ids belong to `of`, the books that it comes from.
                 let of = if change.after == Figures::default() { before } else { after };
                 let category = of.categories.get(caller.category).map(|c| c.name.clone()).unwrap_or_default();
                 let frames = caller.frames.iter().map(|f| "  ".to_string() + &frame_text(of, f));
@@ -47,13 +47,13 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
     line(out, &["total".into()], &diff.total)
 }
 
-/// Lines that are shown of callers and modules.
+/// Lines shown of callers and of modules.
 const LINES: usize = 30;
 
 fn lines<'a>(out: &mut dyn Write, lines: impl Iterator<Item = (Vec<String>, &'a Change)>) -> io::Result<()> {
     let mut changed: Vec<_> = lines.filter(|(_, change)| !change.is_none()).collect();
     changed.sort_by(|(a, x), (b, y)| y.growth().cmp(&x.growth()).then_with(|| a.cmp(b)));
-    // What shrank most is at the other end: both ends are shown.
+    // The largest shrinkage is at the end of the order, so both ends are shown.
     let hidden = changed.len().saturating_sub(LINES);
     for (i, (name, change)) in changed.iter().enumerate() {
         if hidden > 0 && i == LINES / 2 {
@@ -172,7 +172,8 @@ fn change_line<'a>(name: &'a str, c: &Change) -> ChangeLine<'a> {
     }
 }
 
-/// `VM.native_memory summary.diff` of JDK 25. Changes are those of the printed figures, so they add up too.
+/// `VM.native_memory summary.diff` of JDK 25. Each change is the difference of the printed figures, so changes add up
+/// too.
 pub fn hotspot(out: &mut dyn Write, before: &Books, after: &Books) -> io::Result<()> {
     let (old, new) = (summarize(before), summarize(after));
     writeln!(out, "\nNative Memory Tracking:\n\n(Omitting categories weighting less than 1KB)\n")?;
@@ -246,7 +247,7 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// `24613KB +4812KB`, without the second part if nothing changed.
+    /// `24613KB +4812KB`; without the second part if nothing changed.
     fn kb(&self, figure: impl Fn(&Entry) -> u64) -> String {
         let (old, new) = (figure(self.old), figure(self.new));
         format!("{new}KB{}", Self::change(old, new, "KB"))

@@ -1,4 +1,4 @@
-//! The figures of a caller, a category, a module or a site, in JSON and back.
+//! The figures of a caller, category, module or site: written to JSON and read back.
 
 use plimsoll_observer::books::Figures;
 use plimsoll_observer::units::Bytes;
@@ -30,7 +30,7 @@ pub(crate) struct Line {
     pub at_total_peak_bytes: u64,
     #[serde(default)]
     pub at_total_peak_count: u64,
-    /// What is live is unknown: more is freed than was allocated.
+    /// More was freed than was allocated, so the live bytes are unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub fault: bool,
 }

@@ -1,6 +1,6 @@
-//! Frames of a JSON document, each once. Where the document has the table itself, a site's `stack` are places in it, innermost
-//! first: a few bytes a frame instead of the few hundred that its names and paths take. Where it hasn't, a frame's text is
-//! made once and copied.
+//! The frames of a JSON document, each once. In a document with a table, the `stack` of a site holds indices into the
+//! table, innermost first: a few bytes a frame, where names and paths take a few hundred. In a document without a
+//! table, the text of each frame is made once and copied.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ fn is_zero(n: &u64) -> bool {
 pub(crate) struct FrameTable {
     lines: Vec<FrameLine>,
     places: HashMap<FrameLine, u32>,
-    /// By `FrameId`.
+    /// Indexed by `FrameId`: the frame's index in `lines`.
     of_profile: Vec<Option<u32>>,
 }
 
@@ -42,7 +42,7 @@ impl FrameTable {
         table
     }
 
-    /// The frames of all entries.
+    /// Adds the frames of all entries.
     pub fn add_all(&mut self, profile: &Profile) {
         profile.entries().for_each(|(entry, _)| self.add(profile, entry.stack));
     }
@@ -59,7 +59,7 @@ impl FrameTable {
         }
     }
 
-    /// Of a frame of whatever origin.
+    /// The index of a frame of any origin.
     pub fn place(&mut self, frame: FrameLine) -> u32 {
         let next = self.lines.len() as u32;
         *self.places.entry(frame).or_insert_with_key(|frame| {
@@ -68,7 +68,8 @@ impl FrameTable {
         })
     }
 
-    /// Of an added stack; second: its walk ended early, there are callers that nobody saw.
+    /// The indices of a stack that was added; the flag is set if its walk ended early, so that outer callers are
+    /// missing.
     pub fn stack(&self, profile: &Profile, stack: StackId) -> (Vec<u32>, bool) {
         let (frames, truncated) = whole(profile, stack);
         let place = |id: &FrameId| self.of_profile.get(id.number()).copied().flatten();
@@ -79,7 +80,7 @@ impl FrameTable {
         &self.lines
     }
 
-    /// As they stand in a document.
+    /// Each frame as the JSON text that stands in a document.
     pub fn texts(&self) -> serde_json::Result<Vec<Box<RawValue>>> {
         self.lines.iter().map(serde_json::value::to_raw_value).collect()
     }
@@ -89,7 +90,7 @@ impl FrameTable {
     }
 }
 
-/// The frames without the mark that the walk ended early, and whether it did.
+/// The frames without the mark of a walk that ended early, and whether there was such a mark.
 fn whole(profile: &Profile, stack: StackId) -> (&[FrameId], bool) {
     match profile.frames_of(stack) {
         [rest @ .., last] if profile.function_at(profile.function_of(*last)).is_truncation() => (rest, true),

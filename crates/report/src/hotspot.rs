@@ -1,11 +1,10 @@
-//! As `VM.native_memory summary` and `detail` of JDK 25, for any program: existing parsers read it.
+//! Writes `VM.native_memory summary` and `detail` of JDK 25 for any program, so that existing parsers can read it.
 //!
-//! Two lines that HotSpot has and our books keep apart are joined as it has them: category 'Thread' with the thread stacks,
-//! and 'Native Memory Tracking' is our own cost.
+//! HotSpot joins two lines that our books keep apart: category 'Thread' includes the thread stacks, and 'Native Memory
+//! Tracking' is the tracker's own cost.
 //!
-//! HotSpot rounds each figure to the nearest KB by itself, so its lines needn't add up (1 KB short in three of three reports
-//! of 25.0.3). Here the KB of a column are apportioned (largest remainder), so that Σ categories = Total as printed,
-//! and in each line reserved = malloc + mmap.
+//! HotSpot rounds each figure to the nearest KB by itself, so its lines need not add up. Here the KB of a column are
+//! apportioned (largest remainder): Σ categories = Total as printed, and reserved = malloc + mmap in each line.
 
 use std::io::{self, Write};
 
@@ -24,7 +23,7 @@ pub(crate) struct Entry {
     pub reserved: u64,
     pub committed: u64,
     pub peak_committed: Option<u64>,
-    /// Of `reserved` and `committed`, what is thread stacks.
+    /// The part of `reserved` and `committed` that is thread stacks.
     pub stack: Option<(u64, u64)>,
     pub threads: u64,
     pub overhead: Option<u64>,
@@ -92,7 +91,7 @@ fn peak_text(peak: Option<(u64, u64)>) -> String {
     peak.map_or("(at peak)".into(), |(kb, count)| format!("(peak={kb}KB #{count})"))
 }
 
-/// A reservation and what of it is committed.
+/// A reservation and its committed parts.
 struct Region<'a> {
     start: u64,
     end: u64,
@@ -102,7 +101,7 @@ struct Region<'a> {
     committed: Vec<(u64, u64)>,
 }
 
-/// Mappings that adjoin, of one category and one reserving caller, are one reservation. Thread stacks besides.
+/// Adjoining mappings of one category and one reserving caller are one reservation. Each thread stack is one too.
 fn regions(books: &Books) -> Vec<Region<'_>> {
     let mut regions: Vec<Region<'_>> = Vec::new();
     for m in &books.mappings {
@@ -127,7 +126,7 @@ fn regions(books: &Books) -> Vec<Region<'_>> {
     }
     for t in books.threads.iter().filter(|t| t.in_use && t.stack_kind != 1 && t.stack > Bytes::ZERO) {
         let (low, high) = (t.stack_range.0.0, t.stack_range.1.0);
-        // The main thread's stack is mapped by the kernel as it grows.
+        // The kernel maps the main thread's stack as it grows.
         let committed = if t.stack_kind == 2 { Vec::new() } else { vec![(low, high)] };
         let start = low.saturating_sub(t.guard.0);
         regions.push(Region { start, end: high, category: STACKS, caller: None, committed });
@@ -189,7 +188,7 @@ fn frames(
     for frame in frames {
         let module = frame.module.and_then(|i| books.modules.get(i)).map(|m| m.name());
         let library = match module {
-            // HotSpot leaves its own library's name out.
+            // HotSpot prints no name for its own library.
             None | Some("libjvm.so") => String::new(),
             Some(name) => format!(" in {}", printable(name)),
         };
@@ -217,8 +216,9 @@ pub(crate) fn summarize(books: &Books) -> Summary {
         apportion(&bytes)
     };
     let (malloc, reserved) = (column(|f| f.live), column(|f| f.reserved));
-    // HotSpot takes for committed what is resident of a stack (memTracker: SnapshotThreadStackWalker, by
-    // mincore): the kernel maps the rest when it is touched. Where the kernel was not asked, the whole mapping is.
+    // HotSpot counts the resident part of a stack as committed (memTracker: SnapshotThreadStackWalker, by mincore),
+    // because the kernel maps the rest only when it is touched. If the kernel was not queried, the whole mapping
+    // counts.
     let stack = |f: &Figures| f.resident.map_or(f.committed, |resident| resident.min(f.committed));
     let all = books.categories.iter();
     let committed = all.map(|c| if c.name == STACKS { stack(&c.figures) } else { c.figures.committed }.0);
@@ -242,13 +242,13 @@ pub(crate) fn summarize(books: &Books) -> Summary {
         e.committed += committed[i];
         match category.name.as_str() {
             STACKS => {
-                // Those whose stacks these are: of an attached process there are more.
+                // The threads whose stacks are counted here: an attached process can have more.
                 let with_stack = books.threads.iter().filter(|thread| thread.in_use && thread.tid != 0).count() as u64;
                 (e.stack, e.threads) = (Some((reserved[i], committed[i])), with_stack);
             }
             OWN => e.overhead = Some(committed[i]),
             _ => {
-                // A peak printed below the present figure would be a lie of rounding.
+                // A printed peak must not be below the printed current figure only because of rounding.
                 e.peak = peak(f).map(|(kb, count)| (kb.max(malloc[i]), count));
                 let higher = f.peak_committed > f.committed;
                 e.peak_committed = higher.then(|| nearest(f.peak_committed.0).max(committed[i]));
@@ -269,8 +269,8 @@ pub(crate) fn summarize(books: &Books) -> Summary {
     Summary { total, entries }
 }
 
-/// Rounds to KB so that the sum of the results is the rounded sum: all are rounded down, and the largest remainders are
-/// rounded up until the sum is right.
+/// Rounds to KB so that the results add up to the rounded sum: rounds all figures down, then rounds up those with the
+/// largest remainders until the sum is right.
 fn apportion(bytes: &[u64]) -> Vec<u64> {
     let sum = bytes.iter().fold(0u64, |sum, b| sum.saturating_add(*b));
     let mut kb: Vec<u64> = bytes.iter().map(|b| b / 1024).collect();

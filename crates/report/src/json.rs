@@ -1,8 +1,9 @@
-//! Schema `plimsoll.report/1`, documented in docs/json.md. These types are the format; they are not the books, so that
-//! the books may change without the format. Fields are only ever added; a change of meaning makes `/3`.
+//! Schemas `plimsoll.report/1` and `/2`, documented in docs/json.md. These types are the format. They are not the
+//! books, so that the books may change while the format stays. Fields are only ever added; a change of meaning makes
+//! `/3`.
 //!
-//! `/2` has each frame once, in a table, and in each site places in it instead of `frames`: 33 MB instead of hundreds for
-//! 100,000 sites. Both are read.
+//! `/2` holds each frame once, in a table, and each site holds indices into it instead of `frames`. That saves most of
+//! the bytes of a report with many sites. Both schemas can be read.
 
 use std::io::{self, Write};
 
@@ -26,7 +27,7 @@ use crate::words::{moment, parse_moment};
 pub const SCHEMA: &str = "plimsoll.report/1";
 pub const SCHEMA_WITH_TABLE: &str = "plimsoll.report/2";
 
-/// Where a report has the frames of its stacks.
+/// Where a report keeps the frames of its stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frames {
     /// `/1`: in each site.
@@ -35,7 +36,7 @@ pub enum Frames {
     InTable,
 }
 
-/// `F`, `S`: what is read, or what makes the arrays while they are written.
+/// `F`, `S`, `C`: vectors when reading; when writing, iterators that make the arrays element by element.
 #[derive(Debug, Serialize, Deserialize)]
 struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     schema: String,
@@ -43,9 +44,9 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     process: Process,
     /// `live` or `dead`.
     state: String,
-    /// `exited` or `killed`, of a dead process.
+    /// `exited` or `killed`, if the process is dead.
     end: Option<String>,
-    /// The same with all that is known.
+    /// The end with everything that is known about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<EndedLine>,
     mode: String,
@@ -53,15 +54,15 @@ struct Report<F = Vec<FrameLine>, S = Vec<SiteLine>, C = SiteLine> {
     mode_since: Option<String>,
     total: Line,
     peak_error_bytes: u64,
-    /// Of an attached process: what it held before and still holds. Not in the total.
+    /// What an attached process held before the attach and still holds. Not in the total.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     before_the_attach: Option<BeforeLine>,
     categories: Vec<NamedLine>,
-    /// `/2`: of sites and callers.
+    /// Only in `/2`: the frames of sites and callers.
     #[serde(skip_serializing_if = "Option::is_none")]
     frames: Option<F>,
     sites: S,
-    /// Short stacks, whose sums are exact in each mode. Where there are no deep ones they are `sites`.
+    /// Short stacks, whose sums are exact in every mode. Without deep stacks they are in `sites` instead.
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     callers: Vec<C>,
     threads: Vec<ThreadLine>,
@@ -78,9 +79,9 @@ pub(crate) struct EndedLine {
     how: String,
     code: Option<u8>,
     signal: Option<u8>,
-    /// null: not known.
+    /// null: unknown.
     oom_killed: Option<bool>,
-    /// Of the orderly end, or of the last sign of life.
+    /// Time of the orderly end, else of the last sign of life.
     time: Option<String>,
 }
 
@@ -100,7 +101,7 @@ impl EndedLine {
 struct BeforeLine {
     live_bytes: u64,
     live_count: u64,
-    /// Always `derived`: the arenas less the books.
+    /// Always `derived`: computed as arenas less books.
     grade: String,
     error_bytes: u64,
 }
@@ -163,7 +164,7 @@ struct ModuleLine {
 struct OwnCost {
     bytes: u64,
     trailer_blocks: u64,
-    /// Least and most that the trailers add to the heap. Reports of older versions have neither.
+    /// Least and most that the trailers add to the heap. Reports of older versions lack both.
     #[serde(default)]
     heap_growth_bytes: [u64; 2],
     private_bytes: u64,
@@ -175,7 +176,7 @@ struct OwnCost {
     side_table_bytes: u64,
     #[serde(default)]
     library_bytes: u64,
-    /// Computed from the others: least and most.
+    /// Computed from the other fields: least and most.
     #[serde(default)]
     bytes_a_block: Option<[f64; 2]>,
     segment_bytes: u64,
@@ -197,7 +198,7 @@ struct GapLine {
     remedy: String,
 }
 
-/// `sites`: deep stacks, where there are any.
+/// `sites`: the deep stacks, if there are any.
 pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, place: Frames) -> io::Result<()> {
     let mut frames = FrameTable::default();
     let callers: Vec<SiteLine> = books
@@ -218,7 +219,7 @@ pub fn write(out: &mut dyn Write, books: &Books, sites: Option<&Sites>, place: F
     lines::write(out, &report(books, table, each, callers))
 }
 
-/// Reads what `write` wrote. The error is one sentence.
+/// Reads the output of `write`. The error is one sentence.
 pub fn parse(bytes: &[u8]) -> Result<(Books, Sites), String> {
     #[derive(Deserialize)]
     struct Title {
@@ -297,7 +298,7 @@ fn report<'a, S>(
             grade: "derived".into(),
             error_bytes: b.error.0,
         }),
-        // One without a name was about to be registered: it holds nothing.
+        // A category without a name was being registered at the time of the reading: it holds nothing.
         categories: books
             .categories
             .iter()
@@ -415,8 +416,9 @@ fn module_line(m: &Module) -> ModuleLine {
 }
 
 fn books(r: Report) -> Result<Books, String> {
-    let unknown =
-        |what: &str, value: &str| format!("it is a damaged report: '{}' is no {what}", crate::words::cut(value, 40));
+    let unknown = |what: &str, value: &str| {
+        format!("it is a damaged report: '{}' is not a valid {what}", crate::words::cut(value, 40))
+    };
     let life = match (r.state.as_str(), r.end.as_deref()) {
         ("live", _) => Life::Live,
         ("dead", Some("exited")) => Life::Exited,
@@ -454,7 +456,7 @@ fn books(r: Report) -> Result<Books, String> {
         callers,
         threads: r.threads.into_iter().enumerate().map(thread).collect(),
         modules,
-        // The map is not in the JSON: a saved report has no --style hotspot detail map.
+        // The JSON has no memory map, so a saved report has no --style hotspot detail map.
         mappings: Vec::new(),
         own_mappings: Vec::new(),
         own: Own {

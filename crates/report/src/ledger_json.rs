@@ -1,5 +1,5 @@
-//! Schema `plimsoll.ledger/1`, documented in docs/json.md. These types are the format; they are not the ledger, so that the
-//! ledger may change without the format. Fields are only ever added; a change of meaning makes `/2`.
+//! Schema `plimsoll.ledger/1`, documented in docs/json.md. These types are the format. They are not the ledger, so that
+//! the ledger may change while the format stays. Fields are only ever added; a change of meaning makes `/2`.
 
 use std::io::{self, Write};
 
@@ -21,11 +21,11 @@ struct Ledger<'e> {
     process: Process<'e>,
     limit: Option<Limit>,
     rss_bytes: u64,
-    /// RSS with each page that the process maps several times counted once.
+    /// RSS where a page that the process maps several times counts once.
     distinct_bytes: u64,
     pss_bytes: u64,
     remainder_bytes: u64,
-    /// The remainder, and what lines have that no source claims or could tell apart.
+    /// The remainder, plus the bytes inside lines that no source claims or could classify.
     unexplained_bytes: u64,
     overclaimed_bytes: u64,
     lines: Vec<Line<'e>>,
@@ -35,11 +35,11 @@ struct Ledger<'e> {
     gaps: Vec<Gap<'e>>,
     verdicts: Vec<Verdict<'e>>,
     readings: Vec<Reading>,
-    /// What the VM was asked that leaves memory in it.
+    /// The commands sent to the VM that leave memory in it.
     vm_keeps_symbols_for: Vec<&'e str>,
-    /// How much moved between smaps and the kernel's own sum.
+    /// Bytes that moved between smaps and the kernel's own sum.
     skew_bytes: Option<u64>,
-    /// With `--baseline`: what changed.
+    /// With `--baseline`: the changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline: Option<Change>,
 }
@@ -148,10 +148,10 @@ struct Verdict<'e> {
     severity: &'static str,
     bytes: u64,
     summary: &'e str,
-    /// How sure that is, in a few words.
+    /// How sure the verdict is, in a few words.
     certainty: String,
     evidence: &'e [String],
-    /// What the best remedy saves at most; `saving_least_bytes` is the lower bound.
+    /// Upper bound of what the best remedy saves; `saving_least_bytes` is the lower bound.
     saving_bytes: Option<u64>,
     saving_least_bytes: Option<u64>,
     remedies: Vec<Remedy<'e>>,
@@ -163,7 +163,7 @@ struct Remedy<'e> {
     how: &'e str,
     effort: &'static str,
     trade_off: &'e str,
-    /// `modelled`: the bounds are computed from this snapshot. `unknown`: there are none.
+    /// `modelled`: the bounds are computed from this snapshot. `unknown`: there are no bounds.
     confidence: &'static str,
     saving_least_bytes: Option<u64>,
     saving_bytes: Option<u64>,
@@ -226,7 +226,7 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
     }
 }
 
-/// `--limit` is kept by RSS, each page counted once; the cgroup's by what is charged to it.
+/// RSS with each page counted once is compared with `--limit`; the charge of the cgroup with the cgroup's limit.
 fn limit(explanation: &Explanation) -> Option<Limit> {
     let Explanation { snapshot, ledger, .. } = explanation;
     if let Some(asked) = snapshot.limit_asked {
@@ -350,13 +350,13 @@ fn verdict<'e>(of: &'e Explanation, verdict: &'e plimsoll_observer::verdict::Ver
     }
 }
 
-/// The part of an earlier explanation that a later one is compared with, and whose it is.
+/// The part of an earlier explanation that a comparison needs, and the process that it describes.
 pub struct Earlier {
     pub pid: u32,
     pub baseline: Baseline,
 }
 
-/// Reads what `write` wrote. Lines of versions to come are left out.
+/// Reads the output of `write`. Lines that only a later version knows are left out.
 pub fn parse_baseline(bytes: &[u8]) -> Result<Earlier, String> {
     #[derive(serde::Deserialize)]
     struct Written {

@@ -1,5 +1,5 @@
-//! The full tables behind the ledger: every mapping with its owner (a pmap that knows), and every arena. Plain columns
-//! separated by blanks, the free-text column last, so that awk can take them apart.
+//! The full tables behind the ledger: every mapping with its owner (a pmap that knows the owner), and every arena.
+//! Columns are separated by blanks and free text comes last, so that awk can read them.
 
 use std::io::{self, Write};
 
@@ -10,8 +10,9 @@ use plimsoll_observer::units::Bytes;
 use crate::ledger_text::Explanation;
 use crate::words::{cut, printable};
 
-/// Sizes in KiB, as pmap prints them. A mapping that the kernel made of several owners' is cut where they meet; `±` says how far
-/// the share of each may be wrong, 0 where the page map settled it. PSS and dirty bytes are shared out like the resident ones.
+/// Sizes in KiB, as pmap prints them. The kernel joins adjoining mappings of several owners; here each owner has a row
+/// of its own. `±` is the error of each share: 0 where the page map settled it. PSS and dirty bytes are divided in
+/// proportion to the resident bytes.
 pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io::Result<()> {
     let Explanation { snapshot, ledger, .. } = explanation;
     writeln!(
@@ -30,7 +31,7 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
             }
         };
         let dirty = vma.private_dirty + vma.shared_dirty;
-        // Swapped pages are the mapping's as a whole: a piece that isn't its first has none of its own to show.
+        // Swapped pages are counted for the mapping as a whole and shown in its first row.
         let first = piece.range.start == vma.range.start;
         let swap = if first { (vma.swap.0 / 1024).to_string() } else { "-".to_owned() };
         let name = format!("{}{}", printable(&vma.name), if vma.deleted { " (deleted)" } else { "" });
@@ -59,7 +60,7 @@ pub fn maps(out: &mut impl Write, explanation: &Explanation, width: usize) -> io
     )
 }
 
-/// A share of a mapping need not be a multiple of 1 KiB: two decimals where it is none.
+/// The share of a mapping need not be a multiple of 1 KiB: then it has two decimals.
 fn kib(bytes: Bytes) -> String {
     match bytes.0 % 1024 {
         0 => (bytes.0 / 1024).to_string(),
@@ -82,7 +83,8 @@ fn permissions(vma: &Vma) -> String {
         .collect()
 }
 
-/// Sizes in KiB. `kept` is free and resident, `trim` what a trim would give back of it: whole pages that don't lie at the end.
+/// Sizes in KiB. `kept` is free and resident. `trim` is the part of it that a trim would return: whole pages that do
+/// not lie at the end.
 pub fn arenas(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> {
     let Some(glibc) = &explanation.snapshot.glibc else {
         return writeln!(out, "no arenas: glibc's malloc was not walked");

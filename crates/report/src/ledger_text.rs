@@ -1,6 +1,7 @@
-//! `plimsoll explain` for a person: one screen, biggest first, a bar for each line, the sum, the verdicts.
+//! Prints `plimsoll explain` for a person: one screen, biggest first, a bar for each line, the sum, the verdicts.
 //!
-//! Every name that comes from the target passes `printable`: a terminal is never written what a process chose.
+//! Every name that comes from the target passes `printable`: a process must not choose control bytes for the reader's
+//! terminal.
 
 use std::io::{self, Write};
 
@@ -14,7 +15,7 @@ use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
 
 use crate::words::{count, cut, duration, printable};
 
-/// What is explained: the facts, the sum, what to do.
+/// What is explained: the facts, their sum, and what to do.
 pub struct Explanation {
     pub snapshot: Snapshot,
     pub ledger: Ledger,
@@ -28,24 +29,24 @@ pub struct Style {
     pub width: usize,
 }
 
-/// Of a wide terminal; a narrow one has half of it, for the sake of the notes.
+/// Columns of a bar on a wide terminal; a narrow one has half of them, to leave space for the notes.
 const BAR: usize = 24;
 const NARROW: usize = 100;
 const NAME: usize = 26;
-/// Other anonymous memory of so many percent is worth a word on how to find its callers.
+/// Percent of RSS from which other anonymous memory gets a note on how to find its callers.
 const LARGE: f64 = 10.0;
-/// Percent of RSS from which an over-claim is said; below it, it is the target's movement between two readings.
+/// Percent of RSS from which an over-claim is reported. Below it, the target changed between two readings.
 const OVERCLAIMED: f64 = 1.0;
-/// Percent of RSS from which it is said that RSS counts pages more than once.
+/// Percent of RSS from which a note says that RSS counts pages more than once.
 const REPEATED: f64 = 1.0;
-/// Percent of a figure from which it is said how much of it other processes share, and the bytes that a line needs besides.
+/// A note says how much of a line other processes share, from this percentage and from `WORTH_SHARED` on.
 const SHARED: f64 = 10.0;
 const WORTH_SHARED: Bytes = Bytes::mib(4);
-/// Columns of a command beside its facts, at least.
+/// Columns that a command gets at least, beside its facts.
 const COMMAND: usize = 40;
-/// A note that has less room than this beside its bar stands below it.
+/// A note that has fewer columns than this beside its bar goes below it.
 const NOTE: usize = 24;
-/// Children shown below a line, and the share of RSS below which a line shows none.
+/// Children shown below a line, and the percentage of RSS below which a line shows none.
 const CHILDREN: usize = 4;
 const WORTH_CHILDREN: f64 = 4.0;
 
@@ -62,7 +63,7 @@ pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> i
     Ok(())
 }
 
-/// Terminal attributes, empty where the output is no terminal.
+/// Terminal attributes; empty if the output is not a terminal.
 #[derive(Clone, Copy)]
 enum Ink {
     Bold,
@@ -105,7 +106,7 @@ impl<W: Write> Page<'_, W> {
         let command = match process.command.is_empty() {
             true => format!("({})", process.name),
             false if self.snapshot.hotspot.is_some() => java_first(&process.command),
-            // A title that the program wrote over its arguments (setproctitle) is padded to their length.
+            // setproctitle pads the title to the length of the original arguments.
             false => process.command.join(" ").trim_end().to_owned(),
         };
         let mut facts = vec![format!("pid {}", process.pid)];
@@ -123,7 +124,7 @@ impl<W: Write> Page<'_, W> {
         }
         let facts = facts.join("   ");
         let room = self.style.width.saturating_sub(facts.chars().count() + 3);
-        // What a command does stands at its end: where little of it would be left, the facts take a row of their own.
+        // The end of a command says what it does: if little of it would fit, the facts get a row of their own.
         if room >= COMMAND || command.chars().count() <= room {
             writeln!(self.out, "{}   {facts}", self.ink(Ink::Bold, &cut(&command, room)))?;
         } else {
@@ -185,7 +186,7 @@ impl<W: Write> Page<'_, W> {
         writeln!(self.out)
     }
 
-    /// What is wrong, how sure that is, what to type: before everything else. Of several warnings each; else the state.
+    /// Comes first: what is wrong, how sure that is, what to type, for each warning; without a warning, the state.
     fn headlines(&mut self, verdicts: &[Verdict]) -> io::Result<()> {
         let warnings = verdicts.iter().filter(|verdict| verdict.severity > Severity::Note);
         let warnings: Vec<&Verdict> = warnings.collect();
@@ -280,7 +281,7 @@ impl<W: Write> Page<'_, W> {
         let shown = line.children.iter().filter(|child| child.resident > Bytes(0));
         let mut left = shown.clone().count();
         for child in shown.take(CHILDREN) {
-            // The last one takes no more room by its name than as "1 more".
+            // The name of the last child takes no more rows than "1 more" would.
             if child.resident.percent_of(line.resident) < 2.0 && left > 1 {
                 break;
             }
@@ -297,7 +298,7 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    /// Eighths of a block, so that a bar is never longer than its figure.
+    /// A bar in eighths of a character, rounded down, so that it is never longer than its figure.
     fn bar(&self, line: &Line, widest: Bytes) -> String {
         const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
         let eighths = Bytes((self.bar_width() * 8) as u64).scaled(line.resident.0, widest.0).0 as usize;
@@ -318,7 +319,7 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    /// What a reader asks next about this line.
+    /// Answers the next question about a line.
     fn note(&self, line: &Line) -> String {
         let mut notes = Vec::new();
         if let Some(baseline) = &self.snapshot.baseline {
@@ -347,7 +348,7 @@ impl<W: Write> Page<'_, W> {
                 if let Some(glibc) = &self.snapshot.glibc {
                     let arenas = glibc.arenas.len();
                     let trimmable: Bytes = glibc.arenas.iter().map(|arena| arena.trimmable).sum();
-                    // The walk and smaps are two readings: no more can be given back than smaps counts.
+                    // The walk and smaps are two readings: a trim cannot return more than smaps counts.
                     let trimmable = trimmable.min(line.resident);
                     let plural = if arenas == 1 { "" } else { "s" };
                     notes.push(format!("{arenas} arena{plural}; a trim would give back {trimmable}"));
@@ -417,7 +418,8 @@ impl<W: Write> Page<'_, W> {
         notes.join(", ")
     }
 
-    /// Given back by MADV_FREE: resident until the kernel needs it. Of mappings that are wholly the line's.
+    /// Bytes released with MADV_FREE: resident until the kernel needs them. Only of mappings that belong to the line as
+    /// a whole.
     fn given_back(&self, id: LineId) -> Bytes {
         let pieces =
             self.ledger.pieces.iter().filter(|piece| matches!(&piece.owner, Owner::Line(line, _) if *line == id));
@@ -432,7 +434,7 @@ impl<W: Write> Page<'_, W> {
         vmas.map(|vma| vma.shared_clean + vma.private_clean).sum()
     }
 
-    /// The second sum, the arena cap, the readings' own cost and skew.
+    /// The notes below the table: the cgroup's sum, NMT's sum, the arena cap, the cost and the skew of the readings.
     fn notes(&mut self) -> io::Result<()> {
         let snapshot = self.snapshot;
         if let Some(sum) = &self.ledger.cgroup
@@ -488,7 +490,7 @@ impl<W: Write> Page<'_, W> {
             .iter()
             .map(|reading| format!("{} {} ms", name(reading.source), millis(reading.took)))
             .collect();
-        // Where the mappings were refused, a gap says so; "0 mappings" would be untrue.
+        // If the kernel refused the mappings, a gap says so; "0 mappings" would be false.
         if let Some(smaps) = snapshot.reading(Source::Proc).filter(|_| !snapshot.vmas.is_empty()) {
             let skew = match self.ledger.skew {
                 Some(skew) if skew > Bytes(0) => format!("; {skew} moved between two readings"),
@@ -511,7 +513,7 @@ impl<W: Write> Page<'_, W> {
         Ok(())
     }
 
-    /// What to type stands once, below the last of the gaps that it closes.
+    /// A remedy that closes several gaps stands once, below the last of them.
     fn gaps(&mut self) -> io::Result<()> {
         let gaps = &self.snapshot.gaps;
         for (index, gap) in gaps.iter().enumerate() {
@@ -549,7 +551,7 @@ impl<W: Write> Page<'_, W> {
                 writeln!(self.out, "       {}", self.ink(Ink::Green, &printable(row)))?;
             }
             if let Some((least, most)) = remedy.effect.bounds() {
-                // Bounds that read the same are one figure.
+                // Bounds that print the same are one figure.
                 let [least, most] = [least, most].map(|bound| bound.to_string());
                 let saves = if least == most { format!("about {most}") } else { format!("{least} to {most}") };
                 writeln!(self.out, "       gives back {saves}")?;
@@ -567,7 +569,7 @@ impl<W: Write> Page<'_, W> {
     }
 }
 
-/// Where RSS is not what the process has to itself: pages that it maps several times, and pages that others have too.
+/// Where RSS exceeds what the process has for itself: pages that it maps several times, and pages that it shares.
 fn shared(line: &Line) -> Option<String> {
     if (line.resident - line.distinct).percent_of(line.resident) >= REPEATED {
         return Some(format!("{} distinct, mapped several times", line.distinct));
@@ -590,10 +592,10 @@ fn mark_width(verdict: &Verdict) -> usize {
     mark(verdict).0.chars().count()
 }
 
-/// A JVM's command with what it runs first (main class, jar or module, and its arguments), then the VM's own part:
+/// A JVM's command, reordered: first what it runs (main class, jar or module, with arguments), then the VM's own part:
 /// `shop.Shop 8080   (/usr/bin/java -Xmx1g -cp …)`.
 fn java_first(command: &[String]) -> String {
-    // java(1): options whose value is the next word.
+    // java(1): the options whose value is the next argument.
     const WITH_VALUE: [&str; 11] = [
         "-cp",
         "-classpath",
@@ -628,7 +630,7 @@ fn java_first(command: &[String]) -> String {
             let (vm, what) = command.split_at(main);
             format!("{}   ({})", what.join(" ").trim_end(), vm.join(" "))
         }
-        // A launcher of its own that loads the VM: its words are what it is called by.
+        // A launcher of its own loads the VM: people know the process by that command.
         None => command.join(" ").trim_end().to_owned(),
     }
 }
@@ -659,7 +661,7 @@ fn runtime(snapshot: &Snapshot) -> Option<String> {
     (!both.is_empty()).then(|| cut(&both.join(", "), 40))
 }
 
-/// The tail of a path says more than its head.
+/// The end of a path says more than its beginning.
 fn short(child: &Line, width: usize) -> String {
     let name = printable(&child.name);
     let length = name.chars().count();

@@ -1,4 +1,5 @@
-//! Books and ledgers as text, JSON and the formats of others. One file per format; no I/O but the writer that is given.
+//! Writes books and ledgers as text, as JSON and in the formats of other tools: one file for each format. The only I/O
+//! is to the writer that the caller passes.
 
 pub mod allocation;
 pub mod diff;

@@ -1,4 +1,4 @@
-//! JSON for people's tools and for people: what is outside arrays is laid out, an array's element takes one line.
+//! JSON for tools and for people: indented outside arrays, one line for each array element.
 //!
 //! ```text
 //! {
@@ -7,7 +7,8 @@
 //!     {"frames":[{"function":"main"}],"live_bytes":4096},
 //!     …
 //! ```
-//! So `grep` and `head` work on a site, nothing is spent on indentation, and a document with 100,000 sites is written as it is made.
+//! So `grep` and `head` work on sites, and indentation costs nothing. A document with 100,000 sites is written while it
+//! is made.
 
 use std::io::{self, Write};
 
@@ -16,7 +17,7 @@ use serde_json::ser::Formatter;
 
 use crate::words;
 
-/// Ends with a newline.
+/// Writes the document and a newline.
 pub(crate) fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     let layout = Layout::default();
     document
@@ -25,14 +26,14 @@ pub(crate) fn write(out: &mut dyn Write, document: &impl Serialize) -> io::Resul
     writeln!(out)
 }
 
-/// The same, all of it indented.
+/// As `write`, with everything indented.
 pub(crate) fn write_indented(out: &mut dyn Write, document: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(Escaping(&mut *out), document)?;
     writeln!(out)
 }
 
-/// JSON escapes control characters below a space only; a terminal obeys others too (U+009B is ESC [). Outside of strings JSON has
-/// none of them, so their escapes may be put in wherever they come by. What is written at once ends with a whole character.
+/// Escapes the control characters that JSON leaves alone but a terminal obeys (U+009B is ESC [). JSON has them only
+/// inside strings, so any occurrence can be escaped. Each write ends with a whole character.
 struct Escaping<'a>(&'a mut dyn Write);
 
 impl Write for Escaping<'_> {
@@ -41,7 +42,8 @@ impl Write for Escaping<'_> {
     }
 
     fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // From 0x7f on: either the byte or its successor has the highest bit. Without a branch, so that many are looked at at once.
+        // From 0x7f on, either the byte or its successor has the highest bit set. The test has no branch, so the
+        // compiler vectorizes it.
         if bytes.iter().fold(0, |any, byte| any | byte | byte.wrapping_add(1)) < 0x80 {
             return self.0.write_all(bytes);
         }
@@ -72,9 +74,9 @@ impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for Each<F> {
 
 #[derive(Default)]
 struct Layout {
-    /// Objects and arrays around, as far as the outermost array.
+    /// Depth of nesting, down to the outermost array.
     depth: usize,
-    /// Objects and arrays around, from the outermost array's element on.
+    /// Depth of nesting inside an element of the outermost array.
     within: usize,
     in_array: bool,
     empty: bool,

@@ -1,6 +1,6 @@
-//! As Native Image's own NMT prints it (-XX:+PrintNMTStatistics): KB rounded down, each category whether zero or not, ours
-//! by their names. For an image its own categories come first, in its own order, so that a reader of its report finds
-//! every line where it was.
+//! Prints books as Native Image prints its own NMT (-XX:+PrintNMTStatistics): KB rounded down, and every category, zero
+//! or not. An image's own categories come first and in its own order, so that existing parsers find every line; ours
+//! follow under their names.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ fn block(out: &mut dyn Write, name: &str, f: &Figures) -> io::Result<()> {
     writeln!(out, "    (mmap: peak reserved={reserved}KB, peak committed={committed}KB)")
 }
 
-/// The text of GraalVM for JDK 23: bytes, blocks only.
+/// The text of GraalVM for JDK 23: bytes, of blocks only.
 pub fn write_23(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     let total = &books.total;
     writeln!(out, "Native memory tracking")?;

@@ -1,4 +1,4 @@
-//! A flight recording as a table: curves by their first and last reading, their ends, their peak and their growth.
+//! Prints a flight recording as a table: the first and last reading of each curve, its bounds, peak and growth.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use plimsoll_observer::verdict::Severity;
 
 use crate::words::{count, counted, cut, duration, moment_text, printable};
 
-/// Rows that belong together; the JSON has all of them, the text leaves out what is only of use to programs.
+/// Rows that belong together. The JSON has all sections; the text omits those that only programs need.
 pub struct Section {
     pub id: &'static str,
     pub title: &'static str,
@@ -35,7 +35,7 @@ const PROCESS: [Measure; 10] = [
     Measure::DirectBuffers,
 ];
 
-/// Section, title, curves, shown in the text.
+/// Section, title, curves, whether the text shows it.
 const BY_NAME: [(&str, &str, Measure, bool); 6] = [
     ("lines", "resident by line", Measure::Line, true),
     ("lines-committed", "committed by line", Measure::LineCommitted, false),
@@ -45,7 +45,7 @@ const BY_NAME: [(&str, &str, Measure, bool); 6] = [
     ("categories-live-count", "live blocks by category", Measure::LiveCount, false),
 ];
 
-/// Biggest last reading first.
+/// The rows of a section: biggest last reading first.
 pub fn sections(history: &History) -> Vec<Section> {
     let row = |measure: Measure, name: &str| {
         let figures = history.of(measure).find(|(of, _)| *of == name)?.1.figures()?;
@@ -76,7 +76,7 @@ fn growth(growth: Option<Growth>) -> String {
     })
 }
 
-/// `… to 21:45:00` where the day is the same.
+/// `… to 21:45:00` if both moments are on the same day.
 pub fn period(history: &History) -> String {
     let [from, to] = [history.from_ns, history.to_ns].map(|ns| moment_text(ns.max(0) as u64));
     let to = if from[..10] == to[..10] { &to[11..] } else { &to };
@@ -87,7 +87,7 @@ pub fn period(history: &History) -> String {
 pub fn head(history: &History) -> String {
     let process = &history.process;
     let pid = process.pid.map_or(String::new(), |pid| format!("   pid {pid}"));
-    // HotSpot: `OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (…), built on …`.
+    // HotSpot's form: `OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (…), built on …`.
     let version = process.runtime_version.split_once('(').and_then(|(_, rest)| Some(rest.split_once(')')?.0));
     let runtime = [process.runtime.as_str(), version.unwrap_or(&process.runtime_version)].join(" ");
     let runtime = if runtime.trim().is_empty() { "process unknown" } else { runtime.trim() };
@@ -115,7 +115,7 @@ pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
         )?;
         for row in &section.rows {
             let f = &row.figures;
-            // What is never there has no line in the text.
+            // A curve that is always zero has no line in the text.
             if f.max == 0 && f.peak == 0 {
                 continue;
             }

@@ -1,4 +1,5 @@
-//! Curves of a recording as a self-contained SVG: axes in MiB and clock time (UTC), a reading in force until the next.
+//! Draws curves of a recording as a self-contained SVG: axes in MiB and clock time (UTC). A reading is valid until the
+//! next one.
 
 use std::io::{self, Write};
 
@@ -8,7 +9,7 @@ use plimsoll_observer::units::Bytes;
 use crate::recording::{head, period, signed};
 use crate::words::{count, cut, moment};
 
-/// The charts by name: what `--chart` takes, the help says and docs/cli.md lists.
+/// The charts by name: the values of `--chart`, listed in its help and in docs/cli.md.
 macro_rules! charts {
     ($($variant:ident $name:literal $help:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,18 +39,18 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = 250.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 52.0;
-/// Columns that readings are gathered in: more than a screen resolves says nothing.
+/// Columns into which readings are gathered; a screen cannot resolve more.
 const COLUMNS: usize = 600;
-/// Curves of a stack; the rest is one.
+/// Curves of a stacked chart; the others are one curve.
 const LAYERS: usize = 8;
 const MIB: f64 = 1048576.0;
 
-/// Okabe and Ito's colours, which people with colour blindness tell apart; black stays for RSS.
+/// The colours of Okabe and Ito, which colour-blind people can distinguish. Black is reserved for RSS.
 const COLOURS: [&str; 9] =
     ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8C6BB1", "#BBBBBB"];
 const RSS: &str = "#111111";
 
-/// What the recording lacks for a chart is one sentence.
+/// Draws the chart. The inner error is a sentence: what the recording lacks for it.
 pub fn write(out: &mut dyn Write, history: &History, chart: Chart) -> io::Result<Result<(), String>> {
     let drawn = match chart {
         Chart::RssGap => rss_gap(history),
@@ -63,7 +64,7 @@ pub fn write(out: &mut dyn Write, history: &History, chart: Chart) -> io::Result
     }
 }
 
-/// The first chart that the recording has the curves for.
+/// The first chart for which the recording has the curves.
 pub fn default_chart(history: &History) -> Chart {
     match (history.rss(), history.java_heap()) {
         (Some(_), Some(_)) => Chart::RssGap,
@@ -72,7 +73,7 @@ pub fn default_chart(history: &History) -> Chart {
     }
 }
 
-/// Text of a recording in XML: escaped, and without characters that XML 1.0 doesn't have.
+/// Escapes the text of a recording for XML and drops characters that XML 1.0 does not have.
 fn xml(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in crate::words::printable(text).chars() {
@@ -88,7 +89,7 @@ fn xml(text: &str) -> String {
     out
 }
 
-/// The reading in force in each column; None before the first.
+/// The reading that is valid in each column; None before the first.
 fn columns(series: &Series, from: i64, to: i64) -> Vec<Option<f64>> {
     let width = to.saturating_sub(from).max(1) as f64;
     let mut columns = vec![None; COLUMNS];
@@ -135,7 +136,7 @@ impl Plot {
         TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value / self.top)
     }
 
-    /// 1, 2 or 5 times a power of ten MiB, at most six lines, from zero on.
+    /// Axis marks: 1, 2 or 5 times a power of ten MiB, at most six, from zero on.
     fn scale(&mut self, highest: f64) {
         let rough = (highest / MIB).max(0.001) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
@@ -161,7 +162,7 @@ impl Plot {
         );
     }
 
-    /// Round moments of the clock, at most eight.
+    /// Clock times to mark: round moments, at most eight.
     fn clock(&mut self) {
         const SECOND: i64 = 1_000_000_000;
         const STEPS: [i64; 26] = [
@@ -194,7 +195,7 @@ impl Plot {
         ];
         let range = self.to.saturating_sub(self.from).max(1);
         let step = STEPS.iter().map(|step| step * SECOND).find(|step| range / step <= 8).unwrap_or(range);
-        // Less than two seconds: the ends.
+        // A recording of less than two seconds marks its ends.
         let step = if range < 2 * SECOND { (range / 2).max(1) } else { step };
         let mut at = self.from.div_euclid(step) * step;
         let bottom = HEIGHT - BOTTOM;
@@ -215,7 +216,7 @@ impl Plot {
                     bottom + 20.0
                 );
             }
-            // The file chooses its moments: the next step may lie beyond the last one that an i64 holds.
+            // The file chooses its moments, so the next step may overflow an i64.
             let Some(next) = at.checked_add(step) else { break };
             at = next;
         }
@@ -227,7 +228,7 @@ impl Plot {
         );
     }
 
-    /// `x y` of each column where the curve turns: between two equal neighbours nothing does.
+    /// `x y` of each column where the curve may turn: not of a column between two equal neighbours.
     fn turns(&self, values: &[Option<f64>]) -> Vec<String> {
         let is_turn =
             |i: usize| i == 0 || i + 1 == values.len() || values[i - 1] != values[i] || values[i + 1] != values[i];
@@ -242,7 +243,7 @@ impl Plot {
         );
     }
 
-    /// Between two curves, where the upper is above.
+    /// Fills the area between two curves where `upper` is above `lower`.
     fn area(&mut self, lower: &[Option<f64>], upper: &[Option<f64>], fill: &str, opacity: f64) {
         let both = || lower.iter().zip(upper).map(|(lower, upper)| lower.zip(*upper));
         let tops: Vec<Option<f64>> = both().map(|both| both.map(|(lower, upper)| upper.max(lower))).collect();
@@ -321,7 +322,7 @@ fn rss_gap(history: &History) -> Result<String, String> {
     plot.name(RSS, "RSS", &from_to(&rss));
     plot.name(COLOURS[0], "Java heap, committed", &from_to(&heap));
     let (first, last) = ends(&gap);
-    // A heap that is committed and not yet touched is above RSS: the gap is then negative, and nothing is shaded.
+    // A committed but untouched heap can exceed RSS: then the gap is negative, and nothing is shaded.
     plot.name("#EDA883", "gap: RSS above the heap", &format!("{} → {}", signed(first), signed(last)));
     if let Some(limit) = limit {
         plot.line(&limit, "#B00020", 1.5, " stroke-dasharray=\"6 4\"");
@@ -364,7 +365,7 @@ fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, S
         let below = &sums[sums.len() - 1];
         sums.push(below.iter().zip(values).map(|(below, v)| Some((*below)? + v.unwrap_or(0.0))).collect());
     }
-    // The lines of a ledger sum to the RSS of their own reading.
+    // The lines of a ledger sum to the RSS of the same reading.
     let of_ledger = history.one(Measure::LedgerRss).filter(|_| measure == Measure::Line);
     let rss = of_ledger.or(history.rss()).map(|series| columns(series, history.from_ns, history.to_ns));
     let mut plot = Plot::new(history, &format!("Memory {title}"), highest(sums.last().into_iter().chain(&rss)));
@@ -375,14 +376,14 @@ fn stacked(history: &History, measure: Measure, title: &str) -> Result<String, S
         plot.line(rss, RSS, 2.0, "");
         plot.name(RSS, "RSS", &from_to(rss));
     }
-    // The legend from the top of the stack down.
+    // The legend lists the curves from the top of the stack down.
     for (number, (name, values, _)) in layers.iter().enumerate().rev() {
         plot.name(COLOURS[number % COLOURS.len()], name, &from_to(values));
     }
     Ok(plot.end())
 }
 
-/// Bars from zero, the interval as a line across the end.
+/// Bars from zero; a line across the end shows the interval.
 fn growth(history: &History) -> Result<String, String> {
     let measures = [Measure::Rss, Measure::TotalCommitted, Measure::Line, Measure::Committed];
     let mut rows = vec![];

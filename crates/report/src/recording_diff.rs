@@ -1,4 +1,4 @@
-//! Two recordings side by side: the same curves, their last reading and their highest.
+//! Compares two recordings: the same curves, each with its last and its highest reading.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use plimsoll_observer::units::Bytes;
 use crate::recording::{head, period, sections, signed};
 use crate::words::{cut, printable};
 
-/// One curve; None on the side that doesn't have it.
+/// One curve; None on a side that lacks it.
 pub struct Change {
     pub name: String,
     pub measure: Measure,
@@ -21,12 +21,12 @@ impl Change {
     pub fn of(&self, figure: impl Fn(&Figures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
         let change = i128::from(after) - i128::from(before);
-        // The file chooses its figures: a change beyond an i64 is shown as the largest one.
+        // The file chooses its figures: a change beyond an i64 prints as the largest i64.
         change.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
     }
 }
 
-/// By section: id, title, curves, the biggest change of the last reading first.
+/// Each section: id, title, curves; the biggest change of the last reading first.
 pub fn changes(before: &History, after: &History) -> Vec<(&'static str, &'static str, Vec<Change>)> {
     type ByCurve = BTreeMap<(Measure, String), Change>;
     let mut found: Vec<(&str, &str, ByCurve)> = vec![];

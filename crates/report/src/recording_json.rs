@@ -17,7 +17,7 @@ pub const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
 struct Recording<'h> {
     schema: &'static str,
     process: Process<'h>,
-    /// Of the process; null where the recording didn't see it.
+    /// Facts of the process; null if the recording lacks them.
     ended: Option<EndedLine>,
     begin: String,
     end: String,
@@ -76,7 +76,7 @@ struct Numbers {
     growth_most: Option<f64>,
 }
 
-/// Milliseconds since the epoch, value; where many readings are one point, their mean and their ends.
+/// Milliseconds since 1970 and value. Where one point stands for many readings: their mean and their bounds.
 #[derive(Serialize)]
 struct Point {
     time_ms: i64,

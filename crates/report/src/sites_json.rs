@@ -1,4 +1,4 @@
-//! Sites in a report's JSON, and back: a saved report has stacks to be shown and compared again.
+//! Writes the sites of a report as JSON and reads them back: a saved report can be shown and compared again.
 
 use std::collections::HashMap;
 
@@ -15,17 +15,17 @@ use crate::frame_table::{FrameLine, FrameTable};
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct SiteLine {
-    /// Places in the report's table of frames, innermost first.
+    /// Indices into the report's table of frames, innermost first.
     #[serde(default)]
     pub stack: Vec<u32>,
-    /// What `plimsoll.report/1` has in place of `stack`.
+    /// In `plimsoll.report/1`: the frames, in place of `stack`.
     #[serde(default, rename = "frames")]
     pub inline: Vec<FrameLine>,
     pub category: String,
     pub truncated: bool,
     #[serde(flatten)]
     pub line: Line,
-    /// Half widths of 95 % intervals; 0: counted.
+    /// Half widths of 95 % intervals; 0: counted, not estimated.
     pub error_bytes: u64,
     #[serde(default)]
     pub error_count: u64,
@@ -33,15 +33,15 @@ pub(crate) struct SiteLine {
     pub cumulative_error_bytes: u64,
     #[serde(default)]
     pub cumulative_error_count: u64,
-    /// As `error_bytes`, if no site of the caller was missed: what `diff` compares by.
+    /// As `error_bytes`, under the assumption that the samples missed no site of the caller. `diff` compares by it.
     #[serde(default)]
     pub division_error_bytes: u64,
     #[serde(default)]
     pub division_error_count: u64,
-    /// Blocks of a caller on which no sample fell, under its short stack.
+    /// The site stands for the blocks of a caller that no sample hit; it has the caller's short stack.
     #[serde(default)]
     pub unsampled: bool,
-    /// Live and committed without files.
+    /// Live blocks and committed mappings, without mapped files.
     #[serde(default)]
     pub held_bytes: u64,
     #[serde(default)]
@@ -65,15 +65,15 @@ pub(crate) struct SiteLine {
     pub threads: Vec<String>,
 }
 
-/// A site as it is written: in `/1` with its frames, in `/2` with their places.
+/// A site to be written: in `/1` with its frames, in `/2` with indices.
 pub(crate) struct WrittenSite<'a> {
     pub line: SiteLine,
-    /// Texts of the table's frames.
+    /// The table's frames as JSON text.
     pub frames: Option<&'a [Box<RawValue>]>,
 }
 
-/// What is 0, false, null or empty is left out, but for the figures that each line of a report has: of 100,000 sites those
-/// alone are as much as all else.
+/// Omits a field that is 0, false, null or empty, except for the figures that every line of a report has. In a report
+/// of 100,000 sites these fields would be half of the bytes.
 impl Serialize for WrittenSite<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (site, mut map) = (&self.line, serializer.serialize_map(None)?);
@@ -144,7 +144,7 @@ impl Serialize for InSite<'_> {
     }
 }
 
-/// Biggest first; frames are those of the table.
+/// The lines of all sites, biggest first; `table` must hold their frames.
 pub(crate) fn lines<'a>(of: &'a Sites, frames: &'a FrameTable) -> impl Iterator<Item = SiteLine> + 'a {
     let profile = &of.profile;
     let mut entries: Vec<_> = profile.entries().collect();
@@ -198,7 +198,7 @@ fn site(of: &Sites, table: &FrameTable, entry: Entry, values: &[Value]) -> SiteL
     }
 }
 
-/// What `lines` wrote. Modules are those of the report, by path. The error is one sentence.
+/// Reads the output of `lines`. Modules are matched with those of the report by path. The error is one sentence.
 pub(crate) fn parse<'a>(
     lines: &[SiteLine],
     table: &'a [FrameLine],

@@ -1,6 +1,6 @@
-//! Sites for a person: the biggest first, each with the function that asked for the memory and who called it. The
-//! allocator's own frames (`operator new`, `os::malloc`) are left out by whoever made the profile; long stacks are cut in
-//! the middle. What isn't listed is a line of its own, so that the sum stays whole.
+//! Prints sites for a person: the biggest first, each with the function that requested the memory and its callers. The
+//! caller of this module has already removed the allocator's own frames (`operator new`, `os::malloc`). Long stacks are
+//! cut in the middle. Sites that are not listed share one line, so that the sum is complete.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,19 +15,19 @@ use crate::words::{self, count, counted, cut, duration, moment_text, printable};
 
 /// Sites listed.
 const LINES: usize = 30;
-/// Frames of a stack: innermost ones, then the outermost.
+/// Frames shown of a long stack: the innermost, then the outermost.
 const INNER: usize = 16;
 const OUTER: usize = 2;
-/// Where a stack begins.
+/// Indentation of a stack.
 const INDENT: usize = 12;
 
-/// What is listed and how.
+/// What to list, and how.
 #[derive(Clone, Copy)]
 pub struct Choice<'a> {
     pub column: usize,
-    /// Pattern and what lies outside it.
+    /// The pattern, and what lies outside it.
     pub focus: Option<(&'a str, &'a Focused)>,
-    /// Every site, every frame.
+    /// List every site and every frame.
     pub all: bool,
 }
 
@@ -61,7 +61,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
         let members: Vec<(Entry, &[Value])> = profile.entries().filter(|(e, _)| e.stack == stack).collect();
         let category = |e: &Entry| e.labels.category.map_or(String::new(), |c| cut(profile.name_at(c), 60));
         if profile.frames_of(stack).is_empty() {
-            // Of each category: what no stack is known of has nothing else in common.
+            // One line for each category: blocks without a stack share no caller.
             let mut members: Vec<_> = members.iter().filter(|(_, v)| v[choice.column].amount != 0).collect();
             members.sort_by_key(|(_, v)| std::cmp::Reverse(v[choice.column].amount));
             for (entry, values) in members {
@@ -130,7 +130,7 @@ impl Table<'_> {
         Table { profile, column, whole, estimated }
     }
 
-    /// What stands beside the column: its parts, or the same in the other unit.
+    /// The columns beside the main one: its parts, or the same measure in the other unit.
     fn beside(&self) -> Vec<usize> {
         if self.column == sites::HELD {
             return vec![sites::LIVE, sites::LIVE_COUNT, sites::COMMITTED];
@@ -163,7 +163,7 @@ impl Table<'_> {
     }
 }
 
-/// Frames that were listed, and those of each module that have no name.
+/// How many frames were listed, and how many frames without a name each module has.
 #[derive(Default)]
 struct Nameless {
     listed: usize,
@@ -178,7 +178,8 @@ impl Nameless {
         }
     }
 
-    /// The modules that are worth a look for their symbols: a function or two without a name has every library.
+    /// The modules whose symbols are worth a look. Every library has a few functions without a name, so a module needs
+    /// a tenth of the frames.
     fn words(&self) -> Option<String> {
         let many = self.by_module.iter().filter(|(_, frames)| **frames * 10 >= self.listed);
         let names: Vec<String> = many.map(|(module, _)| printable(module)).collect();
@@ -219,7 +220,7 @@ fn frames(
     Ok(())
 }
 
-/// Ages, threads and churn, where samples tell.
+/// Ages, threads and churn, if samples show them.
 fn about(out: &mut dyn Write, values: &[Value], detail: &Detail) -> io::Result<()> {
     let mut parts = Vec::new();
     let cumulative = values[sites::CUMULATIVE].amount;

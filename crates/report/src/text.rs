@@ -1,4 +1,4 @@
-//! A person's report.
+//! Prints a report for a person.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use plimsoll_observer::units::Bytes;
 
 use crate::words::{count, counted, cut, duration, moment_text, printable};
 
-/// What the lines of the table are.
+/// What one line of the table stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
     #[default]
@@ -22,7 +22,7 @@ pub enum By {
 
 /// Width of the first column.
 const NAME: usize = 26;
-/// Lines of callers, modules and threads that are shown; the rest is one line, so that the sum stays whole.
+/// Lines of callers, modules and threads that are shown. All others share one line, so that the sum is complete.
 const LINES: usize = 30;
 
 pub fn write(out: &mut dyn Write, books: &Books, by: By) -> io::Result<()> {
@@ -51,7 +51,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         (Runtime::HotSpot, Some(version)) => format!("HotSpot {} on ", printable(version)),
         (Runtime::NativeImage, _) => "native image on ".into(),
     };
-    // Its books know nothing of how long it ran before.
+    // The books of an attached process do not include the time before the attach.
     let attached = books.counter("attaches") > 0;
     let how_long = match books.life {
         Life::Killed if attached => "tracked at least",
@@ -59,7 +59,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         Life::Live => "up",
         Life::Exited => "ran",
         Life::Detached => "tracked",
-        // Nobody noted the moment of the kill.
+        // Nothing recorded the moment of the kill.
         Life::Killed => "ran at least",
     };
     let long = process.up_ns.map(|up| if attached { books.time_ns.saturating_sub(process.since_ns) } else { up });
@@ -78,7 +78,7 @@ fn head(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         false => format!("{} in {} blocks   (requested {})", total.live, count(total.live_count), total.requested),
     };
     let peak = match total.peak_time_ns {
-        // Blocks of what the central figures hadn't heard of are missing in their count: small ones by the hundred.
+        // The count at the peak lacks blocks that threads had not reported yet, often hundreds of small ones.
         Some(at) if books.peak_error.0 > total.peak.0 / 10 => format!("{} at {}", total.peak, moment_text(at)),
         Some(at) => format!("{} in {} blocks at {}", total.peak, count(total.count_at_peak), moment_text(at)),
         None => format!("{} in {} blocks, now", total.peak, count(total.count_at_peak)),
@@ -105,7 +105,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         "reserved",
         if resident { "   resident" } else { "" }
     )?;
-    // A category that never held what a line could show has none; its figures are all 0, so the sum stays.
+    // Omits a category whose printed figures would all be 0; the sum stays right.
     let shown = |f: &Figures| f.size() + f.reserved + f.peak > Bytes::ZERO;
     let mut order: Vec<_> = books.categories.iter().filter(|c| shown(&c.figures)).collect();
     order.sort_by(|a, b| b.figures.weight().cmp(&a.figures.weight()).then_with(|| a.name.cmp(&b.name)));
@@ -125,7 +125,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             files: sum(|f| f.files),
             resident: Some(sum(|f| f.resident.unwrap_or_default())),
             fault: folded.iter().any(|category| category.figures.fault),
-            // Peaks of different moments don't add up.
+            // Peaks of different moments do not add up.
             ..Figures::default()
         };
         let share = folded.iter().map(|category| category.figures.weight()).sum::<Bytes>().percent_of(weight);
@@ -146,8 +146,8 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     Ok(())
 }
 
-/// Categories with lines of their own, and those that hold and held less than a thousandth of the total: they share one, unless
-/// there are only a few of them. JSON has them all.
+/// Splits categories into those with a line of their own, and those that never held a thousandth of the total. The
+/// latter share one line, unless there are only a few. JSON has them all.
 fn worth_a_line(order: Vec<&Category>, weight: Bytes) -> (Vec<&Category>, Vec<&Category>) {
     const FEW: usize = 3;
     let least = Bytes(weight.0 / 1000);
@@ -173,7 +173,7 @@ fn category_line(out: &mut dyn Write, name: &str, f: &Figures, share: f64, resid
     }
 }
 
-/// In place of live bytes that nobody knows: more is freed than was allocated.
+/// Stands for unknown live bytes: more was freed than was allocated.
 const FAULT: &str = "fault";
 
 fn live(f: &Figures) -> String {
@@ -184,7 +184,7 @@ fn dash(bytes: Bytes) -> String {
     if bytes == Bytes::ZERO { "-".into() } else { bytes.to_string() }
 }
 
-/// The table of callers alone, under a report that is there already.
+/// The table of callers alone, below a report that is already printed.
 pub fn callers_only(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     writeln!(out)?;
     callers(out, books)
@@ -318,7 +318,8 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     books.gaps.iter().try_for_each(|gap| write_gap(out, gap))
 }
 
-/// `65,012 trailers enlarge the heap by 0 B to 0.97 MiB; the side table has 512 KiB for 31 blocks: 8 to 24 bytes a block`
+/// `  65,012 trailers enlarge the heap by 0 B to 0.97 MiB; 512 KiB for 31 blocks without a trailer; 8.0 to 24.1 bytes a
+/// block`
 fn blocks_cost(own: &Own) -> String {
     let growth = match own.growth {
         (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
@@ -357,7 +358,7 @@ mod tests {
         Category { name: name.into(), figures, ..Category::default() }
     }
 
-    /// Stacks of 185 MiB of which 17 were ever touched, as they were seen on top with 36 %.
+    /// Only 17 of 185 MiB of stacks are resident, so the stacks must not be on top.
     #[test]
     fn resident_bytes_order_and_share_the_table() {
         let lines = |resident: Option<u64>| {
@@ -374,7 +375,7 @@ mod tests {
             lines(Some(17)),
             ["zlib 83.0 MiB 83.0% -", "Thread Stack - 17.0% -", "total - 100.0% - -"].map(String::from).to_vec()
         );
-        // Of a dead process nobody knows what was resident.
+        // The resident bytes of a dead process are unknown.
         assert!(lines(None)[0].starts_with("Thread Stack"));
     }
 }

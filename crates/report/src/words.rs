@@ -1,8 +1,8 @@
-//! How figures and foreign words are put: counts with separators, moments, and names that can't move the cursor.
+//! Formats figures and foreign text: counts with separators, moments, and names that cannot move the cursor.
 
 pub use plimsoll_observer::units::{count, counted};
 
-/// Text of a target (command, path, symbol, thread name) as a terminal may see it: control bytes, C1 codes and the
+/// Text of a target (command, path, symbol, thread name) made safe for a terminal: control bytes, C1 codes and
 /// bidirectional overrides are escaped. Everything else stays as it is.
 pub fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -16,7 +16,7 @@ pub fn printable(text: &str) -> String {
     out
 }
 
-/// Direction marks and line separators, which are no control characters to Unicode.
+/// Direction marks and line separators: Unicode does not class them as control characters.
 pub(crate) fn turns_text(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -57,7 +57,7 @@ pub fn moment_text(ns: u64) -> String {
 /// 2⁶⁴ ns after 1970 is 2554-07-21T23:34:33.709.
 const LAST_YEAR: u64 = 2554;
 
-/// `moment`'s inverse; `None` if it isn't of that form.
+/// The inverse of `moment`; `None` if the text has another form.
 pub fn parse_moment(text: &str) -> Option<u64> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -71,11 +71,11 @@ pub fn parse_moment(text: &str) -> Option<u64> {
     {
         return None;
     }
-    // Days before the given one, counted in years that begin on 1 March, so that the leap day is the last.
+    // Counts years from 1 March, so that the leap day is the last day of a year.
     let (y, shifted) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = y * 365 + y / 4 - y / 100 + y / 400 + (shifted * 153 + 2) / 5 + day - 1;
     let days = days.checked_sub(719_468)?;
-    // The last year ends later than what 64 bits hold.
+    // The last year ends later than a 64-bit count of ns.
     (((days * 24 + h) * 60 + m) * 60_000 + s * 1000 + ms).checked_mul(1_000_000)
 }
 
@@ -106,7 +106,7 @@ mod tests {
         }
         assert_eq!(moment(951_782_400_000_000_000), "2000-02-29T00:00:00.000Z");
         assert_eq!(parse_moment("yesterday"), None);
-        // Whatever `moment` writes can be read, to the millisecond, up to the last one that 64 bits hold.
+        // `moment` and its inverse agree to the millisecond, up to the last moment that 64 bits hold.
         let last = u64::MAX / 1_000_000 * 1_000_000;
         assert_eq!((moment(last).as_str(), parse_moment(&moment(last))), ("2554-07-21T23:34:33.709Z", Some(last)));
         assert_eq!(parse_moment("2554-07-21T23:34:33.710Z"), None);

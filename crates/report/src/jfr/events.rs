@@ -1,7 +1,7 @@
 //! The events of a recording: one table. Metadata, encoding, docs/jfr-events.md and the tests come from it.
 //!
-//! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that their readers and views work; ours
-//! have what those lack. Each event begins with `startTime`, which the instant gives.
+//! The `jdk.` events have the fields that HotSpot 25 and Native Image write, so that the JDK's own tools can show them;
+//! our own events add the rest. Each event begins with `startTime`, which the instant gives.
 
 use plimsoll_jfr::writer::kinds::{
     self, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
@@ -9,7 +9,7 @@ use plimsoll_jfr::writer::kinds::{
 use plimsoll_jfr::writer::{Body, Kind, Table, Type, Value};
 use plimsoll_observer::units::{Avma, Bytes};
 
-/// What Plimsoll's recordings declare.
+/// What Plimsoll's recordings declare in their metadata.
 pub static TABLE: Table = Table::new(EVENTS, &[Type::of_names(NAME, "plimsoll.types.Name")]);
 const NAME: u64 = 31;
 
@@ -31,7 +31,7 @@ impl Value for Address {
     }
 }
 
-/// A word that comes again: in the pool of names.
+/// A word that repeats: stored once, in the pool of names.
 pub enum Name {}
 impl Value for Name {
     const KIND: Kind = Kind { words: "name", of: NAME, pooled: true, annotations: &[] };
@@ -41,12 +41,12 @@ impl Value for Name {
     }
 }
 
-// How often an event is written.
+// How often an event is written: the column of docs/jfr-events.md.
 const INTERVAL: &str = "each interval";
-/// When smaps was read.
+/// Whenever smaps was read.
 const LINES: &str = "each interval, or as often as 0.4 percent of a core allows to read mappings and pages";
 const FULL: &str = "in full instants";
-/// And at the beginning of each chunk.
+/// When the value has changed, and in full instants.
 const MOVED: &str = "when it has changed, and in full instants";
 const CHUNK: &str = "at the beginning of each chunk";
 const CHANGE: &str = "at the beginning of each chunk, and when it has changed";

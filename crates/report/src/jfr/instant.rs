@@ -1,4 +1,4 @@
-//! What is known of a process at one moment, as the events of one instant.
+//! Writes the state of a process at one moment as the events of one instant.
 //!
 //! ```text
 //! Σ LedgerLine.resident (remainder too) = Ledger.rss                          whenever smaps was read
@@ -21,21 +21,21 @@ use plimsoll_observer::verdict::{Severity, Verdict, VerdictId};
 
 use super::events as e;
 
-/// Sites with an event of their own: those with the most live bytes.
+/// Sites with an event of their own: those with the most live bytes. The others share one event.
 pub const MOST_SITES: usize = 200;
 
 #[derive(Clone, Copy, Default)]
 pub struct Instant<'a> {
-    /// Resident bytes now and at most: status's where no ledger is of this instant.
+    /// Resident bytes now and at their peak; from /proc/PID/status if this instant has no ledger.
     pub rss: Option<(Bytes, Bytes)>,
     pub cgroup: Option<&'a Cgroup>,
     pub ledger: Option<(&'a Snapshot, &'a Ledger)>,
     pub verdicts: &'a [Verdict],
     pub books: Option<&'a Books>,
-    /// Of the same moment as the books; none where they are not of this instant.
+    /// Sites of the same moment as the books; empty if they were read at another moment.
     pub sites: &'a [Site],
     pub pressure: Option<Pressure>,
-    /// With what is written more rarely: sites, peaks, arenas.
+    /// Whether to write what is written less often: sites, peaks, arenas.
     pub full: bool,
     pub end: Option<&'a End>,
     pub cost: Cost,
@@ -48,7 +48,7 @@ pub struct Site {
     pub stack: Stack,
     pub category: String,
     pub figures: Figures,
-    /// By how much `live` may be wrong.
+    /// Bound of the error of `live`.
     pub error: Bytes,
 }
 
@@ -64,14 +64,14 @@ pub struct Cost {
 /// How the target ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// The status is only known to its parent.
+    /// Only the parent of a process knows its status.
     Code(i32),
     Signal(i32),
-    /// Its segment says that it ran its exit handlers.
+    /// The segment says that the process ran its exit handlers.
     Exited,
-    /// It didn't run them.
+    /// The process did not run its exit handlers.
     Killed,
-    /// It was not tracked, and not our child.
+    /// The process was neither tracked nor our child.
     Unknown,
 }
 
@@ -84,18 +84,18 @@ pub struct End {
     pub last_sign_ns: Option<u64>,
 }
 
-/// What stands in the chunk already, so that it is said again only when it has changed.
+/// What the chunk already holds, so that it is written again only after a change.
 #[derive(Default)]
 pub struct Told {
     target: Target,
     verdicts: Vec<(VerdictId, Severity, Bytes)>,
     gaps: Vec<Gap>,
     libraries: usize,
-    /// With their origin; figures of nothing where they have to be said again.
+    /// Figures and origin. Default figures mean: write the category again.
     categories: HashMap<String, (Figures, &'static str)>,
 }
 
-/// What is written of the target at the beginning of each chunk, and when it has changed.
+/// What is written of the target at the beginning of each chunk, and after a change.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
     pub pid: u32,
@@ -113,7 +113,7 @@ impl Instant<'_> {
             let categories = std::mem::take(&mut told.categories);
             *told = Told { categories, ..Told::default() };
         }
-        // Again when it became something else: by an exec, or a launcher that a VM came up in.
+        // Write it again after an exec, or after a launcher has loaded a VM.
         let is = |of: &Target| (of.executable.clone(), of.runtime, of.runtime_version.clone(), of.mode);
         if batch.opens_chunk || is(&told.target) != is(target) {
             told.target = target.clone();
@@ -207,7 +207,7 @@ impl Instant<'_> {
         .write(batch);
     }
 
-    /// The tracker's books. In HotSpot's events a block is reserved and committed with its usable bytes.
+    /// Writes the tracker's books. In HotSpot's events a block is reserved and committed with its usable bytes.
     fn books(&self, batch: &mut Batch<'_>, books: &Books, told: &mut Told) {
         let t = &books.total;
         e::Total {
@@ -229,7 +229,7 @@ impl Instant<'_> {
         for category in books.categories.iter().filter(|category| !category.figures.is_empty()) {
             let f = &category.figures;
             let name = &category.name;
-            // 25 bytes each, and of a JVM's 30 few move from one second to the next.
+            // An event takes 25 bytes, and few of a JVM's 30 categories change from one second to the next.
             let now = (*f, category.kind.name());
             if self.full || told.categories.get(name) != Some(&now) {
                 told.categories.insert(name.clone(), now);
@@ -250,7 +250,8 @@ impl Instant<'_> {
                 .write(batch);
             }
         }
-        // Gone by an exec, or with new books: once nothing, or readers would go on with what it had.
+        // The category is gone (after an exec, or with new books): write zeros once, or readers would keep its last
+        // figures.
         told.categories.retain(|name, (_, origin)| {
             let has = |category: &Category| category.name == *name && !category.figures.is_empty();
             let stays = books.categories.iter().any(has);
@@ -275,10 +276,10 @@ impl Instant<'_> {
         }
     }
 
-    /// Without the tracker: what a virtual machine with its own tracking on says of itself.
+    /// Without the tracker: writes what the VM's own NMT reports.
     fn vm(&self, batch: &mut Batch<'_>) {
         let Some(vm) = self.ledger.and_then(|(snapshot, _)| snapshot.hotspot.as_ref()) else { return };
-        // Said when the VM was asked, not again until it is.
+        // Written only in the instant in which the VM was queried.
         if vm.categories.is_empty() || !self.provenance_age.is_zero() {
             return;
         }
@@ -300,7 +301,7 @@ impl Instant<'_> {
             let name = |(id, severity, _): &(VerdictId, Severity, Bytes)| (*id, *severity);
             !verdicts.iter().map(name).eq(told.verdicts.iter().map(name))
         };
-        // How its bytes go: by a sixteenth, since a recording of a year has them too.
+        // Bytes that moved by more than a sixteenth are written again. A smaller step would fill a recording of a year.
         let moved = || {
             let both = verdicts.iter().zip(&told.verdicts);
             self.full && both.into_iter().any(|(now, said)| now.2.abs_diff(said.2) > Bytes(said.2.0 / 16))
@@ -325,7 +326,7 @@ impl Instant<'_> {
         let of_snapshot = self.ledger.map(|(snapshot, _)| snapshot.gaps.as_slice()).unwrap_or_default();
         let of_books = self.books.map(|books| books.gaps.as_slice()).unwrap_or_default();
         for gap in of_snapshot.iter().chain(of_books) {
-            // By source and effect: a reason may hold a number that changes.
+            // Compared by source and effect only: a reason may contain a number that changes.
             if told.gaps.iter().any(|one| one.source == gap.source && one.effect == gap.effect) {
                 continue;
             }
@@ -368,7 +369,7 @@ impl End {
 }
 
 impl End {
-    /// From what a dead process's segment says.
+    /// How a process ended, from the segment that it left.
     pub fn of(life: Life) -> How {
         if life == Life::Exited { How::Exited } else { How::Killed }
     }
@@ -431,7 +432,8 @@ fn arenas(batch: &mut Batch<'_>, snapshot: &Snapshot) {
     }
 }
 
-/// Mapped objects with code, each from its first mapping to its last: in each chunk, and again when one was added.
+/// Writes the mapped objects with code, each from its first mapping to its last: in each chunk, and again after one was
+/// added.
 fn libraries(batch: &mut Batch<'_>, snapshot: &Snapshot, told: &mut Told) {
     let code = |vma: &&Vma| vma.executable && vma.inode != 0;
     let count = snapshot.vmas.iter().filter(code).count();
@@ -456,14 +458,14 @@ fn sites(batch: &mut Batch<'_>, sites: &[Site]) {
     order.sort_by_key(|site| std::cmp::Reverse(site.figures.live));
     let rest = order.split_off(order.len().min(MOST_SITES));
     for one in order {
-        // Thread stacks, libraries, Plimsoll's own: nobody called for them.
+        // Thread stacks, libraries and Plimsoll's own memory have no call stack.
         let stack = Some(&one.stack).filter(|stack| !stack.frames.is_empty());
         site(batch, stack, &one.category, &one.figures, one.error);
     }
     others(batch, rest.iter().map(|site| (&site.figures, site.error)));
 }
 
-/// So that the sites sum to the total.
+/// Writes the rest as one event, so that the sites sum to the total.
 fn others<'a>(batch: &mut Batch<'_>, rest: impl Iterator<Item = (&'a Figures, Bytes)>) {
     let mut sum = Figures::default();
     let mut error = Bytes::ZERO;

@@ -1,4 +1,4 @@
-//! What is known of a process, as events of a recording. `plimsoll_jfr::writer` makes a file of them.
+//! Turns the state of a process into events of a recording. `plimsoll_jfr::writer` makes a file of them.
 //!
 //! `events` is the table from which metadata, encoding, docs/jfr-events.md and the tests come.
 

@@ -1,4 +1,5 @@
-//! Deep stacks as the sites of an instant: those with the most live bytes with their frames, the others with their figures.
+//! Turns deep stacks into the sites of an instant: those with the most live bytes with their frames, the others with
+//! figures only.
 
 use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
 use plimsoll_observer::books::Figures;
@@ -10,7 +11,7 @@ use plimsoll_observer::units::Bytes;
 use super::instant::{MOST_SITES, Site};
 
 impl Site {
-    /// Biggest first. `named`: what lies at the return address of a frame that has no name yet, innermost place first.
+    /// Biggest first. `named` gives the functions at the return address of a frame without a name, innermost first.
     pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [Place]>) -> Vec<Site> {
         let profile = &of.profile;
         let sites = by_size(profile).into_iter().enumerate().map(|(rank, (stack, category, values))| Site {
@@ -23,7 +24,7 @@ impl Site {
     }
 }
 
-/// Frames without a name in the stacks that will be written.
+/// The frames without a name in the stacks that will be written.
 pub fn unnamed(of: &Sites) -> impl Iterator<Item = &Deep> {
     let profile = &of.profile;
     let biggest = by_size(profile).into_iter().take(MOST_SITES).flat_map(|(stack, ..)| stack);
@@ -88,7 +89,7 @@ fn frames<'n>(profile: &Profile, stack: &[FrameId], named: &impl Fn(&Profile, &D
     out
 }
 
-/// Interpreted and compiled frames of one method are one line of a report: which of them it was isn't kept.
+/// Interpreted and compiled frames of one method become one kind, so that they are one line of a report.
 fn java(name: &str, line: u32, inlined: bool) -> Frame {
     let (class, function) = name.rsplit_once('.').unwrap_or(("", name));
     let kind = if inlined { FrameKind::Inlined } else { FrameKind::Jit };

@@ -1,4 +1,5 @@
-//! Two profiles as text: the sums, then site by site what is new, grew, shrank and is gone; noise is counted.
+//! The difference of two profiles as text: the sums, then the sites that are new, grew, shrank or are gone. Noise is
+//! counted only.
 
 use std::io::{self, Write};
 
@@ -7,7 +8,7 @@ use plimsoll_observer::profile::{Change, Difference, FrameId, SiteChange};
 use super::{amount, called_at, change};
 use crate::words;
 
-/// Sites listed of each kind, and only those with a thousandth of the largest change, unless all are asked for.
+/// Sites listed of each kind. Without `all`, only those with at least a thousandth of the largest change.
 const LISTED: usize = 15;
 const WORTH: u64 = 1000;
 /// Frames shown of a site, innermost first.
@@ -91,7 +92,7 @@ fn one(out: &mut dyn Write, difference: &Difference, site: &SiteChange, all: boo
     let shown = if all { frames.len() } else { frames.len().min(FRAMES) };
     for id in &frames[..shown] {
         let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
-        // Without a name the module is in the text already.
+        // A function without a name has its module in the text already.
         let module = if function.named && !function.module.is_empty() {
             format!("  ({})", words::printable(&function.module))
         } else {

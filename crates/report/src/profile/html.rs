@@ -1,5 +1,5 @@
-//! One self-contained page: the sums, the flame graph, tables by what the profile knows, the gaps. Nothing is loaded from
-//! elsewhere, and the page says so to the browser (Content-Security-Policy).
+//! One self-contained page: the sums, the flame graph, tables by what the profile knows, the gaps. The page loads
+//! nothing, and its Content-Security-Policy forbids the browser to.
 
 use std::io::{self, Write};
 
@@ -12,9 +12,9 @@ use crate::words;
 
 /// Lines of a table.
 const LINES: usize = 50;
-/// Frames shown of a stack that isn't unfolded.
+/// Frames shown of a folded stack.
 const INNERMOST: usize = 3;
-/// And of a name: parameters of C++ fill lines.
+/// Characters shown of a name: the parameters of a C++ function fill lines.
 const NAME: usize = 48;
 const STYLE: &str = include_str!("page.css");
 
@@ -102,13 +102,13 @@ fn close(out: &mut dyn Write, profile: &Profile) -> io::Result<()> {
 fn table(out: &mut dyn Write, view: &View, by: By, total: &[Value]) -> io::Result<()> {
     let profile = view.profile;
     let groups = profile.group(by, view.column);
-    // One line that is the whole says nothing.
+    // A table with one line would repeat the total.
     if groups.len() < 2 {
         return Ok(());
     }
     let is_open = if by == By::Site { " open" } else { "" };
     let head = format!("by {}: {}", by_words(by), words::count(groups.len() as u64));
-    // Whose it is stands beside what the page is about; other figures, if there are any, follow to the right.
+    // The name stands beside the columns that the page is about. Other columns, if any, follow to the right.
     let about: Vec<usize> = [Some(view.column), profile.companion(view.column)].into_iter().flatten().collect();
     let other: Vec<usize> =
         (0..profile.columns.len()).filter(|at| !about.contains(at) && total[*at].amount != 0).collect();
@@ -121,7 +121,7 @@ fn table(out: &mut dyn Write, view: &View, by: By, total: &[Value]) -> io::Resul
         let cells = |columns: &[usize]| -> String {
             let figure = |at: &usize| (&profile.columns[*at], group.values[*at]);
             let cell = |(column, value): (&Column, Value)| {
-                // The heads say what is counted.
+                // The column heads name the unit.
                 let bare = Column { noun: "", ..column.clone() };
                 format!("<td>{}{}", amount(&bare, value.amount), error(column, value))
             };
@@ -145,7 +145,7 @@ fn more(lines: usize) -> String {
     }
 }
 
-/// The innermost functions, with all of the stack to be unfolded.
+/// The innermost functions; a click unfolds the whole stack.
 fn stack(out: &mut dyn Write, profile: &Profile, stack: StackId) -> io::Result<()> {
     let functions = profile.frames_of(stack).iter().map(|id| (profile.function_at(profile.function_of(*id)), *id));
     let names: Vec<String> =

@@ -1,7 +1,8 @@
-//! Whole profiles as JSON, `plimsoll.profile/2`, and what changed between two, `plimsoll.profile-diff/2` (docs/json.md).
+//! Writes profiles as JSON, `plimsoll.profile/2`, and the difference of two, `plimsoll.profile-diff/2` (docs/json.md).
 //!
-//! A site's figures are its columns by name (`live_bytes`, `live_count`, …); `error_bytes` is the half width of the 95 %
-//! interval of the first column in bytes, `error_count` of the first count; 0: counted.
+//! The keys of a site's figures are the column names (`live_bytes`, `live_count`, …). `error_bytes` is the half width
+//! of the 95 % interval of the first column in bytes, `error_count` that of the first count. 0: the figure is counted,
+//! not estimated.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,7 +21,7 @@ pub const DIFFERENCE_SCHEMA: &str = "plimsoll.profile-diff/2";
 
 pub(crate) struct Document<'a> {
     view: View<'a>,
-    /// The columns' names: keys of each site.
+    /// The names of the columns, which are the keys of each site.
     keys: Vec<String>,
     frames: FrameTable,
 }
@@ -93,7 +94,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A stack with labels.
+/// A stack with its labels.
 struct Site<'a> {
     of: &'a Document<'a>,
     entry: Entry,
@@ -146,7 +147,7 @@ struct DifferenceDocument<'a> {
     before: i64,
     after: i64,
     change: i64,
-    /// Of a site's change, in standard deviations: below it is noise.
+    /// A site whose change is smaller than this, in standard deviations, is noise.
     deviations: f64,
     counts: BTreeMap<&'static str, usize>,
     frames: &'a [FrameLine],
@@ -165,7 +166,7 @@ struct ChangedSite {
     noise_up_to: u64,
 }
 
-/// New stacks first; sites that are the same on both sides are counted, not listed.
+/// New stacks first. Sites without a change are counted, not listed.
 pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
     let profile = &difference.profile;
     let (before, after) = difference.total();

@@ -1,6 +1,7 @@
-//! Profiles for people and for other tools: text tree and tables, folded stacks, SVG flame graph, HTML page, pprof, JSON.
+//! Writes profiles for people and for other tools: text tree and tables, folded stacks, SVG flame graph, HTML page,
+//! pprof, JSON.
 //!
-//! One file for each format. All of them show the same sums: what is too small to be shown is a line of its own.
+//! One file for each format. All formats show the same sums: entries too small to show share a line.
 
 use std::io::{self, Write};
 
@@ -17,17 +18,17 @@ pub mod pprof;
 pub mod svg;
 pub mod text;
 
-/// One output format: how it writes a profile, and how a difference of two.
+/// One output format: how to write a profile, and how to write the difference of two.
 pub struct Exporter {
     pub view: fn(&mut dyn Write, &View, Shape) -> io::Result<()>,
     pub difference: fn(&mut dyn Write, &Difference, bool) -> io::Result<()>,
-    /// Bytes that a terminal can't show.
+    /// The output is not text, so it must not go to a terminal.
     pub is_binary: bool,
-    /// Other programs read it: they get the allocator's own frames too.
+    /// Other programs read the output, so it keeps the allocator's own frames.
     pub keeps_wrappers: bool,
-    /// It is of stacks alone: of a recording it shows the stacks, not the curves.
+    /// The format shows stacks only. Of a recording it shows the stacks, not the curves.
     pub is_of_stacks: bool,
-    /// More lines of text may follow it.
+    /// More lines of text may follow the output.
     pub has_closing_lines: bool,
 }
 
@@ -40,34 +41,34 @@ pub const TEXT: Exporter = Exporter {
     has_closing_lines: true,
 };
 
-/// The text by call site, whatever the lines are.
+/// The text by call site, whatever grouping was chosen.
 pub const TREE: Exporter =
     Exporter { view: |out, view, shape| text::write(out, view, By::Site, shape.all), is_of_stacks: true, ..TEXT };
 
-/// How much of a view is shown, and in which lines; pictures and other programs' formats have no use for it.
+/// How much of a view to show, and in which lines. Pictures and formats of other programs ignore it.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub by: By,
     pub all: bool,
 }
 
-/// A difference in a format that has no words of its own for one: the changes as a profile.
+/// The changes as a profile, for formats that cannot express a difference.
 pub(crate) fn changes(difference: &Difference) -> View<'_> {
     View { profile: &difference.profile, column: 1, focus: None }
 }
 
-/// What of a profile is shown.
+/// The part of a profile that is shown.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub profile: &'a Profile,
-    /// Sizes and orders everything; an index into the profile's columns.
+    /// The column that sizes and orders everything: an index into the profile's columns.
     pub column: usize,
-    /// The focus and, for each column, what lies outside it.
+    /// The focus, and for each column the amount outside it.
     pub focus: Option<(&'a str, &'a [Value])>,
 }
 
 impl<'a> View<'a> {
-    /// The given measure, else the profile's first, in the weight's unit. The error says what there is.
+    /// The given measure, else the profile's first one in the unit of `weight`. The error lists the measures.
     pub fn new(profile: &'a Profile, measure: Option<&str>, weight: Weight) -> Result<View<'a>, String> {
         let column = match measure {
             Some(measure) => profile.column(measure, weight),
@@ -80,7 +81,7 @@ impl<'a> View<'a> {
             match (measure, known.is_empty()) {
                 (_, true) => format!("nothing here is counted in {unit}"),
                 (Some(measure), false) => format!("there is no '{measure}' in {unit} here, only {}", known.join(", ")),
-                (None, false) => format!("nothing is chosen of {}", known.join(", ")),
+                (None, false) => format!("choose a measure with --measure: {}", known.join(", ")),
             }
         })?;
         Ok(View { profile, column, focus: None })
@@ -106,7 +107,7 @@ pub(crate) fn amount(column: &Column, value: i64) -> String {
     format!("{sign}{}", magnitude(column, value.unsigned_abs()))
 }
 
-/// With its sign: `+3.21 GiB`.
+/// The same with a plus sign: `+3.21 GiB`.
 pub(crate) fn change(column: &Column, value: i64) -> String {
     format!("{}{}", if value > 0 { "+" } else { "" }, amount(column, value))
 }
@@ -119,17 +120,17 @@ pub(crate) fn magnitude(column: &Column, value: u64) -> String {
     }
 }
 
-/// ` ±1.2 MiB` of an estimate, nothing of a counted one.
+/// ` ±1.2 MiB` for an estimate, nothing for a counted figure.
 pub(crate) fn error(column: &Column, value: Value) -> String {
     match value.error() {
         0 => String::new(),
-        // The unit's noun is said by the value before it.
+        // The value before the error already names the unit.
         n => format!(" ±{}", magnitude(&Column { noun: "", ..column.clone() }, n)),
     }
 }
 
-/// What to know of figures that are of different moments. Samples don't tell when a site was highest: a sampled site's peak
-/// is a share of what was counted of its caller.
+/// A sentence for figures that belong to different moments. Samples do not show when a site was at its peak: a sampled
+/// site gets a share of its caller's counted peak.
 pub(crate) fn moments_words(profile: &Profile, column: &Column) -> Option<String> {
     let is_estimated = || profile.entries().any(|(_, values)| values.iter().any(|value| value.variance > 0.0));
     let divided = || match is_estimated() {
@@ -145,12 +146,12 @@ pub(crate) fn moments_words(profile: &Profile, column: &Column) -> Option<String
     })
 }
 
-/// In percent; 0 of nothing.
+/// A percentage; 0 if the whole is 0.
 pub(crate) fn share(part: i64, whole: i64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-/// `Shop.java:42`, `shop.c`, or nothing.
+/// `Shop.java:42`, `shop.c`, or an empty string.
 pub(crate) fn position(frame: &Frame) -> String {
     let file = frame.file.as_deref().map(|f| f.rsplit('/').next().unwrap_or(f));
     match (file, frame.line) {
@@ -160,7 +161,7 @@ pub(crate) fn position(frame: &Frame) -> String {
     }
 }
 
-/// `grow shop.c:9`; `org.acme.Shop.order:42` where the file is called after the class.
+/// `grow shop.c:9`; `org.acme.Shop.order:42` if the file has the name of the class.
 pub(crate) fn called_at(function: &Function, frame: &Frame) -> String {
     let (name, position) = (named(function), words::printable(&position(frame)));
     let file = position.split(['.', ':']).next().unwrap_or_default();
@@ -176,7 +177,7 @@ pub(crate) fn named(function: &Function) -> String {
     words::printable(&function.name)
 }
 
-/// What each kind of frame is called in legends.
+/// The name of each kind of frame in legends.
 pub(crate) const fn kind_words(kind: Kind) -> &'static str {
     match kind {
         Kind::Native => "native",

@@ -1,4 +1,4 @@
-//! pprof: a gzipped protocol buffer, as `go tool pprof`, Pyroscope and Parca read it.
+//! Writes pprof: a gzipped protocol buffer that `go tool pprof`, Pyroscope and Parca read.
 //!
 //! ```text
 //! Profile   1 sample_type*  2 sample*  3 mapping*  4 location*  5 function*  6 string_table*  9 time_nanos
@@ -34,14 +34,15 @@ pub const EXPORTER: Exporter = Exporter {
     has_closing_lines: false,
 };
 
-/// All columns; the view's is the one that is shown first.
+/// Writes all columns; a reader shows the view's column first.
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     let mut gzip = GzEncoder::new(out, Compression::default());
     gzip.write_all(&message(view))?;
     gzip.finish()?.flush()
 }
 
-/// `live_space` in bytes, `live_objects` by count: what heap profilers call them. Cumulative is their `alloc`.
+/// `live_space` in bytes, `live_objects` by count, as other heap profilers name them. Their name for cumulative is
+/// `alloc`.
 fn sample_type(column: &Column) -> (String, &'static str) {
     let measure = if column.measure == "cumulative" { "alloc" } else { column.measure };
     match column.unit {
@@ -88,10 +89,10 @@ struct Writer<'a> {
     string_of: HashMap<String, u64>,
     functions: Vec<Vec<u8>>,
     function_of: HashMap<(String, String), u64>,
-    /// With the frames that they stand for.
+    /// Each encoded location with its frames.
     locations: Vec<(Box<[FrameId]>, Vec<u8>)>,
     location_of: HashMap<Box<[FrameId]>, u64>,
-    /// What is known of each module's frames, in the order of the mapping's flags.
+    /// What is known of each module's frames, in the order of the flags of `Mapping`.
     known: HashMap<ModuleId, [bool; 4]>,
 }
 
@@ -142,7 +143,7 @@ impl<'a> Writer<'a> {
         });
     }
 
-    /// Of frames of which all but the last are inlined into it.
+    /// The id of a location: all of `frames` but the last are inlined into the last.
     fn location(&mut self, frames: &[FrameId]) -> u64 {
         if let Some(id) = self.location_of.get(frames) {
             return *id;
@@ -151,7 +152,7 @@ impl<'a> Writer<'a> {
         let mut message = Message::default();
         message.number(1, id);
         if let Some(outer) = frames.last().map(|f| self.profile.frame_at(*f)) {
-            // The address of a return: its line is that of the call before it.
+            // This is a return address; the line is that of the call before it.
             let address = outer.address.0.saturating_sub(1);
             message.number(2, outer.module.map_or(0, |m| m.number() as u64 + 1)).number(3, address);
         }
@@ -166,7 +167,7 @@ impl<'a> Writer<'a> {
                 known[2] |= of.line.is_some();
                 known[3] |= of.inlined;
             }
-            // A location without lines is shown by its address and module.
+            // Readers show a location without lines by its address and module.
             if named || of.module.is_none() {
                 let function = self.function(name, of);
                 message.nested(4, |m| m.number(1, function).number(2, u64::from(of.line.unwrap_or(0))));
@@ -205,7 +206,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// A message's bytes as they are written.
+/// The bytes of one message.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -226,7 +227,7 @@ impl Message {
         self
     }
 
-    /// Empty ones too: the string table's first entry is.
+    /// Empty bytes are written too: the first entry of the string table is empty.
     fn bytes(&mut self, field: u64, bytes: &[u8]) -> &mut Message {
         self.varint(field << 3 | 2);
         self.varint(bytes.len() as u64);

@@ -1,6 +1,7 @@
-//! A flame graph that is one SVG file: a picture without a script, interactive with the one inside.
+//! Writes a flame graph as one SVG file: a picture without scripts, interactive with the script inside.
 //!
-//! The root is on top, callees hang below their callers, as wide as what they hold; biggest first. Each box is
+//! The root is on top. A callee hangs below its caller and is as wide as what it holds; the biggest is on the left.
+//! Each box is
 //!
 //! ```text
 //! <g class="f j">                      its kind (native, java, …) or its change
@@ -9,12 +10,12 @@
 //!   <text x y>name, cut to the box</text>
 //! </g>
 //! ```
-//! A box's caller is the last box before it in the row above: callees directly follow their callers.
-//! The script reads boxes from these elements, so nothing is written twice. Foreign text is in text nodes only, escaped,
-//! and the script writes it back by `textContent`: a name can't become markup.
+//! The caller of a box is the last box before it in the row above, because callees directly follow their caller. The
+//! script reads the boxes from these elements, so nothing is written twice. Foreign text is escaped and only in text
+//! nodes. The script writes it with `textContent`, so a name cannot become markup.
 //!
-//! Colours: by kind of code; in a difference blue shrank, red grew, grey is noise. A difference's boxes are as wide as the larger of the
-//! two sides of the stacks in them, so that what is gone can still be seen.
+//! Colours follow the kind of code. In a difference, blue shrank, red grew, grey is noise. There a box is as wide as
+//! the larger side of its stacks, so that vanished memory stays visible.
 
 use std::io::{self, Write};
 
@@ -26,14 +27,15 @@ use crate::words;
 
 const WIDTH: f64 = 1200.0;
 const ROW: f64 = 18.0;
-/// Of the first row of boxes: title, figures, search, legend and details are above.
+/// Height above the first row of boxes: title, figures, search, legend and details.
 const TOP: f64 = 102.0;
 const MARGIN: f64 = 10.0;
-/// Of the font's characters, which are all of one width.
+/// Width of a character; the font is monospaced.
 const CHARACTER: f64 = 6.63;
-/// Boxes narrower than this (in pixels of the whole picture) are left out, and counted. Zooming can't show them: a focus can.
+/// Boxes narrower than this (in pixels of the whole picture) are left out and counted. Zooming cannot show them; a
+/// focus can.
 const NARROWEST: f64 = 0.15;
-/// And rows further down than this.
+/// Rows deeper than this are left out, too.
 const DEEPEST: usize = 400;
 
 const STYLE: &str = include_str!("svg.css");
@@ -63,7 +65,7 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     Picture { view, tree: &tree, title: &view.profile.title, subtitle, legend: kinds, paint: &|_| None }.write(out)
 }
 
-/// The colours say by how much of its width a box grew or shrank.
+/// The colour tells by how much of its width a box grew or shrank.
 pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
     let view = View { profile: &difference.profile, column: 1, focus: None };
     let tree = Tree::new(&difference.profile, &[0, 1], |v| v[0].amount.max(v[1].amount));
@@ -99,7 +101,7 @@ const fn kind_class(kind: Kind) -> &'static str {
     }
 }
 
-/// Four steps each way: up to 10 %, 25 %, 50 % and above of the larger side.
+/// Four steps in each direction: up to 10 %, 25 %, 50 % and above, of the larger side.
 fn change_class(values: &[Value], deviations: f64) -> &'static str {
     let grown = values[1].minus(values[0]);
     let larger = values[0].amount.max(values[1].amount).max(1);
@@ -119,9 +121,9 @@ struct Picture<'a> {
     tree: &'a Tree,
     title: &'a str,
     subtitle: String,
-    /// Classes and what they stand for.
+    /// The classes of the legend and their meaning.
     legend: Vec<(&'static str, &'static str)>,
-    /// A box's class by its values; `None`: by the kind of code.
+    /// The class of a box by its values; `None`: by its kind of code.
     paint: &'a dyn Fn(&[Value]) -> Option<&'static str>,
 }
 
@@ -155,7 +157,7 @@ impl Picture<'_> {
     fn head(&self, out: &mut dyn Write, height: f64, left_out: usize) -> io::Result<()> {
         let room = ((WIDTH - 2.0 * MARGIN) / CHARACTER) as usize;
         let title = if self.title.is_empty() { "Flame graph" } else { self.title };
-        // The title's font is larger by a fifth, and the search field stands beside it.
+        // The font of the title is a fifth larger, and the search field is beside the title.
         writeln!(
             out,
             r#"<text class="title" x="{MARGIN}" y="22">{}</text>"#,
@@ -174,7 +176,7 @@ impl Picture<'_> {
         writeln!(out, r#"<text class="name" x="{MARGIN}" y="80"></text>"#)?;
         writeln!(out, r#"<text class="details" x="{MARGIN}" y="94"></text>"#)?;
         writeln!(out, r#"<text class="matched small" x="{:.1}" y="59.5"></text>"#, WIDTH - MARGIN)?;
-        // Without a script there is nothing to type into: the field is added by it.
+        // The script adds the search field: without a script it would do nothing.
         if left_out > 0 {
             let boxes =
                 if left_out == 1 { "1 box is".into() } else { format!("{} boxes are", words::count(left_out as u64)) };
@@ -184,7 +186,7 @@ impl Picture<'_> {
         Ok(())
     }
 
-    /// Whether any box has the class: legends name only what is there. A scale is shown whole.
+    /// Whether any box has the class: a legend names only these. A scale is always shown whole.
     fn has(&self, class: &str) -> bool {
         let nodes = self.tree.nodes.iter().enumerate().skip(1);
         (self.paint)(self.tree.values(0)).is_some() || nodes.into_iter().any(|(at, _)| self.class(at) == class)
@@ -198,8 +200,8 @@ impl Picture<'_> {
         })
     }
 
-    /// Each before its callees, these before its right neighbour: a box's caller is the last one before it in the row
-    /// above, as the script knows. And how many were left out.
+    /// The boxes in preorder, left to right, and how many were left out. The script relies on the order: the caller of
+    /// a box is the last box before it in the row above.
     fn boxes(&self) -> (Vec<Box>, usize) {
         let whole = self.tree.nodes[0].weight;
         if whole == 0 {
@@ -236,7 +238,7 @@ impl Picture<'_> {
         for line in self.details(b.node) {
             write!(out, "\n{}", escaped(&line))?;
         }
-        // A hair of paper between neighbours.
+        // A hairline between neighbours.
         let width = if b.width > 3.0 { b.width - 0.6 } else { b.width };
         write!(out, r#"</title><rect x="{x:.2}" y="{y:.0}" width="{width:.2}" height="{}"/>"#, ROW - 1.0)?;
         let fitting = ((b.width - 6.0) / CHARACTER) as usize;
@@ -247,7 +249,7 @@ impl Picture<'_> {
         writeln!(out, "</g>")
     }
 
-    /// What pointing at a box tells, after its name.
+    /// The part of a box's tooltip after its name.
     fn details(&self, at: usize) -> Vec<String> {
         let (profile, node) = (self.view.profile, &self.tree.nodes[at]);
         let (column, values) = (self.view.of(), self.tree.values(at));
@@ -282,14 +284,14 @@ impl Picture<'_> {
     }
 }
 
-/// A title that is too long for the picture keeps its end, which says which process it is.
+/// A title that is too long for the picture keeps its end, which names the process.
 fn shortened(title: &str, room: usize) -> String {
     let (long, end) = title.rfind(", pid ").map_or((title, ""), |at| title.split_at(at));
     let end = words::cut(end, room / 2);
     words::cut(long, room - end.chars().count()) + &end
 }
 
-/// A name in a box that is too narrow for it: of Java names the package goes first. The script does the same.
+/// The name in a narrow box: a Java name loses its package first. The script does the same.
 fn fitted(name: &str, room: usize) -> String {
     if name.chars().count() <= room {
         return name.to_string();
@@ -303,11 +305,12 @@ fn fitted(name: &str, room: usize) -> String {
         }
         rest = after;
     }
-    // Only what ends at a class is a package: `libc.so.6` isn't one.
+    // Only a prefix that ends at a class is a package: `libc.so.6` has none.
     words::cut(if rest.starts_with(|c: char| c.is_ascii_uppercase()) { rest } else { name }, room)
 }
 
-/// For text nodes and attributes of XML. Characters that XML 1.0 forbids are gone already: `words::printable`.
+/// Escapes text for text nodes and attributes of XML. `words::printable` has already removed most characters that XML
+/// 1.0 forbids.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -317,7 +320,7 @@ pub(crate) fn escaped(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Noncharacters and what XML has no form for.
+            // Noncharacters, which `printable` keeps and XML forbids.
             '\u{fffe}' | '\u{ffff}' => out.push('\u{fffd}'),
             c if c.is_control() && c != '\n' => out.push('\u{fffd}'),
             c => out.push(c),

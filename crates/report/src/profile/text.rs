@@ -1,12 +1,12 @@
-//! The call tree and the tables, for a terminal of `WIDTH` columns.
+//! Prints the call tree and the tables for a terminal of `WIDTH` columns.
 //!
 //! ```text
 //!      bytes  share            calls   stack, outermost first
 //!    610 MiB  75.1 %  ██████   1,204   main › serve › handle
 //!    480 MiB  59.0 %  ████▊      900     parse shop.c:42 › grow
 //! ```
-//! A chain of single callees is one entry, whose indentation doesn't grow: a stack of forty frames that branches three
-//! times has three levels. Names are joined by › and wrap at the terminal's width.
+//! A chain of single callees is one entry, whose indentation stays: a stack of forty frames that branches three times
+//! has three levels. The sign › joins names, and they wrap at the terminal's width.
 
 use std::io::{self, Write};
 
@@ -16,15 +16,15 @@ use super::{View, amount, by_words, called_at, error, magnitude, moments_words, 
 use crate::words;
 
 pub const WIDTH: usize = 120;
-/// Entries of the tree, before what is small is summed up.
+/// Entries that a tree may have before small ones are summed up.
 const ENTRIES: usize = 60;
 const BAR: usize = 8;
-/// Java names longer than this have their packages cut to initials.
+/// Longer Java names have their packages cut to initials.
 const LONG: usize = 60;
 /// Lines of a table.
 const LINES: usize = 50;
 
-/// `all`: nothing is summed up because it is small.
+/// `all`: list every entry, never sum up the small ones.
 pub fn write(out: &mut dyn Write, view: &View, by: By, all: bool) -> io::Result<()> {
     heading(out, view)?;
     match by {
@@ -61,7 +61,8 @@ fn heading(out: &mut dyn Write, view: &View) -> io::Result<()> {
     writeln!(out)
 }
 
-/// `live: 812 MiB ±14 MiB in 12,034 blocks (counted: 809 MiB)`. What was counted and divided among sites has no error as a whole.
+/// `live: 812 MiB ±14 MiB in 12,034 blocks (counted: 809 MiB)`. A total that was counted and then divided among sites
+/// has no error itself.
 pub(crate) fn sum_words(view: &View, total: &[Value]) -> String {
     let column = view.of();
     let of_all = |of: &Column, sum: Value| match of.exact_total {
@@ -78,7 +79,7 @@ pub(crate) fn sum_words(view: &View, total: &[Value]) -> String {
     text
 }
 
-/// The figures that stand before a tree's or table's name.
+/// The figures before the name in a tree or table.
 struct Figures<'a> {
     column: &'a Column,
     whole: i64,
@@ -108,7 +109,7 @@ impl Figures<'_> {
     }
 }
 
-/// In eighths of a column: a bar of `BAR` columns is 100 %.
+/// A bar in eighths of a column; `BAR` columns are 100 %.
 fn bar(percent: f64) -> String {
     let eighths = ((percent / 100.0).clamp(0.0, 1.0) * (BAR * 8) as f64).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
@@ -128,7 +129,7 @@ fn tree(out: &mut dyn Write, view: &View, all: bool) -> io::Result<()> {
     let least = if all { 0 } else { least_weight(&tree) };
     let indent = figures.head().chars().count();
     writeln!(out, "{}stack, outermost first", figures.head())?;
-    // Depth first, biggest first; the second is the level of indentation.
+    // Depth first, biggest first; the second field is the level of indentation.
     let mut open = vec![Piece::Node(0, 0)];
     while let Some(piece) = open.pop() {
         match piece {
@@ -139,7 +140,7 @@ fn tree(out: &mut dyn Write, view: &View, all: bool) -> io::Result<()> {
             }
             Piece::Node(at, level) => {
                 let (last, names) = chain(view, &tree, at);
-                // The root has no name: its children stand at its level.
+                // The root has no name, so its children are at its level.
                 let inner = if names.is_empty() { level } else { level + 1 };
                 if !names.is_empty() {
                     entry(out, &figures, tree.values(at)[0], indent, level, &names)?;
@@ -166,13 +167,13 @@ fn tree(out: &mut dyn Write, view: &View, all: bool) -> io::Result<()> {
 
 enum Piece {
     Node(usize, usize),
-    /// What ends in a function that calls others too.
+    /// The amount whose stacks end in a function that also calls others.
     Itself(Value, usize),
     NoStack(Value, usize),
     Small(u64, Value, usize),
 }
 
-/// The weight below which nodes are summed up: the smallest round share that leaves `ENTRIES` of them.
+/// The weight below which nodes are summed up: the smallest round share that leaves at most `ENTRIES` nodes.
 fn least_weight(tree: &Tree) -> i64 {
     let whole = tree.nodes[0].weight;
     let entries = |least: i64| {
@@ -185,7 +186,7 @@ fn least_weight(tree: &Tree) -> i64 {
     *leasts.iter().find(|least| entries(**least) <= ENTRIES).unwrap_or(&leasts[6])
 }
 
-/// Nodes with one callee and nothing of their own go on in the same entry.
+/// A node with one callee and no amount of its own continues the entry of its caller.
 fn is_start(tree: &Tree, parent: usize) -> bool {
     let node = &tree.nodes[parent];
     parent == 0 || node.children.len() > 1 || tree.own(parent)[0].amount != 0
@@ -195,7 +196,7 @@ fn is_start(tree: &Tree, parent: usize) -> bool {
 fn chain(view: &View, tree: &Tree, mut at: usize) -> (usize, Vec<String>) {
     let profile = view.profile;
     let mut names: Vec<String> = Vec::new();
-    // Frames without names, of one module: one name for all of them.
+    // Consecutive frames of one module without names share one name.
     let mut nameless: Option<(&str, usize)> = None;
     loop {
         if let (Some(function), Some(frame)) = (tree.nodes[at].function, tree.nodes[at].frame) {
@@ -221,7 +222,7 @@ fn chain(view: &View, tree: &Tree, mut at: usize) -> (usize, Vec<String>) {
     (at, names)
 }
 
-/// A long Java name with its packages' initials: what tells methods apart stands at the end.
+/// A long Java name with the initials of its packages: methods differ at the end of the name.
 fn short(name: String, function: &Function) -> String {
     match function.package() {
         Some(package) if name.chars().count() > LONG && name.starts_with(package) && !package.is_empty() => {
@@ -248,7 +249,7 @@ fn entry(
     level: usize,
     names: &[String],
 ) -> io::Result<()> {
-    // Very deep branching would leave no room for names.
+    // Limits the indentation, so that deep branching leaves columns for names.
     let level = (2 * level).min(WIDTH / 3);
     let room = WIDTH.saturating_sub(indent + level).max(20);
     for (i, line) in wrap(names, room).iter().enumerate() {
@@ -260,7 +261,7 @@ fn entry(
     Ok(())
 }
 
-/// Names joined by ›, broken between names; a name that is wider than a line is cut.
+/// Joins names by › and breaks lines between names; a name wider than a line is cut.
 fn wrap(names: &[String], room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut used = 0;
@@ -286,7 +287,7 @@ fn lines(out: &mut dyn Write, view: &View, by: By, all: bool) -> io::Result<()> 
     let total = profile.total();
     let estimated = groups.iter().any(|g| g.values[view.column].variance > 0.0);
     let figures = Figures { column: view.of(), whole: total[view.column].amount, estimated };
-    // The other columns, as far as there is room for a name.
+    // The other columns, as many as leave space for a name.
     let others: Vec<usize> = (0..profile.columns.len()).filter(|c| *c != view.column).take(4).collect();
     let heads: Vec<String> = others.iter().map(|c| column_words(&profile.columns[*c])).collect();
     let widths: Vec<usize> = heads.iter().map(|h| h.chars().count().max(10) + 2).collect();

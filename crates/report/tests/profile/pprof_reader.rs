@@ -48,7 +48,7 @@ impl Message {
         let found = self.0.iter().rev().find(|(f, _)| *f == field);
         found.map_or(0, |(_, value)| match value {
             Field::Number(n) => *n,
-            Field::Bytes(_) => panic!("field {field} is no number"),
+            Field::Bytes(_) => panic!("field {field} is not a number"),
         })
     }
 
@@ -78,7 +78,7 @@ impl Message {
         found
             .map(|(_, value)| match value {
                 Field::Bytes(bytes) => bytes.clone(),
-                Field::Number(_) => panic!("field {field} is no message"),
+                Field::Number(_) => panic!("field {field} is not a message"),
             })
             .collect()
     }

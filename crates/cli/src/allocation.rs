@@ -1,4 +1,5 @@
-//! `report` and `diff` of the stacks in a recording: who holds native memory (ours), who allocates Java objects (a VM's).
+//! `report` and `diff` of the stacks in a recording: who holds native memory (Plimsoll's recordings), who allocates
+//! Java objects (a VM's).
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ use crate::output::{By, Format, shown, to_output};
 use crate::recording;
 use crate::stacks::Stacks;
 
-/// Whether it is the allocations that are asked for, and not the curves of native memory.
+/// Whether the options select stacks rather than the curves of native memory.
 pub fn is_asked_for(by: By, stacks: &Stacks, format: Format) -> bool {
     let of_stacks = format.exporter().is_ok_and(|exporter| exporter.is_of_stacks);
     !matches!(by, By::Category) || stacks.are_asked_for() || of_stacks
@@ -31,7 +32,7 @@ pub fn report(
 ) -> Result<ExitCode, Failure> {
     if let Some(mut sites) = own_sites(target, range)? {
         if by == By::Thread {
-            // A site is written once, not once for each thread: an hour would be as many times as long.
+            // The recorder writes a site once, not once for each thread: that would multiply the size of the recording.
             return Err("a recording doesn't divide sites by threads: plimsoll report PID --by thread does; here use \
                         class, site, package, module or caller"
                 .into());
@@ -58,7 +59,7 @@ pub fn report(
     if let Some(pattern) = &stacks.focus {
         view = view.focused(pattern, &of.left_out);
     }
-    // Recordings have no categories: the default is the tree.
+    // Recordings have no categories, so the default is the tree.
     let by = if by == By::Category { By::Site } else { by };
     let exporter = format.exporter()?;
     to_output(output, |out| match format {
@@ -91,7 +92,7 @@ pub fn diff(
         return difference_of(Difference::new((&before, column), (&after, column)), stacks, format, output);
     }
     let (before, after) = (read(before, range, stacks)?, read(after, range, stacks)?);
-    // Slow paths of one and samples of the other are not comparable: what both have decides.
+    // Slow paths and samples are not comparable: if the two recordings differ, compare the samples, which both have.
     let default = if before.measure() == after.measure() { before.measure() } else { "sampled" };
     let measure = stacks.measure.as_deref().unwrap_or(default).replace('-', "_");
     let column = View::new(&after.profile, Some(&measure), stacks.weight.weight())?.column;
@@ -114,7 +115,7 @@ fn difference_of(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Native memory by call site, where it is a recording of ours.
+/// Native memory by call site, if Plimsoll wrote the recording.
 fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile>, Failure> {
     let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
     let (_, to_ns) = range.bounds(&recording, target)?;

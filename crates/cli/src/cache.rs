@@ -1,4 +1,4 @@
-//! What lies in the cache for long without being used goes.
+//! Deletes files of the cache that have not been used for a long time.
 //!
 //! | file | made for | goes after |
 //! | --- | --- | --- |
@@ -7,10 +7,10 @@
 //! | `.run-…`, `.attach-…`, `.libplimsoll-…`, `.PID.…` | a file that is being written; left over by a kill | [`UNFINISHED`] |
 //! | `.pruned` | the time of the last look | stays |
 //!
-//! Used means written, read (atime, where the mount keeps it) or touched ([`used`]). All of it can be made again, but for a
-//! library that a running program hands on by LD_PRELOAD: so a library is touched when it is used, and stays while anybody
-//! has it mapped, as far as /proc shows. Files that aren't named so are not ours to delete. `symbols/` beside them has a
-//! bound of its own (observer/src/symbols/read.rs).
+//! Used means written, read (atime, if the mount keeps it) or touched ([`used`]). Plimsoll can make every file again,
+//! except a library that a running program passes on by LD_PRELOAD. So each use touches the library, and it stays while
+//! a visible process has it mapped. Files with other names are not ours to delete. `symbols/` in the same directory has
+//! its own limit (observer/src/symbols/read.rs).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ const STAMP: &str = ".pruned";
 pub trait Shelf {
     fn names(&mut self) -> io::Result<Vec<String>>;
     fn facts(&mut self, name: &str) -> io::Result<Facts>;
-    /// Makes a file, if there is none, and touches it.
+    /// Creates the file if it is missing, and touches it.
     fn stamp(&mut self, name: &str) -> io::Result<()>;
     fn remove(&mut self, name: &str) -> io::Result<()>;
 }
@@ -65,31 +65,31 @@ impl Shelf for &Folder {
     }
 }
 
-/// Notes that an open file of the cache is in use. Once a day is exact enough.
+/// Marks an open file of the cache as used. The mark is renewed once a day.
 pub fn used(file: &File) {
     if file.metadata().and_then(|meta| meta.modified()).is_ok_and(is_old) {
         let _ = file.set_modified(SystemTime::now());
     }
 }
 
-/// Whether a file that is in use is to be touched.
+/// Whether a used file needs a new mark.
 pub fn is_old(modified: SystemTime) -> bool {
     age(modified, SystemTime::now()) > DAY
 }
 
-/// Prunes once a day. What can't be done is left for another day: nothing depends on it.
+/// Prunes once a day. A file that cannot be removed is left for the next day.
 pub fn prune(shelf: &mut impl Shelf) {
     let now = SystemTime::now();
     if shelf.facts(STAMP).is_ok_and(|facts| age(moment(facts.modified), now) < DAY) {
         return;
     }
-    // First, so that of many starts at once only a few look.
+    // Stamp first, so that of many simultaneous starts only a few prune.
     if shelf.stamp(STAMP).is_err() {
         return;
     }
     let mut doomed = Vec::new();
     for name in shelf.names().unwrap_or_default() {
-        // Only ours are looked at: a directory may hold anything.
+        // Only names that Plimsoll makes: a directory may contain anything.
         let Some(kind) = kind(&name) else { continue };
         let Ok(facts) = shelf.facts(&name) else { continue };
         let unused = age(moment(facts.modified.max(facts.accessed)), now);
@@ -102,7 +102,7 @@ pub fn prune(shelf: &mut impl Shelf) {
         doomed.retain(|(_, kind, facts)| *kind != Kind::Library || !mapped.contains(&facts.inode));
     }
     for (name, _, seen) in doomed {
-        // Somebody may have touched or replaced it since.
+        // Another process may have touched or replaced the file since.
         let same = |facts: Facts| facts.inode == seen.inode && facts.modified == seen.modified;
         if shelf.facts(&name).is_ok_and(same) {
             let _ = shelf.remove(&name);
@@ -127,7 +127,7 @@ impl Kind {
     }
 }
 
-/// Of a file that we made; `None`: it is somebody else's, or stays.
+/// The kind of a file that Plimsoll made; `None` if the file is foreign or must stay.
 fn kind(name: &str) -> Option<Kind> {
     let is_hex = |text: &str| text.len() >= 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
     if let Some(hidden) = name.strip_prefix('.') {
@@ -144,13 +144,13 @@ fn kind(name: &str) -> Option<Kind> {
     is_hex(key.split('-').next().unwrap_or_default()).then_some(Kind::Derived)
 }
 
-/// Nothing that is from the future is old.
+/// A time in the future gives age 0.
 fn age(then: SystemTime, now: SystemTime) -> Duration {
     now.duration_since(then).unwrap_or_default()
 }
 
-/// The inodes of all trackers' libraries that a process has mapped, of those that we may look into. Inodes only: of files on
-/// overlayfs the device differs between maps and stat; at worst one file too many is kept.
+/// The inodes of all tracker libraries that readable processes have mapped. On overlayfs, maps and stat report
+/// different devices, so only inodes are compared; at worst one file too many is kept.
 fn mapped_libraries() -> Vec<u64> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let maps = processes.filter_map(|entry| fs::read(entry.path().join("maps")).ok());

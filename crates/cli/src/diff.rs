@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Site by site: what is new, grew, shrank, or is noise of the estimates.
+/// Compares site by site: new, grown, shrunk, or only noise of the estimates.
 fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCode, Failure> {
     if args.style != Style::Plimsoll {
         return Err("--style hotspot shows no stacks: leave it out".into());

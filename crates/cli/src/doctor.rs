@@ -1,4 +1,5 @@
-//! `plimsoll doctor`: what works here, where segments lie, what is tracked now, and what to type to get the rest.
+//! `plimsoll doctor`: what works on this machine, where segments lie, what is tracked now, and what to type to get the
+//! rest.
 
 use std::fs;
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ use crate::{Failure, sys, target, tracker};
 #[derive(clap::Args)]
 pub struct Args {}
 
-/// MADV_POPULATE_WRITE came with it (madvise(2)): the tracker grows its segment by it.
+/// The tracker needs MADV_POPULATE_WRITE (madvise(2)), which this kernel introduced, to grow its segment.
 const KERNEL: (u32, u32) = (5, 14);
 /// The oldest glibc whose symbols the tracker imports.
 const GLIBC: (u32, u32) = (2, 17);
@@ -85,14 +86,15 @@ fn ptrace(out: &mut dyn Write) -> io::Result<()> {
     line(out, "ptrace", good, &text)
 }
 
-/// Of /proc/self/status: whether this process may read any other's memory (capabilities(7)). A container's root may not.
+/// Reads from /proc/self/status whether this process may read the memory of any other (capabilities(7)). Root in a
+/// container may lack that right.
 fn may_trace(status: &str) -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
     let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     effective.is_some_and(|set| set >> CAP_SYS_PTRACE & 1 == 1)
 }
 
-/// What gives code its names, and what to switch on for it.
+/// Which sources give code its names, and how to enable more.
 fn names(out: &mut dyn Write) -> io::Result<()> {
     let debug = Path::new("/usr/lib/debug/.build-id").is_dir();
     let more = if debug {
@@ -122,7 +124,7 @@ fn segments(out: &mut dyn Write) -> io::Result<()> {
         None => "unknown file system".into(),
     };
     let bound = Bytes(segment::FILE_BYTES as u64);
-    line(out, "segments", true, &format!("{shown} ({kind}); at most {bound} each, a few hundred KiB as a rule"))?;
+    line(out, "segments", true, &format!("{shown} ({kind}); at most {bound} each, usually a few hundred KiB"))?;
     match tracker::private_directory(&dir) {
         Ok(()) => Ok(()),
         Err(reason) => {
@@ -139,7 +141,7 @@ fn mount_type(path: &Path) -> Option<String> {
         let point = left.split(' ').nth(4)?;
         path.starts_with(point).then(|| (point.len(), right.split(' ').next().unwrap_or("").to_string()))
     });
-    // Of mounts on the same point the last one is on top; max_by_key takes the last of equals.
+    // Of mounts on the same point the last one is on top; max_by_key returns the last of equal elements.
     above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
 }
 
@@ -175,8 +177,8 @@ fn try_preload(deadline: Deadline) -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// Our own directories' segments, oldest first; behind them those of living processes that lie elsewhere: `--dir`,
-/// another user's, a container's. With the PID under which we see the process.
+/// The segments in our own directories, oldest first, then those of living processes elsewhere: `--dir`, another
+/// user's, a container's. Each with the process's PID as this process sees it.
 fn segments_of_all(deadline: Deadline) -> Vec<(u32, PathBuf, Life)> {
     let own = segment::search_directories(None, deadline);
     let mut found: Vec<_> = own
@@ -249,7 +251,7 @@ mod tests {
     #[test]
     fn a_container_s_root_may_not_trace() {
         assert!(may_trace("Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"));
-        // What a container gets without --cap-add.
+        // The capabilities of a container without --cap-add.
         assert!(!may_trace("CapEff:\t00000000a80425fb\n"));
         assert!(!may_trace(""));
     }

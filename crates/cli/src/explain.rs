@@ -47,7 +47,8 @@ enum Format {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     require_stdout()?;
-    // Who owns each mapping is what --maps is for; the lines need it only where they fall short.
+    // --maps shows the owner of every mapping, so it always queries the VM; the ledger does so only where other sources
+    // do not suffice.
     let announce = |command: &str| {
         say(format_args!(
             "--maps asks JVM {} for {command}: the JVM keeps 4 to 5 MiB of symbols for good, the first time",
@@ -55,7 +56,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ));
     };
     let regions = if args.maps { Regions::All(&announce) } else { Regions::AsNeeded };
-    // First, since a pipe may take its time, which isn't the target's.
+    // Read the baseline first: reading a pipe may take long, and must not use up the time for the target.
     let earlier = args.baseline.as_deref().map(|file| Ok::<_, Failure>((file, read_baseline(file)?))).transpose()?;
     let mut snapshot = take(args.pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_asked = args.limit;
@@ -87,7 +88,7 @@ fn read_baseline(file: &Path) -> Result<Earlier, Failure> {
     ledger_json::parse_baseline(&bytes).map_err(failed)
 }
 
-/// Of this very process: numbers are used again, so the file must be younger than the process.
+/// The baseline must describe this very process: PIDs are reused, so the file must be younger than the process.
 fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<Baseline, Failure> {
     let pid = snapshot.process.pid;
     let started = snapshot.process.uptime.map_or(0.0, |uptime| snapshot.time - uptime - 1.0);
@@ -101,7 +102,7 @@ fn baseline(file: &Path, earlier: Earlier, snapshot: &Snapshot) -> Result<Baseli
     Ok(earlier.baseline)
 }
 
-/// The tables alone: they are long, and are read by other programs.
+/// The tables alone: they are long, and other programs read them.
 fn tables(out: &mut impl Write, explanation: &Explanation, args: &Args, width: usize) -> io::Result<()> {
     if args.maps {
         ledger_tables::maps(out, explanation, width)?;
@@ -112,7 +113,7 @@ fn tables(out: &mut impl Write, explanation: &Explanation, args: &Args, width: u
     Ok(())
 }
 
-/// A number of bytes as -Xmx and `docker --memory` take it: with k, m or g, of 1024 each.
+/// A number of bytes in the notation of -Xmx and `docker --memory`: the units k, m, g, t are powers of 1024.
 pub fn bytes(text: &str) -> Result<Bytes, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -130,13 +131,13 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// no-color.org, and terminals that know no attributes (termcap's `dumb`).
+/// Follows no-color.org, and terminals without attributes (termcap's `dumb`).
 fn colours() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
         && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Columns of the terminal, at least 40; where there is none, as many as the longest line takes.
+/// Columns of the terminal, at least 40; without a terminal enough for the longest line.
 fn width() -> usize {
     let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let window = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));

@@ -1,6 +1,7 @@
 //! `report --format jfr`: the books of one moment as a recording of one instant.
 //!
-//! Like every report it asks the process nothing: resident bytes and limit are the kernel's, the ledger is `record`'s.
+//! Like every report it sends the process no query: resident bytes and limit come from the kernel. Only `record` writes
+//! a ledger.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! Starting a program with the tracker in it: what `run` and `record` share.
+//! Starts a program with the tracker loaded: shared by `run` and `record`.
 
 use std::ffi::OsString;
 use std::io;
@@ -49,7 +49,7 @@ pub struct Launch {
     rules: Vec<PathBuf>,
 }
 
-/// How blocks get deep stacks.
+/// Which blocks get deep stacks.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Sites {
     Off,
@@ -57,14 +57,14 @@ pub enum Sites {
     Exact,
 }
 
-/// A program that can be started, and whether the tracker will be in it.
+/// A program that can be started, and whether the tracker will be loaded.
 pub struct Prepared {
     pub image: Image,
     pub shown: String,
     pub tracked: bool,
 }
 
-/// `Err` with the shell's exit status where there is no such program; the sentence has been said.
+/// `Err` holds the shell's exit status if the program cannot be started; the message has been printed.
 pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared, ExitCode>, Failure> {
     let program = command.first().cloned().unwrap_or_default();
     let shown = words::printable(&program.to_string_lossy());
@@ -73,7 +73,7 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
         return Ok(Err(ExitCode::from(127)));
     };
     if !path.is_file() {
-        say(format_args!("'{shown}' can't be started: it is not a regular file"));
+        say(format_args!("cannot start '{shown}': it is not a regular file"));
         return Ok(Err(ExitCode::from(126)));
     }
     let deadline = Deadline::after(NAMES);
@@ -90,11 +90,11 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
 
 pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
     say(format_args!("cannot start '{shown}': {error}"));
-    // As env(1) and nohup(1) have it.
+    // The exit statuses of env(1) and nohup(1).
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
-/// Ends as the child did.
+/// Ends with the status or signal of the child.
 pub fn mirror(end: End) -> ExitCode {
     match end {
         End::Code(code) => ExitCode::from(code),
@@ -105,7 +105,8 @@ pub fn mirror(end: End) -> ExitCode {
     }
 }
 
-/// Says in one sentence what keeps the tracker out of the program, or blind in it. True: it has no use there.
+/// Reports in one sentence what keeps the tracker out of the program or what it cannot see. True: loading it is
+/// useless.
 fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
     match untrackable::of(path, deadline) {
         Some(Obstacle::StartedByEnv(_)) if args.follow => {}
@@ -118,7 +119,7 @@ fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool
     let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
     let reason = match tracker::private_directory(&directory) {
         Ok(()) => untrackable::no_room(&directory, segment::FILE_BYTES as u64),
-        // A bad --dir is a bad option: `environment` refuses it.
+        // `environment` refuses a bad --dir as a bad option.
         Err(_) if args.dir.is_some() => None,
         Err(reason) => Some(reason),
     };
@@ -129,8 +130,8 @@ fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool
     reason.is_some()
 }
 
-/// A signal as the tracker takes it (summary.rs there); another one would be passed over in silence. Not KILL and STOP,
-/// which can't be caught, nor 32 and 33, which are glibc's own (nptl(7)).
+/// A signal that the tracker accepts (summary.rs there); it would ignore any other silently. KILL and STOP cannot be
+/// caught; 32 and 33 belong to glibc (nptl(7)).
 fn signal(text: &str) -> Result<String, String> {
     const NAMES: [&str; 9] = ["HUP", "USR1", "USR2", "URG", "VTALRM", "PROF", "WINCH", "IO", "PWR"];
     let name = text.strip_prefix("SIG").unwrap_or(text);
@@ -146,7 +147,7 @@ fn signal(text: &str) -> Result<String, String> {
     if good { Ok(text.into()) } else { Err(format!("expected {names}, RTMIN+n, or a signal's number")) }
 }
 
-/// execvp's search: a name with a slash is a path, any other is looked for in $PATH.
+/// The search of execvp: a name with a slash is a path; any other name is searched for in $PATH.
 fn resolve(program: &Path) -> Option<PathBuf> {
     if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         return program.exists().then(|| program.to_path_buf());
@@ -155,7 +156,7 @@ fn resolve(program: &Path) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| sys::is_executable(file))
 }
 
-/// Our own environment with the tracker's options in it (docs/cli.md has the table).
+/// Our environment plus the tracker's options (table in docs/cli.md).
 fn environment(
     args: &Launch,
     tracker: &Unpacked,
@@ -186,13 +187,14 @@ fn environment(
     }
     if let Some(file) = &args.summary {
         let absolute = std::path::absolute(file).map_err(|e| format!("--summary {}: {e}", file.display()))?;
-        // Written when nobody looks: a place that can't be written is better known at once.
+        // The program writes the file when nobody watches, so check the directory now.
         if let Some(parent) = absolute.parent().filter(|dir| !dir.is_dir()) {
             return Err(format!("--summary {}: there is no directory {}", file.display(), parent.display()).into());
         }
         set("PLIMSOLL_SUMMARY", absolute.into());
     }
-    // Ours first: its malloc must be the one that the program finds; a preloaded allocator stays below it.
+    // The tracker comes first, because the program must find its malloc; an allocator that is also preloaded stays
+    // below it.
     let preload = match std::env::var_os("LD_PRELOAD").filter(|old| !old.is_empty()) {
         Some(old) => sys::joined(&[tracker.library.as_os_str(), &old]),
         None => tracker.library.clone().into(),

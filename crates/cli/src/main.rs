@@ -1,6 +1,6 @@
-//! `plimsoll`: native memory tracking for every Linux process. One file per verb.
+//! `plimsoll`: native memory tracking for every Linux process. One file for each command.
 
-// Our own words go through `output::say` and `tell`, which can't panic.
+// Messages go through `output::say` and `tell`, which cannot panic.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 use std::io::{self, Write};
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// One sentence that names the argument, and what would be right, where clap knows it.
+/// One sentence that names the argument and, if clap knows it, the correct form.
 fn refuse(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print();
@@ -116,7 +116,7 @@ fn sentence(error: &clap::Error) -> String {
         }
         ErrorKind::UnknownArgument => {
             let argument = context(ContextKind::InvalidArg);
-            // Of `run` and `record`: the command without the -- in front of it.
+            // For `run` and `record`: the user forgot the -- before the command.
             let command = usage.split_once(" [OPTIONS] -- <CMD>...").map(|(verb, _)| verb);
             match (context(ContextKind::SuggestedArg), command) {
                 (like, _) if !like.is_empty() => format!("unexpected argument '{argument}'. Did you mean '{like}'?"),
@@ -133,13 +133,13 @@ fn sentence(error: &clap::Error) -> String {
                 like => format!("unknown command '{verb}'. Did you mean '{like}'?"),
             }
         }
-        // clap's first paragraph on one line: the hints below it are a `--help` away.
+        // Only clap's first paragraph, on one line: `--help` shows the rest.
         _ => {
             let text = error.to_string();
             let paragraph: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
             let sentence = paragraph.join(" ");
             let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
-            // What std's number parsers and clap's ranges say, in words.
+            // Rewords the messages of std's number parsers.
             sentence
                 .replace("invalid digit found in string", "expected a number")
                 .replace("number too large to fit in target type", "that is too large")
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Values, good and bad: each grammar of an option, numbers at their ends, text that must not reach a terminal.
+    /// Good and bad values: the grammar of each option, numbers at their bounds, text that must not reach a terminal.
     const VALUES: &[&str] = &[
         "",
         "-",
@@ -196,7 +196,7 @@ mod tests {
         "\0",
     ];
 
-    /// A source of numbers that is the same in each run.
+    /// Pseudo-random numbers, the same in each run.
     struct Random(u64);
 
     impl Random {
@@ -212,7 +212,7 @@ mod tests {
         }
     }
 
-    /// Every option of a command, and every value that it names.
+    /// Every option of a command and every value that its help names.
     fn all_words(command: &clap::Command) -> Vec<String> {
         let mut words = vec!["--help".to_owned(), "-h".to_owned()];
         for argument in command.get_arguments() {
@@ -223,7 +223,8 @@ mod tests {
         words
     }
 
-    /// A command line: a command, its options, others' options, values, whole and damaged. Some are no UTF-8.
+    /// A command line of a command, its options, options of other commands, and values, some of them damaged. Some are
+    /// not UTF-8.
     fn line(random: &mut Random, verbs: &[(String, Vec<String>)]) -> Vec<OsString> {
         let mut line = vec![OsString::from("plimsoll")];
         let (verb, own) = random.of(verbs);
@@ -255,7 +256,7 @@ mod tests {
         line
     }
 
-    /// Each is accepted or refused in one sentence. `PLIMSOLL_FUZZ_SECONDS` (fuzz/run sets it) searches for so long, from another start.
+    /// `PLIMSOLL_FUZZ_SECONDS` (set by fuzz/run) searches for that long, from another seed.
     #[test]
     #[allow(clippy::print_stdout)]
     fn any_arguments_are_accepted_or_refused_in_one_sentence() {
@@ -287,9 +288,9 @@ mod tests {
             }
         }
         println!("{accepted} accepted, {refused} refused");
-        // `help` prints, and is no verb.
+        // clap prints `help` itself, so no line counts as accepted.
         let is_reached = verbs.iter().zip(&by_verb).all(|((verb, _), n)| *n > 0 || verb == "help");
-        // A search may be short.
+        // A short search may miss some commands.
         let is_whole = seconds.is_some() || (refused > 1000 && is_reached);
         assert!(is_whole, "{accepted} accepted {by_verb:?}, {refused} refused");
     }

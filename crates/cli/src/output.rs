@@ -1,4 +1,4 @@
-//! Books in the form that the user chose: the options that `report`, `run` and `diff` share.
+//! Writes books in the form that the user chose: options that `report`, `run` and `diff` share.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -14,18 +14,18 @@ use plimsoll_report::{hotspot, json, native_image, text, words};
 
 use crate::{Failure, sys};
 
-/// Our own words. `eprintln!` panics where standard error is full or its reader has gone, and what we were to start, or
-/// are the parent of, would end with us.
+/// Prints a message. `eprintln!` panics if standard error is full or closed, and would then end us before we start our
+/// program, or while we are its parent.
 pub fn say(sentence: impl Display) {
     let _ = io::stderr().write_all(format!("plimsoll: {sentence}\n").as_bytes());
 }
 
-/// What was done, on standard output; that nobody reads it undoes nothing.
+/// Prints what was done on standard output. A closed output is no reason to fail: the work is done.
 pub fn tell(sentence: impl Display) {
     let _ = io::stdout().write_all(format!("{sentence}\n").as_bytes());
 }
 
-/// A path as a terminal may see it.
+/// A path made safe for a terminal.
 pub fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())
 }
@@ -49,7 +49,7 @@ pub enum By {
 }
 
 impl By {
-    /// Of the tables that are made from the books; `None`: it takes the sites.
+    /// The table of the books that this choice selects; `None`: the choice needs the sites.
     pub fn lines(self) -> Option<text::By> {
         match self {
             By::Category => Some(text::By::Category),
@@ -85,7 +85,7 @@ pub enum Style {
     Hotspot,
 }
 
-/// The table of output formats: name, help, and the exporter of profiles. One without has no view of stacks.
+/// The table of output formats: name, help, and the exporter of profiles (None: the format cannot show stacks).
 macro_rules! formats {
     ($($(#[$help:meta])* $name:ident: $exporter:expr;)*) => {
         #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -121,23 +121,23 @@ formats! {
 }
 
 impl Format {
-    /// How the stacks are written.
+    /// The exporter of stacks; an error if the format has none.
     pub fn exporter(self) -> Result<&'static Exporter, Failure> {
         self.of_profiles().ok_or_else(|| format!("--format {} has no view of stacks", self.name()).into())
     }
 
-    /// As it is typed.
+    /// The name as the user types it.
     fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Bytes that a terminal can't show. A flight recording is one too.
+    /// Whether the output is not text. A flight recording is not.
     fn is_binary(self) -> bool {
         self.of_profiles().is_none_or(|exporter| exporter.is_binary)
     }
 }
 
-/// For a verb that has no use for some values: its help doesn't offer them, and who types one is told why.
+/// For a command that does not support some values: its help omits them, and a user who types one gets a reason.
 pub fn hiding<T: ValueEnum + PartialEq + Send + Sync + 'static>(
     values: &[T],
 ) -> impl TypedValueParser<Value = T> + use<T> {
@@ -168,12 +168,12 @@ pub struct Choice {
     pub style: Style,
     pub format: Format,
     pub by: By,
-    /// Callers and mappings too.
+    /// Also print callers and mappings.
     pub detail: bool,
 }
 
 impl Choice {
-    /// Function names cost reading the symbols of each library: only what prints them asks for them.
+    /// Symbols are read only if the output shows function names: reading those of every library is slow.
     pub fn wants_symbols(self) -> bool {
         self.detail || self.by == By::Caller
     }
@@ -193,7 +193,7 @@ impl Choice {
     }
 }
 
-/// A terminal would show bytes that are no text, and obey some of them.
+/// A terminal cannot show binary output, and would obey some of its bytes.
 pub fn refuse_terminal(format: Format, file: Option<&Path>) -> Result<(), Failure> {
     match format.is_binary() && file.is_none() && io::stdout().is_terminal() {
         true => Err(format!("--format {} is binary: write it to a file with -o FILE", format.name()).into()),
@@ -201,12 +201,13 @@ pub fn refuse_terminal(format: Format, file: Option<&Path>) -> Result<(), Failur
     }
 }
 
-/// Rust's runtime has put /dev/null in the place of a closed one, where every report would vanish in silence.
+/// Rust's runtime opens /dev/null in place of a closed standard output: every report would silently vanish there.
 pub fn require_stdout() -> Result<(), Failure> {
     if sys::has_stdout() { Ok(()) } else { Err("cannot write the report: standard output is closed".into()) }
 }
 
-/// Standard output or a file (`own::create` says which files are refused). A reader that went away (`| head`) is no failure.
+/// Writes to standard output or to a file (`own::create` lists the files that it refuses). A reader that closes the
+/// pipe (`| head`) is not an error.
 pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if file.is_none() {
         require_stdout()?;

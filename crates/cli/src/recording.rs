@@ -1,4 +1,4 @@
-//! `report` and `diff` of flight recordings: which part of them, and in which form.
+//! `report` and `diff` of flight recordings: which range, and in which form.
 
 use std::io::Write;
 use std::path::Path;
@@ -82,12 +82,12 @@ impl ChartOption {
     }
 }
 
-/// By the first bytes of the file; a folder by those of the files in it.
+/// Decides by the first bytes of the file; for a directory, by those of the files in it.
 pub fn is_one(target: &Path) -> bool {
     is_recording(target)
 }
 
-/// What only a recording has, asked of something else.
+/// The error for options that need a recording and a target that is not one.
 pub fn refuse(target: &Path) -> Failure {
     format!("--from, --to and --chart need a flight recording, and '{}' isn't one", shown(target)).into()
 }

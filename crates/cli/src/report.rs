@@ -107,7 +107,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Views of the sites.
+/// Writes the views of the sites.
 fn stacks(args: &Args, target: &mut Target) -> Result<(), Failure> {
     if args.style != Style::Plimsoll {
         return Err("--style hotspot and native-image show no stacks: leave it out".into());
@@ -135,7 +135,7 @@ fn stacks(args: &Args, target: &mut Target) -> Result<(), Failure> {
             sites_text::write(out, &target.books, &sites, choice)?;
         } else {
             (exporter.view)(out, &view, Shape { by: args.by.groups(), all: args.stacks.all })?;
-            // Only text has a place for a closing sentence.
+            // Only text can end with a sentence.
             if !exporter.has_closing_lines {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Options that choose what is shown of the stacks: `report` and `diff` share them.
+//! The options that select stacks: shared by `report` and `diff`.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::output::Weigh;
 use crate::target::Target;
 
-/// What of the stacks is shown: options of `report` and `diff`.
+/// Which stacks to show, and how: options of `report` and `diff`.
 #[derive(clap::Args)]
 pub struct Stacks {
     /// Show only stacks with a matching function or module, from that frame inwards
@@ -39,12 +39,12 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Whether something was asked for that only stacks can answer.
+    /// Whether an option was given that only stacks can satisfy.
     pub fn are_asked_for(&self) -> bool {
         self.focus.is_some() || self.measure.is_some() || self.weight == Weigh::Calls
     }
 
-    /// The target's named sites, with categories by deep frames where there are rules for them.
+    /// The target's sites with names. Rules, if there are any, set their categories by deep frames.
     pub fn sites(&self, target: &mut Target, by_thread: bool) -> Result<Sites, Failure> {
         let mut sites = target.sites(&target.symbols(&self.symbols), by_thread);
         if !self.rules.is_empty() || target.books.process.runtime == Runtime::NativeImage {
@@ -55,7 +55,7 @@ impl Stacks {
         Ok(sites)
     }
 
-    /// `bytes`: the measure where none is given and bytes are wanted.
+    /// The measure by name; `bytes` is the default if bytes are counted.
     pub fn measure<'a>(&'a self, bytes: &'a str) -> Option<&'a str> {
         let default = if self.weight == Weigh::Calls { "cumulative" } else { bytes };
         Some(self.measure.as_deref().unwrap_or(default))
@@ -65,7 +65,7 @@ impl Stacks {
         Ok(View::new(&of.profile, self.measure(bytes), self.weight.weight())?.column)
     }
 
-    /// Restricts the sites; second: what was left out.
+    /// Restricts the sites to the focus; returns what was left out.
     pub fn focused(&self, of: &mut Sites) -> Result<Option<Focused>, Failure> {
         self.focused_profile(&mut of.profile)
     }
@@ -79,7 +79,7 @@ impl Stacks {
     }
 }
 
-/// Leaves out the allocator's own frames: who asked for the memory comes first.
+/// Removes the allocator's own frames, so that the first frame is the one that requested the memory.
 pub fn without_wrappers(sites: &mut Sites) -> Result<(), Failure> {
     let rules = rules::built_in()?;
     let mut wrappers = Wrappers::new(&rules);

@@ -1,6 +1,6 @@
-//! The operating system's calls that the standard library doesn't have: the only unsafe code of this program.
+//! The system calls that the standard library lacks: the only unsafe code of this program.
 //!
-//! Contract: nothing here allocates between fork and exec; everything else is plain.
+//! Contract: nothing here allocates between fork and exec.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use plimsoll_observer::foreign::{self, Ask, Deadline, Kind};
 
-/// What we ignore, where a program that we exec has to find it as our parent left it. SIGPIPE: Rust's runtime does so before `main`.
-/// SIGXFSZ: a file that may not grow (`ulimit -f`) is an error of its writing, not our end.
+/// Signals that this process ignores, and that an exec must restore. Rust's runtime ignores SIGPIPE before `main`.
+/// SIGXFSZ is ignored so that a file above the limit (`ulimit -f`) gives an error of the write.
 const IGNORED: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
 
-/// Which of them were ignored when we were started.
+/// Which of them were already ignored at our start.
 static WAS_IGNORED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
 
-/// Which of the descriptors 0, 1, 2 were closed when we were started, as bits. Rust's runtime opens /dev/null in their
-/// place before `main`; the program has to find them closed.
+/// The descriptors among 0, 1, 2 that were closed at our start, as bits. Rust's runtime opens /dev/null in their place
+/// before `main`; the program that we exec must find them closed.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
 #[used]
@@ -35,8 +35,8 @@ extern "C" fn remember() {
         }
     }
     for (signal, was_ignored) in IGNORED.into_iter().zip(&WAS_IGNORED) {
-        // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough. To ignore is a valid
-        // disposition for both.
+        // SAFETY: with a null second argument sigaction only writes the struct, which is ours and large enough. SIG_IGN
+        // is a valid disposition for both signals.
         unsafe {
             let mut old: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(signal, std::ptr::null(), &mut old) == 0 {
@@ -47,7 +47,7 @@ extern "C" fn remember() {
     }
 }
 
-/// Whether there was a standard output when we were started.
+/// Whether standard output was open at our start.
 pub fn has_stdout() -> bool {
     CLOSED.load(Ordering::Relaxed) & 1 << 1 == 0
 }
@@ -79,7 +79,7 @@ fn limit(which: libc::__rlimit_resource_t) -> u64 {
     limit.rlim_cur
 }
 
-/// Has the file system set aside the first bytes of a file.
+/// Makes the file system allocate the first bytes of a file.
 pub fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open for writing while `file` lives.
@@ -96,22 +96,22 @@ pub fn boottime_ns() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Opens a program, which may be anybody's.
+/// Opens a program, which any user may own.
 pub fn open(path: &Path, deadline: Deadline) -> Result<foreign::Regular, foreign::Why> {
     foreign::open(path, Ask::of(Kind::Object), deadline)
 }
 
-/// The first bytes of a file, as many as there are; nothing if it can't be read.
+/// The first bytes of a file, at most `bytes`; empty if it cannot be read.
 pub fn read_start(path: &Path, bytes: usize, deadline: Deadline) -> Vec<u8> {
     open(path, deadline).and_then(|file| file.head(bytes as u64)).unwrap_or_default()
 }
 
-/// Program, arguments and environment in the form that execve wants; made before fork, since it allocates.
+/// Program, arguments and environment in the form that execve needs; built before fork, because that allocates.
 pub struct Image {
     path: CString,
     _strings: Vec<CString>,
     arguments: Vec<*const libc::c_char>,
-    /// What execvp(3) runs where the kernel knows no such format: the shell, and the file as its script. Not for ELF.
+    /// What execvp(3) runs if the kernel does not know the format: the shell with the file as its script. Not for ELF.
     script: Option<Vec<*const libc::c_char>>,
     environment: Vec<*const libc::c_char>,
 }
@@ -131,7 +131,7 @@ impl Image {
             let mut list = Vec::new();
             for bytes in all {
                 let string = c(bytes)?;
-                // The heap buffer of a CString stays where it is when the CString moves into the list.
+                // The heap buffer of a CString keeps its address when the CString moves into the list.
                 list.push(string.as_ptr());
                 strings.push(string);
             }
@@ -156,22 +156,22 @@ impl Image {
     pub fn exec(&self) -> io::Error {
         restore_ignored();
         restore_closed();
-        // SAFETY: path and both lists are NUL-terminated and live as long as `self`.
+        // SAFETY: the path and both lists are NUL-terminated and live as long as `self`.
         unsafe { libc::execve(self.path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
         let error = io::Error::last_os_error();
         if let (Some(libc::ENOEXEC), Some(script)) = (error.raw_os_error(), &self.script) {
-            // SAFETY: as above.
+            // SAFETY: the script's list is NUL-terminated and lives as long as `self`, like the environment.
             unsafe { libc::execve(SHELL.as_ptr(), script.as_ptr(), self.environment.as_ptr()) };
         }
         error
     }
 }
 
-/// Has the stand-ins for closed descriptors closed by execve; if that fails, they stay for the sentence about it.
+/// Lets execve close the stand-ins for closed descriptors. If execve fails they stay open, for the error message.
 fn restore_closed() {
     let closed = CLOSED.load(Ordering::Relaxed);
     for fd in (0..3).filter(|fd| closed & 1 << fd != 0) {
-        // SAFETY: changes a flag of a descriptor that Rust's runtime opened for us.
+        // SAFETY: sets a flag of a descriptor that Rust's runtime opened for us.
         unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
 }
@@ -194,25 +194,25 @@ pub enum End {
 /// A started child.
 pub struct Child {
     pub pid: u32,
-    /// The signal mask that we had before.
+    /// The signal mask before the child was started.
     mask: libc::sigset_t,
 }
 
-/// Forks and execs. From here to the end of `Child::wait` all signals are blocked in this process and are taken from the
-/// queue instead, so that no disposition changes (the child inherits ignored ones) and none is lost in between.
+/// Forks and execs. Until `Child::wait` returns, this process blocks all signals and takes them from the queue. So no
+/// disposition changes (the child inherits ignored ones) and no signal is lost.
 pub fn spawn(image: &Image) -> io::Result<Child> {
     let mut failure = [0i32; 2];
     // SAFETY: `failure` has room for two descriptors.
     if unsafe { libc::pipe2(failure.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the sets are valid for writing. The child only makes calls that take no lock and no memory before execve or
-    // _exit, so other threads of ours may hold any lock at the fork. The descriptors are ours.
+    // SAFETY: the sets are valid for writing. Before execve or _exit the child only makes calls that take no lock and
+    // no memory, so other threads may hold any lock at the fork. The descriptors are ours.
     unsafe {
         let (mut all, mut mask): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &all, &mut mask);
-        // An inherited "ignore SIGCHLD" would reap the child before we can ask how it ended.
+        // An inherited "ignore SIGCHLD" would reap the child before we can read its status.
         let old_chld = libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let parent = libc::getpid();
         match libc::fork() {
@@ -227,7 +227,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
                 Err(error)
             }
             0 => {
-                // Whoever kills us means the program: SIGKILL can't be forwarded otherwise.
+                // SIGKILL cannot be forwarded, so the child gets it when we die.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 if libc::getppid() != parent {
                     libc::_exit(127);
@@ -258,7 +258,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
 }
 
 impl Child {
-    /// Waits for the end. Signals sent to us go on to the child; its stops and continuations are ours.
+    /// Waits for the end. Forwards signals to the child, and stops and continues as the child does.
     pub fn wait(self) -> io::Result<End> {
         loop {
             // SAFETY: set and info are valid; sigwaitinfo blocks until one of the (blocked) signals is pending.
@@ -267,8 +267,8 @@ impl Child {
                 libc::sigfillset(&mut all);
                 (libc::sigwaitinfo(&all, &mut info), info)
             };
-            // SAFETY: the struct is plain numbers, zeroed before. Of a signal that a process sent (si_code <= 0) the field is set;
-            // of others `take` doesn't look at it.
+            // SAFETY: the struct is plain numbers, zeroed before. If a process sent the signal (si_code <= 0), si_pid
+            // is set; for other signals `take` does not read it.
             let sender = unsafe { info.si_pid() } as u32;
             if let Some(end) = self.take(Signal { number: signal, code: info.si_code, sender })? {
                 self.restore();
@@ -277,31 +277,32 @@ impl Child {
         }
     }
 
-    /// Does with a signal what it is for: SIGCHLD tells of the child, any other goes on to it. The end, if that was it.
+    /// Handles one signal: SIGCHLD is about the child, any other is forwarded to it. Returns the end if the child has
+    /// ended.
     ///
-    /// Signals that the terminal made (si_code > 0: SI_KERNEL) reached the whole foreground group, the child too: they
-    /// are not sent twice. What our own writing brought us (SIGPIPE, SIGXFSZ: the kernel sends them in our name) is ours alone; blocked
-    /// signals are queued though they are ignored.
+    /// A signal from the terminal (si_code > 0: SI_KERNEL) has reached the whole foreground group including the child,
+    /// so it is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name)
+    /// is not the child's either. The kernel queues blocked signals even if they are ignored.
     pub fn take(&self, Signal { number, code, sender }: Signal) -> io::Result<Option<End>> {
         if number == libc::SIGCHLD {
             return self.reap();
         }
         let is_ours = code <= 0 && sender == std::process::id();
         if number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT) {
-            // SAFETY: plain kill of a child that we have not reaped yet, so its PID can't be another's.
+            // SAFETY: kill of a child that we have not reaped yet, so no other process has its PID.
             unsafe { libc::kill(self.pid as libc::pid_t, number) };
         }
         Ok(None)
     }
 
-    /// The signals come as they did before the child: for when it has ended.
+    /// Restores the signal mask from before the child. For when the child has ended.
     pub fn restore(&self) {
-        // SAFETY: the mask is the one that sigprocmask gave us.
+        // SAFETY: the mask is the one that sigprocmask returned.
         unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) };
     }
 
     fn reap(&self) -> io::Result<Option<End>> {
-        // While it is a zombie the kernel still knows the name of its last program.
+        // As long as the child is a zombie, the kernel keeps the name of its last program.
         let name = std::fs::read(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
         loop {
             let mut status = 0;
@@ -326,7 +327,7 @@ impl Child {
     }
 }
 
-/// The name (comm) that the child had last. We have one child.
+/// The last name (comm) of the child. There is only one child.
 static LAST_NAME: OnceLock<String> = OnceLock::new();
 
 fn ended(name: Vec<u8>, end: End) -> End {
@@ -334,12 +335,12 @@ fn ended(name: Vec<u8>, end: End) -> End {
     end
 }
 
-/// Of the program that the child was at its end; empty before.
+/// The name of the child's program at its end; empty before.
 pub fn last_name() -> &'static str {
     LAST_NAME.get().map_or("", String::as_str)
 }
 
-/// A signal that was taken from the queue, and who sent it (siginfo's si_code, and si_pid where that is 0 or less).
+/// A signal taken from the queue and its sender (si_code of siginfo, and si_pid if si_code is 0 or less).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
     pub number: i32,
@@ -347,13 +348,13 @@ pub struct Signal {
     pub sender: u32,
 }
 
-/// Blocked signals as something to poll for, beside processes and the clock.
+/// Blocked signals as a descriptor to poll, beside processes and the clock.
 pub struct Signals(OwnedFd);
 
 impl Signals {
-    /// Blocks these; `None`: all of them are blocked already (`spawn`).
+    /// Blocks these signals; `None`: `spawn` has blocked all signals already.
     pub fn of(numbers: Option<&[i32]>) -> io::Result<Signals> {
-        // SAFETY: the set is ours; signalfd makes a descriptor that nobody else has.
+        // SAFETY: the set is ours; signalfd returns a descriptor that nobody else has.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             match numbers {
@@ -375,9 +376,9 @@ impl Signals {
         }
     }
 
-    /// The next one that is pending.
+    /// The next pending signal.
     pub fn next(&self) -> Option<Signal> {
-        // SAFETY: the struct is plain data, and read(2) writes no more than its size.
+        // SAFETY: the struct is plain data, and read(2) writes at most its size.
         let (got, info) = unsafe {
             let mut info: libc::signalfd_siginfo = std::mem::zeroed();
             let size = size_of::<libc::signalfd_siginfo>();
@@ -393,13 +394,13 @@ impl AsFd for Signals {
     }
 }
 
-/// Stops this process as the child was stopped, so that the shell sees its job stopped; returns when continued.
+/// Stops this process as the child was stopped, so that the shell sees its job stopped; returns after the continuation.
 fn stop_as(signal: i32) {
     let signal = match signal {
         libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => signal,
         _ => libc::SIGSTOP,
     };
-    // SAFETY: default disposition for the moment, unblocked only here; SIGCONT sets us going again.
+    // SAFETY: only here the signal is unblocked and has its default disposition; SIGCONT continues us.
     unsafe {
         let old = libc::signal(signal, libc::SIG_DFL);
         let mut set: libc::sigset_t = std::mem::zeroed();
@@ -414,10 +415,9 @@ fn stop_as(signal: i32) {
     }
 }
 
-/// Dies of the same signal, without a second core file. Returns if the signal doesn't kill.
+/// Dies of the same signal, without a second core file. Returns if the signal does not kill.
 pub fn die_of(signal: i32) {
-    // SAFETY: limit and set are ours and valid, and no memory is at stake in the other calls. Whether the signal kills decides only
-    // whether this returns.
+    // SAFETY: limit and set are ours and valid, and the other calls touch no memory.
     unsafe {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &none);
@@ -431,23 +431,23 @@ pub fn die_of(signal: i32) {
     }
 }
 
-/// True if `path` is executable for us (access(2) with the real ids, as execvp's search does in effect).
+/// True if we may execute `path` (access(2) with the real ids, like the search of execvp).
 pub fn is_executable(path: &Path) -> bool {
     let Ok(c) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: NUL-terminated path.
     path.is_file() && unsafe { libc::access(c.as_ptr(), libc::X_OK) == 0 }
 }
 
-/// True if exec of the file gives capabilities (setcap).
+/// True if the file has capabilities that exec would grant (setcap).
 pub fn has_capabilities(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
-    // SAFETY: both are NUL-terminated; a null buffer of size 0 asks for the length only.
+    // SAFETY: both are NUL-terminated; a null buffer of size 0 only queries the length.
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// glibc's version, from the C library that this program itself runs with; `None` if that is another one.
+/// The version of glibc that this program itself runs with; `None` if its C library is another one.
 pub fn glibc_version() -> Option<String> {
-    // SAFETY: the name is NUL-terminated; what dlsym finds under it is the function that glibc documents, which returns
+    // SAFETY: the name is NUL-terminated. What dlsym finds under it is the function that glibc documents, which returns
     // a static string (gnu_get_libc_version(3)).
     unsafe {
         let function = libc::dlsym(libc::RTLD_DEFAULT, c"gnu_get_libc_version".as_ptr());
@@ -466,7 +466,7 @@ pub fn kernel() -> Option<(u32, u32, String)> {
     Some((numbers.next()?, numbers.next()?, release.trim().to_string()))
 }
 
-/// Joins with colons.
+/// Joins the values with colons.
 pub fn joined(parts: &[&OsStr]) -> OsString {
     OsString::from_vec(parts.iter().map(|p| p.as_bytes()).collect::<Vec<_>>().join(&b':'))
 }

@@ -1,4 +1,4 @@
-//! TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
+//! Opens a TARGET: a PID, a segment file, a saved JSON, or a directory of segments (its newest).
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,29 +16,29 @@ use crate::Failure;
 use crate::output::shown;
 use crate::sys;
 
-/// Books of a target, and the PID under which its process can be asked for more, if it lives.
+/// The books of a target, and the PID of its process if it lives.
 pub struct Target {
     pub books: Books,
     pub live_pid: Option<u32>,
-    /// The command's.
+    /// The deadline of the whole command.
     pub deadline: Deadline,
     stacks: Stacks,
 }
 
-/// What the stacks of a target are made of.
+/// Where the stacks of a target come from.
 enum Stacks {
-    /// With the moment of the reading, CLOCK_BOOTTIME.
+    /// The segment, and the moment of the reading in CLOCK_BOOTTIME ns.
     Segment(Box<Segment>, u64),
     Saved(Box<Sites>),
 }
 
 impl Target {
-    /// Where the names of its code may come from.
+    /// Where to look for the names of its code.
     pub fn symbols(&self, given: &[PathBuf]) -> symbols::Options {
         symbols(self.live_pid, given)
     }
 
-    /// Its sites; `by_thread`: divided by the threads that allocated.
+    /// Its sites; `by_thread`: divided among the threads that allocated.
     pub fn sites(&self, names: &symbols::Options, by_thread: bool) -> Sites {
         match &self.stacks {
             Stacks::Segment(segment, now) => {
@@ -83,7 +83,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
     let found = segment::find_by_pid(pid, deadline);
     let exists = Path::new(&format!("/proc/{pid}")).exists();
     let is_thread = segment::leader_of(pid).is_some_and(|leader| leader != pid);
-    // Mapped, and not for us to read: it must not pass for a process that is not tracked.
+    // A segment that is mapped but unreadable must not look like an untracked process.
     if found.is_none()
         && !is_thread
         && let Some(error) = segment::refused(pid, deadline)
@@ -121,7 +121,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
     }
 }
 
-/// Why the kernel keeps a process from us, and what to type (ptrace(2), "Ptrace access mode checking").
+/// Why the kernel denies access to a process, and what to type (ptrace(2), "Ptrace access mode checking").
 pub fn closed(pid: u32, verb: &str) -> String {
     let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     match (sys::uid(), owner) {
@@ -130,7 +130,7 @@ pub fn closed(pid: u32, verb: &str) -> String {
         (own, Ok(owner)) if owner == own => {
             format!("Yama or a security module forbids it. Try: sudo plimsoll {verb} {pid}")
         }
-        // What isn't dumpable belongs to root in /proc, whoever runs it.
+        // /proc shows root as the owner of a process that is not dumpable, whoever runs it.
         _ => format!("it belongs to another user. Try: sudo plimsoll {verb} {pid}"),
     }
 }
@@ -143,12 +143,12 @@ fn has_ptrace() -> bool {
     effective.is_some_and(|set| set & 1 << CAP_SYS_PTRACE != 0)
 }
 
-/// Zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
+/// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).
 fn has_no_memory(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| !status.contains("\nVmSize:"))
 }
 
-/// True if the kernel keeps the mappings of a process from us: then its segment may lie where we can't look.
+/// True if the kernel denies us the mappings of a process: then its segment may lie where we cannot look.
 fn is_closed_to_us(pid: u32) -> bool {
     fs::read(format!("/proc/{pid}/maps")).is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied)
 }
@@ -162,7 +162,7 @@ fn by_file(path: &Path, deadline: Deadline) -> Result<Target, Failure> {
 fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<Target, Failure> {
     let mut target = of_segment(path, Life::Live, Some(pid), deadline)?;
     target.books.read_resident(pid, deadline);
-    // Threads that were there before an attach have no slot until they allocate.
+    // A thread that existed before an attach has no slot until it allocates.
     if let Ok((process, _)) =
         proc::Target::open(pid, deadline).map_err(drop).and_then(|of| proc::read_process(&of).map_err(drop))
     {
@@ -178,7 +178,7 @@ fn live(path: &Path, pid: u32, deadline: Deadline) -> Result<Target, Failure> {
     Ok(target)
 }
 
-/// What an attached process held before, from its arenas. They are walked between two readings of the books.
+/// What an attached process held before the attach, from its arenas. They are walked between two readings of the books.
 fn from_before(path: &Path, pid: u32, books: &mut Books, deadline: Deadline) {
     let Ok(process) = proc::Target::open(pid, deadline) else { return };
     let vmas = proc::read_mappings(&process, &mut books.gaps).vmas;
@@ -196,10 +196,10 @@ fn dead(path: &Path, life: Life, deadline: Deadline) -> Result<Target, Failure> 
     Ok(target)
 }
 
-/// A segment file.
+/// Reads a segment file.
 pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>, deadline: Deadline) -> Result<Target, Failure> {
     let segment = segment::read(path, deadline)?;
-    // Nobody was there to note the moment of a kill: the last moment that the segment tells of stands for it.
+    // Nothing recorded the moment of a kill, so the last moment that the segment mentions is used.
     let now = match life {
         Life::Live => sys::boottime_ns(),
         _ => segment.last_sign_ns(),
@@ -209,17 +209,17 @@ pub fn of_segment(path: &Path, life: Life, live_pid: Option<u32>, deadline: Dead
     Ok(Target { books, live_pid, deadline, stacks: Stacks::Segment(Box::new(segment), now) })
 }
 
-/// Books of a segment file.
+/// Reads the books of a segment file.
 pub fn books(path: &Path, life: Life, deadline: Deadline) -> Result<Books, Failure> {
     Ok(of_segment(path, life, None, deadline)?.books)
 }
 
-/// The bytes of what looks like a saved report; `None` for anything else.
+/// The bytes of a file that looks like a saved report; `None` for any other file.
 fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
     let looks_like_json = |start: &[u8]| start.iter().take(64).find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     match foreign::open(path, Ask::of(Kind::Saved), deadline) {
         Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),
-        // Of a pipe nothing can be read twice.
+        // A pipe can be read only once.
         Ok(_) | Err(Why::NotAFile) => match foreign::given(path, Kind::Saved, deadline) {
             Ok(bytes) => Ok(Some(bytes).filter(|bytes| looks_like_json(bytes))),
             Err(Why::NotAFile) => Ok(None),

@@ -1,12 +1,13 @@
-//! The tracker's library lies inside this program and is unpacked into a private cache when it is needed.
+//! Unpacks the tracker's library, which is inside this program, into a private cache.
 //!
 //! ```text
 //! $XDG_CACHE_HOME/plimsoll │ ~/.cache/plimsoll │ /tmp/plimsoll-UID-cache     0700, ours, no symbolic link
 //!                                      root: /root/.cache/plimsoll │ /var/cache/plimsoll
 //!   libplimsoll-SHA256.so                                                    written aside, then renamed
 //! ```
-//! Whoever could change that file, or exchange a directory on the way to it, would run code in every tracked program. So the
-//! directory must be trusted up to `/` (`plimsoll_observer::foreign::own`), and the file is compared by hash before each use.
+//! Whoever can change that file, or replace a directory on its path, can run code in every tracked program. So the
+//! directory must be trusted up to `/` (`plimsoll_observer::foreign::own`), and the file's hash is checked before each
+//! use.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -35,7 +36,7 @@ pub struct Unpacked {
 pub fn unpack() -> Result<Unpacked, Failure> {
     let mut refused = Vec::new();
     for directory in own::caches() {
-        // LD_PRELOAD separates its entries by colons and spaces and knows no escape.
+        // LD_PRELOAD separates its entries by colons and spaces and has no escape.
         let separates = |b: &u8| matches!(b, b':' | b' ' | b'\t' | b'\n');
         let opened = match directory.as_os_str().as_encoded_bytes().iter().any(separates) {
             true => Err("its path holds a colon or a blank, which LD_PRELOAD cannot express".to_owned()),
@@ -57,8 +58,9 @@ pub fn unpack() -> Result<Unpacked, Failure> {
 }
 
 impl Unpacked {
-    /// The category rules compiled for what `program` will load, as a file for the tracker. One file for each program, so
-    /// that the cache is bounded by the number of programs; it is replaced whole, since another run may be reading it.
+    /// The category rules, compiled for the objects that `program` will load, as a file for the tracker. One file for
+    /// each program limits the cache to the number of programs. The file is replaced as a whole, because another run
+    /// may be reading it.
     pub fn compiled_rules(&self, files: &[PathBuf], program: &Path, deadline: Deadline) -> Result<PathBuf, Failure> {
         let Directory { folder, path } = &self.cache;
         let rules = rules::rules(files, deadline).map_err(|e| format!("--rules: {}", words::printable(&e)))?;
@@ -84,7 +86,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// The directory that the tracker takes for its segment: the same rule as its own (docs/cli.md).
+/// The directory that the tracker will choose for its segment: the same rule as in the tracker (docs/cli.md).
 pub fn default_directory() -> PathBuf {
     if let Some(dir) = std::env::var_os(segment::DIRECTORY_VARIABLE) {
         return dir.into();
@@ -94,7 +96,7 @@ pub fn default_directory() -> PathBuf {
     places.iter().find(|place| is_usable(place)).unwrap_or(first).clone()
 }
 
-/// Whether a directory for segments is there and ours, or can be made. Somebody else may have made it first.
+/// Whether a directory for segments exists and is ours, or can be created. Another user may have created it first.
 fn is_usable(directory: &Path) -> bool {
     match fs::symlink_metadata(directory) {
         Ok(meta) => meta.is_dir() && meta.uid() == sys::uid(),
@@ -104,8 +106,9 @@ fn is_usable(directory: &Path) -> bool {
     }
 }
 
-/// Makes the directory if need be; it must be ours, no link, and closed to others. An open one is closed if it is there
-/// for this (a fresh mkdir, a volume); any other is refused and left as it is, since root may well name /tmp or /.
+/// Creates the directory if it is missing. It must be ours, not a link, and closed to others. If it is open to others
+/// and meant for segments (a fresh mkdir, a volume), it is closed. Any other directory is refused and left unchanged,
+/// because root may name /tmp or /.
 pub fn private_directory(directory: &Path) -> Result<(), String> {
     let (opened, meta) = own_directory(directory)?;
     let mode = meta.mode() & 0o7777;
@@ -122,7 +125,7 @@ fn close(directory: &fs::File) -> Result<(), String> {
     directory.set_permissions(fs::Permissions::from_mode(0o700)).map_err(|e| format!("is open to others: {e}"))
 }
 
-/// Also of a volume's root, where mkfs leaves lost+found.
+/// True also for the root of a volume, where mkfs leaves lost+found.
 fn holds_segments_only(directory: &Path) -> bool {
     let ours = |name: &[u8]| name.ends_with(b".seg") || name == b"lost+found";
     fs::read_dir(directory)
@@ -161,7 +164,7 @@ fn unpack_into(cache: Directory) -> Result<Unpacked, String> {
     Ok(Unpacked { library, cache })
 }
 
-/// Whether our file of that name has the right bytes; then it is in use from now on.
+/// Whether our file of that name has the right bytes; if so, marks it as used.
 fn holds(folder: &Folder, name: &str, is_right: impl Fn(&[u8]) -> bool) -> bool {
     let Ok(file) = folder.read(OsStr::new(name)) else { return false };
     if !file.metadata().is_ok_and(|meta| meta.uid() == sys::uid() && meta.len() <= LIBRARY.len().max(64 << 20) as u64) {

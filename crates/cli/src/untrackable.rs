@@ -1,14 +1,14 @@
-//! What keeps the tracker out of a program, found before it starts, so that one sentence can say so. The program starts
-//! all the same.
+//! Finds out, before a program starts, what keeps the tracker out of it, so that one sentence can say so. The program
+//! starts in any case.
 //!
 //! | obstacle | why |
 //! | --- | --- |
 //! | static executable (no PT_INTERP) | no loader reads LD_PRELOAD |
-//! | dynamic, but no libc among what it needs (Go, -nostdlib) | what the tracker counts are libc's calls |
+//! | dynamic, but needs no libc (Go, -nostdlib) | the tracker counts calls of libc |
 //! | setuid, setgid, file capabilities | the loader drops LD_PRELOAD (ld.so(8), secure-execution mode) |
 //! | musl, 32 bit, another machine | the tracker is built for this machine's glibc |
-//! | an allocator of its own, exported or hidden | its calls never leave it; mappings and libraries are still seen |
-//! | no room for a segment | the tracker passes every call through |
+//! | an allocator of its own, exported or hidden | its calls never leave it; mappings and libraries are still counted |
+//! | no space for a segment | the tracker passes every call through |
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +23,7 @@ use plimsoll_report::words::printable;
 
 use crate::sys;
 
-/// Why the tracker sees nothing, or less than all.
+/// Why the tracker sees nothing, or not everything.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
     Static,
@@ -31,14 +31,14 @@ pub enum Obstacle {
     Privileged(&'static str),
     Musl,
     OtherMachine,
-    /// The name of the allocator's function that the program has inside.
+    /// The name of the allocator function inside the program.
     OwnAllocator(String),
-    /// `#!/usr/bin/env NAME`: the program proper comes by exec.
+    /// `#!/usr/bin/env NAME`: an exec starts the real program.
     StartedByEnv(String),
 }
 
 impl Obstacle {
-    /// The rest of a sentence that begins with the program's name.
+    /// The sentence without its subject, the program's name.
     pub fn sentence(&self) -> String {
         match self {
             Obstacle::Static => "is a static executable, which loads no library: it runs untracked".into(),
@@ -57,16 +57,16 @@ impl Obstacle {
         }
     }
 
-    /// Whether loading the tracker has any use.
+    /// Whether loading the tracker would be useless.
     pub fn shuts_out(&self) -> bool {
         !matches!(self, Obstacle::OwnAllocator(_) | Obstacle::StartedByEnv(_))
     }
 }
 
-/// Scripts may name scripts (execve(2) allows five levels).
+/// The interpreter of a script may be a script (execve(2) allows five levels).
 const SCRIPT_DEPTH: usize = 5;
 
-/// Looks at the program that execve would load.
+/// Examines the program that execve would load.
 pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     let mut path = path.to_path_buf();
     for _ in 0..SCRIPT_DEPTH {
@@ -84,7 +84,7 @@ pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path, deadline)).then_some(Obstacle::NoLibc))
 }
 
-/// The program that a script names in its first line, and the first word of its argument that is no option of env's.
+/// The program in the first line of a script, and the first word of its argument that is not an option of env.
 fn interpreter(start: &[u8]) -> Option<(PathBuf, String)> {
     let line = start.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
@@ -93,14 +93,14 @@ fn interpreter(start: &[u8]) -> Option<(PathBuf, String)> {
     Some((path, String::from_utf8_lossy(name).into_owned()))
 }
 
-/// Secure execution: the ids after execve would not be the ones that we run with, or capabilities come with the file.
+/// Secure execution: execve would change our ids, or the file has capabilities.
 fn privileged(path: &Path) -> Option<&'static str> {
     let meta = fs::metadata(path).ok()?;
     let (uid, gid) = (sys::uid(), sys::gid());
     if meta.mode() & 0o4000 != 0 && meta.uid() != uid {
         return Some("setuid");
     }
-    // Set-group-id without group execution is a mark of mandatory locking, not a privilege.
+    // The set-group-id bit without group execution marks mandatory locking, not a privilege.
     if meta.mode() & 0o2010 == 0o2010 && meta.gid() != gid {
         return Some("setgid");
     }
@@ -108,11 +108,11 @@ fn privileged(path: &Path) -> Option<&'static str> {
 }
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
-/// The allocators' own names, plain and as their builders prefix them.
+/// The names of allocator functions, plain and with the usual prefixes.
 const ALLOCATORS: [&[u8]; 5] = [b"malloc", b"je_malloc", b"tc_malloc", b"mi_malloc", b"jemalloc"];
 type Header = elf::FileHeader64<LittleEndian>;
 
-/// The same from the file's bytes, 64-bit little-endian ELF. What is broken is left to execve to refuse.
+/// Examines the bytes of the file, 64-bit little-endian ELF. A damaged file is left for execve to refuse.
 fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
     let ident = data.read_bytes_at(0, 6).ok()?;
     if ident[..4] != elf::ELFMAG {
@@ -126,8 +126,8 @@ fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
         return Some(Obstacle::OtherMachine);
     }
     let Some(interpreter) = interpreter_header(header, data)? else {
-        // UPX's stub looks static, and then the packed program's loader runs; the loader itself, started by its own name,
-        // has no interpreter either. Both honour LD_PRELOAD.
+        // The stub of UPX looks static, but then the loader of the packed program runs. The loader itself, if started
+        // by name, has no interpreter either. Both honour LD_PRELOAD.
         let packed = data.read_bytes_at(0, 512).ok()?.windows(4).any(|w| w == b"UPX!");
         let is_loader = defined(header, data, &|name, _| name == b"_rtld_global").is_some();
         return (!packed && !is_loader).then_some(Obstacle::Static);
@@ -139,7 +139,7 @@ fn of_elf<'d, R: ReadRef<'d>>(data: R) -> Option<Obstacle> {
     own_allocator(header, data).map(Obstacle::OwnAllocator)
 }
 
-/// The program header that names the loader, where there is one.
+/// The program header that names the loader, if there is one.
 fn interpreter_header<'d, R: ReadRef<'d>>(
     header: &Header,
     data: R,
@@ -148,19 +148,18 @@ fn interpreter_header<'d, R: ReadRef<'d>>(
     Some(headers.iter().find(|header| header.p_type(LittleEndian) == elf::PT_INTERP))
 }
 
-/// An ELF program that names a loader.
+/// Whether the file is an ELF program that names a loader.
 fn is_dynamic<'d, R: ReadRef<'d>>(data: R) -> bool {
     Header::parse(data).ok().and_then(|header| interpreter_header(header, data)).flatten().is_some()
 }
 
-/// A function of an allocator's name that is defined in the program itself. A stripped program with a hidden one shows
-/// nothing of it.
+/// The name of an allocator function that the program itself defines. A stripped program shows no hidden one.
 fn own_allocator<'d, R: ReadRef<'d>>(header: &Header, data: R) -> Option<String> {
     let is_function = |kind| matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC);
     defined(header, data, &|name, kind| is_function(kind) && ALLOCATORS.contains(&name))
 }
 
-/// The first defined symbol, by name and type, that is wanted.
+/// The first defined symbol whose name and type satisfy `wanted`.
 fn defined<'d, R: ReadRef<'d>>(
     header: &Header,
     data: R,
@@ -177,10 +176,10 @@ fn defined<'d, R: ReadRef<'d>>(
     })
 }
 
-/// What a segment needs at its start: its populated pages (docs/segment.md).
+/// Bytes that a segment needs at its start: its populated pages (docs/segment.md).
 const START_BYTES: u64 = 128 << 10;
 
-/// Why no segment can be made in `directory`, if so: tried with a file of a segment's size that is removed again.
+/// Why no segment can be made in `directory`, if so: creates a file of a segment's size and removes it.
 pub fn no_room(directory: &Path, file_bytes: u64) -> Option<String> {
     if sys::file_size_limit() < file_bytes {
         return Some("the limit on file sizes (ulimit -f) is below a segment's".into());
@@ -211,7 +210,7 @@ mod tests {
         assert_eq!(of(&std::env::current_exe().expect("path")), None);
     }
 
-    /// Linked by cc as the sentence says. (A set-user-ID program needs root to make: tests/situations.)
+    /// cc links each program as the sentence says. (A set-user-ID program needs root: see tests/situations.)
     #[test]
     fn linkage_is_read_from_the_file() {
         let dir = std::env::temp_dir().join(format!("plimsoll-linkage-{}", std::process::id()));
@@ -251,7 +250,7 @@ mod tests {
         assert_eq!(interpreter(b"\x7fELF"), None);
     }
 
-    /// Every cut and every flipped byte of a real program gives an answer.
+    /// Every truncation and every flipped byte of a real program gives an answer.
     #[test]
     fn broken_files_are_survived() {
         let bytes = fs::read(std::env::current_exe().expect("path")).expect("program");

@@ -1,4 +1,4 @@
-//! `plimsoll why VERDICT`: the page on a verdict, from the program itself.
+//! `plimsoll why VERDICT`: prints the page on a verdict, which is part of the program.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A page as a terminal reads it: a link is its text, since the file that it leads to isn't there.
+/// A page for a terminal: a link becomes its text, because the file that it points to is not there.
 fn plain(page: &str) -> String {
     let mut out = String::with_capacity(page.len());
     let mut rest = page;

@@ -1,9 +1,9 @@
-//! The file of a recording: made aside and moved into place with its first instant in it, finished and named by its start
-//! when it is full.
+//! The file of a recording. It is created under a temporary name and renamed once it holds its first instant. A full
+//! file is finished and renamed by its start time.
 //!
-//! Its directory may be one that others write to (/tmp). So the directory is opened once, and within it only a file is written that
-//! did not exist before, under a name that nobody can guess; then it is renamed. No link is ever followed, and what took the
-//! place of a name is replaced, never written to.
+//! Others may be able to write to the directory (/tmp). So the directory is opened once. Inside it only a new file with
+//! an unpredictable name is written, and then renamed. No link is ever followed. An existing file of the same name is
+//! replaced, never written to.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -22,7 +22,7 @@ use rustix::fs::FileType;
 use super::Pace;
 use crate::Failure;
 
-/// pwrite(2), once for each piece.
+/// Writes each piece with pwrite(2).
 struct Place(File);
 
 impl Store for Place {
@@ -41,18 +41,18 @@ pub struct Output {
     max_age: Option<Duration>,
     keep: Option<usize>,
     current: Option<Current>,
-    /// Full ones, oldest first.
+    /// The full files, oldest first.
     full: Vec<PathBuf>,
-    /// How many were finished, and their size together.
+    /// How many files were finished, and their total size.
     finished: (u64, Bytes),
 }
 
-/// What there is in the end.
+/// What the recording left on disk.
 pub struct Written {
-    /// Of the last file.
+    /// The last file.
     pub name: String,
     pub files: u64,
-    /// Of all files.
+    /// All files together.
     pub bytes: Bytes,
 }
 
@@ -60,7 +60,7 @@ struct Current {
     recording: Recording<Place>,
     path: PathBuf,
     folder: Folder,
-    /// Its name until its first instant is in it.
+    /// The temporary name, until the first instant is in the file.
     aside: Option<OsString>,
     start_ns: u64,
     began: Instant,
@@ -111,19 +111,19 @@ impl Output {
         })
     }
 
-    /// The file is finished and gets the moment of its start into its name; the next instant begins another one.
+    /// Finishes the file and adds its start time to its name. The next instant begins a new file.
     pub fn rotate(&mut self) -> Result<(), Failure> {
         let Some((path, folder, start_ns)) = self.close()? else { return Ok(()) };
         let moment = compact(start_ns);
         if self.pattern.to_string_lossy().contains("%t") {
-            // The moment is in its name already.
+            // %t has put the start time into the name already.
             self.keep_only(&folder, path);
             return Ok(());
         }
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let extension = path.extension().map_or(String::new(), |e| format!(".{}", e.to_string_lossy()));
         let full = path.with_file_name(format!("{stem}.{moment}{extension}"));
-        folder.rename(name_of(&path), name_of(&full)).map_err(|e| format!("{} can't be renamed: {e}", shown(&path)))?;
+        folder.rename(name_of(&path), name_of(&full)).map_err(|e| format!("cannot rename {}: {e}", shown(&path)))?;
         self.keep_only(&folder, full);
         Ok(())
     }
@@ -132,7 +132,7 @@ impl Output {
         self.full.push(full);
         if let Some(keep) = self.keep {
             while self.full.len() > keep {
-                // One that somebody took away already is no failure.
+                // The file may already be gone: not an error.
                 let _ = folder.remove(name_of(&self.full.remove(0)));
             }
         }
@@ -170,14 +170,14 @@ pub fn tells_apart(pattern: &Path) -> bool {
     pattern.to_string_lossy().contains("%p")
 }
 
-/// Whether a file can be made there.
+/// Fails if no file can be created there.
 pub fn writable(pattern: &Path) -> Result<(), Failure> {
     let (folder, aside, _) = made(&named(pattern, 0, 0))?;
     let _ = folder.remove(&aside);
     Ok(())
 }
 
-/// A new file beside the one that it will replace.
+/// Creates a new file beside the one that it will replace.
 fn made(path: &Path) -> Result<(Folder, OsString, File), Failure> {
     let failed = |e: io::Error| Failure(format!("cannot make {}: {e}", shown(path)));
     let folder = Folder::open(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
@@ -191,7 +191,7 @@ fn name_of(path: &Path) -> &OsStr {
     path.file_name().unwrap_or_default()
 }
 
-/// A recording takes the place of the file of its name. Root could have it take the place of /dev/null.
+/// A recording replaces the file of its name. Without this check, root could replace /dev/null.
 fn is_replaceable(folder: &Folder, path: &Path) -> Result<(), Failure> {
     let kind = folder.stat(name_of(path)).map(|there| FileType::from_raw_mode(there.st_mode));
     let what = match kind {
@@ -205,14 +205,14 @@ fn is_replaceable(folder: &Folder, path: &Path) -> Result<(), Failure> {
 }
 
 fn named(pattern: &Path, pid: u32, time_ns: u64) -> PathBuf {
-    // A name that is no UTF-8 has no places in it that we know of.
+    // In a name that is not UTF-8, %p and %t are not replaced.
     match pattern.to_str() {
         Some(text) => PathBuf::from(text.replace("%p", &pid.to_string()).replace("%t", &compact(time_ns))),
         None => pattern.to_owned(),
     }
 }
 
-/// `20261121-004512.250` in UTC: sorts by time.
+/// `20261121-004512.250` in UTC: file names sort by time.
 fn compact(time_ns: u64) -> String {
     words::moment(time_ns).replace(['-', ':', 'Z'], "").replace('T', "-")
 }

@@ -1,10 +1,10 @@
-//! Ends a recording that was told to end and doesn't: the thread that records may be inside a read that its target's
-//! owner delays (a page or a file that a FUSE server of theirs has to bring), where no signal is looked at.
+//! Ends a recording that does not react to its signal. The recording thread may be inside a read that the owner of the
+//! target delays (a page or a file of a FUSE server), where it does not look at signals.
 //!
 //! ```text
 //! SIGTERM, SIGINT ─▶ pending? taken, but the recording goes on? ── GRACE ──▶ die of the signal
 //! ```
-//! The recording is whole to its last instant at any time, so nothing is lost that was written.
+//! The file is complete up to its last instant at any time, so nothing that was written is lost.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::sys::{self, Signals};
 
-/// Between the signal and the end. Container runtimes wait 10 s before they kill.
+/// Time from the signal to the end. Container runtimes wait 10 s before they kill.
 const GRACE: Duration = Duration::from_secs(8);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// To be said when the signal was taken: from then on the grace runs, whatever the recording does.
+/// The recording calls `taken` when it takes the signal: from then on the grace period runs.
 pub struct LastResort(Option<Arc<OwnedFd>>);
 
 impl LastResort {
-    /// The signals must be blocked already, in all threads. Without a thread or descriptors there is none, and all else works.
+    /// All threads must have blocked the signals. If no thread or descriptor can be created, there is no last resort,
+    /// and all else works.
     pub fn watch() -> LastResort {
         let start = || {
             let pending = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM])).ok()?;
@@ -54,7 +55,8 @@ fn wait(pending: &Signals, taken: &OwnedFd) {
             continue;
         }
         let since = Instant::now();
-        // A signal that is passed on to a child is taken soon; one that ends the recording stays told.
+        // A signal that is passed on to a child is soon consumed; one that ends the recording keeps its descriptor
+        // readable.
         while told(Some(&now)) {
             if since.elapsed() >= GRACE {
                 sys::die_of(libc::SIGTERM);

@@ -1,12 +1,12 @@
-//! `plimsoll record`: where memory goes over time, as a Flight Recorder file.
+//! `plimsoll record`: writes memory over time as a Flight Recorder file.
 //!
 //! ```text
 //! each interval   smaps, status, cgroup, segment ─► ledger lines, categories, limit          `recorder`
 //! every 20 s      arenas, sites, peaks too
-//! seldom          the VM and malloc's arenas are asked whose memory it is (≤ 0.2 % of a core)
+//! seldom          VM and malloc's arenas: who owns which memory (≤ 0.2 % of a core)
 //!                      └─► one instant ─► the file, whole after each                         `file`, report::jfr
 //! ```
-//! One thread and one clock: it sleeps until the next instant, a signal, or a target's end.
+//! One thread and one clock: the thread sleeps until the next instant, a signal, or the end of a target.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -108,7 +108,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     let mut series =
         Series { recorders, signals, last_resort, child: None, pace, shown: Progress::new(), failures: Vec::new() };
     series.run()?;
-    // Each has been said when it happened; the last word is the exit status.
+    // Each failure has been printed when it happened; here it decides the exit status.
     match series.failures.first() {
         Some(sentence) => Err(Failure(format!("the recording is not complete: {sentence}"))),
         None => Ok(ExitCode::SUCCESS),
@@ -119,14 +119,14 @@ fn cant_wait(error: io::Error) -> Failure {
     Failure(format!("cannot wait for signals: {error}"))
 }
 
-/// A recording of a program that we start.
+/// A recording of a program that this process starts.
 pub struct Recording {
     pattern: PathBuf,
     pace: Pace,
 }
 
 impl Recording {
-    /// Before the long run, not after it: a file that can't be made is known at once.
+    /// Called before the program starts: a file that cannot be created is reported at once.
     pub fn check(pattern: &Path) -> Result<Recording, Failure> {
         file::writable(pattern)?;
         Ok(Recording { pattern: pattern.to_owned(), pace: Pace::default() })
@@ -136,7 +136,8 @@ impl Recording {
         Recording { pace, ..self }
     }
 
-    /// Until the child's end. What fails meanwhile is said; the child goes on, and its end is ours.
+    /// Records until the child ends. A failure of the recording is printed, and the child goes on. The child's end is
+    /// returned.
     pub fn of_child(self, child: Child) -> Result<End, Failure> {
         let signals = Signals::of(None).map_err(cant_wait)?;
         let last_resort = LastResort::watch();
@@ -167,11 +168,11 @@ struct Series {
     child: Option<Child>,
     pace: Pace,
     shown: Progress,
-    /// What was said of files that can't be written.
+    /// The messages about files that could not be written.
     failures: Vec<String>,
 }
 
-/// What there is to do after a wait.
+/// What ended a wait.
 enum Woken {
     Time,
     /// A target may have ended.
@@ -196,7 +197,7 @@ impl Series {
             if self.recorders.is_empty() && self.child.is_none() {
                 break;
             }
-            // An instant that took longer than an interval leaves out those that it ran over.
+            // If an instant takes longer than the interval, the instants that it overlaps are skipped.
             let late = began.elapsed().as_nanos() / self.pace.interval.as_nanos().max(1);
             let following = began + self.pace.interval * u32::try_from(late + 1).unwrap_or(u32::MAX);
             missed = (following - next).as_nanos().saturating_div(self.pace.interval.as_nanos().max(1)) as u64;
@@ -222,7 +223,7 @@ impl Series {
         Ok(None)
     }
 
-    /// Those whose target has ended, or whose file can't be written, leave the series.
+    /// Removes a recorder from the series when its target has ended or its file cannot be written.
     fn each(&mut self, mut act: impl FnMut(&mut Recorder) -> Result<Life, Failure>) {
         let mut left = Vec::new();
         for mut recorder in std::mem::take(&mut self.recorders) {
@@ -289,7 +290,7 @@ impl Series {
                     .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)),
             );
             let ready = poll(&mut fds, Some(&timeout)).unwrap_or(0);
-            // A child's end comes with its SIGCHLD, which says how.
+            // The end of a child is handled by its SIGCHLD, which has its status.
             if ready > 0 && fds[0].revents().is_empty() && self.child.is_none() {
                 return Ok(Woken::End);
             }
@@ -297,7 +298,7 @@ impl Series {
     }
 }
 
-/// One line on a terminal that is written over each interval.
+/// One line on a terminal, rewritten at each interval.
 struct Progress {
     terminal: bool,
     drawn: bool,
@@ -344,7 +345,7 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// An instant's time is kept in milliseconds, and reading takes some: below 10 ms nothing is gained.
+/// JFR times are written in milliseconds, and reading takes time: an interval below 10 ms has no use.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = time(text)?;
     if interval < Duration::from_millis(10) { Err("an interval must be at least 10ms".into()) } else { Ok(interval) }

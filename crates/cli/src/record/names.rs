@@ -1,5 +1,5 @@
-//! Names of the frames in sites, found by a thread of its own: an interval doesn't wait for the symbols of libjvm. What
-//! it doesn't know yet is `libjvm.so` and an offset, and has its name 20 s later.
+//! Finds the names of frames in sites on a thread of its own, so that no interval waits for the symbols of libjvm. A
+//! name that is not known yet is written as `libjvm.so` and an offset; a later full instant has the name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -15,22 +15,23 @@ use plimsoll_observer::units::Avma;
 use plimsoll_report::jfr::{Site, unnamed};
 use rustix::time::{ClockId, clock_gettime};
 
-/// By module (path; empty for code in none) and offset (address). Without places: it has no name.
+/// Module path ("" for code outside modules) → offset (there: address) → functions. An empty list: the symbols have no
+/// name for it.
 type Known = HashMap<String, HashMap<u64, Vec<Place>>>;
 
 #[derive(Default)]
 pub struct Names {
     known: Known,
     asked: Option<Receiver<(Known, Duration)>>,
-    /// Not asked before.
+    /// When the next search may start.
     next: Option<Instant>,
 }
 
-/// Looking for names may take a tenth of a percent of a core.
+/// The search may use one part in `SHARE` of a core.
 const SHARE: u32 = 1000;
 
 impl Names {
-    /// The sites of an instant with the names that are there after this wait. `must`: nothing follows.
+    /// The sites of an instant, with the names that are known after `wait`. `must`: there is no later instant.
     pub fn sites(&mut self, of: &Sites, books: &Books, options: Options, wait: Duration, must: bool) -> Vec<Site> {
         let began = Instant::now();
         self.answer(wait);
@@ -61,7 +62,7 @@ impl Names {
         let books = Books { process: books.process.clone(), modules: books.modules.clone(), ..Books::default() };
         let (answer, answered) = channel();
         let thread = move || {
-            // No instant waits for it, so it has a deadline of its own.
+            // No instant waits for this thread, so it has its own deadline.
             let mut symbols = Symbols::new(&options, &books, Deadline::after(NAMES));
             let found = missing.into_iter().map(|(module, offsets)| {
                 let places = find(&mut symbols, &books, &module, offsets);
@@ -70,7 +71,7 @@ impl Names {
             let found = found.collect();
             let spent = clock_gettime(ClockId::ThreadCPUTime);
             let spent = Duration::new(spent.tv_sec.unsigned_abs(), spent.tv_nsec.unsigned_abs() as u32);
-            // Nobody listens any more when the recording has ended.
+            // Sending fails if the recording has ended; then nobody needs the names.
             let _ = answer.send((found, spent));
         };
         if thread::Builder::new().name("names".into()).spawn(thread).is_ok() {
@@ -110,7 +111,7 @@ fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u6
             offsets.into_iter().map(|offset| (offset, places(offset))).collect()
         }
         None => {
-            // Code that a JIT wrote down under this address; other code may come to lie there, but not often.
+            // A JIT listed this code under this address. Other code may take the address later, but that is rare.
             let place = |name: String| Place { function: name.into(), file: None, line: None, java: false };
             let named = |at| (at, symbols.jit(Avma(at)).map(place).into_iter().collect());
             offsets.into_iter().map(named).collect()

@@ -1,4 +1,4 @@
-//! One process that is recorded: what is read when, and what becomes of it in the file.
+//! Records one process: decides what to read at which instant, and writes it.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,20 +27,20 @@ use super::file::{Output, Written};
 use super::names::Names;
 use crate::{Failure, sys, target};
 
-/// Sites, peaks and arenas: a curve of a night needs no more of them, and an hour stays below 8 MiB.
+/// Interval of sites, peaks and arenas. It suffices for the curve of a night and keeps an hour below 8 MiB.
 const FULL: Duration = Duration::from_secs(20);
-/// A virtual machine that is asked stops for it: not more often than this, however cheap it was.
+/// A VM stops while it answers, so it is queried at most this often, however cheap the answer is.
 const ASKED: Duration = Duration::from_secs(10);
-/// Instants in which a program that was just started may get its tracker.
+/// Instants in which a program that was just started may still load its tracker.
 const BEGINNING: u64 = 5;
-/// A process that the kernel has killed is there for a while: its kill may be counted in an instant already.
+/// A killed process stays visible for a while, so an instant before its end may already have counted its kill.
 const DYING: Duration = Duration::from_secs(2);
-/// Work that costs `c` of processor time is done every `n × c`: reading mappings may take 0.4 % of a core, asking the owners
-/// 0.2 %, sites 0.15 %. A JVM with 2,600 mappings takes 4 ms to read: each second.
+/// Work that costs `c` of CPU time is repeated every `n × c`: mappings may take 0.4 % of a core, owners 0.2 %, sites
+/// 0.15 %.
 const LINES: u32 = 250;
 const OWNERS: u32 = 500;
 const SITES: u32 = 666;
-/// Readings that were cheaper than they might have been save up for a dear one: so much.
+/// Cheap readings save time for an expensive one: at most this much.
 const SAVED: Duration = FULL;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,35 +52,36 @@ pub enum Life {
 pub struct Recorder {
     pid: u32,
     target: Target,
-    /// Our child: how it ended comes with its SIGCHLD.
+    /// The target is our child: SIGCHLD reports its end.
     child: bool,
-    /// Readable at the process's end. None on kernels before 5.3.
+    /// Becomes readable when the process ends. None on kernels before 5.3.
     pidfd: Option<OwnedFd>,
     snapshot: Option<Snapshot>,
     series: Series,
-    /// When the owners were asked.
+    /// When the owners were last queried.
     asked: Instant,
-    /// When the program in the process began: its age is how long it has had to become what it is.
+    /// When the current program began in the process; its age bounds the time to the next query.
     began: Option<Instant>,
-    /// When what is due again.
+    /// When each kind of work is next due.
     owners_at: Instant,
     lines_at: Instant,
     full_at: Instant,
     sites_at: Instant,
     segment: Option<PathBuf>,
-    /// Start of the process, CLOCK_BOOTTIME ns; 0: not known. An earlier process with this PID may have left a segment.
+    /// Start of the process, CLOCK_BOOTTIME ns; 0: unknown. An earlier process with the same PID may have left a
+    /// segment.
     started_ns: u64,
     names: Names,
     told: Told,
     described: Described,
     output: Output,
-    /// Kills in the target's cgroup at the last instants, oldest first.
+    /// The OOM kills in the target's cgroup at the last instants, oldest first.
     oom_kills: VecDeque<(Instant, u64)>,
     group: Option<PathBuf>,
     instants: u64,
     first_rss: Option<Bytes>,
     rss: Bytes,
-    /// Of the host.
+    /// Memory of the host.
     memory: Bytes,
 }
 
@@ -94,7 +95,7 @@ impl Recorder {
             return Err(format!("{pid} is a thread of process {leader}: plimsoll record {leader}").into());
         }
         let (process, _) = proc::read_process(&target).map_err(|_| format!("no process {pid}"))?;
-        // A child that has ended at once is a zombie until we ask how.
+        // A child that ended at once stays a zombie until we reap it.
         if let Some(reason) = proc::refusal(process.state, pid).filter(|_| !child) {
             return Err(reason.into());
         }
@@ -132,30 +133,30 @@ impl Recorder {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// True for a zombie too: it has no memory.
+    /// True also for a zombie, which has no memory.
     pub fn has_ended(&self) -> bool {
         let lives = |process: &Process| process.state != ProcessState::Zombie || process.thread_count > 1;
         !proc::read_process(&self.target).is_ok_and(|(process, _)| lives(&process))
     }
 
-    /// `last`: nothing follows, so that it is a full one.
+    /// Writes one instant. `last`: no instant follows, so it is a full one.
     pub fn instant(&mut self, missed: u64, last: bool) -> Result<Life, Failure> {
         let began = Instant::now();
-        // The last one waits for the names that are still missing, as a report does.
+        // The last instant waits for missing names, as a report does.
         let deadline = Deadline::after(if last { NAMES } else { LOOK });
         self.target.allow(deadline);
         let full = last || began >= self.full_at;
         let Ok((process, rss)) = proc::read_process(&self.target) else {
-            // How our own child ended comes with its SIGCHLD.
+            // SIGCHLD reports how our own child ended.
             return if self.child { Ok(Life::Live) } else { self.end(None) };
         };
         if process.state == ProcessState::Zombie {
-            // Of a first thread that has left by pthread_exit the others run on, with nothing to read here.
+            // After pthread_exit of the first thread the other threads run on, but this entry of /proc shows no memory.
             return if self.child || process.thread_count > 1 { Ok(Life::Live) } else { self.end(None) };
         }
         let executable = process.executable.clone().unwrap_or_default();
         if executable != self.described.executable {
-            // An exec: other memory, with other owners, and another segment.
+            // After an exec the process has other memory, other owners, and another segment.
             self.segment = None;
             self.series = Series::default();
             self.owners_at = began;
@@ -170,7 +171,7 @@ impl Recorder {
         let of_now = self.owners(began, booked)
             || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
         let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
-        // After the readings: none of them is of a process that was being taken apart.
+        // Checked after the readings, so that no reading of a process in teardown is written.
         if proc::is_exiting(&self.target) {
             return Ok(Life::Live);
         }
@@ -227,7 +228,7 @@ impl Recorder {
         }
     }
 
-    /// Asks who owns what, when it is time; true if the snapshot is of this moment.
+    /// Queries who owns what if that is due. True: the snapshot is of this moment.
     fn owners(&mut self, now: Instant, booked: Option<Booked>) -> bool {
         if now < self.owners_at {
             return false;
@@ -243,7 +244,7 @@ impl Recorder {
             now + patience(&snapshot, self.began.map_or(Duration::MAX, |began| began.elapsed()), spent * OWNERS);
         self.memory = snapshot.host.memory;
         self.asked = now;
-        // Its cgroup is read in each instant, by the instant.
+        // Each instant reads the cgroup itself.
         snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
         let mmapped = snapshot.glibc.iter().flat_map(|glibc| &glibc.mmapped).map(|chunk| chunk.range.length()).sum();
         snapshot.booked = booked.map(|walk| BookedSince { walk, mmapped, now: walk });
@@ -252,7 +253,7 @@ impl Recorder {
         true
     }
 
-    /// The figures of this moment for owners that are known. In full instants by smaps, which has more than Rss.
+    /// Reads the figures of this moment for the known owners. A full instant reads smaps, which has more than Rss.
     fn lines(&mut self, now: Instant, (process, rss): (&Process, Rss), booked: Option<Booked>, full: bool) -> bool {
         let Some(snapshot) = &mut self.snapshot else { return false };
         snapshot.booked = snapshot.booked.zip(booked).map(|(since, now)| BookedSince { now, ..since });
@@ -263,21 +264,22 @@ impl Recorder {
         let saved = now.checked_sub(SAVED).map_or(now, |oldest| self.lines_at.max(oldest));
         self.lines_at = saved + spent * LINES;
         if snapshot.hotspot.is_none() && hotspot::is_hotspot(&snapshot.vmas) {
-            // A VM came up since: of whose the memory is nobody could say anything then.
+            // A VM has started since the last query, so the known owners are outdated: query them now.
             self.owners_at = now;
         }
         read
     }
 
-    /// The tracker's books, if it is in there. An exec leaves its segment and may make another.
+    /// The tracker's books, if the target is tracked. An exec leaves one segment and may make another.
     fn books(&mut self, full: bool, last: bool) -> Option<(Books, Vec<Site>)> {
-        // Looking for one costs as much as all else in an instant: only while the program begins, and when its mappings have one.
+        // A search costs as much as the rest of an instant. So search only in full instants, while the program is
+        // young, and if a segment is mapped.
         let is_mapped = || {
             let snapshot = self.snapshot.as_ref();
             snapshot.is_none_or(|snapshot| snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg")))
         };
         let deadline = self.target.deadline();
-        // A name below /proc ends with the process. It is found so while the segment is being made.
+        // A name below /proc vanishes with the process. The segment has such a name while it is being made.
         let lasts = |path: &PathBuf| !path.starts_with("/proc");
         let is_early = self.instants < BEGINNING;
         if full || !self.segment.as_ref().is_some_and(lasts) && (is_early || self.segment.is_none() && is_mapped()) {
@@ -291,7 +293,7 @@ impl Recorder {
         Some((read.books, sites))
     }
 
-    /// `must`: nothing follows, where there could be more or better named ones.
+    /// `must`: no later instant could have more sites or better names.
     fn sites(&mut self, read: &target::Target, must: bool) -> Vec<Site> {
         let now = Instant::now();
         if !must && now < self.sites_at {
@@ -327,9 +329,9 @@ impl Recorder {
         };
     }
 
-    /// The target is no more: its last books, which its segment has, and how it ended.
+    /// Writes the end of the target: its last books, from the segment, and how it ended.
     pub fn end(&mut self, status: Option<sys::End>) -> Result<Life, Failure> {
-        // The names that are still missing may take as long as a report's.
+        // Finding the missing names may take as long as for a report.
         let deadline = Deadline::after(NAMES);
         let kills = self.kills(deadline);
         let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
@@ -342,7 +344,7 @@ impl Recorder {
                 sys::End::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
             };
             let oom = oom_killed.then_some(true);
-            // For later reports on the segment; what can't be written is only missing there.
+            // For later reports on the segment. They can do without it, so a failure is ignored.
             let _ = segment::set_ended(path, ending::Ending { how, oom }, deadline);
         }
         let (last, sites) = read
@@ -374,7 +376,7 @@ impl Recorder {
         self.output.rotate()
     }
 
-    /// What the terminal shows of it.
+    /// The text for the terminal.
     pub fn progress(&self) -> String {
         let rss = self.rss;
         let first = self.first_rss.unwrap_or_default();
@@ -382,7 +384,7 @@ impl Recorder {
         format!("{}  RSS {rss} ({sign}{})  {} written", self.pid, rss.abs_diff(first), self.output.written())
     }
 
-    /// One sentence for the end.
+    /// One sentence for the end of the recording.
     pub fn finish(self) -> Result<String, Failure> {
         let Recorder { pid, output, instants, .. } = self;
         Ok(match output.finish()? {
@@ -398,12 +400,12 @@ impl Recorder {
     }
 }
 
-/// Until the owners are asked again. A program that has just begun may not have its VM, its heap or its arenas yet: it is
-/// looked at again when it is twice as old, which for a program of age `t` was `log2(t)` times.
+/// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is
+/// queried again when its age has doubled: `log2(t)` times by age `t`.
 fn patience(snapshot: &Snapshot, age: Duration, dear: Duration) -> Duration {
     let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
     let least = match (&snapshot.hotspot, &snapshot.native_image) {
-        // It is there, so it is complete.
+        // The VM answered, so its part is complete.
         (Some(_), None) if !mute => return dear.max(ASKED),
         (_, Some(_)) => ASKED,
         _ if mute => ASKED,
@@ -426,7 +428,7 @@ mod tests {
     use super::*;
     use plimsoll_observer::snapshot::{HotSpot, NativeImage};
 
-    /// A native image is known from its first mapping on, and its heap comes after that.
+    /// The first mapping already shows a native image, but its heap is mapped later.
     #[test]
     fn what_has_just_begun_is_asked_again() {
         let image = Snapshot { native_image: Some(NativeImage::default()), ..Snapshot::default() };

@@ -1,5 +1,5 @@
-//! The segments that a run has left: which one is the last program's under the PID that was started, and, with `--follow`, those of
-//! the processes that it started.
+//! The segments that a run left: finds the segment of the last program under the PID that was started, and with
+//! `--follow` those of its descendants.
 //!
 //! ```text
 //! pid 7  sh start.sh        segment A   replaced by exec
@@ -21,19 +21,19 @@ use crate::target;
 
 pub struct Family {
     pid: u32,
-    /// By the start of their trackers.
+    /// In the order in which their trackers started.
     segments: Vec<(PathBuf, Head)>,
 }
 
 impl Family {
-    /// Of the segments in these directories, those that began at `since_ns` (CLOCK_BOOTTIME) or later in the process, or in one
-    /// that descends from it.
+    /// The segments in these directories of the process and its descendants that began at `since_ns` (CLOCK_BOOTTIME)
+    /// or later.
     pub fn find(directories: impl Iterator<Item = PathBuf>, pid: u32, since_ns: u64, deadline: Deadline) -> Family {
         let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list(&dir, deadline)).collect();
         all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
         let mut pids = vec![pid];
-        // A child's tracker starts after its parent's.
+        // A child's tracker starts after its parent's, so parents come first.
         all.retain(|(_, head)| {
             let is_kin = pids.contains(&head.pid) || pids.contains(&head.ppid);
             if is_kin && !pids.contains(&head.pid) {
@@ -44,13 +44,13 @@ impl Family {
         Family { pid, segments: all }
     }
 
-    /// The last program's under the PID.
+    /// The segment of the last program under the PID.
     pub fn last(&self) -> Option<&(PathBuf, Head)> {
         self.segments.iter().rev().find(|(_, head)| head.pid == self.pid)
     }
 
-    /// How the process of the last segment ended: as the PID did, unless another program had replaced it untracked. The kernel
-    /// keeps the name of the last program for the zombie.
+    /// How the process of the last segment ended: as the PID did, unless an untracked program replaced the tracked one.
+    /// The kernel keeps the name of the last program for the zombie.
     pub fn ending(&self, books: &Books, life: Life, name: &str, ending: Ending) -> Ending {
         let process = &books.process;
         let file = |path: &str| path.rsplit('/').next().unwrap_or_default().chars().take(15).collect::<String>();
@@ -59,7 +59,7 @@ impl Family {
         if is_another { Ending::of(How::Exec) } else { ending }
     }
 
-    /// One line for each process, and their sum. An image that another replaced has its own line, and no part in the sum.
+    /// One line for each process, and their sum. A program that exec replaced has a line, but is not part of the sum.
     pub fn table(&self, out: &mut dyn Write, last: Ending, deadline: Deadline) -> io::Result<()> {
         if self.segments.len() < 2 {
             return Ok(());

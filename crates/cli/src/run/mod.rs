@@ -1,8 +1,8 @@
-//! `plimsoll run`: starts a program with the tracker in it.
+//! `plimsoll run`: starts a program with the tracker loaded.
 //!
-//! Without a report to print at the end the program takes our place (exec, same PID). With one we stay as its parent and
-//! are its likeness: signals go on to it, its stops, exit status and death are ours. Our own words go to standard
-//! error or to a file.
+//! Without a report at the end, the program replaces this process (exec, same PID). With a report, this process stays
+//! as the parent: it forwards signals, and it stops, exits or dies as its child does. Messages go to standard error or
+//! to a file.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Write};
@@ -61,7 +61,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.report == Report::None && args.record.is_none() {
         return Ok(failed(&shown, &image.exec()));
     }
-    // Before the long run, not after it: a report that can't be written is known at once.
+    // Open the report before the program starts: a file that cannot be written is reported at once.
     let mut out = output(if args.report == Report::None { Path::new("stderr") } else { &args.report_to })?;
     let recording = args.record.as_deref().map(record::Recording::check).transpose()?;
     let kills = Kills::before();
@@ -95,7 +95,7 @@ fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
     })
 }
 
-/// Kills for memory in our own cgroup, which the child begins in, as the kernel counts them.
+/// The kernel's count of OOM kills in our own cgroup, in which the child starts.
 struct Kills {
     group: Option<PathBuf>,
     before: Option<u64>,
@@ -111,7 +111,8 @@ impl Kills {
         Kills { group, before }
     }
 
-    /// How the child ended. The counter is of a group: where it hasn't moved, the child may have died in another one.
+    /// How the child ended. The counter belongs to our cgroup; if it did not move, the child may have been killed in
+    /// another one.
     fn ending(&self, end: End) -> Ending {
         let mut ending = match end {
             End::Code(code) => Ending::of(How::Code(code)),
@@ -125,7 +126,7 @@ impl Kills {
     }
 }
 
-/// Of the last program under that PID; `ended`: how, and its name then.
+/// Prints the report on the last program under the PID. `ending`, `name`: how it ended, and its name then.
 fn print(
     out: &mut dyn Write,
     args: &Args,
@@ -143,7 +144,7 @@ fn print(
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
         say(format_args!("'{was}' was replaced by '{is}', which was not tracked: plimsoll run --follow -- …"));
     } else {
-        // For later reports; what can't be written is only missing there.
+        // For later reports. They can do without it, so a failure is ignored.
         let _ = segment::set_ended(path, ending, deadline);
     }
     books.ending = Some(ending);
@@ -154,7 +155,7 @@ fn print(
     }
     let written = choice.write(out, &books).and_then(|()| match args.style {
         Style::Plimsoll if args.launch.follow => family.table(out, ending, deadline),
-        // Other programs read those styles.
+        // Other programs parse the other styles, so nothing may follow them.
         _ => Ok(()),
     });
     let written = written.and_then(|()| out.flush());

@@ -87,7 +87,7 @@ fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
             record.args(["--", "sh", "-c", &script]).output().expect("plimsoll starts")
         };
         let errors = String::from_utf8_lossy(&out.stderr);
-        assert!(errors.contains("cannot rename"), "{errors}");
+        assert!(errors.contains("cannot rename") && errors.contains("s/k.jfr"), "{errors}");
         assert_eq!(out.status.code(), Some(status), "{errors}");
     }
 }

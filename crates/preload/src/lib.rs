@@ -15,8 +15,8 @@ pub mod entry {
     use super::*;
     use plimsoll_tracker as tracker;
     macro_rules! entries {
-        ($(($name:ident, $kind:ident, $n:tt, $crate_:ident::$($target:ident)::+))*) => {
-            $(entries!(@ $name, $kind, $n, tracker::$($target)::+);)*
+        ($(($name:ident, $kind:ident, $n:tt, $($target:ident)::+))*) => {
+            $(entries!(@ $name, $kind, $n, tracker::hook::$($target)::+);)*
         };
         (@ $name:ident, caller, $n:tt, $target:path) => { entry_with_caller!($name, $n, $target); };
         (@ $name:ident, straight, $n:tt, $target:path) => { plimsoll_tracker::entry_straight!($name, $target); };

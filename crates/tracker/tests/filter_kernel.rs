@@ -1,8 +1,7 @@
 //! What the tracker reads out of a filter of system calls is what the kernel does with it: random filters, each in force in
 //! a child of its own, which makes one call with random arguments.
 
-use plimsoll_tracker::sys::cpu::AUDIT_ARCH;
-use plimsoll_tracker::sys::filter::{Instruction, run};
+use plimsoll_tracker::sys::filter::{AUDIT_ARCH, Instruction, run};
 
 const ERRNO: u32 = 0x0005_0000;
 const ALLOW: u32 = 0x7fff_0000;

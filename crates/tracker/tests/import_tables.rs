@@ -8,7 +8,7 @@ use std::collections::HashMap;
 fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
     let mut found: HashMap<String, (u32, u32)> = HashMap::new();
     let mut objects = 0;
-    assert!(elf::each_loaded(&mut |o| {
+    assert!(libc::each_loaded(&mut |o| {
         objects += 1;
         let tables =
             Tables::find(o.dynamic(), o.bias as u64, |at, bytes| o.memory(at as usize, bytes.map(|n| n as usize)));

@@ -24,7 +24,7 @@ impl Crate {
     pub fn new(files: &BTreeMap<String, String>) -> Crate {
         let read: BTreeMap<Path, (String, Module)> = files
             .iter()
-            .map(|(file, text)| (module(file), (file.clone(), Module::read(&module(file), text))))
+            .map(|(file, text)| (module(file), (file.clone(), Module::read(&module(file), file, text))))
             .collect();
         let for_tests: Vec<&Path> = read.values().flat_map(|(_, module)| &module.for_tests).collect();
         let is_for_tests = |path: &Path| for_tests.iter().any(|of| path.starts_with(of));
@@ -33,9 +33,18 @@ impl Crate {
         // Exported macros are the crate's, wherever their file is.
         let macros: BTreeMap<&String, &Path> =
             modules.iter().flat_map(|(path, module)| module.macros.iter().map(|name| (name, *path))).collect();
+        // A module whose file has another name; several, where the CPU decides which of them it is.
+        let elsewhere: Vec<&(Path, Path)> = modules.values().flat_map(|module| &module.elsewhere).collect();
+        let in_files = |path: &Path| -> Vec<Path> {
+            let there = |(name, file): &&(Path, Path)| {
+                path.strip_prefix(&name[..]).map(|rest| file.iter().chain(rest).cloned().collect())
+            };
+            let found: Vec<Path> = elsewhere.iter().copied().filter_map(|of| there(&of)).collect();
+            if found.is_empty() { vec![path.clone()] } else { found }
+        };
         let mut imports = BTreeSet::new();
         for (from, module) in &modules {
-            for path in &module.paths {
+            for path in &module.paths.iter().flat_map(in_files).collect::<Vec<_>>() {
                 let of_macro = path.first().filter(|_| path.len() == 1).and_then(|name| macros.get(name));
                 // A name that comes by way of another module is an import of both.
                 let direct = deepest(&modules, path);
@@ -133,11 +142,14 @@ struct Module {
     /// Names of the macros that it defines.
     macros: Vec<String>,
     for_tests: Vec<Path>,
+    /// `#[path = "b.rs"] mod a;`: a, and b as its file's name would have it.
+    elsewhere: Vec<(Path, Path)>,
 }
 
 impl Module {
-    fn read(at: &Path, text: &str) -> Module {
+    fn read(at: &Path, file: &str, text: &str) -> Module {
         let tokens = tokens(text);
+        let folder = file.rsplit_once('/').map_or("", |(folder, _)| folder);
         let mut module = Module::default();
         // Inline modules around the token, each with the depth of its brace.
         let (mut inline, mut depth) = (Vec::<(String, usize)>::new(), 0usize);
@@ -159,6 +171,12 @@ impl Module {
                     depth += 1;
                     i += 3;
                     continue;
+                }
+                "#" if word(2) == "path" => {
+                    let at = i + tokens[i..].iter().position(|token| token == "mod").unwrap_or(0);
+                    let file = format!("{folder}/{}", word(4).trim_start_matches('"'));
+                    let name = here().into_iter().chain([tokens[at + 1].clone()]).collect();
+                    module.elsewhere.push((name, self::module(file.trim_start_matches('/'))));
                 }
                 "macro_rules" if word(1) == "!" => module.macros.push(word(2).to_owned()),
                 "{" => depth += 1,
@@ -277,7 +295,7 @@ fn end_of_item(tokens: &[String], i: usize) -> usize {
     tokens.len()
 }
 
-/// Words, `::` and single characters; no comments, and a string or character is one token `"`.
+/// Words, `::` and single characters; no comments, no characters, and a string is one token: `"` and what is in it.
 fn tokens(text: &str) -> Vec<String> {
     let text: Vec<char> = text.chars().collect();
     let at = |i: usize| text.get(i).copied().unwrap_or('\0');
@@ -301,12 +319,13 @@ fn tokens(text: &str) -> Vec<String> {
                 }
             }
             ('"', _) => {
+                let from = i;
                 i += 1;
                 while i < text.len() && at(i) != '"' {
                     i += if at(i) == '\\' { 2 } else { 1 };
                 }
+                tokens.push(text[from..i.min(text.len())].iter().collect());
                 i += 1;
-                tokens.push("\"".to_owned());
             }
             ('r', '"' | '#') if !raw_quote(&text[i + 1..]).is_empty() => {
                 let quote = raw_quote(&text[i + 1..]);
@@ -397,6 +416,18 @@ fn the_checker_finds_upward_imports_and_circles() {
     // A name of an earlier stage that comes by way of a later one.
     let through = [("mid/part.rs", "use crate::high::X;"), ("high.rs", "pub use crate::low::X;"), ("low.rs", "")];
     assert_eq!(upward(&through), ["mid/part.rs > high.rs"]);
+    // A module that lies in another file, or in one of several.
+    let cpus = "#[cfg(x)]\n#[path = \"x.rs\"]\npub mod cpu;\n#[cfg(y)]\n#[path = \"y.rs\"]\npub mod cpu;";
+    let of_cpu = [
+        ("low/mod.rs", cpus),
+        ("low/x.rs", "use crate::high;"),
+        ("low/y.rs", ""),
+        ("high.rs", "use crate::low::cpu::X;"),
+    ];
+    assert_eq!(upward(&of_cpu), ["low/x.rs > high.rs"]);
+    let circle =
+        [("low/mod.rs", cpus), ("low/x.rs", "use super::os;"), ("low/y.rs", ""), ("low/os.rs", "use super::cpu::X;")];
+    assert_eq!(made(&circle).knots(&BTreeSet::new()), [["low/os.rs", "low/x.rs"].into()].into());
     // A macro of the crate is where it is defined.
     let of_macro = [("low.rs", "crate::table!(x);"), ("high.rs", "macro_rules! table { () => {} }")];
     assert_eq!(upward(&of_macro), ["low.rs > high.rs"]);

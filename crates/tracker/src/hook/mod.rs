@@ -1,4 +1,4 @@
-//! What each intercepted call does, and in what order. The table is in [`table`].
+//! What each intercepted call does, and in what order. The table is in `sys/table.rs`.
 //!
 //! Order of booking: an allocation after the real call has answered and before the program learns the address; a release
 //! before the real call, since from then on another thread may hold the address. `realloc` takes the key out before the
@@ -18,5 +18,4 @@ pub mod resolve;
 pub mod rights;
 pub mod seccomp;
 pub mod syscall;
-pub mod table;
 pub mod thread;

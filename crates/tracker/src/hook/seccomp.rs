@@ -11,7 +11,7 @@
 use super::loader::{Next, real};
 use crate::account::segment::Segment;
 use crate::sys::cpu::{STRICT, tls_set_half};
-use crate::sys::filter::Filter;
+use crate::sys::filter_copy::filter_at;
 use crate::sys::libc::Call;
 use crate::sys::os;
 
@@ -57,7 +57,7 @@ fn filtered(given: usize) {
     if is_child_of_vfork() {
         return;
     }
-    let Some(filter) = Filter::copied(given) else { return };
+    let Some(filter) = filter_at(given) else { return };
     // In a fork child this makes its file, too, if it has none yet.
     if let (Some(segment), false) = (Segment::current(), os::grows_under(filter)) {
         segment.grow_ahead();

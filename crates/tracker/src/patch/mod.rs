@@ -128,7 +128,7 @@ pub fn reset_after_fork() {
 
 fn walk(way: Way) -> Option<Done> {
     let mut done = Done::default();
-    elf::each_loaded(&mut |o| {
+    libc::each_loaded(&mut |o| {
         if !o.is_self() && is_complete(o) {
             object(o, way, &mut done);
         }

@@ -130,9 +130,6 @@ macro_rules! weak_address {
 }
 pub(super) use weak_address;
 
-/// The architecture that filters of system calls are told (linux/audit.h).
-pub const AUDIT_ARCH: u32 = 0xc000_00b7;
-
 /// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
 ///
 /// # Safety
@@ -140,7 +137,7 @@ pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
     if tls_get_half::<STRICT>() != 0 || !super::filter::permit(n, &a) {
-        return Err(super::os::errno::EPERM);
+        return Err(super::errno::EPERM);
     }
     let r: isize;
     // SAFETY: the kernel keeps all registers but x0; the rest is the caller's contract.

@@ -5,11 +5,11 @@
 //! Where the program has no C library, nobody asked for ld.so's symbols; then the program's DT_DEBUG leads there.
 //! Before `main` nothing in the list moves ([`objects`]). Afterwards only the objects that the program started with are
 //! looked through so, which nobody unloads ([`scope`]); all others are shown by dl_iterate_phdr, under the loader's own lock
-//! ([`each_loaded`]), or by a look at each that the kernel has vouched for ([`objects_checked`]).
+//! ([`super::libc::each_loaded`]), or by a look at each that the kernel has vouched for ([`objects_checked`]).
 
 use super::cpu::weak_address;
 use super::os;
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The head of glibc's and musl's `struct link_map` (link.h); the rest is private to the loader.
@@ -303,23 +303,23 @@ struct PhdrInfo {
     count: u16,
 }
 
-/// Shows every loaded object of the base namespace, the loader's list lock held: none of them is unmapped meanwhile. False:
-/// this libc can't.
-pub fn each_loaded(mut visit: &mut dyn FnMut(&Loaded)) -> bool {
-    type Visit<'a> = &'a mut dyn FnMut(&Loaded);
-    unsafe extern "C" fn shown(info: *const PhdrInfo, _bytes: usize, data: *mut core::ffi::c_void) -> i32 {
-        // SAFETY: dl_iterate_phdr hands out a filled struct, and the data that it was called with: `visit` below.
-        unsafe {
-            let (info, visit) = (&*info, &mut *(data as *mut Visit<'_>));
-            if !info.headers.is_null() {
-                let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
-                visit(&Loaded { bias: info.bias, headers });
-            }
+/// Called with each [`Loaded`].
+pub type Visit<'a> = &'a mut dyn FnMut(&Loaded);
+
+/// A callback for dl_iterate_phdr(3).
+///
+/// # Safety
+/// `info` is what dl_iterate_phdr hands out, and `data` points to a [`Visit`].
+pub(super) unsafe extern "C" fn shown(info: *const c_void, _bytes: usize, data: *mut c_void) -> i32 {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let (info, visit) = (&*(info as *const PhdrInfo), &mut *(data as *mut Visit<'_>));
+        if !info.headers.is_null() {
+            let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
+            visit(&Loaded { bias: info.bias, headers });
         }
-        0
     }
-    // SAFETY: the callback above, and what it takes.
-    unsafe { super::libc::iterate_objects(shown as *const (), (&raw mut visit).cast()) }
+    0
 }
 
 /// Pages that the loader has made read-only after it relocated them, and their protection now.

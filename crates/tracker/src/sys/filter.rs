@@ -4,10 +4,17 @@
 //!
 //! Kept for the process: where one thread has a filter, calls of all threads go by it. Filters that the process began with
 //! are not known; what the start did under them, they allow.
+//!
+//! This file makes no call itself: [`super::filter_copy`] copies a filter out of the program's memory.
 
-use super::cpu::AUDIT_ARCH;
-use super::os::{self, errno};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+
+/// What a filter finds as the calls' architecture (linux/audit.h).
+#[cfg(target_arch = "x86_64")]
+pub const AUDIT_ARCH: u32 = 0xc000_003e;
+/// What a filter finds as the calls' architecture (linux/audit.h).
+#[cfg(target_arch = "aarch64")]
+pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 
 /// `struct sock_filter`.
 #[repr(C)]
@@ -23,16 +30,8 @@ pub struct Instruction {
     pub k: u32,
 }
 
-/// `struct sock_fprog`.
-#[repr(C)]
-struct Given {
-    instructions: u16,
-    first: *const Instruction,
-}
-
-/// The kernel takes no more (BPF_MAXINSNS).
-const MOST: usize = 4096;
-const KNOWN: usize = 16;
+/// Filters that are kept.
+pub(super) const KNOWN: usize = 16;
 /// Copies, as [`Filter`] has them; 0: being added.
 static FILTERS: [[AtomicUsize; 2]; KNOWN] = [const { [const { AtomicUsize::new(0) }; 2] }; KNOWN];
 static ADDED: AtomicUsize = AtomicUsize::new(0);
@@ -56,7 +55,7 @@ fn all_permit(number: usize, arguments: &[usize; 6]) -> bool {
 }
 
 /// `None`: there is none, or it is being added.
-fn known(i: usize) -> Option<Filter> {
+pub(super) fn known(i: usize) -> Option<Filter> {
     let [first, n] = FILTERS.get(i)?;
     let (first, n) = (first.load(Acquire) as *const Instruction, n.load(Relaxed));
     // SAFETY: a copy that is never given back, whose length was stored before its address.
@@ -65,63 +64,9 @@ fn known(i: usize) -> Option<Filter> {
 
 /// A filter, in memory that is never given back.
 #[derive(Clone, Copy)]
-pub struct Filter(&'static [Instruction]);
+pub struct Filter(pub(super) &'static [Instruction]);
 
 impl Filter {
-    /// A copy of what `given` points to (`struct sock_fprog`). `None`: one like it is known (each thread may set it), or the
-    /// kernel will refuse it, or it can't be read: then no call is made any more.
-    pub fn copied(given: usize) -> Option<Filter> {
-        let readable = |from: usize, bytes: usize| {
-            // Programs ask what the kernel can do with a null pointer, and so would the question below mean another one.
-            let end = if from == 0 { None } else { from.checked_add(bytes) };
-            let Some(end) = end else { return false };
-            let pages = (from & !4095..end).step_by(4096).map(|page| page.max(from).min(end - 8));
-            match pages.chain([end - 8]).map(os::ask).find(|answer| *answer != Err(errno::EINVAL)) {
-                None => true,
-                Some(Err(errno::EFAULT)) => false,
-                Some(_) => {
-                    close();
-                    false
-                }
-            }
-        };
-        if !readable(given, size_of::<Given>()) {
-            return None;
-        }
-        // SAFETY: all of it was found readable, as far as the kernel will read it too.
-        let Given { instructions, first } = unsafe { (given as *const Given).read_unaligned() };
-        let n = instructions as usize;
-        if n == 0 || n > MOST || !readable(first as usize, n * size_of::<Instruction>()) {
-            return None;
-        }
-        // SAFETY: the instructions were found readable. Volatile: the program may write them, and then sets what it likes.
-        let theirs = |i: usize| unsafe { (first as *const [u8; 8]).add(i).read_volatile() };
-        if (0..KNOWN).filter_map(known).any(|f| f.0.len() == n && f.is_made_of(theirs)) {
-            return None;
-        }
-        let Some(copy) = os::private(n * size_of::<Instruction>()).map(|p| p as *mut Instruction) else {
-            close();
-            return None;
-        };
-        for i in 0..n {
-            let [c, d, yes, no, k @ ..] = theirs(i);
-            let own = Instruction { code: u16::from_ne_bytes([c, d]), yes, no, k: u32::from_ne_bytes(k) };
-            // SAFETY: fresh memory of our own for n instructions.
-            unsafe { copy.add(i).write(own) };
-        }
-        // SAFETY: just written, never given back.
-        Some(Filter(unsafe { core::slice::from_raw_parts(copy, n) }))
-    }
-
-    fn is_made_of(self, theirs: impl Fn(usize) -> [u8; 8]) -> bool {
-        let bytes = |own: &Instruction| {
-            let [c, d] = own.code.to_ne_bytes();
-            let [k, l, m, n] = own.k.to_ne_bytes();
-            [c, d, own.yes, own.no, k, l, m, n]
-        };
-        self.0.iter().enumerate().all(|(i, own)| bytes(own) == theirs(i))
-    }
-
     /// From now on it is asked too.
     pub fn add(self) {
         let i = ADDED.fetch_add(1, AcqRel);
@@ -145,7 +90,8 @@ impl Filter {
     }
 }
 
-fn close() {
+/// From now on no call is permitted.
+pub(super) fn close() {
     CLOSED.store(true, Relaxed);
     ANY.store(true, Release);
 }

@@ -337,15 +337,14 @@ pub fn find_object(pc: usize) -> Option<FoundObject> {
     (unsafe { call!(f, (usize, *mut FoundObject) -> c_int, pc, &mut r) } == 0).then_some(r)
 }
 
-/// dl_iterate_phdr(3): calls `shown` for each object, under the loader's list lock. False: there is none.
-///
-/// # Safety
-/// `shown` is a callback of dl_iterate_phdr's type, and `data` is what it wants.
-pub unsafe fn iterate_objects(shown: *const (), data: *mut c_void) -> bool {
+/// Shows every loaded object of the base namespace, the loader's list lock held: none of them is unmapped meanwhile. False:
+/// this libc can't.
+pub fn each_loaded(mut visit: elf::Visit<'_>) -> bool {
+    type Shown = unsafe extern "C" fn(*const c_void, usize, *mut c_void) -> c_int;
     let f = other(Other::IterateObjects);
     if f != 0 {
-        // SAFETY: the caller's contract.
-        unsafe { call!(f, (*const (), *mut c_void) -> c_int, shown, data) };
+        // SAFETY: dl_iterate_phdr(3), with a callback of its type, and what that takes.
+        unsafe { call!(f, (Shown, *mut c_void) -> c_int, elf::shown, (&raw mut visit).cast()) };
     }
     f != 0
 }

@@ -1,22 +1,11 @@
 //! System calls by purpose: the fence of the tracker, so over 800 lines. Each function has one contract and makes one or two calls.
 
 use super::cpu::{nr, syscall};
+use super::errno;
 use super::filter::Filter;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use plimsoll_segment::{FILE_BYTES, Purpose};
-
-/// errno values told apart.
-pub mod errno {
-    #![allow(missing_docs)]
-    pub const EPERM: i32 = 1;
-    pub const ENOENT: i32 = 2;
-    pub const EINVAL: i32 = 22;
-    pub const EEXIST: i32 = 17;
-    pub const EFAULT: i32 = 14;
-    pub const ENOMEM: i32 = 12;
-    pub const ENOSYS: i32 = 38;
-}
 
 const PROT_R: usize = 1;
 const PROT_RW: usize = 3;

@@ -160,9 +160,6 @@ macro_rules! weak_address {
 }
 pub(super) use weak_address;
 
-/// The architecture that filters of system calls are told (linux/audit.h).
-pub const AUDIT_ARCH: u32 = 0xc000_003e;
-
 /// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
 ///
 /// # Safety
@@ -170,7 +167,7 @@ pub const AUDIT_ARCH: u32 = 0xc000_003e;
 #[inline]
 pub unsafe fn syscall(n: usize, a: [usize; 6]) -> Result<usize, i32> {
     if tls_get_half::<STRICT>() != 0 || !super::filter::permit(n, &a) {
-        return Err(super::os::errno::EPERM);
+        return Err(super::errno::EPERM);
     }
     let r: isize;
     // SAFETY: the kernel clobbers rcx and r11 only; the rest is the caller's contract.

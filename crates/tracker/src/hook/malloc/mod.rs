@@ -182,7 +182,7 @@ pub unsafe extern "C" fn reallocarray(p: *mut u8, n: usize, size: usize, sp: usi
         // SAFETY: as realloc.
         Some(bytes) => unsafe { realloc(p, bytes, sp, fp) },
         None => {
-            crate::sys::libc::set_errno(crate::sys::os::errno::ENOMEM);
+            crate::sys::libc::set_errno(crate::sys::errno::ENOMEM);
             core::ptr::null_mut()
         }
     }

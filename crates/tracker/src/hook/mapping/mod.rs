@@ -19,7 +19,7 @@ use crate::phase::resolved;
 use crate::stack::read::return_address;
 use crate::stack::{code, java};
 use crate::sys::libc::{self, calls};
-use crate::sys::os;
+use crate::sys::{errno, os};
 use books::{Operation, locked, time};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn pkey_mprotect(
     }
     if libc::real(libc::Call::pkey_mprotect) == 0 {
         // Newer than this libc (glibc 2.27, none of musl's): as a kernel without it answers.
-        libc::set_errno(os::errno::ENOSYS);
+        libc::set_errno(errno::ENOSYS);
         return -1;
     }
     // SAFETY: the entry's pointers; the program's arguments.
@@ -326,7 +326,7 @@ pub(super) unsafe fn protected(
         let change = Operation::Protect { start: a, bytes: n, prot: prot as u16, caller, failed };
         // A range beyond the end of the address space fails likewise, and changes nothing.
         let wraps = a.checked_add(n).and_then(|end| end.checked_add(4095)).is_none();
-        (!failed || (libc::errno() == os::errno::ENOMEM && !wraps)).then_some(change)
+        (!failed || (libc::errno() == errno::ENOMEM && !wraps)).then_some(change)
     })
 }
 

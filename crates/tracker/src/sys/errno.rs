@@ -1,0 +1,10 @@
+//! The values of errno that are distinguished (errno(3)).
+#![allow(missing_docs)]
+
+pub const EPERM: i32 = 1;
+pub const ENOENT: i32 = 2;
+pub const EINVAL: i32 = 22;
+pub const EEXIST: i32 = 17;
+pub const EFAULT: i32 = 14;
+pub const ENOMEM: i32 = 12;
+pub const ENOSYS: i32 = 38;

@@ -1,0 +1,77 @@
+//! The one table that names every hooked call: the exported entries, the pointers to the real functions, `doctor` and
+//! docs/hooks.md come from it.
+
+/// Calls `$m! { (name, kind, arguments, entry) … }`. The entry is a path below `hook/`: this table only names it. Kinds:
+/// `caller` (the entry adds stack and frame pointer), `straight` (the same, for a hook that sees to the stack's alignment itself), `plain`, `stacked` (six arguments, pointers on the stack),
+/// `before` (a tail jump after a look at the arguments), `numbered` (the same or a call for some numbers, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
+#[macro_export]
+macro_rules! hooked_calls {
+    ($m:ident) => {
+        $m! {
+            (malloc, straight, 1, malloc::malloc)
+            (calloc, caller, 2, malloc::calloc)
+            (realloc, caller, 2, malloc::realloc)
+            (reallocarray, caller, 3, malloc::reallocarray)
+            (free, through, 1, malloc::FREE)
+            (cfree, through, 1, malloc::FREE)
+            (free_sized, plain, 2, malloc::free_sized)
+            (free_aligned_sized, plain, 3, malloc::free_aligned_sized)
+            (posix_memalign, caller, 3, aligned::posix_memalign)
+            (aligned_alloc, caller, 2, aligned::aligned_alloc)
+            (memalign, caller, 2, aligned::memalign)
+            (valloc, caller, 1, aligned::valloc)
+            (pvalloc, caller, 1, aligned::pvalloc)
+            (malloc_usable_size, plain, 1, malloc::malloc_usable_size)
+            (mmap, stacked, 6, mapping::mmap)
+            (mmap64, stacked, 6, mapping::mmap)
+            (munmap, stacked, 2, mapping::munmap)
+            (mremap, stacked, 5, mapping::mremap)
+            (mprotect, stacked, 3, mapping::mprotect)
+            (pkey_mprotect, stacked, 4, mapping::pkey_mprotect)
+            (madvise, stacked, 3, mapping::madvise)
+            (brk, stacked, 1, mapping::brk)
+            (sbrk, stacked, 1, mapping::sbrk)
+            (shmat, stacked, 3, mapping::shmat)
+            (shmdt, stacked, 1, mapping::shmdt)
+            (pthread_create, stacked, 4, thread::pthread_create)
+            (prctl, before, 5, seccomp::before_prctl)
+            (syscall, numbered, 7, calls::before_any_call)
+            (setrlimit, before, 2, limits::before_setrlimit)
+            (setrlimit64, before, 2, limits::before_setrlimit64)
+            (prlimit, before, 4, limits::before_prlimit)
+            (prlimit64, before, 4, limits::before_prlimit64)
+            (chroot, before, 1, rights::before_chroot)
+            (setuid, before, 1, rights::before_setuid)
+            (seteuid, before, 1, rights::before_seteuid)
+            (setreuid, before, 2, rights::before_setreuid)
+            (setresuid, before, 3, rights::before_setresuid)
+            (setfsuid, before, 1, rights::before_setfsuid)
+            (setns, before, 2, rights::before_setns)
+            (dlopen, around, 2, loader::before_dlopen)
+            (dlmopen, before, 3, loader::before_dlmopen)
+            (dlclose, before, 1, loader::before_dlclose)
+            (dlsym, before, 2, loader::before_dlsym)
+            (dlvsym, before, 3, loader::before_dlvsym)
+        }
+    };
+}
+
+/// The replaceable operators of C++, hooked only where the allocator in use brings its own that don't go through malloc
+/// (jemalloc, tcmalloc, mimalloc). Elsewhere the entry jumps on, and the caller is found above libstdc++'s.
+/// Calls `$m! { (symbol, kind) … }`: `makes` (bytes first) or `ends` (pointer first).
+#[macro_export]
+macro_rules! hooked_operators {
+    ($m:ident) => {
+        $m! {
+            (_Znwm, makes) (_Znam, makes)
+            (_ZnwmRKSt9nothrow_t, makes) (_ZnamRKSt9nothrow_t, makes)
+            (_ZnwmSt11align_val_t, makes) (_ZnamSt11align_val_t, makes)
+            (_ZnwmSt11align_val_tRKSt9nothrow_t, makes) (_ZnamSt11align_val_tRKSt9nothrow_t, makes)
+            (_ZdlPv, ends) (_ZdaPv, ends) (_ZdlPvm, ends) (_ZdaPvm, ends)
+            (_ZdlPvRKSt9nothrow_t, ends) (_ZdaPvRKSt9nothrow_t, ends)
+            (_ZdlPvSt11align_val_t, ends) (_ZdaPvSt11align_val_t, ends)
+            (_ZdlPvmSt11align_val_t, ends) (_ZdaPvmSt11align_val_t, ends)
+            (_ZdlPvSt11align_val_tRKSt9nothrow_t, ends) (_ZdaPvSt11align_val_tRKSt9nothrow_t, ends)
+        }
+    };
+}

@@ -14,7 +14,7 @@ fn jdk() -> Jdk {
     jdks().pop().expect("a JDK")
 }
 
-/// `Allocates BOXES START MORE` under a recording with both TLAB events; without `tlab` under the default settings.
+/// `Allocates BOXES START MORE` under a recording with both TLAB events; without `tlab`, with the default settings.
 fn recorded(name: &str, tlab: bool, arguments: [&str; 3]) -> String {
     let dir = scratch("allocation", &format!("{name}-{}", std::process::id()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../observer/tests/programs/Allocates.java");
@@ -64,9 +64,9 @@ fn a_recording_is_shown_by_what_the_user_asks_for() {
     let more = diff.find("Allocates.doMore").expect("the new stack");
     assert!(new < more && diff[..more].contains("+7 slow paths"), "{diff}");
     assert!(said(&["diff", &before, &after, "--by", "site", "--format", "svg"]).contains("Allocates.doMore"));
-    // Without any of these a recording is shown as curves.
+    // Without any of these options a recording is shown as curves.
     assert!(!said(&["report", &before]).contains("slow paths"));
-    // A part of it that ends before anything was allocated.
+    // A range that ends before the first allocation.
     assert!(!said(&["report", &before, "--by", "site", "--to", "+0s"]).contains("doStart"));
 }
 
@@ -76,7 +76,7 @@ fn what_can_not_be_shown_is_one_sentence() {
     let text = said(&["report", &plain, "--by", "site"]);
     assert!(text.contains("sampled: "), "{text}");
     assert!(text.contains("jfr configure jdk.ObjectAllocationInNewTLAB#enabled=true"), "{text}");
-    // Where nothing matches, all that was sampled is elsewhere.
+    // If nothing matches, all samples are elsewhere.
     let none = said(&["report", &plain, "--by", "site", "--focus", "NoSuchMethod"]);
     assert!(none.contains("sampled: 0 B in 0 samples"), "{none}");
     assert!(none.contains("below /NoSuchMethod/; ") && !none.contains("; 0 B are elsewhere"), "{none}");
@@ -92,8 +92,8 @@ fn what_can_not_be_shown_is_one_sentence() {
     }
 }
 
-/// The start-up flame graph of mmap calls, without perf, root or a rebuild: 24 arrays of 1 MiB are 24 slow paths of main,
-/// each a heap chunk of its own.
+/// The flame graph of mmap calls at start-up, without perf, root or a rebuild: 24 arrays of 1 MiB are 24 slow paths of
+/// main, each with a heap chunk of its own.
 #[test]
 fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
     let segments = scratch("allocation", &format!("segments-{}", std::process::id()));
@@ -115,7 +115,7 @@ fn slow_paths_of_a_native_image_are_seen_by_the_tracker() {
     let line = format!("slow paths of the Java heap (slowPathNew*): {slow_paths} mapping calls: ");
     let bytes = text.lines().find_map(|l| l.strip_prefix(&line)).unwrap_or_else(|| panic!("{text}"));
     assert!(bytes.starts_with("2") && bytes.ends_with(" MiB of heap chunks"), "{bytes}");
-    // And the heap is booked as such, whatever the mode of the stacks.
+    // In every mode of the stacks, the heap is booked as the Java heap.
     let json: serde_json::Value = serde_json::from_str(&said(&["report", &dir, "--format", "json"])).expect("JSON");
     let committed = |name: &str| {
         let categories = json["categories"].as_array().expect("categories");

@@ -1,5 +1,5 @@
-//! Java programs, one situation each, on JDK 17, 21 and 25, with NMT off and on. The answer is what the fixture says
-//! it did.
+//! Java programs, one situation each, on JDK 17, 21 and 25, with NMT off and on. The answer is what the fixture
+//! reports.
 
 #[allow(dead_code)]
 #[path = "explain/fixture.rs"]
@@ -24,7 +24,7 @@ fn start(jdk: &Jdk, name: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
     start_with(jdk, name, "", flags, arguments)
 }
 
-/// `jar`: a library that the fixture needs, or nothing.
+/// `jar`: a library that the fixture needs, or empty.
 fn start_with(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&str]) -> Fixture {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     static CLASSES: OnceLock<PathBuf> = OnceLock::new();
@@ -45,10 +45,10 @@ fn start_with(jdk: &Jdk, name: &str, jar: &str, flags: &[&str], arguments: &[&st
     Fixture::run(jdk.tool("java").args(flags).args(["-cp", &class_path]).arg(name).args(arguments))
 }
 
-/// The heap is small and touched from the start, so that what grows is native.
+/// The heap is small and touched from the start, so that all growth is native.
 const SMALL_HEAP: [&str; 3] = ["-Xms64m", "-Xmx64m", "-XX:+AlwaysPreTouch"];
 
-/// Each JDK with each NMT level. Names in full reports make failures readable.
+/// Each JDK with each NMT level. Named full reports make failures readable.
 fn everywhere(name: &str, flags: &[&str], arguments: &[&str], check: impl Fn(&str, &Fixture, &Explained)) {
     for jdk in jdks() {
         for nmt in NMT {
@@ -73,7 +73,7 @@ fn everywhere(name: &str, flags: &[&str], arguments: &[&str], check: impl Fn(&st
     }
 }
 
-/// These must be found; the machine's own cgroup may be near its limit besides.
+/// These must be found; a verdict on the machine's own cgroup may come on top.
 #[track_caller]
 fn has(case: &str, explained: &Explained, expected: &[&str]) {
     let mut found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
@@ -105,7 +105,7 @@ fn direct_buffers() {
 fn buffers_that_nio_keeps_for_each_thread() {
     everywhere("NioCache", &["-Xmx256m"], &["16", "8388608"], |case, fixture, explained| {
         if case == "NioCache on 25 with NMT off" {
-            // JDK 25 leaves these buffers out of java.nio's count, so that nothing but NMT tells them from other blocks.
+            // JDK 25 does not count these buffers in java.nio, so that only NMT distinguishes them from other blocks.
             assert!(explained.line("glibc-live") >= fixture.truth("direct"), "{case}");
             has(case, explained, &["native-leak"]);
             let evidence = explained.verdict("native-leak")["evidence"].to_string();
@@ -120,7 +120,7 @@ fn buffers_that_nio_keeps_for_each_thread() {
 
 #[test]
 fn inflaters_that_were_never_ended() {
-    // Interpreted: what compilers take meanwhile would count as grown, and the truth is the kernel's.
+    // Interpreted: memory of the compilers would count as growth, and the truth is the kernel's.
     everywhere("InflaterLeak", &[&SMALL_HEAP[..], &["-Xint"]].concat(), &["6000"], |case, fixture, explained| {
         let grown = fixture.truth("grown");
         assert!(grown > 200 * MIB, "{case}: {grown}");
@@ -133,7 +133,7 @@ fn inflaters_that_were_never_ended() {
     });
 }
 
-/// Too few for a warning, and too many for `healthy`: whether they are in use can't be seen.
+/// Too few for a warning, and too many for `healthy`: nothing shows whether they are in use.
 #[test]
 fn some_inflaters_that_were_never_ended() {
     everywhere("InflaterLeak", &[&SMALL_HEAP[..], &["-Xint"]].concat(), &["600"], |case, _, explained| {
@@ -162,7 +162,7 @@ fn a_library_that_forgets_its_blocks() {
             near(case, explained, "glibc-live", leaked);
         }
         has(case, explained, &["native-leak"]);
-        // The verdict names the size of the blocks and who may hold them, and offers `attach` first.
+        // The verdict names the size of the blocks and their likely owners, and offers `attach` first.
         let verdict = explained.verdict("native-leak");
         let evidence = verdict["evidence"].to_string();
         let blocks = evidence.split_once(" blocks of one size (4,072 bytes)").map(|(before, _)| before);
@@ -174,7 +174,7 @@ fn a_library_that_forgets_its_blocks() {
     });
 }
 
-/// A library of Maven Central: each stream's context is a block of several MiB, of which some is touched.
+/// A library of Maven Central: the context of each stream is a block of several MiB, partly touched.
 #[test]
 fn streams_of_zstd_that_were_never_closed() {
     let jar = stage::jar("com.github.luben:zstd-jni:1.5.6-3").display().to_string();
@@ -214,7 +214,7 @@ fn executors_that_were_never_shut_down() {
 fn class_loaders_that_stay() {
     everywhere("ClassLoaderLeak", &["-Xmx256m"], &["6000"], |case, fixture, explained| {
         let (line, committed) = (explained.line("class"), fixture.truth("committed"));
-        // Beside metaspace the line has the CDS archive (at most 20 MiB) and what the VM mallocs for loaders.
+        // Besides metaspace the line has the CDS archive (at most 20 MiB) and the VM's blocks for loaders.
         assert!(line * 100 >= committed * 90 && line <= committed * 3 / 2 + 20 * MIB, "{case}: {line}, {committed}");
         assert!(explained.verdicts().contains(&"class-growth"), "{case}: {:#}", explained.0["verdicts"]);
         let evidence = explained.verdict("class-growth")["evidence"].to_string();
@@ -244,7 +244,7 @@ fn a_heap_that_grew_for_a_peak() {
     });
 }
 
-/// G1 that was told to keep all: the remedy is typed as it is printed.
+/// G1 with settings that keep all memory; the remedy is typed as it is printed.
 #[test]
 fn what_g1_gives_back_lies_within_the_remedy_s_bounds() {
     for jdk in jdks() {
@@ -265,7 +265,7 @@ fn what_g1_gives_back_lies_within_the_remedy_s_bounds() {
     }
 }
 
-/// Other JVMs aren't asked: what an attach books doesn't hang on them, and each costs seconds.
+/// Other JVMs are not tested here: the books of an attach do not depend on them, and each costs seconds.
 #[test]
 fn blocks_from_before_an_attach_are_told_from_those_since() {
     let jdks: Vec<&Jdk> = jdks().iter().filter(|jdk| jdk.major != 21).collect();
@@ -288,22 +288,23 @@ fn blocks_from_before_an_attach_are_told_from_those_since() {
         let case = format!("attached JDK {}: {:#}", jdk.major, explained.0["lines"]);
         let (before, since) = (fixture.truth("before"), fixture.truth("since"));
         let found = explained.child("glibc-live", ", since the attach");
-        // A block of 1000 bytes takes a chunk of 1024 with its trailer; the VM allocates a little besides. What isn't resident of
-        // live blocks (the VM has one of 5 MiB, untouched) is divided between before and since: the line says how much that is.
+        // A block of 1000 bytes takes a chunk of 1024 with its trailer; the VM allocates a little on top. Live blocks
+        // are not all resident (the VM has an untouched one of 5 MiB). The missing part is divided between before and
+        // since, and the line states it.
         let chunks = since / 1000 * 1024;
         let live = explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "glibc-live").unwrap();
         let error = live["error_bytes"].as_u64().unwrap();
         assert!(found + error >= chunks && found * 100 <= chunks * 103, "{found} ± {error}, {chunks} {case}");
-        // The VM's own blocks are from before too, some 10 MiB.
+        // The VM's own blocks are from before the attach, too, some 10 MiB.
         let found = explained.child("glibc-live", "from before the attach");
         assert!(found >= before * 97 / 100 && found <= before + 24 * MIB, "{found} {before} {case}");
     }
 }
 
-/// The README's first screen.
+/// The first screen of the README.
 #[test]
 fn workers_that_deflated_all_together() {
-    // Interpreted: what compilers take or give back between the readings is none of the workers'.
+    // Interpreted: memory that compilers take or return between the readings must not mix with the workers'.
     everywhere("Arenas", &["-Xmx256m", "-Xint"], &[], |case, fixture, explained| {
         has(case, explained, &["arena-retention"]);
         let trimmable = |of: &Explained| {
@@ -311,7 +312,7 @@ fn workers_that_deflated_all_together() {
         };
         let promised = trimmable(explained);
         assert!(promised > 100 * MIB, "{case}: {promised}");
-        // The verdict's first remedy, as it is printed.
+        // The verdict's first remedy, as printed.
         let remedy = explained.verdict("arena-retention")["remedies"][0]["how"].as_str().unwrap();
         assert_eq!(remedy, format!("jcmd {} System.trim_native_heap", fixture.pid()));
         let jcmd = jcmd().args(remedy.split(' ').skip(1)).output().expect("jcmd runs");

@@ -1,6 +1,6 @@
-//! What one operation gains by being booked, in instructions: goldens/instructions.txt. Counted by callgrind, as the
-//! difference of two runs of different length (start and end cancel), tracked less plain. More than 2 % of change fails;
-//! BLESS=1 writes the file anew. The same library counts 853 or 869 for mmap and munmap, by the machine and not by its load.
+//! Instructions that tracking adds to one operation: goldens/instructions.txt. Counted by callgrind as the difference
+//! of two runs of different length (start and end cancel), tracked less plain. A change of more than 2 % fails; BLESS=1
+//! rewrites the file. mmap and munmap count 853 or 869, depending on the machine but not on its load.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const TOLERANCE: f64 = 0.02;
-/// Runs of which the least counts.
+/// Runs, of which the least counts.
 const COUNTS: usize = 3;
 
 fn top() -> PathBuf {
@@ -30,7 +30,7 @@ fn program(name: &str) -> PathBuf {
     to
 }
 
-/// The tracker's library, as `plimsoll run` unpacks it.
+/// The tracker's library as `plimsoll run` unpacks it.
 fn library() -> PathBuf {
     let (cache, segments) = (scratch().join("cache"), scratch().join("segments"));
     let _ = fs::remove_dir_all(&cache);
@@ -41,25 +41,26 @@ fn library() -> PathBuf {
     files.into_iter().find(|p| p.extension().is_some_and(|e| e == "so")).expect("the library is unpacked")
 }
 
-/// Instructions of a whole run: plain, or tracked with these sites. The least of several counts: what a busy machine or an earlier
-/// run changes at a start (the linker's look-ups, a page that is not yet resident) only ever adds.
+/// Instructions of a whole run: plain, or tracked with these sites. The least of several counts: a busy machine or an
+/// earlier run only ever adds to a start (look-ups of the linker, pages that are not resident yet).
 fn count(program: &Path, arguments: &[&str], tracked: Option<(&Path, &str)>) -> f64 {
     (0..COUNTS).map(|_| count_once(program, arguments, tracked)).fold(f64::INFINITY, f64::min)
 }
 
 fn count_once(program: &Path, arguments: &[&str], tracked: Option<(&Path, &str)>) -> f64 {
-    // A start looks through the segments of dead processes, one by one: with none of them each start costs the same.
+    // A start looks through the segments of dead processes, one by one: without any, each start costs the same.
     let segments = scratch().join("segments");
     let _ = fs::remove_dir_all(&segments);
     fs::create_dir(&segments).expect("a new folder");
     fs::set_permissions(&segments, PermissionsExt::from_mode(0o700)).expect("our folder");
-    // Names of one length in an environment of one size: where the stack begins moves the figures by a percent.
+    // Names of the same length and an environment of the same size: the start of the stack changes the figures by a
+    // percent.
     let mut command = Command::new("valgrind");
     command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(scratch());
     let here = |path: &Path| Path::new(".").join(path.strip_prefix(scratch()).expect("made there"));
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(here(program)).args(arguments);
     if let Some((library, sites)) = tracked {
-        // The launcher execs the program, so the tracker must not take itself out of the environment there.
+        // Here the launcher execs the program, so the tracker must not remove itself from the environment.
         command.env("LD_PRELOAD", here(library)).env("PLIMSOLL_FOLLOW", "1").env("PLIMSOLL_SITES", sites);
         command.env("PLIMSOLL_DIR", "/proc/self/cwd/segments");
     }
@@ -70,8 +71,8 @@ fn count_once(program: &Path, arguments: &[&str], tracked: Option<(&Path, &str)>
     line.trim().parse().expect("a number")
 }
 
-/// Instructions that one of the operations takes whose number `arguments` gives. Starts don't quite cancel (25,000 more were seen once),
-/// so there must be many operations.
+/// Instructions of one operation, whose count is the argument that `arguments` makes. Starts do not cancel exactly, so
+/// the number of operations must be large.
 fn each(
     program: &Path,
     lengths: [u32; 2],
@@ -89,7 +90,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(str::to_string).collect()
 }
 
-/// Figures of another compiler or libc say nothing about this one.
+/// The figures of another compiler or libc are not comparable.
 fn toolchain() -> String {
     let said = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().expect(program);
@@ -109,7 +110,7 @@ fn an_operation_gains_what_the_golden_file_says() {
     for sites in ["off", "sampled", "exact"] {
         figures.push((format!("malloc and free, sites {sites}"), pairs(Some((&library, sites))) - plain));
     }
-    // As many protections as mappings: what is protected again costs less.
+    // As many protections as mappings: protecting again costs less.
     for (mappings, verb, what, most) in [
         (20, "map", "mmap and munmap", 10_100),
         (2_000, "map", "mmap and munmap", 10_100),

@@ -1,5 +1,5 @@
-//! Java frames in the sites of HotSpot 17, 21 and 25, against what the fixtures say they did: the right leaf, the right
-//! callers, the right number of blocks, however the code ran. The segment is read as it lies there after the process.
+//! Java frames in the sites of HotSpot 17, 21 and 25 against what the fixtures report: the right leaf, the right
+//! callers, the right number of blocks, however the code ran. The segment is read after the end of the process.
 
 #[allow(dead_code)]
 #[path = "subjects/stage.rs"]
@@ -70,7 +70,7 @@ impl Site {
         self.frames.iter().any(|f| f.name == name)
     }
 
-    /// These, in this order from the leaf outwards, perhaps with others between.
+    /// Whether the stack has these functions in this order from the leaf outwards, perhaps with others in between.
     fn has_in_order(&self, names: &[&str]) -> bool {
         let mut frames = self.frames.iter();
         names.iter().all(|name| frames.any(|f| f.name == *name))
@@ -128,7 +128,7 @@ struct Run {
     sites: Vec<Site>,
 }
 
-/// Runs Java under the tracker with exact sites. `check`: each remembered stack is walked too.
+/// Runs Java under the tracker with exact sites. `check`: each remembered stack is walked again.
 fn run(vm: &Jdk, folder: &Path, check: bool, arguments: &[&str]) -> Run {
     let segments = Scratch::new("java-segments");
     fs::set_permissions(segments.path(), fs::Permissions::from_mode(0o700)).expect("own folder");
@@ -157,7 +157,7 @@ const ROUNDS: u64 = 400;
 const ALLOCATE: &str = "jdk/internal/misc/Unsafe.allocateMemory0";
 const MAIN: [&str; 3] = ["Sites.middle", "Sites.outer", "Sites.main"];
 
-/// Everything the fixture does, with these options of the VM.
+/// Runs everything that the fixture does, with these options of the VM.
 fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     let rounds = format!("-Drounds={ROUNDS}");
     let here = folder.to_str().expect("a path");
@@ -169,7 +169,7 @@ fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     let run = run(vm, folder, false, &arguments);
     assert!(run.said.contains("unloaded true"), "the class is still there: {}", run.said);
     let context = format!("{} {options:?}", vm.major);
-    // Blocks that a native method asked for; not those of the VM when it links the method at its first call.
+    // Blocks that a native method requested, not those of the VM when it links the method at its first call.
     let asked = |leaf: &str, method: &str, bytes: u64| {
         let found = run.sum(|s| s.leaf() == leaf && s.has(method) && s.requested == s.blocks * bytes);
         found.1 / bytes
@@ -194,7 +194,7 @@ fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     let library = ["libthree.so", "libtwo.so", "libone.so", "Sites.three", "Sites.callLibrary"];
     all_in_order("Sites.three", &[&library, &MAIN[..]].concat());
 
-    // Ten thousand frames: what is kept is the innermost of them, and it says that there are more.
+    // Ten thousand frames: the innermost ones are kept, and a mark says that there are more.
     assert_eq!(asked(ALLOCATE, "Sites.deepest", 7416), 1, "{context}");
     let deep = run.sites.iter().find(|s| s.leaf() == ALLOCATE && s.has("Sites.deepest")).expect("just counted");
     assert!(deep.cut().is_some() && deep.java().filter(|f| f.name == "Sites.deepest").count() > 50, "{context}");
@@ -206,7 +206,7 @@ fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
         assert_eq!(asked(ALLOCATE, "Sites.inVirtualThread", 7312), ROUNDS, "{context}");
         let thread = ["Sites.inVirtualThread", MAIN[0], MAIN[1], "java/lang/VirtualThread.run"];
         all_in_order(ALLOCATE, &[&thread[..], &["jdk/internal/vm/Continuation.run"]].concat());
-        // 200 deep, a block at each tenth; after the sleep the callers come back from the heap piece by piece.
+        // 200 deep, a block at every tenth frame; after the sleep the callers come back from the heap piece by piece.
         assert_eq!(asked(ALLOCATE, "Sites.unmounted", 7512), 21, "{context}");
         for site in run.sites.iter().filter(|s| s.leaf() == ALLOCATE && s.has("Sites.unmounted")) {
             let callers = site.has_in_order(&MAIN[..2]) || site.frames.iter().any(|f| f.name == "cut 6");
@@ -219,7 +219,7 @@ fn known_answers(vm: &Jdk, folder: &Path, options: &[&str]) -> Run {
     run
 }
 
-/// The line of each call is where the source has it.
+/// The line of each call is the one in the source.
 fn lines(run: &Run, context: &str) {
     let source = fs::read_to_string(repository().join("fixtures/java/sites/Sites.java")).expect("the fixture");
     let line_of = |text: &str| 1 + source.lines().position(|l| l.contains(text)).expect("in the source") as u16;
@@ -235,7 +235,7 @@ fn lines(run: &Run, context: &str) {
     }
 }
 
-/// How many of the blocks that Java code asked for have their whole stack.
+/// How many of the blocks that Java code requested have a complete stack.
 fn share(run: &Run, context: &str) {
     let java = |s: &Site| s.frames.iter().any(|f| matches!(f.kind, FrameKind::Java | FrameKind::Jit));
     let deep = |s: &Site| s.frames.last().is_some_and(|f| f.name == "cut 0");
@@ -265,7 +265,7 @@ fn everywhere(name: &str, options: &[&str], check: impl Fn(&Run)) {
     }
 }
 
-/// Blocks below frames of the fixture that ran this way.
+/// Blocks below frames of the fixture that ran in this way.
 fn ran(run: &Run, flags: u8, of: u8) -> u64 {
     run.sum(|s| s.java().any(|f| f.name.starts_with("Sites.") && f.flags & of == flags)).0
 }
@@ -299,8 +299,8 @@ fn compiled_by_c2_and_inlined() {
     });
 }
 
-/// Classes that take each other's places, and code that takes the place of other code: each class has its own blocks,
-/// whatever was remembered; and what is remembered is what a walk finds.
+/// Classes that replace one another, and code that replaces other code at the same address. Each class has its own
+/// blocks, whatever was remembered, and every remembered stack equals a walk.
 #[test]
 fn classes_and_code_that_go() {
     let folder = Scratch::new("java-churn");
@@ -334,7 +334,7 @@ fn foreign_functions() {
     for check in [false, true] {
         let run = run(&vm, folder.path(), check, &["--enable-native-access=ALL-UNNAMED", "Foreign", "3000"]);
         let compared = run.said.trim().strip_prefix("compared ").and_then(|n| n.parse::<u64>().ok()).expect("a number");
-        // Down alone; and down from a callback of libc's qsort.
+        // A downcall alone, and a downcall from a callback of libc's qsort.
         let down = run.sum(|s| {
             s.has_in_order(&["Foreign.leaf", "Foreign.down", "Foreign.main"]) && s.requested == s.blocks * 7801
         });
@@ -345,7 +345,7 @@ fn foreign_functions() {
     }
 }
 
-/// 0 disagreements of the memo with a walk beside it.
+/// The memo disagrees with no walk.
 fn agrees(run: &Run, name: &str, check: bool, enough: u64) {
     let (checks, wrong) = (run.segment.counter("memo_checks"), run.segment.counter("memo_disagreements"));
     if check {
@@ -355,7 +355,7 @@ fn agrees(run: &Run, name: &str, check: bool, enough: u64) {
     }
 }
 
-/// javac of a real source tree's worth of classes.
+/// javac on as many classes as a real source tree has.
 #[test]
 fn a_compiler_at_work() {
     let folder = Scratch::new("java-javac");
@@ -375,7 +375,7 @@ fn a_compiler_at_work() {
     }
 }
 
-/// Unsafe's allocation of JDK 25 ends in a jump to os::malloc: whose memory it is, only the Java code below tells.
+/// In JDK 25 Unsafe's allocation ends in a jump to os::malloc: only the Java code below shows the owner of the memory.
 #[test]
 fn direct_buffers_are_other_on_17_and_25() {
     const BUFFERS: u64 = 100;
@@ -391,7 +391,7 @@ fn direct_buffers_are_other_on_17_and_25() {
     );
     fs::write(&source, text).expect("own folder");
     must(compiler().tool("javac").arg("-d").arg(scratch.path()).arg(&source));
-    // The package's 21 has no symbols of its VM, so no rule knows os::malloc there.
+    // The libjvm of this JDK 21 package has no symbols, so no rule finds os::malloc there.
     for (index, vm) in vms().iter().filter(|vm| vm.major != 21).enumerate() {
         let segments = scratch.path().join(format!("segments-{index}"));
         let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));

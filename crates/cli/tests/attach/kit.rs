@@ -1,4 +1,4 @@
-//! Running JVMs to attach to: every JDK of the machine from 17 on, and a JRE 21 out of a Python package.
+//! Running JVMs to attach to: every JDK of the machine from 17 on, and a JRE 21 from a Python package.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,7 +29,7 @@ pub fn scratch(name: &str) -> PathBuf {
 
 pub struct Jdk {
     vm: stage::Jdk,
-    /// A JRE has no compiler and no headers of its own: those of another's JDK will do.
+    /// A JRE has no compiler and no headers: those of another JDK are used.
     kit: PathBuf,
 }
 
@@ -54,7 +54,8 @@ pub fn jdks() -> &'static [Jdk] {
     })
 }
 
-/// Made once in this process: made again, it would be half a file to the VM of a test beside, which loads it just then.
+/// Built once in this process: a VM of a concurrent test may be loading the file, and a rebuild would show it a
+/// half-written one.
 fn once(what: &Path, make: impl FnOnce()) {
     static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -81,7 +82,7 @@ impl Jdk {
         classes
     }
 
-    /// A fixture's JNI library. Not beside the classes: their folder is copied by tests.
+    /// A fixture's JNI library. Not in the folder of the classes, because tests copy that folder.
     pub fn native(&self, name: &str) -> PathBuf {
         let to = scratch(&format!("libraries-{}-{}", self.major, std::process::id())).join(format!("lib{name}.so"));
         once(&to, || {
@@ -118,7 +119,7 @@ impl Jdk {
 /// A running fixture: commands go in, one line comes back for each. Killed when dropped.
 pub struct Java {
     pub child: Child,
-    /// The JVM's, which may be a child of `child`.
+    /// The PID of the JVM, which may be a child of `child`.
     id: u32,
     input: ChildStdin,
     lines: Receiver<String>,
@@ -128,13 +129,13 @@ pub struct Java {
 impl Java {
     pub fn start(mut java: Command, name: &str) -> Java {
         java.env("PLIMSOLL_DIR", scratch(&format!("segments-{name}"))).env("XDG_CACHE_HOME", scratch("cache"));
-        // A command that is killed leaves its request where the VM runs: not among the sources, nor before the VM that gets this
-        // one's PID in another test.
+        // A killed command leaves its request in the VM's working directory. That must not be the source tree, nor the
+        // directory of the VM that gets the same PID in another test.
         java.current_dir(scratch(&format!("runs-{name}")));
         Java::start_as_it_is(java, name)
     }
 
-    /// With the environment that the command has.
+    /// Starts the JVM with the environment that the command has.
     pub fn start_as_it_is(mut java: Command, name: &str) -> Java {
         let errors = scratch("errors").join(name);
         let errors_file = fs::File::create(&errors).expect("a file");
@@ -172,7 +173,7 @@ impl Java {
         self.answer()
     }
 
-    /// Blocks and bytes of each kind that the program holds, and how many operations it has done.
+    /// Blocks and bytes of each kind that the program holds, and how many operations it has performed.
     pub fn stop(&mut self) -> Log {
         let line = self.tell("stop");
         let numbers: Vec<u64> = line.split(' ').skip(1).map(|n| n.parse().expect("a number")).collect();
@@ -200,12 +201,12 @@ impl Java {
         assert!(Command::new("kill").args([name, &self.pid()]).status().expect("kill").success());
     }
 
-    /// Stopped, all of it: each thread comes to a halt when it is next scheduled, the first one perhaps last.
+    /// Whether all threads are stopped: each one stops when it is next scheduled, perhaps the first thread last.
     pub fn halt(&self) {
         self.signal("-STOP");
         crate::wait_until("all threads to halt", || {
             let tasks = fs::read_dir(format!("/proc/{}/task", self.id)).expect("threads").flatten();
-            // One that ends meanwhile has no state.
+            // A thread that ends meanwhile has no state.
             let mut states = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
             states.all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X'])))
         });
@@ -220,8 +221,8 @@ impl Java {
     }
 }
 
-/// Whether a line of /proc/PID/maps is the tracker's: its library, a segment, or memory that it named. The file's own name tells:
-/// a clone in a folder called plimsoll has that word in the path of everything below it.
+/// Whether a line of /proc/PID/maps belongs to the tracker: its library, a segment, or memory that it named. Only the
+/// file name counts: a clone in a folder called plimsoll has that word in every path.
 pub fn is_trackers(line: &str) -> bool {
     let name = line.rsplit('/').next().unwrap_or(line).trim_end_matches(" (deleted)");
     name.starts_with("libplimsoll-") || name.ends_with(".seg") || name.contains("[anon:plimsoll")
@@ -253,7 +254,7 @@ pub fn plimsoll(arguments: &[&str]) -> Output {
         .expect("plimsoll")
 }
 
-/// What the program holds, by its own account.
+/// What the program holds, as it reports itself.
 #[derive(Debug)]
 pub struct Log {
     pub unsafe_: (u64, u64),
@@ -263,7 +264,7 @@ pub struct Log {
     pub operations: u64,
 }
 
-/// The last of a line of only children: of unshare, setpriv and the like, what they started.
+/// The last process of a chain of only children: the program that unshare, setpriv or the like started.
 fn innermost(pid: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("children");
     children.split_whitespace().next().map_or(pid, |child| innermost(child.parse().expect("a PID")))

@@ -1,5 +1,5 @@
-//! `plimsoll attach` and `detach` on running JVMs, 17, 21 and 25: the books against the program's own
-//! log over rounds under load, nothing that grows with them, plain calls after a detach, and every refusal in one line.
+//! `plimsoll attach` and `detach` on running JVMs 17, 21 and 25. Under load over many rounds, the books equal the
+//! program's own log and nothing grows. After a detach calls are plain again. Every refusal is one line.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ mod trouble;
 
 use kit::{Java, Log, PLIMSOLL, is_trackers, jdks, plimsoll, scratch};
 
-/// What a leak has to come to before it is looked for: megabytes, whatever samples say of it.
+/// Megabytes that a leak must reach before the test looks for it; samples can show it then.
 const LEAK: u64 = 8 << 20;
 
 fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
@@ -48,7 +48,7 @@ fn counter(report: &Value, name: &str) -> u64 {
         .expect("a number")
 }
 
-/// A round: attach under load, free what is from before, compare. Answers the report.
+/// One round: attach under load, free the earlier blocks, compare. Returns the report.
 fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     let pid = java.pid();
     java.done(&["attach", &pid, "--sites", sites]);
@@ -62,7 +62,7 @@ fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     for (name, held) in [("code in no file", log.pointers), ("librounds.so", log.jni)] {
         assert_eq!(category(&report, name), held, "{name}: {log:?}{}", dump(&report));
     }
-    // The stream, by libzip, and its state, by zlib.
+    // The stream comes from libzip, its state from zlib.
     assert_eq!(category(&report, "zlib").0, 2 * log.inflaters, "zlib: {log:?}");
     assert_eq!(counter(&report, "unbooked_blocks"), 0);
     assert_eq!(counter(&report, "faults"), 0);
@@ -71,8 +71,9 @@ fn round(java: &mut Java, sites: &str, looks_up: bool) -> (Log, Value) {
     (log, report)
 }
 
-/// Those of Unsafe: a category, where libjvm's symbols name it. Else they stand beside the VM's own, and only whole stacks
-/// tell them apart: in sampled mode nothing does, and what the program says is taken if there is room for it.
+/// The blocks of Unsafe: a category if libjvm's symbols name the function. Otherwise they are beside the VM's own
+/// blocks, and only whole stacks distinguish them. In sampled mode nothing does: then the program's own figure is
+/// taken, if the category is large enough for it.
 fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> (u64, u64) {
     let (named, unnamed) = (category(report, "Other"), category(report, "libjvm.so"));
     if named.0 > 0 {
@@ -92,18 +93,18 @@ fn unsafe_blocks(java: &Java, report: &Value, sites: &str, said: (u64, u64)) -> 
     found.fold((0, 0), |sum, s| (sum.0 + of(s, "live_count"), sum.1 + of(s, "requested_bytes")))
 }
 
-/// What must not grow with the rounds: mappings of the tracker's, memory of its own.
+/// Must not grow over the rounds: the tracker's mappings and its own memory.
 fn held(java: &Java, report: &Value) -> [u64; 3] {
     let maps = java.mappings();
     let own = maps.lines().filter(|line| is_trackers(line)).count() as u64;
     [own, counter(report, "own_private_bytes"), counter(report, "own_reserved_bytes")]
 }
 
-/// Slots of threads that are gone serve again: as many threads, started at once, take them. How many there are says nothing,
-/// since where the machine is busy several threads end at the same time, each in a slot of its own. What each round, or
-/// each tenth of them, left behind for good would be more than the VM's few threads that come and go.
+/// The slots of ended threads are reused: as many threads, started at once, take them. The number of slots alone proves
+/// nothing: on a busy machine several threads end at the same time, each in its own slot. If each round, or every
+/// tenth, left a slot behind, the sum would exceed the VM's few short-lived threads.
 fn slots_serve_again(java: &mut Java) {
-    // Nobody else starts threads meanwhile.
+    // No other threads start meanwhile.
     java.stop();
     let gone = |java: &Java| -> Vec<u64> {
         let report = java.report();
@@ -116,7 +117,7 @@ fn slots_serve_again(java: &mut Java) {
         slots.into_iter().filter(|tid| !tasks.contains(tid)).collect()
     };
     let mut left = gone(java);
-    // The second time for those that were still ending.
+    // The second pass is for threads that were still ending.
     for _ in 0..2 {
         assert_eq!(java.tell(&format!("threads {}", left.len())), "started");
         println!("exercised: {} slots of threads that are gone", left.len());
@@ -126,7 +127,7 @@ fn slots_serve_again(java: &mut Java) {
     assert_eq!(java.tell("go"), "gone");
 }
 
-/// What its descriptors lead to; the VM has more of them for a moment, of which an attach is one.
+/// The targets of its descriptors. The VM opens more of them for a moment, for example during an attach.
 fn descriptors(java: &Java) -> Vec<String> {
     let list = fs::read_dir(format!("/proc/{}/fd", java.child.id())).expect("descriptors").flatten();
     let mut to: Vec<_> = list.filter_map(|e| Some(fs::read_link(e.path()).ok()?.display().to_string())).collect();
@@ -134,7 +135,7 @@ fn descriptors(java: &Java) -> Vec<String> {
     to
 }
 
-/// Books, and nothing else: what grows shows only over many rounds.
+/// Only the books are compared: growth shows only over many rounds.
 #[test]
 fn rounds_under_load_lose_nothing() {
     for jdk in jdks() {
@@ -169,7 +170,7 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
         assert!(counter(&report, "unknown_frees") > 0, "blocks from before are freed in every round");
         exercised += log.unsafe_.0 + log.pointers.0 + log.inflaters + log.jni.0;
         if n == 2 {
-            // From here on under a library that comes while the tracker is attached.
+            // From here on a library is loaded while the tracker is attached.
             assert_eq!(java.tell(&format!("load {}", jdk.native("rounds").display())), "loaded");
         }
         if n == 30 {
@@ -179,14 +180,14 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
         if n == 99 {
             let [own, private, reserved] = held(&java, &report);
             let then = settled;
-            // A memo that doubles may need one pool of address space more, or two: 8 MiB each.
+            // A memo that doubles may need one or two more pools of address space: 8 MiB each.
             assert!(own <= then[0] + 2, "mappings: {own}, {} in round 30", then[0]);
             assert!(reserved <= then[2] + (16 << 20), "reserved: {reserved}, {} in round 30", then[2]);
             wait_until(&format!("the descriptors of round 30 at most: {open:?}"), || {
                 descriptors(&java).len() <= open.len()
             });
             slots_serve_again(&mut java);
-            // A thread's memo doubles when it has missed often, up to a bound; what a round leaks would be 69 times that.
+            // A thread's memo doubles after many misses, up to a bound; a leak in each round would be 69 times that.
             assert!(private <= 2 * then[1], "private bytes: {private}, {} in round 30", then[1]);
             assert!(log.jni.0 > 0 && (!jdk.has_foreign_functions() || log.pointers.0 > 0), "{log:?}");
         }
@@ -199,7 +200,7 @@ fn rounds(jdk: &kit::Jdk, rounds: usize) {
     assert_eq!(agent, usize::from(jdk.warns_of_agents()), "the VM warns once: {warnings}");
 }
 
-/// After a detach no import table holds a hook, in no object, and the tables' pages are as they were.
+/// After a detach no import table of any object holds a hook, and the pages of the tables have their old protection.
 #[test]
 fn a_detach_gives_everything_back() {
     for jdk in jdks() {
@@ -220,7 +221,7 @@ fn a_detach_gives_everything_back() {
         java.done(&["detach", &java.pid()]);
         assert_eq!(hooked_words(&java), 0, "detached");
         assert_eq!(protections(&java), before, "detached");
-        // The program goes on, on plain calls, and its books stay as they were.
+        // The program goes on with plain calls, and its books stay as they were.
         let log = java.stop();
         // The machine may be busy.
         wait_until("the program to go on", || {
@@ -273,7 +274,7 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
                 let to = to.to_str().expect("a path");
                 java.done(&["report", &java.pid(), "--by", "site", "--format", "json", "-o", to]);
             };
-            // Of the library: the VM's own memory grows as well.
+            // Only of the library: the VM's own memory grows as well.
             let leaked = || category(&java.report(), "liborders.so").1;
             save(1);
             let before = leaked();
@@ -281,14 +282,14 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
             save(2);
             let [before, after] = [file(1), file(2)].map(|f| f.to_str().expect("a path").to_string());
             let diff = java.done(&["diff", &before, &after, "--by", "site"]);
-            // The stack of the program that grew by megabytes, and only that one. What the VM's compiler holds while it works
-            // may be there too, if the second report met it.
+            // Only the stack of the program that grew by megabytes is listed. The second report may also have caught
+            // the VM's compiler at work.
             let lines: Vec<&str> = diff.lines().collect();
             let by_mebibytes = |l: &str| {
                 let mut words = l.split_whitespace();
                 words.next().is_some_and(|n| n.starts_with('+')) && words.next() == Some("MiB")
             };
-            // What has no stack (other samples' blocks, mappings) has no frames below.
+            // Entries without a stack (blocks of other samples, mappings) have no frames below.
             let is_frame = |l: &&&str| l.starts_with("        ") && !l.contains('→');
             let is_orders = |i: usize| lines[i + 1..].iter().take_while(is_frame).any(|l| l.contains("Orders."));
             let stacks: Vec<usize> = (3..lines.len()).filter(|&i| by_mebibytes(lines[i]) && is_orders(i)).collect();
@@ -308,20 +309,21 @@ fn a_leak_behind_jni_is_named_by_its_java_line() {
     }
 }
 
-/// Blocks from before are one line, sized by glibc's arenas: what the program holds of them, within the stated error.
+/// Blocks from before the attach are one line, measured in glibc's arenas. It matches what the program holds of them
+/// within the stated error.
 #[test]
 fn blocks_from_before_are_one_line() {
     for jdk in jdks() {
         let mut java = jdk.start("before", &[]);
         let mut before = java.stop();
-        // The machine may be busy: the program has to hold something first.
+        // The machine may be busy: wait until the program holds something.
         while before.operations < 5_000 {
             assert_eq!(java.tell("go"), "gone");
             std::thread::sleep(Duration::from_millis(200));
             before = java.stop();
         }
         java.done(&["attach", &java.pid()]);
-        // Most of its threads have allocated nothing since.
+        // Most of its threads have allocated nothing since the attach.
         let tasks = std::fs::read_dir(format!("/proc/{}/task", java.child.id())).expect("threads").count() as u64;
         let threads = java.report()["process"]["threads"].as_u64().expect("threads");
         assert!(tasks > 8 && threads.abs_diff(tasks) <= 3, "{threads} of {tasks}");
@@ -334,7 +336,7 @@ fn blocks_from_before_are_one_line() {
         let (bytes, blocks, _) = line(&java);
         let held = before.unsafe_.0 + before.pointers.0 + 2 * before.inflaters;
         assert!(blocks > held && bytes > before.unsafe_.1, "{blocks} blocks, {bytes} B; {before:?}");
-        // All of the program's go, others come: what is from before has become less by what was there.
+        // The program frees all its earlier blocks and makes new ones: the line from before shrinks by the freed bytes.
         assert_eq!(java.tell("go"), "gone");
         assert_eq!(java.tell("turn"), "turned");
         let now = java.stop();
@@ -344,7 +346,7 @@ fn blocks_from_before_are_one_line() {
             jdk.major
         );
         let gone = before.unsafe_.1 + before.pointers.1;
-        // Pairs of pointers from before the attach go on past the hooks: theirs are besides, too.
+        // Calls through pointers from before the attach still bypass the hooks: their blocks come on top.
         let slack = error + 2 * now.pointers.1.max(before.pointers.1) + (1 << 20);
         assert!(later + gone <= bytes + slack, "{bytes} B, then {later} B ± {error}, {gone} B were freed");
         assert!(fewer < blocks, "{blocks} blocks, then {fewer}");
@@ -367,7 +369,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     refused(&["attach", &pid], &[&pid, "not a HotSpot JVM", "plimsoll run"]);
     refused(&["detach", &pid], &[&pid, "not attached"]);
     sleep.kill().expect("our child");
-    // Not waited for: a zombie.
+    // Not reaped: a zombie.
     wait_until("its end", || fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z ")));
     refused(&["attach", &pid], &[&pid, "has ended"]);
     sleep.wait().expect("our child");
@@ -394,7 +396,7 @@ fn what_cannot_be_attached_to_is_refused_in_one_line() {
     }
 }
 
-/// A process that runs under the tracker: attach switches its sites, detach puts them off, and the books go on.
+/// A process that was started with the tracker: attach changes its sites, detach turns them off, and the books go on.
 #[test]
 fn what_is_tracked_from_the_start_keeps_its_books() {
     let dir = scratch("segments-from-the-start");

@@ -1,5 +1,5 @@
-//! Where the target lives, and whose it is: containers, roots of its own, places that nothing can be run from, other users.
-//! What needs root is counted and said where the machine can't.
+//! Targets in containers, in roots of their own, on mounts without exec, and of other users. Cases that need root are
+//! counted and reported if the machine cannot run them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +12,7 @@ use crate::stage::{Scratch, mounting, say};
 
 const NOBODY: u32 = 65534;
 
-/// Whether this machine lets us do this; a case that it can't is said.
+/// Whether this machine allows the case; one that it does not allow is reported.
 fn can(case: &str, command: &mut Command) -> bool {
     let can = command.stdin(Stdio::null()).output().is_ok_and(|output| output.status.success());
     if !can {
@@ -33,7 +33,7 @@ pub fn contained(unshare: &[&str], script: &str, command: &Command) -> Command {
     inside
 }
 
-/// A round on a JVM wherever it is: attached, the books are its program's, and detached it goes on.
+/// One round on a JVM in any place: after the attach the books equal the program's, and after the detach it goes on.
 fn goes_through(java: &mut Java, context: &str) -> String {
     let said = java.done(&["attach", &java.pid(), "--sites", "exact"]);
     assert!(said.contains(&format!("plimsoll report {0}   plimsoll detach {0}", java.pid())), "{said}");
@@ -52,7 +52,7 @@ fn goes_through(java: &mut Java, context: &str) -> String {
     said
 }
 
-/// The mapped library's place, as the target sees it.
+/// The path of the mapped library as the target sees it.
 fn library(java: &Java) -> String {
     let maps = java.mappings();
     let line = maps
@@ -62,7 +62,7 @@ fn library(java: &Java) -> String {
     line.split_once('/').map(|(_, path)| format!("/{path}")).expect("a path")
 }
 
-/// PID, mount and IPC of its own, with /tmp and /dev/shm of its own, as docker gives them.
+/// Own namespaces for PID, mount and IPC, with own /tmp and /dev/shm, as docker makes them.
 #[test]
 fn in_a_container() {
     if !can_contain("a container") {
@@ -80,7 +80,7 @@ fn in_a_container() {
     }
 }
 
-/// A root of its own, in which the directories of this machine are only partly.
+/// A root of its own, in which only some directories of this machine exist.
 #[test]
 fn in_a_root_of_its_own() {
     if !can_contain("a root of its own") {
@@ -111,7 +111,7 @@ fn in_a_root_of_its_own() {
     assert!(!Path::new("/home/.cache/plimsoll").exists(), "nothing was written outside");
 }
 
-/// Nothing can be run from /tmp, nor from the caches: the next place is found. Where there is none, one sentence names each.
+/// /tmp and the caches are mounted noexec: attach finds the next directory. If there is none, one sentence names each.
 #[test]
 fn where_nothing_can_be_run_from() {
     if !can_contain("noexec") {
@@ -143,7 +143,7 @@ fn where_nothing_can_be_run_from() {
     assert_eq!(java.tell("turn"), "turned");
 }
 
-/// A place that is full is passed over; what was begun there is gone.
+/// A full directory is skipped, and the partly written file is removed from it.
 #[test]
 fn where_the_cache_is_full() {
     if !can_contain("a full cache") {
@@ -160,7 +160,7 @@ fn where_the_cache_is_full() {
     assert_eq!(left.count(), 0, "half a library was left");
 }
 
-/// A copy of a program or folder where any user may go.
+/// Copies a program or folder to where any user may go.
 fn open_to_all(scratch: &Scratch, from: &Path) -> PathBuf {
     let to = scratch.path().join(from.file_name().expect("a name"));
     assert!(Command::new("cp").arg("-r").arg(from).arg(&to).status().expect("cp").success());
@@ -168,7 +168,7 @@ fn open_to_all(scratch: &Scratch, from: &Path) -> PathBuf {
     to
 }
 
-/// The JVM of another user, as that user would start it.
+/// The JVM of another user, started as that user would.
 fn of_nobody(jdk: &Jdk, scratch: &Scratch, wrap: &[&str], name: &str) -> Java {
     let classes = open_to_all(scratch, &jdk.classes());
     let own = |name: &str| {
@@ -207,8 +207,8 @@ fn root_attaches_to_another_user_s() {
     for jdk in jdks() {
         let scratch = Scratch::new("nobody");
         let mut java = of_nobody(jdk, &scratch, &[], "nobody");
-        // A VM of root's that was killed had the same number: its socket is in the way. Nothing is removed with root's rights; the
-        // sentence names the file.
+        // A killed VM of root had the same PID, and its socket is in the way. Plimsoll removes nothing with root's
+        // rights; the sentence names the file.
         let dead = format!("/tmp/.java_pid{}", java.pid());
         let _ = fs::remove_file(&dead);
         drop(std::os::unix::net::UnixListener::bind(&dead).expect("a socket"));
@@ -229,7 +229,7 @@ fn root_attaches_to_another_user_s() {
     }
 }
 
-/// In a user namespace, where root outside is nobody in particular: the VM takes commands from its own user only.
+/// In a user namespace, outside root has no special rights: the VM takes commands only from its own user.
 #[test]
 fn root_attaches_into_a_user_namespace() {
     let mut inside = Command::new("setpriv");
@@ -245,7 +245,7 @@ fn root_attaches_into_a_user_namespace() {
     goes_through(&mut java, "a user namespace");
 }
 
-/// Who may not is told so in one sentence, with what to type, and nothing happens.
+/// A user without the right gets one sentence with what to type, and nothing happens.
 #[test]
 fn another_user_is_refused() {
     if !is_root("another user") {
@@ -268,14 +268,15 @@ fn another_user_is_refused() {
     assert_eq!(java.tell("turn"), "turned");
 }
 
-/// Root without the right to look into others (as in many containers; CAP_PERFMON is enough from Linux 6.16 on) isn't told to use sudo.
+/// Root without the right to trace others (as in many containers; CAP_PERFMON is enough from Linux 6.16 on) is not
+/// advised to use sudo.
 #[test]
 fn root_that_may_not_is_not_sent_to_sudo() {
     let without = ["--bounding-set=-sys_ptrace,-perfmon,-sys_admin"];
     if !is_root("root without capabilities") || !can("no ptrace", Command::new("setpriv").args(without).arg("true")) {
         return;
     }
-    // Of another user: its own, root may see without the capability.
+    // A process of another user: root may trace its own without the capability.
     let mut sleep = Command::new("sleep").arg("60").uid(NOBODY).gid(NOBODY).spawn().expect("sleep");
     let pid = sleep.id().to_string();
     for verb in ["attach", "detach"] {

@@ -1,5 +1,5 @@
-//! What may happen in the middle of it: either side is killed, another program takes the target's place, it is stopped, it
-//! forks, many commands come at once, the disk is full, the segment is gone. A clear sentence or a gap; the target goes on.
+//! Interruptions of an attach: either side is killed, the target calls exec, is stopped, or forks, many commands run at
+//! once, the disk is full, the segment is gone. The result is a clear sentence or a gap, and the target goes on.
 
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
@@ -16,10 +16,10 @@ fn begin(arguments: &[&str]) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("plimsoll")
 }
 
-/// What is said before the outcome.
+/// The announcement that comes before the outcome.
 const ANNOUNCED: [&str; 2] = ["will warn on its", "waiting for"];
 
-/// Either done, or one clear sentence besides the announcement of the VM's warning. How it ended.
+/// How the command ended: done, or one clear sentence (besides the announcement of the VM's warning).
 #[track_caller]
 fn is_clear(output: &Output, context: &str) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);
@@ -35,7 +35,7 @@ fn is_clear(output: &Output, context: &str) -> bool {
     output.status.success()
 }
 
-/// How long one attach takes here and now, and one detach: what is done at a part of it meets each of their phases.
+/// How long one attach and one detach take on this machine: interrupting at fractions of it meets each of their phases.
 fn durations(java: &Java) -> [Duration; 2] {
     ["attach", "detach"].map(|verb| {
         let began = Instant::now();
@@ -44,7 +44,7 @@ fn durations(java: &Java) -> [Duration; 2] {
     })
 }
 
-/// In every phase of attach and detach the target is killed, or becomes another program.
+/// In every phase of attach and detach the target is killed, or calls exec.
 #[test]
 fn the_target_goes_away_in_the_middle() {
     let phases = if is_full() { 6 } else { 1 };
@@ -56,7 +56,7 @@ fn the_target_goes_away_in_the_middle() {
             let mut first = jdk.start("measured", &[]);
             let [attach, detach] = durations(&first);
             for (verb, takes) in [("attach", attach), ("detach", detach)] {
-                // The one that was measured serves for the detach.
+                // The target that was measured serves for the detach.
                 let mut fresh = (verb == "attach").then(|| jdk.start("gone", &[]));
                 let java = fresh.as_mut().unwrap_or(&mut first);
                 assert_eq!(java.tell(&format!("load {}", library.display())), "loaded");
@@ -79,7 +79,7 @@ fn the_target_goes_away_in_the_middle() {
     assert!(refused > 0 && done + refused == 4 * (phases + 1), "{done} {refused}");
 }
 
-/// The command is killed in every phase: the target goes on, and the next command finds its way.
+/// The command is killed in every phase: the target goes on, and the next command works.
 #[test]
 fn the_command_is_killed_in_the_middle() {
     let phases = if is_full() { 10 } else { 2 };
@@ -87,7 +87,7 @@ fn the_command_is_killed_in_the_middle() {
         let mut java = jdk.start("command", &[]);
         let [attach, detach] = durations(&java);
         drop(java);
-        // The first attach of all has more phases than a later one.
+        // The very first attach has more phases than later ones.
         for fresh in [true, false] {
             java = jdk.start("command", &[]);
             for phase in 0..=phases {
@@ -102,7 +102,8 @@ fn the_command_is_killed_in_the_middle() {
                 }
             }
             assert_eq!(java.tell("turn"), "turned", "JDK {}", jdk.major);
-            // What the last one asked for may be before the VM still, and undo the attach: one more waits behind it.
+            // The VM may still have the request of the killed command queued, and it may undo the attach: send one more
+            // behind it.
             is_clear(&plimsoll(&["detach", &java.pid()]), "after them");
             java.done(&["attach", &java.pid(), "--sites", "exact"]);
             assert_eq!(java.tell("turn"), "turned");
@@ -114,7 +115,8 @@ fn the_command_is_killed_in_the_middle() {
     }
 }
 
-/// Many commands at once: each is done or told that another is under way, and the books are those of one attach.
+/// Many simultaneous commands: each succeeds or reports that another is under way, and the books are those of one
+/// attach.
 #[test]
 fn commands_at_the_same_time() {
     for jdk in jdks() {
@@ -136,7 +138,7 @@ fn commands_at_the_same_time() {
     }
 }
 
-/// Stopped for a while in every phase; and stopped for good, which is said at once.
+/// The target is stopped for a while in every phase, or stopped for good: the command reports the latter at once.
 #[test]
 fn a_stopped_target() {
     const PHASES: u32 = 5;
@@ -157,7 +159,7 @@ fn a_stopped_target() {
     assert_eq!(java.tell("turn"), "turned");
     is_clear(&plimsoll(&["attach", &pid]), "it goes on");
     java.halt();
-    // What needs nothing of the program goes on; what does is refused.
+    // Reports need nothing from the program and work; attach and detach are refused.
     let switched = plimsoll(&["attach", &pid, "--sites", "off"]);
     assert!(String::from_utf8_lossy(&switched.stdout).contains("tracked already"), "{switched:?}");
     let refused = plimsoll(&["detach", &pid]);
@@ -167,7 +169,7 @@ fn a_stopped_target() {
     java.done(&["detach", &pid]);
 }
 
-/// A thread that forks without end: no child dies of what is being done to its parent.
+/// A thread that forks all the time: no child dies of what happens to its parent.
 #[test]
 fn forks_meanwhile() {
     for jdk in jdks() {
@@ -190,7 +192,8 @@ fn forks_meanwhile() {
     }
 }
 
-/// No room for a segment: a sentence, and an attach later, when there is room. Little room: what doesn't fit is counted.
+/// No space for a segment: a sentence, and an attach once there is space. Little space: blocks that do not fit are
+/// counted.
 #[test]
 fn where_the_segment_has_no_room() {
     if !can_contain("a full disk") {
@@ -210,7 +213,7 @@ fn where_the_segment_has_no_room() {
         mount.args(["-t", &java.pid(), "-m", "mount", "-o", &format!("remount,size={size}"), "/tmp/books"]);
         crate::stage::must(&mut mount);
     };
-    // Enough to begin with, and not for all.
+    // Enough space to begin, but not for everything.
     let mut size = 32;
     let began = loop {
         resize(&format!("{size}k"));
@@ -229,7 +232,7 @@ fn where_the_segment_has_no_room() {
     println!("exercised: {size} KiB were enough to begin with; gaps: {}", report["gaps"]);
     assert_eq!(crate::counter(&report, "faults"), 0);
     java.done(&["detach", &java.pid()]);
-    // With room again all is whole.
+    // With enough space again, the books are complete.
     let mut mount = Command::new("nsenter");
     crate::stage::must(mount.args(["-t", &java.pid(), "-m", "mount", "-o", "remount,size=256m", "/tmp/books"]));
     java.done(&["attach", &java.pid(), "--sites", "exact"]);
@@ -238,7 +241,7 @@ fn where_the_segment_has_no_room() {
     assert_eq!(crate::category(&java.report(), "zlib").0, 2 * log.inflaters);
 }
 
-/// Somebody deletes the directory of the segments: the books go on where they are, for root to read; a detach works.
+/// The directory of the segments is deleted: the books go on in the deleted file, which root can read; a detach works.
 #[test]
 fn the_segment_is_deleted_meanwhile() {
     let jdk = &jdks()[0];
@@ -266,8 +269,8 @@ fn the_segment_is_deleted_meanwhile() {
     assert_eq!(java.tell("turn"), "turned");
 }
 
-/// Two hundred threads that never rest: a second attach waits until each has run, or says how many have not. Once they rest,
-/// it is done.
+/// Two hundred threads that never sleep: a second attach waits until each has run, or reports how many have not. Once
+/// they sleep, it succeeds.
 #[test]
 #[ignore = "full: 200 threads that never rest"]
 fn a_crowd_that_never_rests() {

@@ -1,4 +1,4 @@
-//! Allocators in glibc's place, read from outside. The known answer is each allocator's own statistics.
+//! Allocators that replace glibc's, read from outside. The known answer is each allocator's own statistics.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ fn library(name: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Bytes of address space of a part: what the allocator's statistics count, touched or not.
+/// Address space of a part in bytes: the allocator's statistics count it whether touched or not.
 fn reserved(explained: &Explained, part: &str) -> u64 {
     let lines = explained.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == "other-allocator");
     let children = lines.flat_map(|line| line["children"].as_array().unwrap());
@@ -26,7 +26,7 @@ fn reserved(explained: &Explained, part: &str) -> u64 {
     of_part.map(|child| child["reserved_bytes"].as_u64().unwrap()).sum()
 }
 
-/// Within 3 %; what a thread cache takes at once is room enough for a truth of nothing.
+/// Within 3 %; a truth of 0 allows what a thread cache takes at once.
 #[track_caller]
 fn is_near(what: &str, found: u64, truth: u64) {
     assert!(found.abs_diff(truth) * 100 <= truth * 3 + 100 * (64 << 10), "{what}: found {found}, truth {truth}");
@@ -55,7 +55,7 @@ fn jemalloc_s_heap_is_split_as_its_own_statistics_say() {
         ] {
             is_near(part, reserved(&explained, part), fixture.truth(truth));
         }
-        // All but the released pages are resident, and what isn't the heap's is no allocator's.
+        // All pages but the released ones are resident, and nothing outside the heap counts for the allocator.
         is_near("live", explained.child("other-allocator", "jemalloc: live"), fixture.truth("live"));
         let free = fixture.truth("dirty") + fixture.truth("muzzy");
         let found = ["(dirty)", "(muzzy)"].map(|part| explained.child("other-allocator", part));
@@ -65,7 +65,7 @@ fn jemalloc_s_heap_is_split_as_its_own_statistics_say() {
     }
 }
 
-/// The first remedy, applied: the fixture calls what gdb would call.
+/// Applies the first remedy: the fixture calls what gdb would call.
 fn gives_back_what_was_said(fixture: &Fixture, explained: &Explained, free: u64) {
     if free == 0 {
         assert!(!explained.verdicts().contains(&"allocator-retention"), "{:#}", explained.0["verdicts"]);
@@ -83,7 +83,7 @@ fn gives_back_what_was_said(fixture: &Fixture, explained: &Explained, free: u64)
     assert!(!after.verdicts().contains(&"allocator-retention"), "{:#}", after.0["verdicts"]);
 }
 
-/// tcmalloc's page heap, with free pages kept and given back. Of the thread caches each start fills another part.
+/// tcmalloc's page heap, with free pages kept and returned. Each start fills another part of the thread caches.
 #[test]
 fn tcmalloc_s_heap_is_split_as_its_own_statistics_say() {
     for (name, large) in
@@ -116,19 +116,20 @@ fn tcmalloc_s_heap_is_split_as_its_own_statistics_say() {
         let remedies = verdict["remedies"].as_array().unwrap();
         assert!(remedies[0]["how"].as_str().unwrap().contains("MallocExtension_ReleaseFreeMemory"), "{verdict:#}");
         assert_eq!(remedies[1]["how"], "TCMALLOC_AGGRESSIVE_DECOMMIT=t", "{verdict:#}");
-        // The second remedy, applied: the same load under that setting.
+        // Applies the second remedy: the same load with that setting.
         let mut command = Command::new(compiled("other_heap", &[]));
         let with = Fixture::run(command.env("LD_PRELOAD", &path).env("TCMALLOC_AGGRESSIVE_DECOMMIT", "t")).explained();
         let rss = |explained: &Explained| explained.0["rss_bytes"].as_u64().unwrap();
         let most = remedies[1]["saving_bytes"].as_u64().unwrap();
         is_near("saving", rss(&explained) - rss(&with), most);
-        // And the first: the fixture calls what gdb would call.
+        // Applies the first remedy: the fixture calls what gdb would call.
         let [before, after] = fixture.trims();
         is_near("saving", before - after, remedies[0]["saving_bytes"].as_u64().unwrap());
     }
 }
 
-/// The second remedy, applied: the same load with jemalloc's thread. It is quiet about pages that are on their way back.
+/// Applies the second remedy: the same load with jemalloc's thread. The verdict does not repeat pages that are about to
+/// be returned.
 #[test]
 #[ignore = "full: waits for jemalloc's decay time"]
 fn a_background_thread_gives_the_free_pages_back() {
@@ -209,7 +210,7 @@ fn redis_s_heap_is_split_as_malloc_stats_says_and_a_purge_gives_back_what_was_sa
     let value = |key: u32| "x".repeat([40, 100, 300, 900][key as usize * 7 % 13 % 4]);
     redis.send((0..120_000).map(|key| format!("SET k{key} {}\r\n", value(key))));
     redis.send((0..120_000).filter(|key| key % 8 != 0).map(|key| format!("DEL k{key}\r\n")));
-    // Its first report fills caches of its own.
+    // The first report fills its own caches.
     redis.asked(&["MEMORY", "MALLOC-STATS"]);
     let explained = explain(redis.child.id(), &[]);
     let statistics = redis.asked(&["MEMORY", "MALLOC-STATS"]);

@@ -1,4 +1,4 @@
-//! `--baseline`: what one reading can't tell, two can.
+//! `--baseline`: two readings show what one cannot.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ fn growth_since_an_earlier_reading_is_told_line_by_line() {
         let grown = u64::try_from(grown.as_i64().unwrap()).unwrap();
         assert!(grown.abs_diff(truth) * 100 <= truth * 3, "{grown} {truth}: {baseline:#}");
     }
-    // Two readings make it a verdict: by how much, at least.
+    // Two readings make the verdict: it names the least growth.
     let verdict = explained.verdict("growth");
     let claimed = verdict["bytes"].as_u64().unwrap();
     assert!(claimed <= truth * 103 / 100 && claimed * 100 >= truth * 97, "{claimed} {truth}: {verdict:#}");

@@ -1,5 +1,5 @@
-//! Control groups of version 2, where the machine's memory controller may be bound to version 1: the hierarchy, the group, the
-//! process in it and its mounts are real; the controller's files are laid over the group's directory by a bind mount.
+//! Control groups of version 2, also on a machine whose memory controller is bound to version 1. The hierarchy, the
+//! group, its process and the mounts are real; a bind mount lays files of the controller over the group's directory.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::fixture::{Explained, Fixture, PLIMSOLL, compiled, fresh, is_root, ski
 
 const MIB: u64 = 1 << 20;
 
-/// `memory.stat` of kernel 6.1, without the counters that aren't bytes.
+/// `memory.stat` of kernel 6.1, without the counters that are not bytes.
 fn stat(anon: u64, file: u64, inactive: u64, shmem: u64, kernel: u64, sock: u64) -> String {
     format!(
         "anon {anon}\nfile {file}\nkernel {kernel}\nkernel_stack 65536\npagetables 393216\nsec_pagetables 0\npercpu 1200\n\
@@ -19,14 +19,15 @@ fn stat(anon: u64, file: u64, inactive: u64, shmem: u64, kernel: u64, sock: u64)
     )
 }
 
-/// A fixture in the group `outer/inner` of a hierarchy that its own mount namespace alone has, with files laid over both.
+/// A fixture in the group `outer/inner` of a hierarchy that only its own mount namespace has, with files laid over
+/// both.
 struct Contained {
     fixture: Option<Fixture>,
     place: PathBuf,
     group: String,
 }
 
-/// Whether the process has a cgroup namespace of its own, as in a container: it sees `inner` as the root.
+/// Whether the process has its own cgroup namespace, as in a container: it sees `inner` as the root.
 #[derive(Clone, Copy, PartialEq)]
 enum Namespace {
     Shared,
@@ -38,7 +39,7 @@ impl Contained {
         let name = if namespace == Namespace::Own { "own" } else { "shared" };
         let group = format!("plimsoll-{name}-{}", std::process::id());
         let place = fresh(&format!("cgroup-v2-{name}"));
-        // Also where `inner` is mounted upon, once `outer` is laid over the group above.
+        // Works also where `inner` is a mount point, after `outer` has been laid over the group above.
         std::fs::create_dir_all(place.join("outer/inner")).unwrap();
         std::fs::create_dir_all(place.join("inner")).unwrap();
         std::fs::create_dir_all(place.join("hierarchy")).unwrap();
@@ -78,7 +79,7 @@ impl Contained {
                 ["--cgroup".into(), "mkdir -p own; mount -t cgroup2 none own; mount --bind inner own".into()]
             }
         };
-        // Version 1's hierarchies go out of sight: a machine that runs version 2 has none.
+        // The hierarchies of version 1 are hidden: a machine that runs version 2 has none.
         let script = format!(
             "set -e; cd {place}; mount -t cgroup2 none hierarchy; mkdir -p hierarchy/{group}/inner; \
              echo $$ >hierarchy/{group}/inner/cgroup.procs; umount -l /sys/fs/cgroup || true; \
@@ -99,7 +100,7 @@ impl Contained {
         Some(contained)
     }
 
-    /// As a plimsoll sees it that lives where the process lives.
+    /// Runs a plimsoll inside the namespaces of the process.
     fn explained(&self) -> Explained {
         let pid = self.fixture.as_ref().expect("runs").pid().to_string();
         let output = Command::new("nsenter")
@@ -135,7 +136,7 @@ fn the_lowest_limit_on_the_way_up_is_the_one_that_kills() {
     let (limit, cgroup) = (&explained.0["limit"], &explained.0["cgroup"]);
     assert_eq!((limit["source"].as_str(), limit["bytes"].as_u64()), (Some("memory.max"), Some(100 * MIB)));
     assert_eq!(limit["charged_bytes"], 98 * MIB);
-    // As the kubelet computes it: charged − inactive_file.
+    // The kubelet's formula: charged − inactive_file.
     assert_eq!(limit["working_set_bytes"], 96 * MIB);
     assert_eq!((cgroup["version"].as_u64(), cgroup["oom_kills"].as_u64()), (Some(2), Some(3)));
     assert_eq!(cgroup["path"], format!("/{}/inner", contained.group));

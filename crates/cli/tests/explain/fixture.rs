@@ -1,4 +1,4 @@
-//! Builds, starts and stops the programs of fixtures/explain, and reads what plimsoll says of them.
+//! Builds, starts and stops the programs of fixtures/explain, and reads plimsoll's output about them.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -18,7 +18,8 @@ pub fn scratch() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// An empty folder of this process's: PIDs come again, and one that failed or was killed has left what it had.
+/// An empty folder for this process. PIDs are reused, so a failed or killed run may have left files under the same
+/// name.
 pub fn fresh(name: &str) -> PathBuf {
     let place = scratch().join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&place);
@@ -26,7 +27,7 @@ pub fn fresh(name: &str) -> PathBuf {
     place
 }
 
-/// A fixture that has done what it says and now waits. Killed when dropped.
+/// A fixture that has done its work and now waits. Killed when dropped.
 pub struct Fixture {
     child: Child,
     truths: HashMap<String, u64>,
@@ -37,7 +38,7 @@ impl Fixture {
         Fixture::run(Command::new(compiled(name, &[])).args(arguments))
     }
 
-    /// Starts a program that tells its truths and then `ready`.
+    /// Starts a program that prints its truths and then `ready`.
     pub fn run(command: &mut Command) -> Fixture {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the fixture starts");
         let mut truths = HashMap::new();
@@ -56,8 +57,8 @@ impl Fixture {
         }
         assert!(is_ready, "the fixture ended before it was ready");
         let fixture = Fixture { child, truths };
-        // It said so before it waits, and what it calls to wait is mapped in with its neighbours: two readings are of the same
-        // only once each of its threads has come to rest.
+        // The fixture prints before it waits, and its waiting call maps in neighbouring pages. So two readings agree
+        // only once all its threads sleep.
         for _ in 0..6000 {
             if fixture.is_asleep() {
                 return fixture;
@@ -71,7 +72,7 @@ impl Fixture {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         threads.flatten().all(|thread| {
             let stat = std::fs::read_to_string(thread.path().join("stat"));
-            // One that has ended meanwhile moves nothing either.
+            // A program that has ended meanwhile is at rest, too.
             stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S')))
         })
     }
@@ -80,7 +81,7 @@ impl Fixture {
         self.child.id()
     }
 
-    /// Has a C fixture trim its allocator, and waits for the end of that. Resident bytes before and after.
+    /// Makes a C fixture trim its allocator, and waits until it is done. Resident bytes before and after.
     pub fn trims(&self) -> [u64; 2] {
         let resident = || {
             let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).expect("it runs");
@@ -88,7 +89,7 @@ impl Fixture {
         };
         let before = resident();
         assert!(Command::new("kill").args(["-USR1", &self.pid().to_string()]).status().expect("kill").success());
-        // Through with it: it sleeps again, and twice in a row with as much.
+        // Done: the fixture sleeps again, and two readings in a row agree.
         let mut after = before;
         for _ in 0..1200 {
             std::thread::sleep(Duration::from_millis(50));
@@ -117,11 +118,11 @@ impl Drop for Fixture {
     }
 }
 
-/// Path of the compiled fixture; a flag list makes a variant of its own.
+/// Path of the compiled fixture; each list of flags makes a variant of its own.
 pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     let source = root().join("fixtures/explain").join(format!("{name}.c"));
     let binary = scratch().join(format!("{name}{}", flags.concat()));
-    // Tests run side by side: each compiles to a file of its own and moves it into place.
+    // Tests run concurrently: each compiles to a file of its own and moves it into place.
     let own = scratch().join(format!("{name}-{:?}", std::thread::current().id()));
     let built = Command::new("cc")
         .args(["-O1", "-g", "-Wall", "-pthread", "-o"])
@@ -151,7 +152,7 @@ pub fn explain(pid: u32, arguments: &[&str]) -> Explained {
 }
 
 impl Explained {
-    /// Invariant 4: Σ lines + remainder = RSS; children add up; the groups too.
+    /// Invariant 4: Σ lines + remainder = RSS; children and groups add up, too.
     pub fn adds_up(&self) {
         let rss = self.0["rss_bytes"].as_u64().unwrap();
         let remainder = self.0["remainder_bytes"].as_u64().unwrap();
@@ -216,7 +217,7 @@ pub fn resident(line: &Value) -> u64 {
     line["resident_bytes"].as_u64().unwrap()
 }
 
-/// A case that this machine can't run says so, loudly, where the gate counts it.
+/// Reports a case that this machine cannot run; the gate counts it.
 pub fn skip(test: &str, reason: &str) {
     eprintln!("SKIPPED {test}: {reason}");
 }

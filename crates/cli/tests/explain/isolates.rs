@@ -1,5 +1,5 @@
-//! Isolates of a native image that is a library: of GraalJS's (`js-isolate`, from Maven Central), in a C program and in a JVM.
-//! Truth: where the fixture's isolate lies, and what the kernel counts there.
+//! Isolates of a native image that is a library: of GraalJS (`js-isolate`, from Maven Central), in a C program and in a
+//! JVM. Truth: the address of the fixture's isolate, and what the kernel counts there.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn library() -> PathBuf {
     folder.join(format!("META-INF/resources/engine/{name}/libvm/libjsvm.so"))
 }
 
-/// Rss of the anonymous writable mappings that lie in the isolate and follow the image's view.
+/// Rss of the anonymous writable mappings inside the isolate that follow the image's view.
 fn chunks(pid: u32, isolate: u64, library: &Path) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("smaps");
     let (mut after_view, mut counts, mut sum) = (false, false, 0);

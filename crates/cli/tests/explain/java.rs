@@ -42,8 +42,7 @@ fn unexplained(explained: &Explained) -> f64 {
     (remainder + explained.line("other-anonymous") + explained.line("glibc-unknown")) as f64 * 100.0 / rss
 }
 
-/// Whether no verdict but these speaks (a note besides is none of the case's business, and the machine's own cgroup may be
-/// near its limit).
+/// Whether only these verdicts appear. Notes are ignored, because the machine's own cgroup may be near its limit.
 #[track_caller]
 fn only_warns(explained: &Explained, expected: &[&str]) {
     let verdicts = explained.0["verdicts"].as_array().unwrap();
@@ -69,7 +68,7 @@ fn a_healthy_vm_is_explained_whatever_its_nmt_says() {
     });
 }
 
-/// Resident bytes by the kernel's sum.
+/// Resident bytes as the kernel sums them.
 fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
     let rss = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a sum");
@@ -88,11 +87,11 @@ fn explain_leaves_no_symbols_in_a_tracked_vm_and_maps_says_that_it_does() {
         let before = resident(fixture.pid());
         let explained = fixture.explained();
         let after = resident(fixture.pid());
-        // More than the 2 % of RSS from which on the VM is asked for more.
+        // More than 2 % of RSS, from which on explain queries more of the VM.
         let (tracker, rss) = (explained.line("tracker"), explained.0["rss_bytes"].as_u64().unwrap());
         assert!(tracker * 25 > rss, "{tracker} of {rss}");
         assert_eq!(kept(&explained), serde_json::json!([]), "{:#}", explained.0["lines"]);
-        // The attach listener's stack and what it says.
+        // The attach listener's stack and its messages.
         assert!(after < before + MIB, "{before}, {after}");
 
         let output = run(fixture.pid(), &["--maps", "--format", "json"]);
@@ -145,7 +144,7 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
         let text = String::from_utf8(run(fixture.pid(), &[]).stdout).expect("UTF-8");
         signal("-CONT");
         assert!(explained.gaps().contains(&"hotspot"), "{:?}", explained.gaps());
-        // The heap's place is read from the VM's own fields, and nothing of it is taken for the program's mappings.
+        // The address of the heap comes from the VM's own fields, and no part of it counts as the program's mappings.
         assert!(explained.line("java-heap") >= 100 * MIB && !text.contains("its own mmap"), "{text}");
         let other = explained.line("other-anonymous");
         assert!(other * 10 < explained.line("java-heap"), "{text}");
@@ -153,7 +152,7 @@ fn a_stopped_vm_is_a_gap_and_no_hang() {
     });
 }
 
-/// Two containers with one /tmp: each VM is process 1 inside, so both have the same name for their socket there.
+/// Two containers with one /tmp: each VM is process 1 inside, so both have the same socket name there.
 #[test]
 fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
     if !is_root() {
@@ -173,7 +172,7 @@ fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
             let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", fixture.pid())).unwrap();
             (fixture, children.trim().parse::<u32>().unwrap())
         };
-        // Both before either is asked: a VM that starts removes the socket that it finds in its place.
+        // Start both before either is queried: a VM that starts removes an old socket of its name.
         let (first, first_vm) = started(None, "-Xmx200m");
         let (_second, second_vm) = started(Some(first_vm), "-Xmx300m");
         assert!(!explain(first_vm, &[]).gaps().contains(&"hotspot"));
@@ -184,10 +183,10 @@ fn a_vm_whose_socket_has_another_s_place_is_not_asked_through_it() {
             explained.0["gaps"]
         );
         assert_eq!(explained.0["process"]["runtime_version"], serde_json::Value::Null, "the other one's");
-        // And the first one's place was not taken.
+        // And the first VM's socket was not replaced.
         assert!(!explain(first_vm, &[]).gaps().contains(&"hotspot"));
         drop(first);
-        // Its socket lives until the last of its threads has ended.
+        // A VM's socket exists until its last thread has ended.
         let asked = || !explain(second_vm, &[]).gaps().contains(&"hotspot");
         let comes = (0..600).any(|_| asked() || (std::thread::sleep(std::time::Duration::from_millis(50)), false).1);
         assert!(comes, "a dead VM's socket is no obstacle");

@@ -18,7 +18,7 @@ pub fn javac() -> Command {
     command
 }
 
-/// An installed one: the package of 21 has a jcmd that is not executable.
+/// An installed JDK: in the package of 21, jcmd is not executable.
 #[allow(dead_code)]
 pub fn jcmd() -> Command {
     installed().first().expect("a JDK (run .ci/setup)").tool("jcmd")

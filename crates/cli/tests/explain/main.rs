@@ -1,5 +1,5 @@
-//! Cases with known answers: each fixture states what it did, and `plimsoll explain` must find that line within 3 %, with
-//! the right verdict and no wrong one. The answer is the fixture's, never the tool's.
+//! Cases with known answers: each fixture states what it did. `plimsoll explain` must find that line within 3 %, with
+//! the right verdict and no wrong one. The answer always comes from the fixture, never from plimsoll.
 
 mod allocators;
 mod baseline;

@@ -6,7 +6,7 @@ use crate::fixture::{Explained, Fixture, compiled, explain, is_root, run, scratc
 
 const MIB: u64 = 1 << 20;
 
-/// A cgroup of the machine may be near its limit while tests run; that is not the fixture's doing.
+/// While tests run, a cgroup of the machine may be near its limit; that is not about the fixture.
 fn own_verdicts(explained: &Explained, expected: &[&str]) {
     let found: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id != "limit-near").collect();
     let mut expected = expected.to_vec();
@@ -21,7 +21,7 @@ fn many_arenas_keep_what_their_threads_freed() {
     let fixture = Fixture::c("arena_threads", &[]);
     let explained = fixture.explained();
     explained.line_is("glibc-retained", fixture.truth("retained"));
-    // The reservations of the eight arenas are theirs, also where nothing was touched.
+    // The reservations of the eight arenas belong to them, even where nothing was touched.
     let reserved = |id: &str| explained.reserved(id);
     assert!(reserved("glibc-retained") + reserved("glibc-live") >= 8 * 64 * MIB, "{:#}", explained.0["lines"]);
     assert!(reserved("other-anonymous") < 64 * MIB, "{:#}", explained.0["lines"]);
@@ -90,11 +90,11 @@ fn memory_that_is_mapped_three_times_counts_once_against_a_limit() {
     let lines = explained.0["lines"].as_array().unwrap();
     let shared = lines.iter().find(|line| line["id"] == "shared-memory").unwrap();
     assert_eq!(shared["distinct_bytes"], distinct, "{shared:#}");
-    // Nobody else maps it: PSS is the same, but for what the kernel rounds down in each mapping.
+    // No other process maps it: PSS is equal, except for the kernel's rounding in each mapping.
     assert!(shared["pss_bytes"].as_u64().unwrap().abs_diff(distinct) < 16 << 10, "{shared:#}");
     let of = |name: &str| explained.0[name].as_u64().unwrap();
     assert_eq!(of("rss_bytes") - of("distinct_bytes"), resident - distinct);
-    // 72 MiB of RSS are more than the limit, the 40 MiB that it has are not.
+    // 72 MiB of RSS exceed the limit; the 40 MiB of the process's own do not.
     assert_eq!(explained.0["limit"]["working_set_bytes"], of("distinct_bytes"));
     assert!(!explained.verdicts().contains(&"limit-near"), "{:#}", explained.0["verdicts"]);
     let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
@@ -106,14 +106,14 @@ fn a_reservation_costs_nothing() {
     let fixture = Fixture::c("reserved", &[]);
     let explained = fixture.explained();
     explained.line_is("other-anonymous", fixture.truth("touched"));
-    // What it touched is its own mmap: whose, nobody can say from outside.
+    // The touched pages are the program's own mmap: from outside nobody can say whose.
     own_verdicts(&explained, &["unclear"]);
     let unclear = explained.verdict("unclear");
     assert!(unclear["summary"].as_str().unwrap().contains("other anonymous"), "{unclear:#}");
     assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with("plimsoll run"), "{unclear:#}");
 }
 
-/// Beside it lies a copy of the same file that was only read: the program's own memory.
+/// Beside it is a copy of the same file that was only read: the program's own memory.
 #[test]
 fn a_program_without_a_file_is_told_from_a_file_that_was_read() {
     let fixture = Fixture::c("unpacked", &[]);
@@ -184,7 +184,7 @@ fn the_target_of_a_chroot_in_other_namespaces_is_explained() {
     }
     let place = scratch().join("chroot");
     std::fs::create_dir_all(&place).unwrap();
-    // By cp: a copy of our own could still be open for writing in a child of another test (ETXTBSY).
+    // Copied by cp: a child of another test might hold our own copy open for writing (ETXTBSY).
     assert!(
         Command::new("cp")
             .arg(compiled("healthy", &["-static"]))
@@ -219,7 +219,7 @@ fn other_allocators_are_recognised_and_hold_what_the_program_asked_for() {
         }
         let fixture = Fixture::run(Command::new(compiled("healthy", &[])).arg("160").env("LD_PRELOAD", &path));
         let explained = fixture.explained();
-        // Size classes round 1000 bytes up to 1024; tcmalloc and mimalloc keep up to 6 MiB of spans ahead.
+        // Size classes round 1000 bytes up to 1024; tcmalloc and mimalloc keep up to 6 MiB of spans in advance.
         let (found, truth) = (explained.line("other-allocator"), fixture.truth("live"));
         assert!(found >= truth && found <= truth * 107 / 100, "{name}: {found} {truth}");
         let line =
@@ -242,7 +242,7 @@ struct Group {
 }
 
 impl Group {
-    /// Where the memory controller may be used: version 1's hierarchy, or version 2's root that passes it on.
+    /// Where the memory controller can be used: version 1's hierarchy, or a root of version 2 that delegates it.
     fn new(name: &str, limit: u64) -> Option<Group> {
         let v1 = std::path::Path::new("/sys/fs/cgroup/memory");
         let (root, files) = match v1.join("memory.limit_in_bytes").exists() {
@@ -292,7 +292,7 @@ fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
     std::thread::sleep(std::time::Duration::from_millis(100));
 }
 
-/// Pages of a process that its page table has, the shared zero page included, which smaps doesn't count.
+/// Pages of a process that its page table has, including the shared zero page, which smaps does not count.
 fn pages_present(pid: u32) -> usize {
     use std::os::unix::fs::FileExt;
     let pagemap = std::fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
@@ -337,8 +337,8 @@ fn small_objects_of_cpython_are_known_by_their_pools() {
     assert!((mib - truth).abs() <= truth * 0.03, "{note} {truth}");
 }
 
-/// The heap of a runtime that can't be opened, with what would open it; where the machine gives huge pages to everybody that may
-/// be said too.
+/// The heap of a runtime that cannot be read, with what would open it. If the machine gives huge pages to every
+/// process, that may be reported, too.
 #[track_caller]
 fn only_opaque(explained: &Explained, settles: &str) {
     let besides: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id == "huge-pages").collect();
@@ -347,7 +347,8 @@ fn only_opaque(explained: &Explained, settles: &str) {
     assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with(settles), "{unclear:#}");
 }
 
-/// What Go gave back by MADV_FREE stays resident until the kernel needs it: it is Go's all the same, and the note says it.
+/// Pages that Go returned with MADV_FREE stay resident until the kernel needs them. They still belong to Go, and the
+/// note says so.
 #[test]
 fn the_heap_of_go_is_a_line_and_what_it_gave_back_is_said() {
     let program = scratch().join(format!("heap-go-{}", std::process::id()));
@@ -361,7 +362,7 @@ fn the_heap_of_go_is_a_line_and_what_it_gave_back_is_said() {
         let advice = format!("madvdontneed={}", u8::from(!lazily));
         let fixture = Fixture::run(Command::new(&program).env("GODEBUG", advice).env_remove("GOFLAGS"));
         let explained = fixture.explained();
-        // The kernel may have taken some already: smaps says what is left of it, whoever reads it.
+        // The kernel may have taken some already: smaps shows what is left.
         let maps = std::fs::read_to_string(format!("/proc/{}/smaps", fixture.pid())).unwrap();
         let lazy = maps.lines().filter_map(|line| line.strip_prefix("LazyFree:")?.trim().strip_suffix(" kB"));
         let left: u64 = lazy.map(|kib| kib.trim().parse::<u64>().unwrap() * 1024).sum();
@@ -380,8 +381,8 @@ fn the_heap_of_go_is_a_line_and_what_it_gave_back_is_said() {
 #[test]
 fn the_heap_of_v8_is_known_by_its_pages_and_buffers_are_malloc_s() {
     let mut node = Command::new("node");
-    // No thread of its own gives pages back later, and no collection comes when it has been idle for a while (half a minute
-    // after the start its heap was smaller by 14 %).
+    // No thread of the runtime returns pages later, and no collection runs after an idle time: either would shrink the
+    // heap meanwhile.
     node.args(["--expose-gc", "--max-semi-space-size=1", "--single-threaded-gc", "--no-memory-reducer"])
         .arg(crate::fixture::root().join("fixtures/explain/heap.js"));
     let fixture = Fixture::run(&mut node);
@@ -397,7 +398,7 @@ fn the_heap_of_v8_is_known_by_its_pages_and_buffers_are_malloc_s() {
 fn invariant_7_own_cost_is_a_line() {
     let mut command = Command::new(crate::fixture::PLIMSOLL);
     command.args(["run", "--report", "none", "--"]).arg(compiled("healthy", &[]));
-    // Without a report at the end, run execs the program in its own place.
+    // Without a report at the end, `run` execs the program.
     let fixture = Fixture::run(&mut command);
     let explained = fixture.explained();
     let tracker = explained.line("tracker");
@@ -406,7 +407,7 @@ fn invariant_7_own_cost_is_a_line() {
     let mut is_ours = false;
     for line in maps.lines() {
         if line.as_bytes()[0].is_ascii_digit() || line.as_bytes()[0].is_ascii_lowercase() {
-            // By the file's own name: the clone's folder may be called plimsoll, too.
+            // Compares the file name only: the folder of the clone may be called plimsoll, too.
             let name = line.rsplit('/').next().unwrap_or_default();
             is_ours = name.starts_with("libplimsoll-") || name.ends_with(".seg") || name.ends_with(".rules");
         } else if let Some(kib) = line.strip_prefix("Rss:").filter(|_| is_ours) {
@@ -414,8 +415,8 @@ fn invariant_7_own_cost_is_a_line() {
         }
     }
     assert!(truth > 0, "the tracker is not in the process");
-    // Besides, its private memory and the .bss of its library. Its own count is of what was handed out; pages are
-    // touched here and there.
+    // On top come its private memory and the .bss of its library. Its own count is of what it handed out; only some
+    // pages are touched.
     let report = Command::new(crate::fixture::PLIMSOLL)
         .args(["report", &fixture.pid().to_string(), "--format", "json"])
         .output()
@@ -448,7 +449,7 @@ fn a_trim_saves_what_the_verdict_said() {
             saved * 100 >= least * 97 && saved * 100 <= most * 103,
             "{name}: saved {saved}, said {least} to {most}"
         );
-        // Nothing is promised again that is gone, or that a trim can't reach.
+        // The verdict promises nothing that is already gone, or that a trim cannot reach.
         let again: u64 = fixture.explained().0["arenas"].as_array().unwrap().iter().map(trimmable).sum();
         assert!(again * 100 <= saved, "{name}: {again} more after {saved}");
     }

@@ -1,4 +1,4 @@
-//! The line `tracker`: every page that is there because of the tracker, and no other. Truth: the same program without it.
+//! The line `tracker`: every page that exists because of the tracker, and no other. Truth: the same program without it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ const PURPOSE_OF_LIBRARY_DATA: u32 = plimsoll_segment::Purpose::Data as u32;
 
 fn tracked(program: &Path, mode: &str, folder: &Path) -> Fixture {
     let mut command = Command::new(PLIMSOLL);
-    // So small a mean that `sampled` has thousands of sites too.
+    // The mean is so small that `sampled` has thousands of sites, too.
     command.args(["run", "--sites", mode, "--sample", "256", "--dir"]).arg(folder).arg("--").arg(program);
     Fixture::run(&mut command)
 }
@@ -22,7 +22,7 @@ fn segment_in(folder: &Path) -> PathBuf {
     files.find(|path| path.extension().is_some_and(|ending| ending == "seg")).expect("a segment")
 }
 
-/// Start, end and VmFlags of each mapping, as smaps has them.
+/// Start, end and VmFlags of each mapping in smaps.
 fn flags_of_mappings(pid: u32) -> Vec<(u64, u64, String)> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps")).expect("smaps");
     let mut found: Vec<(u64, u64, String)> = Vec::new();
@@ -42,7 +42,7 @@ fn total(explained: &Explained) -> u64 {
     explained.0["rss_bytes"].as_u64().unwrap()
 }
 
-/// The loader keeps its data of one more library in memory of its own, before malloc.
+/// The loader allocates its data about one more library before malloc exists, in its own memory.
 const LOADER: u64 = 16 << 10;
 
 #[test]
@@ -62,7 +62,7 @@ fn invariant_7_all_lines_but_the_tracker_s_are_those_of_the_plain_program() {
             assert_eq!(explained.line(line), plain_lines.line(line), "{mode}: {line}");
         }
         let (rest, whole) = (total(&explained) - explained.line("tracker"), total(&plain_lines));
-        // Of libc, one program reads other pages than the other: its unwind tables, which the stacks need.
+        // The two programs read different pages of libc: the stacks need its unwind tables.
         let libraries = explained.line("libraries").abs_diff(plain_lines.line("libraries"));
         let difference = rest.abs_diff(whole).saturating_sub(libraries);
         assert!(difference * 50 <= whole, "{mode}: {rest} besides the tracker, {whole} without\n{explained:#?}");
@@ -86,7 +86,7 @@ fn no_mapping_of_the_tracker_is_made_of_huge_pages() {
         let flags: Vec<&str> = mappings.iter().filter(within).map(|(.., flags)| flags.as_str()).collect();
         assert!(!flags.is_empty() && flags.iter().all(|flags| flags.contains(" nh ")), "{own:?}: {flags:?}");
     }
-    // The library's own data has no such flag, but no place for a huge page either.
+    // The library's own data lacks that flag, and has no space for a huge page.
     let data: Vec<_> = listed.iter().filter(|own| own.purpose == PURPOSE_OF_LIBRARY_DATA).collect();
     assert!(!data.is_empty(), "{listed:?}");
     for own in data {
@@ -107,9 +107,9 @@ fn own_cost(pid: u32) -> serde_json::Value {
     serde_json::from_slice::<serde_json::Value>(&output.stdout).expect("JSON")["own"].clone()
 }
 
-/// A page that was only read is the kernel's page of zeros: present in the page map, but resident nowhere.
+/// A page that was only read is the kernel's zero page: present in the page map, but not resident.
 const ONLY_READ: u64 = 256 << 10;
-/// By how much two starts of one program differ under allocators that keep pages back: so much, and 0.2 %.
+/// How much two starts of one program differ under allocators that keep pages: this, plus 0.2 %.
 const NOISE: u64 = 256 << 10;
 const ALLOCATORS: [(&str, Option<&str>); 4] = [
     ("glibc", None),
@@ -157,13 +157,13 @@ fn the_report_s_own_cost_is_what_is_resident_because_of_it() {
             let (bytes, blocks, [least, most]) = (number("bytes"), plain.truth("blocks"), of("heap_growth_bytes"));
             assert_eq!(own["private_by_page"], true);
             assert!(difference + noise >= bytes + least as u64 && difference <= bytes + most as u64 + noise, "{case}");
-            // A block's cost, times the blocks, is what isn't there without blocks.
+            // The cost of a block times the number of blocks is what a program without blocks lacks.
             let held = number("trailer_blocks") + number("side_table_blocks");
             assert!(held.abs_diff(blocks) < 100, "{case}");
             let [least, most] = of("bytes_a_block").map(|each| (each * blocks as f64) as u64);
             let of_blocks = difference.saturating_sub(bytes - number("side_table_bytes"));
             assert!(of_blocks + noise >= least && of_blocks <= most + noise, "{case}");
-            // `explain` and `report` say the same.
+            // `explain` and `report` agree.
             let tracker = explained.line("tracker");
             assert!(tracker <= bytes + (64 << 10) && bytes <= tracker + ONLY_READ, "{tracker}, {case}");
             let rest = total(&explained) - tracker;
@@ -174,7 +174,7 @@ fn the_report_s_own_cost_is_what_is_resident_because_of_it() {
                 assert!(sizes == "pages" || growth > blocks, "{growth}, {case}");
             } else {
                 assert_eq!(own["heap_growth_bytes"], serde_json::json!([0, 0]), "{case}");
-                // Sizes that are a class leave no slack.
+                // Requests of exactly a size class leave no slack.
                 assert!(sizes != "pages" || number("side_table_blocks") >= blocks, "{case}");
             }
             crate::stage::say(&format!("own cost, {name}, {sizes}: {difference} B, {} a block", own["bytes_a_block"]));

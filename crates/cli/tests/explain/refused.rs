@@ -1,4 +1,4 @@
-//! What can't be explained, or not wholly: one clear line and exit code 2, or gaps; never a wrong sum.
+//! Processes that cannot be explained, or only in part: one clear line and exit code 2, or gaps; never a wrong sum.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -115,10 +115,10 @@ fn another_user_s_process_has_gaps_and_a_sum() {
         return skip("another user", "needs root to become nobody");
     }
     let fixture = Fixture::c("healthy", &[]);
-    // The program may lie where nobody may go: it is run from a copy.
+    // The program may lie in a directory that others cannot enter, so a copy of it is run.
     let copy = std::env::temp_dir().join(format!("plimsoll-{}", std::process::id()));
-    // By cp: while we write a file ourselves, a child that another test forks has it open for writing too, and until its
-    // own exec the kernel refuses to run it (ETXTBSY).
+    // Copied by cp: while this process writes a file, a child that another test forks has it open for writing, too.
+    // Until that child's exec the kernel refuses to run the file (ETXTBSY).
     assert!(Command::new("cp").arg(PLIMSOLL).arg(&copy).status().unwrap().success());
     let as_nobody = |format: &str| {
         let mut command = Command::new(&copy);
@@ -134,7 +134,7 @@ fn another_user_s_process_has_gaps_and_a_sum() {
     explained.adds_up();
     assert!(explained.gaps().contains(&"proc"), "{:?}", explained.gaps());
     assert!(explained.0["rss_bytes"].as_u64().unwrap() >= fixture.truth("live"));
-    // What stands in a line that has all of a kind is said beside it.
+    // A line that holds everything of one kind has a note that says so.
     assert!(text.contains("all files, libraries too"), "{text}");
     assert!(!explained.verdicts().contains(&"healthy"), "too little is known to say so");
 }

@@ -1,7 +1,7 @@
-//! Real servers at rest, plain and tracked: their lines differ in `tracker` and in nothing else.
+//! Real idle servers, plain and tracked: their lines differ only in `tracker`.
 //!
-//! The compiler of a JVM is no subject here. C2 works on as many methods at a time as the clock lets it, so two plain
-//! servers differ by megabytes of arenas that it gave back; C1 alone leaves the same each time.
+//! The compiler of a JVM is not under test. C2 compiles as many methods at a time as the clock allows, so two plain
+//! servers differ by megabytes of arenas that it returned. C1 alone leaves the same each time.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -41,7 +41,7 @@ fn quarkus(_: &Path, _: &Path) -> Subject {
     Subject { name: "Quarkus", arguments: arguments.map(String::from).into(), ready: "Listening on" }
 }
 
-/// What `explain` says of one that has come to rest, and by how much trailers enlarge its heap at most.
+/// The lines of `explain` for an idle server, and an upper bound of what trailers add to its heap.
 fn at_rest(jdk: &Path, subject: &Subject, mode: Option<&str>, folder: &Path) -> (Explained, u64) {
     let java = jdk.join("bin/java");
     let mut command = Command::new(mode.map_or(java.as_path(), |_| Path::new(PLIMSOLL)));
@@ -61,7 +61,7 @@ fn at_rest(jdk: &Path, subject: &Subject, mode: Option<&str>, folder: &Path) -> 
         assert!(server.0.try_wait().expect("a child").is_none(), "{}: {}", subject.name, said());
         std::thread::sleep(Duration::from_millis(50));
     }
-    // The compiler goes on for a while: three readings in a row that are the same.
+    // The compiler goes on for a while: wait until three readings in a row agree.
     let rss = || fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs").split(' ').nth(1).map(String::from);
     let (mut last, mut same) = (None, 0);
     for _ in 0..60 {
@@ -87,7 +87,7 @@ fn rest_of(explained: &Explained) -> u64 {
     explained.0["rss_bytes"].as_u64().unwrap() - explained.line("tracker")
 }
 
-/// Unwind tables of libjvm and libc, which the program alone never reads: clean pages of files.
+/// Unwind tables of libjvm and libc, which the program itself never reads: clean pages of files.
 const UNWIND_TABLES: u64 = 1536 << 10;
 
 fn differs_in_the_tracker_only(name: &str, subject: fn(&Path, &Path) -> Subject, modes: &[&str]) {

@@ -1,4 +1,4 @@
-//! Names from a target never reach the terminal raw, and never make a line of their own.
+//! Names from a target never reach the terminal unescaped, and never make a line of their own.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! What tests of the program share: folders of their own, compiled fixtures, the program itself, and a reader of its reports
-//! that knows them from docs/json.md only.
+//! Shared by the tests of the program: private folders, compiled fixtures, the program itself, and a reader of its
+//! reports that knows only docs/json.md.
 
 #![allow(dead_code)]
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
-/// An empty folder that is its owner's only; `test` is the file's name.
+/// An empty folder that only its owner may enter; `test` is the name of the test file.
 pub fn scratch(test: &str, name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test).join(name);
     let _ = fs::remove_dir_all(&folder);
@@ -45,14 +45,15 @@ pub fn plimsoll<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
     Command::new(PLIMSOLL).args(arguments).stdin(Stdio::null()).output().expect("plimsoll")
 }
 
-/// What it prints; it has to succeed.
+/// The output of the program; it must succeed.
 pub fn said(arguments: &[&str]) -> String {
     let output = plimsoll(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// A report's JSON. With a table of frames each site and caller is given its own: its `stack` are places in the table.
+/// A report's JSON. If it has a table of frames, each site and caller gets its own frames: its `stack` holds indices
+/// into the table.
 pub fn read_report(text: &str) -> Value {
     let mut report: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}"));
     let Some(frames) = report["frames"].as_array().cloned() else { return report };

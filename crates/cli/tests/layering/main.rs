@@ -1,4 +1,5 @@
-//! Who may know whom, who may open what, and what the library that lies in every tracked process may ask of libc.
+//! Which crate and file may import which, which may open files, and which symbols of libc the tracker's library may
+//! use.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +29,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ),
     ("xtask", &[]),
 ];
-/// What runs in the target process has nothing of others in it.
+/// Code that runs in the target process contains no code of third parties.
 const ALONE: [&str; 4] = ["plimsoll-segment", "plimsoll-category", "plimsoll-tracker", "plimsoll-preload"];
 
 fn packages() -> Vec<Value> {
@@ -50,7 +51,7 @@ fn imports_point_one_way() {
         let name = package["name"].as_str().expect("name");
         let (_, may) = IMPORTS.iter().find(|(n, _)| *n == name).unwrap_or_else(|| panic!("{name} has no place"));
         let dependencies = package["dependencies"].as_array().expect("dependencies");
-        // Tests may use what they like, but not across the fence.
+        // Tests may use any crate, except across the fence.
         for d in dependencies {
             let (other, is_test) = (d["name"].as_str().expect("name"), d["kind"] == "dev");
             if other.starts_with("plimsoll") {
@@ -67,7 +68,7 @@ fn imports_point_one_way() {
     assert!(root.contains("undocumented_unsafe_blocks = \"deny\""), "every unsafe block says why it holds");
 }
 
-/// All source files below crates/NAME/src, by path from the repository's top, without comments and unit tests.
+/// All source files below crates/NAME/src, by path from the top of the repository, without comments and unit tests.
 fn sources(name: &str) -> BTreeMap<String, String> {
     fn walk(dir: &Path, into: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).expect("source folder") {
@@ -90,13 +91,13 @@ fn sources(name: &str) -> BTreeMap<String, String> {
     files.iter().map(|path| (from_top(path), code(path))).collect()
 }
 
-/// The modules of a crate in the order of the flow: one may import those of earlier stages only, and none of its own stage.
+/// The modules of a crate in the order of the flow: one may import only from earlier stages, and not from its own.
 struct Order {
     name: &'static str,
     stages: &'static [&'static [&'static str]],
-    /// Upward imports, file by file, that are still there. This list only shrinks.
+    /// Upward imports that still exist, file by file. This list only shrinks.
     upward: &'static [(&'static str, &'static str)],
-    /// Files of one stage that import one another in a circle. These lists only shrink.
+    /// Files of one stage that still import one another in a circle. These lists only shrink.
     knots: &'static [&'static [&'static str]],
 }
 
@@ -207,7 +208,7 @@ const CLI: Order = Order {
         &["launch", "recording", "target"],
         &["jfr_report", "stacks"],
         &["allocation"],
-        // Verbs.
+        // The commands.
         &["attach", "diff", "doctor", "explain", "report", "why"],
         &["record"],
         &["run"],
@@ -249,7 +250,7 @@ fn modules_import_earlier_stages_only() {
         assert!(new.is_empty(), "crates/{name}: a file imports a module of a later stage, or of its own: {new:#?}");
         let gone: Vec<_> = known.difference(&there).collect();
         assert!(gone.is_empty(), "crates/{name}: these imports are gone; take them out of the list: {gone:#?}");
-        // The circles that upward imports close are theirs.
+        // Circles that consist of upward imports are listed there.
         let inner = found.knots(&known);
         let known: BTreeSet<BTreeSet<&str>> = knots.iter().map(|knot| knot.iter().copied().collect()).collect();
         let new: Vec<_> = inner.difference(&known).collect();
@@ -262,7 +263,7 @@ fn modules_import_earlier_stages_only() {
     }
 }
 
-/// Files and folders with unsafe code: system calls, assembly, the program's memory, and what lies in the segment.
+/// Files and folders with unsafe code: system calls, assembly, the program's memory, and the contents of the segment.
 const UNSAFE: &[&str] = &[
     "crates/category/src/lib.rs",
     "crates/cli/src/sys.rs",
@@ -309,7 +310,7 @@ fn unsafe_code_stays_in_its_fence() {
     let mut used = vec![];
     for name in ["segment", "tracker", "preload", "jfr", "observer", "report", "cli", "category"] {
         for (path, code) in sources(name) {
-            // Attributes (no_mangle, naked), the lint's own name and a page's content policy are no unsafe code.
+            // Attributes (no_mangle, naked), the name of the lint and a page's content policy are not unsafe code.
             if !is_word(&code.replace("#[unsafe(", "#[").replace("'unsafe-inline'", "")) {
                 continue;
             }
@@ -321,7 +322,7 @@ fn unsafe_code_stays_in_its_fence() {
     assert!(empty.is_empty(), "a fence around nothing: {empty:?}");
 }
 
-/// What opens files and processes, reads the environment, or ends the process.
+/// Calls that open files and processes, read the environment, or end the process.
 const OPENS: [&str; 8] = [
     "std::fs",
     "std::env",
@@ -332,7 +333,8 @@ const OPENS: [&str; 8] = [
     "rustix::process",
     "rustix::net",
 ];
-/// Readers beside the files that are called read.rs: who finds segments, and who reads HotSpot's own tables.
+/// Readers beside the files that are called read.rs: the one that finds segments, and the one that reads HotSpot's own
+/// tables.
 const READERS: [&str; 2] =
     ["crates/observer/src/source/segment/find.rs", "crates/observer/src/source/hotspot/structs.rs"];
 
@@ -351,7 +353,7 @@ fn only_readers_open_anything() {
     for (path, code) in ["jfr", "report"].into_iter().flat_map(sources) {
         assert_eq!(opens(&code), None, "{path}");
     }
-    // What is pure has none of it even in a file called read.rs, nor a clock.
+    // Pure code has none of these calls even in a file called read.rs, and no clock.
     for (path, code) in sources("observer") {
         if ["ledger/", "verdict/", "books", "diff.rs", "profile"]
             .iter()
@@ -360,7 +362,7 @@ fn only_readers_open_anything() {
             assert_eq!(opens(&code).or(code.contains("SystemTime").then_some("a clock")), None, "{path}");
         }
     }
-    // The tracker's system calls and assembly are in sys/ alone, but for the entries of the hooks, and malloc and free.
+    // The tracker's system calls and assembly are only in sys/, except for the entries of the hooks, malloc and free.
     for (path, code) in sources("tracker") {
         let inside = ["sys/", "hook/entry/", "hook/malloc/x86_64.rs"]
             .iter()
@@ -385,7 +387,7 @@ const OPENERS: [&str; 12] = [
     "openat2(",
     "UnixStream::connect(",
 ];
-/// The files outside of `foreign/` that may open something, how often, and why nobody else's file is what they open.
+/// The files outside of `foreign/` that may open something, how often, and why they never open another user's file.
 const MAY_OPEN: [(&str, usize, &str); 14] = [
     ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
     ("crates/cli/src/doctor.rs", 3, "settings of the kernel, /proc/self"),
@@ -403,7 +405,7 @@ const MAY_OPEN: [(&str, usize, &str); 14] = [
     ("crates/observer/src/symbols/read.rs", 3, "/proc/PID/maps, /proc/self"),
 ];
 
-/// Whoever owns a target chooses what lies at its paths: a FIFO, a device, a terabyte of holes, a link out of a container.
+/// The owner of a target chooses what is at its paths: a FIFO, a device, a sparse terabyte, a link out of a container.
 #[test]
 fn files_of_others_are_opened_in_one_place() {
     let calls = |code: &str| OPENERS.iter().map(|call| code.matches(call).count()).sum::<usize>();
@@ -423,8 +425,8 @@ fn files_of_others_are_opened_in_one_place() {
     assert!(places >= 8, "foreign/ opens in {places} places: does this test still see it?");
 }
 
-/// The files outside of `foreign/` that may make a deadline, how many, and for what. Everything below a verb gets one handed down: with
-/// limits of their own, many short waits add up.
+/// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
+/// passed down: with separate limits, many short waits add up.
 const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
     ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
     ("crates/cli/src/diff.rs", 1, "diff"),
@@ -447,9 +449,9 @@ fn only_verbs_make_deadlines() {
     }
 }
 
-/// Everything that the tracker's library asks of others, by name. All are weak: a program without a C library defines none
-/// of them, and must start all the same. Each has been in glibc since its first x86-64 version; the rest is looked up at run
-/// time.
+/// All symbols that the tracker's library imports, by name. All are weak: a program without a C library defines none of
+/// them, and must start all the same. Each has been in glibc since its first x86-64 version; other functions are looked
+/// up at run time.
 const IMPORTED_WEAKLY: [&str; 7] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
@@ -459,7 +461,7 @@ const IMPORTED_WEAKLY: [&str; 7] = [
     "_r_debug",
     "gnu_get_libc_version",
 ];
-/// The newest version that a reference may carry.
+/// The newest symbol version that a reference may have.
 const NEWEST: (u32, u32) = (2, 17);
 
 fn unpacked_library() -> PathBuf {
@@ -506,7 +508,7 @@ fn the_library_asks_little_of_libc() {
         let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
         assert!(version <= NEWEST, "newer than glibc {NEWEST:?}: {line}");
     }
-    // No library of its own, little thread-local memory, and nothing to run code from a writable page.
+    // No dependency, little thread-local memory, and no writable page from which code can run.
     let dynamic = said("readelf", &["-dW"], &library);
     assert!(!dynamic.contains("(NEEDED)") && !dynamic.contains("TEXTREL"), "{dynamic}");
     let segments = said("readelf", &["-lW"], &library);
@@ -515,8 +517,8 @@ fn the_library_asks_little_of_libc() {
     assert!(bytes.is_some_and(|n| n <= 64), "late loading has room for 64 bytes of static TLS: {tls}");
 }
 
-/// A test program that no group names would make every run of the tests stop. The table itself is checked by what reads it; here
-/// the author of a new program learns it first.
+/// A test program that no group names stops every run of the tests. The reader of the table checks this, too; here the
+/// author of a new program learns it first.
 #[test]
 fn every_test_program_is_in_the_table_of_groups() {
     let table = fs::read_to_string(top().join("xtask/src/test/groups.rs")).expect("the table");
@@ -535,7 +537,7 @@ fn every_test_program_is_in_the_table_of_groups() {
     assert!(found > 40, "only {found} test programs found");
 }
 
-/// docs/security.md names a test for what it claims: each of them must be there.
+/// docs/security.md names a test for each claim: every named test must exist.
 #[test]
 fn the_security_page_names_tests_that_exist() {
     let page = fs::read_to_string(top().join("docs/security.md")).expect("the page");

@@ -1,18 +1,19 @@
-//! Which file imports which, from the text of a crate: paths that begin with `crate`, `super` or `self`, in `use` and elsewhere.
+//! Finds out which file imports which, from the text of a crate: paths that begin with `crate`, `super` or `self`, in
+//! `use` and elsewhere.
 //!
 //! ```text
 //! text ──tokens──► paths ──re-exports followed──► file → file ──► an import of a later stage; a circle of files
 //! ```
-//! Comments, strings and what is compiled for tests only are left out. A folder's own `mod.rs` and the files in
-//! the folder are one unit: imports between them make no circle.
+//! Comments, strings and test-only code are ignored. A folder's `mod.rs` and the files in the folder are one unit:
+//! imports between them make no circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 type Path = Vec<String>;
-/// From a file to a file, both from the crate's `src`.
+/// An import: from one file to another, both relative to the crate's `src`.
 pub type Import = (String, String);
 
-/// One crate: its modules, and who imports whom.
+/// One crate: its modules and their imports.
 pub struct Crate {
     /// Module path → file. The crate's root is the empty path.
     files: BTreeMap<Path, String>,
@@ -30,7 +31,7 @@ impl Crate {
         let is_for_tests = |path: &Path| for_tests.iter().any(|of| path.starts_with(of));
         let modules: BTreeMap<&Path, &Module> =
             read.iter().filter(|(path, _)| !is_for_tests(path)).map(|(path, (_, module))| (path, module)).collect();
-        // Exported macros are the crate's, wherever their file is.
+        // An exported macro belongs to the crate's root, wherever its file is.
         let macros: BTreeMap<&String, &Path> =
             modules.iter().flat_map(|(path, module)| module.macros.iter().map(|name| (name, *path))).collect();
         // A module whose file has another name; several, where the CPU decides which of them it is.
@@ -46,7 +47,7 @@ impl Crate {
         for (from, module) in &modules {
             for path in &module.paths.iter().flat_map(in_files).collect::<Vec<_>>() {
                 let of_macro = path.first().filter(|_| path.len() == 1).and_then(|name| macros.get(name));
-                // A name that comes by way of another module is an import of both.
+                // A name that another module re-exports is an import of both modules.
                 let direct = deepest(&modules, path);
                 let to = of_macro.map_or_else(|| owner(&modules, path), |file| (*file).clone());
                 for to in [direct, to].into_iter().filter(|to| !to.is_empty() && to != *from) {
@@ -73,7 +74,7 @@ impl Crate {
         self.imports.iter().filter(is_upward).map(|import| self.named(import)).collect()
     }
 
-    /// Files that import one another in a circle, as one set for each such knot. The imports in `without` are left out.
+    /// Circles of files that import one another, one set for each circle. The imports in `without` are ignored.
     pub fn knots(&self, without: &BTreeSet<Import>) -> BTreeSet<BTreeSet<&str>> {
         let is_left_out = |import: &&(Path, Path)| {
             let (from, to) = import;
@@ -102,16 +103,16 @@ impl Crate {
     }
 }
 
-/// The module that `path` leads into as it is written.
+/// The module of `path` as it is written.
 fn deepest(modules: &BTreeMap<&Path, &Module>, path: &Path) -> Path {
     let length = (0..=path.len()).rev().find(|length| modules.contains_key(&path[..*length].to_vec()));
     path[..length.unwrap_or(0)].to_vec()
 }
 
-/// The module that holds what `path` names. A name that a module has from elsewhere leads on to where it is from.
+/// The module that defines what `path` names. A name that a module re-exports leads on to its origin.
 fn owner(modules: &BTreeMap<&Path, &Module>, path: &Path) -> Path {
     let mut path = path.clone();
-    // A name that leads in a circle of re-exports does not compile: the bound only keeps this from hanging.
+    // A circle of re-exports does not compile: the bound only prevents an endless loop.
     for _ in 0..20 {
         let at = deepest(modules, &path);
         let rest = path[at.len()..].to_vec();
@@ -135,11 +136,11 @@ fn module(file: &str) -> Path {
 
 #[derive(Default)]
 struct Module {
-    /// From the crate's root.
+    /// The paths that the module uses, from the crate's root.
     paths: Vec<Path>,
-    /// What `use` brings in: name → path.
+    /// The names that `use` binds: name → path.
     names: BTreeMap<String, Path>,
-    /// Names of the macros that it defines.
+    /// Names of the macros that the module defines.
     macros: Vec<String>,
     for_tests: Vec<Path>,
     /// `#[path = "b.rs"] mod a;`: a, and b as its file's name would have it.
@@ -184,14 +185,15 @@ impl Module {
                     depth = depth.saturating_sub(1);
                     inline.pop_if(|(_, opened)| *opened == depth);
                 }
-                // pub(in crate::a) names whom it is open to.
+                // pub(in crate::a) states a visibility; it is not an import.
                 "in" if matches!(word(1), "crate" | "super" | "self") => i += 1,
                 "use" => {
                     let mut found = vec![];
                     i = tree(&tokens, i + 1, &vec![], &mut found);
                     for (path, name) in found {
                         let is_rooted = matches!(path.first().map(String::as_str), Some("crate" | "super" | "self"));
-                        // `use child::X` is relative to here, where it is no crate's name; an unknown path owns nothing.
+                        // `use child::X` is relative to this module, unless `child` is a crate's name; an unknown path
+                        // belongs to no module.
                         let path = if is_rooted { path } else { ["self".to_owned()].into_iter().chain(path).collect() };
                         let Some(path) = absolute(&here(), &path) else { continue };
                         if is_rooted {
@@ -217,7 +219,7 @@ impl Module {
     }
 }
 
-/// `super::a` within `x::y` is `x::a`. None above the root.
+/// `super::a` within `x::y` is `x::a`; None above the root.
 fn absolute(here: &Path, path: &Path) -> Option<Path> {
     let mut at = here.clone();
     let mut rest = path.as_slice();
@@ -233,7 +235,8 @@ fn absolute(here: &Path, path: &Path) -> Option<Path> {
     Some(at.into_iter().chain(rest.iter().cloned()).collect())
 }
 
-/// The paths of `a::b::{c, d as e}` from `tokens[i]` on, each with the name that it binds. Back: what follows.
+/// The paths of `a::b::{c, d as e}` from `tokens[i]` on, each with the name that it binds, and the index of the next
+/// token.
 fn tree(tokens: &[String], mut i: usize, before: &Path, found: &mut Vec<(Path, String)>) -> usize {
     let mut path = before.clone();
     loop {
@@ -242,7 +245,7 @@ fn tree(tokens: &[String], mut i: usize, before: &Path, found: &mut Vec<(Path, S
             i += 1;
             while tokens.get(i).is_some_and(|token| token != "}") {
                 let next = tree(tokens, i, &path, found);
-                // What is no path (the body after a `match crate::a {`) ends the search.
+                // A token that cannot be part of a path (the body after a `match crate::a {`) ends the search.
                 i = if tokens.get(next).is_some_and(|token| token == ",") { next + 1 } else { next.max(i + 1) };
             }
             return i + 1;
@@ -276,7 +279,7 @@ fn is_for_tests(tokens: &[String]) -> bool {
     begins(&["#", "[", "cfg", "(", "test"]) || begins(&["#", "[", "cfg", "(", "all", "(", "test"])
 }
 
-/// Behind the item that begins at `i`: its `;`, or the brace that closes it.
+/// The index after the item that begins at `i`: after its `;`, or after its closing brace.
 fn end_of_item(tokens: &[String], i: usize) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate().skip(i) {
@@ -295,7 +298,7 @@ fn end_of_item(tokens: &[String], i: usize) -> usize {
     tokens.len()
 }
 
-/// Words, `::` and single characters; no comments, no characters, and a string is one token: `"` and what is in it.
+/// Words, `::` and single characters. Comments and characters are dropped; a string is one token: `"` and its contents.
 fn tokens(text: &str) -> Vec<String> {
     let text: Vec<char> = text.chars().collect();
     let at = |i: usize| text.get(i).copied().unwrap_or('\0');
@@ -335,7 +338,7 @@ fn tokens(text: &str) -> Vec<String> {
                 i = from + length + end.len();
                 tokens.push("\"".to_owned());
             }
-            // A character, unlike a lifetime, has its closing quote.
+            // A character literal has a closing quote, a lifetime has none.
             ('\'', '\\') => {
                 i += 3;
                 i += 1 + text[i.min(text.len())..].iter().position(|c| *c == '\'').unwrap_or(0);
@@ -361,7 +364,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// `#"` of `r#"`; empty where none follows.
+/// The hashes and the quote after the `r` of a raw string: `#"` of `r#"`; empty if this is not a raw string.
 fn raw_quote(text: &[char]) -> &[char] {
     let hashes = text.iter().take_while(|c| **c == '#').count();
     if text.get(hashes) == Some(&'"') { &text[..=hashes] } else { &[] }
@@ -397,7 +400,7 @@ fn the_checker_finds_upward_imports_and_circles() {
     ] {
         assert!(with(text).contains(&"low.rs > high.rs".to_owned()), "{text}: {:?}", with(text));
     }
-    // What is none: comments, strings, tests, visibility.
+    // Not imports: comments, strings, tests, visibility.
     for text in [
         "// use crate::high;",
         "/* use crate::high; /* crate::high */ crate::high */",
@@ -410,28 +413,16 @@ fn the_checker_finds_upward_imports_and_circles() {
     ] {
         assert_eq!(with(text), Vec::<String>::new(), "{text}");
     }
-    // Downward is free; beside is not.
+    // A downward import is allowed; one within a stage is not.
     assert_eq!(upward(&[("high.rs", "use crate::low;"), ("low.rs", "")]), Vec::<String>::new());
     assert_eq!(upward(&[("mid/part.rs", "use crate::beside::X;"), ("beside.rs", "")]), ["mid/part.rs > beside.rs"]);
-    // A name of an earlier stage that comes by way of a later one.
+    // A name of an earlier stage that a later stage re-exports.
     let through = [("mid/part.rs", "use crate::high::X;"), ("high.rs", "pub use crate::low::X;"), ("low.rs", "")];
     assert_eq!(upward(&through), ["mid/part.rs > high.rs"]);
-    // A module that lies in another file, or in one of several.
-    let cpus = "#[cfg(x)]\n#[path = \"x.rs\"]\npub mod cpu;\n#[cfg(y)]\n#[path = \"y.rs\"]\npub mod cpu;";
-    let of_cpu = [
-        ("low/mod.rs", cpus),
-        ("low/x.rs", "use crate::high;"),
-        ("low/y.rs", ""),
-        ("high.rs", "use crate::low::cpu::X;"),
-    ];
-    assert_eq!(upward(&of_cpu), ["low/x.rs > high.rs"]);
-    let circle =
-        [("low/mod.rs", cpus), ("low/x.rs", "use super::os;"), ("low/y.rs", ""), ("low/os.rs", "use super::cpu::X;")];
-    assert_eq!(made(&circle).knots(&BTreeSet::new()), [["low/os.rs", "low/x.rs"].into()].into());
-    // A macro of the crate is where it is defined.
+/// Words, `::` and single characters. Comments and characters are dropped; a string is one token: `"` and its contents.
     let of_macro = [("low.rs", "crate::table!(x);"), ("high.rs", "macro_rules! table { () => {} }")];
     assert_eq!(upward(&of_macro), ["low.rs > high.rs"]);
-    // A file of tests may import what it likes.
+    // A test file may import anything.
     let tests = [("low/mod.rs", "#[cfg(test)]\nmod tests;"), ("low/tests.rs", "use crate::high;"), ("high.rs", "")];
     assert_eq!(upward(&tests), Vec::<String>::new());
 

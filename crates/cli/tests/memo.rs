@@ -1,6 +1,6 @@
-//! Remembered stacks are what a walk would have found: fixtures made to mislead them, then real programs, with
-//! PLIMSOLL_CHECK=1, which walks beside the memo and counts. Blocks go to the caller that asked, also when other code has
-//! come to lie at its address.
+//! Remembered stacks equal what a walk would find. Fixtures that try to mislead the memo, then real programs, run with
+//! PLIMSOLL_CHECK=1, which walks again and counts disagreements. A block belongs to the caller that requested it, also
+//! when other code has taken its address.
 
 mod harness;
 
@@ -15,7 +15,7 @@ fn scratch(name: &str) -> PathBuf {
     harness::scratch("memo", name)
 }
 
-/// Runs a command under the tracker; answers its output and the report on each of its processes.
+/// Runs a command under the tracker; returns its output and the report on each of its processes.
 fn tracked(name: &str, sites: &str, check: bool, command: &[&str]) -> (String, Vec<Value>) {
     let dir = scratch(&format!("{name}-segments"));
     let output = Command::new(PLIMSOLL)
@@ -55,7 +55,7 @@ fn agrees(name: &str, reports: &[Value], enough: u64) {
     assert!(checks >= enough, "{name}: only {checks} checks");
 }
 
-/// Σ over callers that have a frame in this function (or whose innermost frame lies in this object).
+/// Σ over callers that have a frame in this function (or whose innermost frame is in this object).
 fn allocated(report: &Value, what: impl Fn(&Value) -> bool) -> (u64, u64) {
     let sites = report["sites"].as_array().expect("sites");
     sites
@@ -79,7 +79,7 @@ fn a_shared_callee_that_moves_its_frames() {
         let (_, reports) = tracked("alloca", sites, true, &[&program]);
         agrees("memo_alloca", &reports, 5000);
         let (_, reports) = tracked("alloca", sites, false, &[&program]);
-        // What the fixture does: 2000 rounds of 9 sizes, the two in turn; every hundredth round keeps its blocks.
+        // The fixture does 2000 rounds of 9 sizes, the two functions in turn; every hundredth round keeps its blocks.
         let of = |name: &str| allocated(&reports[0], |s| has_function(s, name));
         assert_eq!((of("narrow"), of("wide")), ((9000, 100), (9000, 80)));
     }
@@ -95,7 +95,7 @@ fn a_stack_that_became_smaller() {
     }
 }
 
-/// The category is the object that asked, though another had the same addresses before.
+/// The category follows the object that requested the block, although another object had the same addresses before.
 #[test]
 fn other_code_at_the_same_address() {
     let dir = scratch("reload");
@@ -105,7 +105,7 @@ fn other_code_at_the_same_address() {
     for (check, sites) in [(false, "exact"), (true, "exact"), (false, "sampled"), (true, "sampled")] {
         let (output, reports) = tracked("reload", sites, check, &[&program, &one, &other]);
         assert!(output.contains("mostly"), "the fixture found no address twice: {output}");
-        // Twenty rounds of ten blocks, and one by each library's constructor, freed by its destructor.
+        // Twenty rounds of ten blocks, and one block by each library's constructor, freed by its destructor.
         let of = |category: &str| allocated(&reports[0], |s| s["category"] == category);
         assert_eq!((of("libone.so"), of("libother.so")), ((220, 200), (220, 200)));
         let taken_in = |object: &str| {
@@ -119,7 +119,7 @@ fn other_code_at_the_same_address() {
     }
 }
 
-/// libc's own loads and unloads come without a dlopen. A walk through such an object notices that it is another one.
+/// libc loads and unloads objects without a dlopen. A walk through such an object notices the replacement.
 #[test]
 fn objects_that_libc_loads() {
     let dir = scratch("gconv");
@@ -138,7 +138,7 @@ fn objects_that_libc_loads() {
     assert_eq!(counter(&reports[0], "stack_truncated"), 0, "walks by another object's tables");
 }
 
-/// Both modes in test-full; in `make test` the one that remembers deeper stacks.
+/// Both modes in test-full; in `make test` only the one that remembers deep stacks.
 fn sites_of_this_tier() -> &'static [&'static str] {
     if std::env::var_os("PLIMSOLL_TESTS").is_some_and(|tier| tier == "full") { &SITES } else { &["exact"] }
 }

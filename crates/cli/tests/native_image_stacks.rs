@@ -1,5 +1,6 @@
-//! Stacks through native images that nobody rebuilt: the same from the stripped, the symbolised and the frame-pointer
-//! build of one program, and whole ones through images of 21.0 to 25, an unpacked one, a library and Oracle's compiler.
+//! Stacks through native images that nobody rebuilt: the stripped, the symbolised and the frame-pointer build of one
+//! program give the same. Stacks are complete through images of 21.0 to 25, an unpacked one, a library and Oracle's
+//! compiler.
 
 #[path = "subjects/stage.rs"]
 #[allow(dead_code)]
@@ -15,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A site: its stack as (file, offset), innermost first, whether it leads to the outermost frame, and its live blocks.
+/// A site: its stack as (file, offset), innermost first, whether it reaches the outermost frame, and its live blocks.
 struct Site {
     frames: Vec<(String, u64)>,
     whole: bool,
@@ -27,7 +28,7 @@ fn sites_of(segment: &Segment) -> Vec<Site> {
     let mut sums: BTreeMap<usize, (i64, i64)> = BTreeMap::new();
     for row in &segment.rows {
         let sum = sums.entry(row.caller as usize).or_default();
-        // A block may be freed by another thread, in a row of that one.
+        // Another thread may free a block, in a row of its own.
         sum.0 += row.alloc_count as i64 - row.free_count as i64;
         sum.1 += row.alloc_requested as i64 - row.free_requested as i64;
     }
@@ -52,7 +53,7 @@ fn sites_of(segment: &Segment) -> Vec<Site> {
     entries.map(read).collect()
 }
 
-/// Runs a command under the tracker with exact sites; answers what its segment holds.
+/// Runs a command under the tracker with exact sites; returns the contents of its segment.
 fn run(name: &str, command: &[&str], folder: Option<&Path>) -> Segment {
     let scratch = Scratch::new(name);
     let segments = scratch.path().join("segments");
@@ -106,8 +107,8 @@ impl Names {
 /// 6 MiB of heap, 8 direct buffers of 1 MiB, 4 blocks of 1 MiB and 400 of 64 B by Unsafe, 3 threads.
 const ARGUMENTS: [&str; 5] = ["6", "8", "4", "3", "0"];
 
-/// Blocks that App's own methods asked for, by the innermost App method, and their requested bytes less the headers of
-/// 16 B that the image's own NMT writes in front.
+/// Blocks that App's own methods requested, by the innermost App method, and their requested bytes less the headers of
+/// 16 B that the image's own NMT adds.
 fn by_app(sites: &[Site], names: &Names, image: &str) -> BTreeMap<String, (u64, u64)> {
     let mut sums = BTreeMap::new();
     for site in sites.iter().filter(|s| s.count > 0) {
@@ -128,7 +129,7 @@ fn by_app(sites: &[Site], names: &Names, image: &str) -> BTreeMap<String, (u64, 
 fn one_program_stripped_symbolised_and_with_frame_pointers() {
     let (Some(app), Some(appfp)) = (native_image("app"), native_image("appfp")) else { return };
     let scratch = Scratch::new("stripped");
-    // The same file name, so that the stacks can be compared as they are.
+    // The same file name, so that the stacks can be compared directly.
     let stripped = scratch.path().join("app");
     must(Command::new("strip").arg("-o").arg(&stripped).arg(&app));
 
@@ -140,7 +141,8 @@ fn one_program_stripped_symbolised_and_with_frame_pointers() {
     let (with, without, fp) = (of("image-names", &app), of("image-stripped", &stripped), of("image-fp", &appfp));
     let names = Names::of(&app);
 
-    // All stacks through App, but for those that depend on the moment: whether a thread has to wait, and how the heap then grows.
+    // All stacks through App, except those that depend on timing: whether a thread has to wait, and how the heap then
+    // grows.
     let of_app = |sites: &[Site]| -> BTreeSet<Vec<(String, u64)>> {
         let methods = |s: &Site| s.frames.iter().filter(|(f, _)| f == "app").map(|(_, at)| names.method(*at)).collect();
         let is_told = |s: &&Site| {
@@ -164,14 +166,14 @@ fn one_program_stripped_symbolised_and_with_frame_pointers() {
         let sums = by_app(sites, names, image);
         let (count, bytes) = sums.values().fold((0, 0), |sum, s| (sum.0 + s.0, sum.1 + s.1));
         say(&format!("{what}: {} stacks through the image, all whole; of App: {sums:?}", through.len()));
-        // 8 direct buffers, 4 + 400 blocks by Unsafe; a direct buffer asks for a page or nothing more.
+        // 8 direct buffers, 4 + 400 blocks by Unsafe; a direct buffer requests a page or nothing more.
         assert_eq!(count, 8 + 4 + 400, "{what}: {sums:?}");
         let least = (8 + 4) * (1 << 20) + 400 * 64;
         assert!((least..=least + 8 * 8192).contains(&bytes), "{what}: {bytes} B, {sums:?}");
     }
 }
 
-/// Of the stacks that begin in or lead through `module`: all, and those that end early.
+/// Of the stacks that begin in or pass through `module`: all, and those that end early.
 fn through(segment: &Segment, module: &str) -> (usize, usize, usize) {
     let sites = sites_of(segment);
     let of: Vec<_> = sites.iter().filter(|s| s.frames.iter().any(|(f, _)| f == module)).collect();
@@ -216,14 +218,14 @@ fn a_library_and_oracles_compiler() {
         let segment = run("libdemo", &[host, library.to_str().expect("a path")], None);
         whole("libdemo.so", &segment, "libdemo.so", 10);
     }
-    // Oracle GraalVM's: another prologue. A test download, nothing of it is kept but in the cache.
+    // Oracle GraalVM has another prologue. A download for the test; only the cache keeps it.
     let isolate = cached("js-isolate-24.1.2", |part| {
         let mut maven = fetcher("mvn");
         maven.args(["-q", "-B", "-U", "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:unpack"]);
         maven.arg("-Dartifact=org.graalvm.js:js-isolate-linux-amd64:24.1.2:jar");
         maven.arg(format!("-DoutputDirectory={}", part.display()));
         maven.arg(format!("-Dmaven.repo.local={}", stage::cache().join("m2").display()));
-        // Without a project it leaves its markers where it runs.
+        // Without a project it leaves its markers in its working directory.
         fetch(maven.current_dir(part), part);
     });
     let library = isolate.join("META-INF/resources/engine/js-isolate-linux-amd64/libvm/libjsvm.so");

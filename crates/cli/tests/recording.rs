@@ -1,4 +1,4 @@
-//! `plimsoll report` and `diff` on recordings that a JDK makes here: the figures are those that `jfr print` prints.
+//! `plimsoll report` and `diff` on recordings that a JDK makes here: the figures equal those of `jfr print`.
 
 mod harness;
 #[path = "../../../fixtures/jdks.rs"]
@@ -12,8 +12,8 @@ use harness::{plimsoll, said};
 use jdks::{Jdk, jdks};
 use serde_json::Value;
 
-/// Whose recording has seen all of it: the recorder calls each second's events in one round, and two of them have begun after
-/// the last buffer was there.
+/// The state in which a recording has seen everything: the recorder writes each second's events in one round, and two
+/// rounds have begun after the last buffer was allocated.
 const SLEEPER: &str = "public class Sleeper { @jdk.jfr.Period(\"1 s\") static class Round extends jdk.jfr.Event {}\n\
     public static void main(String[] a) throws Exception {\n\
     java.util.List<Object> kept = new java.util.ArrayList<>();\n\
@@ -57,7 +57,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&said(&[arguments, &["--format", "json"]].concat())).expect("JSON")
 }
 
-/// Values of one field of one event type, as `jfr print --json` has them: by `key` where there is one.
+/// Values of one field of one event type, as `jfr print --json` shows them: by `key` if there is one.
 fn printed(jdk: &Jdk, file: &Path, event: &str, key: Option<&str>, field: &str) -> Vec<(String, u64)> {
     let mut command = Command::new(jdk.home.join("bin/jfr"));
     let output = command.args(["print", "--json", "--events", event]).arg(file).output().expect("jfr");
@@ -118,7 +118,7 @@ fn the_table_has_the_figures_that_jfr_prints() {
             assert_eq!(report["gaps"].as_array().map(Vec::len), Some(0), "{}", report["gaps"]);
             assert!(text.contains("\nRSS ") && text.contains("committed by category"), "{text}");
         } else if jdk.records_no_memory() {
-            // Neither event is there: said once each, with what to do.
+            // Both events are missing: each is reported once, with what to do.
             assert_eq!(text.lines().filter(|line| line.starts_with("gap: ")).count(), 2, "{text}");
         }
         let later = json(&["report", &name, "--from", "-1s"]);
@@ -129,7 +129,7 @@ fn the_table_has_the_figures_that_jfr_prints() {
     let _ = fs::remove_dir_all(folder);
 }
 
-/// An XML reader of a few lines: tags closed in order, attributes quoted, no bare `&` or `<`.
+/// A small XML reader: tags closed in order, attributes quoted, no bare `&` or `<`.
 fn well_formed(svg: &str) -> usize {
     let (mut open, mut tags) = (Vec::new(), 0);
     let mut rest = svg.trim_start_matches("<?xml version=\"1.0\" encoding=\"UTF-8\"?>").trim();
@@ -175,7 +175,7 @@ fn charts_and_what_they_lack() {
                     assert!(svg.contains(word), "{chart} without {word}");
                 }
                 assert!(!svg.contains("NaN") && !svg.contains("inf"), "{chart}");
-                // Nothing is fetched by who looks at it: the one address is the name of the format.
+                // A viewer fetches nothing: the only address is the name of the format.
                 assert_eq!(svg.matches("http").count(), 1);
             }
         } else if jdk.records_no_memory() {
@@ -209,7 +209,7 @@ fn two_recordings_are_compared_line_by_line() {
         }
     }
     if jdk.records_memory() {
-        // 18 buffers of 4 MiB more, which HotSpot books under Other.
+        // 18 more buffers of 4 MiB, which HotSpot counts under Other.
         let other = changes.iter().find(|change| change["section"] == "categories" && change["name"] == "Other");
         let by = other.and_then(|other| other["max_change"].as_i64()).expect("Other");
         assert!(by.abs_diff(18 * (4 << 20)) < 1 << 20, "{by}");
@@ -246,7 +246,7 @@ fn what_is_no_recording_is_refused_in_a_sentence() {
     let _ = fs::remove_dir_all(folder);
 }
 
-/// Conservation, over time: the lines of each moment sum to its RSS, so first and last readings and the means do, too.
+/// Conservation over time: the lines of each moment sum to its RSS, so their first, last and mean readings do, too.
 #[test]
 fn the_lines_of_our_own_recording_sum_to_rss() {
     let folder = scratch("own");

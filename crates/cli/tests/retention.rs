@@ -1,4 +1,4 @@
-//! What is kept of the dead, and for how long: segments, whatever PID namespace they come from, and the files of the cache.
+//! What is kept after a process has died, and for how long: segments, from any PID namespace, and files of the cache.
 
 #[allow(dead_code)]
 #[path = "subjects/stage.rs"]
@@ -14,10 +14,10 @@ use stage::{Scratch, must, say};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Far above what a busy machine makes of a start: who exceeds it hangs.
+/// Far above the time of a start on a busy machine: a start that exceeds it hangs.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A directory shared by containers, and the options with which each uses it.
+/// A directory that containers share, and the options with which each uses it.
 struct Shared {
     scratch: Scratch,
 }
@@ -37,7 +37,7 @@ impl Shared {
         self.scratch.path().join("cache/plimsoll")
     }
 
-    /// `program` under the tracker, in a PID namespace of its own or in ours.
+    /// Runs `program` under the tracker, in a PID namespace of its own or in ours.
     fn run(&self, contained: bool, program: &[&str]) -> Command {
         let mut command = Command::new(if contained { "unshare" } else { PLIMSOLL });
         if contained {
@@ -69,19 +69,20 @@ fn only_child(pid: u32) -> Option<u32> {
     fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?.trim().parse().ok()
 }
 
-/// Each process 1 of its own container, so all have the same PID: those that live keep their segments, those that died don't.
+/// Each is process 1 of its own container, so all have the same PID. Living ones keep their segments, dead ones lose
+/// them.
 #[test]
 fn who_lives_in_another_pid_namespace_is_not_dead() {
     if !can_contain() {
         return;
     }
     let shared = Shared::new("retention");
-    // Process 1 there, and one more, whose number nobody here has or somebody else has.
+    // Process 1 of the container, and a second process whose PID is free or belongs to another process outside.
     let mut living = shared.run(true, &["sh", "-c", "echo here; sleep 600; :"]);
     let mut living = living.stdout(Stdio::piped()).spawn().expect("unshare");
     let mut line = [0; 5];
     std::io::Read::read_exact(living.stdout.as_mut().expect("piped"), &mut line).expect("it lives");
-    // Once sleep runs, both have what segments they will ever have.
+    // Once sleep runs, both have all the segments that they will ever have.
     let runs_sleep = || {
         let shell = only_child(living.id())?;
         fs::read_to_string(format!("/proc/{}/comm", only_child(shell)?)).ok().filter(|name| name == "sleep\n")
@@ -104,7 +105,7 @@ fn who_lives_in_another_pid_namespace_is_not_dead() {
     assert!(as_process_1 <= 1 + 4, "those of dead containers go: {left:?}");
     living.kill().expect("our child");
     living.wait().expect("our child");
-    // Who dies with it closes the pipe at last.
+    // The last of the processes to die closes the pipe.
     std::io::Read::read_to_end(living.stdout.as_mut().expect("piped"), &mut Vec::new()).expect("a pipe");
     for _ in 0..8 {
         must(&mut shared.run(true, &["true"]));
@@ -112,8 +113,8 @@ fn who_lives_in_another_pid_namespace_is_not_dead() {
     assert!(held.iter().all(|name| !shared.segments().contains(name)), "dead now: {held:?}, {:?}", shared.segments());
 }
 
-/// A FIFO, a socket, a directory, a link to a FIFO, named like the oldest segments: who shares the directory can make them. A start
-/// and a fork wait for none of them, and still remove the segments of the dead.
+/// A FIFO, a socket, a directory and a link to a FIFO with the names of the oldest segments: any user of a shared
+/// directory can make them. A start and a fork wait for none of them, and still remove the segments of the dead.
 #[test]
 fn a_start_waits_for_no_fifo_that_is_named_like_a_segment() {
     let shared = Shared::new("fifos");
@@ -141,10 +142,11 @@ fn a_start_waits_for_no_fifo_that_is_named_like_a_segment() {
         assert_eq!(output.stdout, b"done\n");
     }
     let left = shared.segments();
-    // Eight shells with two or three children each; three are kept, and what the last shell made after its pruning.
+    // Eight shells with two or three children each; three are kept, and those that the last shell made after its
+    // pruning.
     assert!(left.len() <= foreign.len() + 3 + 4, "the dead are still pruned: {left:?}");
     assert!(left.len() > foreign.len(), "they are tracked: {left:?}");
-    // By their whole names: the second number of the others is when they started, and begins as the machine's uptime does.
+    // Compares whole names: the second number of a name is a start time, whose first digits can be those of any PID.
     assert!(foreign.iter().all(|name| left.contains(name)), "{foreign:?}, of them {left:?}");
 }
 
@@ -155,7 +157,8 @@ fn aged(path: &Path, age: Duration) -> PathBuf {
     path.to_path_buf()
 }
 
-/// What nobody has used for long goes at the next start; what is used stays, however old, and so does what isn't ours.
+/// The next start deletes files that nobody has used for long. Used files stay, however old, and so do files that are
+/// not ours.
 #[test]
 fn the_cache_forgets_what_nobody_uses() {
     let shared = Shared::new("cache");
@@ -166,7 +169,7 @@ fn the_cache_forgets_what_nobody_uses() {
     };
     let own = files();
     assert!(own.iter().any(|path| path.to_string_lossy().contains("/libplimsoll-")), "{own:?}");
-    // This version's own files are old, and used again: they stay.
+    // The files of this version are old and used again: they stay.
     let then = SystemTime::now() - 400 * DAY;
     for path in &own {
         let times = FileTimes::new().set_modified(then).set_accessed(then);
@@ -203,18 +206,18 @@ fn the_cache_forgets_what_nobody_uses() {
         .expect("python3 (run .ci/setup)");
     let mut line = [0; 5];
     std::io::Read::read_exact(holder.stdout.as_mut().expect("piped"), &mut line).expect("it holds it");
-    // To map it was to use it.
+    // Mapping the file counted as a use of it.
     let long_ago = || {
         let times = FileTimes::new().set_modified(then).set_accessed(then);
         File::open(&mapped).and_then(|file| file.set_times(times)).expect("its owner may");
     };
     long_ago();
 
-    // The first start pruned moments ago; the next day the next one does.
+    // The first start has just pruned; the next pruning is a day later.
     must(&mut shared.run(false, &["true"]));
     assert!(old.iter().all(|path| path.exists()), "once a day is enough");
     let _ = aged(&name(".pruned"), 2 * DAY);
-    // Several at once, as in a start of many containers: each must find its library.
+    // Several starts at once, as when many containers start: each must find its library.
     let starts: Vec<_> = (0..6).map(|_| shared.run(false, &["true"]).spawn().expect("it starts")).collect();
     for mut start in starts {
         assert!(start.wait().expect("our child").success());

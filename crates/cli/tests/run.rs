@@ -1,4 +1,4 @@
-//! `plimsoll run` is the program's likeness: output, exit status, signals, stops, PID, descriptors, dispositions.
+//! `plimsoll run` behaves as its program: output, exit status, signals, stops, PID, descriptors, dispositions.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -11,11 +11,11 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        // Tests run side by side: two of one name must not remove each other's folder.
+        // Tests run concurrently: two with the same name must not remove each other's folder.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("plimsoll-run-{}-{number}-{name}", std::process::id()));
-        // PIDs come round again: another run of this test, ended from outside, may have left one of our name.
+        // PIDs are reused: an earlier run of this test that was killed may have left a folder of this name.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         Place(path)
@@ -62,7 +62,7 @@ fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Both ways of running: in our own place, and as our child.
+/// Both ways of running: the program replaces this process, or is its child.
 const WAYS: [&[&str]; 2] = [&[], &["--report", "summary"]];
 
 #[test]
@@ -145,7 +145,7 @@ fn killing_us_kills_the_program() {
     let inner = wait_for("the script", || std::fs::read_to_string(&ready).ok());
     child.kill().unwrap();
     child.wait().unwrap();
-    // Whoever inherits it may leave it a zombie.
+    // The process that inherits it may leave it a zombie.
     wait_for("the program's end", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", inner.trim())).unwrap_or_default();
         stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X'])).then_some(())
@@ -169,7 +169,7 @@ fn dispositions_mask_and_preload_are_as_we_found_them() {
             assert_eq!(text(&out.stdout), text(&plain.stdout), "{ignored} {way}: {}", text(&out.stderr));
         }
     }
-    // Ours first, the user's own after it.
+    // The tracker first, the user's own library after it.
     let out = place
         .plimsoll(&["run", "--follow", "--", "sh", "-c", "echo $LD_PRELOAD"])
         .env("LD_PRELOAD", "libm.so.6")
@@ -261,7 +261,7 @@ fn a_changed_library_in_the_cache_is_not_used() {
     std::fs::write(&library, &bad).unwrap();
     assert!(place.sh(&[], ":").status.success());
     assert!(std::fs::read(&library).unwrap() == good, "the file is made anew");
-    // A link in place of the directory is not followed: the next candidate is taken.
+    // A link in place of the directory is not followed: the next candidate is used.
     let elsewhere = place.0.join("elsewhere");
     std::fs::rename(&cache, &elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &cache).unwrap();
@@ -340,7 +340,7 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
     assert!(report(&["diff", before.to_str().unwrap(), &pid, "--style", "hotspot"]).contains("+"));
 }
 
-/// An exec leaves PID and start time as they were: what the segment tells of is gone all the same.
+/// An exec keeps PID and start time, yet the segment's program is gone.
 #[test]
 fn a_process_that_has_become_another_is_not_live() {
     let place = Place::new("exec");
@@ -359,7 +359,7 @@ fn a_process_that_has_become_another_is_not_live() {
     );
 }
 
-/// Every name that `run` lets through is one that the tracker knows: the program then catches the signal of that number.
+/// The tracker knows every name that `run` accepts: the program then catches the signal of that number.
 #[test]
 fn the_tracker_catches_each_signal_that_run_accepts() {
     let place = Place::new("signals");
@@ -373,7 +373,8 @@ fn the_tracker_catches_each_signal_that_run_accepts() {
     }
 }
 
-/// Root may name /tmp: it must not be closed to everybody else. A volume or a fresh directory is there for the segments.
+/// Root may name /tmp, which must not be closed to other users. A volume or a fresh directory is closed, as it is meant
+/// for segments.
 #[test]
 fn an_open_directory_is_closed_only_if_it_is_for_segments() {
     use std::os::unix::fs::PermissionsExt;
@@ -398,7 +399,7 @@ fn an_open_directory_is_closed_only_if_it_is_for_segments() {
     }
 }
 
-/// What lies elsewhere (--dir) is found from the living process.
+/// A segment elsewhere (--dir) is found from the living process.
 #[test]
 fn doctor_lists_processes_of_other_directories() {
     let place = Place::new("doctor-dir");
@@ -455,7 +456,7 @@ fn how_it_ended_stands_in_the_first_line() {
         );
         assert!(json["end"].is_string(), "the older field stays");
     }
-    // Nobody waits for this one; another program lives on in its place.
+    // The first program is not waited for; another program goes on in its process.
     let mut child =
         place.plimsoll(&["run", "--", "sh", "-c", "echo up; exec sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
@@ -467,14 +468,14 @@ fn how_it_ended_stands_in_the_first_line() {
     assert!(printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
 }
 
-/// A script that starts a tool and ends in `exec`: the report is of the program that it became.
+/// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script.
 #[test]
 fn the_report_is_of_the_last_program_under_the_pid() {
     let place = Place::new("family");
     let text_of_it = place.file("text", "#!/bin/sh\n/bin/ls / >/dev/null\nexec /usr/bin/sort /dev/null\n");
     let script = text_of_it.with_file_name("start.sh");
-    // Written by another process: a child that a test beside this one forks has our open files until its exec, and what is open for
-    // writing can't be executed (ETXTBSY).
+    // Another process writes the file: a child that a concurrent test forks holds our open files until its exec, and a
+    // file that is open for writing cannot be executed (ETXTBSY).
     assert!(Command::new("install").args(["-m", "755"]).args([&text_of_it, &script]).status().unwrap().success());
     let script = script.to_str().unwrap();
     let ran = place.plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", script]).output().unwrap();
@@ -493,7 +494,7 @@ fn the_report_is_of_the_last_program_under_the_pid() {
     assert!(row("start.sh").contains("replaced by exec"), "{printed}");
     assert!(row("/bin/ls /").contains("exited"), "{printed}");
     assert!(row("sum").contains("2 processes"), "{printed}");
-    // One PID for the script and what it became, another for the tool.
+    // One PID for the script and the program that replaced it, another for the tool.
     let pid = |words: &str| row(words).split_whitespace().next().unwrap().to_owned();
     assert!(pid("start.sh") == pid("sort") && pid("/bin/ls") != pid("sort"), "{printed}");
 }

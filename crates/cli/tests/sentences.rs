@@ -1,4 +1,4 @@
-//! What plimsoll says for itself: never at the cost of the program, always one sentence, and what to type.
+//! The messages of plimsoll: they never disturb the program, are always one sentence, and say what to type.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,18 +11,18 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(name: &str) -> Place {
-        // Tests run side by side: two of one name must not remove each other's folder.
+        // Tests run concurrently: two with the same name must not remove each other's folder.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("plimsoll-sentences-{}-{number}-{name}", std::process::id()));
-        // PIDs come round again: another run of this test, ended from outside, may have left one of our name.
+        // PIDs are reused: an earlier run of this test that was killed may have left a folder of this name.
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir(&path).unwrap();
         Place(path)
     }
 
     fn plimsoll(&self, arguments: &[&str]) -> Command {
-        // A sentence that never comes is a failure, not a test that never ends.
+        // A sentence that never comes is a failure, not an endless test.
         let mut command = Command::new("timeout");
         command
             .args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_plimsoll")])
@@ -104,7 +104,8 @@ fn a_mean_that_nothing_can_be_sampled_by_is_refused() {
     }
 }
 
-/// A recording is written aside and renamed: root once had a regular file where /dev/null had been.
+/// A recording is written to a temporary file and renamed: without a check, root would replace /dev/null by a regular
+/// file.
 #[test]
 fn a_recording_takes_the_place_of_nothing_but_a_file() {
     let place = Place::new("odd-files");
@@ -126,8 +127,8 @@ fn a_recording_takes_the_place_of_nothing_but_a_file() {
     assert_eq!(place.said(&["record", "--duration", "100ms", "-o", &path("old.jfr"), &own]).0, Some(0));
 }
 
-/// `ulimit -f` kills whoever writes beyond it, unless they have said that they take the error; and where nobody reads what is said of
-/// it, SIGPIPE comes besides. Neither is the program's.
+/// `ulimit -f` kills a process that writes beyond it, unless the process ignores the signal. If nobody reads the
+/// message about it, SIGPIPE comes on top. Neither signal is for the program.
 #[test]
 fn a_file_that_may_not_grow_ends_a_recording_and_not_the_program() {
     let place = Place::new("small-files");
@@ -236,8 +237,8 @@ fn a_path_that_is_no_utf8_is_a_target_like_any_other() {
 fn a_script_without_a_first_line_runs_in_the_shell_as_execvp_has_it() {
     let place = Place::new("script");
     let script = place.0.join("script");
-    // By cp: while we write a file ourselves, a child that another test forks has it open for writing too, and until its
-    // own exec the kernel refuses to run it (ETXTBSY).
+    // Copied by cp: while this process writes a file, a child that another test forks has it open for writing, too.
+    // Until that child's exec the kernel refuses to run the file (ETXTBSY).
     let install = |bytes: &[u8]| {
         std::fs::write(place.0.join("written"), bytes).unwrap();
         let status = Command::new("install").arg(place.0.join("written")).arg(&script).status().unwrap();
@@ -248,7 +249,7 @@ fn a_script_without_a_first_line_runs_in_the_shell_as_execvp_has_it() {
         let out = place.plimsoll(&[way, &["--", "./script", "one"]].concat()).output().unwrap();
         assert_eq!((out.status.code(), &*out.stdout), (Some(7), &b"./script one\n"[..]), "{out:?}");
     }
-    // What is ELF, and only not of this machine, is no script.
+    // An ELF file for another machine is not a script.
     let mut elf = std::fs::read("/bin/true").unwrap();
     elf[18] = 0xf3;
     install(&elf);

@@ -1,4 +1,4 @@
-//! Sites of programs with known answers: stacks that are hard to walk, and modes switched while a program runs.
+//! Sites of programs with known answers: stacks that are hard to walk, and modes that change while a program runs.
 
 mod harness;
 
@@ -16,7 +16,7 @@ fn scratch(name: &str) -> PathBuf {
     harness::scratch("site_modes", name)
 }
 
-/// (Live blocks, their requested bytes) of sites whose functions begin so, innermost first.
+/// (Live blocks, their requested bytes) of sites whose functions begin with these, innermost first.
 fn live(report: &Value, functions: &[&str]) -> (u64, u64) {
     let begins = |s: &&Value| {
         let frames = s["frames"].as_array().expect("frames");
@@ -57,7 +57,8 @@ fn stacks_that_are_hard_to_walk() {
             assert_eq!(of(&["with_garbage"]), (2, 2 * 5005), "{name}: a frame pointer that leads nowhere");
             assert_eq!(of(&["thread_routine"]), (5, 5 * 6006), "{name}: threads");
             if name == "plain" {
-                // Through the signal's trampoline back to the interrupted stack, and through generated code to its caller.
+                // Through the signal's trampoline back to the interrupted stack, and through generated code to its
+                // caller.
                 assert_eq!(of(&["jit", "enter_generated", "main"]), (2, 2 * 4004));
                 let frames = report["sites"].as_array().expect("sites").iter().filter_map(|s| s["frames"].as_array());
                 let interrupted = frames.filter(|f| f.iter().any(|f| f["function"] == "in_handler"));
@@ -80,7 +81,7 @@ fn stacks_that_are_hard_to_walk() {
     }
 }
 
-/// off → sampled → exact → off, on one running program; the books by category stay whole all the time.
+/// off → sampled → exact → off, on one running program; the books by category stay complete.
 #[test]
 fn modes_are_switched_while_the_program_runs() {
     let (dir, segments) = (scratch("switch"), scratch("switch-segments"));
@@ -122,7 +123,8 @@ fn modes_are_switched_while_the_program_runs() {
         }
         last = now;
     }
-    // A thread that was interrupted in a hook may still book one block as before; then callers only, while the program goes on.
+    // A thread that was interrupted inside a hook may still book one block in the old mode; then only callers are
+    // booked.
     let sum = |s: &segment::Segment| s.rows.iter().map(|r| r.alloc_count).sum::<u64>();
     let deadline = Instant::now() + Duration::from_secs(60);
     let (mut quiet, mut beyond) = (last, 0);

@@ -1,5 +1,5 @@
-//! Sites against what the fixtures say they did: the right leaf, the right caller, the right number of blocks and bytes;
-//! and that every view of them adds up to the books.
+//! Sites against what the fixtures report: the right leaf, the right caller, the right number of blocks and bytes;
+//! every view of them adds up to the books.
 
 mod harness;
 #[allow(dead_code)]
@@ -26,7 +26,7 @@ fn tidy(pid: u32) {
     let _ = fs::remove_file(format!("/tmp/perf-{pid}.map"));
 }
 
-/// A folder of its own for one test.
+/// A private folder for one test.
 fn folder(name: &str) -> PathBuf {
     harness::scratch("sites", name)
 }
@@ -40,7 +40,7 @@ fn native() -> &'static Path {
     })
 }
 
-/// A tracked program that has said `ready`.
+/// A tracked program that has printed `ready`.
 struct Tracked {
     child: Child,
     input: ChildStdin,
@@ -53,7 +53,7 @@ impl Tracked {
         let folder = folder(name);
         let mut command = Command::new(PLIMSOLL);
         command.arg("run").args(mode).arg("--dir").arg(&folder).arg("--").arg(program.get_program());
-        // Node leaves a log where it runs.
+        // Node leaves a log in its working directory.
         command.args(program.get_args()).current_dir(self::folder(&format!("{name}-runs")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("plimsoll starts");
@@ -132,7 +132,7 @@ fn adds_up(report: &Value) {
     }
 }
 
-/// What a fixture said: `expect LEAF COUNT REQUESTED` against the sites whose own frames begin with it.
+/// A line of the fixture, `expect LEAF COUNT REQUESTED`, against the sites whose own frames begin with LEAF.
 fn expected(report: &Value, said: &[String]) -> usize {
     let mut compared = 0;
     for line in said {
@@ -152,7 +152,7 @@ fn expected(report: &Value, said: &[String]) -> usize {
     compared
 }
 
-/// Whether the first function that isn't the allocator's own is this.
+/// Whether this is the first function that does not belong to the allocator.
 fn is_leaf(site: &Value, leaf: &str) -> bool {
     let own = ["operator new", "__cxa_allocate_exception", "alloc::", "<alloc::", "__rust", "__rdl", "std::"];
     let first = functions(site).into_iter().find(|f| !own.iter().any(|own| f.starts_with(own)));
@@ -166,7 +166,7 @@ fn way(name: &str) -> (Value, Vec<String>, PathBuf) {
     assert!(expected(&live, &said) > 0, "{name} said {said:?}");
     let pid = tracked.child.id();
     let folder = tracked.end();
-    // The same of the dead process.
+    // The same after the end of the process.
     let dead = read_report(&report(&folder.display().to_string(), &["--by", "site", "--format", "json"]));
     adds_up(&dead);
     expected(&dead, &said);
@@ -180,7 +180,7 @@ fn stack_with<'a>(report: &'a Value, function: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("no site with {function}"))
 }
 
-/// These functions in this order, from inside outwards, others between them.
+/// Whether these functions appear in this order, from inside outwards, with others in between.
 fn goes_through(site: &Value, order: &[&str]) {
     let all = functions(site);
     let mut rest = all.iter();
@@ -251,7 +251,7 @@ fn calls_of_mmap_are_counted_by_stack() {
         compared += 1;
     }
     assert_eq!(compared, 2);
-    // What was mapped over is not held twice: 7 + 5 calls, 7 MiB.
+    // A range that was mapped over is not counted twice: 7 + 5 calls, 7 MiB.
     let committed = |leaf: &str| number(stack_with(&report, leaf), "committed_bytes");
     assert_eq!(committed("map_here") + committed("map_again"), 7 << 20);
     // The start-up flame graph: no perf, no root.
@@ -263,7 +263,7 @@ fn calls_of_mmap_are_counted_by_stack() {
     tracked.end();
 }
 
-/// Between two live reports one site leaks, and its neighbours are as busy as before.
+/// Between two live reports one site leaks, and its neighbours work as before.
 fn leak(name: &str, mode: &[&str]) {
     let (mut tracked, _) = Tracked::start(name, mode, Command::new(native()).arg("leak"));
     let before = tracked.folder.join("before.json");
@@ -275,7 +275,7 @@ fn leak(name: &str, mode: &[&str]) {
     if mode.contains(&"exact") {
         assert_eq!(expected(&report, &said), 1);
     }
-    // The whole was counted in either mode; how it divides among sites is what samples estimate.
+    // Either mode counts the sum; samples only estimate its division among sites.
     let tree = tracked.report(&["--by", "site", "--format", "tree"]);
     let whole = tree.lines().find(|line| line.starts_with("live: ")).expect("the sum");
     assert!(!whole.contains('±'), "{whole}");
@@ -318,7 +318,7 @@ fn a_leak_is_what_grew_between_two_reports_sampled() {
     leak("leak-sampled", &["--sites", "sampled"]);
 }
 
-/// Views of one segment: the same sum in each, whatever the lines are.
+/// Views of one segment: each has the same sum, whatever its lines are.
 #[test]
 fn every_view_has_the_same_sum() {
     let (tracked, _) = Tracked::start("views", &["--sites", "exact"], Command::new(native()).arg("exceptions"));
@@ -332,7 +332,7 @@ fn every_view_has_the_same_sum() {
     fs::write(&saved, tracked.report(&["--by", "site", "--format", "json"])).expect("written");
     let live = tracked.report(&["--by", "site", "--measure", "live"]);
     let again = report(&saved.display().to_string(), &["--by", "site", "--measure", "live"]);
-    // Ages go on.
+    // Ages advance.
     let ageless = |text: &str| text.lines().filter(|l| !l.contains(" age ")).map(String::from).collect::<Vec<_>>();
     assert_eq!(ageless(&live), ageless(&again), "a saved report shows the same");
     let focused = tracked.report(&["--by", "site", "--focus", "^catcher"]);
@@ -344,8 +344,8 @@ fn every_view_has_the_same_sum() {
     tracked.end();
 }
 
-/// What docs/json.md says of stacks is enough to make the folded stacks of it: from a whole report, from one with a table of
-/// frames, and from one with a focus.
+/// docs/json.md describes stacks well enough to make folded stacks from them: from a whole report, from one with a
+/// table of frames, and from one with a focus.
 #[test]
 fn json_read_by_its_documentation_gives_the_folded_stacks() {
     const FOLD: &str = r#"
@@ -368,7 +368,7 @@ for stack, amount in folded.items():
     must(Command::new(PLIMSOLL).args(["run", "--sites", "exact", "--dir", &dir, "--", &program]));
     let below_main = ["--focus", "^main$"];
     let of = |format: &str, more: &[&str]| report(&dir, &[&["--by", "site", "--format", format], more].concat());
-    // Below libc there may be frames of the allocator itself, which pictures leave out.
+    // Below libc there may be frames of the allocator itself, which pictures omit.
     let is_own = |line: &&str| !line.contains("pthread_create") && !line.contains("printf");
     let lines = |text: &str| text.lines().filter(is_own).map(String::from).collect::<BTreeSet<String>>();
     let folded = lines(&of("folded", &below_main));
@@ -388,7 +388,7 @@ for stack, amount in folded.items():
     }
 }
 
-/// A stripped program keeps module+offset, and its symbols given later name them.
+/// A stripped program keeps module+offset; symbols that are given later name them.
 #[test]
 fn symbols_given_later_name_a_stripped_program() {
     let folder = folder("stripped");
@@ -420,7 +420,7 @@ fn symbols_given_later_name_a_stripped_program() {
     tracked.end();
 }
 
-/// Rules that are asked again in the report see the whole stack; the total stays.
+/// Rules that are applied again in the report see the whole stack; the total stays.
 #[test]
 fn own_rules_see_deep_frames() {
     let (tracked, _) = Tracked::start("rules", &["--sites", "exact"], Command::new(native()).arg("exceptions"));
@@ -501,7 +501,7 @@ fn go_with_cgo() {
 
 #[test]
 fn a_node_addon_through_v8() {
-    // They come with node, or as Debian's libnode-dev (.ci/setup).
+    // They come with node, or with Debian's libnode-dev (.ci/setup).
     let prefix = must(Command::new("node").args(["-p", "require('path').resolve(process.execPath, '../..')"]));
     let own = Path::new(String::from_utf8_lossy(&prefix).trim()).join("include/node");
     let headers = if own.join("node_api.h").exists() { own } else { PathBuf::from("/usr/include/node") };
@@ -516,7 +516,7 @@ fn a_node_addon_through_v8() {
     }
 }
 
-/// How often a JavaScript function is in a stack by name: `JS:~name file:1:2`, `JS:*name …`.
+/// How often a stack has a JavaScript function by name: `JS:~name file:1:2`, `JS:*name …`.
 fn named(site: &Value, function: &str) -> usize {
     let is = |f: &String| {
         f.starts_with("JS:")
@@ -525,7 +525,7 @@ fn named(site: &Value, function: &str) -> usize {
     functions(site).iter().filter(|f| is(f)).count()
 }
 
-/// Through V8's builtins, the code it made and its builtins again, to the outermost frame.
+/// Through V8's builtins, the code that it generated and its builtins again, to the outermost frame.
 #[test]
 fn buffers_of_node_have_javascript_callers() {
     let script = fixture("buffers.js");
@@ -571,7 +571,7 @@ fn buffers_of_node_have_javascript_callers() {
                 );
             }
         }
-        // Without a map code has no name, and none is made up.
+        // Without a map, code has no name, and none is invented.
         let made = all.iter().flat_map(|s| s["frames"].as_array().expect("frames")).filter(|f| f["kind"] == "jit");
         let (nameless, named): (Vec<&Value>, Vec<&Value>) = made.partition(|f| f["function"].is_null());
         println!("{name}: {} frames of made code with names, {} without", named.len(), nameless.len());
@@ -595,7 +595,7 @@ fn arrays_of_numpy() {
         module.contains("multiarray") && number(s, "live_count") > 0
     };
     let arrays: Vec<&Value> = report["sites"].as_array().expect("sites").iter().filter(in_numpy).collect();
-    // The interpreter's code for one line changes as it runs, so the line may have several return addresses.
+    // The interpreter's code for one line changes while it runs, so the line may have several return addresses.
     let of_arrays = |s: &&&Value| number(s, "requested_bytes") / number(s, "live_count") == 100_000;
     let big: Vec<&&Value> = arrays.iter().filter(of_arrays).collect();
     let sum = |key: &str| big.iter().map(|s| number(s, key)).sum::<u64>();

@@ -143,7 +143,7 @@ struct Module {
     /// Names of the macros that the module defines.
     macros: Vec<String>,
     for_tests: Vec<Path>,
-    /// `#[path = "b.rs"] mod a;`: a, and b as its file's name would have it.
+    /// `#[path = "b.rs"] mod a;`: a, and b, the module path of the file's name.
     elsewhere: Vec<(Path, Path)>,
 }
 
@@ -419,7 +419,19 @@ fn the_checker_finds_upward_imports_and_circles() {
     // A name of an earlier stage that a later stage re-exports.
     let through = [("mid/part.rs", "use crate::high::X;"), ("high.rs", "pub use crate::low::X;"), ("low.rs", "")];
     assert_eq!(upward(&through), ["mid/part.rs > high.rs"]);
-/// Words, `::` and single characters. Comments and characters are dropped; a string is one token: `"` and its contents.
+    // A module that lies in another file, or in one of several.
+    let cpus = "#[cfg(x)]\n#[path = \"x.rs\"]\npub mod cpu;\n#[cfg(y)]\n#[path = \"y.rs\"]\npub mod cpu;";
+    let of_cpu = [
+        ("low/mod.rs", cpus),
+        ("low/x.rs", "use crate::high;"),
+        ("low/y.rs", ""),
+        ("high.rs", "use crate::low::cpu::X;"),
+    ];
+    assert_eq!(upward(&of_cpu), ["low/x.rs > high.rs"]);
+    let circle =
+        [("low/mod.rs", cpus), ("low/x.rs", "use super::os;"), ("low/y.rs", ""), ("low/os.rs", "use super::cpu::X;")];
+    assert_eq!(made(&circle).knots(&BTreeSet::new()), [["low/os.rs", "low/x.rs"].into()].into());
+    // A macro of the crate belongs to the file that defines it.
     let of_macro = [("low.rs", "crate::table!(x);"), ("high.rs", "macro_rules! table { () => {} }")];
     assert_eq!(upward(&of_macro), ["low.rs > high.rs"]);
     // A test file may import anything.

@@ -1,4 +1,4 @@
-//! A JVM that is recorded from its first instruction, before there is a VM in the process.
+//! A JVM that is recorded from its first instruction, before the process has a VM.
 
 use crate::reader::Value;
 use crate::stage::{jdk, must, repository, say};
@@ -51,7 +51,7 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         assert!(live.abs_diff(200 * 268_096) <= (2 * error).max(1 << 20), "JDK {major}: {live} ± {error}");
         assert!(live * 2 > total.long("live"));
         assert!(sums_hold(&read) > 20);
-        // Our own reader has the same stacks and the same sums.
+        // Our own reader finds the same stacks and the same sums.
         let ours = place.plimsoll(&["report", "j.jfr", "--by", "site", "--format", "folded"]).output().expect("starts");
         let lines = String::from_utf8(ours.stdout).expect("UTF-8");
         let amount = |line: &str| line.rsplit_once(' ').and_then(|(_, n)| n.parse::<u64>().ok()).expect("an amount");
@@ -59,7 +59,7 @@ fn a_vm_that_came_up_later_has_its_heap_and_its_sites_have_their_methods() {
         let leaked = leaked.filter(|line| line.contains("Packers.main") && line.contains("Deflater.init"));
         assert_eq!(leaked.map(amount).sum::<u64>(), live, "JDK {major}: {lines}");
         assert_eq!(lines.lines().map(amount).sum::<u64>(), total.long("live"), "JDK {major}");
-        // Native blocks by the class that asked for them.
+        // Native blocks by the class that requested them.
         let ours = place.plimsoll(&["report", "j.jfr", "--by", "class"]).output().expect("starts");
         let classes = String::from_utf8(ours.stdout).expect("UTF-8");
         assert!(classes.lines().any(|line| line.ends_with("java.util.zip.Deflater")), "JDK {major}: {classes}");

@@ -1,4 +1,4 @@
-//! kill -9, of the recorder and of the target, at moments that nobody chose.
+//! kill -9 of the recorder and of the target, at arbitrary moments.
 
 use crate::values::sums_hold;
 use crate::{Place, Running, cgroup, events, reader, readers, stage, wait_until};
@@ -24,7 +24,7 @@ fn now_ns() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The moments of which a recording has something.
+/// The moments at which a recording has events.
 fn instants_of(read: &reader::Read) -> impl Iterator<Item = u64> {
     events(read, "jdk.ResidentSetSize").map(|event| event.time_ns)
 }
@@ -45,11 +45,11 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
                 .spawn()
                 .expect("plimsoll starts"),
         );
-        // From before the first instant to some dozens; in between at any phase of one.
+        // From before the first instant to some dozens later, and in between at any phase of one.
         if round % 8 != 0 {
             wait_until("the file", || place.path(&name).exists());
             let more = if round % 5 == 0 { 2 + random.below(30) as usize } else { 1 };
-            // An instant may be written while it is read.
+            // An instant may be written while the test reads.
             let seen = |bytes: Vec<u8>| reader::read(&bytes).map_or(0, |read| instants_of(&read).count());
             wait_until("instants", || std::fs::read(place.path(&name)).map_or(0, seen) >= more);
         }
@@ -71,13 +71,13 @@ fn a_killed_recorder_leaves_a_file_that_every_reader_opens() {
         latest.push(killed_at.saturating_sub(*times.last().expect("not empty")));
     }
     assert!(kept >= rounds * 7 / 8 && instants > 2 * kept, "{kept} files, {instants} instants");
-    // No clock is tested: on a busy machine one instant takes as long as it likes. But most were killed within a few.
+    // The test sets no time limit: on a busy machine an instant may take any time. But most were killed within a few.
     latest.sort_unstable();
     stage::say(&format!(
         "record: {rounds} recorders killed, {kept} files with {instants} instants; last instant before the kill: median {} ms",
         latest[latest.len() / 2] / 1_000_000
     ));
-    // What was begun aside has a hidden name, and a recorder that was killed over it leaves it behind.
+    // The temporary file has a hidden name; a killed recorder leaves it behind.
     for entry in std::fs::read_dir(place.path("files")).expect("the folder").flatten() {
         if entry.file_name().to_string_lossy().starts_with('.') {
             std::fs::remove_file(entry.path()).expect("ours");
@@ -94,7 +94,7 @@ fn a_recording_of_a_killed_target_ends_with_its_last_books() {
     std::fs::create_dir(place.path("files")).expect("the folder is new");
     let mut grown = 0;
     for round in 0..rounds / 4 {
-        // Four at a time into one recorder's files: as many ends, at other phases of one instant.
+        // Four at a time into the files of one recorder: as many ends, at other phases of an instant.
         let targets: Vec<Running> = (0..4)
             .map(|_| Running::ready(place.plimsoll(&["run", "--"]).arg(&program).args(["20000", "300"])))
             .collect();
@@ -152,7 +152,7 @@ impl<'r, I: Iterator<Item = &'r crate::reader::Event>> FromTheEnd for I {
     }
 }
 
-/// What is resident in the lines that malloc's blocks may be in, of each ledger.
+/// The resident bytes of the lines that may hold malloc's blocks, of each ledger.
 fn grown_lines(read: &reader::Read) -> impl Iterator<Item = u64> {
     events(read, "plimsoll.LedgerLine")
         .filter(|line| ["glibc-live", "glibc-unknown", "other-anonymous"].contains(&line.text("line")))
@@ -167,15 +167,15 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     };
     group.limit(64 << 20);
     let place = Place::new("oom");
-    // 40 steps of 1 MB, and when the recording has seen them, as many more as there is memory for.
-    // The recorder is in the group too: it is small, and the kernel takes the biggest.
+    // 40 steps of 1 MB; after the recording has seen them, as many more as the memory allows.
+    // The recorder is in the group, too: it is small, and the kernel kills the biggest process.
     let mut recorder = place.plimsoll(&["record", "-o", "oom.jfr", "--interval", "50ms", "--"]);
     recorder.arg(place.steps()).args(["1000000", "10000", "40", "go"]);
     let mut command = group.wrap(&recorder);
     command.current_dir(place.path("")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut recorder = Running(command.spawn().expect("plimsoll starts"));
     wait_until("a ledger with them", || {
-        // An instant may be written while it is read.
+        // An instant may be written while the test reads.
         let bytes = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
         reader::read(&bytes).is_ok_and(|read| grown_lines(&read).max() > Some(16 << 20))
     });
@@ -187,7 +187,8 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
     assert_eq!((end.text("state"), end.long("signal"), end.long("oomKilled")), ("killed", 9, 1), "{end:?}");
     assert!(end.text("how").contains("memory limit"), "{end:?}");
-    // The reports say it in their first line: of the recording, and of the segment that the process left.
+    // The first line of each report says so: the report of the recording, and that of the segment that the process
+    // left.
     let report = |target: &str, format: &str| {
         let output = place.plimsoll(&["report", target, "--format", format]).current_dir(place.path("")).output();
         String::from_utf8(output.expect("plimsoll starts").stdout).expect("UTF-8")
@@ -210,7 +211,7 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     assert_eq!((end_of_segment.long("signal"), end_of_segment.long("oomKilled")), (9, 1), "{end_of_segment:?}");
     let limit = events(&read, "plimsoll.Cgroup").last().expect("the limit");
     assert_eq!(limit.long("limit"), 64 << 20);
-    // What grew: the allocator's live line, and the site that hoards.
+    // The growth: the allocator's live line, and the site that keeps the blocks.
     assert!(grown_lines(&read).max() > Some(16 << 20), "{:?}", grown_lines(&read).collect::<Vec<_>>());
     let site =
         events(&read, "plimsoll.Site").filter(|site| site.time_ns == end.time_ns).max_by_key(|site| site.long("live"));
@@ -221,7 +222,7 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     readers::view_oom(&place.path("oom.jfr"));
 }
 
-/// Its buffers grow from 24 MiB to what the group allows, faster than the VM and malloc's arenas are looked at.
+/// Its buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
 #[test]
 fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     let group = match cgroup::Cgroup::make("record-oom-vm") {

@@ -1,4 +1,4 @@
-//! `plimsoll record`: what is in its files, who can read them, and what is left of them when somebody is killed.
+//! `plimsoll record`: what its files contain, who can read them, and what a kill leaves of them.
 
 #[allow(dead_code)]
 #[path = "../subjects/cgroup.rs"]
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A folder of one test, with a cache of the tracker that all tests of this run share.
+/// The folder of one test, with a cache of the tracker that all tests of this run share.
 struct Place {
     scratch: stage::Scratch,
 }
@@ -57,7 +57,7 @@ impl Place {
 struct Running(Child);
 
 impl Running {
-    /// Starts a program that says `ready`.
+    /// Starts a program and waits until it prints `ready`.
     fn ready(command: &mut Command) -> Running {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut line = String::new();
@@ -88,7 +88,7 @@ fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
     }
 }
 
-/// Of one kind, in their order.
+/// Events of one kind, in their order.
 fn events<'r>(read: &'r Read, name: &'r str) -> impl Iterator<Item = &'r reader::Event> {
     read.events.iter().filter(move |event| event.name == name)
 }

@@ -1,4 +1,5 @@
-//! The readers that people have: the `jfr` of both JDKs, jdk.jfr.consumer, JDK Mission Control's parser and async-profiler's.
+//! The readers that people use: the `jfr` of both JDKs, jdk.jfr.consumer, JDK Mission Control's parser and
+//! async-profiler's.
 
 use crate::reader::Value;
 use crate::stage::{Jdk, cached, fetch, fetcher, jdks, must, repository, say};
@@ -36,7 +37,7 @@ fn java(home: &Path, mode: &str, path: &Path) -> String {
     String::from_utf8(must(&mut command)).expect("UTF-8")
 }
 
-/// Every file of a folder, by all readers of both JDKs: one process for each JDK.
+/// Reads every file of a folder with all readers of both JDKs, in one process for each JDK.
 pub fn open_all(folder: &Path, files: usize) {
     for Jdk { major, home } in jdks() {
         let opened = java(&home, "open", folder);
@@ -48,7 +49,7 @@ pub fn open_all(folder: &Path, files: usize) {
     }
 }
 
-/// What grew until an OOM kill, as a person would look.
+/// Which category grew until an OOM kill, found as a person would.
 pub fn view_oom(file: &Path) {
     for jdk in jdks() {
         let Jdk { major, home } = &jdk;
@@ -69,7 +70,7 @@ fn jfr(home: &Path, arguments: &[&str], file: &Path) -> String {
     String::from_utf8_lossy(&must(&mut command)).into_owned()
 }
 
-/// A recording with all that the tracker sees, of more than one chunk's worth of events.
+/// A recording with everything that the tracker counts, of more events than one chunk holds.
 fn recording(place: &Place) -> PathBuf {
     let target = Running::ready(place.plimsoll(&["run", "--"]).arg(place.steps()).args(["100000", "1000"]));
     let dir = place.path("segments");
@@ -89,7 +90,7 @@ fn all_readers_see_the_same() {
     let ours = place.read("a.jfr");
     let sum = |name: &str, field: &str| events(&ours, name).map(|event| event.long(field)).sum::<u64>();
     for Jdk { major, home } in jdks() {
-        // Each event, field by field.
+        // Compares each event, field by field.
         let printed = java(&home, "events", &file);
         let lines: Vec<&str> = printed.lines().collect();
         assert_eq!(lines.len(), ours.events.len(), "JDK {major}");
@@ -120,7 +121,7 @@ fn all_readers_see_the_same() {
             }
         }
         assert!(compared > 300, "{compared}");
-        // The sums that Mission Control makes, and the stacks that it and async-profiler know.
+        // The sums that Mission Control computes, and the stacks that it and async-profiler show.
         let seen = java(&home, "same", &file);
         let words: Vec<Vec<&str>> = seen.lines().map(|line| line.split(' ').collect()).collect();
         let figure = |key: &str| {
@@ -144,7 +145,7 @@ fn all_readers_see_the_same() {
         assert!(figure("profiler-stacks") >= 2);
         let with_stack = events(&ours, "plimsoll.Site").filter(|site| site.fields["stackTrace"] != Value::Null);
         assert_eq!(figure("control-stacks"), with_stack.count() as u64);
-        // The flame view's weights are in whatever unit the first quantity has.
+        // The flame view weighs by the unit of the first quantity.
         let flame = words.iter().find(|line| line[0] == "flame").expect("a tree");
         let weight: f64 = flame[1].parse().expect("a weight");
         let live = sum("plimsoll.Site", "live") as f64;
@@ -175,7 +176,7 @@ fn the_jdks_tools_take_it() {
         let hoard = all.iter().any(|event| event["values"]["stackTrace"]["frames"][0]["method"]["name"] == "hoard");
         assert!(hoard, "JDK {major}: {printed}");
 
-        // Two recordings put together, taken apart again by chunk, and without their sites.
+        // Two recordings concatenated, then split again by chunk, and without their sites.
         let parts = place.path(&format!("parts-{major}"));
         fs::create_dir(&parts).expect("new");
         for name in ["a.jfr", "b.jfr"] {

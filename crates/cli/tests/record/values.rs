@@ -1,4 +1,4 @@
-//! The figures of an instant beside the reports of the same moment: of a process that is stopped, so that both see the same.
+//! The figures of an instant against the reports of the same moment. The process is stopped, so that both see the same.
 
 use crate::reader::{Event, Read};
 use crate::{Place, Running, events, wait_until};
@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// A book's figures: the events' fields, and the JSON report's keys.
+/// A book's figures: the fields of the events, and the keys of the JSON report.
 const FIGURES: [(&str, &str); 7] = [
     ("live", "live_bytes"),
     ("liveCount", "live_count"),
@@ -23,13 +23,14 @@ fn report(command: &mut Command) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Events of the last moment at which there is one of this kind.
+/// The events of the last moment that has one of this kind.
 fn last<'r>(read: &'r Read, name: &'r str) -> Vec<&'r Event> {
     let time = events(read, name).map(|event| event.time_ns).max();
     events(read, name).filter(|event| Some(event.time_ns) == time).collect()
 }
 
-/// The sums that docs/jfr-events.md promises, in every instant. A category that stays is not said again: its last event holds.
+/// The sums that docs/jfr-events.md promises, in every instant. A category that did not change is not written again:
+/// its last event is valid.
 pub fn sums_hold(read: &Read) -> usize {
     let mut instants: BTreeMap<u64, Vec<&Event>> = BTreeMap::new();
     for event in &read.events {
@@ -129,14 +130,14 @@ fn an_instant_of_a_tracked_process_has_the_figures_of_the_reports() {
             assert_eq!(of_report[theirs], category.long(ours), "{name} {ours}");
         }
     }
-    // The program's two functions are two sites, by name.
+    // The two functions of the program are two sites, with names.
     let sites = last(&read, "plimsoll.Site");
     for (function, least) in [("hoard", 2), ("borrow", 0)] {
         let of: Vec<_> = sites
             .iter()
             .filter(|site| format!("{:?}", site.fields["stackTrace"]).contains(&format!("{function:?}")))
             .collect();
-        // Blocks on which no sample fell stand beside the deep stacks, under the caller's short one.
+        // Blocks that no sample hit are separate from the deep stacks, under the caller's short stack.
         let sum = |figure: &str| of.iter().map(|site| site.long(figure)).sum::<u64>();
         assert!(sum("liveCount") >= least && sum("cumulativeCount") >= 3, "{function}: {of:?}");
     }
@@ -145,7 +146,7 @@ fn an_instant_of_a_tracked_process_has_the_figures_of_the_reports() {
     assert!(sums_hold(&read) > 20);
 }
 
-/// One moment as a recording and as JSON: of a dead process, so that both are of the same.
+/// One moment as a recording and as JSON. The process is dead, so both describe the same moment.
 #[test]
 fn a_report_as_a_recording_has_the_figures_of_the_report() {
     let place = Place::new("report");
@@ -184,7 +185,7 @@ fn a_report_as_a_recording_has_the_figures_of_the_report() {
     let end = events(&read, "plimsoll.TargetEnd").next().expect("it is dead");
     assert_eq!(end.text("state"), "exited");
 
-    // Our own reader, and what can't be asked for.
+    // Our own reader, and the options that it refuses.
     let history = report(&mut place.plimsoll(&["report", "one.jfr", "--format", "json"]));
     assert_eq!(history["schema"], "plimsoll.recording/1");
     for (arguments, sentence) in [

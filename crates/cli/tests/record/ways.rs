@@ -1,4 +1,4 @@
-//! Starting, stopping, turning over.
+//! Starting, stopping and rotating recordings.
 
 use crate::{Place, Running, events, stage, wait_until};
 use plimsoll_observer::units::Bytes;
@@ -23,7 +23,7 @@ fn a_command_is_recorded_from_its_first_block_to_its_end() {
         let read = place.read("c.jfr");
         let end = events(&read, "plimsoll.TargetEnd").next().expect("an end");
         assert_eq!((end.text("state"), end.long("exitCode"), end.long("signal")), ("exited", 7, 0), "{verb}");
-        // 300 steps: 200 blocks kept, all of them asked for by now.
+        // 300 steps: 200 blocks kept, all of them requested by now.
         let last = events(&read, "plimsoll.Total").last().expect("books");
         assert_eq!(last.time_ns, end.time_ns, "the recording ends with the last books");
         assert!(last.long("liveCount") >= 200 && last.long("cumulativeCount") >= 300, "{last:?}");
@@ -69,7 +69,7 @@ fn signals_stop_it_cleanly_and_hangup_begins_another_file() {
 #[test]
 fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
     let place = Place::new("unwritable");
-    // The folder goes away; a hang-up then wants the file renamed in it.
+    // The folder is deleted; then SIGHUP makes the recorder rename a file in it.
     let taken_away = "until [ -e s/k.jfr ]; do sleep 0.01; done; rm -r s";
     for (pids, status) in [(false, 7), (true, 2)] {
         std::fs::create_dir_all(place.path("s")).expect("a folder");
@@ -92,7 +92,7 @@ fn a_file_that_can_be_written_no_more_is_said_and_leaves_the_command_alone() {
     }
 }
 
-/// Files that were turned over: their start is in their names.
+/// Rotated files have their start time in their names.
 fn full(place: &Place, prefix: &str) -> Vec<String> {
     let entries = std::fs::read_dir(place.path("")).expect("the folder");
     let mut names: Vec<String> =
@@ -108,7 +108,8 @@ fn full_files_are_turned_over_and_old_ones_go() {
     let program = place.steps();
     let first = Running::ready(Command::new(&program).args(["1000", "1000"]));
     let second = Running::ready(Command::new(&program).args(["1000", "1000"]));
-    // A file has 20 KiB with its first instant in it and grows by 16: each is full at its second instant or a little later.
+    // A file has 20 KiB with its first instant and grows by 16 KiB: each is full at its second instant or a little
+    // later.
     let mut recorder = Running(
         place
             .plimsoll(&["record", &first.pid(), &second.pid(), "-o", "r-%p.jfr", "--interval", "10ms"])

@@ -1,4 +1,4 @@
-//! Files that never answer: FIFOs where plimsoll looks for something else.
+//! Files that never answer: FIFOs in place of what plimsoll looks for.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::commands::{LIMIT, MALLORY, Running, Scratch, as_mallory, ended, fifo, is_skipped, libc_file, plimsoll};
 
-/// What plimsoll reads the file of a mapping for is decided by its name.
+/// The file's name decides why plimsoll reads it.
 const NAMES: [&str; 4] = ["libc.so.6", "libjvm.so", "hsperfdata_mallory/1", "program"];
 
 #[test]
@@ -37,7 +37,7 @@ fn a_fifo_in_place_of_a_mapped_file_hangs_nobody() {
     }
 }
 
-/// The thread that records stands still, as it does inside a read that doesn't return.
+/// The recording thread stops, as inside a read that does not return.
 #[test]
 fn a_recording_that_is_held_ends_at_sigterm() {
     let scratch = Scratch::new("held");
@@ -72,7 +72,7 @@ fn a_recording_that_is_held_ends_at_sigterm() {
     drop(holder);
 }
 
-/// Files that the user names: one sentence instead of a wait, and pipes of the shell's work.
+/// Files that the user names: one sentence instead of an endless wait; the pipes of a shell work.
 #[test]
 fn a_fifo_on_the_command_line_is_refused() {
     let scratch = Scratch::new("named");

@@ -1,4 +1,4 @@
-//! A build id is a claim: a file that bears another one's must not answer for it.
+//! A build id is only a claim: a file that carries another one's must not be used in its place.
 
 use std::fs;
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ fn a_table_of_rules_is_kept_for_one_file_and_not_for_its_build_id() {
     assert_eq!(compiled(&mallorys), (1, 0));
     assert_eq!(compiled(&genuine), (1, 0), "the other file's table was taken");
     assert_eq!((compiled(&mallorys), compiled(&genuine)), ((0, 1), (0, 1)), "each has its own");
-    // Changed in place, with its old time of modification: another file all the same.
+    // Modified in place, with its old modification time restored: it counts as another file.
     let before = fs::metadata(&genuine).expect("file").modified().expect("time");
     let bytes = fs::read(&genuine).expect("file");
     fs::write(&genuine, bytes).expect("file");
@@ -42,7 +42,7 @@ fn a_table_of_rules_is_kept_for_one_file_and_not_for_its_build_id() {
     assert_eq!(compiled(&genuine), (1, 0), "a changed file has its old table");
 }
 
-/// The genuine file is gone when the report is made: then names may come from the cache alone.
+/// The genuine file is gone at the time of the report: only the cache could supply names.
 #[test]
 fn names_of_another_users_file_are_not_given_to_one_that_is_gone() {
     if crate::commands::is_skipped("names_of_another_users_file_are_not_given_to_one_that_is_gone") {

@@ -1,4 +1,4 @@
-//! A second user, folders, attackers compiled from C, and commands that must end.
+//! A second user, folders, attackers compiled from C, and commands with a time limit.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -10,15 +10,15 @@ use std::{fs, io, thread};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
-/// The attacker: a user id that no account has, so that nothing must be added to the system and taken away again.
+/// The attacker: a user id without an account, so that the system needs no change.
 pub const MALLORY: u32 = 61_573;
 
-/// No command here takes as long unless it hangs, on a machine that is busy with other tests.
+/// A command that takes longer hangs, even on a machine that runs other tests.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 static SKIPPED: AtomicU32 = AtomicU32::new(0);
 
-/// True: the test can't be run here, which has been printed, with the number of tests that were skipped so far.
+/// True: this machine cannot run the test. It has been reported, with the number of tests skipped so far.
 pub fn is_skipped(test: &str) -> bool {
     if rustix::process::geteuid().is_root() {
         return false;
@@ -28,7 +28,7 @@ pub fn is_skipped(test: &str) -> bool {
     true
 }
 
-/// A folder that everybody can reach, gone with the value.
+/// A folder that all users can reach; removed when dropped.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -44,7 +44,7 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// A folder below it that is the attacker's.
+    /// A folder inside it that belongs to the attacker.
     pub fn of_mallory(&self, name: &str) -> PathBuf {
         let path = self.join(name);
         fs::create_dir_all(&path).expect("folder");
@@ -68,7 +68,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A process that is gone with the value.
+/// A process that is killed when dropped.
 pub struct Running(pub Child);
 
 impl Running {
@@ -108,7 +108,7 @@ pub fn as_mallory(program: &Path) -> Command {
 pub struct Ended {
     pub status: ExitStatus,
     pub text: String,
-    /// Most memory that was resident, bytes.
+    /// The highest resident bytes.
     pub peak: u64,
 }
 
@@ -125,7 +125,7 @@ pub fn plimsoll(scratch: &Scratch) -> Command {
     command
 }
 
-/// Runs a command to its end. One that doesn't end within the limit is killed, and fails the test.
+/// Runs a command to its end. A command that exceeds the limit is killed and fails the test.
 pub fn ended(command: &mut Command, limit: Duration) -> Ended {
     let output = tempfile();
     let out = output.try_clone().expect("clone");
@@ -144,14 +144,14 @@ pub fn ended(command: &mut Command, limit: Duration) -> Ended {
     }
 }
 
-/// Of the program that the process runs now. Not ru_maxrss, which begins with the parent's.
+/// Of the current program of the process. Not ru_maxrss, which starts with the parent's.
 fn most_resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0 kB");
     line.trim().trim_end_matches(" kB").parse::<u64>().map_or(0, |kib| kib * 1024)
 }
 
-/// A file without a name: a pipe would fill up.
+/// A file without a name, because a pipe would fill up.
 fn tempfile() -> fs::File {
     let name = c"output";
     rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("memfd").into()
@@ -176,7 +176,7 @@ pub fn fifo(path: &Path) {
     made.expect("mkfifo");
 }
 
-/// The C library that this program runs with: an object that every machine has.
+/// The C library of this program: an object that every machine has.
 pub fn libc_file() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").expect("maps");
     let name = maps.lines().filter_map(|line| line.split_whitespace().nth(5));

@@ -1,4 +1,4 @@
-//! A target that delays whoever looks at it, in every way at once: one deadline bounds the whole command.
+//! A target that delays every reader, in every way at once: one deadline limits the whole command.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,9 +15,9 @@ use crate::kit::{MALLORY, can, of_mallory, roots};
 use crate::stage::{Scratch, say};
 use crate::writing::{fake_with, java};
 
-/// For the command.
+/// Limit of the command.
 const DEADLINE: Duration = Duration::from_secs(3);
-/// What a busy machine may add. With a limit of its own for the answers of the VM alone, this target would take ten seconds.
+/// Allowance for a busy machine. If each answer of the VM had its own limit, this target would take ten seconds.
 const MARGIN: Duration = Duration::from_secs(6);
 
 #[test]
@@ -29,7 +29,7 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     let libjvm = of_mallory(&scratch, "lib").join("libjvm.so");
     fs::copy(libc_file(), &libjvm).expect("copied");
     chown(&libjvm, Some(MALLORY), Some(MALLORY)).expect("root may");
-    // Each answer takes two seconds, and a FIFO lies where the library was.
+    // Each answer takes two seconds, and a FIFO replaces the library.
     let (_target, pid) = fake_with(&scratch, &libjvm, Path::new("/"), "slow fifo");
     let began = Instant::now();
     let taken = take(pid.parse().expect("a PID"), Regions::AsNeeded, Deadline::after(DEADLINE));
@@ -37,18 +37,18 @@ fn one_deadline_bounds_all_that_a_target_delays() {
     let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
     let snapshot = taken.expect("a snapshot");
     assert!(took < DEADLINE + MARGIN, "{took:?}");
-    // What was not reached is named.
+    // The sources that were not reached are named.
     let reasons: Vec<&str> = snapshot.gaps.iter().map(|gap| gap.reason.as_str()).collect();
     assert!(
         reasons.iter().any(|reason| reason.starts_with("VM.native_memory") && reason.contains("was not sent")),
         "{reasons:#?}"
     );
-    // The kernel's own figures are whole all the same.
+    // The kernel's own figures are complete all the same.
     assert!(snapshot.vmas.iter().any(|vma| vma.name.ends_with("libjvm.so")), "{:#?}", snapshot.vmas);
 }
 
-/// A program of mallory's whose library lies on a file system that answers each read after so many milliseconds, or never. Its PID, and what it prints.
-/// `None`: no FUSE here.
+/// A program of mallory's whose library is on a file system that answers each read after so many milliseconds, or
+/// never. Returns its PID and what it prints; `None`: this machine has no FUSE.
 fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, BufReader<ChildStdout>)> {
     let program = scratch.path().join("fuse");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/security/attacks/fuse.c");
@@ -71,7 +71,7 @@ fn on_fuse(scratch: &Scratch, milliseconds: i32) -> Option<(Running, String, Buf
     Some((target, line, output))
 }
 
-/// Each read of the target's library takes half a second; all that is read of it would take minutes.
+/// Each read of the target's library takes half a second; reading everything would take minutes.
 #[test]
 fn a_file_system_that_drips_is_read_until_the_deadline() {
     if !can("a slow file system") {
@@ -89,7 +89,8 @@ fn a_file_system_that_drips_is_read_until_the_deadline() {
     assert!(reasons.iter().any(is_named), "{reasons:#?}");
 }
 
-/// Not even SIGKILL ends a read that the file system's server has taken and doesn't answer: with the server it ends.
+/// Not even SIGKILL ends a read that the file system's server has accepted and does not answer. The read ends with the
+/// server.
 #[test]
 fn a_file_system_that_never_answers_holds_a_command_no_longer_than_its_server_lives() {
     if !can("a silent file system") {
@@ -111,7 +112,7 @@ fn a_file_system_that_never_answers_holds_a_command_no_longer_than_its_server_li
     }
 }
 
-/// Its server makes up inodes and times: they don't name a file for a cache.
+/// The server invents inodes and times: they cannot identify a file in a cache.
 #[test]
 fn a_file_that_a_user_s_program_serves_has_no_name_in_a_cache() {
     if !can("a served file") {

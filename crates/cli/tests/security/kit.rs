@@ -1,4 +1,4 @@
-//! An attacker, what belongs to root, and programs to attack with.
+//! An attacker, files of root, and programs to attack with.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::stage::{Scratch, say};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-/// An ordinary user. A number is enough: nothing of the system needs a name for it.
+/// An ordinary user. The number suffices: nothing in the system needs its name.
 pub const MALLORY: u32 = 54_321;
 
-/// Whether this machine lets the test be another user, in namespaces of its own.
+/// Whether this machine lets the test act as another user, in namespaces of its own.
 pub fn can(case: &str) -> bool {
     let mut probe = Command::new("unshare");
     probe.args(["-Urm", "true"]).uid(MALLORY).gid(MALLORY).stdin(Stdio::null());
@@ -24,7 +24,7 @@ pub fn can(case: &str) -> bool {
     can
 }
 
-/// A folder of mallory's own.
+/// A folder that belongs to mallory.
 pub fn of_mallory(scratch: &Scratch, name: &str) -> PathBuf {
     let folder = scratch.path().join(name);
     fs::create_dir_all(&folder).expect("a folder");
@@ -32,7 +32,7 @@ pub fn of_mallory(scratch: &Scratch, name: &str) -> PathBuf {
     folder
 }
 
-/// A file of root's that must stay as it is.
+/// A file of root that must stay unchanged.
 pub struct Canary {
     pub path: PathBuf,
     inode: u64,
@@ -45,7 +45,7 @@ impl Canary {
         let path = folder.join("canary");
         fs::write(&path, SONG).expect("a file");
         fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("root may");
-        // Old: what is young is not pruned.
+        // The files are old, because young ones are not pruned.
         let then = SystemTime::now() - Duration::from_secs(3 * 24 * 60 * 60);
         let file = fs::File::options().write(true).open(&path).expect("root may");
         file.set_times(fs::FileTimes::new().set_modified(then).set_accessed(then)).expect("root may");
@@ -73,7 +73,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A C program, compiled where mallory may run it.
+/// A C program, compiled to where mallory may run it.
 pub fn compiled(scratch: &Scratch, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
     let (file, program) = (scratch.path().join(format!("{name}.c")), scratch.path().join(name));
     fs::write(&file, source).expect("written");
@@ -84,11 +84,11 @@ pub fn compiled(scratch: &Scratch, name: &str, source: &str, arguments: &[&str])
     program
 }
 
-/// A process of mallory's, killed at the end.
+/// A process of mallory's, killed when dropped.
 pub struct Process(pub Child);
 
 impl Process {
-    /// Started, and heard of: its first line, without which it isn't what the attack needs.
+    /// Starts it and waits for its first line; without that line the attack is not in place.
     pub fn start(command: &mut Command) -> (Process, String) {
         let child = command.uid(MALLORY).gid(MALLORY).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = Process(child.spawn().expect("it starts"));
@@ -106,7 +106,7 @@ impl Drop for Process {
     }
 }
 
-/// Root's command, with a cache and segments of its own; whoever is attacked has no minute.
+/// A command of root, with its own cache and segments, and a time limit.
 pub fn roots(scratch: &Scratch, arguments: &[&str]) -> Command {
     let own = scratch.path().join("root-s");
     fs::create_dir_all(own.join("home")).expect("a folder");
@@ -116,7 +116,7 @@ pub fn roots(scratch: &Scratch, arguments: &[&str]) -> Command {
     command
 }
 
-/// A JVM of root's that was killed may have left its socket under this number, and stays in the way of every later one.
+/// A killed JVM of root's may have left its socket under this PID; it would be in the way of every later one.
 pub fn clear_socket(pid: &str) {
     let path = format!("/tmp/.java_pid{pid}");
     if std::os::unix::net::UnixStream::connect(&path).is_err() {

@@ -1,4 +1,4 @@
-//! What an ordinary user may try against root's `plimsoll`, and that it fails (docs/security.md).
+//! Attacks of an ordinary user on root's `plimsoll`, all of which must fail (docs/security.md).
 
 #[path = "../subjects/stage.rs"]
 #[allow(dead_code)]

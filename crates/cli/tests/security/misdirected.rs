@@ -1,4 +1,4 @@
-//! Names, links and mappings that lead to another file than the one that was checked.
+//! Names, links and mappings that lead to another file than the checked one.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,7 +19,7 @@ fn segment(scratch: &Scratch) -> std::path::PathBuf {
     only_segment(&segments)
 }
 
-/// Attempts of the race: each hits another instant of the exchange.
+/// Attempts of the race: each hits another moment of the exchange.
 const ATTEMPTS: usize = 200;
 
 #[test]
@@ -49,7 +49,7 @@ fn attach_writes_into_no_file_that_the_target_can_only_read() {
         written += usize::from(attach.text.contains("is tracked already"));
         assert!(fs::read(&victim).expect("victim") == content, "attempt {attempt} wrote into it: {}", attach.text);
     }
-    // Only attempts that come as far as the write say anything about it.
+    // Only attempts that reach the write count.
     assert!(written > 0, "no attempt found the segment");
 }
 
@@ -57,7 +57,7 @@ fn segment_of(scratch: &Scratch) -> std::path::PathBuf {
     only_segment(&scratch.join("segments"))
 }
 
-/// A directory of segments that several users share, as a volume of several containers is.
+/// A directory of segments that several users share, as containers share a volume.
 #[test]
 fn another_users_segment_does_not_answer_for_a_process() {
     if is_skipped("another_users_segment_does_not_answer_for_a_process") {
@@ -74,7 +74,7 @@ fn another_users_segment_does_not_answer_for_a_process() {
     fs::copy(original, &forged).expect("segment");
     let file = fs::File::options().write(true).open(&forged).expect("segment");
     file.write_all_at(&pid.to_ne_bytes(), offset_of!(Header, pid) as u64).expect("written");
-    // Later than any process.
+    // Later than the start of any process.
     let start = offset_of!(Header, start_boottime_ns) as u64;
     file.write_all_at(&(u64::MAX >> 2).to_ne_bytes(), start).expect("written");
     chown(&forged, Some(MALLORY), Some(MALLORY)).expect("chown");
@@ -86,12 +86,13 @@ fn another_users_segment_does_not_answer_for_a_process() {
     let refused = report();
     assert_eq!(refused.code(), Some(2), "{}", refused.text);
     assert!(refused.text.contains("is not tracked. Start it"), "{}", refused.text);
-    // The same file of root's own is found: it was refused for its owner.
+    // The same file, owned by root, is found: so it was refused because of its owner.
     chown(&forged, Some(0), Some(0)).expect("chown");
     assert!(!report().text.contains("is not tracked. Start it"), "{}", report().text);
 }
 
-/// Other files over the group's, wherever the target has the kernel's mounted, for the group and all above it.
+/// Lays other files over the group's, in every mount of the kernel's that the target has, for the group and all above
+/// it.
 const FORGE: &str = r#"
 forge() {
   for name in memory.limit_in_bytes memory.max; do echo 123456512 > "$1/$name"; done
@@ -109,8 +110,8 @@ for point in $points; do
 done
 echo ready; exec sleep 600"#;
 
-/// A target in a mount namespace of its own can put anything in the place of its cgroup's files. They are looked at where the
-/// observer has no mount of the hierarchy.
+/// A target in its own mount namespace can replace the files of its cgroup. The observer reads them only if it has no
+/// mount of the hierarchy itself.
 #[test]
 fn files_mounted_over_a_targets_cgroup_are_not_believed() {
     const NAME: &str = "files_mounted_over_a_targets_cgroup_are_not_believed";
@@ -143,7 +144,7 @@ fn files_mounted_over_a_targets_cgroup_are_not_believed() {
     let (cgroup, text) = explained(forger.pid());
     assert!(cgroup.is_null(), "believed: {cgroup}");
     assert!(text.contains("can't be read in /proc/"), "and not said: {text}");
-    // Over the limit alone: then there is none to be seen, which is no "no limit".
+    // Only the limit's file is covered: then the limit is unknown, which is not "no limit".
     let hide = "for f in $(find /sys/fs/cgroup \\( -name memory.limit_in_bytes -o -name memory.max \\)); do \
                 mount --bind /etc/hostname $f || exit 1; done; echo ready; exec sleep 600";
     let (hider, hidden) = target(hide);

@@ -1,4 +1,4 @@
-//! Files that claim to be huge: what they cost depends on what is in them.
+//! Files that claim to be huge: their cost depends on their contents.
 
 use std::fs;
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::commands::{LIMIT, Scratch, ended, only_segment, plimsoll};
 
 const PEAK: u64 = 256 << 20;
 
-/// A program with a library beside it; answers the program.
+/// A program with a library beside it; returns the program.
 fn program(scratch: &Scratch, flags: &[&str]) -> std::path::PathBuf {
     let mut all = vec!["-shared", "-fPIC", "-DNAME=named"];
     all.extend(flags);
@@ -37,7 +37,7 @@ fn a_sparse_library_costs_what_is_in_it() {
     assert!(report.peak < PEAK && report.text.contains("named"), "{} MiB\n{}", report.peak >> 20, report.text);
 }
 
-/// A debug file is known by the checksum of all of its bytes where there is no build id.
+/// Without a build id, a debug file is identified by the checksum of all its bytes.
 #[test]
 fn a_debug_file_of_a_terabyte_is_not_read() {
     let scratch = Scratch::new("debuglink");

@@ -1,4 +1,5 @@
-//! What a user without enough rights is refused is said, with what it takes, and never passes for something that isn't there.
+//! Everything that a user's rights do not allow is reported with the right that it takes. It is never reported as
+//! missing.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,7 +13,7 @@ use crate::commands::{Running, libc_file, only_segment};
 use crate::kit::{MALLORY, Process, can, compiled, of_mallory, text};
 use crate::rights::{LOOKER, PTRACE, Stage};
 
-/// Maps each file that it is given, prints its PID and waits.
+/// Maps each file that it gets, prints its PID and waits.
 const MAPPER: &str = r#"
 #include <fcntl.h>
 #include <stdio.h>
@@ -28,7 +29,7 @@ int main(int c, char **v) {
     for (;;) pause();
 }"#;
 
-/// Mallory's program, which nobody else may read.
+/// Mallory's program, which no other user may read.
 fn mapper(stage: &Stage) -> PathBuf {
     let program = compiled(&stage.scratch, "mapper", MAPPER, &[]);
     chown(&program, Some(MALLORY), Some(MALLORY)).expect("root may");
@@ -85,7 +86,7 @@ fn tracked(stage: &Stage) -> (Process, String, PathBuf) {
     (process, pid, segment)
 }
 
-/// Hands the segment to another user, as it is where a process gives up root after its start.
+/// Gives the segment to another user, as if the process had given up root after its start.
 fn hand_over(segment: &Path, to: u32) {
     chown(segment, Some(to), Some(to)).expect("root may");
     fs::set_permissions(segment, PermissionsExt::from_mode(0o600)).expect("root may");
@@ -136,7 +137,7 @@ fn what_keeps_names_and_an_ending_from_a_user_is_said() {
     assert!(!roots.contains("can't be read: Permission denied"), "{roots}");
 }
 
-/// A program that gives up root keeps root's segment: the word for other sites goes through its memory.
+/// A program that gives up root keeps root's segment: the request for other sites goes through its memory.
 #[test]
 fn a_segment_of_a_user_who_was_given_up_gets_its_word_through_memory() {
     if !can("a segment of root's") {
@@ -172,7 +173,8 @@ fn a_segment_of_a_user_who_was_given_up_gets_its_word_through_memory() {
     assert!(control() != before, "{}", text(&output));
 }
 
-/// A library in root's cache is none that a child can load which has become another user: the loader says so, the program runs.
+/// A child that has become another user cannot load a library from root's cache: the loader says so, and the program
+/// runs.
 #[test]
 fn a_follower_that_became_another_user_runs_without_the_library() {
     if !can("another user's child") {
@@ -190,7 +192,7 @@ fn a_follower_that_became_another_user_runs_without_the_library() {
     assert!(alone.status.success() && alone.stderr.is_empty(), "{}", text(&alone));
 }
 
-/// Only the same user and root can shorten a live segment: that ends the process. Removing it does no harm.
+/// Only the same user and root can shorten a live segment, which ends the process. Removing the file does no harm.
 #[test]
 fn a_segment_that_is_cut_short_ends_its_process_and_a_removed_one_does_not() {
     use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,4 @@
-//! The table of rights in docs/security.md: each cell is what happened.
+//! The table of rights in docs/security.md: each cell is compared with what happens.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -12,7 +12,7 @@ use crate::kit::{MALLORY, PLIMSOLL, Process, can, clear_socket, of_mallory, text
 use crate::stage::Scratch;
 use crate::writing::idle;
 
-/// Whoever looks at mallory's processes.
+/// The user who looks at mallory's processes.
 pub const LOOKER: u32 = 54_322;
 pub const PTRACE: &str = "+sys_ptrace";
 const BOTH: &str = "+sys_ptrace,+dac_read_search";
@@ -27,14 +27,14 @@ pub struct Stage {
 impl Stage {
     pub fn new() -> Stage {
         let scratch = Scratch::new("rights");
-        // Where everybody may run it.
+        // In a folder where every user may run it.
         let plimsoll = scratch.path().join("plimsoll");
         fs::copy(PLIMSOLL, &plimsoll).expect("copied");
         fs::set_permissions(&plimsoll, PermissionsExt::from_mode(0o755)).expect("ours");
         Stage { scratch, plimsoll }
     }
 
-    /// Runs plimsoll as a user with these capabilities and no others; root has all.
+    /// Runs plimsoll as a user with exactly these capabilities; root has all.
     pub fn run(&self, (user, capabilities): (u32, &str), words: &[&str]) -> Output {
         let home = self.scratch.path().join(format!("home-{user}"));
         fs::create_dir_all(&home).expect("a folder");
@@ -52,7 +52,7 @@ impl Stage {
         command.output().expect("setpriv (.ci/setup installs it)")
     }
 
-    /// A JVM of mallory's whose attach listener isn't up.
+    /// A JVM of mallory's whose attach listener has not started.
     fn jvm(&self) -> (Process, String) {
         let home = of_mallory(&self.scratch, "target");
         let mut command = Command::new("sh");
@@ -89,7 +89,7 @@ impl Stage {
         assert!(output.status.success() && file.metadata().is_ok_and(|m| m.len() > 0), "{column:?}: {}", text(&output));
     }
 
-    /// Attaches and detaches. The refusal otherwise, which changes nothing.
+    /// Attaches and detaches. If that is refused: the refusal, which changes nothing.
     fn attached(&self, column: (u32, &str), pid: &str) -> Result<(), String> {
         let output = self.run(column, &["attach", pid, "--yes"]);
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("root may");
@@ -132,7 +132,7 @@ fn each_cell_of_the_table_is_what_happens() {
             Err(refusal) => {
                 assert!(refusal.contains("CAP_SETUID and CAP_SETGID are missing"), "{refusal}");
                 assert!(refusal.contains(&format!("Try: sudo plimsoll attach {pid}")), "{refusal}");
-                // What is missing is named, one by one; with all of it, it works.
+                // Each missing capability is named, one at a time; with all of them the command works.
                 let more = ["setuid", "setgid", "kill"];
                 for missing in more {
                     let others: Vec<String> =

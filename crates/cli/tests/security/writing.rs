@@ -1,4 +1,4 @@
-//! Root's writing beside or on the side of somebody else: attach, record, run, explain.
+//! Root writes beside another user or in that user's directories: attach, record, run, explain.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -13,22 +13,22 @@ use crate::stage::{Scratch, installed};
 const IDLE: &str = "public class Idle { public static void main(String[] a) throws Exception {
     System.out.println(ProcessHandle.current().pid()); Thread.sleep(600_000); } }";
 
-/// Other users run it too: they may read /usr/lib/jvm, but perhaps not the JDK in JAVA_HOME.
+/// Other users run this, too: they may read /usr/lib/jvm, but perhaps not the JDK in JAVA_HOME.
 pub fn java() -> PathBuf {
     let jdks = installed();
     let jdk = jdks.iter().find(|jdk| jdk.home.starts_with("/usr/lib/jvm")).or(jdks.first());
     jdk.expect("a JDK (run .ci/setup)").bin("java")
 }
 
-/// The source of a JVM that waits, and the words that start it.
+/// The source of a JVM that waits, and the command line that starts it.
 pub fn idle(scratch: &Scratch) -> String {
     let source = scratch.path().join("Idle.java");
     fs::write(&source, IDLE).expect("written");
     format!("exec {} -Xmx64m -XX:+EnableDynamicAgentLoading {}", java().display(), source.display())
 }
 
-/// A bind mount over `.pruned` in a mount namespace of the target's: O_NOFOLLOW doesn't stop that, and whoever gives the opened file to
-/// the target's user gives root's file away.
+/// A bind mount over `.pruned` in the target's mount namespace: O_NOFOLLOW does not prevent that. Giving the opened
+/// file to the target's user would give away root's file.
 #[test]
 fn attach_gives_no_file_of_root_s_away() {
     if !can("a mount over the stamp") {
@@ -54,19 +54,19 @@ fn attach_gives_no_file_of_root_s_away() {
     );
     let pid = target.0.id().to_string();
     assert_eq!(line, pid, "the JVM is the process itself");
-    // The attack works on whoever opens that name with root's rights.
+    // The attack works if any process opens that name with root's rights.
     let naive = fs::metadata(format!("/proc/{pid}/root{}/.pruned", cache.display())).expect("root may");
     assert_eq!(naive.ino(), canary.inode());
     clear_socket(&pid);
     let output = roots(&scratch, &["attach", &pid, "--yes"]).output().expect("plimsoll");
     assert!(output.status.success(), "{}", text(&output));
     canary.sings();
-    // It did what it was for: the library is there, and mallory's.
+    // The attach succeeded: the library is there, and belongs to mallory.
     let library = names(&cache).into_iter().find(|name| name.ends_with(".so")).expect("the library");
     assert_eq!(fs::metadata(cache.join(library)).expect("a file").uid(), MALLORY);
 }
 
-/// The target's environment names a directory that its user can't write to.
+/// The target's environment names a directory that its user cannot write to.
 #[test]
 fn attach_makes_no_directory_where_the_target_could_not() {
     if !can("a directory of root's") {
@@ -92,7 +92,7 @@ fn attach_makes_no_directory_where_the_target_could_not() {
     drop(target);
 }
 
-/// Mounts a directory over a name and takes it away again, for ever.
+/// Mounts a directory over a name and unmounts it, in an endless loop.
 const SPIN: &str = r#"
 #define _GNU_SOURCE
 #include <sched.h>
@@ -104,8 +104,8 @@ int main(int c, char **v) {
     for (int parent = getppid(); getppid() == parent;) { mkdir(v[2], 0700); mount(v[1], v[2], 0, MS_BIND, 0); sched_yield(); umount2(v[2], MNT_DETACH); rmdir(v[2]); sched_yield(); }
 }"#;
 
-/// Over the cache's name a directory of root's is mounted and taken away, all the time: between the making of the directory and its
-/// opening it becomes another one.
+/// A directory of root is mounted over the cache's name and unmounted, all the time: it may be exchanged between the
+/// creation of the directory and its opening.
 #[test]
 fn attach_wins_no_race_for_the_cache() {
     if !can("a race") {
@@ -127,7 +127,7 @@ fn attach_wins_no_race_for_the_cache() {
     let mut command = Command::new("sh");
     command.args(["-c", &script]).env("XDG_CACHE_HOME", &home).env("HOME", "/nowhere");
     let (target, pid) = Process::start(command.env("PLIMSOLL_DIR", home.join("books")));
-    // Whoever makes the directory with root's rights and looks at it then, finds root's own there now and then.
+    // A process that creates the directory with root's rights and then looks at it sometimes finds root's own.
     let inside = PathBuf::from(format!("/proc/{pid}/root{}", name.display()));
     let own = fs::metadata(&roots_own).expect("a folder").ino();
     until("a race that is won", || {
@@ -144,7 +144,7 @@ fn attach_wins_no_race_for_the_cache() {
     drop(target);
 }
 
-/// Exchanges two names for ever.
+/// Exchanges two names in an endless loop.
 const SWAP: &str = r#"
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -160,7 +160,8 @@ const EVIL: &str = r#"
 #include <unistd.h>
 __attribute__((constructor)) static void go(void) { close(open(TRACE, O_CREAT | O_WRONLY, 0644)); }"#;
 
-/// HOME or XDG_CACHE_HOME of root lies in a directory of mallory's, who exchanges the cache for one with another library.
+/// HOME or XDG_CACHE_HOME of root lies in a directory of mallory's, who exchanges the cache for one with another
+/// library.
 #[test]
 fn run_loads_no_library_from_another_user_s_directory() {
     if !can("another user's HOME") {
@@ -170,7 +171,7 @@ fn run_loads_no_library_from_another_user_s_directory() {
     let home = of_mallory(&scratch, "home");
     let trace = scratch.path().join("trace");
     let evil = compiled(&scratch, "evil.so", EVIL, &["-shared", "-fPIC", &format!("-DTRACE=\"{}\"", trace.display())]);
-    // The library does what it is for where it is loaded.
+    // The library leaves its trace if it is loaded.
     assert!(Command::new("true").env("LD_PRELOAD", &evil).status().expect("true").success());
     fs::remove_file(&trace).expect("it left its trace");
 
@@ -193,7 +194,7 @@ fn run_loads_no_library_from_another_user_s_directory() {
     }
     assert_eq!(names(&home), Vec::<String>::new(), "nothing of root's lies in mallory's directory");
 
-    // A cache of root's that is there already, in a directory of mallory's: the name is exchanged between check and use.
+    // Root's existing cache, in a directory of mallory's: the name is exchanged between check and use.
     let name = Path::new(&shown("HOME")).file_name().expect("a name").to_owned();
     let (cache, other) = (home.join("plimsoll"), home.join("other"));
     fs::create_dir(&cache).expect("a folder");
@@ -213,7 +214,7 @@ fn run_loads_no_library_from_another_user_s_directory() {
     drop(swapping);
 }
 
-/// Links with the names that a file in the making could be given, in a directory of mallory's.
+/// Links with the names of possible temporary files, in a directory of mallory's.
 #[test]
 fn no_output_is_written_through_another_user_s_link() {
     if !can("links beside an output") {
@@ -230,7 +231,7 @@ fn no_output_is_written_through_another_user_s_link() {
             symlink(&canary.path, home.join(name)).expect("a link");
         }
     }
-    // Such a link leads whoever opens it for writing to root's file.
+    // Opening such a link for writing would write to root's file.
     assert!(fs::OpenOptions::new().write(true).open(home.join(format!(".x.jfr.{last}.part"))).is_ok());
     let recorded = ["run", "--record", recording.to_str().expect("a path"), "--", "sleep", "1"];
     let output = roots(&scratch, &recorded).output().expect("plimsoll");
@@ -239,7 +240,7 @@ fn no_output_is_written_through_another_user_s_link() {
     let left: Vec<String> = names(&home).into_iter().filter(|name| !name.contains(".x.jfr.")).collect();
     assert_eq!(left, ["x.jfr"]);
 
-    // The name itself is a link, a second name of root's file, or a FIFO that nobody reads.
+    // The name itself is a link, a hard link to root's file, or a FIFO without a reader.
     let report = |name: &str, expected: &str| {
         let file = home.join(name);
         let arguments = ["run", "--report", "summary", "--report-to", file.to_str().expect("a path"), "--", "true"];
@@ -257,14 +258,15 @@ fn no_output_is_written_through_another_user_s_link() {
         && Command::new("chown").arg(MALLORY.to_string()).arg(&fifo).status().expect("chown").success();
     assert!(made);
     report("fifo", "FIFO of user");
-    // What is new, or root's own directory's, is written as ever.
+    // A new file, or one in a directory of root's own, is written as usual.
     let own = scratch.path().join("root-s/report");
     for file in [home.join("new"), own] {
         let arguments = ["run", "--report", "summary", "--report-to", file.to_str().expect("a path"), "--", "true"];
         assert!(roots(&scratch, &arguments).status().expect("plimsoll").success());
         assert!(file.metadata().expect("written").len() > 0);
     }
-    // Where only root writes: as a shell's `>`. In mallory's directory a file of root's own is written over.
+    // Where only root can write, it behaves like a shell's `>`. In mallory's directory a file of root's own is
+    // overwritten.
     let linked = scratch.path().join("root-s/linked");
     symlink("to", &linked).expect("a link");
     for file in [linked.as_path(), Path::new("/dev/stdout"), &home.join("new")] {
@@ -276,7 +278,8 @@ fn no_output_is_written_through_another_user_s_link() {
     assert!(fs::metadata(scratch.path().join("root-s/to")).expect("written").len() > 0);
 }
 
-/// Where the cache lies if the first places won't do: HOME of another user, a home directory that others can write to, or none.
+/// Where the cache lies if the first directories are unusable: HOME of another user, a home directory that others can
+/// write to, or none.
 #[test]
 fn the_cache_is_the_first_place_that_will_do() {
     if !can("places of the cache") {
@@ -284,7 +287,7 @@ fn the_cache_is_the_first_place_that_will_do() {
     }
     let scratch = Scratch::new("places");
     let home = of_mallory(&scratch, "home");
-    // Where mallory may run it, and nothing of the machine's is changed.
+    // In a folder where mallory may run it; nothing of the machine is changed.
     let plimsoll = scratch.path().join("plimsoll");
     fs::copy(crate::kit::PLIMSOLL, &plimsoll).expect("copied");
     let script = "set -e
@@ -307,7 +310,7 @@ fn the_cache_is_the_first_place_that_will_do() {
     let of_user = PathBuf::from(format!("/tmp/plimsoll-{user}-cache"));
     assert_eq!(shown(&user, "755", Path::new("/nonexistent")), of_user);
     fs::remove_dir_all(of_user).expect("root may");
-    // A home directory that anybody may change.
+    // A home directory that any user may change.
     let open = "set -e; mount -t tmpfs -o mode=777 none /root; mount -t tmpfs -o mode=755 none /var/cache
         exec \"$0\" run --follow -- sh -c 'echo $LD_PRELOAD'";
     let mut command = Command::new("unshare");
@@ -317,7 +320,7 @@ fn the_cache_is_the_first_place_that_will_do() {
     assert!(library.starts_with("/var/cache/plimsoll/"), "{}", text(&output));
 }
 
-/// What the page says that a verb writes: on a file system that is read-only but for that, each of them works.
+/// On a file system that is read-only except for what the page says that a command writes, each command works.
 #[test]
 fn a_verb_writes_only_what_the_page_names() {
     if !can("read-only file systems") {
@@ -362,7 +365,7 @@ fn a_verb_writes_only_what_the_page_names() {
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script, "sh"]).arg(&own).arg(plimsoll.get_program()).args(plimsoll.get_args());
         command.envs(plimsoll.get_envs().filter_map(|(key, value)| Some((key, value?)))).stdin(Stdio::null());
-        // Of doctor: the directory of the segments is one that it may write to.
+        // For doctor: it may write to the directory of the segments.
         command.env("XDG_CACHE_HOME", own.join("cache")).env("PLIMSOLL_DIR", &books);
         let output = command.output().expect("unshare");
         assert!(output.status.success(), "{words:?}: {}", text(&output));
@@ -375,7 +378,7 @@ fn a_verb_writes_only_what_the_page_names() {
     }
 }
 
-/// A process that looks like a JVM: libjvm mapped, SIGQUIT caught and passed over.
+/// A process that looks like a JVM: libjvm mapped, SIGQUIT caught and ignored.
 const FAKE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -429,13 +432,14 @@ pub fn fake(scratch: &Scratch, directory: &Path, mode: &str) -> (Process, String
 
 pub fn fake_with(scratch: &Scratch, libjvm: &Path, directory: &Path, mode: &str) -> (Process, String) {
     let program = compiled(scratch, "fake", FAKE, &[]);
-    // Where a killed JVM of root's had the same PID, its socket is in the way, and the program ends without a word.
+    // If a killed JVM of root's had the same PID, its socket is in the way, and the program ends silently.
     let start = || Process::start(Command::new(&program).arg(libjvm).arg(directory).arg(mode));
     let started = std::iter::repeat_with(start).take(20).find(|(_, pid)| !pid.is_empty());
     started.expect("one of 20 PIDs has no socket yet")
 }
 
-/// The request file of the handshake: never in a directory where the target's user could not have made it, and never left behind.
+/// The request file of the handshake is never created where the target's user could not have created it, and is never
+/// left behind.
 #[test]
 fn explain_leaves_no_request_file() {
     if !can("a request file") {
@@ -453,13 +457,13 @@ fn explain_leaves_no_request_file() {
     assert!(text(&output).contains("did not open its attach socket"), "the VM was asked: {}", text(&output));
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
     assert!(!request.exists());
-    // Killed in the middle of it, too.
+    // Also when killed halfway.
     let mut explain = roots(&scratch, &["explain", &pid]);
     let mut explain = explain.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("plimsoll");
     until("a request file", || request.exists() || names(&roots_own).len() > 1);
     assert_eq!(names(&roots_own), ["canary"], "made in root's directory");
     assert_eq!(fs::metadata(&request).map(|meta| meta.uid()).ok(), Some(MALLORY), "it is the target's user's");
-    // Of timeout and its child.
+    // timeout and its child.
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", explain.id())).expect("our child's");
     let killed = Command::new("kill").arg("-KILL").args(children.split_whitespace()).status().expect("kill");
     assert!(killed.success() && explain.wait().expect("our child").into_raw() != 0);
@@ -468,7 +472,7 @@ fn explain_leaves_no_request_file() {
     canary.sings();
 }
 
-/// Somebody else's file in the place of a VM's attach socket: what to do about it is never root's rm along the target's links.
+/// A file of another user in place of a VM's attach socket: the advice is never an rm by root along the target's links.
 #[test]
 fn a_taken_attach_socket_is_its_owner_s_to_remove() {
     if !can("a taken attach socket") {
@@ -503,7 +507,8 @@ fn a_taken_attach_socket_is_its_owner_s_to_remove() {
     }
 }
 
-/// An attach socket that answers a byte a second, or without end: one limit for the whole command, and one for what is kept.
+/// An attach socket that answers one byte a second, or endlessly: one limit for the whole command, and one for what is
+/// kept.
 #[test]
 fn no_answer_of_a_vm_costs_root_its_time_or_memory() {
     if !can("an attach socket") {
@@ -513,7 +518,7 @@ fn no_answer_of_a_vm_costs_root_its_time_or_memory() {
     for mode in ["drip", "flood", "lines"] {
         let (_target, pid) = fake(&scratch, Path::new("/"), mode);
         let mut command = Command::new("prlimit");
-        // Far above what explain takes of any process here.
+        // Far above what explain needs for any process here.
         let explain = roots(&scratch, &["explain", &pid]);
         command.arg("--as=2147483648").arg(explain.get_program()).args(explain.get_args()).stdin(Stdio::null());
         let began = Instant::now();
@@ -521,12 +526,13 @@ fn no_answer_of_a_vm_costs_root_its_time_or_memory() {
         let took = began.elapsed();
         let _ = fs::remove_file(format!("/tmp/.java_pid{pid}"));
         assert!(output.status.success(), "{mode}: {}", text(&output));
-        // Ten seconds for all commands; the rest is a busy machine's.
+        // Ten seconds for all commands; the rest is for a busy machine.
         assert!(took < Duration::from_secs(35), "{mode}: {took:?}");
     }
 }
 
-/// Any user can make root's directories for segments in /dev/shm and /tmp; root then has one where only root can.
+/// Any user can create root's directory names for segments in /dev/shm and /tmp; root then uses one where only root
+/// can.
 #[test]
 fn nobody_keeps_root_from_tracking() {
     if !can("squatted directories") {

@@ -5,7 +5,7 @@ use crate::harness::{Figures, Situation, fresh_dir, situation, tidy};
 use std::path::Path;
 use std::process::Stdio;
 
-/// Debian's name of the shared library, and where it lies.
+/// Debian's name of the shared library, and its path.
 #[derive(Clone, Copy)]
 struct Allocator {
     name: &'static str,
@@ -46,13 +46,13 @@ fn core() -> Vec<Situation> {
         situation("key_destructors"),
         situation("fork").moments(7),
         situation("endings").exits(47),
-        // gperftools has an mmap of its own, which is made of syscall(2).
+        // The mmap of gperftools is its own, made of syscall(2).
         situation("map_basic").moments(3),
         situation("map_raw").moments(5),
     ]
 }
 
-/// All core programs over one allocator; each is told by itself, and all run before the test fails.
+/// All core programs over one allocator; each is reported by itself, and all run before the test fails.
 fn over(allocator: Allocator, preloaded: bool) {
     let way = if preloaded { "preloaded" } else { "linked" };
     let Some(path) = allocator.path() else {
@@ -99,7 +99,7 @@ fn mimalloc_linked() {
     over(MIMALLOC, false);
 }
 
-/// An allocator whose calls go through its own exported names, so that the hooks are passed twice.
+/// An allocator that calls its own exported names, so that each call passes the hooks twice.
 #[test]
 fn naive_allocator_linked() {
     situation("mix").named("mix_naive").links(&["libnaive"]).moments(6).run();
@@ -107,7 +107,7 @@ fn naive_allocator_linked() {
     situation("reallocarray").named("reallocarray_naive").links(&["libnaive"]).moments(3).run();
 }
 
-/// gperftools has an mmap of its own, made of syscall(2): the program's call passes both hooks, and is one call.
+/// gperftools has its own mmap, made of syscall(2): the program's call passes both hooks and counts once.
 #[test]
 fn a_mapping_is_counted_once_over_tcmalloc() {
     let row = situation("map_basic");

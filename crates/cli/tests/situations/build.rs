@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// A fixture and how it is compiled.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// Its name in fixtures/c, without the ending.
+    /// Its name in fixtures/c, without the extension.
     pub source: String,
     pub flags: Vec<String>,
-    /// Libraries to link, dynamically: fixtures of their own (`libNAME`) or file names of the system's (`libX.so.2`).
+    /// Libraries to link dynamically: fixtures (`libNAME`) or file names of the system's (`libX.so.2`).
     pub libraries: Vec<String>,
 }
 
@@ -37,12 +37,12 @@ pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/c")
 }
 
-/// Where shared library fixtures lie.
+/// The folder of the shared library fixtures.
 pub fn library_dir() -> PathBuf {
     scratch("lib")
 }
 
-/// Its number among all, which is in its file's name, and where it lies once it is made.
+/// Its index, which is part of its file name, and its path once it is built.
 type Built = Arc<(usize, OnceLock<PathBuf>)>;
 
 /// The path of the compiled program.
@@ -68,7 +68,7 @@ fn compile(program: &Program, number: usize) -> PathBuf {
         scratch("bin").join(format!("{}-{number}", program.source))
     };
     let mut command = Command::new(if is_plus { "g++" } else { "gcc" });
-    // Without -fno-builtin the compiler may leave out a malloc whose block nobody uses.
+    // Without -fno-builtin the compiler may remove a malloc whose block is not used.
     command.args([if is_plus { "-std=gnu++17" } else { "-std=gnu17" }, "-O1", "-g", "-fno-builtin", "-pthread", "-w"]);
     command.arg(if is_plus { &plus } else { &c }).args(&program.flags).arg("-o").arg(&to);
     if !program.libraries.is_empty() {

@@ -14,14 +14,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 fn kill(pid: i64, signal: i32) {
-    // SAFETY: kill takes no pointers; the pid is that of a child of ours, or of its child, still unreaped.
+    // SAFETY: kill takes no pointers; the PID is that of our unreaped child, or of that child's child.
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// The process is killed in the middle of its work; the books of the dead are its own log's, but for the one operation that
-/// each thread was in.
+/// The process is killed in the middle of its work. The books of the dead process equal its own log, except for the one
+/// operation that each thread was performing.
 fn killed_with(threads: usize) {
-    /// Words of a thread.
+    /// Words of the log for each thread.
     const LOG: usize = 8;
     let words = |log: &Path| -> Vec<i64> {
         let bytes = fs::read(log).expect("log");
@@ -44,7 +44,7 @@ fn killed_with(threads: usize) {
             let pid = i64::from(child.id());
             let base = Figures::of_process(&dir, pid);
             child.stdin.take().expect("stdin").write_all(b"\n").expect("go");
-            // After some steps of the program's, however long they take: at a moment that nobody chose.
+            // After some steps of the program, however long they take: an arbitrary moment.
             let steps = |log: &[i64]| log.chunks(LOG).map(|thread| thread[4]).sum::<i64>();
             while steps(&words(&log)) < 50 + 4_000 * round * round && child.try_wait().expect("wait").is_none() {
                 std::thread::sleep(Duration::from_micros(500));
@@ -104,8 +104,8 @@ fn killed_with_four_threads() {
     killed_with(4);
 }
 
-/// Parents and children are killed together, at moments that nobody chose, while they fork: what is left of each is books, or
-/// says that its process was killed while starting.
+/// Parents and children are killed together, at arbitrary moments while they fork. What each leaves is books, or a note
+/// that its process was killed while starting.
 #[test]
 fn killed_while_forking() {
     let row = situation("fork_killed");
@@ -144,18 +144,18 @@ fn killed_while_forking() {
     verdict("killed_while_forking", &faults, whole + begun);
 }
 
-/// One stop of a child that is traced, at a system call's entry or exit. False: the child has ended.
+/// One stop of a traced child, at the entry or exit of a system call. False: the child has ended.
 fn step(pid: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: the pid of a child that this thread traces and has not reaped; the status is a local.
+    // SAFETY: the PID of a child that this thread traces and has not reaped; the status is a local.
     unsafe {
         libc::ptrace(libc::PTRACE_SYSCALL, pid, 0, 0);
         libc::waitpid(pid, &mut status, 0) == pid && libc::WIFSTOPPED(status)
     }
 }
 
-/// A start is killed at each of its system calls, from the one that makes the segment to the end of the process: `report` of
-/// what is left names the cause, or has books.
+/// A start is killed at each of its system calls, from the one that makes the segment to the end of the process.
+/// `report` on what is left names the cause, or has books.
 #[test]
 fn killed_while_starting() {
     let (name, program) = ("killed_while_starting", compiled(&situation("hello").program));
@@ -190,7 +190,7 @@ fn killed_while_starting() {
         if lives {
             child.kill().expect("kill");
         }
-        // Of a child that has ended, `step` has taken the status.
+        // If the child has ended, `step` has taken the status.
         let _ = child.wait();
         let Some(segment) = segment() else {
             let _ = writeln!(faults, "  after {stops} stops there is no segment");
@@ -218,7 +218,7 @@ fn killed_while_starting() {
     verdict(name, &faults, starting + booting + booked);
 }
 
-/// `run --report summary -- stops WAY`, its stdout line by line.
+/// Runs `run --report summary -- stops WAY`, and reads its stdout line by line.
 fn reported(name: &str, program: &Situation, to: &Path) -> Child {
     let dir = fresh_dir(name);
     let mut command = Command::new(PLIMSOLL);
@@ -232,7 +232,7 @@ fn reported(name: &str, program: &Situation, to: &Path) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).spawn().expect("spawn")
 }
 
-/// How a waited-for child of ours changed: stopped, or ended.
+/// How a child of ours that is waited for changed: stopped, or ended.
 fn wait_change(child: &Child) -> i32 {
     let mut status = 0;
     // SAFETY: status outlives the call; the pid is our own unreaped child.
@@ -337,8 +337,8 @@ fn signals_are_forwarded() {
     verdict("signals_are_forwarded", &faults, 7);
 }
 
-/// A program that writes over what lies behind its usable bytes (inside its own glibc chunk): nothing crashes, and each block
-/// whose key is gone is counted as such.
+/// A program that writes beyond its usable bytes (inside its own glibc chunk): nothing crashes, and each block whose
+/// key was overwritten is counted.
 #[test]
 fn overwritten_keys_are_counted() {
     let mut faults = String::new();

@@ -1,4 +1,4 @@
-//! Hostile surroundings: closed descriptors, limits, full and read-only file systems, chroot.
+//! Hostile environments: closed descriptors, limits, full and read-only file systems, chroot.
 
 use crate::build::compiled;
 use crate::harness::{End, MODES, Observed, Situation, fresh_dir, scratch, situation, skipped, tidy, verdict};
@@ -33,19 +33,19 @@ fn closed_standard_descriptors() {
     }
 }
 
-/// What a row has beside the program's own behaviour.
+/// What a row expects beside the program's own behaviour.
 #[derive(Clone, Copy)]
 enum Outcome {
     /// Exact books, and nothing on stderr.
     Books,
-    /// No books, and one sentence on stderr that has these words.
+    /// No books, and one sentence on stderr that contains these words.
     Refused(&'static str),
 }
 use Outcome::{Books, Refused};
 
-/// Limits that hold from the start: the program must behave as without the tracker.
+/// Limits from the start: the program must behave as without the tracker.
 fn limited(name: &str, shell: &str, outcome: Outcome) {
-    // The library is unpacked before the limit bites.
+    // The library is unpacked before the limit applies.
     let warm = situation("nothing");
     drop(Observed::watch(
         warm.command(&compiled(&warm.program), Some("off"), &fresh_dir(&format!("{name}-warm"))),
@@ -67,7 +67,7 @@ fn behaves(name: &str, row: &Situation, program: &Path, outcome: Outcome) {
     verdict(name, &faults, compared);
 }
 
-/// The program behaves the same, and beside that is what the row expects.
+/// The program behaves the same, and the rest is what the row expects.
 fn as_expected(
     tracked: &Observed,
     plain: &Observed,
@@ -142,11 +142,13 @@ fn maps_and_threads_under_an_address_space_limit() {
     }
 }
 
-/// Address space that the tracker takes from a program under a limit, MiB: its code and tables; no part of the books' bound.
+/// Address space that the tracker takes from a program under a limit, MiB: code and tables. The books' bound does not
+/// include it.
 const TAKEN: usize = 11;
 
-/// Threads and blocks that fit by themselves into a limit less what the tracker takes fit into the limit with it. Where it stands
-/// aside, nothing is taken. One arena, since glibc makes more of 64 MiB each as long as they fit.
+/// Threads and blocks that fit into a limit less the tracker's share without the tracker fit into the whole limit with
+/// it. If the tracker is inactive, it takes nothing. One arena only: glibc makes more of 64 MiB each as long as they
+/// fit.
 #[test]
 fn what_fits_into_an_address_space_fits_with_the_tracker() {
     let name = "what_fits";
@@ -155,13 +157,13 @@ fn what_fits_into_an_address_space_fits_with_the_tracker() {
         let limit = format!("export MALLOC_ARENA_MAX=1; ulimit -v {};", mib << 10);
         situation("address_space").shell(&limit).args(&["fit", &threads.to_string(), &blocks.to_string()])
     };
-    // A page more each, which malloc needs for itself.
+    // Each needs one page more, for malloc itself.
     let blocks = |mib: usize| mib * 255 / 256 - 1;
     let program = compiled(&row(0, 0, 0).program);
     for mib in (24..=100).step_by(4).chain((100..=700).step_by(50)) {
         let is_aside = mib << 20 < 60_000_000;
         let alone = if is_aside { mib } else { mib - TAKEN };
-        // Code, stack and libc of the program by itself are below 4 MiB, a thread's stack and guard above 8.
+        // Without the tracker, code, stack and libc of the program are below 4 MiB, a thread's stack and guard above 8.
         let room = alone - 4;
         for (threads, blocks) in [(room * 10 / 86, 0), (0, blocks(room)), (room * 5 / 86, blocks(room / 2))] {
             let dir = fresh_dir(name);
@@ -189,7 +191,8 @@ fn what_fits_into_an_address_space_fits_with_the_tracker() {
     verdict(name, &faults, compared);
 }
 
-/// A program that limits its own address space gets from malloc what it gets alone, less what the tracker uses.
+/// A program that limits its own address space gets as much from malloc as without the tracker, less what the tracker
+/// uses.
 #[test]
 fn own_address_space_limit() {
     let name = "own_limit";
@@ -211,7 +214,7 @@ fn own_address_space_limit() {
             compared += 1;
         }
     }
-    // A child of a tracked shell, in which the tracker stands aside, lowers its limit further.
+    // A child of a tracked shell, in which the tracker is inactive, lowers its limit further.
     let dir = fresh_dir(name);
     let program = compiled(&situation("address_space").program);
     let script = ["-c", "ulimit -v 58000; exec \"$0\" setrlimit 40", program.to_str().expect("path")];
@@ -221,7 +224,7 @@ fn own_address_space_limit() {
         let blocks = seen.output.strip_suffix(" blocks\n").and_then(|n| n.parse::<usize>().ok());
         (seen.end, blocks.unwrap_or(0), seen.errors)
     });
-    // Its code alone takes some.
+    // The tracker's code alone takes some.
     if tracked.0 != plain.0 || tracked.1 + 3 < plain.1 || plain.1 < 30 || !tracked.2.is_empty() {
         let _ = writeln!(faults, "  aside: {tracked:?}, plain {plain:?}");
     }
@@ -229,8 +232,8 @@ fn own_address_space_limit() {
     verdict(name, &faults, compared + 1);
 }
 
-/// Set by a shell that is tracked: our own command line, unoptimised, needs some 185 KiB, and the environment and a random
-/// shift of up to 8 KiB come on top.
+/// Set by a tracked shell: our own command, built without optimisation, needs some 185 KiB, and the environment and a
+/// random shift of up to 8 KiB come on top.
 #[test]
 fn small_stack() {
     let mix = compiled(&situation("mix").program);
@@ -285,7 +288,7 @@ fn on_tmpfs(name: &str, size: &str, outcome: Outcome, prepare: fn(&Path)) {
     verdict(name, &faults, compared);
 }
 
-/// Where each file of a tmpfs is made of huge pages, the sparse segment isn't.
+/// On a tmpfs that makes each file of huge pages, the sparse segment has none.
 #[test]
 fn tmpfs_of_huge_pages() {
     use std::os::unix::fs::MetadataExt;
@@ -314,7 +317,7 @@ fn tmpfs_of_huge_pages() {
 fn tmpfs_of_one_mebibyte() {
     on_tmpfs("tmpfs_of_one_mebibyte", "1m", Books, |_| ());
 }
-/// Full while the program runs: the tables stop growing, the totals stay exact.
+/// The file system is full while the program runs: the tables stop growing, the totals stay exact.
 #[test]
 fn tmpfs_too_small_to_grow() {
     on_tmpfs("tmpfs_too_small_to_grow", "300k", Books, |_| ());
@@ -338,8 +341,8 @@ fn directory_read_only() {
     });
 }
 
-/// A server that forks for each request must not fill the file system: of its 500 dead children at most the default number of
-/// segments is kept, beside those of the 20 that may be alive at once.
+/// A server that forks for each request must not fill the file system: of its 500 dead children at most the default
+/// number of segments is kept, besides those of the 20 that may be alive at once.
 #[test]
 fn retention_bounds_a_fork_storm() {
     let row = situation("fork_storm").named("retention_bounds_a_fork_storm");

@@ -1,8 +1,8 @@
-//! Runs one fixture plain and under `plimsoll run`, and holds the tracker's books against the fixture's own.
+//! Runs one fixture plain and under `plimsoll run`, and compares the tracker's books with the fixture's own.
 //!
-//! A fixture writes `moment ready|final LABEL pid=P base=B key=value…` for each moment (fixtures/c/books.h says what the
-//! keys mean). At `ready` it waits, and the report on the live process is read; `final` is held against the report on the
-//! dead one. Compared is the growth since the base moment, so nothing that the loader allocated before is in either.
+//! A fixture writes `moment ready|final LABEL pid=P base=B key=value…` for each moment (fixtures/c/books.h explains the
+//! keys). At `ready` it waits, and the report on the live process is read; `final` is compared with the report on the
+//! dead one. Only the growth since the base moment is compared, so allocations of the loader do not matter.
 
 use crate::build;
 use serde_json::Value;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 /// The program under test.
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
-/// A situation that takes longer hangs. Far above what a busy machine makes of one: with four busy loops beside it on 2 CPUs each
-/// run of 10,000 threads takes 20 s, a second of it CPU.
+/// A situation that takes longer hangs. Far above the time on a busy machine: beside four busy loops on 2 CPUs, each
+/// run of 10,000 threads takes 20 s, one of them CPU.
 const PATIENCE: Duration = Duration::from_secs(400);
 /// Both kinds of books: without stacks, and with those of sampled blocks.
 pub const MODES: [&str; 2] = ["off", "sampled"];
@@ -45,11 +45,11 @@ pub struct Situation {
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
     pub end: End,
-    /// A shell prefix for limits and redirections: run as `PREFIX exec PROGRAM…`.
+    /// A shell prefix for limits and redirections: runs as `PREFIX exec PROGRAM…`.
     pub shell: String,
-    /// `run --follow`: programs that this one starts by exec are tracked too.
+    /// `run --follow`: programs that this one starts by exec are tracked, too.
     pub follow: bool,
-    /// Fewest moments that must have been compared: a row that compares nothing would be no test.
+    /// Fewest moments that must be compared: a row that compares nothing would not be a test.
     pub moments: usize,
 }
 
@@ -108,7 +108,7 @@ impl Situation {
         self
     }
 
-    /// Runs the row in all modes; panics with everything that differed.
+    /// Runs the row in all modes; panics with all differences.
     pub fn run(self) {
         self.run_modes(&MODES);
     }
@@ -173,7 +173,7 @@ impl Situation {
         command
     }
 
-    /// What a program of this kind holds that does nothing: the base of those that can't wait before their first block.
+    /// What an idle program of this kind holds: the base of programs that cannot wait before their first block.
     fn nothing(&self, mode: &str) -> Result<Figures, String> {
         let mut row = self.clone();
         row.program.source = "nothing".into();
@@ -190,7 +190,7 @@ impl Situation {
     }
 }
 
-/// One line for a situation, past the test runner's capture, so that a skipped one is never silent.
+/// Prints one line for a situation, past the test runner's capture, so that a skipped one is never silent.
 pub fn tell(line: &str) {
     let _ = std::io::stderr().write_all(format!("situation {line}\n").as_bytes());
 }
@@ -210,15 +210,15 @@ pub fn verdict(name: &str, faults: &str, compared: usize) {
     panic!("{name}\n{}", shown.join("\n"));
 }
 
-/// A directory of this test run.
+/// A directory for this test run.
 pub fn scratch(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("situations").join(name);
     fs::create_dir_all(&dir).expect("scratch directory");
     dir
 }
 
-/// An empty private directory for segments: in memory, where they lie by default too, or
-/// among the other scratch files. No folder above it is this run's: one test would remove it while another fills it.
+/// An empty private directory for segments: in memory, their default, or among the other scratch files. No parent
+/// folder belongs to this run: one test would remove it while another fills it.
 pub fn fresh_dir(name: &str) -> PathBuf {
     let memory = Path::new("/dev/shm");
     static SWEPT: std::sync::Once = std::sync::Once::new();
@@ -234,7 +234,7 @@ pub fn fresh_dir(name: &str) -> PathBuf {
     dir
 }
 
-/// Removes what earlier runs of these tests, now ended, left in memory for a look at their failures.
+/// Removes what ended runs of these tests left in memory for a look at their failures.
 fn sweep(memory: &Path) {
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().to_string();
@@ -247,12 +247,12 @@ fn sweep(memory: &Path) {
     }
 }
 
-/// Drops the segments of a row that passed.
+/// Deletes the segments of a row that passed.
 pub fn tidy(dir: &Path) {
     let _ = fs::remove_dir_all(dir);
 }
 
-/// The figures of one report that fixtures know, by the fixtures' names for them.
+/// The figures of one report that fixtures know, by the fixtures' names.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     pub value: HashMap<String, i64>,
@@ -307,7 +307,7 @@ impl Figures {
             if sum != total {
                 return Err(format!("Σ categories ≠ total: {name} {sum} ≠ {total}"));
             }
-            // Stacks, libraries and Plimsoll's own memory are in the total; the program's own calls made none of them.
+            // Stacks, libraries and Plimsoll's own memory are in the total, but not from the program's own calls.
             let not_called =
                 |c: &&Value| ["Plimsoll", "Thread Stack", "Loaded Libraries"].iter().any(|n| c["name"] == *n);
             let mapping = name == "reserved_bytes" || name == "committed_bytes";
@@ -333,7 +333,7 @@ impl Figures {
 }
 
 impl Figures {
-    /// A counter of the tracker's.
+    /// A counter of the tracker.
     pub fn counter(&self, name: &str) -> i64 {
         let counters = self.json["counters"].as_array().expect("counters");
         let counter = counters.iter().find(|c| c["name"] == name).unwrap_or_else(|| panic!("no counter {name}"));
@@ -355,13 +355,13 @@ pub fn segment_of(dir: &Path, pid: i64) -> Result<PathBuf, String> {
     newest.map(|(_, path)| path).ok_or_else(|| format!("no segment of process {pid} in the directory"))
 }
 
-/// Whether this process is still to be seen, other than as one that only its parent has to ask for.
+/// Whether this process is still visible, other than as a zombie.
 fn is_there(pid: i64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// A moment that a fixture told, and the report at it (of a live process).
+/// A moment that a fixture reported, and the report at it (of a live process).
 #[derive(Clone, Debug)]
 pub struct Moment {
     pub last: bool,
@@ -386,7 +386,8 @@ impl Moment {
         Some(Moment { last: word == "final", label: label.to_string(), pid, base, says, report: None })
     }
 
-    /// The report, or that on the dead. An orphan has closed its output a little before it is gone: until then it lives.
+    /// The report, or that on the dead process. An orphan closes its output a little before it ends: until then it
+    /// lives.
     fn seen(&self, dir: &Path) -> Result<Figures, String> {
         if let Some(report) = &self.report {
             return report.clone();
@@ -402,7 +403,7 @@ impl Moment {
         }
     }
 
-    /// What differs between the report and the program, both since their base.
+    /// The differences between the report and the program, both since their base.
     fn differences(&self, seen: &Figures, base: (&HashMap<String, i64>, &Figures)) -> Vec<String> {
         let doubt = |key: &str| self.says.get(key).copied().unwrap_or(0);
         let mut found = vec![];
@@ -420,7 +421,7 @@ impl Moment {
     }
 }
 
-/// What was seen of one run.
+/// The observations of one run.
 pub struct Observed {
     pub output: String,
     pub errors: String,
@@ -430,7 +431,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Runs `command` to its end. With a directory, each `ready` is answered after a look at the books; without, stdin is empty.
+    /// Runs `command` to its end. With a directory, each `ready` is answered after a look at the books; without one,
+    /// stdin is empty.
     pub fn watch(mut command: Command, dir: Option<&Path>) -> Observed {
         let own_stdio = command.get_envs().any(|(key, _)| key == "BOOKS_LOG");
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -479,7 +481,7 @@ impl Observed {
         }
     }
 
-    /// Invariant 1: the same output, the same end, and nothing said besides.
+    /// Invariant 1: the same output, the same end, and no other message.
     pub fn transparency(&self, plain: &Observed, mode: &str) -> String {
         let mut faults = String::new();
         if self.late {
@@ -505,7 +507,7 @@ impl Observed {
         faults
     }
 
-    /// Invariant 3: at every moment the report has what the program has. Returns how many moments were compared.
+    /// Invariant 3: at every moment the report equals the program's figures. Returns how many moments were compared.
     pub fn books(&self, dir: &Path, nothing: impl Fn() -> Result<Figures, String>) -> (usize, Vec<String>) {
         let mut bases: HashMap<i64, (HashMap<String, i64>, Figures)> = HashMap::new();
         let (mut compared, mut found) = (0, vec![]);
@@ -550,15 +552,15 @@ impl Observed {
     }
 }
 
-/// Kills the process group of a child that hangs; the thread says whether it had to.
+/// Kills the process group of a child that hangs; the thread returns whether that was necessary.
 pub fn watchdog(child: &Child) -> (std::sync::mpsc::Sender<()>, std::thread::JoinHandle<bool>) {
     let (finished, wait) = channel();
     let group = child.id() as i32;
     let late = std::thread::spawn(move || {
         let late = wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout);
         if late {
-            // SAFETY: kill takes no pointers. The group is that of our own child, which has not been reaped: it is waited for
-            // only after its output ended.
+            // SAFETY: kill takes no pointers. The group belongs to our own child, which has not been reaped: it is
+            // waited for only after its output ended.
             unsafe { libc::kill(-group, libc::SIGKILL) };
         }
         late

@@ -1,4 +1,4 @@
-//! malloc and its kin.
+//! malloc and its relatives.
 
 use crate::harness::situation;
 use crate::situations;

@@ -19,8 +19,8 @@ macro_rules! situations {
     ($($(#[$m:meta])* $test:ident => $row:expr;)*) => { $($(#[$m])* #[test] fn $test() { $row.run() })* };
 }
 
-/// The oracle itself: every fixture must keep books that its own run without the tracker leaves consistent, and a driver that
-/// compares must see a difference where there is one.
+/// The oracle itself: every fixture must keep consistent books without the tracker, and a comparing driver must find a
+/// difference that exists.
 mod self_check {
     use crate::build::{Program, compiled, library_dir};
     use crate::harness::{Figures, Moment, Observed, Situation, scratch, situation, tell};
@@ -98,7 +98,7 @@ mod self_check {
         rows
     }
 
-    /// The books that the fixtures keep are what a naive twin in the tracker's place has.
+    /// The books that the fixtures keep equal those of a naive twin in the tracker's place.
     #[test]
     fn the_naive_twin_agrees() {
         compiled(&Program::library("libtwin"));

@@ -21,7 +21,8 @@ situations! {
     map_holder_stopped => situation("map_holder_stopped").moments(12);
 }
 
-/// What the books say of it: the others found the thread that was stopped holding the lock, and nobody robbed it.
+/// The counter in the books: the other threads found the stopped thread holding the lock, and none took the lock from
+/// it.
 #[test]
 fn who_holds_the_map_is_waited_for_and_never_robbed() {
     let row = situation("map_holder_stopped");
@@ -34,7 +35,8 @@ fn who_holds_the_map_is_waited_for_and_never_robbed() {
     let after = seen.moments.iter().find(|m| m.label == "all are gone").and_then(|m| m.report.clone());
     let after = after.expect("the moment").expect("its report");
     let [deferred, lost, faults] = ["vmap_deferred", "vmap_lost", "faults"].map(|name| after.counter(name));
-    // 120 operations each time of three threads, which queue up after their first wait. The unlocked tail of the call is left out.
+    // 120 operations of each of three threads, which queue after their first wait. The unlocked end of the call is not
+    // included.
     assert!(deferred > 15 * 100, "stopped inside the lock some of the time only: {deferred} operations were queued");
     assert_eq!((lost, faults), (0, 0), "operations lost, maps read again by who took the lock from its holder");
     tidy(&dir);

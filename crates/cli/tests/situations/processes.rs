@@ -41,14 +41,14 @@ fn sandbox() {
     situation("sandbox").moments(2).run_modes(&["off", "sampled", "exact"]);
 }
 
-/// The same where the filter lets none of the calls be made by which tables grow, and children are made.
+/// The same if the filter forbids all calls by which tables grow, and children are made.
 #[test]
 fn sandbox_narrow() {
     let narrow = situation("sandbox").named("sandbox_narrow").args(&["narrow"]);
     narrow.moments(2).run_modes(&["off", "sampled", "exact"]);
 }
 
-/// Where a filter lets tables grow they do, asked for beforehand where it doesn't.
+/// If a filter allows it, tables grow; if not, their pages are requested before the filter.
 #[test]
 fn sandboxes_have_whole_books() {
     for (args, mode, sites) in [(&[][..], "exact", 1024), (&["narrow"], "sampled", 4)] {
@@ -66,7 +66,7 @@ fn sandboxes_have_whole_books() {
     }
 }
 
-/// Without sites: a sampled block's stack is read by system calls, which are death.
+/// Without sites: a sampled block's stack is read by system calls, which the filter punishes with death.
 #[test]
 fn fork_rights_strict() {
     let root = scratch("empty-root");
@@ -74,7 +74,7 @@ fn fork_rights_strict() {
     row.run_modes(&["off"]);
 }
 
-/// By number, as programs do for which the C library has no function.
+/// By number, as programs call functions that the C library lacks.
 #[test]
 fn fork_rights_by_number() {
     for way in ["pivot_root", "landlock"] {
@@ -84,7 +84,7 @@ fn fork_rights_by_number() {
     }
 }
 
-/// A child that can't have a segment: the parent's report says so.
+/// A child that cannot have a segment: the parent's report says so.
 #[test]
 fn forks_without_a_segment_are_counted() {
     for why in ["dropped", "full"] {
@@ -111,11 +111,12 @@ fn forks_without_a_segment_are_counted() {
     }
 }
 
-/// Wherever a thread is in changing the size of a table: the child has nothing of its parent's file, has its own segment, and its tables grow.
+/// At any point of a table's resize the parent may fork: the child has nothing of its parent's file, has its own
+/// segment, and its tables grow.
 #[test]
 fn fork_while_growing() {
     let stops = 6;
-    // Only with the stacks of all blocks there are tables that grow so often.
+    // Tables grow often enough only with the stacks of all blocks.
     let under_limit = ("ulimit -v 200000;", &["exact"][..]);
     for (way, (limit, modes)) in [("grow", under_limit), ("handler", under_limit), ("cut", ("", &["off", "exact"]))] {
         let row = situation("fork_while_growing").args(&[way]).shell(limit);

@@ -1,4 +1,4 @@
-//! Programs between which and their allocator nobody can stand: one clear sentence, and they run all the same.
+//! Programs whose allocator the tracker cannot reach: one clear sentence, and they run all the same.
 
 use crate::build::{Program, compiled};
 use crate::harness::{End, Observed, fresh_dir, scratch, situation, skipped, tidy, verdict};
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// One sentence that begins with our name, has the word that tells why, and nothing else.
+/// One sentence that begins with our name and contains the word of the reason, and nothing else.
 fn sentence_fault(errors: &str, word: &str) -> Option<String> {
     let lines: Vec<&str> = errors.lines().collect();
     match lines[..] {
@@ -52,8 +52,8 @@ fn own_malloc_hidden() {
     refused("own_malloc_hidden", Program::of("own_malloc").flags(&["-DHIDDEN"]), "malloc", End::Exit(67));
 }
 
-/// A program without a C library, alone: one sentence. As a child of a tracked shell, which has the library in LD_PRELOAD: it
-/// runs as without.
+/// A program without a C library, by itself: one sentence. As a child of a tracked shell, which has the library in
+/// LD_PRELOAD: it runs as without the tracker.
 fn without_libc(name: &str, path: &Path, end: i32, output: &str) {
     let environment = |mut command: Command| {
         command.env("XDG_CACHE_HOME", scratch("cache"));
@@ -96,7 +96,7 @@ fn no_libc() {
     without_libc("no_libc", &compiled(&program), 71, "no libc 0\n");
 }
 
-/// The hooks are called here: each passes on to an allocator that is not libc's.
+/// Here the hooks are called: each passes the call on to an allocator other than libc's.
 #[test]
 fn no_libc_but_malloc() {
     compiled(&Program::library("libno_libc").flags(&["-nostdlib"]));
@@ -126,11 +126,11 @@ fn setuid_program() {
     }
     const NOBODY: u32 = 65534;
     const SOMEONE: u32 = 12_345;
-    // The other user must be able to walk to it, so it lies in a directory of its own below the system's temporary one.
+    // The other user must be able to enter its directory, so that is below the system's temporary one.
     let home = std::env::temp_dir().join(format!("plimsoll-setuid-{}", std::process::id()));
     fs::create_dir_all(&home).expect("directory");
     let program = home.join("hello");
-    // By cp: a copy of our own could still be open for writing in a child of another test (ETXTBSY).
+    // Copied by cp: a child of another test might hold our own copy open for writing (ETXTBSY).
     let copy = |from: &std::path::Path, to: &std::path::Path| {
         assert!(Command::new("cp").args([from, to]).status().expect("cp").success());
     };

@@ -1,4 +1,4 @@
-//! Signal handlers that allocate or jump away.
+//! Signal handlers that allocate or jump out.
 
 use crate::harness::situation;
 use crate::situations;

@@ -1,4 +1,4 @@
-//! Threads: their death, their number, and blocks that pass from one to the other.
+//! Threads: their end, their number, and blocks that one passes to another.
 
 use crate::harness::situation;
 use crate::situations;

@@ -189,8 +189,8 @@ pub const GROUPS: &[Group] = &[
     group(
         "incidents",
         Test,
-        "kills, cgroup limits, and healthy servers that nothing warns of",
-        Tests(&["cli/subjects"]),
+        "kills, cgroup limits, healthy servers that nothing warns of, and libraries that hold memory",
+        Tests(&["cli/incidents", "cli/subjects"]),
     ),
     group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
 ];

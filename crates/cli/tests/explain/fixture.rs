@@ -1,9 +1,9 @@
 //! Builds, starts and stops the programs of fixtures/explain, and reads plimsoll's output about them.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -30,6 +30,7 @@ pub fn fresh(name: &str) -> PathBuf {
 /// A fixture that has done its work and now waits. Killed when dropped.
 pub struct Fixture {
     child: Child,
+    output: BufReader<ChildStdout>,
     truths: HashMap<String, u64>,
 }
 
@@ -42,9 +43,9 @@ impl Fixture {
     pub fn run(command: &mut Command) -> Fixture {
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the fixture starts");
         let mut truths = HashMap::new();
-        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut is_ready = false;
-        for line in output.lines().map_while(Result::ok) {
+        for line in output.by_ref().lines().map_while(Result::ok) {
             if line == "ready" {
                 is_ready = true;
                 break;
@@ -56,16 +57,30 @@ impl Fixture {
             }
         }
         assert!(is_ready, "the fixture ended before it was ready");
-        let fixture = Fixture { child, truths };
+        let fixture = Fixture { child, output, truths };
         // The fixture prints before it waits, and its waiting call maps in neighbouring pages. So two readings agree
         // only once all its threads sleep.
+        fixture.rests();
+        fixture
+    }
+
+    fn rests(&self) {
         for _ in 0..6000 {
-            if fixture.is_asleep() {
-                return fixture;
+            if self.is_asleep() {
+                return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("the fixture doesn't come to rest");
+    }
+
+    /// Has a fixture that was started with a pipe as its standard input serve one round of load, and waits for the end of that.
+    pub fn serves(&mut self) {
+        let input = self.child.stdin.as_mut().expect("piped");
+        input.write_all(b"go\n").and_then(|()| input.flush()).expect("it reads");
+        let served = self.output.by_ref().lines().map_while(Result::ok).any(|line| line == "served");
+        assert!(served, "the load was not served");
+        self.rests();
     }
 
     fn is_asleep(&self) -> bool {

@@ -4,6 +4,7 @@
 mod allocators;
 mod baseline;
 mod cgroup_v2;
+#[allow(dead_code, reason = "other test programs share it")]
 mod fixture;
 mod isolates;
 mod java;

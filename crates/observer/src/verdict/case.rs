@@ -173,9 +173,14 @@ impl<'c> Case<'c> {
     /// Netty serves its buffers from memory that `-XX:MaxDirectMemorySize` and NIO's own settings don't govern.
     pub fn has_netty(self) -> bool {
         let names = thread_names(self.snapshot);
+        let has_jar = |jar: &String| {
+            let file = jar.rsplit('/').next().unwrap_or_default();
+            file.starts_with("netty-buffer") || file.starts_with("netty-all")
+        };
         ["nioEventLoop", "epollEventLoop", "kqueueEventLoop", "reactor-http"]
             .iter()
             .any(|mark| names.iter().any(|name| name.contains(mark)))
+            || self.snapshot.jars.iter().any(has_jar)
     }
 
     pub fn flag(self, name: &str) -> Option<&'c str> {

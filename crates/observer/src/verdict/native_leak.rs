@@ -66,7 +66,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
                 "plimsoll run -- java …   # then: plimsoll report PID --by site",
                 "",
             ),
-            suspects::endings(case),
+            suspects::endings(case, others),
         ],
     })
 }

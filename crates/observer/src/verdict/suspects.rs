@@ -23,7 +23,7 @@ struct Known {
     end: &'static str,
 }
 
-const KNOWN: [Known; 9] = [
+const KNOWN: [Known; 8] = [
     Known {
         mark: "rocksdb",
         name: "RocksDB",
@@ -34,7 +34,6 @@ const KNOWN: [Known; 9] = [
         name: "zstd-jni",
         end: "try (var out = new ZstdOutputStream(stream)) { … }   // and every ZstdInputStream and Zstd*Ctx, on errors too",
     },
-    Known { mark: "snappy", name: "Snappy", end: "try (var in = new SnappyInputStream(stream)) { … }" },
     Known { mark: "brotli", name: "Brotli", end: "close every BrotliInputStream, Encoder and Decoder" },
     Known {
         mark: "tcnative",
@@ -51,8 +50,9 @@ const KNOWN: [Known; 9] = [
     Known { mark: "jnidispatch", name: "JNA", end: "close() every com.sun.jna.Memory that outlives its call" },
 ];
 
-/// What the C library, the C++ runtime and the loader bring, by the beginning of the file's name.
-const C_LIBRARY: [&str; 12] = [
+/// What the C library, the C++ runtime, the loader and the JDK (libz, where the distribution shares its own) bring, by the beginning
+/// of the file's name.
+const NOT_FOREIGN: [&str; 13] = [
     "ld-linux",
     "ld-musl",
     "libc.so",
@@ -65,25 +65,25 @@ const C_LIBRARY: [&str; 12] = [
     "libgcc_s",
     "libstdc++",
     "libnss_",
+    "libz.so",
 ];
+
+/// Libraries that hold no native memory between calls: their streams' buffers are arrays of the Java heap.
+const HOLD_NOTHING: [&str; 2] = ["snappyjava", "lz4-java"];
+
+/// java.util.zip, whose blocks are known by their sizes.
+const ZIP: (&str, &str) =
+    ("java.util.zip", "try (var in = new GZIPInputStream(stream)) { … }   // and Inflater.end(), Deflater.end()");
+const NETTY: (&str, &str) = (
+    "Netty",
+    "ReferenceCountUtil.release(buffer)   // -Dio.netty.leakDetection.level=advanced logs where a lost one was made",
+);
 
 /// `of`: the bytes that nobody has claimed yet.
 pub fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     let mut lines = equal_blocks(case, of);
-    let libraries = libraries(case);
-    let jars: Vec<&str> =
-        case.snapshot.jars.iter().map(|jar| file_name(jar)).filter(|jar| known(jar).is_some()).collect();
-    if !libraries.is_empty() {
-        lines.push(format!("libraries besides the JDK's that may hold them: {}", listed(&libraries)));
-    }
-    if !jars.is_empty() {
-        lines.push(format!("jars that it has open, of libraries with native memory: {}", listed(&jars)));
-    }
-    if libraries.is_empty() && jars.is_empty() {
-        lines.push("no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or the JDK's own agents".to_owned());
-    }
-    let has_netty = case.has_netty() || case.snapshot.jars.iter().any(|jar| file_name(jar).starts_with("netty-buffer"));
-    if has_netty && !case.has_vm_books() {
+    lines.extend(loaded(case));
+    if has_netty_s_blocks(case) {
         lines.push(
             "Netty is in the program: its buffers come from Unsafe, and without NMT they are among these blocks"
                 .to_owned(),
@@ -92,24 +92,62 @@ pub fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     lines
 }
 
-/// What ends the memory of the libraries that are there; else what ends the JDK's own.
-pub fn endings(case: Case<'_>) -> Remedy {
-    let files = libraries(case).into_iter().chain(case.snapshot.jars.iter().map(|jar| file_name(jar)));
-    let mut found: Vec<&Known> = files.filter_map(known).collect();
+/// What native code is there besides the JDK's.
+pub fn loaded(case: Case<'_>) -> Vec<String> {
+    let libraries = libraries(case);
+    let (idle, holding): (Vec<&str>, Vec<&str>) = libraries.iter().partition(|name| holds_nothing(name));
+    // A jar whose library isn't loaded has run no native code.
+    let is_loaded = |known: &Known| holding.iter().any(|name| file_name(name).to_lowercase().contains(known.mark));
+    let jars: Vec<&str> = case.snapshot.jars.iter().map(|jar| file_name(jar)).collect();
+    let jars: Vec<&str> = jars.into_iter().filter(|jar| known(jar).is_some_and(is_loaded)).collect();
+    let mut lines = Vec::new();
+    if !holding.is_empty() {
+        lines.push(format!("libraries besides the JDK's that may hold them: {}", listed(&holding)));
+    }
+    if !jars.is_empty() {
+        lines.push(format!("jars that it has open, of libraries with native memory: {}", listed(&jars)));
+    }
+    if holding.is_empty() {
+        lines.push(match idle.is_empty() {
+            true => "no library is loaded besides the JDK's: java.util.zip (Inflater, Deflater), Unsafe, java.nio or the JDK's own agents".to_owned(),
+            false => format!("the libraries besides the JDK's hold nothing between calls: {}", listed(&idle)),
+        });
+    }
+    lines
+}
+
+/// What ends the memory of the libraries that are there, whatever their blocks' sizes tell first; else what ends the JDK's own.
+pub fn endings(case: Case<'_>, of: Bytes) -> Remedy {
+    let mut found: Vec<&Known> = libraries(case).into_iter().map(file_name).filter_map(known).collect();
     found.sort_unstable_by_key(|known| known.name);
     found.dedup_by_key(|known| known.name);
-    let own = "try (var in = new GZIPInputStream(stream)) { … }   // and Inflater.end(), Deflater.end(), close() of every native client";
-    if found.is_empty() {
+    let mut ends: Vec<(&str, &str)> = found.iter().map(|known| (known.name, known.end)).collect();
+    if has_netty_s_blocks(case) {
+        ends.push(NETTY);
+    }
+    if zlib(case).1.percent_of(of) >= WORTH_SAYING {
+        ends.insert(0, ZIP);
+    }
+    if ends.is_empty() {
+        let own = format!("{}, close() of every native client", ZIP.1);
         return remedy(Effort::Code, "end what wraps native memory", own, "");
     }
-    let names: Vec<&str> = found.iter().map(|known| known.name).collect();
-    let how: Vec<&str> = found.iter().map(|known| known.end).chain([own]).collect();
+    let (names, how): (Vec<&str>, Vec<&str>) = ends.into_iter().unzip();
     remedy(Effort::Code, format!("end what wraps native memory: {}", names.join(", ")), how.join("\n"), "")
+}
+
+/// Netty's buffers are blocks like others where no books tell them apart.
+fn has_netty_s_blocks(case: Case<'_>) -> bool {
+    case.has_netty() && !case.has_vm_books()
 }
 
 fn known(file: &str) -> Option<&'static Known> {
     let file = file.to_lowercase();
     KNOWN.iter().find(|known| file.contains(known.mark))
+}
+
+fn holds_nothing(path: &str) -> bool {
+    HOLD_NOTHING.iter().any(|mark| file_name(path).contains(mark))
 }
 
 fn file_name(path: &str) -> &str {
@@ -131,7 +169,7 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
         file.contains(".so")
             && !jdk.is_some_and(|home| name.starts_with(home))
             && !is_tracker(name)
-            && !C_LIBRARY.iter().any(|known| file.starts_with(known))
+            && !NOT_FOREIGN.iter().any(|known| file.starts_with(known))
     };
     let mut names: Vec<&str> = objects.map(|vma| vma.name.as_str()).filter(is_foreign).collect();
     names.sort_unstable();

@@ -17,6 +17,8 @@ struct Unjudged {
     what: String,
     why: &'static str,
     bytes: Bytes,
+    /// Who may hold it.
+    suspects: Vec<String>,
     settle: Remedy,
 }
 
@@ -41,7 +43,7 @@ pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
             largest.what,
             largest.bytes
         ),
-        evidence: parts.iter().take(NAMED).map(evidence).collect(),
+        evidence: parts.iter().take(NAMED).map(evidence).chain(largest.suspects.iter().cloned()).collect(),
         remedies: vec![largest.settle.clone()],
     })
 }
@@ -55,6 +57,7 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
             what: "the remainder".to_owned(),
             why: "no line has it",
             bytes: case.ledger.remainder,
+            suspects: Vec::new(),
             settle: maps(case),
         });
     }
@@ -65,7 +68,7 @@ fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
 
 fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     let whole = |why: &'static str, settle: Remedy| {
-        vec![Unjudged { what: line.name.clone(), why, bytes: line.resident, settle }]
+        vec![Unjudged { what: line.name.clone(), why, bytes: line.resident, suspects: Vec::new(), settle }]
     };
     if case.snapshot.smaps_refused {
         return whole("the mappings could not be read", read_again(case, Source::Proc));
@@ -83,6 +86,7 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
                 what: child.name.clone(),
                 why: "how much of it is live can't be read from outside",
                 bytes: child.resident,
+                suspects: Vec::new(),
                 settle: settle_allocator(case, &child.name),
             };
             opaque.map(part).collect()
@@ -116,7 +120,7 @@ fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
         of_zlib if of_zlib.0 > bytes.0 / 2 => (format!("{what}, most of them {zlib_s}"), why, bytes),
         _ => (what.to_owned(), why, bytes),
     };
-    Some(Unjudged { what, why, bytes, settle: case.name_the_callers() })
+    Some(Unjudged { what, why, bytes, suspects: suspects::evidence(case, bytes), settle: case.name_the_callers() })
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {

@@ -1,0 +1,126 @@
+//! Streams of zstd-jni, java.util.zip, Snappy and LZ4 that nobody closes. The first two hold native memory, the others arrays of the
+//! Java heap.
+
+use crate::fixture::{Explained, Fixture};
+use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, remedy, rss, saved, start, typed};
+use crate::stage::Jdk;
+
+/// What the streams' byte arrays need, touched from the start: what grows is native.
+const HEAP: [&str; 3] = ["-Xms96m", "-Xmx96m", "-XX:+AlwaysPreTouch"];
+
+/// A class path with all four libraries: what is only there must not be suspected. Interpreted: what compilers take
+/// meanwhile would count as grown.
+fn streams(jdk: &Jdk, library: &str, count: u32, options: &[&str], end: &str) -> Fixture {
+    let heap = if library == "zstd" { SMALL_HEAP } else { HEAP };
+    let options = [&heap[..], &["-Xint"], options].concat();
+    start(jdk, &options, "Streams", &[library, &count.to_string(), end], &[])
+}
+
+/// `attach`, the first remedy, names the line that makes the streams. Closing them, the last, gives the memory back.
+fn remedies(
+    case: &str,
+    jdk: &Jdk,
+    library: &str,
+    count: u32,
+    options: &[&str],
+    leaks: &mut Fixture,
+    explained: &Explained,
+) {
+    let report = typed(leaks, &remedy(explained, "native-leak", 0));
+    assert!(report.contains("Streams.pass"), "{case}: {report}");
+    leaks.serves();
+    let before = explained.0["rss_bytes"].as_u64().unwrap();
+    let mut closes = streams(jdk, library, count, options, "closed");
+    let after = rss(&closes);
+    saved(case, last(explained, "native-leak"), before, after);
+    let grown = leaks.truth("grown");
+    assert!((before - after).abs_diff(grown) * 100 <= grown * 5, "{case}: {before} {after} {grown}");
+    closes.serves();
+}
+
+fn zstd(jdk: &Jdk) {
+    let case = format!("zstd-jni, 100 pairs of streams never closed, JDK {}", jdk.major);
+    let mut leaks = streams(jdk, "zstd", 100, &[BOOKS], "open");
+    let explained = leaks.explained();
+    has(&case, &explained, &["native-leak"]);
+    near(&case, "live blocks", explained.line("glibc-live"), leaks.truth("grown"));
+    let said = evidence(&explained, "native-leak");
+    assert!(said.contains("libzstd-jni") && said.contains("zstd-jni-1.5.6-3.jar"), "{case}: {said}");
+    assert!(!said.contains("snappy") && !said.contains("lz4"), "{case}: {said}");
+    let end = how(last(&explained, "native-leak"));
+    assert!(end.starts_with("try (var out = new ZstdOutputStream") && !end.contains("GZIP"), "{case}: {end}");
+    remedies(&case, jdk, "zstd", 100, &[BOOKS], &mut leaks, &explained);
+}
+
+/// The jars of zstd-jni and Snappy are open, and neither has loaded its library.
+fn gzip(jdk: &Jdk) {
+    let case = format!("java.util.zip, 500 pairs of streams never closed, JDK {}", jdk.major);
+    let mut leaks = streams(jdk, "gzip", 500, &[BOOKS], "open");
+    let explained = leaks.explained();
+    has(&case, &explained, &["native-leak"]);
+    near(&case, "live blocks", explained.line("glibc-live"), leaks.truth("grown"));
+    let said = evidence(&explained, "native-leak");
+    for known in ["the size of an Inflater's window", "the size of a Deflater's window"] {
+        assert!(said.contains(known), "{case}: {known}: {said}");
+    }
+    assert!(!said.contains("jars") && !said.contains("libz.so"), "{case}: {said}");
+    let end = last(&explained, "native-leak");
+    assert_eq!(end["what"], "end what wraps native memory: java.util.zip", "{case}");
+    remedies(&case, jdk, "gzip", 500, &[BOOKS], &mut leaks, &explained);
+}
+
+/// Too little for a warning where NMT is off: what can't be judged names its suspect.
+fn zstd_without_books(jdk: &Jdk) {
+    let case = format!("zstd-jni, 60 pairs of streams never closed, NMT off, JDK {}", jdk.major);
+    let mut leaks = streams(jdk, "zstd", 60, &[], "open");
+    let explained = leaks.explained();
+    has(&case, &explained, &["unclear"]);
+    let said = evidence(&explained, "unclear");
+    assert!(said.contains("libzstd-jni") && !said.contains("snappy"), "{case}: {said}");
+    let report = typed(&mut leaks, &remedy(&explained, "unclear", 0));
+    assert!(report.contains("Streams.pass"), "{case}: {report}");
+    leaks.serves();
+}
+
+/// All that these streams hold is in the Java heap.
+fn held_by_the_heap(jdk: &Jdk, library: &str, mark: &str) {
+    let case = format!("{library}, 150 pairs of streams never closed, JDK {}", jdk.major);
+    let mut open = streams(jdk, library, 150, &[BOOKS], "open");
+    let explained = open.explained();
+    assert!(open.truth("grown") < 2 * MIB, "{case}: {}", open.truth("grown"));
+    near(&case, "Java heap", explained.line("java-heap"), 96 * MIB);
+    assert!(explained.line("glibc-live") < 8 * MIB, "{case}: {:#}", explained.0["lines"]);
+    let warned = explained.0["verdicts"].as_array().unwrap().iter().any(|verdict| verdict["severity"] != "note");
+    assert!(!warned && explained.verdicts().contains(&"healthy"), "{case}: {:#}", explained.0["verdicts"]);
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", open.pid())).expect("it runs");
+    assert!(maps.contains(mark), "{case}: its library is loaded");
+    open.serves();
+}
+
+#[test]
+fn zstd_streams_that_were_never_closed() {
+    on(25).iter().for_each(zstd);
+}
+
+#[test]
+#[ignore = "full: a third library's streams"]
+fn gzip_streams_that_were_never_closed() {
+    on(17).iter().for_each(gzip);
+}
+
+#[test]
+#[ignore = "full: a second case of zstd-jni"]
+fn zstd_streams_of_a_vm_without_books_are_named_by_unclear() {
+    on(17).iter().for_each(zstd_without_books);
+}
+
+#[test]
+#[ignore = "full: no native memory"]
+fn snappy_streams_hold_java_heap_only() {
+    on(17).iter().for_each(|jdk| held_by_the_heap(jdk, "snappy", "libsnappyjava"));
+}
+
+#[test]
+fn lz4_streams_hold_java_heap_only() {
+    on(17).iter().for_each(|jdk| held_by_the_heap(jdk, "lz4", "liblz4-java"));
+}

@@ -4,6 +4,9 @@
 #[path = "support/decoder.rs"]
 mod decoder;
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
+
 use std::io;
 use std::panic::catch_unwind;
 
@@ -13,6 +16,7 @@ use plimsoll_jfr::writer::kinds::{
     Address, Amount, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
 use plimsoll_jfr::writer::{self, Body, Frame, FrameKind, Kind, Recording, Stack, Store, Table, Type};
+use random::Random;
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_790_000_000 * SECOND + 123_456_789;
@@ -78,23 +82,18 @@ impl Store for Steps {
     }
 }
 
-fn number(seed: &mut u64, below: u64) -> u64 {
-    *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-    (*seed >> 33) % below
-}
-
 /// An instant of some lines and sites; the line `ticket` carries its number, so that a reader knows which it has.
-fn instant<S: Store>(recording: &mut Recording<S>, index: u64, seed: &mut u64, many: bool) {
-    let sites = if many { number(seed, 300) } else { number(seed, 4) };
+fn instant<S: Store>(recording: &mut Recording<S>, index: u64, random: &mut Random, many: bool) {
+    let sites = if many { random.below(300) } else { random.below(4) };
     recording
         .instant(START + index * 25 * SECOND, |batch| {
-            Tick { size: index, peak: 1 << number(seed, 40) }.write(batch);
+            Tick { size: index, peak: 1 << random.below(40) }.write(batch);
             for site in 0..sites {
                 let stack = Stack {
                     frames: vec![
                         Frame {
                             class: "libz.so.1".into(),
-                            function: format!("inflate{}", number(seed, 40)),
+                            function: format!("inflate{}", random.below(40)),
                             line: 0,
                             kind: FrameKind::Native,
                         },
@@ -109,8 +108,8 @@ fn instant<S: Store>(recording: &mut Recording<S>, index: u64, seed: &mut u64, m
                 };
                 Site {
                     stack_trace: Some(&stack),
-                    category: ["zlib", "", "größer"][number(seed, 3) as usize],
-                    bytes: u64::MAX >> number(seed, 64),
+                    category: ["zlib", "", "größer"][random.below(3) as usize],
+                    bytes: u64::MAX >> random.below(64),
                     count: site,
                 }
                 .write(batch);
@@ -149,14 +148,14 @@ fn instants(read: &Read) -> Vec<u64> {
 
 #[test]
 fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_instant() {
-    let mut seed = 3;
+    let mut random = Random(3);
     // 25 s apart: 900 s make a chunk. Some instants are larger than the reserve.
     for (count, many) in [(1, false), (100, false), (8, true)] {
         let mut recording = Recording::new(Steps::default(), &TABLE);
         // What a killed recorder must have left: the instants whose call had returned after so many steps.
         let mut done = Vec::new();
         for index in 0..count {
-            instant(&mut recording, index, &mut seed, many);
+            instant(&mut recording, index, &mut random, many);
             done.push((recording.store().0.len(), index));
         }
         let steps = recording.finish().expect("the store takes all").0;

@@ -12,6 +12,9 @@ mod lines;
 #[doc(hidden)]
 pub mod parsers;
 pub mod profile;
+#[cfg(test)]
+#[path = "../../../fixtures/random.rs"]
+mod random;
 pub mod recording;
 pub mod rules;
 pub mod sites;

@@ -1,6 +1,10 @@
 //! Allocation events of real recordings: known answers from a program that allocates known sizes, and every entry beside
 //! what `jfr print --json` says.
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
+
+use random::Random;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -291,22 +295,16 @@ fn a_cut_or_mutated_recording_is_a_gap() {
     let whole = allocation::read(&Recording::of_bytes(bytes.clone()), Choice::default());
     assert!(whole.profile.gaps.is_empty(), "{:?}", whole.profile.gaps);
     let mut gaps = 0;
-    let mut state = 0x1234_5678_9abc_def1u64;
-    let mut dice = |n: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as usize % n
-    };
+    let mut random = Random(0x1234_5678_9abc_def1);
     for round in 0..60 {
         let mut bytes = bytes.clone();
         // Events and constants: half the file is metadata, of which hardly a byte may differ.
         if round % 2 == 0 {
-            bytes.truncate(dice(bytes.len()));
+            bytes.truncate(random.index(bytes.len()));
         } else {
-            for _ in 0..1 + dice(8) {
+            for _ in 0..1 + random.index(8) {
                 let half = bytes.len() / 2;
-                bytes[half + dice(half)] = dice(256) as u8;
+                bytes[half + random.index(half)] = random.index(256) as u8;
             }
         }
         let of = allocation::read(&Recording::of_bytes(bytes), Choice::default());

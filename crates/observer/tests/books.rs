@@ -1,5 +1,9 @@
 //! Known answers, balance, and hostile input.
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
+
+use random::Random;
 use std::collections::HashMap;
 
 use plimsoll_observer::books::{Books, Figures};
@@ -365,20 +369,6 @@ fn a_truncated_file_is_a_gap_at_every_length() {
     assert!(seen["gap"] > 50 && seen["error"] > 10, "{seen:?}");
 }
 
-/// xorshift64*: reproducible, and no dependency for it.
-struct Random(u64);
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 /// The server, with a site under its caller in libz, in exact mode and with one sample.
 fn with_sites() -> Synthetic {
     let mut s = server(1);
@@ -517,8 +507,8 @@ fn mutated_segments_never_break_the_reader() {
         let mut parts = slices.clone();
         let mut head = header.clone();
         let mut second = parts[Section::Rows as usize].clone();
-        for _ in 0..1 + random.below(8) {
-            let which = random.below(SECTIONS + 2);
+        for _ in 0..1 + random.index(8) {
+            let which = random.index(SECTIONS + 2);
             let part = match which {
                 n if n < SECTIONS => &mut parts[n],
                 n if n == SECTIONS => &mut second,
@@ -530,12 +520,12 @@ fn mutated_segments_never_break_the_reader() {
             if length == 0 {
                 continue;
             }
-            let at = random.below(length);
-            match random.below(4) {
-                0 => part[at] ^= 1 << random.below(8),
+            let at = random.index(length);
+            match random.index(4) {
+                0 => part[at] ^= 1 << random.index(8),
                 1 => part[at] = random.next() as u8,
                 2 => {
-                    let word = [0, 1, u64::MAX, i64::MAX as u64, random.next()][random.below(5)].to_ne_bytes();
+                    let word = [0, 1, u64::MAX, i64::MAX as u64, random.next()][random.index(5)].to_ne_bytes();
                     let end = (at + 8).min(part.len());
                     part[at..end].copy_from_slice(&word[..end - at]);
                 }

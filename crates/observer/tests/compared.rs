@@ -2,23 +2,11 @@
 //!
 //! The program is a simulation with known rates: sites whose blocks come at random and stay for a random time.
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
 use plimsoll_observer::profile::{Change, Difference, Entry, Frame, Kind, Labels, Profile, Value};
 use plimsoll_observer::sites::{self, Detail, Sites, comparable};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.next() as f64 / (1u64 << 53) as f64
-    }
-}
+use random::Random;
 
 /// A site: blocks of one size, at a rate, that live for a mean time; and what it leaks on top.
 struct Site {
@@ -84,7 +72,7 @@ fn program(random: &mut Random, leaks: u64, named: [&str; 2]) -> (Sites, Sites) 
             true => [format!("work{n}"), "serve".into(), "main".into()],
             false => ["grow".into(), "Arena::grow".into(), format!("phase{n}")],
         },
-        size: if is_busy { 16 << (random.next() % 12) } else { 32 << 10 },
+        size: if is_busy { 16 << (random.below(12)) } else { 32 << 10 },
         rate: if is_busy { 1.0 + 300.0 * random.unit().powi(3) } else { 0.3 },
         mean: if is_busy { 0.001 + 5.0 * random.unit().powi(3) } else { 0.5 },
         leaks: 0,

@@ -4,6 +4,10 @@
 
 mod support;
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
+
+use random::Random;
 use std::cell::Cell;
 use std::process::Command;
 
@@ -88,17 +92,6 @@ impl Memory for Image {
             *word = u64::from(present == Some(true)) << 63;
         }
         true
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
     }
 }
 

@@ -1,5 +1,9 @@
 //! Names of code against binutils' own word, out of every kind of file that may hold them; and hostile files.
 
+#[path = "../../../fixtures/random.rs"]
+mod random;
+
+use random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -247,15 +251,6 @@ fn the_cache_answers_until_a_file_changes() {
     assert_eq!(ours(&of, &calls, &options), first);
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 /// Bytes changed anywhere: headers, tables, debug sections. No panic, no endless loop, and now and then still names.
 #[test]
 fn damaged_objects_give_less_but_do_no_harm() {
@@ -281,13 +276,13 @@ fn damaged_objects_give_less_but_do_no_harm() {
             let (at, n) = match round % 4 {
                 0 => (0, 64.min(bytes.len())),
                 1 => (bytes.len() - 64 * 40, 64 * 40),
-                _ => debug[random.below(debug.len())],
+                _ => debug[random.index(debug.len())],
             };
-            let at = at + random.below(n);
-            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, random.below(256) as u8][random.below(6)];
+            let at = at + random.index(n);
+            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, random.below(256) as u8][random.index(6)];
         }
         if round % 7 == 0 {
-            bytes.truncate(random.below(good.len()));
+            bytes.truncate(random.index(good.len()));
         }
         fs::write(&bad.path, &bytes).expect("written");
         let (lines, _) = ours(&bad, &calls, &Options::default());

@@ -3,7 +3,7 @@
 use plimsoll_jfr::reader::{Limits, Wanted, read};
 
 use crate::chunk::{Out, chunk};
-use crate::damage::{Dice, Outcomes, look_at};
+use crate::damage::{Outcomes, Random, look_at};
 
 #[test]
 fn twenty_thousand_mutations_of_a_small_recording() {
@@ -17,7 +17,7 @@ fn two_hundred_thousand_mutations_of_a_small_recording() {
 }
 
 fn mutations_of_a_small_recording(files: u64) {
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut outcomes = Outcomes::default();
     for compressed in [true, false] {
         let whole = [chunk(compressed), chunk(compressed)].concat();
@@ -25,13 +25,13 @@ fn mutations_of_a_small_recording(files: u64) {
             let mut bytes = whole.clone();
             let length = bytes.len();
             // As often in the header as elsewhere: it leads to everything.
-            let range = if dice.below(8) == 0 { 0..68 } else { 0..length };
-            dice.mutate(&mut bytes, range);
+            let range = if random.index(8) == 0 { 0..68 } else { 0..length };
+            random.mutate(&mut bytes, range);
             look_at(&bytes, &mut outcomes);
         }
     }
     eprintln!("{outcomes:?}");
-    // The dice are the same each time, so these are no matter of luck.
+    // The random numbers are the same each time, so these are no matter of luck.
     assert!(outcomes.files == files && outcomes.with_flaws > files / 5, "{outcomes:?}");
     assert!(outcomes.events > files * 5 / 2 && outcomes.values > files * 10, "{outcomes:?}");
     assert!(outcomes.unfinished > files / 200 && outcomes.without_events > files / 2000, "{outcomes:?}");

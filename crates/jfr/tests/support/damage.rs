@@ -1,6 +1,10 @@
 //! Recordings that were damaged, and a reading that looks at everything in them.
 
+#[path = "../../../../fixtures/random.rs"]
+mod random;
+
 use plimsoll_jfr::reader::{Array, Event, Limits, Object, Value, Wanted, chunks, read};
+pub use random::Random;
 
 /// Looks at all there is, but for what leads in circles: those are views, and endless.
 fn look(value: &Value<'_>, depth: u32, seen: &mut u64) {
@@ -62,41 +66,31 @@ pub fn look_at(bytes: &[u8], outcomes: &mut Outcomes) {
     outcomes.unfinished += u64::from(found.iter().any(|chunk| !chunk.is_finished));
 }
 
-/// Deterministic.
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % limit.max(1) as u64) as usize
-    }
-
+impl Random {
     /// Bits, bytes, integers at their ends, holes, repetitions and cuts, within `range`.
     pub fn mutate(&mut self, bytes: &mut Vec<u8>, range: std::ops::Range<usize>) {
-        for _ in 0..1 + self.below(5) {
+        for _ in 0..1 + self.index(5) {
             let end = range.end.min(bytes.len());
             if end <= range.start {
                 return;
             }
-            let at = range.start + self.below(end - range.start);
-            match self.below(9) {
-                0 => bytes[at] ^= 1 << self.below(8),
-                1 => bytes[at] = self.below(256) as u8,
-                2 => bytes[at..end].iter_mut().take(1 + self.below(10)).for_each(|byte| *byte = 0xff),
+            let at = range.start + self.index(end - range.start);
+            match self.index(9) {
+                0 => bytes[at] ^= 1 << self.index(8),
+                1 => bytes[at] = self.index(256) as u8,
+                2 => bytes[at..end].iter_mut().take(1 + self.index(10)).for_each(|byte| *byte = 0xff),
                 3 => bytes[at..end].iter_mut().take(8).for_each(|byte| *byte = 0),
                 4 => bytes[at] = bytes[at].wrapping_add(1),
                 5 => bytes[at] = bytes[at].wrapping_sub(1),
-                6 => drop(bytes.drain(at..(at + self.below(20)).min(end))),
+                6 => drop(bytes.drain(at..(at + self.index(20)).min(end))),
                 7 => {
-                    let piece = bytes[at..(at + self.below(60)).min(end)].to_vec();
-                    let to = range.start + self.below(end - range.start);
+                    let piece = bytes[at..(at + self.index(60)).min(end)].to_vec();
+                    let to = range.start + self.index(end - range.start);
                     bytes.splice(to..to, piece);
                 }
-                _ if self.below(4) == 0 => bytes.truncate(at),
+                _ if self.index(4) == 0 => bytes.truncate(at),
                 _ => {
-                    let from = range.start + self.below(end - range.start);
+                    let from = range.start + self.index(end - range.start);
                     bytes[at] = bytes[from];
                 }
             }

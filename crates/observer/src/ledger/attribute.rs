@@ -167,14 +167,12 @@ fn with_deleted(vma: &Vma) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn shares_add_up_and_stay_near_their_weight() {
-        let mut seed = 7u64;
-        let mut next = |below: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % below
-        };
+        let mut random = Random(7);
+        let mut next = |below| random.below(below);
         let mut uneven = 0;
         for _ in 0..2000 {
             let weights: Vec<u64> = (0..1 + next(12)).map(|_| next(1 << 20)).collect();

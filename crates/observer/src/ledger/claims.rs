@@ -361,6 +361,7 @@ fn with_guard(vmas: &[Vma], vma: &Vma) -> AddressRange {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     fn claim(start: u64, end: u64, detail: &str) -> Claim {
         Claim {
@@ -373,13 +374,8 @@ mod tests {
 
     #[test]
     fn claims_equal_an_array_painted_first_come_first_served() {
-        let mut seed = 88172645463325252u64;
-        let mut next = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut random = Random(88172645463325252);
+        let mut next = |below| random.below(below);
         let (mut split, mut swallowed) = (0, 0);
         for _ in 0..500 {
             let mut twin = [usize::MAX; 100];

@@ -81,6 +81,7 @@ pub fn proportional(vma: &Vma, piece: &Piece) -> Bytes {
 mod tests {
     use super::*;
     use crate::ledger::{Ledger, LineId};
+    use crate::random::Random;
     use crate::snapshot::Backing;
     use crate::snapshot::Residency;
     use crate::units::Avma;
@@ -133,13 +134,8 @@ mod tests {
 
     #[test]
     fn distinct_equals_a_set_of_pages_on_random_views() {
-        let mut seed = 0x2545_f491_4f6c_dd1du64;
-        let mut next = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut next = |below| random.below(below);
         let (mut some, mut none) = (0, 0);
         for _ in 0..500 {
             let (mut views, mut resident) = (Vec::new(), Vec::new());

@@ -1,6 +1,7 @@
 //! Conservation on random, contradictory facts: whatever the sources say, the sum is the kernel's.
 
 use super::*;
+use crate::random::Random;
 use crate::snapshot::Residency;
 use crate::snapshot::{
     Arena, ArenaKind, Backing, Booked, BookedSince, Cgroup, DirectBuffers, Glibc, HotSpot, ImageHeapRange,
@@ -8,13 +9,7 @@ use crate::snapshot::{
 };
 use crate::units::Avma;
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % below.max(1)
-    }
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -24,7 +19,7 @@ impl Random {
         let length = 1 + self.below((end - start).clamp(1, 64));
         AddressRange::new(Avma(start * 4096), Avma((start + length).min(end) * 4096))
     }
-    fn bytes(&mut self, below: u64) -> Bytes {
+    fn bytes_below(&mut self, below: u64) -> Bytes {
         Bytes(self.below(below))
     }
 }
@@ -65,12 +60,12 @@ fn random_snapshot(random: &mut Random) -> Snapshot {
         let arenas = (0..random.below(5)).map(|index| Arena {
             kind: if index == 0 { ArenaKind::Main } else { ArenaKind::Thread },
             heaps: (0..random.below(4)).map(|_| random.range(SPACE)).collect(),
-            reserved: random.bytes(1 << 24),
-            live: random.bytes(1 << 20),
-            top: random.bytes(1 << 18),
-            live_resident: random.bytes(1 << 19),
-            free_resident: random.bytes(1 << 19),
-            unknown_resident: random.bytes(1 << 12),
+            reserved: random.bytes_below(1 << 24),
+            live: random.bytes_below(1 << 20),
+            top: random.bytes_below(1 << 18),
+            live_resident: random.bytes_below(1 << 19),
+            free_resident: random.bytes_below(1 << 19),
+            unknown_resident: random.bytes_below(1 << 12),
             ..Arena::default()
         });
         let arenas = arenas.collect();
@@ -88,22 +83,25 @@ fn random_snapshot(random: &mut Random) -> Snapshot {
         let names = ["GC", "Compiler", "Other", "Symbol", "Internal", "Class", "Java Heap"];
         let categories = names.map(|name| NmtCategory {
             name: name.to_owned(),
-            malloc: random.bytes(1 << 19),
-            arena: random.bytes(1 << 12),
+            malloc: random.bytes_below(1 << 19),
+            arena: random.bytes_below(1 << 12),
             ..NmtCategory::default()
         });
         let categories = if random.chance(70) { categories.to_vec() } else { Vec::new() };
         snapshot.hotspot = Some(HotSpot { regions, categories, ..HotSpot::default() });
     }
     if let Some(vm) = snapshot.hotspot.as_mut().filter(|_| random.chance(50)) {
-        let (capacity, at_walk) = (random.bytes(1 << 20), random.bytes(1 << 20));
+        let (capacity, at_walk) = (random.bytes_below(1 << 20), random.bytes_below(1 << 20));
         vm.direct_buffers = Some(DirectBuffers { capacity, at_walk, ..DirectBuffers::default() });
     }
     if random.chance(40) {
-        let mut booked =
-            || Booked { live: random.bytes(1 << 20), cumulative: random.bytes(1 << 22), ..Booked::default() };
+        let mut booked = || Booked {
+            live: random.bytes_below(1 << 20),
+            cumulative: random.bytes_below(1 << 22),
+            ..Booked::default()
+        };
         let (walk, now) = (booked(), booked());
-        snapshot.booked = Some(BookedSince { walk, now, mmapped: random.bytes(1 << 18) });
+        snapshot.booked = Some(BookedSince { walk, now, mmapped: random.bytes_below(1 << 18) });
     }
     if random.chance(20) {
         let image_heap =
@@ -244,11 +242,11 @@ fn where_the_page_map_agrees_a_shared_mapping_is_split_exactly() {
 fn invariant_4_conservation_of_the_cgroup_s_charge() {
     let mut random = Random(9);
     for _ in 0..200 {
-        let mut cgroup = Cgroup { charged: random.bytes(1 << 32), ..Cgroup::default() };
-        cgroup.stat.anon = random.bytes(1 << 31);
-        cgroup.stat.file = random.bytes(1 << 31);
-        cgroup.stat.shmem = random.bytes(1 << 31);
-        cgroup.stat.kernel = random.bytes(1 << 28);
+        let mut cgroup = Cgroup { charged: random.bytes_below(1 << 32), ..Cgroup::default() };
+        cgroup.stat.anon = random.bytes_below(1 << 31);
+        cgroup.stat.file = random.bytes_below(1 << 31);
+        cgroup.stat.shmem = random.bytes_below(1 << 31);
+        cgroup.stat.kernel = random.bytes_below(1 << 28);
         let sum = cgroup::sum(&cgroup);
         let lines: Bytes = sum.lines.iter().map(|(_, _, bytes)| *bytes).sum();
         assert_eq!(i128::from(lines.0) + i128::from(sum.rest), i128::from(sum.charged.0));

@@ -1,22 +1,11 @@
 //! Random profiles against naive twins: lists of (function names, labels, values) that are filtered and added up by hand.
 
+use crate::random::Random;
 use std::collections::BTreeMap;
 
 use super::difference::{AFTER, BEFORE};
 use super::*;
 use crate::units::Avma;
-
-/// xorshift64*: the same sequence on each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % n
-    }
-}
 
 /// What the twin keeps: innermost first.
 #[derive(Clone, Debug)]

@@ -80,23 +80,7 @@ fn student_975(v: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Dice(u64);
-
-    impl Dice {
-        fn normal(&mut self) -> f64 {
-            // The sum of 12 uniform numbers has variance 1.
-            (0..12)
-                .map(|_| {
-                    self.0 ^= self.0 << 13;
-                    self.0 ^= self.0 >> 7;
-                    self.0 ^= self.0 << 17;
-                    (self.0 >> 11) as f64 / (1u64 << 53) as f64
-                })
-                .sum::<f64>()
-                - 6.0
-        }
-    }
+    use crate::random::Random;
 
     fn curve(seconds: i64, mut value: impl FnMut(f64) -> f64) -> Vec<Point> {
         (0..seconds).map(|s| Point::one(s * 1_000_000_000, value(s as f64 / 3600.0).max(0.0) as u64)).collect()
@@ -113,14 +97,14 @@ mod tests {
     /// a disturbance is still there 13 s later), where the textbook's interval over all readings would fail.
     #[test]
     fn intervals_hold_the_truth() {
-        let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
         for (memory, at_least) in [(0.0, 0.92), (0.95, 0.90)] {
             let (rounds, mut held, mut up) = (400, 0, 0);
             for round in 0..rounds {
                 let truth = if round % 2 == 0 { 0.0 } else { 4e7 };
                 let mut noise = 0.0;
                 let points = curve(1800, |h| {
-                    noise = memory * noise + dice.normal() * 2e6;
+                    noise = memory * noise + random.normal() * 2e6;
                     1e9 + truth * h + noise
                 });
                 let growth = growth(&points).expect("long enough");

@@ -1,17 +1,8 @@
 use super::*;
+use crate::random::Random;
 use crate::rules::compile::{Span, Table, blob, ranges};
 use plimsoll_segment::rules as format;
 use plimsoll_segment::rules::Rules;
-
-/// A small linear congruential generator (Knuth's MMIX constants): the tests need variety, not quality.
-pub(super) struct Random(pub u64);
-
-impl Random {
-    pub(super) fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % n
-    }
-}
 
 #[test]
 fn every_rule_has_an_example_that_no_earlier_rule_takes() {

@@ -95,15 +95,7 @@ pub fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Random(u64);
-
-    impl Random {
-        fn unit(&mut self) -> f64 {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            ((self.0 >> 11) + 1) as f64 / (1u64 << 53) as f64
-        }
-    }
+    use crate::random::Random;
 
     /// Three sites of one caller with known sums, sampled 400 times: the parts always sum to the caller's total, they
     /// are right on average, and the 95 % interval holds the truth about that often, or oftener.
@@ -122,7 +114,7 @@ mod tests {
                 let p = 1.0 - (-x / mean).exp();
                 for _ in 0..*n {
                     all += x;
-                    if random.unit() <= p {
+                    if random.unit() < p {
                         weights[s].add(*x, 1.0 / p);
                         rows[s] += x;
                     }
@@ -154,7 +146,7 @@ mod tests {
                 .map(|_| {
                     let mut w = Weight::default();
                     for _ in 0..(random.unit() * 4.0) as usize {
-                        w.add((random.unit() * 1e6).floor(), 1.0 / random.unit());
+                        w.add((random.unit() * 1e6).floor(), 1.0 / (1.0 - random.unit()));
                     }
                     w
                 })

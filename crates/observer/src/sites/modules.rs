@@ -49,22 +49,19 @@ impl<'a> ModuleIndex<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     /// Against a search through all.
     #[test]
     fn the_index_answers_as_a_naive_twin() {
-        let mut seed = 5u64;
-        let mut random = |n: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % n
-        };
+        let mut random = Random(5);
         let (mut found, mut reused) = (0, 0);
         for _ in 0..300 {
-            let modules: Vec<Module> = (0..1 + random(8))
+            let modules: Vec<Module> = (0..1 + random.below(8))
                 .map(|_| {
-                    let (start, loaded) = (random(80), random(10));
-                    let unloaded_ns = if random(2) == 0 { 0 } else { loaded + random(6) };
-                    let range = (Avma(start), Avma(start + random(25)));
+                    let (start, loaded) = (random.below(80), random.below(10));
+                    let unloaded_ns = if random.below(2) == 0 { 0 } else { loaded + random.below(6) };
+                    let range = (Avma(start), Avma(start + random.below(25)));
                     Module { range, loaded_ns: loaded, unloaded_ns, ..Module::default() }
                 })
                 .collect();

@@ -67,6 +67,7 @@ impl Residency {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     fn range(start: u64, end: u64) -> AddressRange {
         AddressRange::new(Avma(start), Avma(end))
@@ -74,13 +75,8 @@ mod tests {
 
     #[test]
     fn resident_equals_a_bitmap_on_random_runs() {
-        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut next = |below| random.below(below);
         let (mut cut, mut empty, mut whole) = (0, 0, 0);
         for _ in 0..200 {
             let mut twin = [false; 256];

@@ -49,15 +49,3 @@ impl Memory for Image {
         true
     }
 }
-
-/// Xorshift: the same numbers in each run.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
-}

@@ -20,19 +20,16 @@ pub(crate) mod v8;
 
 #[cfg(test)]
 pub(crate) mod made_image;
+#[cfg(test)]
+use crate::random::Random;
 
 /// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
 #[cfg(test)]
 pub(crate) fn mutated(seed: &[u8], rounds: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     const NASTY: [&[u8]; 10] =
         [b"\n", b"\0", b":", b"-", b"18446744073709551615", b"ffffffffffffffff", b"\xff\xfe", b" ", b"\x1b[2J", b"0"];
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    let mut next = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below.max(1) as u64) as usize
-    };
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let mut next = move |below: usize| random.index(below);
     (0..rounds).map(move |_| {
         let mut bytes = seed.to_vec();
         for _ in 0..1 + next(4) {

@@ -100,6 +100,7 @@ fn live_in(header: &[u8], at: u64, pool: u64) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     const START: u64 = 0x7f00_0010_0000;
 
@@ -118,15 +119,6 @@ mod tests {
         fn pagemap(&self, _: u64, into: &mut [u64]) -> bool {
             into.fill(1 << 63);
             true
-        }
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, below: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (self.0 >> 33) % below
         }
     }
 

@@ -101,6 +101,7 @@ pub fn image_mangled(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn names_of_four_languages() {
@@ -142,13 +143,12 @@ mod tests {
 
     #[test]
     fn any_bytes_give_a_name() {
-        let mut seed = 1u64;
+        let mut random = Random(1);
         let alphabet = b"_ZNKSILE0123456789aJRPvXmC1DdT_.$@";
         for _ in 0..20_000 {
             let mut name = b"_ZN".to_vec();
             for _ in 0..24 {
-                seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                name.push(alphabet[(seed >> 33) as usize % alphabet.len()]);
+                name.push(alphabet[random.index(alphabet.len())]);
             }
             let _ = (demangle(&name), image_local(&String::from_utf8_lossy(&name)));
         }

@@ -116,6 +116,7 @@ impl Map {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn known_answers() {
@@ -138,15 +139,11 @@ mod tests {
     /// Against a list that is searched for every address.
     #[test]
     fn random_maps_answer_as_a_naive_twin() {
-        let (mut seed, mut named, mut shared) = (7u64, 0, 0);
-        let mut random = |n: u64| {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (seed >> 33) % n
-        };
+        let (mut random, mut named, mut shared) = (Random(7), 0, 0);
         for _ in 0..200 {
             let (mut map, mut list) = (Map::default(), Vec::new());
             for i in 0..12 {
-                let (start, size) = (random(60), random(30));
+                let (start, size) = (random.below(60), random.below(30));
                 map.add(start, start + size, format!("n{i}"));
                 list.push((start, start + size, format!("n{i}")));
             }

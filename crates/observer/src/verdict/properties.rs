@@ -2,26 +2,14 @@
 
 use super::*;
 use crate::ledger::{Baseline, LineId};
+use crate::random::Random;
 use crate::snapshot::{
     AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, DirectBuffers, Glibc, HotSpot, JavaHeap,
     LoadedAllocator, Metaspace, MmappedChunk, NmtCategory, Thp, Thread, VmRegion, VmTag, Vma,
 };
 use crate::units::{AddressRange, Avma};
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below.max(1)
-    }
-
-    fn one_in(&mut self, number: u64) -> bool {
-        self.below(number) == 0
-    }
-
+impl Random {
     /// From some KiB to some GiB, each order of magnitude as likely as the next.
     fn bytes(&mut self) -> Bytes {
         let order = 12 + self.below(19);
@@ -47,75 +35,75 @@ impl WholePages for Bytes {
     }
 }
 
-fn snapshot(dice: &mut Dice) -> Snapshot {
+fn snapshot(random: &mut Random) -> Snapshot {
     let mut snapshot = Snapshot { time: 1e9, ..Snapshot::default() };
     let mut at = Avma(1 << 20);
     // Now and then mappings of one size, all of them resident: arenas that share what is free.
-    let alike = dice.one_in(4).then(|| dice.bytes() + Bytes(4096));
-    for _ in 0..1 + dice.below(12) {
-        let length = alike.unwrap_or_else(|| dice.bytes() + Bytes(4096));
+    let alike = random.one_in(4).then(|| random.bytes() + Bytes(4096));
+    for _ in 0..1 + random.below(12) {
+        let length = alike.unwrap_or_else(|| random.bytes() + Bytes(4096));
         let range = AddressRange::sized(at, length);
-        let rss = if alike.is_some() { length } else { dice.part(length) };
-        let backing = match dice.below(6) {
+        let rss = if alike.is_some() { length } else { random.part(length) };
+        let backing = match random.below(6) {
             0 => Backing::File,
             1 => Backing::Shmem,
             2 => Backing::Brk,
             _ => Backing::Anonymous,
         };
         let inode = u64::from(backing == Backing::File);
-        let anon_huge = if dice.one_in(4) { rss } else { Bytes(0) };
+        let anon_huge = if random.one_in(4) { rss } else { Bytes(0) };
         let [readable, writable] = [true, true];
         snapshot.vmas.push(Vma { range, readable, writable, rss, backing, inode, anon_huge, ..Vma::default() });
-        at = Avma(range.end.0 + dice.below(3) * (1 << 20));
+        at = Avma(range.end.0 + random.below(3) * (1 << 20));
     }
-    snapshot.host.thp = if dice.one_in(2) { Thp::Always } else { Thp::Madvise };
-    if dice.one_in(2) {
-        glibc(dice, &mut snapshot);
+    snapshot.host.thp = if random.one_in(2) { Thp::Always } else { Thp::Madvise };
+    if random.one_in(2) {
+        glibc(random, &mut snapshot);
     }
-    if dice.one_in(3) {
+    if random.one_in(3) {
         let kinds = [AllocatorKind::Jemalloc, AllocatorKind::Go, AllocatorKind::Glibc, AllocatorKind::Tcmalloc];
-        let kind = kinds[dice.below(4) as usize];
+        let kind = kinds[random.below(4) as usize];
         snapshot.allocators.push(LoadedAllocator { kind, path: "x".into(), serves_malloc: !kind.is_runtime() });
     }
-    if dice.one_in(2) {
-        hotspot(dice, &mut snapshot);
+    if random.one_in(2) {
+        hotspot(random, &mut snapshot);
     }
-    let threads = if dice.one_in(8) { 300 } else { 20 };
-    for tid in 0..dice.below(threads) as u32 {
-        let name = ["pool-1-thread-", "GC Thread#", "lettuce-nioEventLoop-4-", "x"][dice.below(4) as usize];
+    let threads = if random.one_in(8) { 300 } else { 20 };
+    for tid in 0..random.below(threads) as u32 {
+        let name = ["pool-1-thread-", "GC Thread#", "lettuce-nioEventLoop-4-", "x"][random.below(4) as usize];
         let stack = (tid == 0).then(|| snapshot.vmas[0].range);
         let name = format!("{name}{tid}");
         snapshot.threads.push(Thread { tid, namespaced_tid: tid, name, stack, ..Thread::default() });
     }
     let rss = snapshot.rss();
-    if dice.one_in(3) {
-        snapshot.limit_asked = Some(rss.scaled(1, 2) + dice.part(rss.scaled(2, 1)) + Bytes(1));
-    } else if dice.one_in(2) {
-        let charged = rss + dice.part(rss);
-        snapshot.cgroup = Some(Cgroup { limit: Some(charged + dice.part(rss)), charged, ..Cgroup::default() });
+    if random.one_in(3) {
+        snapshot.limit_asked = Some(rss.scaled(1, 2) + random.part(rss.scaled(2, 1)) + Bytes(1));
+    } else if random.one_in(2) {
+        let charged = rss + random.part(rss);
+        snapshot.cgroup = Some(Cgroup { limit: Some(charged + random.part(rss)), charged, ..Cgroup::default() });
     }
-    if dice.one_in(3) {
+    if random.one_in(3) {
         let mut lines = Vec::new();
         for line in LineId::ALL {
-            lines.push((*line, dice.bytes()));
+            lines.push((*line, random.bytes()));
         }
-        let time = snapshot.time - dice.below(10_000) as f64;
-        snapshot.baseline = Some(Baseline { time, rss: dice.part(rss.scaled(2, 1)), errors: Vec::new(), lines });
+        let time = snapshot.time - random.below(10_000) as f64;
+        snapshot.baseline = Some(Baseline { time, rss: random.part(rss.scaled(2, 1)), errors: Vec::new(), lines });
     }
     snapshot
 }
 
 /// Arenas over some of the mappings. What the walk says need not be what smaps says.
-fn glibc(dice: &mut Dice, snapshot: &mut Snapshot) {
-    let mut glibc = Glibc { arena_cap: Some(16), arena_cap_set: dice.one_in(3), ..Glibc::default() };
+fn glibc(random: &mut Random, snapshot: &mut Snapshot) {
+    let mut glibc = Glibc { arena_cap: Some(16), arena_cap_set: random.one_in(3), ..Glibc::default() };
     for vma in snapshot.vmas.iter().filter(|vma| vma.backing == Backing::Anonymous) {
-        match dice.below(4) {
+        match random.below(4) {
             0 => glibc.mmapped.push(MmappedChunk { range: vma.range }),
             1 => {}
             _ => {
                 let even = vma.rss == vma.range.length();
-                let free = if even { vma.rss.scaled(3, 4) } else { dice.part(vma.range.length()) };
-                let live = dice.part(vma.range.length());
+                let free = if even { vma.rss.scaled(3, 4) } else { random.part(vma.range.length()) };
+                let live = random.part(vma.range.length());
                 glibc.arenas.push(Arena {
                     kind: if glibc.arenas.is_empty() { ArenaKind::Main } else { ArenaKind::Thread },
                     heaps: vec![vma.range],
@@ -123,8 +111,8 @@ fn glibc(dice: &mut Dice, snapshot: &mut Snapshot) {
                     live_resident: live,
                     bins: free,
                     free_resident: free,
-                    trimmable: dice.part(free),
-                    unknown_resident: if dice.one_in(4) { dice.bytes() } else { Bytes(0) },
+                    trimmable: random.part(free),
+                    unknown_resident: if random.one_in(4) { random.bytes() } else { Bytes(0) },
                     ..Arena::default()
                 });
             }
@@ -133,38 +121,39 @@ fn glibc(dice: &mut Dice, snapshot: &mut Snapshot) {
     snapshot.glibc = Some(glibc);
 }
 
-fn hotspot(dice: &mut Dice, snapshot: &mut Snapshot) {
+fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
     let mut vm = HotSpot::default();
     let tags = [VmTag::JavaHeap, VmTag::Class, VmTag::Code, VmTag::Compiler, VmTag::Other("Other".into())];
     for vma in &snapshot.vmas {
-        if let Some(tag) = tags.get(dice.below(8) as usize) {
+        if let Some(tag) = tags.get(random.below(8) as usize) {
             vm.regions.push(VmRegion { range: vma.range, tag: tag.clone(), committed: vec![vma.range] });
         }
     }
-    let committed = dice.bytes();
+    let committed = random.bytes();
     vm.java_heap = Some(JavaHeap {
         reserved: committed.scaled(2, 1),
         committed,
-        occupied: dice.part(committed),
-        live_after_gc: dice.one_in(2).then(|| dice.part(committed)),
-        max: Some(committed + dice.part(committed)),
+        occupied: random.part(committed),
+        live_after_gc: random.one_in(2).then(|| random.part(committed)),
+        max: Some(committed + random.part(committed)),
     });
-    vm.metaspace = Some(Metaspace { committed: dice.bytes(), loaders: Some(dice.below(3000)), ..Metaspace::default() });
-    let reserved = dice.bytes();
-    let (committed, occupied) = (reserved, dice.part(reserved));
+    vm.metaspace =
+        Some(Metaspace { committed: random.bytes(), loaders: Some(random.below(3000)), ..Metaspace::default() });
+    let reserved = random.bytes();
+    let (committed, occupied) = (reserved, random.part(reserved));
     let name = "profiled".to_owned();
     vm.code_cache.push(CodeCacheSegment { name, range: AddressRange::default(), committed, occupied, reserved });
-    let capacity = dice.bytes();
+    let capacity = random.bytes();
     vm.direct_buffers =
-        Some(DirectBuffers { count: Some(1), capacity, at_walk: capacity, max: Some(capacity + dice.bytes()) });
-    if dice.one_in(2) {
-        vm.categories = vec![NmtCategory { name: "Other".into(), malloc: dice.bytes(), ..NmtCategory::default() }];
+        Some(DirectBuffers { count: Some(1), capacity, at_walk: capacity, max: Some(capacity + random.bytes()) });
+    if random.one_in(2) {
+        vm.categories = vec![NmtCategory { name: "Other".into(), malloc: random.bytes(), ..NmtCategory::default() }];
     }
-    if dice.one_in(2) {
-        let flags = [("MaxMetaspaceSize", dice.bytes()), ("MaxHeapSize", committed)];
+    if random.one_in(2) {
+        let flags = [("MaxMetaspaceSize", random.bytes()), ("MaxHeapSize", committed)];
         vm.flags = flags.map(|(name, value)| (name.to_owned(), value.0.to_string())).into();
     }
-    vm.collector = Some(["G1", "Z", "Shenandoah", "Serial"][dice.below(4) as usize].into());
+    vm.collector = Some(["G1", "Z", "Shenandoah", "Serial"][random.below(4) as usize].into());
     snapshot.hotspot = Some(vm);
 }
 
@@ -202,11 +191,11 @@ fn value_of(how: &str, option: &str) -> Option<Bytes> {
 
 #[test]
 fn any_snapshot_s_verdicts_keep_to_their_bytes_their_caps_and_their_word() {
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut seen = std::collections::BTreeMap::<&str, u64>::new();
     let mut capped = std::collections::BTreeMap::<&str, u64>::new();
-    for round in 0..4000 {
-        let snapshot = snapshot(&mut dice);
+    for round in 0..8000 {
+        let snapshot = snapshot(&mut random);
         let ledger = Ledger::of(&snapshot);
         let case = Case { snapshot: &snapshot, ledger: &ledger };
         let verdicts = judge(&snapshot, &ledger);

@@ -1,6 +1,6 @@
 //! Recordings of JDKs that were mutated: whatever they say, reading ends, within its limits, and without a panic.
 
-use crate::damage::{Dice, Outcomes, look_at};
+use crate::damage::{Outcomes, Random, look_at};
 use crate::foreign::{record, scratch};
 use crate::support::jdks;
 
@@ -8,7 +8,7 @@ use crate::support::jdks;
 fn mutations_of_real_recordings() {
     let folder = scratch("mutated");
     let mut outcomes = Outcomes::default();
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
     for jdk in jdks() {
         let file = folder.join(format!("{}.jfr", jdk.major));
         record(
@@ -29,7 +29,7 @@ fn mutations_of_real_recordings() {
                 2 => checkpoint..bytes.len(),
                 _ => 68..bytes.len(),
             };
-            dice.mutate(&mut bytes, range);
+            random.mutate(&mut bytes, range);
             look_at(&bytes, &mut outcomes);
         }
     }

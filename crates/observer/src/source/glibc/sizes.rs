@@ -71,16 +71,12 @@ impl Sizes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn peaks_are_those_of_a_sorted_list() {
-        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut next = |below| random.below(below);
         let (mut few, mut large) = (0, 0);
         for _ in 0..100 {
             let mut twin = BTreeMap::<u64, u64>::new();

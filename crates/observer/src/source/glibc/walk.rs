@@ -195,6 +195,7 @@ pub fn whole_pages<M: Memory>(pages: &mut PageStates<'_, M>, start: u64, end: u6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     /// One stretch of memory, all of it present but for the pages listed.
     #[derive(Default)]
@@ -223,17 +224,6 @@ mod tests {
                 *word = u64::from(!self.absent.contains(&page)) << 63;
             }
             true
-        }
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, below: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            self.0 % below
         }
     }
 

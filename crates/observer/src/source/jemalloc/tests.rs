@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::walk::{Unopened, walk};
+use crate::random::Random;
 use crate::snapshot::HeapPart;
 use crate::source::heap_data::{Anonymous, Data};
-use crate::source::made_image::{Image, Random};
+use crate::source::made_image::Image;
 use crate::source::memory::PAGE;
 use crate::units::{AddressRange, Avma, Bytes};
 

@@ -114,6 +114,7 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> boo
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::random::Random;
     use crate::snapshot::ImageHeapRange;
 
     /// Memory made of pieces at page boundaries; what lies between was never touched.
@@ -163,28 +164,23 @@ pub(super) mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    fn random(seed: &mut u64, below: u64) -> u64 {
-        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (*seed >> 33) % below
-    }
-
     const VIEW: u64 = 0x7f10_0000_0000;
     const HEAP: u64 = 0x7f00_0000_0000;
 
     #[test]
     fn chunks_among_other_memory_are_found_and_nothing_else() {
-        let (mut seed, mut aligned, mut unaligned, mut others) = (11, 0, 0, 0);
+        let (mut random, mut aligned, mut unaligned, mut others) = (Random(11), 0, 0, 0);
         for round in 0..60 {
             let (n, size) = (1 + round % 2, [512 << 10, 1 << 20][round / 2 % 2]);
             let mut image = Image(vec![(VIEW, header(n, size, size, size))]);
             let mut expected: Vec<AddressRange> = Vec::new();
             let mut at = HEAP;
-            for _ in 0..1 + random(&mut seed, 12) {
-                let length = match random(&mut seed, 3) {
+            for _ in 0..1 + random.below(12) {
+                let length = match random.below(3) {
                     0 => {
                         let next = at.next_multiple_of(size);
-                        let top = match random(&mut seed, 2) {
-                            0 => size - 8 * random(&mut seed, 1000),
+                        let top = match random.below(2) {
+                            0 => size - 8 * random.below(1000),
                             _ => 0u64.wrapping_sub(next),
                         };
                         at = next;
@@ -193,21 +189,21 @@ pub(super) mod tests {
                         size
                     }
                     1 => {
-                        let end = (128 << 10) + 8 * random(&mut seed, 40_000);
+                        let end = (128 << 10) + 8 * random.below(40_000);
                         unaligned += 1;
                         image.0.push((at, header(n, end, 0, end)));
                         end.next_multiple_of(PAGE)
                     }
                     _ => {
                         // Pages of others: a malloc'ed block, a header that leads nowhere, a length that doesn't fit.
-                        let bytes = match random(&mut seed, 3) {
+                        let bytes = match random.below(3) {
                             0 => header(n, 0, 0x21002, 0),
                             1 => header(n, 256 << 10, 0x7000_0000, 256 << 10),
                             _ => header(n, 1 << 40, 0, 1 << 40),
                         };
                         others += 1;
                         image.0.push((at, bytes));
-                        at += PAGE * (1 + random(&mut seed, 4));
+                        at += PAGE * (1 + random.below(4));
                         continue;
                     }
                 };

@@ -1,8 +1,8 @@
-//! What reader and writer must agree on.
+//! Constants of the format that the reader and the writer share.
 
 /// The first bytes of each chunk.
 pub const MAGIC: [u8; 4] = *b"FLR\0";
-/// Of each chunk's header.
+/// Size of each chunk's header.
 pub const HEADER_BYTES: usize = 68;
 /// The format's major version.
 pub const MAJOR: u16 = 2;
@@ -10,7 +10,7 @@ pub const MAJOR: u16 = 2;
 pub const COMPRESSED: u8 = 1;
 pub const LAST_CHUNK: u8 = 2;
 
-/// Types of events that every chunk has.
+/// Ids of the event types that every chunk has.
 pub const METADATA: i64 = 0;
 pub const CHECKPOINT: i64 = 1;
 

@@ -1,6 +1,8 @@
-//! JDK Flight Recorder files (`.jfr`, format 2.x): a reader of any, and a writer whose file is whole at every moment.
+//! JDK Flight Recorder files (`.jfr`, format 2.x): a reader for any of them, and a writer whose file is valid at every
+//! moment.
 //!
-//! A recording is a row of chunks. Each chunk declares the types of its own events, so a reader needs nothing but the chunk:
+//! A recording is a sequence of chunks. Each chunk declares the types of its own events, so the chunk alone is enough
+//! to read it:
 //!
 //! ```text
 //! file       = chunk*
@@ -26,8 +28,8 @@
 //! Sources: jdk.jfr.internal.consumer (ChunkHeader, ChunkParser, MetadataReader) and HotSpot's share/jfr/recorder of JDK 17
 //! and 25, and org.openjdk.jmc.flightrecorder's parser.
 //!
-//! [`reader`] takes bytes by offset; it trusts none of them. [`writer`] puts pieces into a [`writer::Store`]. Neither opens a
-//! file: that is left to the caller, and so are the events that a program declares.
+//! [`reader`] reads bytes by offset and trusts none of them. [`writer`] writes to a [`writer::Store`]. Neither opens a
+//! file: the caller does. The caller also declares the events.
 //!
 //! ```
 //! use plimsoll_jfr::reader::{Limits, Wanted, read};

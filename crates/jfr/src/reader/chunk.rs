@@ -1,48 +1,50 @@
-//! The header of a chunk. Its layout is drawn in the crate's first comment.
+//! The header of a chunk. The crate's documentation (lib.rs) has its layout.
 //!
-//! While a chunk is written, size, checkpoint and metadata are those of its last flush, or zero before the first.
+//! While a chunk is being written, its size, checkpoint and metadata fields are those of the last flush, or zero before
+//! the first one.
 
 use std::fmt;
 
 use crate::format::{COMPRESSED, HEADER_BYTES, LAST_CHUNK, MAGIC, MAJOR};
 
-/// The header of a chunk. All but `start_ns` is as the file says.
+/// The header of a chunk. Every field except `start_ns` is as the file has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Always 2.
     pub major: u16,
     /// 0 for JDK 11, 1 since JDK 14.
     pub minor: u16,
-    /// Of the chunk, in bytes, header included.
+    /// Size of the chunk in bytes, header included.
     pub size: u64,
-    /// Of the last checkpoint: bytes from the chunk's start.
+    /// Offset of the last checkpoint, in bytes from the chunk's start.
     pub checkpoint: u64,
-    /// Of the metadata event: bytes from the chunk's start.
+    /// Offset of the metadata event, in bytes from the chunk's start.
     pub metadata: u64,
-    /// Since 1970 UTC, never negative. Every moment of a recording lies in 0..=i64::MAX, so no difference of two overflows.
+    /// Start of the chunk, ns since 1970 UTC, never negative. Every time in a recording lies in 0..=i64::MAX, so no
+    /// difference of two overflows.
     pub start_ns: i64,
-    /// From `start_ns` to the end of the chunk.
+    /// Time from `start_ns` to the end of the chunk.
     pub duration_ns: i64,
-    /// The clock of the events when the chunk began.
+    /// Value of the event clock when the chunk began.
     pub start_ticks: i64,
-    /// Of the clock of the events; not above 0 means a tick a nanosecond.
+    /// Frequency of the event clock. A value of 0 or less means one tick per nanosecond.
     pub ticks_per_second: i64,
-    /// 0 finished, 255 being written, else the number of a flush.
+    /// 0: finished; 255: being written; any other value: the number of a flush.
     pub state: u8,
     /// Integers are compressed.
     pub compressed: bool,
-    /// The recorder meant no chunk to follow.
+    /// The recorder intended this chunk to be the last.
     pub last: bool,
 }
 
-/// Why bytes are no header.
+/// Why the bytes are not a chunk header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoHeader {
-    /// There are only so many bytes.
+    /// The input ends after this many bytes.
     Short(usize),
     /// They don't begin with [`MAGIC`].
     NoMagic,
-    /// Major and minor version. 0.x and 1.x (JDK 7 and 8 of Oracle) have another layout; 3.x doesn't exist.
+    /// Major and minor version. 0.x and 1.x (Oracle's JDK 7 and 8) have another layout; 3.x doesn't exist.
     Version(u16, u16),
 }
 
@@ -59,10 +61,10 @@ impl fmt::Display for NoHeader {
 impl std::error::Error for NoHeader {}
 
 impl Header {
-    /// From the first 68 of `bytes`.
+    /// Parses the first 68 of `bytes`.
     ///
     /// # Errors
-    /// If there are fewer, or they are no header of format 2.x.
+    /// There are fewer than 68 bytes, or they are not a header of format 2.x.
     pub fn parse(bytes: &[u8]) -> Result<Header, NoHeader> {
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else { return Err(NoHeader::Short(bytes.len())) };
         if bytes[..4] != MAGIC {
@@ -94,13 +96,14 @@ impl Header {
         if self.ticks_per_second > 0 { self.ticks_per_second as f64 / 1e9 } else { 1.0 }
     }
 
-    /// A moment in ticks, as nanoseconds since 1970 UTC. In floating point, truncated, as the JDK converts: the same figure to the nanosecond.
+    /// Converts ticks to nanoseconds since 1970 UTC. Truncates a floating-point value as the JDK does, so the result
+    /// equals the JDK's.
     pub fn time(&self, ticks: i64) -> i64 {
         let since_start = (ticks.wrapping_sub(self.start_ticks) as f64 / self.ticks_per_ns()) as i64;
         self.start_ns.saturating_add(since_start).max(0)
     }
 
-    /// A length of time in ticks, as nanoseconds.
+    /// Converts a length of time in ticks to nanoseconds.
     pub fn span(&self, ticks: i64) -> i64 {
         (ticks as f64 / self.ticks_per_ns()) as i64
     }

@@ -1,9 +1,9 @@
-//! Integers and lengths out of bytes, never beyond their end.
+//! Reads integers and lengths from bytes, never beyond their end.
 
-/// Why bytes could not be read as what they should be.
+/// Why a value could not be read from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// They end too early. A reader of a longer file gets more of them and tries again.
+    /// The bytes end too early. The caller may get more of them from the file and try again.
     Short,
     Malformed(&'static str),
 }
@@ -31,7 +31,7 @@ impl<'a> Cursor<'a> {
 
     #[inline]
     pub fn take(&mut self, length: usize) -> Parsed<&'a [u8]> {
-        let end = self.at.checked_add(length).ok_or(Broken::Malformed("a length beyond all bounds"))?;
+        let end = self.at.checked_add(length).ok_or(Broken::Malformed("a length that overflows"))?;
         let taken = self.bytes.get(self.at..end).ok_or(Broken::Short)?;
         self.at = end;
         Ok(taken)
@@ -41,7 +41,7 @@ impl<'a> Cursor<'a> {
         Ok(self.take(width)?.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    /// An integer of `width` bytes in the uncompressed form.
+    /// Reads an integer. `width` is its size in bytes in the uncompressed form.
     #[inline]
     fn integer(&mut self, width: usize) -> Parsed<u64> {
         if self.compressed { self.leb128() } else { self.big_endian(width) }
@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
         Ok(self.integer(8)? as i64)
     }
 
-    /// The writers widen an int to 64 bits with or without its sign; its low 32 bits are the value.
+    /// Writers widen an int to 64 bits with or without its sign, so only the low 32 bits are the value.
     #[inline]
     pub fn i32(&mut self) -> Parsed<i32> {
         Ok(self.integer(4)? as u32 as i32)
@@ -108,7 +108,7 @@ impl<'a> Cursor<'a> {
         Ok(f64::from_bits(self.big_endian(8)?))
     }
 
-    /// A number of things that follow.
+    /// Reads the number of elements that follow.
     #[inline]
     pub fn count(&mut self) -> Parsed<usize> {
         usize::try_from(self.i32()?).map_err(|_| Broken::Malformed("a negative count"))

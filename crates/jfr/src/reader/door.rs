@@ -1,4 +1,5 @@
-//! The reader's door: inputs go in, events come out, and the summary tells what was there and what could not be read.
+//! The entry points of the reader: inputs go in, events come out. The summary reports what was found and what could not
+//! be read.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -12,11 +13,11 @@ use super::window::{ReadAt, Window};
 /// One file of a recording, or bytes in memory.
 #[derive(Clone, Copy)]
 pub struct Input<'i> {
-    /// For [`Summary`] and flaws only; nothing is opened by it.
+    /// Used only in [`Summary`] and flaws; the reader doesn't open it.
     pub name: Option<&'i Path>,
     /// Where the bytes come from.
     pub bytes: &'i dyn ReadAt,
-    /// In bytes. What a live recorder appends beyond it isn't read.
+    /// Length in bytes. The reader ignores what a live recorder appends after it.
     pub length: u64,
 }
 
@@ -31,8 +32,8 @@ impl Reader {
         Reader { walker: Walker::new(limits) }
     }
 
-    /// Calls `visit` for each event that is wanted, in the order of the file (which is not that of time), until `visit` breaks
-    /// off; then that break is returned. Keeps the constants of one chunk in memory.
+    /// Calls `visit` for each wanted event, in the order of the file (not by time). Stops when `visit` breaks, and
+    /// returns that break. Keeps the constants of one chunk in memory.
     pub fn read(
         &mut self,
         input: Input<'_>,
@@ -43,25 +44,26 @@ impl Reader {
         self.walker.file(&mut Window::new(input.bytes, input.length), wanted, visit)
     }
 
-    /// The chunks alone, by their headers: when the recording begins and ends. Unfinished chunks are stepped through.
+    /// Reads only the chunks' headers: when the recording begins and ends. In unfinished chunks, it also steps through
+    /// the events.
     pub fn outline(&mut self, input: Input<'_>) {
         self.walker.begin_file(input.name);
         self.walker.outline(&mut Window::new(input.bytes, input.length));
     }
 
-    /// Notes a flaw: the caller could not open this file of the recording.
+    /// Records a flaw: the caller could not open this file of the recording.
     pub fn unreadable(&mut self, file: &Path, error: &io::Error) {
         self.walker.begin_file(Some(file));
         self.walker.flaw(0, &format!("can't be read: {error}"));
     }
 
-    /// Of all inputs so far.
+    /// Returns the summary of all inputs so far.
     pub fn into_summary(self) -> Summary {
         self.walker.summary
     }
 }
 
-/// All events of a recording in memory that are wanted.
+/// Reads all wanted events of a recording in memory.
 pub fn read(bytes: &[u8], limits: Limits, wanted: &Wanted, mut visit: impl FnMut(&Event<'_>)) -> Summary {
     let mut reader = Reader::new(limits);
     let _ = reader.read(Input::of(&bytes), wanted, &mut |event| {
@@ -71,7 +73,7 @@ pub fn read(bytes: &[u8], limits: Limits, wanted: &Wanted, mut visit: impl FnMut
     reader.into_summary()
 }
 
-/// The chunks of a recording in memory, in the order of the file.
+/// Returns the chunks of a recording in memory, in the order of the file.
 pub fn chunks(bytes: &[u8], limits: Limits) -> Vec<ChunkSummary> {
     let mut reader = Reader::new(limits);
     reader.outline(Input::of(&bytes));
@@ -79,7 +81,7 @@ pub fn chunks(bytes: &[u8], limits: Limits) -> Vec<ChunkSummary> {
 }
 
 impl<'i> Input<'i> {
-    /// Bytes in memory, without a name.
+    /// Makes an input of bytes in memory, without a name.
     pub fn of(bytes: &'i &[u8]) -> Input<'i> {
         Input { name: None, bytes, length: bytes.len() as u64 }
     }

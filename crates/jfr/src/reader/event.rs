@@ -1,4 +1,4 @@
-//! One event: its bytes, and where each field begins in them.
+//! One event: its bytes, and the offset of each field in them.
 
 use std::borrow::Cow;
 
@@ -8,21 +8,21 @@ use super::stack::{Stack, Thread};
 use super::types::Type;
 use super::value::{Chunk, Object, Value};
 
-/// One event, as a view of its bytes: fields are decoded when they are asked for.
+/// One event, a view of its bytes. Fields are decoded on request.
 #[derive(Clone, Copy)]
 pub struct Event<'c> {
     pub(super) chunk: Chunk<'c>,
     pub(super) type_index: u32,
     pub(super) bytes: &'c [u8],
-    /// As far as the fields could be told apart.
+    /// Offset of each readable field; the end of the last one is the last item.
     pub(super) starts: &'c [u32],
-    /// Of its first byte in its file.
+    /// Offset of the event's first byte in its file.
     pub offset: u64,
-    /// The chunk it is of, counted over the whole recording. Keys of constants hold within one chunk.
+    /// Number of the event's chunk, counted over the whole recording. A constant's key is valid only within its chunk.
     pub chunk_number: u32,
 }
 
-/// Where each field begins, the end of the last at the end.
+/// Collects the offset of each field; the end of the last field comes last.
 pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &mut Vec<u32>) -> Parsed<()> {
     starts.clear();
     let mut cursor = super::cursor::Cursor::new(bytes, chunk.header.compressed);
@@ -37,27 +37,27 @@ pub(super) fn starts(chunk: Chunk<'_>, type_index: u32, bytes: &[u8], starts: &m
 }
 
 impl<'c> Event<'c> {
-    /// Of its type: `jdk.ResidentSetSize`.
+    /// Name of the event's type, such as `jdk.ResidentSetSize`.
     pub fn name(&self) -> &'c str {
         &self.type_().name
     }
 
-    /// Its type, with the fields that it has.
+    /// The event's type, with its fields.
     pub fn type_(&self) -> &'c Type {
         &self.chunk.schema.types[self.type_index as usize]
     }
 
-    /// Nanoseconds since the epoch. Never earlier than what the field says, whatever the event's type.
+    /// Start time of the event, ns since 1970 UTC.
     pub fn time(&self) -> Option<i64> {
         self.nanoseconds("startTime")
     }
 
-    /// In nanoseconds; None for an instant.
+    /// Duration in nanoseconds; None for an event without a duration.
     pub fn duration(&self) -> Option<i64> {
         self.nanoseconds("duration")
     }
 
-    /// A field that is a moment (since the epoch) or a length of time, by its annotation.
+    /// Value of a time field (ns since 1970 UTC) or a duration field (ns), by the field's annotation.
     pub fn nanoseconds(&self, name: &str) -> Option<i64> {
         let index = self.type_().field(name)?;
         let value = self.at(index)?.as_i64()?;
@@ -71,7 +71,7 @@ impl<'c> Event<'c> {
         self.chunk.field(&self.type_().fields[index], &mut cursor).ok()
     }
 
-    /// A field by its name, or `field.of.its.object`. What isn't there, or is broken, is null.
+    /// The value of a field, by its name or by a path `field.of.its.object`. A missing or broken field is null.
     pub fn value(&self, path: &str) -> Value<'c> {
         let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
         let value = self.type_().field(name).and_then(|index| self.at(index)).unwrap_or(Value::Null);
@@ -110,8 +110,8 @@ impl<'c> Event<'c> {
         }
     }
 
-    /// The key by which a field names its constant: equal keys of one chunk are equal values, so that what is made of a
-    /// stack or a class can be remembered by (`chunk_number`, key).
+    /// The key by which a field refers to its constant. Within one chunk, equal keys mean equal values, so a caller can
+    /// cache what it made of a stack or class by (`chunk_number`, key).
     pub fn key(&self, name: &str) -> Option<i64> {
         let index = self.type_().field(name)?;
         let field = &self.type_().fields[index];
@@ -123,27 +123,27 @@ impl<'c> Event<'c> {
         cursor.i64().ok()
     }
 
-    /// The class that a field of type java.lang.Class names, with dots: `java.lang.String`, `[B`.
+    /// The class that a field of type java.lang.Class refers to, with dots: `java.lang.String`, `[B`.
     pub fn class(&self, name: &str) -> Option<Cow<'c, str>> {
         self.object(name).and_then(super::stack::class_name)
     }
 
-    /// The stack of the thread that wrote it, where the event has one.
+    /// The stack of the thread that wrote the event, if the event has one.
     pub fn stack(&self) -> Option<Stack<'c>> {
         self.object("stackTrace").map(Stack)
     }
 
-    /// The thread that wrote it, where the event has one.
+    /// The thread that wrote the event, if the event has one.
     pub fn thread(&self) -> Option<Thread<'c>> {
         self.object("eventThread").map(Thread)
     }
 
-    /// Every field, in order.
+    /// All readable fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&'c super::Field, Value<'c>)> + '_ {
         self.type_().fields.iter().enumerate().map_while(|(index, field)| Some((field, self.at(index)?)))
     }
 
-    /// A moment or a length of time out of a field's integer, in nanoseconds.
+    /// Converts a field's integer to nanoseconds if the field is a time or a duration.
     pub fn in_nanoseconds(&self, field: &super::Field, value: i64) -> Option<i64> {
         self.chunk.nanoseconds(field.unit, value)
     }

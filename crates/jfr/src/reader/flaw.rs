@@ -1,18 +1,18 @@
-//! What of a recording could not be read.
+//! The parts of a recording that could not be read.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A part of a recording that could not be read. Reading goes on behind it; nothing that a file says ends in a panic.
+/// A part of a recording that could not be read. The reader continues after it and never panics on what a file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flaw {
-    /// The name that the input was given; `None` for an input without one.
+    /// Name of the input; `None` for an input without a name.
     pub file: Option<PathBuf>,
     /// Bytes from the start of the input.
     pub offset: u64,
-    /// One clause, without a full stop.
+    /// What is wrong: one clause, without a full stop.
     pub what: String,
-    /// What is missing because of it.
+    /// What is missing because of the flaw.
     pub effect: &'static str,
 }
 

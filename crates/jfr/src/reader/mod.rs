@@ -1,14 +1,14 @@
-//! A reader of recordings, finished or not: of HotSpot, of native images, of this crate's writer.
+//! Reads recordings, finished or not: those of HotSpot, of native images and of this crate's writer.
 //!
 //! ```text
 //! Input ──► Reader ──► Event (a view of the bytes) ──► Value, Stack, Thread
 //!             └──► Summary: chunks, counts, flaws
 //! ```
-//! The reader decodes on demand. It skips events of unwanted types by their size, keeps constants as the bytes in the file, and
-//! an [`Event`] is a view of the bytes with a table of where its fields begin.
+//! The reader decodes on demand. It skips events of unwanted types by their size and keeps constants as the bytes of
+//! the file. An [`Event`] is a view of the bytes with a table of its fields' offsets.
 //!
-//! Memory is bounded by [`Limits`], whatever the file says; what is beyond them is a [`Flaw`]. No input makes the reader panic or
-//! read without end.
+//! [`Limits`] bounds the memory, whatever the file says; data beyond a limit is a [`Flaw`]. No input makes the reader
+//! panic or read without end.
 
 mod chunk;
 mod cursor;
@@ -36,20 +36,21 @@ pub use value::{Array, Object, Value};
 pub use walk::{ChunkSummary, Summary, Wanted};
 pub use window::ReadAt;
 
-/// What a file may make us keep. Real files stay far below: JDK 25's metadata is 150 KiB, its constants some MiB a chunk.
+/// How much the reader may keep in memory. Real files stay far below: JDK 25's metadata takes 150 KiB, its constants
+/// some MiB per chunk.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// One event of a wanted type, or one constant.
+    /// Bytes of one wanted event, or of one constant.
     pub event: usize,
-    /// The metadata event.
+    /// Bytes of the metadata event.
     pub metadata: usize,
     /// Bytes of constants of one chunk.
     pub constants: usize,
     /// Constants of one chunk, at 16 bytes each for the index.
     pub constant_count: usize,
-    /// Checkpoint events of one chunk.
+    /// Number of checkpoint events of one chunk.
     pub checkpoints: usize,
-    /// Flaws that are listed; more are counted.
+    /// Number of flaws that are listed; further ones are only counted.
     pub flaws: usize,
 }
 

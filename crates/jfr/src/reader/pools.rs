@@ -3,8 +3,8 @@
 //! pool         type id | count, entries …
 //! entry        key | value as its type's fields
 //! ```
-//! `delta` is the way to the checkpoint before, 0 at the first. Values stay as they came, in one buffer, and are found by key.
-//! A key that several checkpoints bring counts as the earliest says, as in the JDK's reader.
+//! `delta` is the distance to the previous checkpoint, 0 at the first. The values stay encoded in one buffer and are
+//! found by key. If several checkpoints define a key, the earliest one wins, as in the JDK's reader.
 
 use super::cursor::{Broken, Cursor, Parsed};
 use super::schema::Schema;
@@ -17,7 +17,7 @@ pub(super) struct Pools {
     bytes: Vec<u8>,
     pools: Vec<Pool>,
     count: usize,
-    /// Constants beyond the limits, and the bytes of them.
+    /// Number and bytes of the constants beyond the limits.
     pub left_out: (u64, u64),
     pub string: Option<u32>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Checkpoint {
     pub pools: usize,
 }
 
-/// Up to the first pool.
+/// Reads a checkpoint's header, up to its first pool.
 pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
     cursor.i32()?;
     if cursor.i64()? != CHECKPOINT {
@@ -47,7 +47,7 @@ pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
 }
 
 impl Pools {
-    /// Empty, for the constants that events of these types can lead to. The buffers of the chunk before are used again.
+    /// Clears the pools for the next chunk and marks those that events of these types can refer to. Reuses the buffers.
     pub fn begin(&mut self, schema: &Schema, events: impl Iterator<Item = u32>) {
         self.bytes.clear();
         self.left_out = (0, 0);
@@ -80,7 +80,8 @@ impl Pools {
         self.pools.iter().any(|pool| pool.is_wanted)
     }
 
-    /// As many of `count` entries as `bytes` has whole: how many, and the bytes they took.
+    /// Keeps those of `count` entries that are complete in `bytes`. Returns how many there were and the bytes they
+    /// took.
     pub fn entries(
         &mut self,
         (schema, limits): (&Schema, &Limits),
@@ -122,7 +123,7 @@ impl Pools {
         self.count += 1;
     }
 
-    /// After the last checkpoint: entries came in the order of the file, the first of each key stays.
+    /// Sorts the index after the last checkpoint. Entries came in the order of the file; the first of each key stays.
     pub fn finish(&mut self) {
         for pool in self.pools.iter_mut().filter(|pool| pool.is_wanted) {
             pool.index.sort_by_key(|(key, _)| *key);
@@ -130,7 +131,7 @@ impl Pools {
         }
     }
 
-    /// From the value's first byte on.
+    /// The bytes from the value's first byte on.
     pub fn get(&self, type_index: u32, key: i64) -> Option<&[u8]> {
         let pool = self.pools.get(type_index as usize)?;
         let found = pool.index.binary_search_by_key(&key, |(key, _)| *key).ok()?;

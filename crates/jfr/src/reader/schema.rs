@@ -3,8 +3,7 @@
 //! element          name | count, (name, value) … | count, children …           names and values are indices of strings
 //! root             metadata { class { field { annotation … }, annotation …, setting … } … }, region
 //! ```
-//! Every type that the chunk's events and constants are made of, with its annotations: what the reader knows of a recording
-//! beyond the integers.
+//! Parses every type that the chunk's events and constants are made of, with its annotations.
 
 use std::collections::HashMap;
 
@@ -14,7 +13,7 @@ use super::text::{self, Text};
 use super::types::{Annotation, Field, Kind, Type, Unit, annotation};
 use crate::format::METADATA;
 
-/// Beyond these a metadata event is hostile: JDK 25 has 1,500 fields and 7,000 strings.
+/// Metadata above these limits is hostile: JDK 25 has 1,500 fields and 7,000 strings.
 const STRINGS: usize = 1 << 20;
 const ELEMENTS: usize = 1 << 18;
 const DEPTH: usize = 16;
@@ -39,7 +38,7 @@ impl Schema {
         self.by_name.get(name).copied()
     }
 
-    /// A whole metadata event.
+    /// Parses a complete metadata event.
     pub fn parse(event: &[u8], compressed: bool) -> Parsed<Schema> {
         let mut cursor = Cursor::new(event, compressed);
         cursor.i32()?;
@@ -95,7 +94,7 @@ struct Elements<'a, 's> {
 impl<'s> Elements<'_, 's> {
     fn string(&mut self) -> Parsed<&'s str> {
         let index = self.cursor.count()?;
-        self.strings.get(index).map(|text| &**text).ok_or(Broken::Malformed("metadata names a string it lacks"))
+        self.strings.get(index).map(|text| &**text).ok_or(Broken::Malformed("metadata refers to a missing string"))
     }
 
     fn spend(&mut self, count: usize) -> Parsed<()> {

@@ -1,8 +1,8 @@
-//! How to step over a value without decoding it: each type's fields, compiled to runs.
+//! Skips a value without decoding it. Each type's fields are compiled to a short list of steps.
 //!
-//! Two bounds hold for any metadata: a struct nests at most `DEPTH` deep and never contains itself, and each step but the
-//! finitely many of a struct's own program consumes at least one byte, since what is of size zero is dropped when compiled.
-//! So stepping over n bytes costs at most n × `DEPTH` steps.
+//! Two bounds hold for any metadata. A struct nests at most `DEPTH` deep and never contains itself. Each step consumes
+//! at least one byte, because types of size zero are dropped when compiled; only a struct's own list of steps, which is
+//! finite, consumes none. So skipping n bytes takes at most n × `DEPTH` steps.
 
 use super::cursor::{Broken, Cursor, Parsed};
 use super::text;
@@ -10,7 +10,7 @@ use super::types::{Field, Kind, Shape, Step, Type};
 
 const DEPTH: u32 = 32;
 
-/// One field alone, without its array.
+/// The step for one value of the field, regardless of its array.
 fn step(field: &Field, types: &[Type]) -> Option<Step> {
     Some(match field.kind {
         _ if field.constant => Step::Integers { count: 1, width: 8 },
@@ -25,7 +25,7 @@ fn step(field: &Field, types: &[Type]) -> Option<Step> {
         Kind::Struct(index) => {
             let shape = &types[index as usize].shape;
             match (shape.is_compiled, shape.height >= DEPTH) {
-                // Not compiled yet: it contains itself.
+                // The struct isn't compiled yet, so it contains itself.
                 (false, _) | (_, true) => Step::Unknown,
                 _ if shape.steps.is_empty() => return None,
                 _ => Step::Struct(index),
@@ -41,7 +41,7 @@ fn inline_struct(field: &Field) -> Option<u32> {
     }
 }
 
-/// Children first, by a stack of its own: hostile metadata nests as deep as it likes.
+/// Compiles children first, with an explicit stack: hostile metadata may nest arbitrarily deep.
 pub(super) fn compile(types: &mut [Type]) {
     let mut begun = vec![false; types.len()];
     for root in 0..types.len() {
@@ -78,7 +78,7 @@ fn shape_of(of: &Type, types: &[Type]) -> Shape {
         if let Some(Step::Struct(child)) = one {
             height = height.max(types[child as usize].shape.height + 1);
         }
-        // The count of an array of nothing is still there.
+        // An array of zero-sized elements still has a count.
         match (field.array, one) {
             (true, one) => steps.extend([Step::Array, one.unwrap_or(Step::Bytes(0))]),
             (false, Some(one)) => match (merge(&steps, one), steps.last_mut()) {
@@ -91,7 +91,7 @@ fn shape_of(of: &Type, types: &[Type]) -> Shape {
     Shape { steps, height, is_compiled: true }
 }
 
-/// The last step and this one in one, unless the last belongs to an array.
+/// Merges `next` into the last step, unless that step belongs to an array.
 fn merge(steps: &[Step], next: Step) -> Option<Step> {
     let [before @ .., last] = steps else { return None };
     if before.last() == Some(&Step::Array) {
@@ -106,7 +106,7 @@ fn merge(steps: &[Step], next: Step) -> Option<Step> {
     }
 }
 
-/// Over a whole value of this type.
+/// Skips a complete value of this type.
 pub(super) fn skip(types: &[Type], index: u32, cursor: &mut Cursor<'_>) -> Parsed<()> {
     let mut steps = types[index as usize].shape.steps.iter();
     while let Some(step) = steps.next() {
@@ -121,7 +121,7 @@ pub(super) fn skip(types: &[Type], index: u32, cursor: &mut Cursor<'_>) -> Parse
     Ok(())
 }
 
-/// Over one field.
+/// Skips one field.
 #[inline]
 pub(super) fn skip_field(types: &[Type], field: &Field, cursor: &mut Cursor<'_>) -> Parsed<()> {
     match (field.array, field.step) {
@@ -131,7 +131,7 @@ pub(super) fn skip_field(types: &[Type], field: &Field, cursor: &mut Cursor<'_>)
     }
 }
 
-/// Over one element of an array field.
+/// Skips one element of an array field.
 pub(super) fn skip_element(types: &[Type], field: &Field, cursor: &mut Cursor<'_>) -> Parsed<()> {
     field.step.map_or(Ok(()), |one| skip_step(types, one, cursor))
 }

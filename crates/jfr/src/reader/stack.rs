@@ -1,10 +1,10 @@
-//! Stacks, frames and threads, by the names their types have in every JDK since 11.
+//! Stacks, frames and threads. Their types have the same names in every JDK since 11.
 
 use std::borrow::Cow;
 
 use super::value::{Object, Value};
 
-/// Innermost frame first.
+/// A stack, innermost frame first.
 #[derive(Clone, Copy)]
 pub struct Stack<'c>(pub(super) Object<'c>);
 
@@ -17,12 +17,12 @@ pub struct Frame<'c>(Object<'c>);
 pub struct Thread<'c>(pub(super) Object<'c>);
 
 impl<'c> Stack<'c> {
-    /// Deeper than the recorder's limit (64 unless `stackdepth` says otherwise).
+    /// Whether the stack was deeper than the recorder's limit (`stackdepth`, 64 by default).
     pub fn is_truncated(&self) -> bool {
         matches!(self.0.get("truncated"), Value::Boolean(true))
     }
 
-    /// Innermost first.
+    /// The frames, innermost first.
     pub fn frames(&self) -> impl Iterator<Item = Frame<'c>> + use<'c> {
         let array = match self.0.get("frames") {
             Value::Array(array) => Some(array),
@@ -36,22 +36,22 @@ impl<'c> Stack<'c> {
 }
 
 impl<'c> Frame<'c> {
-    /// With dots; None for a frame without one, such as a native function.
+    /// The class name with dots; None for a frame without a class, such as a native function.
     pub fn class(&self) -> Option<Cow<'c, str>> {
         self.0.object("method.type").and_then(class_name)
     }
 
-    /// Its name; of a native frame the function's.
+    /// The method's name, or the function's for a native frame.
     pub fn method(&self) -> Option<Cow<'c, str>> {
         self.0.string("method.name")
     }
 
-    /// As the class file has it: `(Ljava/lang/String;)V`.
+    /// The descriptor as in the class file: `(Ljava/lang/String;)V`.
     pub fn signature(&self) -> Option<Cow<'c, str>> {
         self.0.string("method.descriptor")
     }
 
-    /// Above 0.
+    /// The line number, if it is above 0.
     pub fn line(&self) -> Option<u32> {
         self.0.i64("lineNumber").and_then(|line| u32::try_from(line).ok()).filter(|line| *line > 0)
     }
@@ -63,37 +63,37 @@ impl<'c> Frame<'c> {
 }
 
 impl<'c> Thread<'c> {
-    /// None for a thread of the VM's own.
+    /// The Java name; None for a VM thread.
     pub fn java_name(&self) -> Option<Cow<'c, str>> {
         self.0.string("javaName")
     }
 
-    /// As the kernel has it.
+    /// The thread's name in the kernel.
     pub fn os_name(&self) -> Option<Cow<'c, str>> {
         self.0.string("osName")
     }
 
-    /// The Java name where there is one.
+    /// The Java name if there is one, else the kernel's.
     pub fn name(&self) -> Option<Cow<'c, str>> {
         self.java_name().or_else(|| self.os_name())
     }
 
-    /// `Thread.threadId()`; 0 or none for a thread of the VM's own.
+    /// `Thread.threadId()`; 0 or None for a VM thread.
     pub fn java_id(&self) -> Option<i64> {
         self.0.i64("javaThreadId")
     }
 
-    /// The kernel's number of the thread.
+    /// The kernel's thread id.
     pub fn os_id(&self) -> Option<i64> {
         self.0.i64("osThreadId")
     }
 
-    /// A virtual thread (JDK 21 or later).
+    /// Whether it is a virtual thread (JDK 21 or later).
     pub fn is_virtual(&self) -> bool {
         matches!(self.0.get("virtual"), Value::Boolean(true))
     }
 
-    /// With all its fields.
+    /// The thread's object, with all its fields.
     pub fn object(&self) -> Object<'c> {
         self.0
     }

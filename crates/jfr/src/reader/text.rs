@@ -7,7 +7,7 @@ use crate::format::text::{EMPTY, LATIN1, NULL, POOLED, UTF8, UTF16};
 
 pub enum Text<'a> {
     Null,
-    /// A key of the pool of java.lang.String.
+    /// A key in the pool of java.lang.String.
     Pooled(i64),
     Here(Cow<'a, str>),
 }
@@ -27,7 +27,7 @@ pub fn read<'a>(cursor: &mut Cursor<'a>) -> Parsed<Text<'a>> {
                 cursor.at += length;
                 return Ok(Text::Here(Cow::Borrowed(text)));
             }
-            // A unit is at least one byte, so what is set aside never exceeds the bytes there are.
+            // A unit takes at least one byte, so the capacity never exceeds the bytes available.
             let mut units = Vec::with_capacity(length.min(cursor.bytes.len() - cursor.at));
             for _ in 0..length {
                 units.push(cursor.u16()?);
@@ -46,8 +46,8 @@ pub fn read<'a>(cursor: &mut Cursor<'a>) -> Parsed<Text<'a>> {
     })
 }
 
-/// UTF-16 units that are ASCII take one byte each in a compressed chunk, and are UTF-8 as they stand: how a JVM writes nearly
-/// every string of an event.
+/// In a compressed chunk, an ASCII UTF-16 unit takes one byte, so an ASCII text is valid UTF-8 as it stands. A JVM
+/// writes nearly every string of an event this way.
 #[inline]
 fn ascii<'a>(cursor: &Cursor<'a>, length: usize) -> Option<&'a str> {
     let bytes = cursor.bytes.get(cursor.at..cursor.at.checked_add(length)?)?;
@@ -82,7 +82,7 @@ pub fn skip(cursor: &mut Cursor<'_>) -> Parsed<()> {
 mod tests {
     use super::*;
 
-    /// Every text as its units one by one, whichever way is taken.
+    /// Every text gives the same result by the short way as unit by unit.
     #[test]
     fn texts_in_units_are_read_the_same_short_or_long() {
         let texts = ["", "a", "/shop/orders/4711?page=9", "\u{7f}", "\u{80}", "größe", "日本", "a\u{1f600}b"];

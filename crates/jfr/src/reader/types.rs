@@ -1,6 +1,6 @@
-//! Types, fields and annotations, as a chunk's metadata declares them.
+//! Types, fields and annotations as declared in a chunk's metadata.
 
-/// An annotation of an event type or a field; `values` as written (arrays as `value-0`, `value-1`).
+/// An annotation of an event type or a field. `values` are as written (arrays as `value-0`, `value-1`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Annotation {
     /// The annotation's type: `jdk.jfr.Label`.
@@ -12,7 +12,7 @@ pub struct Annotation {
 /// What a field's integer counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// A plain number, or no number at all.
+    /// A plain number, or not a number.
     #[default]
     None,
     /// A moment in ticks of the chunk's clock.
@@ -31,26 +31,26 @@ pub enum Unit {
     Millis,
     /// A length of time in s.
     Seconds,
-    /// An amount of data.
+    /// An amount of data in bytes.
     Bytes,
-    /// An amount of data.
+    /// An amount of data in bits.
     Bits,
-    /// A rate.
+    /// A rate in bytes per second.
     BytesPerSecond,
-    /// A rate.
+    /// A rate in bits per second.
     BitsPerSecond,
     /// An address in the recorded process.
     Address,
-    /// A frequency.
+    /// A frequency in Hz.
     Hertz,
     /// 1.0 is 100 %.
     Percentage,
 }
 
-/// What the bytes of a field are.
+/// How the bytes of a field are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One byte; anything but 0 is true.
+    /// One byte; any value but 0 is true.
     Boolean,
     /// 8 bits.
     Byte,
@@ -66,57 +66,57 @@ pub enum Kind {
     Float,
     /// IEEE 754, 64 bits.
     Double,
-    /// A text or null.
+    /// A text, or null.
     String,
-    /// Fields of another type, by its index in the schema.
+    /// The fields of another type, given by its index in the schema.
     Struct(u32),
-    /// Of a type that the metadata doesn't have: neither it nor what follows can be read.
+    /// A type that the metadata lacks: neither this field nor what follows can be read.
     Unknown,
 }
 
 /// A field of a type.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// As declared: `startTime`.
+    /// Name as declared, such as `startTime`.
     pub name: String,
-    /// What its bytes are.
+    /// How its bytes are encoded.
     pub kind: Kind,
-    /// The index of its type; also of what a constant's key leads to.
+    /// Index of its type. For a constant, the type of the value that the key refers to.
     pub type_index: Option<u32>,
-    /// Stored as a key of its type's constant pool.
+    /// Whether the field holds a key into its type's constant pool.
     pub constant: bool,
-    /// A count, then as many values.
+    /// Whether the field holds a count, then that many values.
     pub array: bool,
-    /// An integer without a sign.
+    /// Whether its integer is unsigned.
     pub unsigned: bool,
-    /// What its number counts, by the annotations.
+    /// Unit of its number, from the annotations.
     pub unit: Unit,
-    /// In the order of the metadata.
+    /// Annotations in the order of the metadata.
     pub annotations: Vec<Annotation>,
-    /// How to step over it; None: it has no size.
+    /// How to skip it; None if it has no size.
     pub(super) step: Option<Step>,
 }
 
 /// A type of the chunk: of an event, a constant, a struct or an annotation.
 #[derive(Clone, Debug, Default)]
 pub struct Type {
-    /// Within the chunk.
+    /// Id, valid within the chunk.
     pub id: i64,
-    /// As declared: `jdk.ResidentSetSize`, `java.lang.Thread`.
+    /// Name as declared, such as `jdk.ResidentSetSize` or `java.lang.Thread`.
     pub name: String,
-    /// `jdk.jfr.Event` for an event; empty for most others.
+    /// `jdk.jfr.Event` for an event; empty for most other types.
     pub super_name: String,
-    /// A wrapper: its one field is the value.
+    /// Whether this type is a wrapper: its only field is the value.
     pub simple: bool,
-    /// In the order in which an event has them.
+    /// Fields in the order in which an event has them.
     pub fields: Vec<Field>,
-    /// In the order of the metadata.
+    /// Annotations in the order of the metadata.
     pub annotations: Vec<Annotation>,
     pub(super) shape: Shape,
 }
 
 impl Type {
-    /// Whether it is an event's.
+    /// Whether this is the type of an event.
     pub fn is_event(&self) -> bool {
         self.super_name == "jdk.jfr.Event"
     }
@@ -139,7 +139,7 @@ impl Field {
     }
 }
 
-/// Its value; empty for one without.
+/// The annotation's `value`; empty for an annotation without one.
 pub(super) fn annotation<'a>(all: &'a [Annotation], name: &str) -> Option<&'a str> {
     let found = all.iter().find(|annotation| annotation.name == name)?;
     Some(found.values.iter().find(|(key, _)| key == "value").map_or("", |(_, value)| value))
@@ -147,9 +147,9 @@ pub(super) fn annotation<'a>(all: &'a [Annotation], name: &str) -> Option<&'a st
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A run of bytes in both forms.
+    /// This many bytes, compressed or not.
     Bytes(u32),
-    /// Integers: compressed, so many; else so many bytes.
+    /// If compressed, `count` integers; else `width` bytes.
     Integers {
         count: u32,
         width: u32,
@@ -157,14 +157,14 @@ pub enum Step {
     String,
     Struct(u32),
     Unknown,
-    /// A count, then so many of the next step.
+    /// A count, then that many times the next step.
     Array,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
     pub(super) steps: Vec<Step>,
-    /// Structs below each other, this one included.
+    /// Nesting depth of structs, this one included.
     pub(super) height: u32,
     pub(super) is_compiled: bool,
 }

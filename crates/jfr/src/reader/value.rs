@@ -1,4 +1,4 @@
-//! Fields decoded when somebody asks: views of the bytes, constants looked up on the way.
+//! Decodes fields on request: values are views of the bytes, and constants are looked up on the way.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use super::shape;
 use super::text::{self, Text};
 use super::types::{Field, Kind, Type, Unit};
 
-/// What values of one chunk are read with.
+/// What is needed to decode the values of one chunk.
 #[derive(Clone, Copy)]
 pub(super) struct Chunk<'c> {
     pub header: &'c Header,
@@ -21,23 +21,24 @@ pub(super) struct Chunk<'c> {
 /// The value of a field.
 #[derive(Clone)]
 pub enum Value<'c> {
-    /// No object, no text, or a field that isn't there.
+    /// A null object, a null text, or a missing field.
     Null,
-    /// Of a boolean field.
+    /// The value of a boolean field.
     Boolean(bool),
-    /// As wide as its field says, with its sign unless the field is unsigned; an unsigned long is the same 64 bits.
+    /// The value of an integer field of any width, sign-extended unless the field is unsigned. An unsigned long has the
+    /// same 64 bits.
     Integer(i64),
-    /// Of a float field.
+    /// The value of a float field.
     Float(f32),
-    /// Of a double field.
+    /// The value of a double field.
     Double(f64),
-    /// A text, from the event or its pool.
+    /// A text, from the event or from its pool.
     String(Cow<'c, str>),
-    /// A struct, from the event or its pool.
+    /// A struct, from the event or from its pool.
     Object(Object<'c>),
-    /// Of an array field.
+    /// The value of an array field.
     Array(Array<'c>),
-    /// The key of a constant that no checkpoint brought: of a chunk that was never finished, or a broken one.
+    /// The key of a constant that no checkpoint defines. This happens in unfinished and broken chunks.
     Missing(i64),
 }
 
@@ -54,13 +55,13 @@ pub struct Object<'c> {
 pub struct Array<'c> {
     chunk: Chunk<'c>,
     field: &'c Field,
-    /// Of the first element.
+    /// The bytes from the first element on.
     bytes: &'c [u8],
-    /// As the file says: more than `iter` returns where the array is broken.
+    /// Length as the file says; `iter` returns fewer elements if the array is broken.
     pub length: usize,
 }
 
-/// Wrappers around wrappers, strings that lead to strings.
+/// Limit for wrappers around wrappers and strings that refer to strings.
 const INDIRECTIONS: u32 = 8;
 
 impl<'c> Chunk<'c> {
@@ -68,7 +69,7 @@ impl<'c> Chunk<'c> {
         Cursor::new(bytes, self.header.compressed)
     }
 
-    /// The field that begins at the cursor; the cursor then stands anywhere.
+    /// Decodes the field at the cursor. The cursor's position afterwards is unspecified.
     pub fn field(&self, field: &'c Field, cursor: &mut Cursor<'c>) -> Parsed<Value<'c>> {
         if field.array {
             let length = cursor.count()?;
@@ -133,7 +134,8 @@ impl<'c> Chunk<'c> {
         })
     }
 
-    /// A moment or a length of time in nanoseconds; other units are None. Moments are never negative (`Header::start_ns`).
+    /// Converts a time or a duration to nanoseconds; None for other units. Times are never negative (see
+    /// `Header::start_ns`).
     pub fn nanoseconds(&self, unit: Unit, value: i64) -> Option<i64> {
         Some(match unit {
             Unit::TicksSinceStart => self.header.time(value),
@@ -150,12 +152,12 @@ impl<'c> Chunk<'c> {
 }
 
 impl<'c> Object<'c> {
-    /// Its type, with the fields that it has.
+    /// The object's type, with its fields.
     pub fn type_(&self) -> &'c Type {
         &self.chunk.schema.types[self.type_index as usize]
     }
 
-    /// A field by its name, or `field.of.its.object`. What isn't there, or is broken, is null.
+    /// The value of a field, by its name or by a path `field.of.its.object`. A missing or broken field is null.
     pub fn get(&self, path: &str) -> Value<'c> {
         let (name, rest) = path.split_once('.').map_or((path, None), |(name, rest)| (name, Some(rest)));
         let value = self.field(name);
@@ -179,7 +181,7 @@ impl<'c> Object<'c> {
         Value::Null
     }
 
-    /// The key by which a field names its constant.
+    /// The key by which a field refers to its constant.
     pub fn key(&self, name: &str) -> Option<i64> {
         let mut cursor = self.chunk.cursor(self.bytes);
         for field in &self.type_().fields {
@@ -191,7 +193,7 @@ impl<'c> Object<'c> {
         None
     }
 
-    /// All of them, up to the first that is broken.
+    /// All fields, up to the first broken one.
     pub fn fields(&self) -> impl Iterator<Item = (&'c Field, Value<'c>)> + use<'c> {
         let chunk = self.chunk;
         let mut cursor = chunk.cursor(self.bytes);
@@ -227,7 +229,7 @@ impl<'c> Object<'c> {
 }
 
 impl<'c> Array<'c> {
-    /// The elements, up to the first that is broken.
+    /// The elements, up to the first broken one.
     pub fn iter(&self) -> impl Iterator<Item = Value<'c>> + use<'c> {
         let Array { chunk, field, bytes, length } = *self;
         let mut cursor = chunk.cursor(bytes);
@@ -235,14 +237,14 @@ impl<'c> Array<'c> {
             let begin = cursor.at;
             let value = chunk.one(field, &mut cursor.clone(), 0).ok()?;
             shape::skip_element(&chunk.schema.types, field, &mut cursor).ok()?;
-            // Elements of no size: one stands for all of them, however many the file says there are.
+            // Elements without a size: return one for all of them, however many the file says there are.
             if cursor.at == begin && length > 1 { None } else { Some(value) }
         })
     }
 }
 
 impl<'c> Value<'c> {
-    /// Of an integer or a boolean.
+    /// The value of an integer or a boolean.
     pub fn as_i64(&self) -> Option<i64> {
         match self {
             Value::Integer(value) => Some(*value),
@@ -251,12 +253,12 @@ impl<'c> Value<'c> {
         }
     }
 
-    /// Of a long, its bits.
+    /// The bits of an integer or a boolean.
     pub fn as_u64(&self) -> Option<u64> {
         self.as_i64().map(|value| value as u64)
     }
 
-    /// Of any number; a long loses what 53 bits can't hold.
+    /// The value of any number; a long loses what 53 bits can't hold.
     pub fn as_f64(&self) -> Option<f64> {
         match self {
             Value::Float(value) => Some(f64::from(*value)),
@@ -266,7 +268,7 @@ impl<'c> Value<'c> {
         }
     }
 
-    /// Of a text.
+    /// The value of a text.
     pub fn into_string(self) -> Option<Cow<'c, str>> {
         match self {
             Value::String(text) => Some(text),

@@ -1,7 +1,8 @@
-//! Chunk after chunk, event after event.
+//! Walks all chunks of a file and all events of a chunk.
 //!
-//! A finished chunk says where its metadata and its last checkpoint are. One that its JVM never finished says nothing, or what
-//! was true at its last flush: its events are stepped through once by their sizes to find them. The same way is taken when a
+//! A finished chunk's header gives the offsets of its metadata and last checkpoint. An unfinished chunk's header has
+//! none, or those of the last flush. So the walker first steps through such a chunk by the sizes of its events to find
+//! them. It does the same if a finished chunk's header or chain is wrong.
 //! finished chunk's header or chain leads nowhere.
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,7 +22,7 @@ use super::value::Chunk;
 use super::window::Window;
 use crate::format::{CHECKPOINT, HEADER_BYTES, MAGIC, METADATA};
 
-/// Which events the visitor is called for.
+/// Selects the events that are passed to the visitor.
 pub struct Wanted {
     by_type: Box<dyn Fn(&Type) -> bool>,
     from_ns: i64,
@@ -40,12 +41,12 @@ impl Wanted {
         Wanted::when(move |of| names.contains(&of.name))
     }
 
-    /// By the event's type as the chunk's metadata has it.
+    /// Selects by the event's type as declared in the chunk's metadata.
     pub fn when(by_type: impl Fn(&Type) -> bool + 'static) -> Wanted {
         Wanted { by_type: Box::new(by_type), from_ns: i64::MIN, to_ns: i64::MAX }
     }
 
-    /// Only events that begin within these moments (ns since the epoch, both inclusive).
+    /// Keeps only events that begin within these times (ns since 1970 UTC, both inclusive).
     pub fn between(self, from_ns: Option<i64>, to_ns: Option<i64>) -> Wanted {
         Wanted { from_ns: from_ns.unwrap_or(i64::MIN), to_ns: to_ns.unwrap_or(i64::MAX), ..self }
     }
@@ -58,32 +59,32 @@ impl Wanted {
 /// One chunk of a recording.
 #[derive(Clone, Debug)]
 pub struct ChunkSummary {
-    /// The name that the input was given.
+    /// Name of the input.
     pub file: Option<PathBuf>,
-    /// Of its header: bytes from the start of the input.
+    /// Offset of its header, in bytes from the start of the input.
     pub offset: u64,
-    /// Of a finished chunk its size; else up to the end of the last whole event.
+    /// Size of a finished chunk; for an unfinished one, the bytes up to the end of the last complete event.
     pub bytes: u64,
-    /// Major and minor.
+    /// Major and minor version.
     pub version: (u16, u16),
-    /// ns since 1970 UTC.
+    /// Begin, ns since 1970 UTC.
     pub begin_ns: i64,
-    /// ns since 1970 UTC; of an unfinished chunk the time of its last metadata or checkpoint.
+    /// End, ns since 1970 UTC; for an unfinished chunk, the time of its last metadata or checkpoint.
     pub end_ns: i64,
-    /// False for a chunk whose recorder was killed, or still writes it.
+    /// False if the recorder was killed or is still writing the chunk.
     pub is_finished: bool,
 }
 
-/// What was in a recording.
+/// What a recording holds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// In the order of the inputs.
+    /// Chunks in the order of the inputs.
     pub chunks: Vec<ChunkSummary>,
-    /// Events by type, wanted or not, those of checkpoints and metadata left out.
+    /// Number of events by type, wanted or not; without checkpoints and metadata.
     pub counts: BTreeMap<String, u64>,
-    /// What could not be read, in the order in which it was met, up to `Limits::flaws`.
+    /// What could not be read, in the order in which it was found, up to `Limits::flaws`.
     pub flaws: Vec<Flaw>,
-    /// How many there were beyond those.
+    /// Number of further flaws beyond that limit.
     pub more_flaws: u64,
 }
 
@@ -98,7 +99,7 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// Size and type of an event: at most 9 bytes each.
+/// Bytes of an event's size and type: at most 9 each.
 const HEAD: usize = 18;
 
 fn head(bytes: &[u8], compressed: bool) -> Parsed<(u64, i64)> {
@@ -116,22 +117,22 @@ pub(super) struct Walker {
     pub summary: Summary,
     pools: Pools,
     starts: Vec<u32>,
-    /// Of the chunk before, for one that was killed before it wrote its own.
+    /// Schema of the previous chunk, used if the recorder was killed before it wrote this chunk's own.
     schema: Option<Schema>,
 }
 
-/// What stepping through a chunk finds.
+/// Result of stepping through a chunk.
 #[derive(Default)]
 struct Steps {
     metadata: Option<u64>,
     checkpoints: Vec<u64>,
-    /// Behind the last whole event.
+    /// Offset after the last complete event.
     end: u64,
     last_ns: i64,
     reason: Option<&'static str>,
 }
 
-/// What to do with a type's events.
+/// How to handle the events of one type.
 struct Slot {
     type_index: u32,
     is_wanted: bool,
@@ -174,7 +175,7 @@ impl Walker {
         }
     }
 
-    /// Every chunk of a file.
+    /// Walks every chunk of a file.
     pub fn file(
         &mut self,
         window: &mut Window<'_>,
@@ -185,7 +186,7 @@ impl Walker {
         while let Some((header, steps)) = self.next_chunk(window, &mut base) {
             let end = steps.as_ref().map_or(base.saturating_add(header.size), |steps| steps.end);
             let chunk = self.summary.chunks.last().map_or(i64::MAX, |chunk| chunk.end_ns);
-            // No event begins after the end of its chunk; one may have begun before its start.
+            // No event begins after the end of its chunk. An event may have begun before the chunk's start.
             if steps.is_some() || chunk >= wanted.from_ns {
                 match self.chunk(window, (base, end), &header, steps, wanted, visit) {
                     Ok(ControlFlow::Break(())) => return ControlFlow::Break(()),
@@ -205,7 +206,7 @@ impl Walker {
         }
     }
 
-    /// The chunk at `base`, or the next behind what is none. It is entered in the summary.
+    /// Finds the chunk at `base`, or the next valid one, and adds it to the summary.
     fn next_chunk(&mut self, window: &mut Window<'_>, base: &mut u64) -> Option<(Header, Option<Steps>)> {
         while *base < window.length {
             let header = match window.view(*base, HEADER_BYTES) {
@@ -239,7 +240,7 @@ impl Walker {
                 Err(reason) => {
                     let next = find_chunk(window, *base + 1);
                     let to = next.unwrap_or(window.length);
-                    self.flaw(*base, &format!("{reason}; {} bytes are passed over", to - *base));
+                    self.flaw(*base, &format!("{reason}; {} bytes are skipped", to - *base));
                     *base = next?;
                 }
             }
@@ -260,7 +261,7 @@ impl Walker {
             (Some(_), next) => next.unwrap_or(window.length) - steps.end,
         };
         if let Some(reason) = steps.reason {
-            self.flaw(steps.end, &format!("{reason}; {rest} bytes of an unfinished chunk are passed over"));
+            self.flaw(steps.end, &format!("{reason}; {rest} bytes of an unfinished chunk are skipped"));
         }
         Some(steps)
     }
@@ -275,7 +276,7 @@ impl Walker {
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Trouble> {
         let mut steps = steps;
-        // A flushed metadata offset may lie: in an unfinished chunk what was met on the way is trusted.
+        // The offset of a flush may be wrong, so in an unfinished chunk only metadata found by stepping is used.
         let offset = steps.as_ref().map_or(Some(base.saturating_add(header.metadata)), |steps| steps.metadata);
         let parsed = offset.map(|offset| self.metadata(window, offset, end, header)).transpose();
         let schema = match parsed {
@@ -284,7 +285,7 @@ impl Walker {
                 if let Err(trouble) = failed {
                     self.trouble(base, trouble);
                 }
-                // Metadata that the header doesn't lead to may be there all the same.
+                // The metadata may exist although the header's offset is wrong.
                 let found = match &steps {
                     Some(_) => None,
                     None => {
@@ -298,7 +299,7 @@ impl Walker {
                 match found.or_else(|| before.inspect(|_| self.borrowed(base))) {
                     Some(schema) => schema,
                     None => {
-                        self.flaw(base, "a chunk without metadata: its events can't be told apart");
+                        self.flaw(base, "a chunk without metadata: its events can't be read");
                         return Ok(ControlFlow::Continue(()));
                     }
                 }
@@ -326,7 +327,7 @@ impl Walker {
     }
 
     fn borrowed(&mut self, base: u64) {
-        let effect = "its events are read as those of the chunk before are declared";
+        let effect = "its events are read with the types of the previous chunk";
         self.flaw_with(base, "the chunk was cut off before its metadata was written", effect);
     }
 
@@ -347,7 +348,7 @@ impl Walker {
         Schema::parse(bytes, header.compressed).map_err(broken)
     }
 
-    /// Where the checkpoints are, in the order of the file, by their chain.
+    /// Offsets of the checkpoints in the order of the file, found by following their chain.
     fn chain(&self, window: &mut Window<'_>, base: u64, end: u64, header: &Header) -> Result<Vec<u64>, Trouble> {
         let mut at = base.saturating_add(header.checkpoint);
         let mut chain = vec![];
@@ -359,7 +360,7 @@ impl Walker {
             let checkpoint = pools::checkpoint(&mut Cursor::new(bytes, header.compressed));
             let delta = match checkpoint {
                 Ok(checkpoint) => checkpoint.delta,
-                Err(_) => return Err(Trouble::Broken(at, "the chain of checkpoints leads to what is none")),
+                Err(_) => return Err(Trouble::Broken(at, "the chain of checkpoints leads to something else")),
             };
             chain.push(at);
             if delta == 0 {
@@ -376,7 +377,7 @@ impl Walker {
 
     fn constants(&mut self, window: &mut Window<'_>, checkpoints: &[u64], end: u64, header: &Header, schema: &Schema) {
         for (number, at) in checkpoints.iter().enumerate() {
-            // Never beyond the next: checkpoints that overlap would cost the square of their size.
+            // Never read beyond the next checkpoint: overlapping ones would cost the square of their size.
             let end = checkpoints.get(number + 1).map_or(end, |next| end.min(*next));
             if let Err(trouble) = self.checkpoint(window, *at, end, header, schema) {
                 let (offset, what) = match trouble {
@@ -515,7 +516,7 @@ impl Walker {
     }
 }
 
-/// By type id: JVMs number their types from 0, so nearly all are found in the table.
+/// Maps a type id to its slot. JVMs number their types from 0, so the table finds nearly all.
 struct Slots {
     slots: Vec<Slot>,
     dense: Vec<u32>,
@@ -560,14 +561,14 @@ impl Slots {
             let of = &schema.types[slot.type_index as usize];
             *walker.summary.counts.entry(of.name.clone()).or_insert(0) += slot.count;
             if slot.broken > 0 {
-                let what = format!("{} of {} events {} can't be read whole", slot.broken, slot.count, of.name);
+                let what = format!("{} of {} events {} can't be read completely", slot.broken, slot.count, of.name);
                 walker.flaw_with(base, &what, "fields of these events are missing");
             }
         }
     }
 }
 
-/// Event by event, by sizes alone, until the bytes end, make no sense, or another chunk begins.
+/// Steps from event to event by sizes alone, until the bytes end or make no sense, or another chunk begins.
 fn step_through(window: &mut Window<'_>, base: u64, end: u64, header: &Header, limits: &Limits) -> io::Result<Steps> {
     let mut steps = Steps { end: base + HEADER_BYTES as u64, last_ns: header.start_ns, ..Steps::default() };
     while steps.end < end {
@@ -611,13 +612,13 @@ fn step_through(window: &mut Window<'_>, base: u64, end: u64, header: &Header, l
     Ok(steps)
 }
 
-/// The next place where a chunk header stands.
+/// Finds the next offset of a chunk header.
 fn find_chunk(window: &mut Window<'_>, from: u64) -> Option<u64> {
     let mut at = from;
     while at < window.length {
         let bytes = window.view(at, HEADER_BYTES).ok()?;
         let found = memchr::memmem::find_iter(bytes, &MAGIC).find(|place| {
-            // A header at the end of the bytes is looked at again from where it begins.
+            // A header that the end of the bytes cuts off is checked again in the next round.
             bytes.len() - place < HEADER_BYTES || Header::parse(&bytes[*place..]).is_ok()
         });
         match found {

@@ -1,13 +1,14 @@
-//! The part of a file that is in memory, in pieces by offset.
+//! The part of a file that is in memory.
 
 use std::io;
 
-/// Bytes by offset: a file, a buffer, a reply of a server.
+/// A source of bytes by offset: a file, a buffer, a server's reply.
 pub trait ReadAt {
-    /// Fills `buffer` with the bytes from `offset` on, and returns how many there were. Fewer than `buffer` holds only at the end.
+    /// Fills `buffer` with the bytes from `offset` on and returns their number. It is smaller than `buffer` only at the
+    /// end of the source.
     ///
     /// # Errors
-    /// Whatever the source reports. The reader then records a [`super::Flaw`] and goes on where it can.
+    /// Any error of the source. The reader records a [`super::Flaw`] and continues where it can.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 }
 
@@ -20,13 +21,13 @@ impl ReadAt for &[u8] {
     }
 }
 
-/// Read at once: fits a core's own cache.
+/// Bytes per read: fits a core's own cache.
 const PIECE: usize = 256 << 10;
 
-/// The part of a source that is in memory, moved where it is needed.
+/// The part of a source that is in memory; it moves as needed.
 pub(super) struct Window<'f> {
     store: &'f dyn ReadAt,
-    /// When it was opened: what a live recorder appends afterwards isn't read.
+    /// Length when the source was opened; the reader ignores what a live recorder appends.
     pub length: u64,
     buffer: Vec<u8>,
     start: u64,
@@ -37,7 +38,8 @@ impl<'f> Window<'f> {
         Window { store, length, buffer: vec![], start: 0 }
     }
 
-    /// The bytes from `at` on: at least `need` unless the file ends before, and all that happen to be there.
+    /// Returns the bytes from `at` on: at least `need` unless the file ends earlier, and any further ones in the
+    /// buffer.
     pub fn view(&mut self, at: u64, need: usize) -> io::Result<&[u8]> {
         let need = need.min(usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX));
         let inside = at.checked_sub(self.start).and_then(|skip| usize::try_from(skip).ok());
@@ -57,7 +59,7 @@ impl<'f> Window<'f> {
         let count = self.store.read_at(&mut self.buffer[have..], at + have as u64);
         self.buffer.truncate(have + *count.as_ref().unwrap_or(&0));
         if count? + have < need {
-            // Truncated since it was opened.
+            // The file was truncated after it was opened.
             self.length = self.length.min(at + self.buffer.len() as u64);
         }
         Ok(&self.buffer)

@@ -1,8 +1,8 @@
-//! Constants: names, symbols, methods and stacks that events refer to by number, and the checkpoint events that say
-//! what the numbers mean.
+//! Constants: the names, symbols, methods and stacks that events refer to by number, and the checkpoint events that
+//! define the numbers.
 //!
-//! A constant keeps its number for the whole recording, and a chunk has those only that its events use: readers may carry
-//! what they resolved from one chunk to the next, and a chunk must stand alone.
+//! A constant keeps its number for the whole recording, because readers may carry resolved constants from one chunk to
+//! the next. Each chunk defines those constants that its events use, because each chunk must be readable alone.
 
 use std::collections::HashMap;
 
@@ -13,43 +13,43 @@ use crate::format::CHECKPOINT;
 /// A call stack, innermost frame first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stack {
-    /// From the innermost to the outermost.
+    /// Frames from the innermost to the outermost.
     pub frames: Vec<Frame>,
-    /// The walk ended early.
+    /// Whether the stack walk ended early.
     pub truncated: bool,
 }
 
 /// One frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The class of a Java frame, `java.util.HashMap`; the module of a native one, `libz.so.1`.
+    /// For a Java frame its class, `java.util.HashMap`; for a native one its module, `libz.so.1`.
     pub class: String,
-    /// Without its arguments.
+    /// Name without arguments.
     pub function: String,
-    /// 0 where it is not known.
+    /// Line number; 0 if unknown.
     pub line: u32,
-    /// How it was run.
+    /// How the frame was run.
     pub kind: FrameKind,
 }
 
 /// How a frame was run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FrameKind {
-    /// Code of the process that is no VM's.
+    /// Native code that doesn't belong to a VM.
     #[default]
     Native,
-    /// Java, interpreted.
+    /// Interpreted Java code.
     Interpreted,
-    /// Java, compiled.
+    /// Compiled Java code.
     Jit,
-    /// Java, compiled into its caller.
+    /// Java code inlined into its caller.
     Inlined,
-    /// Code of the kernel.
+    /// Kernel code.
     Kernel,
 }
 
 impl FrameKind {
-    /// As HotSpot and async-profiler name them.
+    /// The names that HotSpot and async-profiler use.
     const fn description(self) -> &'static str {
         match self {
             FrameKind::Native => "Native",
@@ -61,14 +61,14 @@ impl FrameKind {
     }
 }
 
-/// Pools in the order in which a checkpoint has them, behind those of the table's own names. What a constant refers to may come
-/// before or after it.
+/// Order of the pools in a checkpoint, after those of the table's own names. A constant may refer to earlier and to
+/// later ones.
 const POOLS: [u64; 6] = [NMT_TYPE, SYMBOL, FRAME_TYPE, CLASS, METHOD, STACK_TRACE];
 
 pub struct Constants {
-    /// By pool and encoded value: equal values are one constant.
+    /// Constants by pool and encoded value: equal values share one constant.
     numbers: HashMap<(u64, Vec<u8>), Constant>,
-    /// By the stack itself, so that one that is written each second is looked up once.
+    /// Constants by stack, so that a stack that is written each second needs one lookup.
     stacks: HashMap<Stack, (u64, u64)>,
     chunk: u64,
     pools: Vec<Pool>,
@@ -77,9 +77,9 @@ pub struct Constants {
 #[derive(Default)]
 struct Pool {
     id: u64,
-    /// The last number given: small ones are short, and names are in most events.
+    /// Last number given. Numbers stay small, because small ones take fewer bytes and most events have names.
     last: u64,
-    /// New in this chunk since the last checkpoint: entries as they are written, and how many.
+    /// Entries added in this chunk since the last checkpoint: encoded, and their number.
     fresh: (Vec<u8>, u64),
 }
 
@@ -95,7 +95,7 @@ impl Constants {
         Constants { numbers: HashMap::new(), stacks: HashMap::new(), chunk: 0, pools }
     }
 
-    /// A chunk begins: it has no constant yet.
+    /// Begins a chunk, which has no constants yet.
     pub fn next_chunk(&mut self) {
         self.chunk += 1;
         self.told();
@@ -122,7 +122,7 @@ impl Constants {
         for frame in &stack.frames {
             let method = self.method(frame);
             let kind = self.frame_type(frame.kind);
-            // Readers leave out a line of -1.
+            // Readers omit a line number of -1.
             let line = if frame.line == 0 { u64::from(u32::MAX) } else { u64::from(frame.line) };
             for part in [method, line, 0, kind] {
                 integers::long(&mut value, part);
@@ -133,8 +133,8 @@ impl Constants {
         number
     }
 
-    /// These numbers are known to async-profiler's converter, which colours by them; 0, its number of interpreted frames, is
-    /// null for others.
+    /// async-profiler's converter colours frames by these numbers. It uses 0 for interpreted frames; for other readers
+    /// 0 is null, so interpreted frames get another number.
     fn frame_type(&mut self, kind: FrameKind) -> u64 {
         let number = match kind {
             FrameKind::Jit => 1,
@@ -151,13 +151,13 @@ impl Constants {
     fn method(&mut self, frame: &Frame) -> u64 {
         let class_name = self.symbol(&frame.class.replace('.', if frame.kind.is_java() { "/" } else { "." }));
         let mut class = Vec::new();
-        // No loader, no package, no modifiers.
+        // The class has no loader, package or modifiers.
         for part in [0, class_name, 0, 0] {
             integers::long(&mut class, part);
         }
         let class = self.number(CLASS, class);
         let name = self.symbol(&frame.function);
-        // Readers take a descriptor apart: arguments are not known, so none are claimed.
+        // Readers parse the descriptor. The arguments are unknown, so it has none.
         let descriptor = self.symbol("()V");
         let mut method = Vec::new();
         for part in [class, name, descriptor, 0, 0] {
@@ -180,7 +180,7 @@ impl Constants {
                 constant.number
             }
             None => {
-                // 0 is null for every reader.
+                // 0 means null to every reader.
                 pool.last += u64::from(fixed.is_none());
                 let number = fixed.unwrap_or(pool.last);
                 self.numbers.insert(key.clone(), Constant { number, chunk: self.chunk });
@@ -198,26 +198,26 @@ impl Constants {
         self.pools.iter().any(|pool| pool.fresh.1 > 0)
     }
 
-    /// What is new has been told.
+    /// Marks the new constants as written.
     pub fn told(&mut self) {
         self.pools.iter_mut().for_each(|pool| pool.fresh = Default::default());
     }
 
-    /// The checkpoint of what is new; the one before it begins `delta` bytes from it.
+    /// Encodes a checkpoint of the new constants. `delta` is the distance to the previous one.
     pub fn checkpoint(&self, ticks: u64, delta: i64) -> Vec<u8> {
         let fresh = self.pools.iter().filter(|pool| pool.fresh.1 > 0);
         checkpoint(ticks, delta, fresh.map(|pool| (pool.id, pool.fresh.1, pool.fresh.0.as_slice())))
     }
 }
 
-/// Ends every chain of checkpoints: it has no pool.
+/// The end of every chain of checkpoints: a checkpoint without pools.
 pub fn empty_checkpoint() -> Vec<u8> {
     checkpoint(0, 0, std::iter::empty())
 }
 
 fn checkpoint<'a>(ticks: u64, delta: i64, pools: impl Iterator<Item = (u64, u64, &'a [u8])>) -> Vec<u8> {
     let mut body = Vec::new();
-    // Type, start, duration, and the distance in two's complement.
+    // Type, start time, duration, and the distance in two's complement.
     for value in [CHECKPOINT as u64, ticks, 0, delta as u64] {
         integers::long(&mut body, value);
     }

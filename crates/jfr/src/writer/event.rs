@@ -1,12 +1,12 @@
-//! How events are declared: one table from which metadata, encoding and documentation come.
+//! Declares events in one table, from which metadata, encoding and documentation are made.
 //!
 //! ```text
 //! events! { Struct id "name" "Label" WHEN ["Category", …] experimental? "Description" {
 //!     field: Kind "name" "Label" "Description",
 //! } … }
 //! ```
-//! makes for each event a struct with a `write`, and `EVENTS` of them all. `WHEN` is a `&str` in scope. Each event begins with
-//! `startTime`, which the instant gives.
+//! For each event, this makes a struct with a `write` method, and `EVENTS` with all of them. `WHEN` is a `&str` in
+//! scope. Each event begins with `startTime`, which is the time of the instant.
 
 use std::fmt::Write;
 
@@ -16,39 +16,39 @@ use super::types::{self, Type};
 /// An event as its metadata declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Unlike that of every other event and type of the table.
+    /// Id, unique among all events and types of the table.
     pub id: u64,
-    /// `jdk.ResidentSetSize`
+    /// Name, such as `jdk.ResidentSetSize`.
     pub name: &'static str,
-    /// Its name for people.
+    /// Name that viewers show.
     pub label: &'static str,
-    /// From the outermost group to the innermost.
+    /// Groups in viewers, from the outermost to the innermost.
     pub category: &'static [&'static str],
-    /// Without a full stop.
+    /// Description without a full stop.
     pub description: &'static str,
-    /// Hidden by JDK Mission Control and VisualVM unless asked for.
+    /// Whether JDK Mission Control and VisualVM hide it by default.
     pub experimental: bool,
-    /// How often it is written, in words: for [`Table::document`].
+    /// How often it is written, in words, for [`Table::document`].
     pub when: &'static str,
-    /// `startTime` included.
+    /// Fields, `startTime` included.
     pub fields: &'static [Field],
 }
 
 /// A field of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// `reserved`
+    /// Name, such as `reserved`.
     pub name: &'static str,
-    /// Its name for people.
+    /// Name that viewers show.
     pub label: &'static str,
-    /// Without a full stop; may be empty.
+    /// Description without a full stop; may be empty.
     pub description: &'static str,
-    /// What it holds.
+    /// Type and unit of its values.
     pub kind: Kind,
 }
 
 impl Field {
-    /// Which every event begins with: ticks since the chunk's start.
+    /// The first field of every event: ticks since the chunk's start.
     pub const START_TIME: Field = Field {
         name: "startTime",
         label: "Start Time",
@@ -62,30 +62,30 @@ impl Field {
     };
 }
 
-/// What a field holds: its type, and the annotations by which readers know its unit.
+/// Type of a field, and the annotations that give readers its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// For people: [`Table::document`].
+    /// Name of the kind in [`Table::document`].
     pub words: &'static str,
-    /// The id of its type.
+    /// Id of the type.
     pub of: u64,
-    /// The value is a number in the type's pool.
+    /// Whether the value is a number in the type's pool.
     pub pooled: bool,
-    /// By id, each with its `value` where it has one.
+    /// Annotations by id, each with its `value` if it has one.
     pub annotations: &'static [(u64, Option<&'static str>)],
 }
 
-/// A kind of field: what the program gives, and how it is written.
+/// A kind of field: the Rust type of its values, and how they are written.
 pub trait Value {
-    /// As the metadata declares it.
+    /// The kind as declared in the metadata.
     const KIND: Kind;
-    /// What the program gives.
+    /// Rust type of the values.
     type Of<'a>;
     /// Writes one value.
     fn put(value: &Self::Of<'_>, body: &mut Body<'_>);
 }
 
-/// What a recording's chunks declare.
+/// The events and types that a recording's chunks declare.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     pub(super) events: &'static [&'static Event],
@@ -93,11 +93,12 @@ pub struct Table {
 }
 
 impl Table {
-    /// `names`: types of the program's own, each of one pooled word ([`Type::of_names`]).
+    /// Makes a table. `names` are the program's own types of pooled names ([`Type::of_names`]).
     ///
     /// # Panics
-    /// If two events or types have the same id, or one has an id of the format: 0, 1, and 76, which is what the 'L' of a chunk's
-    /// magic is when a page of reserve is walked as events. In a `const` that is an error of the compiler.
+    /// Panics if two events or types have the same id, or if one uses an id of the format: 0, 1, or 76. 76 is the 'L'
+    /// of a chunk's magic, which is read as a type when a reserve page is walked as events. In a `const`, this is a
+    /// compile error.
     pub const fn new(events: &'static [&'static Event], names: &'static [Type]) -> Table {
         let table = Table { events, names };
         let count = table.id_count();
@@ -130,18 +131,18 @@ impl Table {
         }
     }
 
-    /// In the order of their declaration.
+    /// The events in the order of their declaration.
     pub const fn events(&self) -> &'static [&'static Event] {
         self.events
     }
 
-    /// The types that its chunks declare, in the order in which they do.
+    /// The types in the order in which chunks declare them.
     pub fn types(&self) -> impl Iterator<Item = &'static Type> {
         let (plain, annotations) = types::TYPES.split_at(types::FIRST_ANNOTATION);
         plain.iter().chain(self.names).chain(annotations)
     }
 
-    /// Every event with its fields, in Markdown.
+    /// Describes every event with its fields, in Markdown.
     pub fn document(&self) -> String {
         let mut text = String::new();
         for event in self.events {
@@ -163,7 +164,7 @@ impl Table {
     }
 }
 
-/// Declares events: see the module's first comment.
+/// Declares events; see the documentation of this module (writer/event.rs).
 #[macro_export]
 macro_rules! events {
     ($($event:ident $id:literal $name:literal $label:literal $when:ident [$($category:literal),*] $($experimental:ident)?
@@ -172,7 +173,7 @@ macro_rules! events {
         $(#[doc = $description]
         pub struct $event<'a> { $(#[doc = $field_description] pub $field: <$kind as $crate::writer::Value>::Of<'a>),* }
         impl $event<'_> {
-            /// As the metadata declares it.
+            /// The event as declared in the metadata.
             pub const EVENT: &'static $crate::writer::Event = &$crate::writer::Event {
                 id: $id,
                 name: $name,
@@ -189,7 +190,7 @@ macro_rules! events {
                 }),*],
             };
 
-            /// Adds it to the instant.
+            /// Adds the event to the instant.
             pub fn write(&self, batch: &mut $crate::writer::Batch<'_>) {
                 batch.event($id, |body| {
                     $(<$kind as $crate::writer::Value>::put(&self.$field, body);)*

@@ -1,7 +1,7 @@
-//! Compressed integers and strings, as a chunk has them.
+//! Encodes compressed integers and strings.
 //!
-//! An integer goes out in groups of 7 bits, lowest first; a set high bit says that more follow. The ninth byte, if it
-//! comes to that, carries 8 bits: a long never takes more than 9.
+//! An integer is written in groups of 7 bits, lowest first; a set high bit means that more follow. A ninth byte carries
+//! 8 bits, so a long takes at most 9 bytes.
 
 use crate::format::text::{EMPTY, NULL, UTF8};
 
@@ -16,7 +16,7 @@ pub fn long(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Bytes that `long` writes.
+/// Number of bytes that `long` writes.
 pub fn length(value: u64) -> usize {
     match 64 - value.leading_zeros() as usize {
         0 => 1,
@@ -24,7 +24,7 @@ pub fn length(value: u64) -> usize {
     }
 }
 
-/// Always 4 bytes, so that the value can be changed in place: 28 bits.
+/// Encodes 28 bits in exactly 4 bytes, so that the value can be changed in place.
 pub const fn padded(value: u32) -> [u8; 4] {
     [value as u8 | 0x80, (value >> 7) as u8 | 0x80, (value >> 14) as u8 | 0x80, (value >> 21) as u8 & 0x7f]
 }
@@ -41,7 +41,7 @@ pub fn string(out: &mut Vec<u8>, text: Option<&str>) {
     }
 }
 
-/// An event of this body: its size counts the bytes of the size too.
+/// Appends an event with this body. The size of an event includes the bytes of the size itself.
 pub fn event(out: &mut Vec<u8>, body: &[u8]) {
     let mut size = body.len() as u64 + 1;
     while length(size) + body.len() != size as usize {
@@ -55,7 +55,7 @@ pub fn event(out: &mut Vec<u8>, body: &[u8]) {
 mod tests {
     use super::*;
 
-    /// As RecordingInput.readLong has it, written from the description above.
+    /// A decoder as in the JDK's RecordingInput.readLong, written from the description above.
     fn read(bytes: &[u8]) -> (u64, usize) {
         let mut value = 0u64;
         for (index, byte) in bytes.iter().enumerate() {

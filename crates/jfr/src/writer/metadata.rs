@@ -1,5 +1,5 @@
-//! The metadata event: every type, event and annotation of the chunk as a tree of elements, whose words are numbers of
-//! one list of strings.
+//! The metadata event: every type, event and annotation of the chunk as a tree of elements. Names and values in the
+//! tree are indices into one list of strings.
 //!
 //! ```text
 //! strings = count string*
@@ -41,12 +41,12 @@ impl Element {
     }
 }
 
-/// The metadata of a chunk that has all events of the table.
+/// Metadata of a chunk with all events of the table.
 pub fn all(of: &Table) -> Vec<u8> {
     event(1, of.types().map(type_element).chain(of.events().iter().map(|event| event_element(event))))
 }
 
-/// The metadata of a chunk that holds nothing.
+/// Metadata of a chunk without events.
 pub fn none() -> Vec<u8> {
     event(2, [])
 }
@@ -58,7 +58,7 @@ fn event(id: u64, classes: impl IntoIterator<Item = Element>) -> Vec<u8> {
     let mut tree = Vec::new();
     write(&root, &mut strings, &mut tree);
     let mut body = Vec::new();
-    // Type, start, duration, id: readers keep the types that they know by an id.
+    // Type, start time, duration, id. Readers cache the types that they know by this id.
     for value in [METADATA as u64, 0, 0, id, strings.list.len() as u64] {
         integers::long(&mut body, value);
     }

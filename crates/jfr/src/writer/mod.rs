@@ -1,12 +1,12 @@
-//! A writer of chunks that are whole at every moment: whoever kills it leaves a file that every reader opens.
+//! Writes chunks that are valid at every moment: if the recorder is killed at any time, every reader can open the file.
 //!
 //! ```text
 //! events!  ──► Table ──► Recording ──► Store        what is declared, once; where the bytes go
 //!                           ▲
 //! EventStruct.write(batch) ─┘                       the events of one instant
 //! ```
-//! Stacks and words that come again are constants; integers are compressed. JDK Mission Control stops at the first metadata event
-//! that it meets among the events: `recording` keeps it from meeting one.
+//! Repeated stacks and names are constants; integers are compressed. JDK Mission Control stops at the first metadata
+//! event among the events; `recording` keeps metadata out of its way.
 
 mod batch;
 mod constants;

@@ -1,26 +1,26 @@
-//! A recording that is a whole file at every moment: whoever kills the recorder leaves one that every reader opens.
+//! A recording that is a valid file at every moment: if the recorder is killed at any time, every reader can open it.
 //!
-//! A chunk is of use once its header says so, but size, offsets and file length can't change in one step. So each
-//! step that shows is one write of 8 bytes that lie in one page (or of one page), which the kernel does whole or not at
-//! all whatever signal comes (mm/filemap.c, generic_perform_write: signals are looked at between pages), and what
-//! lies on either side of it is a file of finished chunks:
+//! A chunk counts once its header has the right values, but size, offsets and file length can't change in one step. So
+//! each step that readers can see is one write of 8 bytes within one page, or of one page. The kernel does such a write
+//! completely or not at all, whatever signal comes (mm/filemap.c, generic_perform_write: signals are checked between
+//! pages). Before and after each step, the file consists of finished chunks:
 //!
 //! ```text
 //! chunk = header gap ┃ skip ┃ event event checkpoint ┃ skip ┃ event … ┃ tail ──────────────────┐
 //!                    each instant begins with a skip                   ┗ to the end of the file ┘
 //! ```
-//! - The **tail** is an event of the metadata's type (0) that reaches to the chunk's end: readers pass over it, and
-//!   JDK Mission Control stops reading events there. What lies in it is not seen.
-//! - An instant is written into the tail, a new tail behind it. Then the header is told of the newest checkpoint, and
-//!   last the old tail becomes a **skip**: an empty checkpoint event, a few bytes long, that nobody's chain leads to.
-//! - The file grows by pages of **reserve**, one write each. A page of reserve is a chunk of its own that holds nothing;
-//!   and when the header's size takes it in, it is a row of events that nobody knows ('F' is a size of 70, 'L' a type
-//!   of 76) until the tail reaches over it. Shrinking goes the same way back.
-//! - A new chunk starts as a page of reserve whose header takes in the ones behind it.
+//! - The **tail** is an event of the metadata's type (0) that extends to the chunk's end. Readers skip it, and
+//!   JDK Mission Control stops reading events there. So nothing inside the tail is visible.
+//! - An instant is written into the tail, with a new tail after it. Then the header gets the newest checkpoint's
+//!   offset, and last the old tail becomes a **skip**: an empty checkpoint event of a few bytes, which no chain refers to.
+//! - The file grows by pages of **reserve**, one write each. A reserve page is a chunk of its own without events.
+//!   When the header's size includes it, readers see it as events of unknown types ('F' is a size of 70, 'L' a type
+//!   of 76), until the tail extends over it. Shrinking takes the same steps in reverse.
+//! - A new chunk starts as a reserve page whose header is extended over the following pages.
 //!
-//! So the file is at most the reserve (16 KiB) longer than what it holds, a kill loses the instant that was being written,
-//! and nothing is ever written twice. Not promised: order on the disk when the whole machine dies (that would be an
-//! fsync for each step).
+//! So the file is at most the reserve (16 KiB) longer than its contents, a kill loses only the instant being written,
+//! and nothing is written twice. The order of writes on the disk is not guaranteed if the machine crashes: that would
+//! need an fsync per step.
 
 use std::io;
 
@@ -30,11 +30,11 @@ use super::event::Table;
 use super::{integers, metadata};
 use crate::format::{HEADER_BYTES, MAGIC, MAJOR};
 
-/// Where a recording goes. `write_at` of a piece that lies in one page must be all or nothing.
+/// Where a recording is written. `write_at` of bytes within one page must be all or nothing.
 pub trait Store {
-    /// At most one page past the end. `offset` is in bytes.
+    /// Writes bytes; they end at most one page past the end. `offset` is in bytes.
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts the end off. `length` is in bytes.
+    /// Cuts off the end. `length` is in bytes.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
 }
 
@@ -55,22 +55,22 @@ impl Store for Vec<u8> {
 }
 
 const PAGE: u64 = 4096;
-/// Grown by this many pages at a time.
+/// Pages by which the file grows.
 const RESERVE: u64 = 4;
 const HEADER: u64 = HEADER_BYTES as u64;
-/// An event of 12 bytes after the header, so that the first tail lies at a multiple of 8.
+/// An event of 12 bytes follows the header, so that the first tail's offset is a multiple of 8.
 const FIRST: u64 = HEADER + 12;
-/// Where a reserve page has its metadata and its checkpoint; in the first page of a chunk they stay and end the chain.
+/// Offset of a reserve page's metadata and checkpoint. In a chunk's first page they stay, and end the chain.
 const NOTHING: u64 = FIRST + 16;
-/// The part of a skip that changes at once; mask, number of pools and padding follow.
+/// The part of a skip that one write changes; flags, number of pools and padding follow.
 const SKIP: u64 = 8;
-/// A tail's length is 28 bits (`integers::padded`).
+/// A tail's length has 28 bits (`integers::padded`).
 const LARGEST_CHUNK: u64 = 1 << 27;
 
-/// Of an instant's time nothing finer is kept: two bytes then do for 16 s, three for half an hour.
+/// An instant's time is kept to the millisecond: two bytes are then enough for 16 s, three for half an hour.
 const TICKS_A_SECOND: u64 = 1000;
 const NS_A_TICK: u64 = 1_000_000_000 / TICKS_A_SECOND;
-/// A chunk repeats metadata and constants: 12 KiB, and 90 KiB with 200 deep stacks. By its age it is time for another.
+/// Age at which a new chunk begins. A chunk repeats metadata and constants: 12 KiB, or 90 KiB with 200 deep stacks.
 const CHUNK_NS: u64 = 900 * 1_000_000_000;
 
 /// A recording while it is written.
@@ -78,10 +78,10 @@ pub struct Recording<S: Store> {
     store: S,
     table: &'static Table,
     constants: Constants,
-    /// End of the file, and of the last chunk.
+    /// End of the file, and of its last chunk.
     end: u64,
     chunk: Option<Chunk>,
-    /// Of the last instant: time doesn't go back in a recording, whatever the clock does.
+    /// Time of the last instant. Time never goes backwards in a recording, whatever the clock does.
     time_ns: u64,
 }
 
@@ -93,12 +93,12 @@ struct Chunk {
 }
 
 impl<S: Store> Recording<S> {
-    /// Into an empty store, which is a file of chunks from the first instant on.
+    /// Starts a recording in an empty store. From the first instant on, the store holds complete chunks.
     pub fn new(store: S, table: &'static Table) -> Recording<S> {
         Recording { store, table, constants: Constants::new(table.names), end: 0, chunk: None, time_ns: 0 }
     }
 
-    /// Where it goes.
+    /// The store that the recording is written to.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -108,13 +108,14 @@ impl<S: Store> Recording<S> {
         self.end
     }
 
-    /// One instant: all its events carry the same time. When this returns they can be read.
+    /// Writes one instant: all its events have the same time. They can be read as soon as this returns.
     ///
-    /// `time_ns` counts from 1970 UTC and is kept to the millisecond. A time before the last instant's counts as that.
+    /// `time_ns` counts from 1970 UTC and is kept to the millisecond. A time before the last instant is replaced by
+    /// that instant's.
     ///
     /// # Errors
-    /// Those of the store; and if the events of this instant make the chunk larger than 128 MiB (64 MiB of them always fit). What
-    /// the store holds stays a whole file.
+    /// Errors of the store; and an error if this instant's events make the chunk larger than 128 MiB (64 MiB of them
+    /// always fit). The store remains a valid file.
     pub fn instant(&mut self, time_ns: u64, write: impl FnOnce(&mut Batch<'_>)) -> io::Result<()> {
         let time_ns = time_ns.max(self.time_ns);
         self.time_ns = time_ns;
@@ -137,10 +138,10 @@ impl<S: Store> Recording<S> {
         self.patch(40, time_ns - start_ns)
     }
 
-    /// Gives the reserve back. The last chunk ends at the page in which its last event does.
+    /// Releases the reserve. The last chunk then ends with the page that holds its last event.
     ///
     /// # Errors
-    /// Those of the store.
+    /// Errors of the store.
     pub fn finish(mut self) -> io::Result<S> {
         if let Some(chunk) = &self.chunk {
             let (start, tail) = (chunk.start, chunk.tail);
@@ -170,11 +171,11 @@ impl<S: Store> Recording<S> {
         page[8..16].copy_from_slice(&size.to_be_bytes());
         page[HEADER as usize..FIRST as usize].copy_from_slice(&[12, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         page[FIRST as usize..FIRST as usize + 8].copy_from_slice(&tail_of(size - FIRST));
-        // This chunk is now one whose tail begins right after its header.
+        // Now the chunk's tail begins right after its header.
         self.store.write_at(start, &page)?;
         let checkpoint = start + NOTHING + metadata::none().len() as u64;
         let chunk = Chunk { start, start_ns, tail: start + FIRST, checkpoint };
-        // Metadata can't stand among the events, where Mission Control takes it for their end: it lies in the first skip.
+        // Metadata must not stand among the events, where Mission Control would stop: it lies inside the first skip.
         let at = start + metadata_at;
         let tail = (at + metadata.len() as u64).next_multiple_of(8);
         self.store.write_at(at, &metadata)?;
@@ -184,10 +185,10 @@ impl<S: Store> Recording<S> {
         self.show(tail - (start + FIRST), tail)
     }
 
-    /// Writes events into the tail, and shows them.
+    /// Writes events into the tail, then makes them visible.
     fn append(&mut self, events: &[u8], ticks: u64) -> io::Result<()> {
         let Some(Chunk { tail, checkpoint: newest, .. }) = self.chunk else { return Ok(()) };
-        // A distance backwards takes 9 bytes whatever it is: the length is known before the place.
+        // A negative distance always takes 9 bytes, so the checkpoint's length is known before its position.
         let length = if self.constants.has_fresh() { self.constants.checkpoint(ticks, -1).len() } else { 0 };
         let bare = SKIP + 2 + (events.len() + length) as u64;
         let padding = bare.next_multiple_of(8) - bare;
@@ -214,10 +215,10 @@ impl<S: Store> Recording<S> {
         self.show(SKIP + 2 + padding, next)
     }
 
-    /// The old tail becomes a skip of this length: what lies between it and the next tail can be seen.
+    /// Turns the old tail into a skip of this length, which makes what lies before the next tail visible.
     fn show(&mut self, length: u64, next: u64) -> io::Result<()> {
         let Some(chunk) = &mut self.chunk else { return Ok(()) };
-        // Type 1; start, duration and delta are 0, and so are mask and number of pools behind them.
+        // Type 1. Start, duration and delta are 0, and so are the flags and the number of pools after them.
         let [a, b, c, d] = integers::padded(length as u32);
         self.store.write_at(chunk.tail, &[a, b, c, d, 1, 0, 0, 0])?;
         chunk.tail = next;
@@ -243,7 +244,7 @@ impl<S: Store> Recording<S> {
         Ok(())
     }
 
-    /// One of the longs of the chunk's header.
+    /// Overwrites one of the longs in the chunk's header.
     fn patch(&mut self, at: u64, value: u64) -> io::Result<()> {
         match &self.chunk {
             Some(chunk) => self.store.write_at(chunk.start + at, &value.to_be_bytes()),
@@ -252,7 +253,7 @@ impl<S: Store> Recording<S> {
     }
 }
 
-/// Metadata without a type, and the checkpoint that ends each chain.
+/// Metadata without types, and the checkpoint that ends each chain.
 fn nothing() -> Vec<u8> {
     let mut bytes = metadata::none();
     bytes.extend(empty_checkpoint());
@@ -268,7 +269,7 @@ fn tail_of(length: u64) -> [u8; 8] {
     [a, b, c, d, 0, 0, 0, 0]
 }
 
-/// A chunk of one page that holds nothing, and that can also be walked as events.
+/// A chunk of one page without events, which can also be walked as events.
 fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
     let mut page = [0; PAGE as usize];
     let metadata = metadata::none();
@@ -286,11 +287,12 @@ fn reserve_page(start_ns: u64) -> [u8; PAGE as usize] {
         (56, TICKS_A_SECOND),
         (64, 1),
     ] {
-        // State, padding and flags are four bytes.
+        // State, padding and flags take four bytes.
         let bytes = value.to_be_bytes();
         if at == 64 { put(at, &bytes[4..]) } else { put(at, &bytes) }
     }
-    // As a chunk: its first event, that ends it. As events: the end of the one that 'F' began, then one to the page's end.
+    // Read as a chunk: its first event, which ends it. Read as events: the end of the event that 'F' began, then one up
+    // to the page's end.
     put(HEADER, &[2, 0]);
     put(HEADER + 2, &tail_of(PAGE - HEADER - 2));
     put(NOTHING, &nothing());

@@ -1,12 +1,12 @@
-//! The types that events are made of, by JFR's names: one table. Numbers are ours (each chunk declares its own), and stay
-//! the same from chunk to chunk, since readers remember types and constants by number.
+//! The types that events are made of, by JFR's names, in one table. The ids are ours (each chunk declares its own).
+//! They stay the same in all chunks, because readers cache types and constants by id.
 
 /// A type of field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Type {
-    /// By which events and fields refer to it.
+    /// Id by which events and fields refer to it.
     pub id: u64,
-    /// As readers know it.
+    /// Name as readers know it.
     pub name: &'static str,
     pub(super) kind: TypeKind,
     pub(super) fields: &'static [Member],
@@ -15,23 +15,23 @@ pub struct Type {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeKind {
     Primitive,
-    /// Readers show its only field in its place.
+    /// A wrapper: readers show its only field in its place.
     Simple,
     Struct,
-    /// With what is written on itself: its content type where it is one.
+    /// An annotation with its own label; `content_type` if it gives a unit.
     Annotation {
         content_type: bool,
         label: &'static str,
     },
 }
 
-/// A field of a type that is not an event.
+/// A field of a type that isn't an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     pub name: &'static str,
     pub label: &'static str,
     pub of: u64,
-    /// The value is a number in the type's pool.
+    /// Whether the value is a number in the type's pool.
     pub pooled: bool,
     pub array: bool,
 }
@@ -67,14 +67,14 @@ macro_rules! flag {
 }
 
 impl Type {
-    /// A type of one word, whose values lie in a pool of their own.
+    /// A type of one name, whose values have a pool of their own.
     pub const fn of_names(id: u64, name: &'static str) -> Type {
         const WORD: &[Member] = &[Member { name: "name", label: "Name", of: STRING, pooled: false, array: false }];
         Type { id, name, kind: TypeKind::Simple, fields: WORD }
     }
 }
 
-/// Where the annotations begin in `TYPES`.
+/// Index of the first annotation in `TYPES`.
 pub const FIRST_ANNOTATION: usize = {
     let mut first = 0;
     while !matches!(TYPES[first].kind, TypeKind::Annotation { .. }) {
@@ -145,7 +145,7 @@ mod tests {
         for member in TYPES.iter().flat_map(|one| one.fields) {
             assert!(ids.contains(&member.of), "{member:?}");
         }
-        // Readers put the only field in its place.
+        // Readers show the only field of a simple type in its place.
         assert!(TYPES.iter().filter(|one| one.kind == TypeKind::Simple).all(|one| one.fields.len() == 1));
     }
 }

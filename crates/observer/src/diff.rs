@@ -1,11 +1,12 @@
-//! Two books line by line. Lines are matched by what survives a restart: a category by its name, a module by its path, a
-//! caller by its category and its frames as module + offset (addresses move, offsets in the same file don't).
+//! Compares two books line by line. Lines are matched by what survives a restart: a category by its name, a module by
+//! its path, a caller by its category and its frames as module + offset (addresses change, offsets in the same file
+//! don't).
 
 use std::collections::BTreeMap;
 
 use crate::books::{Books, Caller, Figures};
 
-/// A line as it was and as it is; a side that didn't have it is all zero.
+/// A line before and after. If one side lacks the line, its figures are all zero.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     pub before: Figures,
@@ -30,7 +31,7 @@ pub struct Diff {
     /// In the order of `after`, then what only `before` had.
     pub categories: Vec<(String, Change)>,
     pub modules: Vec<(String, Change)>,
-    /// With the caller whose frames are to be printed.
+    /// A caller whose frames can be printed, and its change.
     pub callers: Vec<(Caller, Change)>,
 }
 
@@ -65,7 +66,7 @@ fn key(books: &Books, caller: &Caller) -> Key {
     (category, caller.frames.iter().map(frame).collect())
 }
 
-/// Lines with the same key (a module loaded twice) are one line.
+/// Pairs lines by key. Lines with the same key (a module loaded twice) become one line.
 fn pair<K: Ord + Clone, T>(
     before: impl Iterator<Item = (K, T, Figures)>,
     after: impl Iterator<Item = (K, T, Figures)>,

@@ -1,4 +1,4 @@
-//! How a process ended, as far as anybody knows. Who knows what:
+//! How a process ended, as far as this is known. Each source knows a part:
 //!
 //! ```text
 //! the parent           exit status, signal             `run` and `record -- COMMAND` write it into the segment
@@ -9,20 +9,20 @@
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It ran its exit handlers; its status is not known.
+    /// It ran its exit handlers; the status is unknown.
     Exited,
     Code(u8),
     Signal(u8),
-    /// The process lives on with another program.
+    /// The process continues with another program.
     Exec,
-    /// It ran no exit handlers: a signal, `_exit`, or exec.
+    /// It ran no exit handlers: killed by a signal, `_exit`, or exec.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
     pub how: How,
-    /// Whether the kernel killed it for want of memory; None: not known.
+    /// Whether the kernel killed it because memory ran out; None if unknown.
     pub oom: Option<bool>,
 }
 
@@ -43,12 +43,12 @@ impl Ending {
         self.oom == Some(true)
     }
 
-    /// Whether the question of an OOM kill arises.
+    /// Whether it may have been an OOM kill.
     pub fn is_sigkill(&self) -> bool {
         self.how == How::Signal(SIGKILL)
     }
 
-    /// The word of the JSON.
+    /// The id in JSON.
     pub fn id(&self) -> &'static str {
         match self.how {
             _ if self.is_oom_kill() => "oom-killed",
@@ -79,7 +79,7 @@ impl Ending {
         Ending { how, oom: if id == "oom-killed" { Some(true) } else { oom } }
     }
 
-    /// A few words for a report's first line.
+    /// The words for a report's first line.
     pub fn sentence(&self) -> String {
         match self.how {
             _ if self.is_oom_kill() => "OOM-killed".to_owned(),
@@ -97,7 +97,7 @@ impl Ending {
         }
     }
 
-    /// For the header's field `ended`: kind, value, and what is known of an OOM kill, a byte each.
+    /// Value of the header's field `ended`: one byte each for the kind, the value, and whether it was an OOM kill.
     pub fn word(&self) -> u64 {
         let (kind, value) = match self.how {
             How::Code(code) => (1, code),
@@ -108,7 +108,7 @@ impl Ending {
         kind | u64::from(value) << 8 | oom << 16
     }
 
-    /// None where the parent has written nothing, or nothing that makes sense.
+    /// None if the parent has written nothing, or nothing valid.
     pub fn from_word(word: u64) -> Option<Ending> {
         let value = (word >> 8) as u8;
         let how = match word & 0xff {
@@ -125,7 +125,7 @@ impl Ending {
     }
 }
 
-/// signal(7), those whose number is the same on every Linux that we run on.
+/// Names from signal(7), for signals with the same number on every supported CPU.
 fn name(signal: u8) -> Option<&'static str> {
     Some(match signal {
         1 => "SIGHUP",
@@ -171,7 +171,7 @@ mod tests {
             assert_eq!(Ending::from_word(Ending::of(how).word()), None);
             assert_eq!(Ending::from_words(Ending::of(how).id(), None, None, None).how, how);
         }
-        // Any word at all, of a damaged segment.
+        // Any word, as in a damaged segment.
         for shift in 0..64 {
             let _ = Ending::from_word(1 << shift);
         }

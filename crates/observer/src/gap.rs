@@ -1,6 +1,7 @@
-//! A fact that could not be had: which source, why, which lines suffer, what to type to get it. Never an exit.
+//! A fact that could not be read: the source, the reason, the effect on the lines, and the command that helps. A gap
+//! never ends the program.
 
-/// Where a fact comes from. The names are the ones that the JSON and the documentation use.
+/// Where a fact comes from. JSON and documentation use the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
     Proc,
@@ -35,11 +36,11 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gap {
     pub source: Source,
-    /// What could not be read and why, in one sentence without a full stop.
+    /// What could not be read, and why: one sentence without a full stop.
     pub reason: String,
-    /// Which lines suffer, and how.
+    /// Which lines are affected, and how.
     pub effect: String,
-    /// What to type to close it; empty where nothing would.
+    /// What to type to close the gap; empty if nothing helps.
     pub remedy: String,
 }
 

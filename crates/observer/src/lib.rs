@@ -1,4 +1,5 @@
-//! Outside the target: sources → snapshot → ledger → verdict; segment → books. `collect` decides which source is read when.
+//! Everything outside the target: sources → snapshot → ledger → verdict; segment → books. `collect` decides which
+//! source is read when.
 
 pub mod allocation;
 pub mod books;

@@ -1,6 +1,6 @@
-//! The lines a ledger may have: one table, from which the text, the JSON and docs/report-lines.md take their words.
+//! The lines that a ledger may have, in one table. Text, JSON and docs/report-lines.md use its names.
 
-/// The subtotals that answer "the VM says 1.5 GB, RSS is 2.5 GB" in one look.
+/// Subtotals that show at a glance which part of RSS the VM accounts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
     Vm,
@@ -35,7 +35,8 @@ impl Group {
 }
 
 impl LineId {
-    /// Growth of the other lines has a bound: -Xmx, ReservedCodeCacheSize, a file's length, or pages that the kernel takes back.
+    /// Other lines can only grow up to a bound: -Xmx, ReservedCodeCacheSize, a file's length, or pages that the kernel
+    /// can take back.
     pub const fn may_grow_without_bound(self) -> bool {
         !matches!(
             self,
@@ -52,7 +53,7 @@ macro_rules! lines {
         impl LineId {
             pub const ALL: &'static [LineId] = &[$(LineId::$variant),*];
 
-            /// The id in JSON; scripts rely on it.
+            /// The id in JSON. Scripts depend on it.
             pub const fn id(self) -> &'static str {
                 match self { $(LineId::$variant => $id),* }
             }
@@ -62,7 +63,7 @@ macro_rules! lines {
             pub const fn group(self) -> Group {
                 match self { $(LineId::$variant => Group::$group),* }
             }
-            /// Contents of the line, for docs/report-lines.md (Markdown).
+            /// What the line contains, for docs/report-lines.md (Markdown).
             pub const fn meaning(self) -> &'static str {
                 match self { $(LineId::$variant => $meaning),* }
             }

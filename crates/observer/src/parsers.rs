@@ -1,4 +1,4 @@
-//! Every parser of foreign bytes by name, for the fuzz targets (`fuzz/`). No other crate uses this module.
+//! Every parser of untrusted bytes by name, for the fuzz targets (`fuzz/`). No other crate uses this module.
 
 macro_rules! parsers {
     ($($name:ident: $($path:ident)::+;)*) => {

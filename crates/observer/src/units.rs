@@ -1,10 +1,10 @@
-//! Units are types: a page count can't be added to bytes, an address can't be printed as a size.
+//! Types with units: a page count can't be added to bytes, and an address can't be printed as a size.
 
 use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
-/// A number of bytes. Subtraction saturates: figures of two sources may disagree, and no line is ever negative.
+/// A number of bytes. Subtraction saturates, because figures of two sources may disagree and no line may be negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub u64);
 
@@ -16,7 +16,7 @@ pub struct Avma(pub u64);
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Svma(pub u64);
 
-/// `start ≤ end`, half open. `AddressRange::new` swaps nothing: a range that ends before it starts is empty.
+/// Half-open. `AddressRange::new` swaps nothing: a range whose end is before its start is empty.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     pub start: Avma,
@@ -35,7 +35,7 @@ impl Bytes {
     pub fn abs_diff(self, other: Bytes) -> Bytes {
         Bytes(self.0.abs_diff(other.0))
     }
-    /// `self × numerator / denominator` without overflow; 0 when the denominator is.
+    /// `self × numerator / denominator` without overflow; 0 if the denominator is 0.
     pub fn scaled(self, numerator: u64, denominator: u64) -> Bytes {
         match denominator {
             0 => Bytes(0),
@@ -84,7 +84,7 @@ impl fmt::Display for Bytes {
         }
         let mut value = self.0 as f64 / 1024.0;
         let mut unit = 0;
-        // 999.5 would print as 1000 with no decimals: step to the next unit where the rounded figure leaves three digits.
+        // 999.5 would print as 1000: use the next unit if rounding gives four digits.
         while value >= 999.5 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
@@ -140,7 +140,7 @@ impl AddressRange {
     pub fn covers(self, other: AddressRange) -> bool {
         self.start <= other.start && other.end <= self.end
     }
-    /// The common part; empty (at `start`) where there is none.
+    /// The common part; empty (at `start`) if there is none.
     pub fn intersection(self, other: AddressRange) -> AddressRange {
         AddressRange::new(self.start.max(other.start), self.end.min(other.end))
     }
@@ -172,7 +172,7 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// The ranges as runs: sorted, disjoint, never touching.
+/// Sorts the ranges and merges those that overlap or touch.
 pub(crate) fn merged(mut ranges: Vec<AddressRange>) -> Vec<AddressRange> {
     ranges.retain(|range| !range.is_empty());
     ranges.sort_unstable();

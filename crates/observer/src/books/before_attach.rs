@@ -1,23 +1,24 @@
-//! What an attached process held before the attach, and still holds: glibc's live chunks, as the walk of its arenas finds
-//! them, less those of the books.
+//! Memory that a process had before a late attach and still has: glibc's live chunks, as the walk of its arenas finds
+//! them, minus those in the books.
 //!
 //! ```text
 //! before = Σ usable of live chunks − (live of the books + 8 B for each trailer)
 //! error  = what was allocated and freed between two readings of the books, one before the walk and one after it
 //!        + resident bytes that the walk could not parse
 //! ```
-//! The walk takes milliseconds and the program goes on meanwhile: so the error is the program's traffic in that time.
+//! The walk takes milliseconds, and the program keeps running. So the error is the program's allocations and frees in
+//! that time.
 
 use super::Books;
 use crate::snapshot::{Booked, Glibc};
 use crate::units::Bytes;
 
-/// glibc's size field in front of each chunk; a chunk that was mapped by itself has two words.
+/// glibc's size field before each chunk; a chunk with a mapping of its own has two words.
 const HEADER: Bytes = Bytes(8);
 const MMAPPED_HEADER: Bytes = Bytes(16);
 const TRAILER: u64 = 8;
 
-/// Derived, with a bound of its error.
+/// A derived figure with its error bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     pub live: Bytes,
@@ -33,7 +34,7 @@ impl Booked {
     }
 }
 
-/// `earlier` and `later` are of one process, read before and after the walk.
+/// `earlier` and `later` are books of the same process, read before and after the walk.
 pub fn before(glibc: &Glibc, earlier: Booked, later: Booked) -> Before {
     let arenas = glibc.arenas.iter();
     let chunks: u64 = arenas.clone().map(|a| a.live_count).sum();
@@ -69,11 +70,11 @@ mod tests {
             mmapped: vec![MmappedChunk { range }],
             ..Glibc::default()
         };
-        // 300 of the chunks of 48 bytes are the books': 40 usable, 8 of them the trailer.
+        // 300 of the 48-byte chunks are in the books: 40 usable bytes, 8 of them the trailer.
         let then = books(300 * 32, 300, 5000 * 32, 300);
         let now = before(&glibc, then, then);
         assert_eq!(now, Before { live: Bytes(700 * 40 + 100 * 104 + 0x21000 - 16), live_count: 801, error: Bytes(0) });
-        // Meanwhile 10 blocks came and 4 went.
+        // Meanwhile, 10 blocks were allocated and 4 freed.
         let later = books(306 * 32, 306, 5010 * 32, 306);
         assert_eq!(before(&glibc, then, later).error, Bytes(14 * 32));
     }

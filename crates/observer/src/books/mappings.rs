@@ -1,5 +1,5 @@
-//! The virtual memory map's books: reserved and committed by category, from the mappings themselves, so that they are of
-//! one moment. Where the map can't be read, the categories' own central figures stand in.
+//! Reserved and committed bytes by category, from the virtual memory map, so that they belong to one moment. If the map
+//! can't be read, the categories' own central figures are used.
 
 use plimsoll_segment::vmap::{InFlight, Kind, Unreadable, VmaMap};
 
@@ -11,17 +11,17 @@ use crate::units::{Avma, Bytes};
 /// PROT_WRITE.
 const WRITE: u16 = 2;
 
-/// A mapping as the program made it.
+/// A mapping that the program made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     pub start: Avma,
     pub end: Avma,
-    /// Accessible in some way; else reserved only.
+    /// Accessible in some way; otherwise only reserved.
     pub committed: bool,
     pub writable: bool,
     pub kind: Kind,
     pub category: usize,
-    /// Callers, as indexes; `None` where unknown.
+    /// Index of the caller; `None` if unknown.
     pub reserved_by: Option<usize>,
     pub committed_by: Option<usize>,
 }
@@ -35,7 +35,7 @@ impl Mapping {
 pub(super) fn book(books: &mut Books, segment: &Segment) {
     let map = match VmaMap::new(&segment.vmap) {
         Ok(map) => map,
-        // No program gets to main without a mapping, but a tracker may run without the map: its figures are all 0 then.
+        // Every program has mappings before main, but a tracker may run without the map. Then its figures are all 0.
         Err(Unreadable::Short | Unreadable::Magic) => return,
     };
     for category in &mut books.categories {
@@ -96,7 +96,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     }
 }
 
-/// What is shared and can't be written is a file too: memory that nobody can write to would be of no use.
+/// A shared mapping without write access is also a file: memory that nobody can write would be useless.
 pub(crate) fn is_file(kind: Kind, prot: u16) -> bool {
     kind == Kind::File || (kind == Kind::Shared && prot & WRITE == 0)
 }

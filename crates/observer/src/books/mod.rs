@@ -1,16 +1,16 @@
-//! The books: what a segment's facts add up to. Pure; every sum is made here and nowhere else.
+//! The books: the sums over a segment's facts. Pure; every sum is computed here and nowhere else.
 //!
 //! ```text
 //! rows ─Σ─► callers ─Σ─► categories ─Σ─► total        live = Σ (alloc − free), requested and cumulative likewise
-//!       └Σ─► threads (allocated and freed by each; a block may be freed by another thread than its allocator's)
+//!       └Σ─► threads (allocated and freed by each; another thread may free a block)
 //! callers ─Σ─► modules (of the innermost frame)
 //! map, thread table, module table, own counters ─► reserved and committed of categories
 //! ```
-//! So Σ categories = total by construction, for every figure but the peaks, which are of different moments. What the
-//! categories held when the *total* was at its kept peak is `at_peak`, and Σ at_peak = total.at_peak again.
+//! So Σ categories = total by construction, except for peaks, which belong to different moments. `at_peak` is what a
+//! category held when the *total* was at its recorded peak, and Σ at_peak = total.at_peak again.
 //!
-//! The central peak may lag behind the rows by the drift: peak ≥ live is restored by max, and `peak_error` bounds
-//! what it may be too low: Σ rows min(drift bound, bytes that the row ever allocated).
+//! The central peak may lag behind the rows by the drift. `max` restores peak ≥ live. `peak_error` bounds how much the
+//! peak may be too low: Σ rows min(drift bound, bytes that the row ever allocated).
 
 pub use plimsoll_segment::NATIVE_IMAGE_CATEGORIES;
 use plimsoll_segment::{CallerFacts, CategoryFacts, CategoryKind, FIXED_CATEGORIES, ModuleFacts, text};
@@ -34,52 +34,52 @@ pub use mappings::Mapping;
 pub(crate) use mappings::is_file;
 pub use own::Own;
 
-/// The figures of a line: blocks first, then mappings.
+/// Figures of a line: first of blocks, then of mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Usable bytes of live blocks.
     pub live: Bytes,
     pub live_count: u64,
-    /// What the program asked for of them.
+    /// Bytes that the program requested for these blocks.
     pub requested: Bytes,
-    /// Highest `live`, the number of blocks then, and when (ns since 1970).
+    /// Highest `live`, the number of blocks at that time, and the time (ns since 1970).
     pub peak: Bytes,
     pub count_at_peak: u64,
     pub peak_time_ns: Option<u64>,
-    /// Of all blocks ever allocated.
+    /// Sums over all blocks ever allocated.
     pub cumulative: Bytes,
     pub cumulative_count: u64,
-    /// Address space mapped, and the part of it that may be touched.
+    /// Address space mapped, and its accessible part.
     pub reserved: Bytes,
     pub committed: Bytes,
-    /// The part of `committed` that maps files: libraries, data, class archives.
+    /// Part of `committed` that maps files: libraries, data, class archives.
     pub files: Bytes,
     pub peak_reserved: Bytes,
     pub peak_committed: Bytes,
-    /// Of the mappings, where the kernel was asked and answered.
+    /// Resident bytes of the mappings, if the kernel reported them.
     pub resident: Option<Bytes>,
-    /// What this line held when the total of live bytes was at its kept peak.
+    /// What this line held when the total of live bytes was at its recorded peak.
     pub at_peak: Bytes,
     pub at_peak_count: u64,
-    /// More is freed than was allocated, here or in a part of this sum: what is live is unknown.
+    /// More was freed than allocated, in this line or in a part of this sum. So the live bytes are unknown.
     pub fault: bool,
 }
 
 impl Figures {
-    /// Blocks and mappings together, the size by which lines are ordered: without files, whose pages the kernel can take
-    /// back and which no limit counts against the process before they are written.
+    /// Blocks and mappings together; lines are ordered by it. Files are left out: the kernel can reclaim their pages,
+    /// and no limit counts them against the process before they are written.
     pub fn size(&self) -> Bytes {
         self.live + (self.committed - self.files)
     }
 
-    /// What of it costs memory, the order and the share of a table's lines: of mappings the resident pages, where the kernel was
-    /// asked for them. A stack of 1 MiB of which 20 KiB were touched weighs 20 KiB.
+    /// The memory that a line really costs; tables are ordered by it. For mappings, these are the resident pages if
+    /// known: a stack of 1 MiB of which 20 KiB were touched weighs 20 KiB.
     pub fn weight(&self) -> Bytes {
         let mapped = self.committed - self.files;
         self.live + self.resident.map_or(mapped, |resident| resident.min(mapped))
     }
 
-    /// Adds everything that can be added. Peaks can't: they are of different moments.
+    /// Adds everything except peaks, which belong to different moments.
     pub(crate) fn add(&mut self, other: &Figures) {
         self.live += other.live;
         self.live_count = self.live_count.saturating_add(other.live_count);
@@ -102,16 +102,16 @@ impl Figures {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Books {
     pub process: ProcessFacts,
-    /// Moment of the snapshot (or of death, where known), ns since 1970.
+    /// Time of the snapshot (or of death, if known), ns since 1970.
     pub time_ns: u64,
     pub life: Life,
-    /// How it ended, of one that has.
+    /// How the process ended, if it has.
     pub ending: Option<Ending>,
     pub mode: Mode,
-    /// Since when the mode is in force, if another one was before in these books.
+    /// Since when the mode applies, if these books began with another mode.
     pub mode_since_ns: Option<u64>,
     pub total: Figures,
-    /// In the segment's order; `callers` and `modules` refer to them by index.
+    /// In the segment's order. `callers` and `modules` refer to categories by index.
     pub categories: Vec<Category>,
     pub callers: Vec<Caller>,
     pub threads: Vec<Thread>,
@@ -120,11 +120,11 @@ pub struct Books {
     pub mappings: Vec<Mapping>,
     pub counters: Vec<CounterFacts>,
     pub own: Own,
-    /// The tracker's private mappings, as the segment lists them.
+    /// The tracker's private mappings, as listed in the segment.
     pub own_mappings: Vec<OwnMapping>,
-    /// By how much a peak may be too low.
+    /// How much a peak may be too low.
     pub peak_error: Bytes,
-    /// Of an attached process: what it held before, where its arenas could be walked.
+    /// Memory from before a late attach, if the arenas could be walked.
     pub before: Option<Before>,
     pub gaps: Vec<Gap>,
 }
@@ -139,13 +139,13 @@ pub struct ProcessFacts {
     pub runtime: Runtime,
     pub runtime_version: Option<String>,
     pub allocator: &'static str,
-    /// Of a live process as the kernel counts them, where that can be read; else those with a slot in use.
+    /// Number of threads: the kernel's count for a live process if readable, else the slots in use.
     pub threads: u64,
-    /// Of the tracker, ns since 1970.
+    /// Start of the tracker, ns since 1970.
     pub start_ns: u64,
-    /// When these books began, ns since 1970: with the last attach, else with the tracker.
+    /// Start of these books, ns since 1970: the last attach, else the tracker's start.
     pub since_ns: u64,
-    /// Between the tracker's start and the snapshot (or the orderly end).
+    /// Time between the tracker's start and the snapshot (or the orderly end).
     pub up_ns: Option<u64>,
 }
 
@@ -167,7 +167,7 @@ impl Runtime {
     }
 }
 
-/// How blocks get their deep stacks.
+/// How deep stacks are collected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     Off,
@@ -195,7 +195,7 @@ pub struct Category {
     pub figures: Figures,
 }
 
-/// Where a category's name comes from.
+/// Where the name of a category comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
     #[default]
@@ -235,7 +235,7 @@ impl Origin {
 pub struct Caller {
     pub frames: Vec<Frame>,
     pub category: usize,
-    /// The walk ended early.
+    /// The stack walk ended early.
     pub truncated: bool,
     pub figures: Figures,
 }
@@ -246,12 +246,12 @@ pub struct Frame {
     pub address: Avma,
     /// Index into `modules`.
     pub module: Option<usize>,
-    /// Of the address in its module, as linked (Svma).
+    /// Offset of the address in its module, as linked (Svma).
     pub offset: u64,
     pub function: Option<String>,
-    /// Of the call in its function.
+    /// Offset of the call in its function.
     pub function_offset: u64,
-    /// Of the call in the source, where debug information tells.
+    /// Source position of the call, if debug information has it.
     pub file: Option<String>,
     pub line: Option<u32>,
 }
@@ -265,9 +265,9 @@ pub struct Thread {
     pub stack: Bytes,
     pub guard: Bytes,
     pub stack_range: (Avma, Avma),
-    /// 0 = made by libc, 1 = the program's own memory, 2 = the main thread's.
+    /// 0: made by libc; 1: the program's own memory; 2: the main thread's stack.
     pub stack_kind: u64,
-    /// What the threads of this slot allocated and freed, blocks of other threads included.
+    /// Bytes that the threads of this slot allocated and freed. The freed ones may be other threads' blocks.
     pub allocated: Bytes,
     pub allocated_count: u64,
     pub freed: Bytes,
@@ -283,14 +283,14 @@ pub struct Module {
     pub bias: u64,
     pub build_id: Vec<u8>,
     pub loaded_ns: u64,
-    /// 0 while loaded.
+    /// 0 while it is loaded.
     pub unloaded_ns: u64,
-    /// Σ callers whose innermost frame is in it.
+    /// Σ callers whose innermost frame is in this module.
     pub figures: Figures,
 }
 
 impl Module {
-    /// The last part of the path.
+    /// The last component of the path.
     pub fn name(&self) -> &str {
         match self.path.rsplit('/').next() {
             Some(name) if !name.is_empty() => name,
@@ -300,7 +300,7 @@ impl Module {
 }
 
 impl Books {
-    /// `now_boottime_ns` is the moment of the reading; for a dead process pass the time of its last sign of life.
+    /// `now_boottime_ns` is the time of the reading; for a dead process, pass the time when it was last seen alive.
     pub fn new(segment: &Segment, life: Life, now_boottime_ns: u64) -> Books {
         let ending = match life {
             Life::Live | Life::Detached => None,
@@ -339,7 +339,8 @@ impl Books {
     }
 
     fn caller(&self, facts: &CallerFacts) -> Caller {
-        // A site's own figures are another report's: here its blocks are its caller's, and it is an empty line.
+        // A site's own figures belong to another report. Here its blocks count under its caller, and its own line stays
+        // empty.
         let depth = if facts.is_site() { 0 } else { usize::from(facts.depth).min(facts.frames.len()) };
         let site = facts.is_site();
         let frames = facts.frames[..depth].iter().map(|&address| self.frame(Avma(address), facts.first_ns)).collect();
@@ -355,9 +356,9 @@ impl Books {
         }
     }
 
-    /// The module that was at `address` when the caller was first seen: addresses are used again after dlclose.
+    /// The module that was at `address` when the caller was first seen: dlclose makes addresses available again.
     fn frame(&self, address: Avma, seen_ns: u64) -> Frame {
-        // A return address may be the first byte after a function that never returns: look up the call before it.
+        // A return address may be the first byte after a function that never returns, so look up the byte before it.
         let call = Avma(address.0.saturating_sub(1));
         let at = |m: &Module| m.range.0 <= call && call < m.range.1;
         let then = |m: &Module| m.loaded_ns <= seen_ns && (m.unloaded_ns == 0 || seen_ns <= m.unloaded_ns);
@@ -367,7 +368,7 @@ impl Books {
     }
 
     fn book_rows(&mut self, segment: &Segment) {
-        // The last entry takes what refers to a caller that isn't there.
+        // The last entry collects rows that refer to a missing caller.
         let mut sums = vec![[0u64; 6]; self.callers.len() + 1];
         let (mut lost_callers, mut lost_slots) = (0u64, 0u64);
         for row in &segment.rows {
@@ -444,7 +445,7 @@ impl Books {
         }
     }
 
-    /// Index of the category with this name; made if there is none.
+    /// Index of the category with this name; added if missing.
     pub fn category_named(&mut self, name: &str) -> usize {
         self.categories.iter().position(|c| c.name == name).unwrap_or_else(|| {
             self.categories.push(Category { name: name.into(), ..Category::default() });
@@ -452,13 +453,13 @@ impl Books {
         })
     }
 
-    /// A counter by name; 0 where the tracker didn't have it.
+    /// A counter by name; 0 if the tracker doesn't have it.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }
 }
 
-/// CLOCK_BOOTTIME → ns since 1970, by the pair that the tracker took at its start.
+/// Converts CLOCK_BOOTTIME to ns since 1970, by the pair of times that the tracker recorded at its start.
 struct Clock {
     boot: u64,
     real: u64,
@@ -528,7 +529,7 @@ fn process(segment: &Segment, end_boottime_ns: u64, clock: &Clock) -> ProcessFac
     }
 }
 
-/// The tracker counts what it could not book; each such counter is a gap of the report.
+/// The tracker counts what it could not book. Each such counter that isn't 0 becomes a gap.
 fn lost(segment: &Segment) -> Vec<Gap> {
     const LOST: [(&str, &str, &str); 9] = [
         ("unbooked_blocks", "blocks could not be booked", "live bytes are too low by their size"),

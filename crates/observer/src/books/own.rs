@@ -1,4 +1,4 @@
-//! Categories that no caller makes: thread stacks, loaded libraries, and Plimsoll's own cost.
+//! Categories without callers: thread stacks, loaded libraries, and Plimsoll's own cost.
 
 use plimsoll_segment::{FIXED_CATEGORIES, ThreadFacts, text};
 
@@ -13,31 +13,32 @@ pub const THREAD_STACK: &str = FIXED_CATEGORIES[3];
 /// Name of the category of loaded objects.
 pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
 
-/// Kinds of stacks, as in the segment's thread entries.
+/// Kinds of stacks in the segment's thread entries.
 pub const OWN_MEMORY: u64 = 1;
 pub const MAIN: u64 = 2;
 
-/// Own cost. Identity: `bytes = private + segment + library`. The trailers lie in the blocks: `growth` is by how much they make
-/// the allocator's blocks larger, at least and at most.
+/// Plimsoll's own cost: `bytes = private + segment + library`. Trailers lie inside the program's blocks; `growth`
+/// bounds how much they enlarge the allocator's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     /// Live blocks with a trailer.
     pub trailers: u64,
     /// Live blocks in the side table.
     pub tabled: u64,
-    /// What the trailers add to the heap: computed from sums of each caller, so an interval.
+    /// Growth of the heap due to trailers, at least and at most. It is computed from each caller's sums, so it is an
+    /// interval.
     pub growth: (Bytes, Bytes),
-    /// Thread state, memos, the side table: as the tracker counted what it handed out, or, of a live process, resident pages.
+    /// Thread state, memos and the side table: resident pages for a live process, else the tracker's own count.
     pub private: Bytes,
-    /// `private`, `side_table` and `library` were counted page by page; else the latter two are 0.
+    /// Whether `private`, `side_table` and `library` were counted page by page. If not, the latter two are 0.
     pub by_page: bool,
-    /// Of `private` the side table's.
+    /// The side table's part of `private`.
     pub side_table: Bytes,
     /// The tracker's library and the compiled rules.
     pub library: Bytes,
     /// Populated pages of the segment.
     pub segment: Bytes,
-    /// Address space kept for the side table and the segment's growth.
+    /// Address space reserved for the side table and the segment's growth.
     pub reserved: Bytes,
 }
 
@@ -46,8 +47,8 @@ impl Own {
         self.private + self.segment + self.library
     }
 
-    /// What a live block costs on average, in bytes, at least and at most: its share of the side table and of the heap's
-    /// growth. `None`: no block is live, or the side table's pages are not known.
+    /// Average cost of a live block in bytes, at least and at most: its share of the side table and of the heap's
+    /// growth. `None` if no block is live, or if the side table's pages are unknown.
     pub fn of_a_block(&self) -> Option<[f64; 2]> {
         let blocks = self.trailers + self.tabled;
         let known = blocks > 0 && (self.by_page || self.tabled == 0);
@@ -56,16 +57,17 @@ impl Own {
     }
 }
 
-/// By how much trailers enlarge glibc's chunks, at least and at most, from the sums of each caller.
+/// Growth of glibc's chunks due to trailers, at least and at most, from each caller's sums.
 ///
-/// A chunk has 16 bytes more than what is usable of it beside a trailer, and 32 at least. So a request of n bytes takes
-/// `max(32, n + 16 rounded up to 16)`, without the tracker `max(32, n + 8 rounded up to 16)`: 16 bytes more only where the
-/// padding (usable − requested) is 8 to 15. The sum of a caller's paddings bounds how many blocks those are. A row does not:
-/// one thread's row may have the frees of another's blocks. The least is nothing: requests of 16 bytes or less and aligned
-/// blocks have padding, but do not grow. A block with a mapping of its own may need one more page; most of it is padding then.
+/// A chunk has 16 bytes more than its usable bytes beside a trailer, and at least 32. So a request of n bytes takes
+/// `max(32, n + 16 rounded up to 16)`, and without the tracker `max(32, n + 8 rounded up to 16)`. The difference is 16
+/// bytes only if the padding (usable − requested) is 8 to 15. The sum of a caller's paddings bounds the number of such
+/// blocks. A row's sum doesn't, because a row may have frees of blocks that other threads allocated. The minimum is 0:
+/// requests of 16 bytes or less, and aligned blocks, have padding but don't grow.
+/// A block with a mapping of its own may need one more page; then most of that page is padding.
 fn growth(segment: &Segment, callers: &[super::Caller]) -> (Bytes, Bytes) {
     if segment.head.allocator != plimsoll_segment::Allocator::Glibc as u32 {
-        // The trailer lies where the allocator has rounded up.
+        // The trailer lies in space that the allocator added by rounding up.
         return (Bytes::ZERO, Bytes::ZERO);
     }
     let most = callers.iter().map(|caller| {
@@ -104,8 +106,8 @@ fn thread(slot: usize, facts: &ThreadFacts) -> Thread {
 }
 
 pub(super) fn book(books: &mut Books, segment: &Segment) {
-    // A stack in the program's own memory is booked where that memory is. The main thread's is mapped by the kernel as it
-    // grows: of its limit nothing is committed beforehand.
+    // A stack in the program's own memory is booked with that memory. The kernel maps the main thread's stack as it
+    // grows, so its limit doesn't count as committed.
     let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind != OWN_MEMORY);
     let (reserved, committed) = stacks.fold((Bytes(0), Bytes(0)), |(reserved, committed), t| {
         let committed = if t.stack_kind == MAIN { committed } else { committed + t.stack };

@@ -1,20 +1,20 @@
-//! Peaks: of the total, and what they are made of.
+//! Peaks: of the total, and their composition.
 
 use super::{Books, Clock, Figures};
 use crate::source::segment::Segment;
 use crate::units::Bytes;
 
-/// The central figures lag behind the rows by the drift; a peak below the live bytes is such a lag.
+/// The central figures lag behind the rows by the drift. A peak below the live bytes is such a lag.
 pub(super) fn at_least_live(figures: &mut Figures) {
     if figures.peak < figures.live {
-        // Both figures of the pair are of one moment: this one.
+        // Both figures of the pair now belong to the same moment, the present.
         (figures.peak, figures.count_at_peak, figures.peak_time_ns) = (figures.live, figures.live_count, None);
     }
     figures.peak_reserved = figures.peak_reserved.max(figures.reserved);
     figures.peak_committed = figures.peak_committed.max(figures.committed);
 }
 
-/// Totals = Σ categories; the total's own peak is the one that the tracker saw.
+/// Totals = Σ categories. The total's own peak is the one that the tracker recorded.
 pub(super) fn book(books: &mut Books, segment: &Segment, clock: &Clock) {
     let head = &segment.head;
     let mut total = Figures {
@@ -27,7 +27,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment, clock: &Clock) {
     for category in &mut books.categories {
         at_least_live(&mut category.figures);
         total.add(&category.figures);
-        // Thread stacks, libraries and own cost have no peak of their own in the header: their present size is a part.
+        // The header has no peaks for thread stacks, libraries and own cost, so their present size is used.
         reserved += category.figures.peak_reserved;
         committed += category.figures.peak_committed;
     }
@@ -35,7 +35,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment, clock: &Clock) {
     total.peak_committed = Bytes(head.peak_committed_bytes).min(committed);
     at_least_live(&mut total);
     books.total = total;
-    // What a row may not have told the central figures yet is at most the bound, and at most what it ever allocated.
+    // A row may withhold at most the bound from the central figures, and at most what it ever allocated.
     let bound = segment.counter("drift_bound");
     books.peak_error = segment.rows.iter().map(|row| Bytes(bound.min(row.alloc_bytes))).sum();
 }

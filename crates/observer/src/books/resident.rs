@@ -1,5 +1,5 @@
-//! What of the mappings is resident, asked of the kernel page by page (/proc/PID/pagemap), for a live process that lets
-//! us. 'Committed' says what may be touched; this says what was.
+//! Resident bytes of the mappings, from the kernel's page map (/proc/PID/pagemap), for a live process that we may read.
+//! 'Committed' is what may be touched; 'resident' is what was.
 
 use plimsoll_segment::Purpose;
 
@@ -12,15 +12,15 @@ use crate::source::proc::{Target, parse_maps, read_residency};
 use crate::source::segment::names::is_library_or_rules;
 use crate::units::{AddressRange, Bytes};
 
-/// The page map has 8 bytes a page: of this much address space 8 MiB, a few milliseconds. Beyond it the report would be
-/// slow for a column that `explain` has anyway.
+/// The page map has 8 bytes per page: 8 MiB for this much address space, a few milliseconds. Above the limit, the
+/// report would be slow for a column that `explain` shows anyway.
 const MOST: Bytes = Bytes::mib(4096);
 
-/// Each range is a read of its own.
+/// Each range needs a read of its own.
 const MOST_MAPPINGS: usize = 4096;
 
 impl Books {
-    /// Fills in `resident` of the categories whose mappings are known; a gap where the kernel refuses.
+    /// Fills in `resident` for the categories whose mappings are known. If the kernel refuses, adds a gap.
     pub fn read_resident(&mut self, pid: u32, deadline: Deadline) {
         self.read_own(pid, deadline);
         let stacks = self.threads.iter().filter(|t| t.in_use && t.stack_kind != 1);
@@ -53,14 +53,14 @@ impl Books {
         self.book_resident(&residency, &stacks, &libraries);
     }
 
-    /// The tracker's private memory is counted by what it handed out; a table is resident only where it was touched, and a
-    /// page that two pieces share is one page. Where the page map can't be read, the count stays.
+    /// The tracker counts its private memory by what it handed out. But a table is resident only where it was touched,
+    /// and two pieces may share a page. Without a page map, the tracker's count stays.
     fn read_own(&mut self, pid: u32, deadline: Deadline) {
         let page = Bytes(rustix::param::page_size() as u64);
         let is_table = |own: &&OwnMapping| own.purpose == Purpose::SideTable as u32;
         let pools: Vec<AddressRange> =
             self.own_mappings.iter().filter(|own| !is_table(own)).map(|own| own.range).collect();
-        // A small level of the side table lies in a pool.
+        // Small levels of the side table lie inside a pool.
         let tables: Vec<AddressRange> = self.own_mappings.iter().filter(is_table).map(|own| own.range).collect();
         let apart = tables.iter().filter(|table| !pools.iter().any(|pool| pool.overlaps(**table)));
         let private: Vec<AddressRange> = pools.iter().chain(apart).copied().collect();

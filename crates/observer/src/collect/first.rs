@@ -1,4 +1,4 @@
-//! One snapshot: every source asked once, in the order that keeps the ones joined by address close together.
+//! Takes one snapshot. Every source is read once; sources that are joined by address are read close together.
 
 use std::thread;
 use std::time::Instant;
@@ -13,23 +13,23 @@ use crate::source::proc::{self, Target, timed};
 use crate::source::{cgroup, glibc, hotspot, native_image, opened, pymalloc, segment, v8};
 use crate::units::AddressRange;
 
-/// Why there is nothing to explain: one line for the user.
+/// Why there is no result: one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// How much is asked of a VM.
+/// How much a VM is asked to report.
 #[derive(Clone, Copy)]
 pub enum Regions<'n> {
-    /// What it says cheaply; all of them only where that leaves more than 2 % of RSS unexplained.
+    /// Only cheap queries; all regions only if more than 2 % of RSS stays unexplained.
     AsNeeded,
-    /// Where each of its regions lies. The function is called before a command for which the VM keeps memory for good.
+    /// The addresses of all regions. The function is called before a command that makes the VM keep memory permanently.
     All(&'n dyn Fn(&str)),
 }
 
-/// Of RSS, in percent: what the lines may leave unexplained before the VM is asked for more.
+/// Percentage of RSS that the lines may leave unexplained before the VM is queried further.
 const UNEXPLAINED_AT_MOST: f64 = 2.0;
 
-/// `deadline`: the command's, for all sources together.
+/// `deadline` is the command's limit for all sources together.
 pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapshot, Refusal> {
     let target = Target::open(pid, deadline).map_err(|absent| match absent {
         proc::Absent::NoSuchProcess => Refusal(format!("no process {pid}")),
@@ -63,7 +63,7 @@ pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapsh
         gaps = reader.memory(&mut snapshot);
     }
     if snapshot.vmas.is_empty() && !snapshot.smaps_refused {
-        // An address space with no mapping is one that has just been torn down.
+        // A process without any mapping is just being torn down.
         return Err(vanished());
     }
     snapshot.gaps.extend(gaps);
@@ -71,7 +71,7 @@ pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapsh
     Ok(snapshot)
 }
 
-/// Whether more is unexplained than should be.
+/// Whether too much is unexplained.
 fn is_short(snapshot: &Snapshot) -> bool {
     let ledger = Ledger::of(snapshot);
     let unexplained = ledger.remainder + ledger.resident(LineId::OtherAnonymous);
@@ -85,8 +85,8 @@ struct Reader<'t> {
 }
 
 impl Reader<'_> {
-    /// What says whose the memory is and holds still: a VM's word about itself, and, while that answers, cgroup and allocators.
-    /// A VM that is asked allocates: first it answers, then its pages are counted.
+    /// Reads the sources that change slowly: the VM, and while it answers, the cgroup and the allocators. A query makes
+    /// the VM allocate memory, so it answers first and its pages are counted afterwards.
     fn around(&mut self, snapshot: &mut Snapshot, maps: &[Vma]) -> Vec<Gap> {
         let (target, since, memory) = (self.target, self.since, snapshot.host.memory);
         let mut refused = Vec::new();
@@ -127,14 +127,15 @@ impl Reader<'_> {
         }
     }
 
-    /// What is joined by address, close together in time: threads, mappings, arenas, stacks, pages. In place of what an
-    /// earlier reading found.
+    /// Reads what is joined by address, close together in time: threads, mappings, arenas, stacks, pages. Replaces the
+    /// results of earlier readings.
     fn memory(&mut self, snapshot: &mut Snapshot) -> Vec<Gap> {
         let (target, since) = (self.target, self.since);
         let mut readings = Vec::new();
         let mut gaps = Vec::new();
         snapshot.threads = proc::read_threads(target, snapshot.process.contained, &mut gaps);
-        // A VM that was asked for the first time has its attach listener since: one number everywhere.
+        // The first query starts the VM's attach listener thread, so count the threads again: the number must be the
+        // same everywhere.
         if !snapshot.threads.is_empty() {
             snapshot.process.thread_count = snapshot.threads.len() as u64;
         }
@@ -184,7 +185,8 @@ impl Reader<'_> {
                 snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
                 snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
             }
-            // The allocators' readers have said it, where there is one; and without mappings nothing lies anywhere.
+            // If an allocator's reader already reported the error, don't repeat it. Without mappings, there is nothing
+            // to read either.
             Err(error)
                 if !snapshot.smaps_refused && !gaps.iter().any(|gap| gap.reason.contains("/mem can't be opened")) =>
             {
@@ -204,7 +206,7 @@ impl Reader<'_> {
     }
 }
 
-/// What the tracker lists as its own, in a process that maps a segment, detached or not.
+/// The tracker's own mappings, from the segment of a tracked or detached process.
 fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<OwnMapping> {
     let is_tracked = vmas.iter().any(|vma| vma.name.ends_with(".seg"));
     let found = is_tracked.then(|| segment::find_by_pid(target.pid(), target.deadline())).flatten();
@@ -217,7 +219,7 @@ fn own_mappings(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<OwnMa
     found.map(|(path, ..)| segment::own_mappings(&path, target.deadline())).unwrap_or_default()
 }
 
-/// What the tracker has booked, where it was attached to a process that ran already.
+/// The books, if the tracker was attached to a running process.
 fn attached_books(target: &Target, vmas: &[Vma]) -> Option<Booked> {
     vmas.iter().any(|vma| vma.name.ends_with(".seg")).then_some(())?;
     let deadline = target.deadline();
@@ -229,8 +231,8 @@ fn attached_books(target: &Target, vmas: &[Vma]) -> Option<Booked> {
     attaches.then(|| Booked::of(&books))
 }
 
-/// Where nobody set a cap: 8 × CPUs (malloc/arena.c, `arena_get2`). From glibc 2.34 to 2.38 these are the CPUs that the process
-/// may run on (`__get_nprocs_sched`), before and after all that are online.
+/// The default cap on arenas: 8 × CPUs (malloc/arena.c, `arena_get2`). glibc 2.34 to 2.38 counts the CPUs that the
+/// process may run on (`__get_nprocs_sched`); other versions count all online CPUs.
 fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
     if glibc.arena_cap.is_none() {
         let minor = glibc.version.strip_prefix("2.").and_then(|minor| minor.parse::<u32>().ok());
@@ -242,14 +244,15 @@ fn with_arena_cap(mut glibc: Glibc, snapshot: &Snapshot) -> Glibc {
     glibc
 }
 
-/// What the VM mapped for itself. Stacks are left out: where the VM states them, they end where the thread library's record does.
+/// Regions that the VM mapped itself. Stacks are left out: if the VM reports them, their ends are those in the thread
+/// library's record.
 fn regions_without_malloc(snapshot: &Snapshot) -> Vec<AddressRange> {
     let regions = snapshot.hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
     let own = regions.iter().filter(|region| region.tag != VmTag::ThreadStack);
     own.map(|region| region.range).collect()
 }
 
-/// The page map of those mappings only that more than one owner claims a part of, or that the process maps more than once.
+/// Reads the page map, but only of mappings that several owners claim or that the process maps more than once.
 pub(super) fn residency(target: &Target, snapshot: &mut Snapshot, gaps: &mut Vec<Gap>) {
     let cut: Vec<AddressRange> = ledger::mappings_with_several_owners(snapshot).map(|vma: &Vma| vma.range).collect();
     let again: Vec<AddressRange> = ledger::mapped_again(snapshot).map(|vma| vma.range).collect();

@@ -1,13 +1,14 @@
-//! Snapshots: which source is read when, so that what is joined by address is read close together in time.
+//! Takes snapshots. Decides which source is read when, so that sources joined by address are read close together in
+//! time.
 //!
 //! | file | what it does |
 //! | --- | --- |
 //! | `first` | one snapshot: every source is read once |
-//! | `series` | the next snapshot of a series: the kernel's figures anew, joined with what the first snapshot found |
-//! | `new_memory` | owners of memory that came since the first snapshot, as far as the memory itself names them |
+//! | `series` | the next snapshot of a series: current figures of the kernel, joined with the owners that the first snapshot found |
+//! | `new_memory` | owners of memory that came after the first snapshot, if the memory itself identifies them |
 //!
-//! This stage is above the ledger, because the ledger decides what else is worth reading: the page map of mappings with several
-//! owners, and the expensive answers of a VM where too much is unexplained.
+//! This stage is above the ledger, because the ledger decides what else must be read: the page map of mappings with
+//! several owners, and expensive queries of a VM if too much is unexplained.
 
 mod first;
 mod new_memory;

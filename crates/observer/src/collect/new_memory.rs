@@ -1,4 +1,4 @@
-//! Memory that came since the owners were asked, and says itself whose it is:
+//! Finds the owners of memory that came after the owners were read, if the memory itself identifies them:
 //!
 //! ```text
 //! an arena's heap whose accessible part grew     up to the end of its reservation (64 MiB for a thread's, brk for the main one)
@@ -6,8 +6,8 @@
 //! a block in a mapping of its own                its header at the start: IS_MMAPPED alone (malloc/malloc.c, sysmalloc_mmap)
 //! a new thread's stack                           the thread library's record at its top (`proc::find_stacks`)
 //! ```
-//! Everything here was found by a rule that the owners' own walk has too, and stays until they are asked again. Only pages that
-//! are present are read.
+//! Each rule here also holds for the owners' own walk. The result stays until the next walk. Only present pages are
+//! read.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ use crate::units::{AddressRange, Avma, Bytes};
 const HEAP: u64 = 64 << 20;
 const IS_MMAPPED: u64 = 2;
 
-/// `threads`: as many as there are now.
+/// `threads` is the current number of threads.
 pub(super) fn follow(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma], threads: u64) {
     let moved = before.len() != snapshot.vmas.len()
         || before.iter().zip(&snapshot.vmas).any(|(old, new)| old.range != new.range || old.writable != new.writable);
@@ -45,7 +45,7 @@ fn new_threads(target: &Target, memory: &impl Memory, snapshot: &mut Snapshot) {
     snapshot.idle_stacks = proc::find_stacks(memory, &snapshot.vmas, &mut snapshot.threads);
 }
 
-/// What glibc's malloc got since.
+/// Adds the heaps and large blocks that glibc's malloc got since.
 pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vma]) {
     let Snapshot { vmas, glibc: Some(glibc), hotspot, .. } = snapshot else { return };
     for arena in &mut glibc.arenas {
@@ -53,7 +53,7 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
             *heap = longer(*heap, arena.kind, vmas);
         }
     }
-    // Unmapped since: something else may come to lie there.
+    // Unmapped since then: other memory may be mapped at that address.
     let is_mapped = |chunk: &MmappedChunk| vma_at(vmas, chunk.range.start).is_some_and(is_malloc_s);
     glibc.mmapped.retain(is_mapped);
     let regions = hotspot.as_ref().map(|vm| vm.regions.as_slice()).unwrap_or_default();
@@ -81,9 +81,9 @@ pub(super) fn malloc(memory: &impl Memory, snapshot: &mut Snapshot, before: &[Vm
     glibc.mmapped.dedup();
 }
 
-/// The heap up to where its reservation is accessible now: all of that is the arena's (malloc/arena.c, `grow_heap`). Where the
-/// owners' walk and the mappings were read at two moments it may have grown between them, so the mapping before decides nothing.
-/// Pieces that the main arena got by mmap have no reservation.
+/// Extends the heap to the end of the accessible part of its reservation: all of that is the arena's (malloc/arena.c,
+/// `grow_heap`). The walk and the mappings were read at two moments, so the heap may have grown in between; the earlier
+/// mapping is therefore not consulted. Pieces that the main arena got by mmap have no reservation.
 fn longer(heap: AddressRange, kind: ArenaKind, vmas: &[Vma]) -> AddressRange {
     let Some(new) = vma_at(vmas, heap.start).filter(|new| is_malloc_s(new)) else { return heap };
     let end = match (&new.backing, kind) {
@@ -115,7 +115,7 @@ fn fresh<'v>(vmas: &'v [Vma], before: &'v [Vma]) -> impl Iterator<Item = Address
     })
 }
 
-/// The first bytes of a page that is present.
+/// The first bytes of a page, if it is present.
 fn present<M: Memory>(pages: &mut PageStates<'_, M>, memory: &M, at: Avma) -> Option<[u8; 16]> {
     let mut head = [0; 16];
     (pages.of(at.0 / PAGE) == PageState::Present && memory.read(at, &mut head)).then_some(head)
@@ -136,7 +136,7 @@ mod tests {
     use crate::snapshot::{Arena, Glibc};
     use std::collections::HashMap;
 
-    /// Words at addresses; every page is present.
+    /// Words by address; every page is present.
     struct Image(HashMap<u64, u64>);
 
     impl Memory for Image {
@@ -177,7 +177,7 @@ mod tests {
         let arena = |address, kind, heap| Arena { address: Avma(address), kind, heaps: vec![heap], ..Arena::default() };
         let arenas = vec![
             arena(main, ArenaKind::Main, range(BRK, BRK + 0x21000)),
-            // Its walk was a moment before the mappings were read.
+            // The walk of this arena was a moment before the mappings were read.
             arena(thread, ArenaKind::Thread, range(FIRST, FIRST + 0x20000)),
         ];
         let gone = MmappedChunk { range: range(OTHER + 0x100_0000, OTHER + 0x110_0000) };
@@ -188,16 +188,16 @@ mod tests {
         ];
         let now = vec![
             vma(BRK, BRK + 0x42000, Brk),
-            // Merged with something behind its reservation.
+            // Merged with a mapping after its reservation.
             vma(FIRST, FIRST + HEAP, Anonymous),
             vma(SECOND, SECOND + 0x50000, Anonymous),
             vma(FOREIGN, FOREIGN + 0x50000, Anonymous),
-            // Two blocks and something that is none, one mapping to the kernel.
+            // Two blocks and another range, one mapping to the kernel.
             vma(BLOCKS, BLOCKS + 0x45000, Anonymous),
-            // One block whose first page alone was not advised.
+            // One block; only its first page was not covered by madvise, so the kernel split the mapping.
             vma(SPLIT, SPLIT + 0x1000, Anonymous),
             vma(SPLIT + 0x1000, SPLIT + 0x31000, Anonymous),
-            // Grew by something that says nothing of itself.
+            // Grew by memory that doesn't identify its owner.
             vma(OTHER, OTHER + 0x8000, Anonymous),
         ];
         let words = [
@@ -220,13 +220,13 @@ mod tests {
         let expected = [(BLOCKS, 0x21000), (BLOCKS + 0x21000, 0x22000), (SPLIT, 0x31000)];
         assert_eq!(blocks, expected.map(|(start, length)| range(start, start + length)));
 
-        // The ledger has it so, and sums.
+        // The ledger agrees, and its sum holds.
         let ledger = crate::ledger::Ledger::of(&snapshot);
         use crate::ledger::LineId;
         let sum: Bytes = ledger.lines.iter().map(|line| line.resident).sum();
         assert_eq!(sum + ledger.remainder, snapshot.rss());
         assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(0x50000 + 0x2000 + 0x8000));
-        // Nothing was walked yet: which of it is live nobody knows.
+        // Not walked yet, so nobody knows which part is live.
         assert_eq!(ledger.resident(LineId::GlibcUnknown), Bytes(0x42000 + HEAP + 0x50000));
         assert_eq!(ledger.resident(LineId::GlibcLive), Bytes(0x43000 + 0x31000));
     }

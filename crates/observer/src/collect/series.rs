@@ -1,16 +1,17 @@
-//! The next snapshot of a series: the kernel's figures of this moment, joined with what earlier readings found of whose
-//! the memory is. A virtual machine and a walk of malloc's arenas cost a hundred times what the kernel's figures do, and what they
-//! say (where the Java heap lies, which ranges are an arena's) changes seldom.
+//! Takes the next snapshot of a series: the kernel's current figures, joined with the owners that earlier readings
+//! found. Querying a VM and walking malloc's arenas cost a hundred times as much as the kernel's figures, and their
+//! results (where the Java heap lies, which ranges are an arena's) rarely change.
 //!
 //! ```text
 //! Figures::Pages   one scan of the page tables, and maps where it has changed: Rss by mapping, which pages     2 to 4 ms of CPU
 //! Figures::Whole   smaps: also what is huge, locked, swapped, shared                                           15 ms: 2,600 mappings
 //! ```
-//! Both give a mapping the same Rss, to the byte (a test in `proc::read`); where the kernel has no such scan, smaps is read.
+//! Both give each mapping the same Rss, to the byte (a test in `proc::read` checks it). A kernel without such a scan
+//! needs smaps.
 //!
-//! Σ lines + remainder = Rss holds all the same: it is a sum over the new mappings. What grew since the owners were asked stands
-//! with its owner at once where the memory itself says whose it is (`new_memory`); the rest is unknown until they are asked again
-//! (`first`), and says so: `other-anonymous`, `glibc-unknown`.
+//! Σ lines + remainder = Rss still holds, because it is a sum over the new mappings. New memory goes to its owner at
+//! once if the memory itself identifies it (`new_memory`). The rest is unknown until the owners are read again
+//! (`first`), and is in `other-anonymous` or `glibc-unknown`.
 
 use super::first::residency;
 use super::new_memory;
@@ -22,32 +23,32 @@ use crate::source::proc::{self, Mapped, Target};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// How much of the mappings is read.
+/// How much is read about the mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figures {
     Pages,
     Whole,
 }
 
-/// A search for classes that took `t` is done again after `SEARCH × t`: 0.4 % of a core.
+/// A search for classes that took `t` is repeated after `SEARCH × t`: 0.4 % of a core.
 const SEARCH: u32 = 250;
 
-/// What a series keeps from one snapshot to the next.
+/// State that a series keeps from one snapshot to the next.
 #[derive(Default)]
 pub struct Series {
     mapped: Mapped,
-    /// Of a HotSpot VM, and when its classes are looked for again: they may be loaded later.
+    /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
     direct: Option<Direct>,
     direct_at: Option<Instant>,
 }
 
 impl Series {
-    /// The owners were asked: the snapshot is a new one.
+    /// Starts again with a new snapshot, because the owners were read again.
     pub fn begin(&mut self) {
         self.mapped = Mapped::default();
     }
 
-    /// The VM's count of direct buffers, of this moment.
+    /// Updates the VM's count of direct buffers.
     fn direct_buffers(&mut self, target: &Target, snapshot: &mut Snapshot, memory: &Live) {
         let Some(vm) = &mut snapshot.hotspot else { return };
         let began = Instant::now();
@@ -63,8 +64,8 @@ impl Series {
         self.direct_at = Some(began + began.elapsed() * SEARCH);
     }
 
-    /// Brings mappings and process of `snapshot` to this moment; its cgroup is a reading of its own. An error: the process is
-    /// gone, and the snapshot is of no moment.
+    /// Updates the mappings and the process of `snapshot`; its cgroup is a separate reading. On an error, the process
+    /// is gone and the snapshot isn't valid for any moment.
     pub fn again(
         &mut self,
         target: &Target,
@@ -81,7 +82,7 @@ impl Series {
         snapshot.process = process;
         snapshot.rss_by_kind = rss_by_kind;
         snapshot.time = proc::seconds_since_epoch();
-        // The kernel's own sum would walk all pages once more, to say how much moved meanwhile.
+        // The kernel's own sum would need another walk of all pages, only to show how much changed meanwhile.
         snapshot.rollup = None;
         let (before, took) = match pages {
             Some(pages) => {
@@ -106,7 +107,7 @@ impl Series {
         Ok(())
     }
 
-    /// By smaps: the mappings that were there before, and how long it took.
+    /// Reads smaps. Returns the previous mappings and the time that the reading took.
     fn whole(
         &mut self,
         target: &Target,
@@ -115,7 +116,7 @@ impl Series {
     ) -> io::Result<(Vec<Vma>, Duration)> {
         let mappings = proc::read_smaps(target, gaps);
         let process = &snapshot.process;
-        // Without mappings and without a refusal it is an address space that has just been torn down.
+        // Without mappings and without a refusal, the address space has just been torn down.
         if mappings.vmas.is_empty() && (!mappings.refused || proc::refusal(process.state, process.pid).is_some()) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }

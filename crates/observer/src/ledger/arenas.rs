@@ -1,10 +1,12 @@
-//! Resident bytes of glibc's heaps, shared among live, retained and unknown as the walk of each arena found them. Where the
-//! walk and smaps disagree (they are two readings), what smaps has more is unknown, and what it has less is scaled away.
+//! Divides the resident bytes of glibc's heaps into live, retained and unknown, as the walk of each arena found them.
+//! The walk and smaps are two readings. If smaps has more, the surplus is unknown; if it has less, the shares are
+//! scaled down.
 //!
-//! In a series the walk may be seconds old. Where the process is tracked, its books say by how much its live blocks grew since:
+//! In a series of snapshots, the walk may be seconds old. If the process is tracked, its books show how much its live
+//! blocks grew since:
 //!
-//!   live of what is new = growth of the books − growth of blocks with a mapping of their own
-//!   |error|             = what was freed since, because old blocks may have made room for new ones
+//!   live part of new memory = growth of the books − growth of blocks with a mapping of their own
+//!   |error|                 = bytes freed since, because new blocks may reuse the space of old ones
 
 use super::attribute::apportion;
 use super::distinct::proportional;
@@ -22,7 +24,7 @@ struct Heaps {
     of_others: Bytes,
 }
 
-/// The name of the child that has the arenas of that kind, in each line of malloc's.
+/// Name of the child that holds arenas of this kind; it is the same in each of glibc's lines.
 pub const fn child_of(kind: ArenaKind) -> &'static str {
     match kind {
         ArenaKind::Main => "main arena",
@@ -63,8 +65,8 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
         books.overclaimed += walked - heaps.resident;
         let difference = walked.abs_diff(heaps.resident) - Bytes(live_of_new) + grown.freed.min(Bytes(live_of_new));
         let grade = if difference + heaps.error == Bytes(0) { Grade::Exact } else { Grade::Derived };
-        // Address space follows the blocks: what is live and free splits the committed part. (The untouched tails of the
-        // reservations are claimed by themselves, for the free.)
+        // Address space follows the blocks: live and free bytes share the committed part. (The untouched tails of the
+        // reservations are claims of their own, and count as free.)
         let live_space = (arena.live + Bytes(live_of_new)).min(heaps.committed);
         let error = difference + heaps.error;
         let mut book = |line, resident: Bytes, reserved: Bytes, committed: Bytes| {
@@ -82,21 +84,21 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Grown {
+struct GrowthSinceWalk {
     /// Live bytes in the arenas' heaps.
     live: Bytes,
     freed: Bytes,
 }
 
-/// What happened in the arenas since they were walked, by the tracker's books.
-fn grown(snapshot: &Snapshot) -> Grown {
-    /// glibc's size field in front of each chunk.
+/// Growth of the arenas since they were walked, by the tracker's books.
+fn grown(snapshot: &Snapshot) -> GrowthSinceWalk {
+    /// glibc's size field before each chunk.
     const HEADER: u64 = 8;
-    let (Some(since), Some(glibc)) = (snapshot.booked, &snapshot.glibc) else { return Grown::default() };
+    let (Some(since), Some(glibc)) = (snapshot.booked, &snapshot.glibc) else { return GrowthSinceWalk::default() };
     let chunks = |books: Booked| books.live + Bytes(books.live_count.saturating_mul(HEADER));
     let mmapped: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
     let freed = |books: Booked| books.cumulative - books.live;
-    // Where a block with a mapping of its own was freed meanwhile, the result is too small, never too large.
+    // If a block with a mapping of its own was freed meanwhile, the result is too small, never too large.
     let live = chunks(since.now) - chunks(since.walk);
-    Grown { live: live - (mmapped - since.mmapped), freed: freed(since.now) - freed(since.walk) }
+    GrowthSinceWalk { live: live - (mmapped - since.mmapped), freed: freed(since.now) - freed(since.walk) }
 }

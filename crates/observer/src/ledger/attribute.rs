@@ -1,10 +1,11 @@
-//! Mappings × claims → pieces: every mapping is cut where claims begin and end, and its Rss is shared out so that
+//! Mappings × claims → pieces. Every mapping is cut where claims begin and end, and its Rss is divided so that
 //!
 //!   Σ resident of a mapping's pieces = the mapping's Rss, to the byte.
 //!
-//! One owner: all of it, exact. Several: by the page map, exact where its sum agrees with smaps; where it does not (the
-//! zero page, or pages that came and went between the two readings) it is scaled, with the difference as error bound.
-//! Without a page map: by length, with the widest error that length and Rss allow.
+//! With one owner, all of it is that owner's: exact. With several owners, the page map divides it: exact if the page
+//! map's sum equals smaps. If it doesn't (the zero page, or pages that changed between the two readings), the shares
+//! are scaled, and the difference is the error bound. Without a page map, the lengths divide it, with the widest error
+//! that length and Rss allow.
 
 use super::claims::{Claims, likely_owner};
 use super::{Grade, Owner, Piece};
@@ -53,7 +54,7 @@ pub fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
     pieces
 }
 
-/// An owner that is likely, not known: all of it may be somebody else's.
+/// Whether the owner is only likely: all of the piece may belong to the program itself.
 fn is_likely_only(piece: &Piece) -> bool {
     piece.grade == Grade::Estimated
         && piece.source == Source::Proc
@@ -75,7 +76,7 @@ fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
     };
     let sum: u64 = weights.iter().sum();
     let (weights, sum, known) = match (sum, by_page_map) {
-        // The page map saw nothing of what smaps saw: only the lengths are left.
+        // The page map found none of the resident pages, so only the lengths are left.
         (0, _) => {
             let lengths: Vec<u64> = pieces.iter().map(|piece| piece.range.length().0).collect();
             let sum = lengths.iter().sum();
@@ -100,7 +101,7 @@ fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
     }
 }
 
-/// `total` in proportion to `weights`, with what rounding leaves given to the largest remainders: the sum is `total`.
+/// Divides `total` in proportion to `weights`. The largest remainders get what rounding leaves, so the sum is `total`.
 pub fn apportion(total: u64, weights: &[u64], sum: u64) -> Vec<u64> {
     if sum == 0 {
         let mut shares = vec![0; weights.len()];
@@ -120,7 +121,7 @@ pub fn apportion(total: u64, weights: &[u64], sum: u64) -> Vec<u64> {
     shares
 }
 
-/// Files of which some part is mapped executable: programs and libraries, as against mapped data.
+/// Files with an executable mapping: programs and libraries, as opposed to mapped data.
 struct Objects {
     files: Vec<((u32, u32), u64)>,
 }
@@ -139,7 +140,7 @@ impl Objects {
     }
 }
 
-/// What the kernel itself says the mapping is.
+/// Owner of an unclaimed part, by what the kernel says about the mapping.
 fn unclaimed(snapshot: &Snapshot, vma: &Vma, objects: &Objects) -> (Owner, Grade) {
     let line = |line, detail: &str| (Owner::line(line, detail), Grade::Exact);
     match vma.backing {
@@ -150,8 +151,9 @@ fn unclaimed(snapshot: &Snapshot, vma: &Vma, objects: &Objects) -> (Owner, Grade
         Backing::MainStack => line(LineId::ThreadStacks, "main"),
         Backing::Brk => line(LineId::OtherAnonymous, "[heap]"),
         Backing::Anonymous => match likely_owner(snapshot) {
-            // From outside an unnamed mapping can't be told from the program's own: where another allocator serves
-            // malloc, or a runtime has its heap, it is the likely owner, and the line's error bound says that it may not be.
+            // From outside, an unnamed mapping of an allocator looks like one of the program. If another allocator
+            // serves malloc, or a runtime has its heap here, it is the likely owner; the error bound covers the case
+            // that it isn't.
             Some(kind) if vma.writable && !vma.shared && vma.name.is_empty() => {
                 (Owner::line(LineId::OtherAllocator, &kind.to_string()), Grade::Estimated)
             }

@@ -1,11 +1,11 @@
-//! What changed since an earlier reading.
+//! Changes since an earlier reading.
 
 use super::{Ledger, LineId};
 use crate::snapshot::Baseline;
 use crate::units::Bytes;
 
 impl Baseline {
-    /// What the line has more than it had; below nothing where it has less.
+    /// How much the line grew; negative if it shrank.
     pub fn change(&self, ledger: &Ledger, id: LineId) -> i64 {
         difference(ledger.resident(id), self.resident(id))
     }

@@ -1,6 +1,5 @@
-//! Of a process that the tracker was attached to late: which of glibc's live blocks are from before. They leave the children
-//! that say where blocks lie for a child of their own, so that the children still add up:
-//!
+//! After a late attach: divides glibc's live blocks into those from before the attach and those since. A part of each
+//! child that says where blocks lie moves to a child of its own, so that the children still add up:
 //!   before (resident) = before (usable) × resident live / live
 //!   |error|           = the program's traffic during the walk + what is not resident of live
 

@@ -1,9 +1,9 @@
-//! The second sum: what the OOM killer counts. Of one group's memory.stat,
+//! The second sum: the memory that the OOM killer counts. From the memory.stat of one group,
 //!
 //!   charged = processes (anonymous) + page cache + shared memory + kernel + sockets + rest
 //!
-//! The kernel charges in batches per CPU and updates memory.stat with a delay, so `rest` is seldom 0; it is printed and
-//! may be of either sign.
+//! The kernel charges in batches per CPU and updates memory.stat with a delay, so `rest` is rarely 0. It is printed,
+//! and may be negative.
 
 use crate::snapshot::Cgroup;
 use crate::units::Bytes;
@@ -13,11 +13,11 @@ pub struct CgroupSum {
     pub charged: Bytes,
     pub working_set: Bytes,
     pub limit: Option<Bytes>,
-    /// Ids `processes page-cache shared-memory kernel sock`, biggest first.
+    /// Ids are `processes page-cache shared-memory kernel sock`; biggest first.
     pub lines: Vec<(&'static str, &'static str, Bytes)>,
     /// charged − Σ lines
     pub rest: i64,
-    /// Rss of the group's other processes, file pages they share with the target included.
+    /// Rss of the group's other processes. It includes file pages that they share with the target.
     pub other_processes: Bytes,
 }
 

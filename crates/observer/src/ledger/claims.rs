@@ -1,5 +1,5 @@
-//! Who says that a range is whose. Claims of the same rank don't overlap by nature; where sources contradict each
-//! other, the lower rank wins, and what it leaves open goes to the next.
+//! Which source claims which address range for which owner. Claims of the same rank should not overlap. Where sources
+//! contradict each other, the first claim wins, and later claims get the parts that it leaves free.
 
 use std::collections::BTreeMap;
 
@@ -18,14 +18,14 @@ pub struct Claim {
     pub source: Source,
 }
 
-/// Disjoint claims by start address; what is claimed first stays.
+/// Disjoint claims by start address. An earlier claim is never replaced.
 #[derive(Default)]
 pub struct Claims {
     by_start: BTreeMap<Avma, Claim>,
 }
 
 impl Claims {
-    /// Takes the parts of the claim's range that are still free.
+    /// Adds the parts of the claim's range that are still free.
     pub fn add(&mut self, claim: Claim) {
         let mut from = claim.range.start;
         if let Some((_, before)) = self.by_start.range(..=from).next_back() {
@@ -59,7 +59,7 @@ pub const GO_HEAP: &str = "Go's heap";
 pub const V8_HEAP: &str = "V8's heap";
 pub const PYTHON_POOLS: &str = "CPython's pools of small objects";
 
-/// All claims of a snapshot, strongest source first.
+/// All claims of a snapshot. The most reliable source comes first.
 pub fn of(snapshot: &Snapshot) -> Claims {
     let mut claims = Claims::default();
     glibc(snapshot, &mut claims);
@@ -105,7 +105,7 @@ fn opened(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// What a thread arena's heaps have reserved beyond where they grew: address space without a resident page.
+/// The parts of a thread arena's reservations beyond the heaps' ends: address space without resident pages.
 fn untouched_tails(snapshot: &Snapshot, claims: &mut Claims) {
     let arenas = snapshot.glibc.iter().flat_map(|glibc| &glibc.arenas);
     for arena in arenas.filter(|arena| arena.kind == ArenaKind::Thread && !arena.heaps.is_empty()) {
@@ -147,7 +147,7 @@ fn native_image(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// A program's own segments, whatever kind of memory its packer put them into.
+/// The segments of an unpacked program, whatever kind of memory its packer mapped for them.
 fn unpacked(snapshot: &Snapshot, claims: &mut Claims) {
     let segments = snapshot.unpacked.as_ref().map(|program| program.segments.as_slice()).unwrap_or_default();
     let name = snapshot.process.executable.as_deref().unwrap_or("the program");
@@ -177,8 +177,8 @@ fn hotspot(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// Stacks by the thread library's own record, else by the mapping that the stack pointer points into, else by shape: a
-/// small inaccessible guard directly below a writable anonymous mapping.
+/// Finds each thread's stack: by the thread library's own record, else by the mapping that the stack pointer points
+/// into, else by shape (a small inaccessible guard directly below a writable anonymous mapping).
 fn threads(snapshot: &Snapshot, claims: &mut Claims) {
     let names = thread_names(snapshot);
     let pools = ThreadPools::of(names.iter().copied());
@@ -208,7 +208,8 @@ fn threads(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// What the mapping's own name tells: allocators and libc name theirs since glibc 2.41, jemalloc 5.3.1 and tcmalloc.
+/// Claims by the mapping's own name: libc names its mappings since glibc 2.41, jemalloc since 5.3.1, and tcmalloc does
+/// too.
 fn names(snapshot: &Snapshot, claims: &mut Claims) {
     for vma in snapshot.vmas.iter().filter(|vma| !vma.name.is_empty()) {
         let (line, detail) = match vma.name.as_str() {
@@ -232,20 +233,21 @@ fn is_unnamed_memory(vma: &Vma) -> bool {
     vma.backing == Backing::Anonymous && vma.readable && vma.writable && !vma.shared && vma.name.is_empty()
 }
 
-/// Go's heap by its arenas: 64 MiB, aligned to that, reserved as such and made writable from within (runtime/malloc.go,
-/// `heapArenaBytes`, `sysReserve`), wherever the first of them lies: at 0x00c0 << 32 up to Go 1.25, anywhere since. Before the
-/// stacks: where no C library is linked, Go's threads run on stacks that lie in this heap, and the stack pointer says no more.
+/// Go's heap consists of arenas: 64 MiB, aligned to 64 MiB, reserved as a whole and made writable from within
+/// (runtime/malloc.go, `heapArenaBytes`, `sysReserve`). The first one lies at 0x00c0 << 32 up to Go 1.25, and anywhere
+/// in later versions. This must run before the claims of stacks: without a C library, Go's threads run on stacks inside
+/// this heap, and the stack pointer alone would claim them.
 fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     const ARENA: u64 = 64 << 20;
     if !snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go) {
         return;
     }
-    // An arena of glibc has the same shape: where it was walked, it is taken already; else it is the lesser part.
+    // A glibc arena has the same shape. If it was walked, it is claimed already; otherwise it is the smaller part.
     let mut claim = |range: AddressRange, grade: Grade| {
         let owner = Owner::line(LineId::OtherAllocator, GO_HEAP);
         claims.add(Claim { range, owner, grade, source: Source::Allocator });
     };
-    // From 1.25 on it names them, where the kernel takes names (runtime/set_vma_name_linux.go).
+    // From 1.25 on Go names its heap, if the kernel supports names (runtime/set_vma_name_linux.go).
     for vma in snapshot.vmas.iter().filter(|vma| vma.name == "[anon: Go: heap]") {
         claim(vma.range, Grade::Exact);
     }
@@ -260,8 +262,7 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// Heaps of languages that don't use malloc for their objects: CPython's pools and V8's pages by their
-/// headers.
+/// Heaps of languages that allocate objects without malloc: CPython's pools and V8's pages, found by their headers.
 fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
     let python = snapshot.pymalloc.as_ref().map(|python| python.pools.as_slice()).unwrap_or_default();
     for pools in python {
@@ -274,8 +275,8 @@ fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-/// Without a walk: the brk heap, and heaps of thread arenas by their shape (malloc/arena.c: HEAP_MAX_SIZE of 64 MiB on
-/// 64-bit, aligned to itself, writable up to where it grew, inaccessible above).
+/// Without a walk: claims the brk heap, and finds heaps of thread arenas by their shape (malloc/arena.c: HEAP_MAX_SIZE
+/// is 64 MiB on 64-bit; aligned to itself, writable up to the heap's end, inaccessible above).
 fn glibc_by_shape(snapshot: &Snapshot, claims: &mut Claims) {
     const HEAP_MAX: u64 = 64 << 20;
     let glibc_serves =
@@ -304,7 +305,7 @@ fn reaches_heap_end(vmas: &[Vma], vma: &Vma, heap_max: u64) -> bool {
     vma.range.end == end || vma_at(vmas, vma.range.end).is_some_and(|tail| tail.inaccessible() && tail.range.end >= end)
 }
 
-/// An anonymous mapping directly behind the last, written part of an object file is its .bss.
+/// An anonymous mapping directly after the last, writable part of an object file is its .bss.
 fn bss(snapshot: &Snapshot, claims: &mut Claims) {
     for pair in snapshot.vmas.windows(2) {
         let (data, bss) = (&pair[0], &pair[1]);
@@ -324,16 +325,16 @@ pub fn same_file(one: &Vma, other: &Vma) -> bool {
     one.inode == other.inode && one.device == other.device && one.inode != 0
 }
 
-/// An allocator that serves malloc in glibc's or musl's place, or musl's own.
+/// The allocator that serves malloc instead of glibc or musl, or musl's own.
 pub fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let serving = |known: &&crate::snapshot::LoadedAllocator| known.serves_malloc && known.kind != AllocatorKind::Glibc;
     snapshot.allocators.iter().find(serving).map(|known| known.kind)
 }
 
-/// Whom an anonymous mapping without a name most likely belongs to, where it is not the program's own.
+/// The most likely owner of an anonymous mapping without a name, if it isn't the program itself.
 pub fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let runtime = || snapshot.allocators.iter().find(|known| known.kind.is_runtime()).map(|known| known.kind);
-    // Where its heap was walked just now, what lies beside that heap isn't the allocator's.
+    // If the allocator's heap was just walked, memory beside that heap isn't the allocator's.
     let opened = snapshot.opened.as_ref().filter(|heap| heap.is_fresh);
     let is_open = |kind: &AllocatorKind| opened.is_some_and(|heap| heap.kind == *kind);
     other_allocator(snapshot).filter(|kind| !is_open(kind)).or_else(runtime)
@@ -344,7 +345,7 @@ pub fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {
     vmas[..after].last().filter(|vma| vma.range.contains(address))
 }
 
-/// The mapping with the inaccessible one directly below it, if that is no larger than a guard is likely to be.
+/// The mapping, extended by an inaccessible mapping directly below it if that is small enough for a guard.
 fn with_guard(vmas: &[Vma], vma: &Vma) -> AddressRange {
     const LARGEST_GUARD: Bytes = Bytes::mib(1);
     let index = vmas.partition_point(|other| other.range.start < vma.range.start);

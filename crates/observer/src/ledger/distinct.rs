@@ -1,18 +1,18 @@
-//! Memory that the process maps several times, and memory that it shares with other processes. smaps counts a page once for
-//! each mapping that has it, so the sum of a process may exceed the memory that it has: JDK 17's ZGC maps its heap three times.
+//! Memory that the process maps several times, and memory that it shares with other processes. smaps counts a page once
+//! per mapping, so a process's sum may exceed the memory that it really has: JDK 17's ZGC maps its heap three times.
 //!
 //!   RSS = distinct + repeated       repeated: pages that an earlier mapping of the process has too
 //!   PSS                             each page divided by the number of its mappings in all processes (proc(5))
 //!
-//! Two shared mappings of one part of a file have the same page wherever both are resident, so the page map's `present` bits
-//! are enough; frame numbers, which need root, are not. Without a page map nothing counts as repeated. Private mappings are left
-//! out: what the program has written there is a copy.
+//! Two shared mappings of the same part of a file have the same pages wherever both are resident. So the page map's
+//! `present` bits are enough; frame numbers, which need root, are not needed. Without a page map nothing counts as
+//! repeated. Private mappings are left out, because pages that the program has written there are copies.
 
 use super::Piece;
 use crate::snapshot::{Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 
-/// Resident shared mappings of files, of which a part is mapped more than once: indices in groups that overlap.
+/// Groups of resident shared file mappings (by index) that map a common part of a file.
 fn groups(vmas: &[Vma]) -> Vec<Vec<usize>> {
     let is_candidate = |vma: &Vma| vma.shared && vma.inode != 0 && vma.rss > Bytes(0);
     let mut shared: Vec<usize> = (0..vmas.len()).filter(|index| is_candidate(&vmas[*index])).collect();
@@ -35,17 +35,18 @@ fn groups(vmas: &[Vma]) -> Vec<Vec<usize>> {
     groups
 }
 
-/// Mappings whose page map says how much of them is repeated.
+/// Mappings for which the page map is needed to find repeated pages.
 pub fn mapped_again(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
     groups(&snapshot.vmas).into_iter().flatten().map(|index| &snapshot.vmas[index])
 }
 
-/// Of each piece (in address order), the resident bytes that another mapping of the process has too and that count there.
+/// For each piece (in address order), its resident bytes that another mapping of the process also has and that are
+/// counted there.
 pub fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
     let mut repeated = vec![Bytes(0); pieces.len()];
     let Some(seen) = &snapshot.residency else { return repeated };
     for group in groups(&snapshot.vmas) {
-        // Offset in the file, length, piece.
+        // Offset in the file, length, index of the piece.
         let mut runs: Vec<(u64, u64, usize)> = Vec::new();
         for vma in group {
             let first = pieces.partition_point(|piece| piece.vma < vma);
@@ -57,7 +58,8 @@ pub fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
             }
         }
         runs.sort_unstable();
-        // Sorted by their beginnings, all earlier runs together cover what lies between this run's beginning and their end.
+        // The runs are sorted by start. So between this run's start and the end of the earlier runs, those cover
+        // everything.
         let mut end = 0;
         for (start, length, piece) in runs {
             let until = start.saturating_add(length);
@@ -66,13 +68,13 @@ pub fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
         }
     }
     for (bytes, piece) in repeated.iter_mut().zip(pieces) {
-        // Page map and smaps are two readings.
+        // The page map and smaps are two readings.
         *bytes = (*bytes).min(piece.resident);
     }
     repeated
 }
 
-/// The piece's part of its mapping's PSS. A text without PSS (a kernel before 2.6.25) makes it the whole.
+/// The piece's share of its mapping's PSS. If the text has no PSS (kernels before 2.6.25), the whole mapping.
 pub fn proportional(vma: &Vma, piece: &Piece) -> Bytes {
     vma.pss.min(vma.rss).scaled(piece.resident.0, vma.rss.0)
 }
@@ -104,7 +106,7 @@ mod tests {
         }
     }
 
-    /// Views and which of their pages are resident, by address.
+    /// A snapshot of these views, with the resident ranges by address.
     fn snapshot(vmas: Vec<Vma>, resident: &[(u64, u64)]) -> Snapshot {
         let pages = |(from, to): &(u64, u64)| AddressRange::new(Avma(from * PAGE), Avma(to * PAGE));
         let residency =
@@ -121,12 +123,12 @@ mod tests {
         assert_eq!(ledger.distinct, Bytes(70 * PAGE), "0 to 60 in two views, 50 to 70 in the third");
         let line = ledger.line(LineId::SharedMemory).expect("a line");
         assert_eq!((line.resident, line.distinct), (Bytes(140 * PAGE), Bytes(70 * PAGE)));
-        // Another file, a private mapping, or another part of the file: nothing is repeated.
+        // Another file, a private mapping, or another part of the file: no repeated pages.
         (views[1].inode, views[2].shared) = (8, false);
         assert_eq!(Ledger::of(&snapshot(views.clone(), &resident)).distinct, Bytes(140 * PAGE));
         (views[1].inode, views[1].offset) = (7, 100 * PAGE);
         assert_eq!(Ledger::of(&snapshot(views.clone(), &resident)).distinct, Bytes(140 * PAGE));
-        // Not known: nothing is taken off.
+        // Without a page map, nothing is subtracted.
         views[1].offset = 0;
         let unread = Snapshot { vmas: views, ..Snapshot::default() };
         assert_eq!(Ledger::of(&unread).distinct, Bytes(140 * PAGE));

@@ -1,16 +1,16 @@
-//! The ledger: facts of one moment in, lines out. Pure and total.
+//! The ledger: facts of one moment in, lines out. It is pure and never fails.
 //!
 //!   Σ lines + remainder = Rss of the smaps reading, to the byte
-//!   Σ children = their line, wherever a line has children
+//!   Σ children = their line, for every line with children
 //!
-//! 1. `claims`: who says a range is whose, strongest source first.
+//! 1. `claims`: which source claims which range; the most reliable source first.
 //! 2. `attribute`: mappings × claims → pieces, each with its resident bytes.
-//!    `distinct`: of these bytes, what the process maps more than once, and what others share.
+//!    `distinct`: of these bytes, those that the process maps more than once, and those shared with other processes.
 //! 3. `arenas`: pieces of glibc's heaps → live, retained, unknown, by the walk.
-//! 4. `opened`: pieces of another allocator's heap → its live blocks and its free pages, likewise.
-//! 5. `before_attach`: glibc's live blocks → from before an attach and since.
-//! 6. `vm_blocks`: what the VM malloc'ed leaves the allocator's line for the VM's.
-//! 7. Lines, biggest first; what is left is the remainder, always printed.
+//! 4. `opened`: pieces of another allocator's heap → its live blocks and free pages, likewise.
+//! 5. `before_attach`: glibc's live blocks → from before an attach, and since.
+//! 6. `vm_blocks`: blocks that the VM malloc'ed move from the allocator's line to the VM's lines.
+//! 7. Lines, biggest first. The rest is the remainder, which is always printed.
 
 mod arenas;
 mod attribute;
@@ -40,14 +40,14 @@ use crate::gap::Source;
 use crate::snapshot::{HeapPart, OpenedHeap, Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 
-/// How a figure came about; the order is from best to worst.
+/// How a figure was obtained, from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grade {
-    /// Counted.
+    /// Counted directly.
     Exact,
-    /// Computed from what was counted.
+    /// Computed from counted figures.
     Derived,
-    /// Sampled or apportioned: true within the error bound.
+    /// Sampled or divided by an assumption: true within the error bound.
     Estimated,
 }
 
@@ -63,11 +63,11 @@ impl Grade {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// A line, and which of its children ("" where it has none).
+    /// A line, and the name of its child ("" if it has none).
     Line(LineId, String),
-    /// A heap of the arena with that index: its bytes go to three lines.
+    /// A heap of the arena with this index. Its bytes go to three lines.
     Arena(usize),
-    /// The heap of the allocator that was opened: its bytes go to the children of one line.
+    /// The heap of an allocator that Plimsoll can read. Its bytes go to the children of one line.
     Opened,
 }
 
@@ -77,7 +77,7 @@ impl Owner {
     }
 }
 
-/// A part of one mapping that has one owner.
+/// A part of one mapping with one owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub range: AddressRange,
@@ -93,21 +93,21 @@ pub struct Piece {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     pub id: LineId,
-    /// The line's name, or the child's.
+    /// Name of the line or of the child.
     pub name: String,
     pub resident: Bytes,
-    /// Address space; 0 for what has no addresses of its own (the VM's malloc'ed blocks).
+    /// Address space; 0 for memory without addresses of its own (the VM's malloc'ed blocks).
     pub reserved: Bytes,
     /// The part of `reserved` that may be touched.
     pub committed: Bytes,
     pub grade: Grade,
     pub error: Bytes,
     pub sources: Vec<Source>,
-    /// `resident` with each page that the process maps several times counted once.
+    /// `resident`, but a page that the process maps several times counts once.
     pub distinct: Bytes,
-    /// Its part of PSS: pages that other processes have too, divided among all their mappings.
+    /// Share of PSS: a page that other processes also map is divided among all its mappings.
     pub pss: Bytes,
-    /// Biggest first; empty, or they sum to the line.
+    /// Biggest first. If there are any, they sum to the line.
     pub children: Vec<Line>,
 }
 
@@ -115,18 +115,19 @@ pub struct Line {
 pub struct Ledger {
     /// Rss of the smaps reading.
     pub rss: Bytes,
-    /// Rss with each page that the process maps several times counted once: what a cgroup charges for it at most.
+    /// Rss, but a page that the process maps several times counts once: the most that a cgroup can charge for it.
     pub distinct: Bytes,
     /// Pss of the smaps reading.
     pub pss: Bytes,
-    /// Biggest first; only lines that have resident bytes or address space.
+    /// Biggest first; only lines with resident bytes or address space.
     pub lines: Vec<Line>,
     pub remainder: Bytes,
-    /// What sources claimed beyond what smaps counts resident, and did not get: movement between two readings, or a fault of ours.
+    /// Bytes that sources claimed beyond the resident bytes in smaps. These claims were not granted: memory moved
+    /// between two readings, or Plimsoll has a fault.
     pub overclaimed: Bytes,
     pub pieces: Vec<Piece>,
     pub cgroup: Option<CgroupSum>,
-    /// |Rss of smaps − Rss of the kernel's rollup|: how much moved between two readings.
+    /// Rss of smaps − Rss of the kernel's rollup|: how much changed between two readings.
     pub skew: Option<Bytes>,
 }
 
@@ -166,7 +167,7 @@ impl Ledger {
             distinct: rss - repeated,
             pss: if snapshot.smaps_refused { rss } else { snapshot.vmas.iter().map(|vma| vma.pss.min(vma.rss)).sum() },
             remainder: rss - known,
-            // By construction no line has more than smaps; if one did, no saturation would hide it.
+            // By construction, no line exceeds smaps. If one did, this sum would show it.
             overclaimed: overclaimed + (known - rss),
             lines,
             pieces,
@@ -183,7 +184,8 @@ impl Ledger {
         self.line(id).map(|line| line.resident).unwrap_or_default()
     }
 
-    /// What nobody claims, with what was claimed and could not be told apart: parts, largest first. Their lines have them, too.
+    /// Memory without an owner: the remainder, and the parts of lines that are unclassified. Largest first; the lines
+    /// contain these parts too.
     pub fn unexplained(&self, snapshot: &Snapshot) -> Vec<(String, Bytes)> {
         let mut parts = vec![("remainder".to_owned(), self.remainder)];
         for line in &self.lines {
@@ -212,7 +214,7 @@ impl Ledger {
     }
 }
 
-/// Mappings with resident pages that several owners share: the page map of these settles who has how much.
+/// Resident mappings that several owners share. Their page map is needed to divide them.
 pub fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
     let pieces = if snapshot.smaps_refused { Vec::new() } else { attribute::pieces(snapshot, &claims::of(snapshot)) };
     let mut cut: Vec<usize> =
@@ -221,7 +223,7 @@ pub fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item =
     cut.into_iter().map(|index| &snapshot.vmas[index]).filter(|vma| vma.rss > Bytes(0))
 }
 
-/// Memory of an allocator, by its child's name, whose live part a reader has found.
+/// Whether a reader can classify the memory behind this child (an allocator's heap).
 pub fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
     let is_part = |heap: &OpenedHeap| {
         let mut told_apart = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
@@ -230,7 +232,7 @@ pub fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
     (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.opened.as_ref().is_some_and(is_part)
 }
 
-/// Without smaps: the kernel's totals by kind, whoever they belong to.
+/// Without smaps: the kernel's totals by kind, without owners.
 fn by_kind(snapshot: &Snapshot, books: &mut Books) {
     let kinds = snapshot.rss_by_kind;
     for (line, detail, bytes) in [
@@ -242,7 +244,7 @@ fn by_kind(snapshot: &Snapshot, books: &mut Books) {
     }
 }
 
-/// Figures by line and child while they are gathered.
+/// Sums by line and child, while the ledger is computed.
 #[derive(Default)]
 struct Books {
     entries: BTreeMap<(LineId, String), Entry>,
@@ -257,9 +259,9 @@ struct Entry {
     grade: Grade,
     error: Bytes,
     sources: Vec<Source>,
-    /// Of `resident`: what another mapping of the process has too.
+    /// Part of `resident` that another mapping of the process also has.
     repeated: Bytes,
-    /// Of `resident`: what PSS doesn't count.
+    /// Part of `resident` that PSS attributes to other processes.
     of_others: Bytes,
 }
 
@@ -352,7 +354,7 @@ impl Entry {
         self.resident += resident;
         self.reserved += reserved;
         self.committed += committed;
-        // An empty part says nothing about how good the figure is.
+        // An empty part doesn't lower the grade of the figure.
         if resident > Bytes(0) || error > Bytes(0) {
             self.grade = self.grade.max(grade);
         }

@@ -1,5 +1,5 @@
-//! Resident bytes of an opened allocator's heap, shared among its parts as the walk found them. Walk and smaps are two readings:
-//! what smaps has more is not told apart, and what it has less is scaled away.
+//! Divides the resident bytes of a readable allocator's heap into its parts, as the walk found them. The walk and smaps
+//! are two readings. If smaps has more, the surplus is unclassified; if it has less, the shares are scaled down.
 
 use super::attribute::apportion;
 use super::distinct::proportional;
@@ -37,7 +37,7 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
     }
 }
 
-/// Name of a part's child in the ledger.
+/// Name of the child for a part of the heap.
 pub fn child(kind: AllocatorKind, part: HeapPart) -> String {
     format!("{kind}: {}", part.name())
 }

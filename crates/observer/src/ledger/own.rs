@@ -1,7 +1,7 @@
-//! Which mappings are the tracker's: by the list in the segment, by the kernel's name for a mapping, by the file's name.
+//! Finds the tracker's own mappings: by the list in the segment, by the mapping's name, by the file's name.
 //!
-//! All three are written by the target, so each is checked against the kernel's map, and all together are bounded: a
-//! process can't call its memory the tracker's without limit. What is beyond the bound stays where it would be otherwise.
+//! The target can forge all three. So each is checked against the kernel's map, and their sum is bounded: a process
+//! can't hide unlimited memory as the tracker's. Memory beyond the bound stays in its usual line.
 
 use plimsoll_segment::{FILE_BYTES, Purpose};
 
@@ -11,15 +11,15 @@ use crate::snapshot::{Backing, Snapshot, Vma};
 use crate::source::segment::names::{is_library_or_rules, is_segment};
 use crate::units::{AddressRange, Bytes};
 
-/// Resident private memory of a tracker at most, whatever the process does: the tables that all threads share, and the
-/// states of some thousand threads that have ended.
+/// Upper bound of a tracker's resident private memory: the tables that all threads share, and the states of some
+/// thousand ended threads.
 const SHARED_MOST: Bytes = Bytes::mib(64);
-/// Per thread that lives.
+/// Upper bound per live thread.
 const THREAD_MOST: Bytes = Bytes::mib(1);
-/// Resident pages of the files: the segment, the library, compiled rules.
+/// Upper bound of the files' resident pages: the segment, the library, compiled rules.
 const FILES_MOST: Bytes = Bytes(FILE_BYTES as u64 + (64 << 20));
 
-/// The tracker's mappings, and how much of what the target called so is not accepted.
+/// The tracker's mappings, and the bytes that the target declared as the tracker's but that were refused.
 #[derive(Default)]
 pub struct Own {
     pub accepted: Vec<(AddressRange, Grade, Source)>,
@@ -27,13 +27,13 @@ pub struct Own {
 }
 
 impl Own {
-    /// What a reader should know of the claims that were refused.
+    /// The gap that reports refused bytes.
     pub fn gap(&self) -> Option<Gap> {
         let reason = format!("the process declares {} more as the tracker's than a tracker can use", self.refused);
         (self.refused > Bytes(0)).then(|| Gap::new(Source::Segment, reason, "that memory stays in its usual lines"))
     }
 
-    /// Takes a range that has `resident` bytes at most, if it fits what is left of the bound.
+    /// Accepts a range with at most `resident` bytes if they fit into the rest of the bound.
     fn accept(&mut self, left: &mut Bytes, range: AddressRange, resident: Bytes, grade: Grade, source: Source) {
         if resident <= *left {
             *left -= resident;
@@ -50,7 +50,7 @@ pub fn of(snapshot: &Snapshot) -> Own {
     let anonymous: Bytes = snapshot.vmas.iter().filter(|vma| is_own_kind(vma)).map(|vma| vma.rss).sum();
     let others = anonymous - listed.iter().map(|(_, resident, _)| *resident).sum();
     let mut private = SHARED_MOST + Bytes(THREAD_MOST.0.saturating_mul(snapshot.process.thread_count));
-    // A key in the side table stands for a block, which is elsewhere: the table has a bound of its own.
+    // Each key in the side table belongs to a block that lies elsewhere. So the table has a bound of its own.
     let mut tables = others;
     for (range, resident, is_side_table) in listed {
         let left = if is_side_table { &mut tables } else { &mut private };
@@ -70,13 +70,13 @@ pub fn of(snapshot: &Snapshot) -> Own {
     own
 }
 
-/// What the segment lists, cut to mappings of that kind: the part, the most that can be resident of it, whether it is the
-/// side table's.
+/// The listed ranges, cut to mappings of the tracker's kind: the range, its resident bytes at most, and whether it
+/// belongs to the side table.
 fn listed(snapshot: &Snapshot) -> impl Iterator<Item = (AddressRange, Bytes, bool)> {
     let mut ranges = snapshot.own_mappings.clone();
     ranges.sort_by_key(|own| own.range);
     let mut end = crate::units::Avma(0);
-    // A range twice, or two that overlap, count once.
+    // A range that is listed twice, or that overlaps another, counts once.
     ranges.retain(|own| {
         let is_new = own.range.start >= end;
         end = end.max(own.range.end);
@@ -94,7 +94,7 @@ fn listed(snapshot: &Snapshot) -> impl Iterator<Item = (AddressRange, Bytes, boo
 
 const NAMED_BY_THE_TRACKER: &str = "[anon:plimsoll]";
 
-/// The kind of mapping that the tracker makes: private memory that no file backs, for data.
+/// Whether the tracker could have made this mapping: private, writable, not executable, without a file.
 fn is_own_kind(vma: &Vma) -> bool {
     let unnamed = vma.name.is_empty() || vma.name == NAMED_BY_THE_TRACKER;
     vma.backing == Backing::Anonymous && vma.readable && vma.writable && !vma.executable && !vma.shared && unnamed
@@ -165,19 +165,19 @@ mod tests {
     fn a_hostile_process_hides_no_more_than_the_bound() {
         let mut snapshot = Snapshot { vmas: vec![memory(1000, 8192)], ..Snapshot::default() };
         snapshot.process.thread_count = 10;
-        // A thousand pools of a process with ten threads.
+        // 1,000 pools in a process with ten threads.
         snapshot.own_mappings = (0..1024).map(|i| listed_as(Purpose::Pool, 1000 + 8 * i, 8)).collect();
         let (taken, refused) = accepted(&snapshot);
         assert_eq!((taken, refused), (72, 8192 - 72), "of 64 MiB and 1 MiB for each thread");
-        // One range twice, and ranges that overlap.
+        // One range listed many times.
         snapshot.own_mappings = vec![listed_as(Purpose::Pool, 1000, 8); 50];
         assert_eq!(accepted(&snapshot), (8, 0));
-        // The side table has keys of blocks that are somewhere: it is never most of the memory.
+        // The side table has keys of blocks that lie elsewhere, so it can't be most of the memory.
         snapshot.own_mappings = vec![listed_as(Purpose::SideTable, 1000, 8000)];
         assert_eq!(accepted(&snapshot), (0, 8000));
         snapshot.own_mappings = vec![listed_as(Purpose::SideTable, 1000, 2000)];
         assert_eq!(accepted(&snapshot), (2000, 0));
-        // The names that the kernel shows are the process's own words too.
+        // The process also controls the names that the kernel shows.
         snapshot.own_mappings = Vec::new();
         snapshot.vmas[0].name = NAMED_BY_THE_TRACKER.to_owned();
         assert_eq!(accepted(&snapshot), (0, 8192));

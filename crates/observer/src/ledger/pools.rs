@@ -1,4 +1,4 @@
-//! Thread pools: threads whose names differ in numbers only.
+//! Thread pools: threads whose names differ only in numbers.
 //!
 //! ```text
 //! name                        pool                    instance
@@ -8,13 +8,13 @@
 //! http-nio-8080-exec-5        http-nio-8080-exec      8080    the only one, so its number stays in the name
 //! G1 Conc#0                   G1 Conc                 -       digits inside a word are part of it
 //! ```
-//! The last number is the thread's own. Each earlier number tells instances of the pool apart.
+//! The last number belongs to the thread. Earlier numbers distinguish instances of the pool.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::snapshot::Snapshot;
 
-/// Names of the snapshot's threads, in its order. The VM knows whole names, the kernel 15 bytes of each.
+/// Names of the snapshot's threads, in the snapshot's order. The VM knows full names, the kernel only 15 bytes.
 pub fn thread_names(snapshot: &Snapshot) -> Vec<&str> {
     let java = snapshot.hotspot.as_ref().map(|vm| vm.threads_by_tid()).unwrap_or_default();
     let name = |thread: &crate::snapshot::Thread| java.get(&thread.namespaced_tid).map(|java| java.name.as_str());
@@ -24,7 +24,7 @@ pub fn thread_names(snapshot: &Snapshot) -> Vec<&str> {
 /// The pools of one process.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadPools {
-    /// By folded name: its instances.
+    /// Instances by folded name.
     instances: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -45,16 +45,16 @@ impl ThreadPools {
         if only { folded.only } else { folded.pool }
     }
 
-    /// How many instances of a pool exist, by the pool's name. 1 for a pool that isn't numbered.
+    /// Number of instances of a pool, by the pool's name. 1 for a pool without numbers.
     pub fn instances(&self, pool: &str) -> usize {
         self.instances.get(pool).map_or(1, BTreeSet::len)
     }
 }
 
 struct Folded {
-    /// The name without the thread's own number; every other number is `N`.
+    /// The name without the thread's own number; any other number becomes `N`.
     pool: String,
-    /// The same with the other numbers in place, for a pool that has one instance.
+    /// The same with the other numbers kept, for a pool with one instance.
     only: String,
     instance: String,
 }
@@ -81,7 +81,7 @@ fn fold(name: &str) -> Folded {
             pool.push_str(piece);
         }
     }
-    // Behind the stem: all numbers but the last, which is the thread's own.
+    // After the stem: all numbers except the last, which is the thread's own.
     let tail = name[stem.len()..].split(is_separator).filter(|word| is_number(word));
     let mut tail: Vec<&str> = tail.collect();
     tail.pop();

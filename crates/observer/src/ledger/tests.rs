@@ -1,4 +1,4 @@
-//! Conservation on random, contradictory facts: whatever the sources say, the sum is the kernel's.
+//! Conservation on random and contradictory facts: whatever the sources say, the sum equals the kernel's.
 
 use super::*;
 use crate::random::Random;
@@ -13,7 +13,7 @@ impl Random {
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
-    /// A range of whole pages inside `[0, end)`, seldom empty.
+    /// A range of whole pages inside `[0, end)`, rarely empty.
     fn range(&mut self, end: u64) -> AddressRange {
         let start = self.below(end);
         let length = 1 + self.below((end - start).clamp(1, 64));
@@ -148,7 +148,7 @@ fn invariant_4_conservation_of_lines_and_children() {
     assert!(shared > 1000 && arenas > 1000 && moved > 300 && estimated > 300, "{shared} {arenas} {moved} {estimated}");
 }
 
-/// An arena that grew by 1000 pages since it was walked.
+/// An arena that grew by 1,000 pages after it was walked.
 #[test]
 fn what_came_since_the_walk_is_told_by_the_books_and_by_java_nio() {
     let pages = |n: u64| Bytes(n * 4096);
@@ -170,23 +170,23 @@ fn what_came_since_the_walk_is_told_by_the_books_and_by_java_nio() {
         ids.map(|id| ledger.resident(id).0 / 4096)
     };
     assert_eq!(lines(&snapshot), [80, 20, 1000, 0]);
-    // Nobody booked it, but Java counts what its buffers grew by, from 30 pages to 930.
+    // No books, but Java reports that its buffers grew from 30 pages to 930.
     let direct = |capacity, at_walk| DirectBuffers { capacity, at_walk, ..DirectBuffers::default() };
     let vm = |direct| Some(HotSpot { direct_buffers: Some(direct), ..HotSpot::default() });
     snapshot.hotspot = vm(direct(pages(930), pages(30)));
     assert_eq!(lines(&snapshot), [50, 20, 100, 930]);
-    // Asked again it would be counted with what NMT has of java.nio's.
+    // A VM that is queried again counts these buffers in NMT's figure for java.nio.
     let other = NmtCategory { name: "Other".into(), malloc: pages(40), ..NmtCategory::default() };
     snapshot.hotspot.as_mut().expect("a VM").categories = vec![other];
     assert_eq!(lines(&snapshot), [40, 20, 100, 940]);
-    // The tracker's books have 990 pages more than at the walk: all of them in the arena.
+    // The tracker's books have 990 pages more than at the walk, all in the arena.
     let walk = Booked { live: pages(70), cumulative: pages(100), ..Booked::default() };
     let now = Booked { live: pages(1060), cumulative: pages(1095), ..Booked::default() };
     snapshot.booked = Some(BookedSince { walk, now, mmapped: Bytes(0) });
     snapshot.hotspot = None;
     assert_eq!(lines(&snapshot), [1070, 20, 10, 0]);
     let ledger = Ledger::of(&snapshot);
-    // 5 pages were freed meanwhile, and may have made room for new blocks; 10 are unknown.
+    // 5 pages were freed meanwhile, and new blocks may have reused them; 10 are unknown.
     assert_eq!(ledger.line(LineId::GlibcLive).map(|line| line.error), Some(pages(15)));
     snapshot.hotspot = vm(direct(pages(930), pages(30)));
     assert_eq!(lines(&snapshot), [150, 20, 0, 930]);
@@ -230,7 +230,7 @@ fn where_the_page_map_agrees_a_shared_mapping_is_split_exactly() {
     let heap = ledger.line(LineId::JavaHeap).expect("a Java heap");
     assert_eq!((heap.resident, heap.grade, heap.error), (Bytes(3 * 4096), Grade::Exact, Bytes(0)));
     assert_eq!(ledger.resident(LineId::OtherAnonymous), Bytes(2 * 4096));
-    // The bound holds the truth when there is no page map to tell.
+    // Without a page map, the error bound still contains the true value.
     snapshot.residency = None;
     let ledger = Ledger::of(&snapshot);
     let heap = ledger.line(LineId::JavaHeap).expect("a Java heap");

@@ -1,14 +1,14 @@
-//! What the VM malloc'ed lies in the allocator's pages. NMT says how much, by category; those bytes leave the allocator's
-//! line for the VM's, so that the VM's subtotal is what the VM says it is.
+//! The VM's malloc'ed blocks lie in the allocator's pages. NMT reports their bytes by category. These bytes move from
+//! the allocator's line to the VM's lines, so that the VM's subtotal equals what the VM reports.
 //!
-//! Where the walk found the category's blocks by their headers, their residency is known (`malloc_resident`). Otherwise it
-//! is taken to be that of live memory as a whole:
+//! If the walk found a category's blocks by their headers, their residency is known (`malloc_resident`). Otherwise it
+//! is assumed to be that of live memory as a whole:
 //!
 //!   moved = malloc × resident live / live,   |error| ≤ what is not resident of live, or all of it
 //!
-//! but java.nio zeroes what it allocates (ByteBuffer.allocateDirect), so buffers are taken as resident while live memory
-//! lasts, and the other categories share the rest. In a series the count of direct buffers is of this moment and the walk is older: new
-//! ones lie in what came since the walk and isn't told apart yet.
+//! But java.nio zeroes what it allocates (ByteBuffer.allocateDirect). So buffers count as resident up to the live
+//! bytes, and the other categories share the rest. In a series, the count of direct buffers is current while the walk
+//! is older: new buffers lie in memory that came after the walk and is still unclassified.
 
 use super::attribute::apportion;
 use super::opened::child;
@@ -27,7 +27,7 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         .iter()
         .filter_map(|category| Some((line_of(category)?, category.malloc + category.arena, category.malloc_resident)))
         .collect();
-    // Java zeroes a direct buffer when it makes it, so that every page of it is resident.
+    // Java zeroes a new direct buffer, so all its pages are resident.
     let direct = vm.direct_buffers.clone().unwrap_or_default();
     if wanted.is_empty() {
         wanted.push((LineId::DirectBuffers, direct.at_walk, Some(direct.at_walk)));
@@ -50,7 +50,7 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
     else {
         return;
     };
-    // Of an opened heap only the live part can hold them.
+    // In an opened heap, only the live part can hold these blocks.
     let opened = snapshot.opened.as_ref().filter(|_| from == LineId::OtherAllocator);
     let only = opened.map(|heap| child(heap.kind, HeapPart::Live));
     let is_holder = |detail: &str| only.as_deref().is_none_or(|only| detail == only);
@@ -64,7 +64,7 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
         // Not walked: all of it may be live.
         _ => resident.max(asked),
     };
-    // Blocks that the walk did not find: the books of the VM and ours contradict each other.
+    // The walk found fewer live bytes than NMT reports, so the two sources contradict each other.
     books.overclaimed += asked - live.max(resident);
     let untouched = live - resident;
     wanted.sort_by_key(|(line, _, found)| (found.is_none(), *line != LineId::DirectBuffers));
@@ -86,14 +86,15 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
     take(books, from, is_holder, moved_in_all, Source::HotSpot);
 }
 
-/// Takes `bytes` from those children of `line` in proportion to what they have: the blocks' places aren't known.
+/// Moves `bytes` out of the matching children of `line` in proportion to their size, because the blocks' addresses are
+/// unknown.
 pub(super) fn take(books: &mut Books, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
     let held = books.entries.iter_mut().filter(|((of, detail), _)| *of == line && is_holder(detail));
     let mut entries: Vec<&mut super::Entry> = held.map(|(_, entry)| entry).collect();
     let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
     let sum: u64 = weights.iter().sum();
     for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {
-        // share ≤ ⌈bytes × weight / sum⌉ ≤ weight, since bytes ≤ sum: nothing saturates, and the sum holds.
+        // share ≤ ⌈bytes × weight / sum⌉ ≤ weight because bytes ≤ sum. So nothing saturates, and the sum holds.
         let left = entry.resident - Bytes(share);
         entry.of_others = entry.of_others.scaled(left.0, entry.resident.0);
         entry.resident = left;
@@ -104,7 +105,7 @@ pub(super) fn take(books: &mut Books, line: LineId, is_holder: impl Fn(&str) -> 
     }
 }
 
-/// NMT's categories on the ledger's lines. The Java heap and stacks are mapped, never malloc'ed.
+/// Maps NMT's categories to the ledger's lines. The Java heap and the stacks are mapped, never malloc'ed.
 fn line_of(category: &NmtCategory) -> Option<LineId> {
     Some(match category.name.as_str() {
         "Java Heap" | "Thread Stack" | "Total" => return None,

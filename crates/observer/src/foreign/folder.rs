@@ -1,4 +1,4 @@
-//! The names in a directory of somebody's, as many as are worth looking at.
+//! The names in a directory that another user may own, up to a limit.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,19 +12,19 @@ use super::open;
 use super::regular::{self, Why};
 use super::{Deadline, resolve};
 
-/// Names looked at in one directory: its owner may have made millions, which cost nothing to make.
+/// Limit of names read from one directory: its owner may have made millions of cheap entries.
 pub const MOST_NAMES: usize = 1 << 17;
 
 pub struct Folder {
     file: File,
     pub uid: u32,
-    /// Device and inode: by what it is known again under another name.
+    /// Device and inode: they identify the directory under any name.
     pub identity: (u64, u64),
     deadline: Deadline,
 }
 
 impl Folder {
-    /// A path as the observer names it, resolved like that of a file (`open`).
+    /// Opens a path as the observer names it; resolves it like the path of a file (`open`).
     pub fn open(path: &Path, deadline: Deadline) -> Result<Folder, Why> {
         let found = match open::inside_of(path) {
             Some((root, inside)) => resolve::below(&open::directory(&root)?, &inside, true)?,
@@ -40,7 +40,7 @@ impl Folder {
         Ok(Folder { file, uid: meta.uid(), identity: (meta.dev(), meta.ino()), deadline })
     }
 
-    /// Up to `MOST_NAMES`, in no order, and until the deadline.
+    /// Up to `MOST_NAMES` names in no order, until the deadline.
     pub fn names(&self) -> Vec<OsString> {
         let Ok(entries) = Dir::read_from(&self.file) else { return Vec::new() };
         let entries = entries.map_while(Result::ok).take(MOST_NAMES).take_while(|_| !self.deadline.has_passed());

@@ -1,4 +1,4 @@
-//! A file that the caller names on the command line: a regular file, or what a shell hands over for `<(command)` and
+//! A file that the caller names on the command line: a regular file, or what a shell passes for `<(command)` and
 //! `/dev/stdin`.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, Mode, OFlags, makedev};
 use super::regular::{self, Why};
 use super::{Ask, Deadline, Kind, open, resolve};
 
-/// Its bytes. A named FIFO or a device isn't opened: it might wait for good.
+/// Reads its bytes. A named FIFO or a device isn't opened, because that might wait for ever.
 pub fn given(path: &Path, kind: Kind, deadline: Deadline) -> Result<Vec<u8>, Why> {
     if open::inside_of(path).is_some() {
         return open::open(path, Ask::of(kind), deadline)?.read();
@@ -31,7 +31,7 @@ pub fn given(path: &Path, kind: Kind, deadline: Deadline) -> Result<Vec<u8>, Why
     open::regular(found.into(), path, Ask::of(kind), deadline)?.read()
 }
 
-/// Of pipe(2), which has no name: its other end is the shell's or a parent's, who started us with it.
+/// Whether it is a pipe(2), which has no name: the shell or the parent that started us has its other end.
 fn is_pipe(file: &File) -> bool {
     let link = rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
     link.is_ok_and(|link| link.to_bytes().starts_with(b"pipe:["))

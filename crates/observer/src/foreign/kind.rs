@@ -1,36 +1,37 @@
-//! How much of a file is read, by what the file is for.
+//! How much of a file is read, depending on its use.
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A program, a library, or a file with its debug information: what is read of it in all, not its length.
+    /// A program, a library, or a file with its debug information. The limit applies to the bytes read, not to the
+    /// file's length.
     Object,
-    /// Names of code that a JIT compiler made: perf map, jitdump.
+    /// Names of code that a JIT compiler wrote: perf map, jitdump.
     JitMap,
     /// Counters of a JVM (hsperfdata).
     Counters,
     /// The segment of a tracked process, by sections.
     Segment,
-    /// A text of configuration: ld.so.conf, category rules, `release` of a JDK.
+    /// Configuration text: ld.so.conf, category rules, a JDK's `release`.
     Text,
-    /// A table or a list of names that an earlier run kept.
+    /// A table or a list of names that an earlier run saved.
     Cache,
-    /// A saved report, which the user names.
+    /// A saved report, named by the user.
     Saved,
 }
 
-/// Most bytes of one file that are read into memory.
+/// Maximum number of bytes of one file that are read into memory.
 struct Cap {
     kind: Kind,
-    /// Of a file that is root's or the caller's own.
+    /// For a file of root or of the caller.
     own: u64,
-    /// Of any other: its owner chooses its contents, and so what reading it costs.
+    /// For any other file: its owner controls its contents, and so the cost of reading it.
     foreign: u64,
 }
 
 const MIB: u64 = 1 << 20;
 
-/// The one table of sizes.
+/// All limits.
 const CAPS: [Cap; 7] = [
     Cap { kind: Kind::Object, own: 2048 * MIB, foreign: 512 * MIB },
     Cap { kind: Kind::JitMap, own: 512 * MIB, foreign: 64 * MIB },
@@ -41,8 +42,8 @@ const CAPS: [Cap; 7] = [
     Cap { kind: Kind::Saved, own: 1024 * MIB, foreign: 256 * MIB },
 ];
 
-/// Bytes of holes that are read of one file. No tool leaves larger ones in what is read here, and a hole costs its maker
-/// nothing.
+/// Limit of bytes in holes that are read from one file. No tool leaves larger holes in these files, and a hole costs
+/// its maker nothing.
 pub const HOLES: u64 = 16 * MIB;
 
 impl Kind {

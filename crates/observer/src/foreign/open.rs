@@ -1,4 +1,4 @@
-//! A path of the target's → a regular file, without side effects and without waiting.
+//! Opens a path of the target as a regular file, without side effects and without waiting.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -10,24 +10,25 @@ use rustix::fs::{CWD, Mode, OFlags};
 use super::regular::{Regular, Why, again};
 use super::{Deadline, Kind, resolve};
 
-/// A tree of files: that of a process (its root and its mounts), or ours.
+/// A tree of files: a process's (its root and its mounts), or ours.
 #[derive(Debug)]
 pub struct Root {
-    /// `None`: our own.
+    /// `None`: our own tree.
     directory: Option<OwnedFd>,
     deadline: Deadline,
 }
 
-/// What is expected of a file besides that it is a regular one.
+/// What a file must be, besides a regular file.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     pub kind: Kind,
-    /// Its last part may be a symbolic link, and so may any before it. Of a process's root no link leads out.
+    /// Whether the last component may be a symbolic link; earlier ones always may. No link leads out of a process's
+    /// root.
     pub links: bool,
-    /// Whose it must be. Root and the caller are among them only if they are named.
+    /// Its possible owners. Root and the caller must be listed to be accepted.
     pub owners: Option<&'a [u32]>,
-    /// The inode that the target has mapped. Devices aren't compared: overlayfs and btrfs report others in maps than
-    /// in stat(2).
+    /// The inode that the target has mapped. Devices aren't compared, because overlayfs and btrfs report other devices
+    /// in maps than in stat(2).
     pub inode: Option<u64>,
 }
 
@@ -37,7 +38,8 @@ impl Ask<'_> {
     }
 }
 
-/// Opens a path as the observer names it: one below `/proc/PID/root` is resolved inside that root, any other in ours.
+/// Opens a path as the observer names it. A path below `/proc/PID/root` is resolved inside that root, any other in
+/// ours.
 pub fn open(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
     match inside_of(path) {
         Some((root, inside)) => Root::at(&root, deadline)?.open(&inside, ask),
@@ -45,7 +47,7 @@ pub fn open(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Wh
     }
 }
 
-/// `/proc/PID/root` and the rest of a path that begins so.
+/// Splits a path that begins with `/proc/PID/root` into that and the rest.
 pub(super) fn inside_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut parts = path.components();
     let is = |part: Option<Component<'_>>, name: &str| part.is_some_and(|part| part.as_os_str() == name);
@@ -60,17 +62,17 @@ pub(super) fn inside_of(path: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 impl Root {
-    /// The root that this process has itself.
+    /// The root of this process.
     pub fn own(deadline: Deadline) -> Root {
         Root { directory: None, deadline }
     }
 
-    /// `path` is a link of the kernel's to a root: `/proc/PID/root`.
+    /// `path` must be the kernel's link to a root: `/proc/PID/root`.
     pub fn at(path: &Path, deadline: Deadline) -> Result<Root, Why> {
         Ok(Root { directory: Some(directory(path)?), deadline })
     }
 
-    /// The root of the process whose folder in /proc this is.
+    /// The root of the process whose directory in /proc this is.
     pub fn of_process(process: &OwnedFd, deadline: Deadline) -> Result<Root, Why> {
         Ok(Root { directory: Some(rustix::fs::openat(process, "root", ROOT, Mode::empty())?), deadline })
     }
@@ -92,9 +94,9 @@ impl Root {
     }
 }
 
-/// What a link of the kernel's in a process's folder in /proc leads to: `exe`, or `map_files/START-END`, for which the
-/// kernel asks for CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN. It leads to the inode itself, in whatever mount that lies and
-/// whatever its name is by now.
+/// Opens the target of a kernel link in a process's directory in /proc: `exe`, or `map_files/START-END` (needs
+/// CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN). It leads to the inode itself, whatever mount it lies in and whatever its
+/// current name is.
 pub fn linked(process: &OwnedFd, link: &str, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
     let found = rustix::fs::openat(process, link, resolve::FOUND, Mode::empty())?;
     regular(found, Path::new(link), ask, deadline)
@@ -106,7 +108,7 @@ pub(super) fn directory(path: &Path) -> Result<OwnedFd, Why> {
 
 const ROOT: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// From the inode alone. O_PATH had no effect on it; a FIFO, a device or a directory goes no further than this.
+/// Checks the inode and opens it. O_PATH had no side effect; a FIFO, a device or a directory is refused here.
 pub(super) fn regular(found: OwnedFd, path: &Path, ask: Ask<'_>, deadline: Deadline) -> Result<Regular, Why> {
     let found = File::from(found);
     let meta = found.metadata().map_err(Why::Io)?;
@@ -125,8 +127,8 @@ pub(super) fn regular(found: OwnedFd, path: &Path, ask: Ask<'_>, deadline: Deadl
     Ok(Regular::new(file, path.to_path_buf(), meta, ask.kind, deadline))
 }
 
-/// overlayfs with `xino` puts the number of the layer into the upper bits of an inode's number, and kernels before 6.8
-/// show maps without it.
+/// overlayfs with `xino` puts the layer's number into the upper bits of an inode number, and kernels before 6.8 omit it
+/// in maps.
 fn is_inode(found: u64, mapped: u64) -> bool {
     const LOW: u64 = (1 << 48) - 1;
     found == mapped || (mapped <= LOW && found > LOW && found & LOW == mapped)

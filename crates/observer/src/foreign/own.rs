@@ -1,19 +1,20 @@
-//! Directories and files of our own, where other users' may lie beside them.
+//! Our own directories and files, in places where other users may have entries too.
 //!
-//! Whoever can change a library of the cache runs code in every program that is tracked. So a cache is opened name by name from `/`
-//! on, each directory by a descriptor, and every one on the way must be trusted:
+//! Whoever can change a library in the cache can run code in every tracked program. So a cache is opened component by
+//! component from `/` on, each directory by a descriptor, and every directory on the way must be trusted:
 //!
 //! | a directory | is trusted if it |
 //! | --- | --- |
-//! | on the way | belongs to root, to us, or to the owner of `/`, and nobody else may write to it; or it is sticky (`/tmp`) and what we pass in it belongs to one of these |
-//! | at the end | belongs to us; it is closed to others (0700) if it isn't |
+//! | on the way | belongs to root, to us, or to the owner of `/`, and nobody else may write to it; or it is sticky (`/tmp`) and our entry in it belongs to one of these |
+//! | at the end | belongs to us; it is closed to others (0700) if it is open |
 //!
-//! A symbolic link on the way is followed if one of these made it; the last name is no link. A sticky directory will do, since nobody else can
-//! rename or remove our entry in it. But what removes old files there (systemd-tmpfiles) makes its name free again, while a program that
-//! runs for months may still pass it on in LD_PRELOAD: so the fallback in /tmp is for users without any other directory, never for root.
-//! In a user namespace all unmapped users look like the owner of `/`; there is no telling them apart.
+//! A symbolic link on the way is followed if one of these users made it; the last component must not be a link. A
+//! sticky directory is enough, because nobody else can rename or remove our entry in it. But a cleaner of old files
+//! there (systemd-tmpfiles) makes its name free again, while a program that runs for months may still pass it on in
+//! LD_PRELOAD. So the fallback in /tmp is for users without any other directory, never for root. In a user namespace,
+//! all unmapped users look like the owner of `/` and can't be distinguished.
 //!
-//! A group may write if its number is the owner's: a private group, as most distributions make them.
+//! A group may have write access if its id equals the owner's: a private group, the default in most distributions.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -33,15 +34,15 @@ use super::as_target::Facts;
 const MOST_LINKS: u32 = 40;
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// An open directory, whose entries are named by single names: no path is resolved twice.
+/// An open directory. Its entries are addressed by single names, so no path is resolved twice.
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// Any directory, as open(2) finds it.
+    /// Opens any directory, as open(2) finds it.
     pub fn open(path: &Path) -> io::Result<Folder> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        // A directory that may be entered and written to, but not listed.
+        // The directory may be entered and written to, but not listed.
         let opened = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(Errno::ACCESS) => {
                 rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -55,13 +56,13 @@ impl Folder {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// A new file; no link is followed, and nothing that is there is touched.
+    /// Makes a new file. It follows no link and never changes an existing file.
     pub fn create(&self, name: &OsStr, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.0, name, flags, Mode::from_raw_mode(mode))?.into())
     }
 
-    /// A regular file that is there; a FIFO in its place is opened without waiting, and refused.
+    /// Opens an existing regular file. A FIFO is opened without waiting, and refused.
     pub fn read(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = rustix::fs::openat(&self.0, name, flags, Mode::empty())?.into();
@@ -80,7 +81,7 @@ impl Folder {
         Ok(Facts::of(&self.stat(name)?))
     }
 
-    /// Names that are UTF-8.
+    /// The names that are UTF-8.
     pub fn names(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.0)? {
@@ -90,14 +91,14 @@ impl Folder {
         Ok(names)
     }
 
-    /// Makes a file, if there is none, and touches it.
+    /// Makes a file if it doesn't exist, and touches it.
     pub fn stamp(&self, name: &OsStr) -> io::Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file: File = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR)?.into();
         file.set_modified(std::time::SystemTime::now())
     }
 
-    /// A file with these bytes, in one step for whoever looks.
+    /// Writes a file with these bytes, which appears complete in one step.
     pub fn write_whole(&self, name: &OsStr, mode: u32, bytes: &[u8]) -> io::Result<()> {
         let aside = aside(name);
         let mut file = self.create(&aside, mode)?;
@@ -115,9 +116,9 @@ impl AsFd for Folder {
     }
 }
 
-/// A name that nobody can have made beforehand, for a file that is yet to get this one. The prune knows it by its beginning.
+/// An unpredictable name for a file that will be renamed to `name`. Pruning recognises it by its prefix.
 pub fn aside(name: &OsStr) -> OsString {
-    // Seeded by the kernel's random numbers, once for each process.
+    // Seeded with the kernel's random numbers, once per process.
     let random = RandomState::new().build_hasher().finish();
     let mut aside = OsString::from(".");
     aside.push(name);
@@ -132,7 +133,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Opens it, made with all that is missing on the way. The error says what is wrong with which directory.
+    /// Opens it, and makes it and missing parents. The error names the directory and the reason.
     pub fn open(path: &Path) -> Result<Directory, String> {
         let (handle, stat) = walk(path, true)?;
         let own = rustix::process::geteuid().as_raw();
@@ -149,7 +150,7 @@ impl Directory {
     }
 }
 
-/// The cache's directory: the first of `caches` that will do, or why each won't.
+/// The cache's directory: the first usable one of `caches`, or the reason for each that isn't.
 pub fn cache() -> Result<Directory, Vec<(PathBuf, String)>> {
     let mut refused = Vec::new();
     for path in caches() {
@@ -161,8 +162,8 @@ pub fn cache() -> Result<Directory, Vec<(PathBuf, String)>> {
     Err(refused)
 }
 
-/// Where our cache may lie, in order. HOME of root may be another user's (sudo -E, su): then it isn't trusted, and there are the home
-/// directory of the password database, and /var/cache.
+/// Possible directories of our cache, in order. Root's HOME may be another user's (sudo -E, su). Then it isn't trusted,
+/// and the home directory in the password database and /var/cache follow.
 pub fn caches() -> Vec<PathBuf> {
     let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let uid = rustix::process::geteuid();
@@ -186,9 +187,10 @@ fn home_of_root() -> PathBuf {
     home.filter(|home| home.is_absolute()).unwrap_or_else(|| "/root".into())
 }
 
-/// A file that the user named, for writing from its beginning. Where nobody else may write to its directory, it is opened as a shell's `>`
-/// opens it: links are followed, and a FIFO or /dev/stdout will do. Elsewhere (/tmp, another user's directory) somebody else may have put
-/// something there beforehand: only a new file will do, or a regular one or FIFO of our own that has no second name.
+/// Opens a file that the user named, to write it from its beginning. If nobody else may write to its directory, it is
+/// opened like a shell's `>`: links are followed, and a FIFO or /dev/stdout is accepted. Elsewhere (/tmp, another
+/// user's directory), another user may have placed something there. So only a new file is accepted, or our own regular
+/// file or FIFO without a second name.
 pub fn create(path: &Path) -> Result<File, String> {
     let plain = |e: io::Error| e.to_string();
     let (Some(name), Ok(whole)) = (path.file_name(), std::path::absolute(path)) else {
@@ -230,7 +232,8 @@ pub fn create(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// Goes from `/` to a directory through trusted ones only; the last name is no link. `make`: what is missing, 0700.
+/// Walks from `/` to a directory through trusted directories only; the last component must not be a link. `make`:
+/// missing directories are made with mode 0700.
 fn walk(path: &Path, make: bool) -> Result<(OwnedFd, Stat), String> {
     let failed = |at: &Path| {
         let at = at.display().to_string();
@@ -301,7 +304,7 @@ fn names(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-/// Whether nobody but the trusted can exchange what is in a directory.
+/// Whether only trusted users can exchange the entries of a directory.
 fn is_safe(stat: &Stat, trusted: [u32; 3], shown: &Path) -> Result<(), String> {
     if !trusted.contains(&stat.st_uid) {
         return Err(format!("{} belongs to user {}", shown.display(), stat.st_uid));

@@ -1,7 +1,7 @@
-//! What a parser asks of an object file, read once and kept as long as the file is in use.
+//! The parts of an object file that a parser reads: each is read once, and kept while the file is in use.
 //!
-//! A header may claim anything, so what is read in all is bounded, and so are the holes in it: a claim to a terabyte
-//! costs nothing. Strings come out of larger blocks, since a symbol table has 10⁵ of them.
+//! A header may claim anything. So the total of bytes read is bounded, and so are holes; claiming a terabyte costs us
+//! nothing. Strings are read in larger blocks, because a symbol table has 10⁵ of them.
 
 use std::cell::{Cell, OnceCell};
 use std::hash::BuildHasher;
@@ -14,17 +14,17 @@ use super::kind::HOLES;
 use super::regular::{Regular, Why};
 
 const BUCKETS: usize = 1 << 10;
-/// Block that strings are found in; one may reach this far into the next.
+/// Size of a block for strings; a string may extend this far into the next block.
 const BLOCK: u64 = 64 << 10;
 const LONGEST_STRING: u64 = 16 << 10;
 
 pub struct Pieces<'f> {
     file: &'f Regular,
     length: u64,
-    /// Bytes that may still be read, and how many of them may be of holes.
+    /// Bytes that may still be read, and how many of them may lie in holes.
     left: Cell<u64>,
     holes: Cell<u64>,
-    /// Grows only, so that references into it stay good.
+    /// It only grows, so references into it stay valid.
     buckets: Vec<Link>,
     hasher: RandomState,
     refused: Cell<Option<&'static str>>,
@@ -39,7 +39,7 @@ struct Piece {
 }
 
 impl Regular {
-    /// As an object file's parser wants it: what it asks for, kept.
+    /// For the parser of an object file: keeps what was read.
     pub fn pieces(&self) -> Pieces<'_> {
         Pieces::new(self)
     }
@@ -58,12 +58,12 @@ impl<'f> Pieces<'f> {
         }
     }
 
-    /// Why something that the file has was not read; `None` if nothing was held back.
+    /// Why a part of the file was not read; `None` if nothing was refused.
     pub fn refused(&self) -> Option<&'static str> {
         self.refused.get()
     }
 
-    /// `None` where the file ends before, or more is asked for than is read of it.
+    /// `None` if the file ends before, or if the limits don't allow the read.
     pub fn bytes(&self, offset: u64, size: u64) -> Option<&[u8]> {
         if size == 0 { Some(&[]) } else { self.piece(offset, size) }
     }
@@ -125,7 +125,7 @@ impl<'a> ReadRef<'a> for &'a Pieces<'_> {
 }
 
 impl Drop for Pieces<'_> {
-    /// One after another: chains may be longer than the stack is deep.
+    /// Frees the links one by one: a chain may be too long for recursion.
     fn drop(&mut self) {
         for bucket in &mut self.buckets {
             let mut next = bucket.take();

@@ -1,4 +1,4 @@
-//! A regular file of somebody's, open for reading: how it is read within bounds.
+//! A regular file that another user may own, open for reading within limits.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -19,15 +19,15 @@ pub enum Why {
     Io(io::Error),
     /// A directory, a FIFO, a device or a socket.
     NotAFile,
-    /// Another user's than expected.
+    /// It belongs to another user than expected.
     Owner(u32),
-    /// Another inode than the one that is mapped.
+    /// Its inode differs from the mapped one.
     Replaced,
-    /// More than a file of its kind has.
+    /// It is larger than the limit for its kind.
     TooLarge(u64),
-    /// Holes that no tool leaves in such a file.
+    /// It has holes that no tool leaves in such a file.
     Sparse,
-    /// The command's time is over.
+    /// The command's deadline has passed.
     Late,
 }
 
@@ -59,7 +59,7 @@ impl From<Errno> for Why {
     }
 }
 
-/// Read in one go: a deadline acts between two of them, and a slow file system delays each.
+/// Bytes per read: the deadline is checked between reads, and a slow file system delays each.
 const STEP: usize = 256 << 10;
 
 /// Types of file systems (linux/magic.h).
@@ -81,23 +81,23 @@ impl Regular {
         Regular { file, path, meta, kind, deadline }
     }
 
-    /// As it was asked for.
+    /// The path that was requested.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Of the moment of opening.
+    /// The metadata at the time of opening.
     pub fn meta(&self) -> &Metadata {
         &self.meta
     }
 
-    /// Most bytes that are read of it.
+    /// Maximum number of bytes that are read.
     pub fn cap(&self) -> u64 {
         let uid = self.meta.uid();
         self.kind.cap(uid == 0 || uid == rustix::process::geteuid().as_raw())
     }
 
-    /// All of it.
+    /// Reads the whole file.
     pub fn read(&self) -> Result<Vec<u8>, Why> {
         let cap = self.cap();
         let length = self.file.metadata()?.len();
@@ -108,7 +108,7 @@ impl Regular {
         let mut bytes = Vec::new();
         loop {
             let have = bytes.len();
-            // It may have grown, or say nothing of its length.
+            // It may have grown since, or its length may be unknown.
             let wanted = (length as usize).saturating_sub(have).clamp(4096, STEP);
             bytes.resize(have + wanted, 0);
             let count = self.at(have as u64, &mut bytes[have..])?;
@@ -121,12 +121,12 @@ impl Regular {
         }
     }
 
-    /// The same as text.
+    /// Reads the whole file as text.
     pub fn text(&self) -> Result<String, Why> {
         String::from_utf8(self.read()?).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "no UTF-8").into())
     }
 
-    /// The first bytes, fewer only where the file ends.
+    /// The first bytes; fewer only if the file ends.
     pub fn head(&self, most: u64) -> Result<Vec<u8>, Why> {
         let length = self.file.metadata()?.len().min(most);
         self.few_holes(0, length, HOLES)?;
@@ -154,7 +154,7 @@ impl Regular {
         Ok(have)
     }
 
-    /// All of it in pieces, in order, none of them kept.
+    /// Passes the whole file to `piece`, in order, without keeping it.
     pub fn each(&self, mut piece: impl FnMut(&[u8])) -> Result<(), Why> {
         let length = self.file.metadata()?.len();
         if length > self.cap() {
@@ -175,23 +175,23 @@ impl Regular {
         Ok(())
     }
 
-    /// Where the next bytes are that aren't a hole's. `None`: there are none.
+    /// Offset of the next bytes outside a hole. `None` if there are none.
     pub fn data_from(&self, offset: u64) -> Option<u64> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => Some(data),
             Err(Errno::NXIO) => None,
-            // A file system without an answer: all of it is data.
+            // A file system that can't answer: treat everything as data.
             Err(_) => Some(offset),
         }
     }
 
-    /// Whether a user without privileges serves this file system, and so makes up owners, times and inodes in it. One that doesn't
-    /// say what it is may be such a one: the server answers that question too.
+    /// Whether an unprivileged user serves this file system and so can invent owners, times and inodes. A file system
+    /// of unknown type counts as one, because the server also answers that query.
     pub fn is_made_up(&self) -> bool {
         self.is_on(&[FUSE]).unwrap_or(true)
     }
 
-    /// Whether the kernel's cgroup file system has it, and not something that was mounted over that.
+    /// Whether it lies in the kernel's cgroup file system, not in something mounted over it.
     pub fn is_of_cgroups(&self) -> bool {
         self.is_on(&[CGROUP, CGROUP2]).unwrap_or(false)
     }
@@ -200,24 +200,25 @@ impl Regular {
         rustix::fs::fstatfs(&self.file).ok().map(|system| types.contains(&(system.f_type as u32)))
     }
 
-    /// What nobody can give to another file: the kernel alone sets the time of the last change. `None` where it doesn't.
+    /// An identity that nobody can give to another file, because only the kernel sets the time of the last change.
+    /// `None` if the file system invents it.
     pub fn identity(&self) -> Option<String> {
         let m = &self.meta;
         let changed = format!("{:x}.{:x}", m.ctime(), m.ctime_nsec());
         (!self.is_made_up()).then(|| format!("{:x}-{:x}-{:x}-{changed}", m.dev(), m.ino(), m.len()))
     }
 
-    /// The very same inode, open for writing too. Who calls this has checked that the target may write it.
+    /// Opens the same inode for writing too. The caller must have checked that the target may write to it.
     pub fn writable(&self) -> Result<File, Why> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         Ok(File::from(again(&self.file, flags)?))
     }
 
-    /// The bytes of holes between two offsets, if they are at most `most`.
+    /// The bytes of holes between two offsets, if there are at most `most`.
     pub(super) fn few_holes(&self, start: u64, end: u64, most: u64) -> Result<u64, Why> {
         let (mut at, mut holes) = (start, 0);
         while at < end {
-            // A file system without an answer says that all is data.
+            // A file system that can't answer reports everything as data.
             let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(at)).unwrap_or(end).min(end);
             if hole >= end {
                 break;
@@ -235,7 +236,7 @@ impl Regular {
     }
 }
 
-/// The same inode once more. No path is walked.
+/// Opens the same inode again, without walking a path.
 pub(super) fn again(of: &File, flags: OFlags) -> io::Result<OwnedFd> {
     let link = format!("/proc/self/fd/{}", of.as_raw_fd());
     Ok(rustix::fs::open(link, flags, Mode::empty())?)

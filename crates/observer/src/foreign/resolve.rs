@@ -1,4 +1,5 @@
-//! A path inside a root: no link and no `..` leads out of it, and no link of the kernel's (/proc/PID/fd/3) is taken.
+//! Resolves a path inside a root. No link and no `..` leads out of it, and kernel links (/proc/PID/fd/3) aren't
+//! followed.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -9,10 +10,10 @@ use std::path::{Component, Path};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Only a place in the tree: nothing is opened, so that no FIFO waits and no device acts.
+/// Only locates the file, without opening it: no FIFO waits and no device acts.
 pub const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
-/// A rename elsewhere in the tree makes the kernel unsure of `..` for an instant (openat2(2), EAGAIN).
+/// A rename elsewhere in the tree makes `..` ambiguous for the kernel for a moment (openat2(2), EAGAIN).
 const TRIES: usize = 32;
 /// path_resolution(7)
 const MOST_LINKS: usize = 40;
@@ -25,7 +26,7 @@ pub fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno>
     for _ in 0..TRIES {
         match rustix::fs::openat2(root, plain, FOUND, Mode::empty(), within) {
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // Before Linux 5.6, or behind a filter of system calls that doesn't know it.
+            // Before Linux 5.6, or under a system call filter that doesn't know it.
             Err(Errno::NOSYS | Errno::PERM) => return walk(root, plain, links),
             other => return other,
         }
@@ -33,7 +34,7 @@ pub fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno>
     Err(Errno::AGAIN)
 }
 
-/// The same a part at a time, each with O_NOFOLLOW. Links are read and go on from here, so that the kernel follows none.
+/// Does the same component by component with O_NOFOLLOW. It reads links itself, so that the kernel follows none.
 pub fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
     let again = |of: &OwnedFd| rustix::fs::openat(of, ".", FOUND | OFlags::DIRECTORY, Mode::empty());
     let mut above: Vec<OwnedFd> = Vec::new();
@@ -43,7 +44,7 @@ pub fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> 
     while let Some(part) = rest.pop_front() {
         if part == ".." {
             again(&here)?; // ENOTDIR below a file, as the kernel has it
-            // The root's own parent is the root.
+            // The parent of the root is the root.
             here = above.pop().map_or_else(|| again(root), Ok)?;
             continue;
         }

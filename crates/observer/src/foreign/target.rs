@@ -1,5 +1,5 @@
-//! A handle on one process that a reused PID can't redirect: every file is opened relative to a directory descriptor of
-//! `/proc/PID`, which answers ESRCH once that very process is gone.
+//! A handle on one process that a reused PID can't redirect. Every file is opened relative to a descriptor of the
+//! directory `/proc/PID`, which returns ESRCH once that process is gone.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,27 +12,29 @@ use rustix::fs::{Mode, OFlags};
 use super::{Ask, Deadline, Kind, Regular, Root, Why, linked};
 use crate::snapshot::Vma;
 
-/// No /proc file is longer than this in a sane system; a read stops there. 65,530 mappings make about 60 MiB of smaps.
+/// No /proc file is longer than this on a normal system; a read stops there. 65,530 mappings give about 60 MiB of
+/// smaps.
 const LONGEST: u64 = 256 << 20;
 
 pub struct Target {
     pid: u32,
     directory: OwnedFd,
-    /// Of a chroot: its root as maps and links name it, which start at ours; they aren't what the target itself would say.
+    /// For a chroot: the path of its root as maps and links show it. They start at our root; the target itself sees
+    /// other paths.
     root: Option<String>,
     deadline: Deadline,
 }
 
-/// Why there is no target at that PID.
+/// Why there is no process at that PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
     NoSuchProcess,
-    /// /proc itself is missing or hides the process (hidepid).
+    /// /proc itself is missing, or hides the process (hidepid).
     NoProc,
 }
 
 impl Target {
-    /// `deadline`: the command's, for everything that is asked of this process.
+    /// `deadline` is the command's limit for everything that is read from this process.
     pub fn open(pid: u32, deadline: Deadline) -> Result<Target, Absent> {
         let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
         match rustix::fs::open(format!("/proc/{pid}"), flags, Mode::empty()) {
@@ -50,22 +52,22 @@ impl Target {
         self.pid
     }
 
-    /// By when everything that is asked of this process must be done.
+    /// The limit for everything that is read from this process.
     pub fn deadline(&self) -> Deadline {
         self.deadline
     }
 
-    /// Another instant of a recording begins.
+    /// Sets the deadline of the next instant of a recording.
     pub fn allow(&mut self, deadline: Deadline) {
         self.deadline = deadline;
     }
 
-    /// Opens a file of the target's by a path as the target sees it, or as its maps have it.
+    /// Opens a file of the target. The path is as the target sees it, or as in its maps.
     pub fn open_inside(&self, path: &str, ask: Ask<'_>) -> Result<Regular, Why> {
         Root::of_process(&self.directory, self.deadline())?.open(Path::new(self.inside(path)), ask)
     }
 
-    /// The file that is mapped there. Its name is a hint: another file that has taken its place isn't opened.
+    /// Opens the mapped file. The name is only a hint: another file that replaced it isn't opened.
     pub fn mapped(&self, vma: &Vma, kind: Kind) -> Result<Regular, Why> {
         let ask = Ask { inode: Some(vma.inode), ..Ask::of(kind) };
         let named = match vma.deleted {
@@ -77,12 +79,12 @@ impl Target {
         linked(&self.directory, &format!("map_files/{range}"), ask, self.deadline()).map_err(|_| why)
     }
 
-    /// What is mapped at `start-end` (hexadecimal, as in maps), whatever has become of its name.
+    /// Opens what is mapped at `start-end` (hexadecimal, as in maps), even if its name changed or was deleted.
     pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
         linked(&self.directory, &format!("map_files/{range}"), Ask::of(Kind::Object), self.deadline())
     }
 
-    /// The file of the program that it runs.
+    /// Opens the file of the program that the process runs.
     pub fn program(&self) -> Result<Regular, Why> {
         linked(&self.directory, "exe", Ask::of(Kind::Object), self.deadline())
     }
@@ -93,13 +95,13 @@ impl Target {
         Ok(File::from(fd))
     }
 
-    /// A handle on a directory that the process has, `root` or `cwd`: no name is resolved by it, so nobody can redirect it.
+    /// A handle on one of the process's directories, `root` or `cwd`. No name is resolved, so nobody can redirect it.
     pub fn handle(&self, name: &str) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(rustix::fs::openat(&self.directory, name, flags, Mode::empty())?)
     }
 
-    /// Whether it has our mounts and our root, so that a path means the same file to it as to us.
+    /// Whether the target has our mounts and our root, so that a path means the same file to both.
     pub fn shares_our_root(&self) -> bool {
         let its = self.handle("root").ok().and_then(|root| rustix::fs::fstat(root).ok());
         let own = rustix::fs::stat("/").ok();
@@ -108,14 +110,14 @@ impl Target {
         its.is_some() && its == own && mounts.0 == mounts.1.map(CString::into_bytes)
     }
 
-    /// The whole of a file below `/proc/PID`, with as few read calls as its size allows.
+    /// Reads a whole file below `/proc/PID`, with as few read calls as its size allows.
     pub fn read(&self, name: &str) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(1 << 16);
         self.file(name)?.take(LONGEST).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Its memory, to be written where the process itself could write.
+    /// Opens the target's memory for writing. The kernel allows writes only where the process itself could write.
     pub fn memory_for_writing(&self) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.directory, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         Ok(File::from(fd))
@@ -125,18 +127,18 @@ impl Target {
         Ok(rustix::fs::readlinkat(&self.directory, name, Vec::new())?.into_bytes())
     }
 
-    /// A path as the target sees it, or as its maps have it, as the observer can open it: through `/proc/PID/root`.
+    /// The path for the observer, through `/proc/PID/root`, of a path as the target sees it or as in its maps.
     pub fn path(&self, path: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root", self.pid)).join(self.inside(path).trim_start_matches('/'))
     }
 
-    /// A path of the target's maps, as the target itself sees it.
+    /// The path that the target itself sees, for a path in its maps.
     pub fn inside<'a>(&self, mapped: &'a str) -> &'a str {
         let below = self.root.as_deref().and_then(|root| mapped.strip_prefix(root));
         below.filter(|path| path.starts_with('/')).unwrap_or(mapped)
     }
 
-    /// Names of the entries of a directory below `/proc/PID` that are numbers: threads, descriptors.
+    /// The numeric entries of a directory below `/proc/PID`: threads, descriptors.
     pub fn numbers(&self, name: &str) -> io::Result<Vec<u32>> {
         let fd = rustix::fs::openat(
             &self.directory,

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use super::kind::HOLES;
 use super::*;
 
-/// A folder that is gone with the value.
+/// A directory that is removed when dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -38,7 +38,7 @@ fn fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap();
 }
 
-/// openat2 and the walk that stands in for it lead to the same inode, or both nowhere.
+/// openat2 and the walk that replaces it find the same inode, or both find nothing.
 #[test]
 fn no_path_leads_out_of_a_root() {
     let folder = Folder::new("root");
@@ -117,7 +117,7 @@ fn owner_inode_and_links_are_held_to_what_is_expected() {
     assert!(matches!(late.open(Path::new("file"), of), Err(Why::Late)));
 }
 
-/// A path below a process's root is resolved there, also where it is written out.
+/// A path below a process's root is resolved inside that root, also if it is written out.
 #[test]
 fn a_path_through_proc_stays_in_that_root() {
     let folder = Folder::new("through");
@@ -149,14 +149,14 @@ fn what_is_read_is_bounded_by_kind_and_not_by_the_length() {
         assert_eq!((&pieces).read_bytes_at(0, size), Err(()), "{size}");
         assert!(pieces.refused().is_some());
     }
-    // Within the cap, but nothing in it.
+    // Below the size limit, but one large hole.
     file.set_len(HOLES + (8 << 20)).unwrap();
     let holes = root.open(Path::new("sparse"), Ask::of(Kind::JitMap)).unwrap();
     assert!(matches!(holes.read(), Err(Why::Sparse)), "{:?}", holes.read());
     assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
 }
 
-/// Every slice that a parser could ask for, against the bytes themselves; many small ones stay within the cap.
+/// Every slice that a parser could read equals the file's bytes; many small ones stay within the limit.
 #[test]
 fn pieces_are_the_files_bytes() {
     let folder = Folder::new("pieces");
@@ -184,7 +184,7 @@ fn pieces_are_the_files_bytes() {
     drop(pieces);
 }
 
-/// A filter, as old container runtimes have it, that refuses openat2: the walk stands in for it.
+/// With a filter that refuses openat2, as in old container runtimes, the walk replaces it.
 #[test]
 fn where_openat2_is_refused_no_path_leads_out_either() {
     let folder = Folder::new("refused");
@@ -196,7 +196,7 @@ fn where_openat2_is_refused_no_path_leads_out_either() {
     symlink("../../secret", inside.join("up")).unwrap();
     for errno in [libc::EPERM, libc::ENOSYS] {
         let inside = inside.clone();
-        // A filter is a thread's own.
+        // A filter applies to one thread.
         let thread = std::thread::spawn(move || {
             refuse(libc::SYS_openat2, errno);
             let direct = rustix::fs::openat2(
@@ -224,7 +224,7 @@ fn refuse(call: libc::c_long, errno: i32) {
         step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // SAFETY: the kernel copies the filter, which outlives the call. It changes this thread alone.
+    // SAFETY: the kernel copies the filter, which outlives the call. Only this thread is affected.
     let made = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
@@ -232,7 +232,7 @@ fn refuse(call: libc::c_long, errno: i32) {
     assert!(made, "{}", std::io::Error::last_os_error());
 }
 
-/// docs/security.md states the bounds.
+/// docs/security.md states these limits.
 #[test]
 fn sizes_and_deadlines_are_those_of_the_page() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md")).unwrap();
@@ -265,7 +265,7 @@ fn sizes_and_deadlines_are_those_of_the_page() {
     }
 }
 
-/// Who may exchange a directory on the way may exchange the library in the cache.
+/// Whoever can exchange a directory on the way can exchange the library in the cache.
 #[test]
 fn a_cache_lies_only_where_nobody_else_can_change_the_way() {
     use std::os::unix::fs::{PermissionsExt, chown, lchown};
@@ -309,7 +309,7 @@ fn a_cache_lies_only_where_nobody_else_can_change_the_way() {
         assert!(refused.as_ref().is_err_and(|reason| reason.contains(why)), "{name}: {refused:?}");
         assert!(!name.contains('/') || !top.0.join(name).exists(), "{name} was made");
     }
-    // What is there, and open to others, is closed.
+    // An existing directory that is open to others is closed.
     fs::set_permissions(top.0.join("closed/new"), PermissionsExt::from_mode(0o755)).unwrap();
     assert!(ask("closed/new").is_ok());
     assert_eq!(fs::metadata(top.0.join("closed/new")).unwrap().permissions().mode() & 0o7777, 0o700);

@@ -1,9 +1,10 @@
-//! The child's side: it becomes the target's user and then makes one system call for each packet.
+//! The child's side: it becomes the target's user, then makes one system call for each packet.
 //!
-//! The program that forks may have threads (`record` has), so any lock, malloc's too, may be held for ever in the child. It therefore
-//! allocates nothing and calls nothing of libc's that locks: rustix makes the system calls itself, and all memory was there before.
-//! exec of a program of our own would need no such care, but there may be none to exec: this crate is also part of other programs,
-//! and the file of the running program may be deleted or out of reach (noexec, another root).
+//! The forking program may have threads (`record` has), so any lock, also malloc's, may stay locked for ever in the
+//! child. So the child allocates nothing and calls no locking function of libc: rustix makes the system calls itself,
+//! and all memory was allocated before the fork. An exec of one of our programs would avoid this, but there may be
+//! none: this crate is also part of other programs, and the file of the running program may be deleted or inaccessible
+//! (noexec, another root).
 
 use std::ffi::CStr;
 use std::io;
@@ -22,7 +23,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::wire::{self, CHUNK, Facts, HEAD, Op, Step};
 
-/// What the child needs, all of it made before the fork.
+/// What the child needs. All of it is allocated before the fork.
 pub struct Plan<'p> {
     pub socket: BorrowedFd<'p>,
     pub root: BorrowedFd<'p>,
@@ -30,19 +31,20 @@ pub struct Plan<'p> {
     pub uid: u32,
     pub gid: u32,
     pub groups: &'p [Gid],
-    /// The caller is that user already.
+    /// Whether the caller already has this user.
     pub is_own: bool,
-    /// CHUNK + HEAD bytes each.
+    /// Buffers of CHUNK + HEAD bytes each.
     pub request: &'p mut [u8],
     pub answer: &'p mut [u8],
 }
 
-/// Forks; the child serves and never returns. It ends without a signal, so that nobody who waits for SIGCHLD is disturbed, and is
-/// reaped with __WALL.
+/// Forks; the child serves and never returns. It ends without a signal, so that it doesn't disturb anybody who waits
+/// for SIGCHLD, and is reaped with __WALL.
 pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
-    // SAFETY: the sets are ours. All signals are blocked across the fork, so that no handler runs in the child, which leaves them
-    // blocked: a terminal's Ctrl-C must not keep it from tidying up. With no flag and no stack clone(2) is fork without glibc's
-    // handlers: the child has a copy of this thread's stack and goes on here.
+    // SAFETY: the signal sets are local. All signals are blocked across the fork, so that no handler runs in the child.
+    // The child keeps them blocked, because a terminal's Ctrl-C must not keep it from removing its files. With no flag
+    // and no stack, clone(2) is fork without glibc's handlers: the child has a copy of this thread's stack and
+    // continues here.
     unsafe {
         let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -58,19 +60,19 @@ pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
     }
 }
 
-/// Takes note of the child's end; true: it is gone.
+/// Reaps the child if it has ended; true: it is gone.
 pub fn reap(pid: i32) -> bool {
-    // SAFETY: a null status is allowed; the PID is our child's, which nobody else waits for.
+    // SAFETY: a null status is allowed; the PID is our child's, and nobody else waits for it.
     let got = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
     got == pid || (got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD))
 }
 
 pub fn kill(pid: i32) {
-    // SAFETY: plain kill of a child that was not reaped yet, so its PID can't be another's.
+    // SAFETY: this kills a child that isn't reaped yet, so its PID can't belong to another process.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// Nothing of the child may run on into the parent's code, not even a panic.
+/// Ends the child when dropped: it must never continue in the parent's code, not even by a panic.
 struct End;
 
 impl Drop for End {
@@ -93,7 +95,7 @@ fn run(plan: &mut Plan<'_>) {
     }
 }
 
-/// Root's descriptors are not for the target's user, who could come by them if the child had a fault.
+/// Closes root's other descriptors: the target's user might reach them through a fault in the child.
 fn close_others(plan: &Plan<'_>) {
     let mut kept = [plan.socket.as_raw_fd(), plan.root.as_raw_fd(), plan.cwd.map_or(-1, |fd| fd.as_raw_fd())];
     kept.sort_unstable();
@@ -109,7 +111,7 @@ fn close_range(from: RawFd, to: RawFd) {
     if from > to {
         return;
     }
-    // SAFETY: these descriptors are of no use in this process any more, and nothing of it owns one that it will use.
+    // SAFETY: this process doesn't need these descriptors any more, and no object that it will use owns one of them.
     unsafe {
         if libc::syscall(libc::SYS_close_range, from, to, 0) == 0 {
             return;
@@ -125,23 +127,24 @@ fn close_range(from: RawFd, to: RawFd) {
 
 fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     let at = |step: Step| move |errno: Errno| (step, errno);
-    // Without the capability the paths are resolved inside the root all the same: see `open`.
+    // Without the capability, paths are still resolved inside the root: see `open`.
     rustix::process::fchdir(plan.root).map_err(at(Step::Root))?;
     match rustix::process::chroot(c".") {
         Ok(()) | Err(Errno::PERM) => {}
         Err(errno) => return Err((Step::Root, errno)),
     }
     rustix::thread::set_no_new_privs(true).map_err(at(Step::Rights))?;
-    // Nobody but root may look into this process or trace it: it is a copy of one of root's.
+    // Only root may trace this process or read its memory, because it is a copy of a process of root.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
     for number in 0..63 {
-        // Past the last capability, or without CAP_SETPCAP. In the second case no_new_privs alone keeps rights from coming back.
+        // Fails after the last capability, or without CAP_SETPCAP. In the second case, no_new_privs alone keeps rights
+        // from coming back.
         if rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)).is_err() {
             break;
         }
     }
     let _ = rustix::thread::clear_ambient_capability_set();
-    // A user that is the target's already has no other groups than its own to act with.
+    // A caller that already has the target's user can act only with its own groups.
     let own = |result: Result<(), Errno>| if plan.is_own && result == Err(Errno::PERM) { Ok(()) } else { result };
     let (uid, gid) = (Uid::from_raw(plan.uid), Gid::from_raw(plan.gid));
     own(rustix::thread::set_thread_groups(plan.groups)).map_err(at(Step::Groups))?;
@@ -154,27 +157,27 @@ fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     if left != sets || rustix::process::geteuid() != uid || rustix::process::getuid() != uid {
         return Err((Step::Rights, Errno::PERM));
     }
-    // The change of user has set it anew, to what fs.suid_dumpable says.
+    // The change of user has reset it to the value of fs.suid_dumpable.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
     rustix::process::umask(Mode::from_raw_mode(0o077));
     Ok(())
 }
 
-/// The directory and the file that the parent's packets are about.
+/// The directory and the file that the parent's packets refer to.
 #[derive(Default)]
 struct State {
     directory: Option<OwnedFd>,
     file: Option<OwnedFd>,
-    /// Made by us and not yet in its place: goes when the parent does, however that ends.
+    /// A file that we made and that isn't renamed yet. It is removed when the parent ends, however that happens.
     unfinished: Option<(OwnedFd, Name)>,
     /// The unfinished file is removed only when this name exists, or after `LONGEST_STAY`.
     awaited: Option<(OwnedFd, Name)>,
 }
 
-/// How long the child outlives a killed parent at most.
+/// Maximum time that the child outlives a killed parent.
 const LONGEST_STAY: Duration = Duration::from_secs(10);
 
-/// A file's name with the NUL behind it.
+/// A file's name with a NUL at the end.
 #[derive(Clone, Copy)]
 struct Name([u8; 256]);
 
@@ -257,7 +260,7 @@ fn reply(
     if let Some(descriptors) = &descriptors {
         control.push(SendAncillaryMessage::ScmRights(descriptors));
     }
-    // The parent may be gone: that is no signal's business.
+    // The parent may be gone; that must not cause SIGPIPE.
     rustix::net::sendmsg(plan.socket, &[IoSlice::new(packet)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
@@ -400,7 +403,7 @@ impl Call<'_, '_> {
         Ok(facts)
     }
 
-    /// As many names as one buffer of the kernel's holds, each with its NUL. None: that was all.
+    /// Returns as many names as fit into one buffer of the kernel, each with its NUL. An empty answer is the end.
     fn list(&mut self) -> Result<Facts, Errno> {
         let file = self.state.file.as_ref().ok_or(Errno::BADF)?;
         let mut buffer = [MaybeUninit::uninit(); CHUNK / 8];
@@ -419,8 +422,8 @@ impl Call<'_, '_> {
     }
 }
 
-/// A path of the target's, inside its root. The root of this process is the target's, where that was allowed, and links of /proc,
-/// which lead anywhere, are not followed.
+/// Opens a path of the target inside its root. The root of this process is the target's if chroot was allowed. Links of
+/// /proc, which may lead anywhere, aren't followed.
 fn open(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, DIRECTORY, Mode::empty(), within)

@@ -1,26 +1,26 @@
-//! Writes on the target's side with the target's own rights.
+//! Writes on the target's side, with the target's own rights.
 //!
 //! ```text
 //! observer ── clone ─▶ child: chroot(/proc/PID/root), no_new_privs, groups, gid, uid, no capability
 //!    │   one packet for each system call        │
 //!    └──────────── socketpair ──────────────────┘   results, errno, descriptors (SCM_RIGHTS)
 //! ```
-//! Whatever another user's process has to find in its file system is made by such a child. The kernel then checks what that user may
-//! do, in that root and those mounts, and what is made belongs to that user from the start: nothing is ever given away, and a link, a
-//! mount or an exchanged directory leads only where the user could go anyway. Decisions stay here, in the parent; the child knows
-//! nothing but system calls (`child.rs`).
+//! Such a child makes everything that another user's process must find in its file system. So the kernel checks what
+//! that user may do, in that root and those mounts, and new files belong to that user from the start. Nothing is ever
+//! given away, and a link, a mount or an exchanged directory leads only where the user could go anyway. Decisions are
+//! made here, in the parent; the child only makes system calls (`child.rs`).
 //!
-//! - **Who the target is** comes from /proc/PID/status through a handle that a reused PID can't redirect, read before and after its
-//!   root is opened. A process whose real, effective, saved and file-system ids differ is refused: it is a set-user-ID program, whose
-//!   environment and directory are chosen by somebody else than the user whose rights it has.
-//! - **A user namespace** makes no difference: the ids are the host's, and the child has no capability in any namespace. It may do
-//!   less there than the target, never more.
-//! - **The child may hang**, for the target's file system may be one that the target serves itself (FUSE). So every request has the
-//!   rest of one deadline; after it the child is killed, and all further requests fail.
-//! - **The target's user may signal the child** and no more: it is not dumpable, so nobody but root may trace it or look into its
-//!   memory, which is a copy of ours. A kill is an error of the request. The child holds the socket, the root and the working directory.
-//! - **A killed parent** leaves nothing: the child sees the socket's end, removes what is unfinished and ends. An attach request stays
-//!   until the VM has read it, or for ten seconds (`outlive`).
+//! - **Who the target is** comes from /proc/PID/status through a handle that a reused PID can't redirect. It is read before
+//!   and after the root is opened. A process whose real, effective, saved and file-system ids differ is refused: it is a
+//!   set-user-ID program, so another user than the one whose rights it has chooses its environment and directory.
+//! - **A user namespace** makes no difference: the ids are the host's, and the child has no capability in any namespace.
+//!   It may do less there than the target, never more.
+//! - **The child may hang**, because the target may serve its file system itself (FUSE). So every request gets the rest of
+//!   one deadline. After the deadline, the child is killed, and all further requests fail.
+//! - **The target's user may signal the child**, but no more: it isn't dumpable, so only root may trace it or read its
+//!   memory, which is a copy of ours. If it is killed, the request fails. The child holds the socket, the root and the working directory.
+//! - **A killed parent** leaves nothing behind: the child sees the end of the socket, removes unfinished files and ends.
+//!   An attach request stays until the VM has read it, or for ten seconds (`outlive`).
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -49,10 +49,10 @@ mod wire;
 pub use wire::Facts;
 use wire::{CHUNK, HEAD, Op, Step};
 
-/// Names of a directory that are looked at; more are somebody's joke.
+/// Limit of names read from a directory; more can only be an attack.
 const MOST_NAMES: usize = 20_000;
 
-/// Whom a process belongs to.
+/// The user of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     pub uid: u32,
@@ -60,15 +60,15 @@ pub struct User {
     groups: Vec<u32>,
 }
 
-/// Why nobody can act as the target.
+/// Why we can't act as the target.
 #[derive(Debug)]
 pub enum Refused {
     Gone,
-    /// Real, effective, saved and file-system ids aren't all the same.
+    /// The real, effective, saved and file-system ids differ.
     Mixed,
-    /// A user that we can't become; what that takes and we don't have.
+    /// A user that we can't become, and the right that we lack.
     NotAllowed(u32, &'static str),
-    /// A user or group without a number in our user namespace.
+    /// A user or group without an id in our user namespace.
     Unmapped(u32),
     Failed(&'static str, io::Error),
 }
@@ -90,7 +90,7 @@ impl fmt::Display for Refused {
 }
 
 impl User {
-    /// Of /proc/PID/status.
+    /// Parses /proc/PID/status.
     fn parse(status: &str) -> Option<Result<User, Refused>> {
         let ids = |key: &str| -> Option<Vec<u32>> {
             let line = status.lines().find_map(|line| line.strip_prefix(key))?;
@@ -109,44 +109,44 @@ impl User {
         User::parse(&String::from_utf8_lossy(&status)).ok_or(Refused::Gone)?
     }
 
-    /// Whether the caller is that user.
+    /// Whether the caller has that user.
     fn is_own(&self) -> bool {
         let (real, effective) = (rustix::process::getuid().as_raw(), rustix::process::geteuid().as_raw());
         self.uid == real && self.uid == effective
     }
 }
 
-/// What keeps us from becoming another user.
+/// The right that we lack to become another user.
 fn missing_to_become() -> &'static str {
     let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     match (effective.contains(CapabilitySet::SETUID), effective.contains(CapabilitySet::SETGID)) {
         (false, false) => "CAP_SETUID and CAP_SETGID are",
         (false, true) => "CAP_SETUID is",
         (true, false) => "CAP_SETGID is",
-        // A user namespace may forbid setgroups(2), and a security module either.
+        // A user namespace may forbid setgroups(2), and so may a security module.
         (true, true) => "the leave of this user namespace or of a security module is",
     }
 }
 
-/// A child that is the target's user, in the target's root.
+/// A child process with the target's user in the target's root.
 pub struct AsTarget {
     socket: OwnedFd,
     child: i32,
     user: User,
-    /// For the requests under way, and for all that the command asks of the target.
+    /// Deadline for the current requests, and for all that the command does with the target.
     deadline: Deadline,
     command: Deadline,
-    /// Nothing more is to be expected of the child.
+    /// Whether the child must not be used any more.
     over: bool,
 }
 
 impl AsTarget {
-    /// `limit`: for all requests together, if the target's deadline isn't sooner.
+    /// `limit` applies to all requests together, unless the target's deadline is earlier.
     pub fn start(target: &Target, limit: Duration) -> Result<AsTarget, Refused> {
         let user = User::of(target)?;
         let failed = |what| move |error: io::Error| Refused::Failed(what, error);
         let root = target.handle("root").map_err(failed("its root can't be opened"))?;
-        // Only a fallback: where it can't be opened, requests that need it fail.
+        // Only a fallback: if it can't be opened, requests that need it fail.
         let cwd = target.handle("cwd").ok();
         if User::of(target)? != user {
             return Err(Refused::Mixed);
@@ -170,7 +170,7 @@ impl AsTarget {
         let child = child::fork(&mut plan).map_err(failed("a process can't be made"))?;
         drop(theirs);
         let uid = user.uid;
-        // What is unfinished at the command's deadline is still removed.
+        // Unfinished files can still be removed after the command's deadline.
         let command = target.deadline().later(GRACE);
         let deadline = command.sooner(limit);
         let mut made = AsTarget { socket, child, user, deadline, command, over: false };
@@ -193,7 +193,7 @@ impl AsTarget {
         &self.user
     }
 
-    /// Enters a directory, given as the target sees it.
+    /// Enters a directory; the path is as the target sees it.
     pub fn enter(&mut self, directory: &Path) -> io::Result<Facts> {
         self.request(Op::Enter, &[directory.as_os_str()])
     }
@@ -202,7 +202,7 @@ impl AsTarget {
         self.request(Op::EnterCwd, &[])
     }
 
-    /// Enters a directory of the one entered, made (0700) if it isn't there.
+    /// Enters a subdirectory of the current directory; makes it (0700) if it is missing.
     pub fn make(&mut self, name: &OsStr) -> io::Result<Facts> {
         self.request(Op::Make, &[name])
     }
@@ -211,7 +211,8 @@ impl AsTarget {
         self.request(Op::Stat, &[name.as_ref()])
     }
 
-    /// A new and empty file (0600) that nobody had made before. It goes when this is dropped, or we are killed, unless it is renamed.
+    /// Makes a new, empty file (0600) that didn't exist. It is removed when this is dropped or we are killed, unless it
+    /// is renamed.
     pub fn create(&mut self, name: &str) -> io::Result<()> {
         self.request(Op::Create, &[name.as_ref()]).map(drop)
     }
@@ -224,28 +225,29 @@ impl AsTarget {
         self.request(Op::Unlink, &[name.as_ref()]).map(drop)
     }
 
-    /// Removes what `create` made.
+    /// Removes the file that `create` made.
     pub fn discard(&mut self) -> io::Result<()> {
         self.request(Op::Discard, &[]).map(drop)
     }
 
-    /// If this process is killed, the file that `create` makes stays until `name` exists in the directory entered now. A VM that was
-    /// sent SIGQUIT and finds no attach request prints all its threads into the program's output.
+    /// If this process is killed, the file that `create` makes next stays until `name` exists in the current directory.
+    /// Reason: a VM that gets SIGQUIT and finds no attach request prints all its threads into the program's output.
     pub fn outlive(&mut self, name: &str) -> io::Result<()> {
         self.request(Op::Outlive, &[name.as_ref()]).map(drop)
     }
 
-    /// The command's deadline has moved.
+    /// Moves the command's deadline.
     pub fn extend(&mut self, command: Deadline) {
         self.command = command.later(GRACE);
     }
 
-    /// What is left for all requests from now on.
+    /// Sets the time limit for all further requests.
     pub fn allow(&mut self, limit: Duration) {
         self.deadline = self.command.sooner(limit);
     }
 
-    /// A file with these bytes and mode 0500 under `name`, in one step for whoever looks; `aside` is its name until then.
+    /// Writes a file with these bytes and mode 0500 under `name`, which appears complete in one step. Until then its
+    /// name is `aside`.
     pub fn write_whole(&mut self, aside: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         self.create(aside)?;
         let mut write = || -> io::Result<()> {
@@ -262,7 +264,8 @@ impl AsTarget {
         written
     }
 
-    /// Whether a regular file of the target's user has these bytes; then it is touched, if it is old as `is_old` has it.
+    /// Whether a regular file of the target's user has these bytes. If so, and if `is_old` says that it is old, it is
+    /// touched.
     pub fn holds(&mut self, name: &str, bytes: &[u8], is_old: impl Fn(&Facts) -> bool) -> io::Result<bool> {
         let facts = self.request(Op::Open, &[name.as_ref()])?;
         if !facts.is(FileType::RegularFile) || facts.uid != u64::from(self.user.uid) || facts.size != bytes.len() as u64
@@ -284,12 +287,12 @@ impl AsTarget {
         Ok(left.is_empty())
     }
 
-    /// Makes a file, if there is none, and touches it.
+    /// Makes a file if it doesn't exist, and touches it.
     pub fn stamp(&mut self, name: &str) -> io::Result<()> {
         self.request(Op::Stamp, &[name.as_ref()]).map(drop)
     }
 
-    /// The names in the directory, without those that aren't UTF-8.
+    /// The names in the directory, except those that aren't UTF-8.
     pub fn names(&mut self) -> io::Result<Vec<String>> {
         self.request(Op::OpenList, &[])?;
         let mut names = Vec::new();
@@ -303,7 +306,7 @@ impl AsTarget {
         }
     }
 
-    /// Connects to a socket in the directory, as the target's user: its listener sees that user. Without waiting.
+    /// Connects to a socket in the directory as the target's user, whom the listener sees. Doesn't wait.
     pub fn connect(&mut self, name: &str) -> io::Result<UnixStream> {
         let bytes = packed(&[name.as_ref()])?;
         let (_, _, socket) = self.packet(Op::Connect, &bytes)?;
@@ -324,7 +327,7 @@ impl AsTarget {
         let packet = [&[op as u8], bytes].concat();
         let sent = rustix::net::send(&self.socket, &packet, SendFlags::NOSIGNAL);
         let answer = sent.map_err(io::Error::from).and_then(|_| self.receive());
-        // What the child itself answers comes below; this is a child that doesn't.
+        // The child's own errors are handled below; here, the child did not answer.
         let (facts, found, passed) = answer.inspect_err(|_| self.end())?;
         match facts.errno {
             0 => Ok((facts, found, passed)),
@@ -341,7 +344,7 @@ impl AsTarget {
             if left.is_zero() {
                 return Err(io::Error::from(io::ErrorKind::TimedOut));
             }
-            // Less than a microsecond would mean no limit.
+            // A timeout below a microsecond would mean no timeout.
             let left = left.max(Duration::from_millis(1));
             set_socket_timeout(&self.socket, Timeout::Recv, Some(left))?;
             let into = &mut [IoSliceMut::new(&mut bytes)];
@@ -360,7 +363,7 @@ impl AsTarget {
         Ok((facts, bytes.split_off(HEAD), passed))
     }
 
-    /// No request is answered any more.
+    /// Ends the child; no further request is answered.
     fn end(&mut self) {
         self.over = true;
         child::kill(self.child);
@@ -368,8 +371,8 @@ impl AsTarget {
 }
 
 impl Drop for AsTarget {
-    /// The child has a moment to remove what is unfinished. One that hangs in a file system, where not even SIGKILL reaches it, is
-    /// not waited for.
+    /// Gives the child a moment to remove unfinished files. Doesn't wait for a child that hangs in a file system, where
+    /// even SIGKILL has no effect.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         let began = Instant::now();
@@ -386,10 +389,10 @@ impl Drop for AsTarget {
     }
 }
 
-/// For the child to end by itself, and again for it to be killed.
+/// Time for the child to end by itself, and again after it was killed.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Names, each with its NUL.
+/// The names, each with its NUL.
 fn packed(names: &[&OsStr]) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for name in names {

@@ -1,13 +1,13 @@
-//! The packets between the observer and its child.
+//! The packets between the observer and its child process.
 //!
 //! ```text
 //! request   op: u8 │ name NUL [name NUL] or bytes
 //! answer    Facts, 8 bytes each, native order │ bytes; a descriptor beside it (SCM_RIGHTS)
 //! ```
 
-/// Bytes of a file that one packet carries at most.
+/// Maximum number of a file's bytes in one packet.
 pub const CHUNK: usize = 32 << 10;
-/// Bytes of the facts in front of each answer.
+/// Bytes of the facts before each answer.
 pub const HEAD: usize = 9 * 8;
 
 macro_rules! numbered {
@@ -28,57 +28,57 @@ macro_rules! numbered {
 numbered! {
     /// What the child does for its parent: one system call, or two that belong together.
     Op {
-        /// The directory at this path of the target's is the one that all names below are in.
+        /// Enters the directory at this path of the target. All names below are relative to it.
         Enter,
-        /// The same for the target's working directory.
+        /// Enters the target's working directory.
         EnterCwd,
-        /// Makes a directory of that name, if there is none, and enters it.
+        /// Makes a directory of this name if it doesn't exist, and enters it.
         Make,
         Stat,
-        /// A new file, open for `Write`; it goes with the parent, unless it is renamed.
+        /// Makes a new file, open for `Write`. It is removed when the parent ends, unless it is renamed.
         Create,
         Write,
-        /// Mode 0500; the file is closed.
+        /// Sets mode 0500 and closes the file.
         Executable,
         Rename,
         Unlink,
-        /// Removes what `Create` made, wherever we are by now.
+        /// Removes the file that `Create` made, whatever the current directory is.
         Discard,
-        /// For `Read` and `Touch`.
+        /// Opens a file for `Read` and `Touch`.
         Open,
         Read,
         Touch,
-        /// Makes a file of that name, if there is none, and touches it.
+        /// Makes a file of this name if it doesn't exist, and touches it.
         Stamp,
         OpenList,
-        /// Some more names; none: that was all.
+        /// Returns some more names; none at the end.
         List,
-        /// To the socket of that name, without waiting.
+        /// Connects to the socket of this name, without waiting.
         Connect,
-        /// If the parent dies, keeps what `Create` made until this name exists in the directory entered now.
+        /// If the parent dies, keeps the file that `Create` made until this name exists in the current directory.
         Outlive,
     }
 }
 
 numbered! {
-    /// What a child can fail at on its way to becoming the target's user.
+    /// The step at which a child failed to become the target's user.
     Step { Done, Root, Rights, Groups, User }
 }
 
-/// What stat(2) says of the file that a request was about, as far as it was about one.
+/// Result of a request, with the stat(2) fields of its file if it had one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// 0: done.
+    /// 0 if the request succeeded.
     pub errno: u64,
     pub step: u64,
     pub mode: u64,
     pub uid: u64,
     pub inode: u64,
     pub size: u64,
-    /// Seconds since the epoch.
+    /// Seconds since 1970 UTC.
     pub modified: u64,
     pub accessed: u64,
-    /// statvfs(3): `f_flag` of the directory that was entered.
+    /// `f_flag` of statvfs(3) for the directory that was entered.
     pub mount: u64,
 }
 

@@ -1,20 +1,21 @@
-//! What the walks of allocators start from: the writable data of the object that holds the allocator, and where anonymous
-//! memory lies.
+//! Common input of the walks of allocators: the writable data of the object that contains the allocator, and the
+//! addresses of anonymous memory.
 
 use crate::snapshot::{Backing, Vma};
 use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// An allocator's own data is 2.2 MiB at most; a program that it is linked into may have more.
+/// An allocator's own data is at most 2.2 MiB; a program that it is linked into may have more.
 const LARGEST_DATA: Bytes = Bytes::mib(64);
 
-/// Writable data of the object that holds the allocator.
+/// Writable data of the object that contains the allocator.
 pub struct Data {
     pub base: Avma,
     pub bytes: Vec<u8>,
 }
 
-/// The object's writable mappings, each with the anonymous memory behind it (.bss, and what the kernel has joined to it).
+/// Reads the object's writable mappings, each with the anonymous memory after it (.bss, and what the kernel joined to
+/// it).
 pub fn data_of(memory: &impl Memory, path: &str, vmas: &[Vma]) -> Vec<Data> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.readable && vma.writable && !vma.shared) {
@@ -35,11 +36,11 @@ pub fn data_of(memory: &impl Memory, path: &str, vmas: &[Vma]) -> Vec<Data> {
     read.collect()
 }
 
-/// Anonymous memory, neighbours joined: sorted, disjoint.
+/// Anonymous memory with adjacent ranges joined: sorted, disjoint.
 pub struct Anonymous(pub Vec<AddressRange>);
 
 impl Anonymous {
-    /// Private anonymous memory. What an allocator has given back may be inaccessible.
+    /// Private anonymous memory. It may be inaccessible where an allocator has released it.
     pub fn of(vmas: &[Vma]) -> Anonymous {
         let could_hold = |vma: &&Vma| matches!(vma.backing, Backing::Anonymous | Backing::Brk) && !vma.shared;
         Anonymous(joined(vmas.iter().filter(could_hold).map(|vma| vma.range)))
@@ -56,7 +57,7 @@ impl Anonymous {
     }
 }
 
-/// Of sorted ranges: those that touch become one.
+/// Joins those of the sorted ranges that touch.
 pub fn joined(ranges: impl IntoIterator<Item = AddressRange>) -> Vec<AddressRange> {
     let mut joined: Vec<AddressRange> = Vec::new();
     for range in ranges {
@@ -72,8 +73,9 @@ pub fn words(bytes: &[u8]) -> impl DoubleEndedIterator<Item = u64> + ExactSizeIt
     bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
-/// Reads `length` bytes at each address, for many small records: one read of the target for each of their pages. A record that
-/// crosses into the next page is read by itself; one that can't be read is left out. In the order of the addresses.
+/// Reads `length` bytes at each address, for many small records, in the order of the addresses. The records of one page
+/// share one read of the target. A record that crosses into the next page has a read of its own. A record that can't be
+/// read is left out.
 pub fn records<M: Memory, T>(memory: &M, mut at: Vec<(u64, T)>, length: usize, mut seen: impl FnMut(u64, &T, &[u8])) {
     at.sort_unstable_by_key(|(address, _)| *address);
     let untouched = Untouched::new(memory);

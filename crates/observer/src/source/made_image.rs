@@ -1,4 +1,4 @@
-//! A process's memory that a test writes word by word: pages that were never written read as zeros and are not resident.
+//! A process's memory that a test writes word by word. Pages that were never written read as zeros and aren't resident.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::units::Avma;
 
 #[derive(Default)]
 pub struct Image {
-    /// By page number.
+    /// Pages by number.
     pub pages: BTreeMap<u64, Vec<u8>>,
 }
 

@@ -1,6 +1,6 @@
-//! Where facts come from. Each source has its I/O in `read` and its formats in `parse` (bytes in, facts out), and hands
-//! back `Sourced<Facts>`: what it found, and a gap for what it could not find.
-//! The order in which they are read is `collect`'s.
+//! Where facts come from. Each source has its I/O in `read` and its formats in `parse` (bytes in, facts out). It
+//! returns `Sourced<Facts>`: what it found, and a gap for what it could not find.
+//! `collect` decides in which order they are read.
 
 pub mod cgroup;
 pub mod glibc;
@@ -23,7 +23,8 @@ pub(crate) mod made_image;
 #[cfg(test)]
 use crate::random::Random;
 
-/// Copies of `seed` with a few bytes changed, cut, doubled or replaced by what parsers stumble over. Deterministic.
+/// Copies of `seed` with a few bytes changed, cut, repeated, or replaced by text that parsers tend to mishandle.
+/// Deterministic.
 #[cfg(test)]
 pub(crate) fn mutated(seed: &[u8], rounds: usize) -> impl Iterator<Item = Vec<u8>> + '_ {
     const NASTY: [&[u8]; 10] =

@@ -1,5 +1,6 @@
-//! Opens the heap of the allocator that serves malloc in glibc's place: the target's memory, the data of the object that holds
-//! the allocator, and the walk of that kind. The target runs on: it is neither stopped nor signalled.
+//! Reads the heap of the allocator that serves malloc instead of glibc: opens the target's memory, reads the data of
+//! the object that contains the allocator, and calls the walk for that kind. The target keeps running: it is neither
+//! stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
 use super::{jemalloc, tcmalloc};
@@ -12,7 +13,7 @@ use crate::units::Avma;
 
 const ATTEMPTS: usize = 3;
 
-/// The heap of a process whose malloc is not glibc's, if its kind has a walk here.
+/// The heap of a process whose malloc isn't glibc's, if there is a walk for its kind.
 pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
     let has_walk = |kind| matches!(kind, AllocatorKind::Jemalloc | AllocatorKind::Tcmalloc);
     let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
@@ -39,7 +40,7 @@ pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> So
             _ => tcmalloc::walk(&memory, &data, &anonymous).map_err(|closed| closed.reason()),
         }
     };
-    // The target runs on: what contradicts itself for a moment may not do so the next time.
+    // The target keeps running, so data that contradicts itself now may be consistent at the next attempt.
     let walked = (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk()));
     match walked {
         Ok((heap, unread)) => {

@@ -1,6 +1,7 @@
-//! CPython's allocator of small objects (Objects/obmalloc.c): arenas of 256 KiB or 1 MiB by mmap, cut into pools, each with
-//! blocks of one size. The mappings have no name, and the kernel joins neighbours; but each pool begins with a header whose
-//! fields determine each other (`struct pool_header`, Include/internal/pycore_obmalloc.h, 64 bit):
+//! CPython's allocator of small objects (Objects/obmalloc.c). It maps arenas of 256 KiB or 1 MiB and cuts them into
+//! pools; each pool has blocks of one size. The mappings have no name, and the kernel joins adjacent ones. But each
+//! pool begins with a header whose fields determine each other (`struct pool_header`,
+//! Include/internal/pycore_obmalloc.h, 64 bit):
 //!
 //! ```text
 //!  0 blocks in use (4)    8 first free block, or 0    16 next pool    24 previous pool
@@ -23,9 +24,9 @@ const HEADER: u64 = 48;
 const CLASSES: u64 = 32;
 const GRAIN: u64 = 16;
 const POOL_SIZES: [u64; 2] = [16 << 10, 4 << 10];
-/// Headers looked at: 16 GiB of pools of 16 KiB.
+/// Maximum number of headers read: 16 GiB of pools of 16 KiB.
 const MOST_HEADERS: usize = 1 << 20;
-/// A process with Python's name in it may still use another allocator; some pages may look like one pool by chance.
+/// A process with Python's name may still use another allocator, and a few pages may look like pools by chance.
 const POOLS_AT_LEAST: usize = 4;
 
 fn is_python(vmas: &[Vma]) -> bool {
@@ -34,7 +35,7 @@ fn is_python(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.executable && vma.backing == Backing::File && file(vma))
 }
 
-/// Pools of the process, or None where it is no CPython or keeps none.
+/// The pools of the process, or None if it isn't CPython or has no pools.
 pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Pymalloc> {
     if !is_python(vmas) {
         return None;
@@ -60,7 +61,7 @@ fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], poo
     for vma in vmas.iter().filter(could_hold) {
         let mut at = vma.range.start.0.next_multiple_of(pool);
         while budget > 0 && at.checked_add(pool).is_some_and(|end| end <= vma.range.end.0) {
-            // An untouched page is no header, and reading it would make the kernel map one.
+            // An untouched page has no header, and reading it would make the kernel map it.
             if pages.of(at / PAGE) == PageState::Present {
                 budget -= 1;
                 let mut header = [0; HEADER as usize];
@@ -81,7 +82,7 @@ fn pools<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, vmas: &[Vma], poo
     found
 }
 
-/// Bytes of the blocks in use in the pool at `at` whose first bytes these are, if it is one.
+/// Bytes of the blocks in use in the pool at `at` with these first bytes, if it is a pool.
 fn live_in(header: &[u8], at: u64, pool: u64) -> Option<Bytes> {
     let half = |offset: usize| half_at(header, offset).map(u64::from);
     let (count, class, next, highest) = (half(0)?, half(36)?, half(40)?, half(44)?);
@@ -135,7 +136,7 @@ mod tests {
         vec![python, heap]
     }
 
-    /// `count` places for pools, some of them other memory, and what is live in the pools.
+    /// `count` pages for pools, some of them with other data, and the live bytes in the pools.
     fn image(random: &mut Random, pool: u64, count: u64) -> (Vec<u8>, u64, Bytes) {
         let (mut bytes, mut pools, mut live) = (Vec::new(), 0, Bytes(0));
         for index in 0..count {
@@ -186,7 +187,7 @@ mod tests {
         for _ in 0..60 {
             let (mut bytes, pools, _) = image(&mut random, POOL_SIZES[0], 64);
             for _ in 0..random.below(400) {
-                // Most of what is overwritten is a header's.
+                // Most overwritten bytes belong to headers.
                 let at = random.below(64) * POOL_SIZES[0] + random.below(48);
                 bytes[at as usize] = random.below(256) as u8;
             }

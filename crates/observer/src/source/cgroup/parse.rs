@@ -1,11 +1,11 @@
-//! cgroup files (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+//! Parses cgroup files (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
 
 use std::time::Duration;
 
 use crate::snapshot::{MemoryStat, OomEvents, Pressure};
 use crate::units::Bytes;
 
-/// `/proc/PID/cgroup`: `4:memory:/docker/x` (v1), `0::/user.slice` (v2).
+/// Groups of a process from `/proc/PID/cgroup`: `4:memory:/docker/x` (v1), `0::/user.slice` (v2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupPaths {
     pub memory_v1: Option<String>,
@@ -13,10 +13,10 @@ pub struct CgroupPaths {
     pub v2: Option<String>,
 }
 
-/// Where a hierarchy is mounted, of mountinfo: `35 31 0:32 ROOT POINT rw - cgroup cgroup rw,memory`.
+/// Where a hierarchy is mounted, from mountinfo: `35 31 0:32 ROOT POINT rw - cgroup cgroup rw,memory`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The group that appears at the mount point.
+    /// The group that is visible at the mount point.
     pub root: String,
     pub point: String,
     pub controller: Controller,
@@ -70,7 +70,8 @@ pub fn parse_mounts(mountinfo: &[u8]) -> Vec<Mount> {
     mounts
 }
 
-/// Both versions: `key number` lines. v1's own-group figures exclude its children; the `total_` ones are what is charged.
+/// Both versions have lines `key number`. In v1, plain figures exclude child groups; the `total_` figures are what is
+/// charged.
 pub fn parse_memory_stat(text: &[u8]) -> MemoryStat {
     let mut stat = MemoryStat::default();
     let text = String::from_utf8_lossy(text);
@@ -102,7 +103,7 @@ pub fn parse_memory_stat(text: &[u8]) -> MemoryStat {
         };
         *slot = Bytes(value);
     }
-    // Kernels before 5.18 have no `kernel` line: its parts are all there is.
+    // Kernels before 5.18 have no `kernel` line, only its parts.
     if stat.kernel == Bytes(0) {
         let percpu = stat.unknown.iter().find(|(key, _)| key == "percpu").map(|(_, bytes)| Bytes(*bytes));
         stat.kernel = stat.slab + stat.page_tables + stat.kernel_stack + percpu.unwrap_or_default();
@@ -110,7 +111,7 @@ pub fn parse_memory_stat(text: &[u8]) -> MemoryStat {
     stat
 }
 
-/// v2 `memory.events`, v1 `memory.oom_control`: `oom_kill 3`.
+/// Parses `oom_kill 3` from v2's `memory.events` or v1's `memory.oom_control`.
 pub fn parse_oom_events(text: &[u8]) -> OomEvents {
     let text = String::from_utf8_lossy(text);
     let value = |key: &str| {
@@ -119,7 +120,7 @@ pub fn parse_oom_events(text: &[u8]) -> OomEvents {
     OomEvents { oom: value("oom"), oom_kill: value("oom_kill"), max: value("max") }
 }
 
-/// `max` and v1's "no limit" (the largest multiple of the page size in an i64) are None.
+/// None for `max`, and for v1's "no limit" (the largest multiple of the page size in an i64).
 pub fn parse_limit(text: &[u8]) -> Option<Bytes> {
     const UNLIMITED_V1: u64 = (i64::MAX as u64) & !0xffff;
     let value: u64 = std::str::from_utf8(text).ok()?.trim().parse().ok()?;
@@ -130,7 +131,7 @@ pub fn parse_bytes(text: &[u8]) -> Option<Bytes> {
     std::str::from_utf8(text).ok()?.trim().parse().ok().map(Bytes)
 }
 
-/// `cpu.max`: `200000 100000` or `max 100000`.
+/// Parses `cpu.max`: `200000 100000` or `max 100000`.
 pub fn parse_cpu_max(text: &[u8]) -> Option<f64> {
     let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
     quota(words.next()?.parse().ok()?, words.next()?.parse().ok()?)
@@ -140,7 +141,7 @@ pub fn quota(quota: i64, period: i64) -> Option<f64> {
     (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
 }
 
-/// `some avg10=0.12 avg60=… avg300=… total=MICROSECONDS`, and `full …` likewise.
+/// Parses `some avg10=0.12 avg60=… avg300=… total=MICROSECONDS`, and `full …` likewise.
 pub fn parse_pressure(text: &[u8]) -> Option<Pressure> {
     let text = String::from_utf8_lossy(text);
     let of = |kind: &str| {

@@ -1,4 +1,4 @@
-//! From the target's group up to the root of what is mounted: the lowest limit on the way is the one that kills.
+//! Reads the target's group and its ancestors up to the root of the mount: the lowest limit is the one that kills.
 
 use std::cell::RefCell;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::source::proc::Target;
 use crate::units::Bytes;
 
 const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
-/// Processes of the group listed beside the target.
+/// Limit of other processes of the group that are listed.
 const MOST_OTHERS: usize = 256;
 
 pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
@@ -27,7 +27,7 @@ pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     (cgroup.map(|(cgroup, _)| cgroup), gaps)
 }
 
-/// The same without the group's other processes, and the directory of the group that sets the limit.
+/// The same without the group's other processes, and the directory of the group with the limit.
 pub fn read_limit(target: &Target, host_memory: Bytes) -> Sourced<(Cgroup, PathBuf)> {
     let reader = Reader::until(target.deadline());
     let (cgroup, mut gaps) = limit(target, host_memory, &reader);
@@ -47,7 +47,7 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
     let mounts = Mounts::of(target);
     let memory_v1 = paths.memory_v1.as_deref().and_then(|path| mounts.chain(Controller::MemoryV1, path));
     let v2 = paths.v2.as_deref().and_then(|path| mounts.chain(Controller::V2, path));
-    // A hybrid host has both; the memory controller is bound to one of them.
+    // A hybrid host has both versions; the memory controller is attached to one of them.
     let (version, chain, path) = match (memory_v1, v2) {
         (Some(chain), _) => (CgroupVersion::V1, chain, paths.memory_v1.unwrap_or_default()),
         (None, Some(chain)) if chain.iter().any(|group| group.join("memory.stat").exists()) => {
@@ -73,7 +73,7 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
     let files = Files::of(version);
     let limits = chain.iter().enumerate().filter_map(|(level, group)| {
         let limit = read(group, files.limit).and_then(|text| parse_limit(&text))?;
-        // A limit above what the host has never acts.
+        // A limit above the host's memory never takes effect.
         (host_memory.0 == 0 || limit <= host_memory).then_some((limit, level))
     });
     let lowest = limits.min();
@@ -81,7 +81,7 @@ fn limit(target: &Target, host_memory: Bytes, reader: &Reader) -> Sourced<(Cgrou
     let group = &chain[level];
     let Some(charged) = read(group, files.charged).and_then(|text| parse_bytes(&text)) else {
         let own = read(&chain[0], "memory.stat").map(|text| parse_memory_stat(&text));
-        // The root group of v2 has no memory.current: nothing limits there.
+        // The root group of v2 has no memory.current, and no limit applies there.
         if own.is_none() {
             let reason = format!("{} can't be read in {}", files.charged, group.display());
             gaps.push(Gap::new(Source::Cgroup, reason, EFFECT));
@@ -147,13 +147,13 @@ impl Files {
     }
 }
 
-/// v1 states kernel memory in files of its own.
+/// v1 reports kernel memory in separate files.
 fn with_v1_kernel(reader: &Reader, stat: MemoryStat, group: &Path) -> MemoryStat {
     let bytes = |name| reader.read(group, name).and_then(|text| parse_bytes(&text)).unwrap_or_default();
     MemoryStat { kernel: bytes("memory.kmem.usage_in_bytes"), sock: bytes("memory.kmem.tcp.usage_in_bytes"), ..stat }
 }
 
-/// The hierarchies as the observer sees them, and as the target does.
+/// The mounted hierarchies as the observer sees them, and as the target does.
 struct Mounts {
     seen: Vec<(PathBuf, Vec<Mount>)>,
 }
@@ -173,9 +173,10 @@ impl Mounts {
                 let below = Path::new(path).strip_prefix(&mount.root).ok()?;
                 below.components().all(|part| matches!(part, Component::Normal(_))).then(|| below.to_path_buf())
             };
-            // Of several mounts the one that has the group: others may begin elsewhere, or above this namespace (`/..`).
+            // If there are several mounts, use one that contains the group: others may begin elsewhere, or above this
+            // namespace (`/..`).
             let found = of_it.iter().find_map(|mount| Some((*mount, below(mount)?)));
-            // A group outside the namespace or above what is mounted is the mount point, as far as can be seen.
+            // If the group lies outside the namespace or above the mount, the mount point is the closest visible group.
             let (mount, below) = found.or_else(|| of_it.first().map(|mount| (*mount, PathBuf::new())))?;
             let point = root.join(mount.point.trim_start_matches('/'));
             let group = point.join(below);
@@ -186,15 +187,15 @@ impl Mounts {
     }
 }
 
-/// Processes of the group that the kernel has killed for a limit. The group outlives its processes; where it is seen only
-/// through the target's root, nothing is.
+/// Number of the group's processes that the kernel killed because of a limit. The group outlives its processes, except
+/// where it is visible only through the target's root.
 pub fn oom_kills(group: &Path, deadline: Deadline) -> Option<u64> {
     let reader = Reader::until(deadline);
     let text = ["memory.events", "memory.oom_control"].into_iter().find_map(|name| reader.read(group, name))?;
     Some(parse_oom_events(&text).oom_kill)
 }
 
-/// The group's, or the system's where it has none. `None` where the kernel doesn't count it.
+/// Pressure of the group, or of the system if there is none. `None` if the kernel doesn't count it.
 pub fn pressure(group: Option<&Path>, deadline: Deadline) -> Option<Pressure> {
     let reader = Reader::until(deadline);
     let own = group.and_then(|group| reader.read(group, "memory.pressure"));
@@ -203,8 +204,8 @@ pub fn pressure(group: Option<&Path>, deadline: Deadline) -> Option<Pressure> {
     parse_pressure(&text).map(|pressure| Pressure { of_cgroup, ..pressure })
 }
 
-/// Reads the groups' files, all by one deadline, and keeps what was refused: a file that is not read must not pass for one that
-/// isn't there.
+/// Reads the groups' files, all with one deadline, and records refusals: a file that isn't read must not look like a
+/// missing one.
 struct Reader {
     deadline: Deadline,
     refused: RefCell<Vec<String>>,
@@ -215,12 +216,12 @@ impl Reader {
         Reader { deadline, refused: RefCell::new(Vec::new()) }
     }
 
-    /// A target with mounts of its own can put anything over its view of the hierarchy: there only the kernel's files count.
-    /// What lies in our own view was mounted by whoever set this machine or container up.
+    /// A target with its own mounts can mount anything over its view of the hierarchy, so there only the kernel's files
+    /// count. Our own view was mounted by whoever set up this machine or container.
     fn read(&self, group: &Path, name: &str) -> Option<Vec<u8>> {
         let path = group.join(name);
         let why = match foreign::open(&path, Ask::of(Kind::Text), self.deadline) {
-            // A file of the kernel's may have nothing to say (memory.pressure: EOPNOTSUPP).
+            // A file of the kernel may have no contents (memory.pressure: EOPNOTSUPP).
             Ok(file) if file.is_of_cgroups() || !group.starts_with("/proc") => match file.read() {
                 Ok(text) => return Some(text),
                 Err(Why::Io(error)) if error.raw_os_error() == Some(NOTHING_TO_SAY) => return None,
@@ -246,9 +247,9 @@ impl Reader {
     }
 }
 
-/// Of a file for what is switched off (EOPNOTSUPP).
+/// The error for a feature that is switched off (EOPNOTSUPP).
 const NOTHING_TO_SAY: i32 = rustix::io::Errno::OPNOTSUPP.raw_os_error();
-/// Named in a gap.
+/// Maximum number of refused files that a gap names.
 const MOST_REFUSED: usize = 4;
 
 fn ancestor(path: &str, level: usize) -> String {
@@ -268,7 +269,7 @@ fn lowest_quota(reader: &Reader, chain: &[PathBuf], version: CgroupVersion) -> O
     chain.iter().filter_map(of).min_by(f64::total_cmp)
 }
 
-/// VmRSS of the group's other processes: status is readable where smaps is not.
+/// VmRSS of the group's other processes: status is readable even if smaps isn't.
 fn others(reader: &Reader, group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
     let pids = reader.read(group, "cgroup.procs").unwrap_or_default();
     String::from_utf8_lossy(&pids)
@@ -280,7 +281,7 @@ fn others(reader: &Reader, group: &Path, pid: u32) -> Vec<(u32, Bytes)> {
         .collect()
 }
 
-/// Second field of statm, in pages.
+/// The second field of statm, in pages.
 fn resident(pid: u32) -> Option<Bytes> {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;

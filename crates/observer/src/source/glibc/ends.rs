@@ -1,7 +1,8 @@
-//! What a trim leaves at the end of a thread arena.
+//! The end of a thread arena, which a trim can't release.
 //!
-//! `mtrim` first consolidates (a chunk of a fastbin joins its free neighbours, and top if it touches it), then gives back whole
-//! pages of what lies in bins. Only the main arena's top is cut after that (`systrim`). So of `binned | fast | top` all stays.
+//! `mtrim` first consolidates: a fastbin chunk joins its free neighbours, and joins top if it touches top. Then it
+//! releases whole pages of binned chunks. After that only the main arena's top is cut (`systrim`). So in `binned | fast
+//! | top`, all of it stays.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,8 @@ use super::walk::{FLAGS, FREE_CHUNK_FIELDS, PREV_INUSE, whole_pages};
 use crate::source::memory::{Memory, PageStates};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// Whole resident pages of the binned chunks of `heap` that consolidation joins to `top`. `fast`: chunks in the arena's fastbins.
+/// Whole resident pages of those binned chunks of `heap` that consolidation joins to `top`. `fast` has the chunks in
+/// the arena's fastbins.
 pub fn joins_top<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -22,7 +24,7 @@ pub fn joins_top<M: Memory>(
         fast.iter().map(|chunk| (chunk.at.0.wrapping_add(chunk.size.0), chunk.at.0)).collect();
     let mut joined = Bytes(0);
     let mut end = top;
-    // A binned chunk that touched top would be part of it, so each has a chunk of a fastbin behind it: the list is finite.
+    // A binned chunk that touched top would be part of it. So a fastbin chunk follows each of them, and the loop ends.
     while let Some(start) = fast.get(&end).copied().filter(|start| *start < end && heap.contains(Avma(*start))) {
         end = start;
         let Some(field) = memory.word(Avma(end + 8)) else { break };

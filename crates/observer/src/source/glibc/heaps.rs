@@ -1,23 +1,23 @@
-//! The heaps of an arena. A thread arena's heaps are mmapped reservations, aligned to their own length, each with a
-//! `heap_info` at its start (glibc malloc/arena.c):
+//! The heaps of an arena. A thread arena's heaps are mmapped reservations, aligned to their own length. Each starts
+//! with a `heap_info` (glibc malloc/arena.c):
 //!
 //! ```text
 //!  0 ar_ptr   8 prev   16 size   24 mprotect_size   [32 pagesize, padding: 2.35 on]
 //! ```
 //!
-//! The arena's `malloc_state` follows the `heap_info` of the first heap, which gives away how long that is.
+//! The arena's `malloc_state` follows the `heap_info` of the first heap. Its address shows how long `heap_info` is.
 
 use super::layout::{ALIGN, Layout};
 use crate::source::memory::{Memory, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// Lengths a heap may be aligned to: HEAP_MAX_SIZE, and four huge pages under `glibc.malloc.hugetlb`.
+/// Possible alignments of a heap: HEAP_MAX_SIZE, and four huge pages under `glibc.malloc.hugetlb`.
 const ALIGNMENTS: [u64; 4] = [64 << 20, 8 << 20, 128 << 20, 4 << 30];
 const HEAP_INFO_LENGTHS: [u64; 2] = [32, 48];
-/// 16 TiB of them.
+/// 16 TiB of heaps.
 const MOST_HEAPS: usize = 1 << 18;
 
-/// One heap: where its chunks begin and how far it has grown.
+/// One heap: the start of its chunks, and its accessible part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heap {
     pub accessible: AddressRange,
@@ -25,7 +25,7 @@ pub struct Heap {
     pub reserved: Bytes,
 }
 
-/// The heaps of the thread arena at `arena`, newest first. The flag is false where the chain broke.
+/// The heaps of the thread arena at `arena`, newest first. The flag is false if the chain is broken.
 pub fn of_thread_arena(memory: &impl Memory, arena: Avma, top: Avma, layout: Layout) -> (Vec<Heap>, bool) {
     for alignment in ALIGNMENTS {
         let base = arena.0 / alignment * alignment;

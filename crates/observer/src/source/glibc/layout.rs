@@ -1,4 +1,4 @@
-//! Where malloc's state lies in a libc whose symbols are stripped, and how it is laid out.
+//! Finds malloc's state in a libc without symbols, and its layout.
 //!
 //! `struct malloc_state` (glibc malloc/malloc.c), 64-bit words, as glibc 2.27 to 2.41 have it:
 //!
@@ -13,8 +13,8 @@
 //! 2168  next_free, 2176 attached_threads, 2184 system_mem, 2192 max_system_mem
 //! ```
 //!
-//! No version is asked for. The 127 self-pointing pairs give the place of `bins`; what lies after them has kept its order
-//! since 2.23, what lies before may shrink or grow, and its length is the one with which `next` comes back to the start.
+//! The version isn't needed. The 127 self-pointing pairs identify `bins`. The fields after them have kept their order
+//! since 2.23. The fields before them vary in length; the right length is the one for which the ring of `next` closes.
 
 use std::collections::HashSet;
 
@@ -30,15 +30,15 @@ pub const CHUNK_HEADER: u64 = 16;
 const BIN_PAIRS: u64 = 127;
 const BINS_LENGTH: u64 = BIN_PAIRS * 16;
 const BINMAP_LENGTH: u64 = 16;
-/// From `bins` to `next`.
+/// Distance from `bins` to `next`.
 const BINS_TO_NEXT: u64 = BINS_LENGTH + BINMAP_LENGTH;
-/// From `next` to the end of the struct.
+/// Bytes from `next` to the end of the struct.
 const TAIL_LENGTH: u64 = 5 * WORD;
-/// `top` and `last_remainder` lie right before `bins`.
+/// `top` and `last_remainder` lie directly before `bins`.
 const TOP_BEFORE_BINS: u64 = 16;
-/// A bin that nothing waits in points at itself. A program can fill many; this many it leaves empty.
+/// An empty bin points at itself. A program can fill many bins; this many stay empty.
 const EMPTY_PAIRS_AT_LEAST: usize = 24;
-/// As many as a process could have in earnest: 8 for each of 4096 CPUs.
+/// More than any real process has: 8 for each of 4,096 CPUs.
 const MOST_ARENAS: usize = 32768;
 
 /// Offsets inside `malloc_state`.
@@ -63,7 +63,7 @@ impl Layout {
     pub const fn length(self) -> u64 {
         self.next() + TAIL_LENGTH
     }
-    /// Where the fastbins lie: between the flags (8 or 16 bytes) and `top`. None of them where the libc has none.
+    /// Addresses of the fastbins: between the flags (8 or 16 bytes) and `top`. Empty if this libc has none.
     pub fn fastbins(self) -> impl Iterator<Item = u64> {
         const FASTBINS: u64 = 10;
         let end = self.top();
@@ -73,26 +73,27 @@ impl Layout {
 }
 const _: () = assert!(Layout { bins: 112 }.length() == 2200 && Layout { bins: 112 }.top() == 96);
 
-/// The arenas of one libc, the main one first.
+/// The arenas of one libc; the main one is first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arenas {
     pub layout: Layout,
     pub addresses: Vec<Avma>,
 }
 
-/// Finds `main_arena` in an image of libc's writable data that starts at `base`, and follows `next` to the others.
+/// Finds `main_arena` in a copy of libc's writable data, which starts at `base`, and follows `next` to the others.
 pub fn find_arenas(memory: &impl Memory, base: Avma, data: &[u8]) -> Option<Arenas> {
     let words = data.len() / 8;
     let pairs = BIN_PAIRS as usize;
     if words < 2 * pairs {
         return None;
     }
-    // Whether the pair that starts at word `i` is an empty bin.
+    // Whether an empty bin starts at word `i`.
     let empty = |i: usize| {
         let own = (base.0 + i as u64 * WORD).wrapping_sub(CHUNK_HEADER);
         word_at(data, i * 8) == Some(own) && word_at(data, i * 8 + 8) == Some(own)
     };
-    // `empty_below[i]`: empty pairs among those at i-2, i-4, …: bins are 16 bytes apart, so each parity counts alone.
+    // `empty_below[i]` counts the empty pairs at i-2, i-4, …: bins are 16 bytes apart, so even and odd words count
+    // separately.
     let mut empty_below = vec![0u32; words + 2];
     for i in 0..words.saturating_sub(1) {
         empty_below[i + 2] = empty_below[i] + u32::from(empty(i));
@@ -111,13 +112,13 @@ pub fn find_arenas(memory: &impl Memory, base: Avma, data: &[u8]) -> Option<Aren
     None
 }
 
-/// The length of what lies before `bins` is the one with which the ring of `next` closes at the start of the struct.
+/// Tries lengths for the fields before `bins`. The right one makes the ring of `next` close at the start of the struct.
 fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
     let next = memory.word(Avma(bins_at.0.checked_add(BINS_TO_NEXT)?))?;
     (3..=20).map(|words| Layout { bins: words * WORD }).find_map(|layout| {
         let main = Avma(bins_at.0.checked_sub(layout.bins)?);
         let mut addresses = vec![main];
-        // With a wrong length the words at `next` lead anywhere, also into a ring without the main arena.
+        // With a wrong length, the words at `next` lead anywhere, perhaps into a ring without the main arena.
         let mut met = HashSet::from([main.0]);
         let mut at = next;
         while at != main.0 {
@@ -127,14 +128,14 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
             addresses.push(Avma(at));
             at = memory.word(Avma(at.checked_add(layout.next())?))?;
         }
-        // A plausible struct also counts some memory of the system, and its top is a chunk or an empty bin.
+        // In a plausible struct, the memory from the system is limited, and top is a chunk or an empty bin.
         let system = memory.word(Avma(main.0.checked_add(layout.system_mem())?))?;
         let top = memory.word(Avma(main.0.checked_add(layout.top())?))?;
         (system < 1 << 47 && top.is_multiple_of(ALIGN) && top != 0).then_some(Arenas { layout, addresses })
     })
 }
 
-/// What `struct malloc_par mp_` says. It lies in libc's data beside `main_arena`:
+/// Contents of `struct malloc_par mp_`. It lies in libc's data near `main_arena`:
 ///
 /// ```text
 /// … arena_test, arena_max, [thp_pagesize, hp_pagesize, hp_flags: 2.35 on,]
@@ -143,18 +144,18 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MallocParameters {
-    /// 0: no cap was set, 8 × CPUs holds.
+    /// 0 if no cap was set; then 8 × CPUs applies.
     pub arena_max: u64,
     pub mmapped_count: u64,
     pub mmapped: Bytes,
-    /// The first address that brk handed out; 0 while the main arena is empty.
+    /// First address from brk; 0 while the main arena is empty.
     pub sbrk_base: Avma,
 }
 
-/// M_MMAP_MAX's default, the anchor of the search.
+/// Default of M_MMAP_MAX; the search looks for this value.
 const N_MMAPS_MAX: u32 = 65536;
 
-/// `brk` is where the brk heap starts and ends, None where the process has none.
+/// `brk` is the range of the brk heap, None if the process has none.
 pub fn find_parameters(base: Avma, data: &[u8], brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
     let mut found = None;
     for at in (0..data.len().saturating_sub(64)).step_by(4) {
@@ -162,7 +163,8 @@ pub fn find_parameters(base: Avma, data: &[u8], brk: Option<(Avma, Avma)>) -> Op
             continue;
         }
         let Some(parameters) = parameters_at(base, data, at, brk) else { continue };
-        // Zeros around the anchor are plausible too, for a malloc that was never called: a place that says more wins.
+        // Zeros around the value are also plausible, if malloc was never called. A candidate with other values is
+        // preferred.
         match found {
             Some(other) if other != parameters && other != MallocParameters::default() => {
                 if parameters != MallocParameters::default() {
@@ -179,7 +181,7 @@ fn parameters_at(base: Avma, data: &[u8], n_mmaps_max: usize, brk: Option<(Avma,
     let mmapped_count = u64::from(half_at(data, n_mmaps_max.checked_sub(4)?)?);
     let max_count = u64::from(half_at(data, n_mmaps_max + 4)?);
     let no_dyn_threshold = half_at(data, n_mmaps_max + 8)?;
-    // Three ints later the words begin again, aligned in the target's address space.
+    // Three ints later, words follow, aligned in the target's address space.
     let words = (base.0 as usize + n_mmaps_max + 12).next_multiple_of(8) - base.0 as usize;
     let mmapped = word_at(data, words)?;
     let max_mmapped = word_at(data, words + 8)?;
@@ -196,7 +198,7 @@ fn parameters_at(base: Avma, data: &[u8], n_mmaps_max: usize, brk: Option<(Avma,
     if !plausible {
         return None;
     }
-    // The words trim_threshold … arena_max lie before the ints. With the three fields of 2.35 in between or without:
+    // The words trim_threshold … arena_max lie before the ints, with or without the three fields of 2.35 in between.
     // arena_test is 8 (2 on 32 bit) unless a tunable changed it, and arena_max follows it.
     let before = (base.0 as usize + n_mmaps_max - 4) / 8 * 8 - base.0 as usize;
     let arena_max = [3usize, 1]

@@ -1,9 +1,9 @@
-//! Free chunks that look in use: fastbins and thread caches keep the P bit of their chunks' successors set.
+//! Finds free chunks that look in use: fastbins and thread caches keep the P bit in the following chunk set.
 //!
-//! Links are mangled from glibc 2.32 on (`PROTECT_PTR`): the stored word is `target ^ (address of the word >> 12)`.
-//! Which of the two it is shows in each link: a wrong reading is neither 0 nor the 16-aligned address of a chunk.
+//! From glibc 2.32 on, links are mangled (`PROTECT_PTR`): the stored word is `target ^ (address of the word >> 12)`.
+//! Each link shows whether it is mangled: the wrong reading is neither 0 nor the 16-aligned address of a chunk.
 //!
-//! `struct tcache_perthread_struct` lies in a chunk of its own in the thread's arena:
+//! `struct tcache_perthread_struct` lies in its own chunk in the thread's arena:
 //!
 //! ```text
 //! glibc       chunk size   counts                entries
@@ -12,7 +12,8 @@
 //! 2.42        0x300        u16[76] at 0 (free slots)   76 pointers at 152; the last 12 hold ranges of larger sizes
 //! ```
 //!
-//! An entry points at the program's bytes: word 0 is the link, word 1 the key, the same one in all entries of a cache.
+//! An entry points at the program's bytes: word 0 is the link; word 1 is the key, which is the same in all entries of a
+//! cache.
 
 use std::collections::HashSet;
 
@@ -20,14 +21,14 @@ use super::layout::{ALIGN, CHUNK_HEADER, Layout};
 use crate::source::memory::{Memory, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// A chunk found in a list.
+/// A chunk found in a free list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ListedChunk {
     pub at: Avma,
     pub size: Bytes,
 }
 
-/// The accessible parts of all heaps, sorted: what a link may point into.
+/// The accessible parts of all heaps, sorted. A link must point into one of them.
 pub struct Heaps<'h>(pub &'h [AddressRange]);
 
 impl Heaps<'_> {
@@ -36,7 +37,7 @@ impl Heaps<'_> {
         after > 0 && self.0[after - 1].contains(Avma(at))
     }
 
-    /// The word at `at` as a link: Some(0) at the end of a list, None where it is no link.
+    /// The word at `at` as a link: Some(0) at the end of a list, None if it isn't a link.
     fn link(&self, at: u64, stored: u64) -> Option<u64> {
         let sane = |link: u64| link == 0 || (link.is_multiple_of(ALIGN) && self.holds(link));
         let unmangled = stored ^ (at >> 12);
@@ -54,7 +55,7 @@ fn chunk_size(memory: &impl Memory, chunk: u64) -> Option<u64> {
     memory.word(Avma(chunk.checked_add(8)?)).map(|field| field & !7)
 }
 
-/// Chunks in the fastbins of the arena at `arena`. The flag is false where a list broke.
+/// Chunks in the fastbins of the arena at `arena`. The flag is false if a list is broken.
 pub fn fastbin_chunks(
     memory: &impl Memory,
     arena: Avma,
@@ -65,13 +66,13 @@ pub fn fastbin_chunks(
     let mut met = HashSet::new();
     let mut whole = true;
     for offset in layout.fastbins() {
-        // Heads are stored plain.
+        // Heads of lists aren't mangled.
         let Some(mut chunk) = memory.word(Avma(arena.0 + offset)) else { return (found, false) };
         while chunk != 0 {
             let size = chunk_size(memory, chunk).filter(|size| (32..=256).contains(size) && size.is_multiple_of(ALIGN));
             let stored = memory.word(Avma(chunk.wrapping_add(CHUNK_HEADER)));
             let next = stored.and_then(|stored| heaps.link(chunk.wrapping_add(CHUNK_HEADER), stored));
-            // A chunk is in one list once: a ring, or two lists that run together, end here.
+            // A chunk is in only one list. So the walk of a ring, or of two lists that join, ends here.
             let (true, Some(size), Some(next)) = (heaps.holds(chunk) && met.insert(chunk), size, next) else {
                 whole = false;
                 break;
@@ -88,7 +89,7 @@ struct TcacheShape {
     chunk: u64,
     entries: usize,
     bins: usize,
-    /// Bins whose chunks all have the size `32 + 16 × index`.
+    /// Number of bins whose chunks all have the size `32 + 16 × index`.
     exact_bins: usize,
     keyed: bool,
 }
@@ -99,13 +100,13 @@ const TCACHE_SHAPES: [TcacheShape; 3] = [
     TcacheShape { chunk: 0x300, entries: 152, bins: 76, exact_bins: 64, keyed: true },
 ];
 
-/// Whether a chunk of that size could hold a thread's cache.
+/// Whether a chunk of that size could be a thread's cache.
 pub fn could_be_tcache(size: u64) -> bool {
     TCACHE_SHAPES.iter().any(|shape| shape.chunk == size)
 }
 
-/// The chunks in the cache at `chunk`, if it is one: every entry of every bin must be a chunk of that bin's size, and all
-/// must carry one key. None for anything else, and for a cache with nothing in it.
+/// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
+/// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty.
 pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps<'_>) -> Option<Vec<ListedChunk>> {
     let shape = TCACHE_SHAPES.iter().find(|shape| shape.chunk == size)?;
     let mut bytes = [0u8; 0x300];

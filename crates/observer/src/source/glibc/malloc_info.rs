@@ -31,7 +31,7 @@ pub struct MallocInfo {
     pub mmapped: Bytes,
 }
 
-/// None where the text is no complete malloc_info report.
+/// None if the text isn't a complete malloc_info report.
 pub fn parse(text: &str) -> Option<MallocInfo> {
     let mut info = MallocInfo::default();
     let mut inside: Option<MallocInfoArena> = None;

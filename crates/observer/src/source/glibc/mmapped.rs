@@ -1,18 +1,18 @@
-//! Blocks above the mmap threshold: each is an mmap of its own, with a chunk header at its start whose flags are
-//! IS_MMAPPED alone. The kernel merges neighbouring mappings, so one VMA holds many, and other mappings beside them; and it
-//! splits a block into several where the program advises or protects a part of it (numpy asks for huge pages behind the first page).
-//! libc counts them (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search is over when it has found that many bytes.
+//! Finds blocks above the mmap threshold. Each has its own mmap, and starts with a chunk header whose only flag is
+//! IS_MMAPPED. The kernel merges adjacent mappings, so one VMA may hold many blocks, and other mappings beside them. It
+//! also splits a block's mapping if the program advises or protects a part (numpy requests huge pages after the first
+//! page). libc counts the blocks (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search ends when it has found that many bytes.
 
 use crate::snapshot::{Backing, MmappedChunk, Vma};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
 const IS_MMAPPED: u64 = 2;
-/// Headers looked at in the second pass, one for each page present: 4 GiB of them.
+/// Limit of headers checked in the second pass, one per present page: 4 GiB of pages.
 const MOST_PAGES: u64 = 1 << 20;
 
-/// The chunk whose mapping starts at the page `start` and ends at `end` at the latest. Where memalign moved it off the page's start, its
-/// `prev_size` says by how much (malloc/malloc.c, `_int_memalign`).
+/// The chunk whose mapping starts at the page `start` and ends at `end` or before. If memalign moved it away from the
+/// page's start, its `prev_size` is the distance (malloc/malloc.c, `_int_memalign`).
 fn chunk_at<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, start: u64, end: u64) -> Option<AddressRange> {
     let mut page = [0; PAGE as usize];
     let whole = start + PAGE <= end && pages.of(start / PAGE) != PageState::Absent;
@@ -20,7 +20,7 @@ fn chunk_at<M: Memory>(memory: &M, pages: &mut PageStates<'_, M>, start: u64, en
     chunk_in(&page, start, end)
 }
 
-/// The same in a page that was read.
+/// Does the same in a page that was read.
 fn chunk_in(page: &[u8], start: u64, end: u64) -> Option<AddressRange> {
     (4..=12).map(|power| if power == 4 { 0 } else { (1u64 << power) - 16 }).find_map(|shift| {
         let before = word_at(page, shift as usize)?;
@@ -35,7 +35,7 @@ fn chunk_in(page: &[u8], start: u64, end: u64) -> Option<AddressRange> {
     })
 }
 
-/// Pages read together. Only present ones: reading an untouched page would map the zero page into the target.
+/// Pages read together. Only present pages: reading an untouched page would map the zero page into the target.
 struct Run {
     start: u64,
     bytes: Vec<u8>,
@@ -53,7 +53,7 @@ impl Run {
         self.bytes.get(offset..offset + PAGE as usize)
     }
 
-    /// From the present page `at` on, as far as pages are present; empty where they can't be read.
+    /// Reads from the present page `at` on, as long as pages are present; empty if they can't be read.
     fn read<M: Memory>(&mut self, memory: &M, pages: &mut PageStates<'_, M>, at: u64, end: u64) {
         let mut to = at;
         while to + PAGE <= end && to - at < Self::LONGEST && pages.of(to / PAGE) == PageState::Present {
@@ -71,7 +71,7 @@ fn could_hold(vma: &Vma) -> bool {
     vma.readable && vma.writable && !vma.shared && vma.backing == Backing::Anonymous && !vma.untouched()
 }
 
-/// Private anonymous mappings without a hole between them, joined: a block that begins in one ends in the same.
+/// Private anonymous mappings, joined if adjacent: a block that starts in a joined range also ends there.
 pub fn stretches(vmas: &[Vma]) -> Vec<AddressRange> {
     let mut joined: Vec<AddressRange> = Vec::new();
     for vma in vmas.iter().filter(|vma| !vma.shared && vma.backing == Backing::Anonymous) {
@@ -83,13 +83,13 @@ pub fn stretches(vmas: &[Vma]) -> Vec<AddressRange> {
     joined
 }
 
-/// Where the one of `stretches` that has `at` ends.
+/// End of the range in `stretches` that contains `at`.
 pub fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
     let index = stretches.partition_point(|stretch| stretch.end <= at);
     stretches.get(index).filter(|stretch| stretch.start <= at).map_or(at, |stretch| stretch.end)
 }
 
-/// The parts of `range` outside of `taken` (sorted). Of a page that is taken in part nothing is left.
+/// The parts of `range` outside `taken` (sorted). A page that is partly taken counts as taken.
 fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     let mut open = Vec::new();
     let mut from = range.start.0;
@@ -106,8 +106,8 @@ fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
     open
 }
 
-/// Finds them in the anonymous mappings, up to `expected` bytes. `elsewhere` (sorted) is left out: arenas, and what a VM says
-/// is its own. A page of a VM's may look like a chunk, and would be counted in the place of a true one.
+/// Finds the blocks in the anonymous mappings, up to `expected` bytes. Leaves out `elsewhere` (sorted): arenas, and
+/// regions that a VM reports as its own. A VM's page may look like a chunk and would be counted instead of a real one.
 pub fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -125,7 +125,7 @@ pub fn find<M: Memory>(
 
     let open: Vec<AddressRange> = stretches(vmas).into_iter().flat_map(|stretch| without(stretch, elsewhere)).collect();
 
-    // First from the start of each mapping, chunk after chunk; what is left over of a mapping is the second pass's.
+    // The first pass goes from the start of each mapping, chunk by chunk. The second pass searches the rest.
     let mut left = Vec::new();
     let mut at = 0;
     for vma in candidates {

@@ -1,17 +1,17 @@
-//! glibc's malloc, walked from outside: what each arena holds live, free in bins, in caches, in top, and which of the
-//! free bytes are resident. The target runs on: it is neither stopped nor signalled.
+//! Walks glibc's malloc from outside: for each arena, what is live, free in bins, in caches and in top, and which free
+//! bytes are resident. The target keeps running: it is neither stopped nor signalled.
 //!
 //! ```text
 //! libc's .data ── main_arena ─ next ─▶ arena ─ next ─▶ …          (layout)
 //!                    │ top               │ top: its heap_info, and prev ▶ the older heaps     (heaps)
 //!                    ▼                   ▼
 //!                 brk heap            64 MiB-aligned heaps: chunk, chunk, …, top              (walk)
-//!                    └── fastbins, tcaches: free, though they look in use                     (lists)
-//!                    └── what a trim leaves of a thread arena: its end                        (ends)
+//!                    └── fastbins, tcaches: free, but they look in use                        (lists)
+//!                    └── the end of a thread arena, which a trim can't release                (ends)
 //! ```
 //!
-//! A running target changes under the walk. A chain that breaks is walked anew, three times; what can't be walked is
-//! handed back as unknown, with its bytes. On a quiescent target the sums equal malloc_info's to the byte.
+//! A running target changes during the walk. A broken chain is walked again; parts that can't be walked are reported as
+//! unknown, with their bytes. On an idle target, the sums equal malloc_info's to the byte.
 
 mod ends;
 mod heaps;

@@ -1,4 +1,4 @@
-//! Opens the target's memory, finds its libc among the mappings, and hands both to `survey`.
+//! Opens the target's memory, finds its libc among the mappings, and passes both to `survey`.
 
 use super::survey::{LibcData, Wanted, survey};
 use crate::foreign::Kind;
@@ -8,14 +8,15 @@ use crate::source::memory::{Live, PageStates};
 use crate::source::proc::{Target, file_remedy};
 use crate::units::{AddressRange, Bytes};
 
-/// libc's writable data is 20 KiB; a static program's own data holds it too. More than this is no libc.
+/// libc's writable data is 20 KiB; a static program's own data contains it. A larger mapping isn't libc's.
 const LARGEST_DATA: u64 = 64 << 20;
-/// The version string lies in libc's read-only data, 2 MiB from its start, or in a static program's.
+/// The version string lies in libc's read-only data, 2 MiB from its start, or in that of a static program.
 const VERSION_WITHIN: u64 = 64 << 20;
 
-/// The walk of a process with these mappings. None without a gap: it has no glibc malloc.
+/// Walks malloc in a process with these mappings. None without a gap: the process doesn't use glibc's malloc.
 pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc> {
-    // A static program carries the banner only where it asks for the version: its malloc is known by its data.
+    // A static program contains the banner only if it asks for the version. Otherwise its malloc is recognised by its
+    // data.
     let files: Vec<(&str, Option<String>)> =
         libc_files(vmas).into_iter().map(|path| (path, version(target, path, vmas))).collect();
     let is_known = files.iter().any(|(_, version)| version.is_some());
@@ -33,7 +34,7 @@ pub fn read(target: &Target, vmas: &[Vma], wanted: Wanted<'_>) -> Sourced<Glibc>
             return (None, vec![gap.remedy(file_remedy(target.pid()))]);
         }
     };
-    // A process may map a file of that name as often as it likes: the bound is for all of them together.
+    // A process may map many files of that name, so the limit applies to all of them together.
     let mut left = Bytes(LARGEST_DATA);
     let libcs: Vec<LibcData> = files
         .iter()
@@ -59,7 +60,7 @@ fn is_libc(name: &str) -> bool {
     file == "libc.so.6" || (file.starts_with("libc-2.") && file.ends_with(".so"))
 }
 
-/// The files that may hold malloc: libc.so.6 where one is mapped, else the program itself (static).
+/// Files that may contain malloc: libc.so.6 if mapped, else the program itself (static).
 fn libc_files(vmas: &[Vma]) -> Vec<&str> {
     let mut files: Vec<&str> = vmas.iter().map(|vma| vma.name.as_str()).filter(|name| is_libc(name)).collect();
     if files.is_empty() {
@@ -75,11 +76,11 @@ fn libc_files(vmas: &[Vma]) -> Vec<&str> {
     files
 }
 
-/// The writable private mappings of the file, each with the anonymous tail (.bss) that follows it.
+/// The writable private mappings of the file, each with the anonymous tail (.bss) after it.
 fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
     let mut ranges: Vec<AddressRange> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.readable && vma.writable && !vma.shared) {
-        // .bss may be merged with an anonymous mapping of any length; malloc's state lies in .data.
+        // .bss may be merged with an anonymous mapping of any length, but malloc's state lies in .data.
         let tail = vma.name.is_empty() && vma.range.length() <= Bytes::mib(1);
         match ranges.last_mut() {
             Some(last) if last.end == vma.range.start && (vma.name == path || tail) => last.end = vma.range.end,
@@ -90,7 +91,7 @@ fn data_of(path: &str, vmas: &[Vma]) -> Vec<AddressRange> {
     ranges
 }
 
-/// `2.36`, from the banner that libc carries: `GNU C Library … stable release version 2.36.`
+/// The version, such as `2.36`, from libc's banner: `GNU C Library … stable release version 2.36.`
 fn version(target: &Target, path: &str, vmas: &[Vma]) -> Option<String> {
     const NAME: &[u8] = b"GNU C Library";
     const BANNER: &[u8] = b"release version ";

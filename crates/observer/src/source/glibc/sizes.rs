@@ -1,5 +1,5 @@
-//! How many chunks of each size a walk found in use. A leak is often one size many times: what holds the memory makes
-//! equal blocks.
+//! Counts the chunks in use by size. A leak often consists of many blocks of one size, because the same code allocates
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use super::layout::ALIGN;
 use crate::snapshot::EqualBlocks;
 use crate::units::Bytes;
 
-/// Chunks below this have a counter for each size, larger ones an entry in a map: a heap has few of these.
+/// Sizes below this have a counter each; larger ones have an entry in a map, because a heap has few of them.
 const SMALL: u64 = 128 << 10;
-/// Sizes that the snapshot keeps.
+/// Number of sizes in the snapshot.
 const KEPT: usize = 8;
-/// Fewer blocks of a size than this are chance.
+/// Fewer blocks of one size may be a coincidence.
 const MANY: u64 = 64;
 
 #[derive(Clone, Debug, Default)]
@@ -25,7 +25,7 @@ impl Sizes {
         self.change(size, |count| count.saturating_add(1));
     }
 
-    /// Takes out a chunk that was counted and is free.
+    /// Removes a chunk that was counted but is free.
     pub fn remove(&mut self, size: u64) {
         self.change(size, |count| count.saturating_sub(1));
     }
@@ -43,7 +43,7 @@ impl Sizes {
         }
     }
 
-    /// The sizes that take most, largest sum first.
+    /// The sizes with the largest sums, largest first.
     pub fn peaks(&self) -> Vec<EqualBlocks> {
         let small = self.small.iter().enumerate().map(|(class, count)| (class as u64 * ALIGN, *count));
         let large = self.large.iter().map(|(size, count)| (*size, *count));

@@ -1,4 +1,4 @@
-//! All arenas of a process, from its memory and its list of mappings. Pure but for `Memory`.
+//! Walks all arenas of a process, given its memory and its mappings. Pure except for `Memory`.
 
 use super::ends;
 use super::heaps::{self, Heap};
@@ -13,40 +13,40 @@ use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
 use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// How often an arena that changed under the walk is walked anew for a quiet reading; and how often, and over how many bytes
-/// in all, one whose chain broke.
+/// Number of attempts to walk an arena that changed during the walk; and number of attempts, and total bytes of them,
+/// if a chain was broken.
 const QUIET_ATTEMPTS: usize = 3;
 const ATTEMPTS: usize = 25;
 const BYTES_OF_ATTEMPTS: Bytes = Bytes::mib(512);
-/// Thread caches looked for among chunks of their size; a program may have many others of it.
+/// Limit of candidates for thread caches: a program may have many other chunks of the same size.
 const MOST_CANDIDATES: usize = 200_000;
-/// Where a foreign sbrk interrupted the brk heap, its continuation is looked for this far.
+/// How far to search for the continuation of the brk heap after another user of sbrk.
 const FOREIGN_BRK_AT_MOST: u64 = 4 << 20;
 
-/// Pages at which such a piece may begin that are tried.
+/// Limit of pages that are tried as the start of such a piece.
 const MOST_STARTS: usize = 1 << 16;
 
-/// The writable data of one libc in the target (more than one under dlmopen, or with a static program that loads it).
+/// The writable data of one libc in the target. There may be several with dlmopen, or if a static program loads one.
 pub struct LibcData {
     pub base: Avma,
     pub bytes: Vec<u8>,
 }
 
-/// What a VM in the process lets the walk know.
+/// What a VM in the process tells the walk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wanted<'w> {
-    /// Blocks with NMT's headers are told apart.
+    /// Classify blocks with NMT's headers.
     pub tagged: bool,
-    /// Ranges that hold no block of malloc.
+    /// Ranges without malloc's blocks.
     pub elsewhere: &'w [AddressRange],
 }
 
 /// What the walk collects about chunks in use.
 #[derive(Default)]
 struct Finds {
-    /// Chunks of the size of a thread's cache.
+    /// Chunks with the size of a thread's cache.
     caches: Vec<(Avma, u64)>,
-    /// NMT's headers, where they are looked for.
+    /// Sums of blocks with NMT's headers, if they are wanted.
     tagged: Option<Tagged>,
 }
 
@@ -55,14 +55,14 @@ impl Finds {
         (self.caches.len(), self.tagged.clone())
     }
 
-    /// Forgets what a walk found that has to be done anew.
+    /// Discards the results of a walk that must be repeated.
     fn reset(&mut self, (caches, tagged): (usize, Option<Tagged>)) {
         self.caches.truncate(caches);
         self.tagged = tagged;
     }
 }
 
-/// A stretch of an arena's heap with what the walk found in it.
+/// A part of an arena's heap, with the walk's result.
 struct Piece {
     range: AddressRange,
     sums: ChunkSums,
@@ -70,8 +70,8 @@ struct Piece {
     whole: bool,
 }
 
-/// None where no libc's malloc was found in `libcs`.
-/// `wanted`: what to look for, and where not to.
+/// None if `libcs` has no malloc.
+/// `wanted` says what to look for, and which ranges to leave out.
 pub fn survey<M: Memory>(
     memory: &M,
     libcs: &[LibcData],
@@ -215,7 +215,7 @@ fn survey_arena<M: Memory>(
     (arena, sizes)
 }
 
-/// Sums the pieces up. `unknown` is what lies in the heaps and was not walked.
+/// Adds up the pieces. `unknown` is the part of the heaps that could not be walked.
 fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[Piece], main: bool) {
     let mut sums = ChunkSums::default();
     for piece in pieces {
@@ -232,7 +232,7 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
         }
     }
     if !main && let Some(first) = arena.heaps.first() {
-        // All heaps of an arena are aligned alike; the pieces carry only the accessible part.
+        // All heaps of an arena have the same alignment; the pieces cover only the accessible part.
         arena.reserved = Bytes(heap_alignment(first.start) * arena.heaps.len() as u64);
     }
     arena.heaps.sort_unstable();
@@ -249,7 +249,7 @@ fn book<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, pieces: &[P
     };
 }
 
-/// HEAP_MAX_SIZE unless huge pages make it smaller.
+/// HEAP_MAX_SIZE, or less with huge pages.
 fn heap_alignment(start: Avma) -> u64 {
     if start.0.is_multiple_of(64 << 20) { 64 << 20 } else { 8 << 20 }
 }
@@ -267,7 +267,7 @@ fn thread_pieces<M: Memory>(
         .iter()
         .map(|Heap { accessible, first_chunk, .. }| {
             let mut piece = walk_piece(memory, pages, *accessible, *first_chunk, top, finds);
-            // heap_info, malloc_state and what aligns the first chunk.
+            // heap_info, malloc_state, and the padding before the first chunk.
             piece.sums.overhead += Bytes(first_chunk.0 - accessible.start.0);
             piece
         })
@@ -275,7 +275,7 @@ fn thread_pieces<M: Memory>(
     (pieces, whole)
 }
 
-/// The brk heap, its continuations after a foreign sbrk, and the mmapped piece that holds top once brk can't grow.
+/// The brk heap, its continuations after other users of sbrk, and the mmapped piece with top if brk can't grow.
 #[allow(clippy::too_many_arguments)]
 fn main_pieces<M: Memory>(
     memory: &M,
@@ -294,7 +294,7 @@ fn main_pieces<M: Memory>(
     if let Some(brk) = brk {
         let start = if brk.contains(parameters.sbrk_base) { parameters.sbrk_base } else { brk.start };
         let mut at = start;
-        // A piece that ends at a fence may have a continuation behind what somebody else took from brk.
+        // After a piece that ends at a fencepost, the heap may continue behind memory that another user took from brk.
         while let Some(first) = continuation(memory, at, brk.end, pieces.is_empty()) {
             let before = finds.mark();
             let mut piece = walk_piece(memory, pages, AddressRange::new(first, brk.end), first, top, finds);
@@ -326,7 +326,7 @@ fn main_pieces<M: Memory>(
                 if start > top.0 {
                     break;
                 }
-                // Most pages are no start, and the walk from each would read far: the first header decides.
+                // Most pages aren't a start, and a walk from each of them would read much. So the first header decides.
                 if could_begin(memory, start, vma.range.end) {
                     let before = finds.mark();
                     let range = AddressRange::new(Avma(start), vma.range.end);
@@ -351,8 +351,8 @@ fn main_pieces<M: Memory>(
     (pieces, whole)
 }
 
-/// The first address from `at` on where a chunk could begin that has no chunk before it. At the heap's own start that is
-/// the first aligned address; behind a foreign piece it is looked for.
+/// The first address from `at` on where a chunk without predecessor could begin. At the heap's start, it is the first
+/// aligned address; after a foreign piece, this searches for it.
 fn continuation(memory: &impl Memory, at: Avma, end: Avma, at_start: bool) -> Option<Avma> {
     let mut at = at.0.next_multiple_of(ALIGN);
     if at_start {
@@ -368,7 +368,7 @@ fn continuation(memory: &impl Memory, at: Avma, end: Avma, at_start: bool) -> Op
     None
 }
 
-/// Whether the first chunk of a stretch could lie at `at`: nothing is free before it, and it fits.
+/// Whether the first chunk of a piece could start at `at`: no free chunk precedes it, and it fits.
 fn could_begin(memory: &impl Memory, at: u64, end: Avma) -> bool {
     let Some(field) = memory.word(Avma(at.saturating_add(8))) else { return false };
     let size = field & !7;
@@ -436,7 +436,7 @@ fn take_out_listed<M: Memory>(
     let untouched = Untouched::new(memory);
     let mut cached: Vec<ListedChunk> =
         caches.iter().filter_map(|(chunk, size)| tcache_chunks(&untouched, *chunk, *size, &heaps)).flatten().collect();
-    // Two threads can't hold one chunk; a list in motion can show it twice.
+    // Two threads can't hold the same chunk, but a list that changes during the walk may show it twice.
     cached.sort_unstable();
     cached.dedup_by_key(|chunk| chunk.at);
     for (index, layout) in layouts.iter().enumerate() {
@@ -467,7 +467,7 @@ fn take_out_listed<M: Memory>(
     }
 }
 
-/// Takes a free chunk from live. What is moved is never more than live has, whatever an overwritten list claims.
+/// Moves a free chunk from live to free. It never moves more than the live bytes, whatever an overwritten list claims.
 fn release<M: Memory>(arena: &mut Arena, pages: &mut PageStates<'_, M>, chunk: ListedChunk) -> Bytes {
     let moved = chunk.size.min(arena.live);
     let resident = pages.resident(AddressRange::sized(chunk.at, chunk.size)).min(arena.live_resident);

@@ -1,11 +1,12 @@
-//! Blocks that HotSpot's NMT has put its header in front of: which category a block belongs to, from the block itself.
+//! Finds blocks with the header of HotSpot's NMT, which gives the category of the block.
 //!
 //! ```text
 //! JDK 18 on   0 size (8)   8 site (4)   12 tag (1)   13 unused   14 canary E99E              mallocHeader.hpp
 //! JDK 17      0 size (8)   8 tag (1)    9 position (2)   11 bucket (5), less than 511
 //! ```
 //!
-//! The size decides: malloc was asked for it and 16 bytes (18 with JDK 18's footer), and the chunk has just that size.
+//! The size identifies a header: the VM requested this size plus 16 bytes (18 with JDK 18's footer) from malloc, and
+//! the chunk fits that exactly.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
 use crate::snapshot::TaggedBlocks;
@@ -16,23 +17,24 @@ const CANARY: u64 = 0xe99e;
 const HEADER: u64 = 16;
 const FOOTER: u64 = 2;
 const SMALLEST_CHUNK: u64 = 32;
-/// Tags count up from 0; JDK 25 has 29 of them.
+/// Tags start at 0; JDK 25 has 29.
 const TAGS: usize = 64;
 const BUCKETS_17: u64 = 511;
 
-/// Size and tag of a block in a chunk of `chunk` bytes, if it has such a header.
+/// Size and tag of a block in a chunk of `chunk` bytes, if the block has such a header.
 pub fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64, u8)> {
     let size = word_at(first_bytes, 0)?;
     let second = word_at(first_bytes, 8)?;
     let canary = second >> 48 == CANARY;
     let asked = size.checked_add(HEADER + if canary { FOOTER } else { 0 })?;
-    // A chunk's last word belongs to it while in use, but not one of its own mapping (malloc.c, `request2size`).
+    // A chunk's last word belongs to it while it is in use, except in a chunk with its own mapping (malloc.c,
+    // `request2size`).
     let fits = if mmapped {
         let spare = asked.checked_add(CHUNK_HEADER).and_then(|needed| chunk.checked_sub(needed));
         spare.is_some_and(|spare| spare < 4096)
     } else {
         let needed = asked.checked_add(8)?.checked_next_multiple_of(ALIGN)?.max(SMALLEST_CHUNK);
-        // malloc hands out 16 bytes too many rather than split off a rest too small to be a chunk.
+        // malloc returns a chunk that is 16 bytes too large if the rest would be too small for a chunk.
         chunk.checked_sub(needed).is_some_and(|spare| spare == 0 || spare == ALIGN)
     };
     let tag = if canary { (second >> 32) as u8 } else { second as u8 };
@@ -79,7 +81,7 @@ impl Tagged {
 mod tests {
     use super::*;
 
-    /// A size that a hostile process wrote must not wrap around to one that fits the chunk.
+    /// A size written by a hostile process must not wrap around to one that fits the chunk.
     #[test]
     fn sizes_beyond_all_memory_fit_no_chunk() {
         let block = |size: u64, second: u64| {
@@ -101,7 +103,7 @@ mod tests {
                 }
             }
         }
-        // A real block is found: 100 bytes asked for, header and footer, in a chunk of 128.
+        // A real block is found: 100 bytes requested, with header and footer, in a chunk of 128.
         assert_eq!(header(&block(100, canary | 7 << 32), 128, false), Some((100, 7)));
     }
 }

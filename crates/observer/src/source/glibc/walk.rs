@@ -1,4 +1,4 @@
-//! The chain of chunks of one glibc heap, from outside.
+//! Walks the chunks of one glibc heap from outside.
 //!
 //! A chunk at `p` (malloc/malloc.c, `struct malloc_chunk`):
 //!
@@ -8,11 +8,11 @@
 //! p+16  the program's bytes; while free: fd, bk (and two more words in large ones)
 //! ```
 //!
-//! The next chunk is at `p + size`; whether this one is in use is the P bit *there*. fastbins and tcache leave P set:
-//! their chunks look in use here and are taken out afterwards (`lists`).
+//! The next chunk is at `p + size`; its P bit says whether this chunk is in use. fastbins and tcache leave P set, so
+//! their chunks look in use here and are subtracted afterwards (`lists`).
 //!
-//! Only pages that are present (or swapped) are read: a page that the kernel gave back holds no header, and reading it
-//! would make the kernel map one.
+//! Only present (or swapped) pages are read: a page that the kernel took back has no header, and reading it would make
+//! the kernel map it.
 
 use super::layout::{ALIGN, CHUNK_HEADER};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
@@ -21,30 +21,30 @@ use crate::units::{AddressRange, Avma, Bytes};
 pub const PREV_INUSE: u64 = 1;
 const IS_MMAPPED: u64 = 2;
 pub const FLAGS: u64 = 7;
-/// MINSIZE: anything smaller is a fencepost.
+/// MINSIZE: a smaller size means a fencepost.
 const SMALLEST: u64 = 32;
-/// `sizeof(struct malloc_chunk)`: mtrim gives back whole pages after it.
+/// `sizeof(struct malloc_chunk)`: mtrim releases whole pages after it.
 pub const FREE_CHUNK_FIELDS: u64 = 48;
 
-/// How far headers are read ahead at most: as far as chunks lie close together. Of chunks larger than a page the page of the header
-/// is enough; reading on would copy the whole arena.
+/// Maximum number of bytes to read ahead; it applies where chunks lie close together. For chunks larger than a page,
+/// the header's page is enough: reading on would copy the whole arena.
 const WINDOW: usize = 128 << 10;
 
-/// Sums over chunks of one heap: `live + binned + top + overhead = walked`, by construction.
+/// Sums over the chunks of one heap. By construction, `live + binned + top + overhead = walked`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkSums {
-    /// In use by the program, or waiting in a fastbin or a tcache.
+    /// In use by the program, or in a fastbin or a tcache.
     pub inuse: Bytes,
     pub inuse_count: u64,
     pub binned: Bytes,
     pub binned_count: u64,
     pub top: Bytes,
     pub overhead: Bytes,
-    /// Bytes of binned chunks and top on resident pages.
+    /// Bytes of binned chunks and of top on resident pages.
     pub free_resident: Bytes,
-    /// Of those, the whole pages of binned chunks.
+    /// Part of it: whole pages of binned chunks.
     pub whole_binned: Bytes,
-    /// And those of top.
+    /// Part of it: whole pages of top.
     pub whole_top: Bytes,
 }
 
@@ -62,30 +62,30 @@ impl ChunkSums {
     }
 }
 
-/// How a chain ended.
+/// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// At the arena's top, which ends here.
+    /// At the arena's top, which ends at this address.
     Top(Avma),
-    /// At a fencepost (an older heap), which ends here.
+    /// At a fencepost (of an older heap), which ends at this address.
     Fence(Avma),
-    /// A header that can't be one, at this address: the chain was in motion, or overwritten.
+    /// At an invalid header at this address: the heap changed during the walk, or was overwritten.
     Broken(Avma),
 }
 
-/// Reads ahead inside `[.., limit)`, over present pages only.
+/// Reads headers ahead inside `[.., limit)`, over present pages only.
 struct Headers<'m, M: Memory> {
     memory: &'m M,
     start: u64,
     bytes: Vec<u8>,
     filled: usize,
-    /// Of the next reading.
+    /// Bytes to read next time.
     ahead: usize,
     limit: u64,
 }
 
 impl<M: Memory> Headers<'_, M> {
-    /// The first 16 of the program's bytes, where they lie in the window.
+    /// The first 16 of the program's bytes, if they are in the window.
     fn first_bytes(&self, chunk: u64) -> Option<&[u8; 16]> {
         let from = (chunk + CHUNK_HEADER).checked_sub(self.start)? as usize;
         self.bytes.get(..self.filled)?.get(from..from.checked_add(16)?)?.try_into().ok()
@@ -106,7 +106,7 @@ impl<M: Memory> Headers<'_, M> {
             {
                 end += PAGE;
             }
-            // A size field never straddles a page: chunks are 16-aligned.
+            // A size field never crosses a page: chunks are 16-aligned.
             let length = end.min(self.limit).saturating_sub(at) as usize;
             if length < 8 {
                 return None;
@@ -126,11 +126,11 @@ impl<M: Memory> Headers<'_, M> {
 pub struct InUse<'w> {
     pub at: Avma,
     pub size: u64,
-    /// The first 16 bytes that malloc handed out, where they were at hand.
+    /// The first 16 bytes that malloc returned, if they were read.
     pub first_bytes: Option<&'w [u8; 16]>,
 }
 
-/// Walks from the first chunk to `limit`, the end of the heap's accessible part. `top` is the arena's.
+/// Walks from the first chunk to `limit`, the end of the heap's accessible part. `top` is the arena's top.
 pub fn walk<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -157,7 +157,7 @@ pub fn walk<M: Memory>(
             return (sums, End::Top(Avma(end)));
         }
         if size < SMALLEST {
-            // sysmalloc closes an older heap with one or two headers too small to be chunks.
+            // sysmalloc closes an older heap with one or two headers that are too small for chunks.
             let fence = if size == CHUNK_HEADER { 2 * CHUNK_HEADER } else { CHUNK_HEADER };
             if field & PREV_INUSE == 0 && size == 0 || chunk + fence > limit.0 {
                 return (sums, End::Broken(Avma(chunk)));
@@ -185,7 +185,7 @@ pub fn walk<M: Memory>(
     }
 }
 
-/// Resident bytes of the whole pages of a free chunk from `start` to `end`, of which the first `kept` must stay.
+/// Resident bytes of the whole pages of a free chunk from `start` to `end`, except its first `kept` bytes.
 pub fn whole_pages<M: Memory>(pages: &mut PageStates<'_, M>, start: u64, end: u64, kept: u64) -> Bytes {
     let first_page = (start + kept).next_multiple_of(PAGE);
     let last_page = end / PAGE * PAGE;
@@ -197,13 +197,13 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// One stretch of memory, all of it present but for the pages listed.
+    /// A range of memory; all pages are present except those listed.
     #[derive(Default)]
     struct Image {
         start: u64,
         bytes: Vec<u8>,
         absent: Vec<u64>,
-        /// Bytes that were read, and in how many readings.
+        /// Number of bytes read, and of reads.
         read: std::cell::Cell<(usize, usize)>,
     }
 
@@ -229,7 +229,7 @@ mod tests {
 
     const START: u64 = 0x5000_0000_0000;
 
-    /// A heap of random chunks, never two free ones side by side, with its top; and what it holds, kept chunk by chunk.
+    /// A heap of random chunks with its top, never with two adjacent free chunks, and the sums that a walk must find.
     fn heap(random: &mut Random, chunks: u64) -> (Image, Avma, ChunkSums) {
         let mut image = Image { start: START, ..Image::default() };
         let mut sums = ChunkSums::default();
@@ -246,7 +246,7 @@ mod tests {
             if free {
                 sums.binned += Bytes(size);
                 sums.binned_count += 1;
-                // A trim has given back some of the whole pages.
+                // A trim released some of the whole pages.
                 let pages = (start + 48).div_ceil(PAGE)..(start + size) / PAGE;
                 let given_back: Vec<u64> = pages.clone().filter(|_| random.below(2) == 0).collect();
                 sums.free_resident += Bytes(size - given_back.len() as u64 * PAGE);

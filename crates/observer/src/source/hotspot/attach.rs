@@ -1,4 +1,5 @@
-//! The bytes of HotSpot's attach protocol (src/hotspot/share/services/attachListener.cpp, posixAttachOperation.hpp).
+//! Encodes and decodes HotSpot's attach protocol (src/hotspot/share/services/attachListener.cpp,
+//! posixAttachOperation.hpp).
 //!
 //! ```text
 //! version 1   "1" 0  command 0  argument 0  argument 0  argument 0          always three arguments
@@ -6,24 +7,26 @@
 //! reply       result code in decimal \n  text …  end of stream
 //! ```
 //!
-//! One connection carries one command. Every VM that speaks version 2 still answers version 1, unless it says
-//! `ATTACH_ERROR_BADVERSION`. `getversion options` is answered `2 streaming` from JDK 24 on, and not known before.
+//! One connection carries one command. Every VM with version 2 still answers version 1, unless it returns
+//! `ATTACH_ERROR_BADVERSION`. JDK 24 and later answer `getversion options` with `2 streaming`; older ones don't know
+//! the command.
 //!
-//! A VM that streams makes a system call of each piece that it prints, within the safepoint where the command needs one: 18,000 of them
-//! for VM.metaspace vslist, 23 to 50 ms in which no thread of the program runs. Told not to, it takes 1 ms.
+//! A VM that streams makes one system call per printed piece, inside the safepoint if the command needs one.
+//! VM.metaspace vslist takes 18,000 of them: 23 to 50 ms in which no thread of the program runs. Without streaming, it
+//! takes 1 ms.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     One,
     Two,
-    /// Two, of a VM that can be told to answer in one piece.
+    /// Version 2, and the VM can be told to answer in one piece.
     TwoWhole,
 }
 
-/// The question which version and which options a VM speaks, in version 1's words.
+/// The command that asks for the VM's version and options, sent in version 1.
 pub const GET_VERSION: [&str; 2] = ["getversion", "options"];
 
-/// Of the answer to `GET_VERSION`: `2 streaming`.
+/// The version from the answer to `GET_VERSION`, such as `2 streaming`.
 pub fn version(answer: &str) -> Version {
     let (version, options) = answer.trim().split_once(' ').unwrap_or((answer.trim(), ""));
     match (version, options.split(',').any(|option| option == "streaming")) {
@@ -43,7 +46,7 @@ pub fn request(version: Version, command: &[&str]) -> Vec<u8> {
     let name = command.first().map(|name| format!("{name}{options}"));
     let arguments = command.iter().skip(1).copied().chain(std::iter::repeat_n("", missing));
     let words = name.as_deref().into_iter().chain(arguments);
-    // A zero byte would end the argument early: nothing of ours has one.
+    // A zero byte would end the argument early, so it is left out.
     let body: Vec<u8> = words.flat_map(|word| word.bytes().filter(|b| *b != 0).chain([0])).collect();
     match version {
         Version::One => [b"1\0".as_slice(), &body].concat(),
@@ -58,12 +61,12 @@ pub enum Reply {
         code: i32,
         text: String,
     },
-    /// The VM hung up without a code: it doesn't take this user's commands.
+    /// The VM closed the connection without a code: it doesn't accept commands of this user.
     Refused,
 }
 
-/// What a loaded agent answered, from the text of a `load` that went well: `return code: 0` (JDK 9 on). Otherwise the VM's own
-/// words say why the library couldn't be loaded, with result 0 all the same.
+/// The return value of a loaded agent, from the text of a successful `load`: `return code: 0` (JDK 9 on). If the
+/// library could not be loaded, the text has the VM's reason instead, although the result is 0.
 pub fn return_code(text: &str) -> Option<i32> {
     text.lines().find_map(|line| line.trim().strip_prefix("return code:"))?.trim().parse().ok()
 }

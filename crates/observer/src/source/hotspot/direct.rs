@@ -1,6 +1,6 @@
-//! How much java.nio counts as direct memory, read from the VM's memory: no command tells it, and with NMT off nothing else
-//! does. The way there is the one of the serviceability agent, through `gHotSpotVMStructs` (runtime/vmStructs.hpp), the
-//! table in which every libjvm states where its fields lie:
+//! Reads how much direct memory java.nio counts, from the VM's memory. No command reports it, and with NMT off it is
+//! the only source. The path is the serviceability agent's: `gHotSpotVMStructs` (runtime/vmStructs.hpp), the table in
+//! which every libjvm states the offsets of its fields:
 //!
 //! ```text
 //! ClassLoaderDataGraph::_head ─ _next ─▶ … those without a class loader: the boot loader's
@@ -8,7 +8,7 @@
 //!         static fields ─▶ three AtomicLongs: RESERVED_MEMORY ≥ TOTAL_CAPACITY ≥ COUNT
 //! ```
 //!
-//! The target runs on; what doesn't fit is no answer.
+//! The target keeps running; if the result is implausible, it is discarded.
 
 use super::objects::{self, Encoding, words};
 use super::rows::Rows;
@@ -23,7 +23,7 @@ const MOST_CLASSES: usize = 100_000;
 /// A java.lang.Class with its static fields has a few hundred bytes.
 const LONGEST_MIRROR: u64 = 4096;
 
-/// Offsets of fields and addresses of static ones, from the table.
+/// Offsets of fields and addresses of static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     pub loaders: u64,
@@ -40,7 +40,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// None where one is missing.
+    /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<Fields> {
         Some(Fields {
             loaders: rows.address("ClassLoaderDataGraph", "_head")?,
@@ -58,14 +58,14 @@ impl Fields {
     }
 }
 
-/// The two classes. A class stays where it is; the objects that it leads to are moved by collections.
+/// The two classes. A class never moves; collections move the objects that it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     bits: u64,
     atomic_long: u64,
 }
 
-/// None where a class is not loaded yet (no direct buffer was ever made), or where the way doesn't lead there.
+/// None if a class isn't loaded yet (no direct buffer was ever created), or if the path ends elsewhere.
 pub fn place(memory: &impl Memory, fields: &Fields) -> Option<Place> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
     let (mut bits, mut atomic_long) = (None, None);
@@ -75,7 +75,8 @@ pub fn place(memory: &impl Memory, fields: &Fields) -> Option<Place> {
         if loader == 0 || (bits.is_some() && atomic_long.is_some()) {
             break;
         }
-        // Hidden classes of the boot loader have entries of their own, without a class loader object like its own.
+        // Hidden classes of the boot loader have entries of their own without a class loader object, like the boot
+        // loader's entry.
         let is_boot = at(loader, fields.loader_object)? == 0;
         let mut klass = if is_boot { at(loader, fields.loader_klasses)? } else { 0 };
         while klass != 0 && classes < MOST_CLASSES {
@@ -112,7 +113,8 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields, place: Place) -> Op
         values = wide.filter_map(value).collect();
     }
     values.sort_unstable_by(|one, other| other.cmp(one));
-    // A buffer counts at least a byte of capacity, and reserves at least its capacity, so that the order tells which is which.
+    // A buffer counts at least one byte of capacity and reserves at least its capacity. So sorting tells which value is
+    // which.
     match *values {
         [reserved, _, count] => {
             let capacity = Bytes(reserved);
@@ -122,7 +124,7 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields, place: Place) -> Op
     }
 }
 
-/// Which of the two wanted names the symbol is.
+/// Which of the two wanted names the symbol has.
 fn named(memory: &impl Memory, fields: &Fields, symbol: u64) -> Option<&'static str> {
     let mut bytes = [0; 64];
     memory.read(Avma(symbol.checked_add(fields.symbol_length)?), &mut bytes[..2]).then_some(())?;
@@ -132,7 +134,7 @@ fn named(memory: &impl Memory, fields: &Fields, symbol: u64) -> Option<&'static 
     (memory.read(Avma(symbol.checked_add(fields.symbol_body)?), body) && body == name.as_bytes()).then_some(name)
 }
 
-/// The value of the AtomicLong at `object`, if that is one.
+/// The value of the AtomicLong at `object`, if the object is one.
 fn value_of(memory: &impl Memory, encoding: &Encoding, object: u64, atomic_long: u64) -> Option<u64> {
     if object == 0 || !object.is_multiple_of(8) {
         return None;

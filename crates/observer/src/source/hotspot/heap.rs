@@ -1,13 +1,13 @@
-//! Where the Java heap and its card table lie, read from the VM's memory through `gHotSpotVMStructs` (`structs`). Of the commands
-//! only VM.info tells the card table, and it leaves libjvm's symbols in the VM for good.
+//! Reads the addresses of the Java heap and its card table from the VM's memory through `gHotSpotVMStructs`
+//! (`structs`). Among the commands, only VM.info reports the card table, and it makes the VM keep libjvm's symbols.
 //!
 //! ```text
 //! Universe::_collectedHeap ─▶ CollectedHeap::_reserved                   MemRegion: start, length in words
 //! BarrierSet::_barrier_set ─▶ CardTableBarrierSet::_card_table ─▶ CardTable::_whole_heap, _byte_map, _byte_map_size
 //! ```
 //!
-//! A collector that marks no cards has another barrier set, in which that field is something else: a card table counts only
-//! if it is one of this very heap. ZGC keeps no `_reserved`.
+//! A collector without card marking has another barrier set, with other data at that offset. So a card table counts
+//! only if it covers this heap. ZGC has no `_reserved`.
 
 use super::rows::Rows;
 use crate::snapshot::{VmRegion, VmTag};
@@ -15,11 +15,11 @@ use crate::source::memory::{Memory, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
 const WORD: u64 = 8;
-/// Cards have 128 bytes at the least (`GCCardSizeInBytes`), 512 where nobody said otherwise.
+/// A card has at least 128 bytes (`GCCardSizeInBytes`); the default is 512.
 const SMALLEST_CARD: u64 = 128;
 const LARGEST_CARD: u64 = 1024;
 
-/// Offsets of fields and addresses of static ones, from the table.
+/// Offsets of fields and addresses of static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     pub heap: u64,
@@ -32,7 +32,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// None where one is missing.
+    /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<Fields> {
         Some(Fields {
             heap: rows.address("Universe", "_collectedHeap")?,
@@ -46,7 +46,7 @@ impl Fields {
     }
 }
 
-/// Heap and card table, as far as they are known: none, one or both.
+/// The regions of the heap and the card table, as far as they are known.
 pub fn regions(memory: &impl Memory, fields: &Fields) -> Vec<VmRegion> {
     let Some(heap) = heap(memory, fields) else { return Vec::new() };
     let region = |tag, range| VmRegion { range, tag, committed: Vec::new() };
@@ -65,7 +65,7 @@ fn card_table(memory: &impl Memory, fields: &Fields, heap: AddressRange) -> Opti
     let of_this_heap = mem_region(memory, at(fields.whole_heap)?)? == heap;
     let (map, size) = (memory.word(Avma(at(fields.byte_map)?))?, memory.word(Avma(at(fields.byte_map_size)?))?);
     let cards = heap.length().0;
-    // Whole pages, and a guard at the end.
+    // Rounded up to whole pages, plus a guard at the end.
     let fits = size >= cards / LARGEST_CARD && size <= (cards / SMALLEST_CARD).checked_add(1 << 21)?;
     let end = map.checked_add(size)?;
     (of_this_heap && fits && map != 0).then(|| AddressRange::new(Avma(map), Avma(end)))
@@ -98,7 +98,7 @@ mod tests {
         byte_map_size: 32,
     };
 
-    /// The two static fields, a heap at 256, its barrier set at 512, a card table at 768 that covers `covered`.
+    /// The two static fields, a heap at 256, its barrier set at 512, and a card table at 768 that covers `covered`.
     fn image(covered: AddressRange, cards: u64) -> Vec<u8> {
         let mut bytes = vec![0; 1024];
         let mut put = |at: u64, word: u64| bytes[at as usize..][..8].copy_from_slice(&word.to_le_bytes());

@@ -1,8 +1,8 @@
-//! A HotSpot VM, asked about itself: NMT's categories, where its regions lie, heap, metaspace, code cache, threads, flags.
+//! Queries a HotSpot VM: NMT's categories, addresses of its regions, heap, metaspace, code cache, threads, flags.
 //!
-//! In order of cost to the target: hsperfdata (a file, costs nothing), fields of the VM by its vmStructs (heap, card table, direct
-//! buffers, names of threads), then diagnostic commands over the attach socket. What it could say beyond `read` has a price (200 threads, 2,600 mappings;
-//! JDK 24 on without streaming, see `attach`):
+//! The sources by cost for the target: hsperfdata (a file, free), fields of the VM by its vmStructs (heap, card table,
+//! direct buffers, thread names), then diagnostic commands over the attach socket. The costs of commands, measured with
+//! 200 threads and 2,600 mappings (JDK 24 on without streaming, see `attach`):
 //!
 //! | NMT | JDK | command | the VM's time | what stays in the VM |
 //! | --- | --- | --- | --- | --- |
@@ -13,8 +13,8 @@
 //! | summary, detail | 24 on | System.map | 25 ms | 0.2 MiB |
 //! | detail | 17 to 23 | VM.native_memory detail | 920 ms | the same symbols |
 //!
-//! What the dearer ones add is 0.0 to 0.4 % of RSS (1.5 % under Shenandoah, whose mark bits VM.info does not name), so they
-//! are asked only where more than 2 % is left unexplained.
+//! The most expensive commands explain only 0.0 to 0.4 % more of RSS (1.5 % under Shenandoah, whose mark bits VM.info
+//! does not name). So they are sent only if more than 2 % stays unexplained.
 
 pub(crate) mod attach;
 pub(crate) mod direct;

@@ -1,5 +1,5 @@
-//! The names of Java's threads in full, read from the VM's memory. Thread.print tells them too, but walks the stack of each thread
-//! within a safepoint: 0.1 to 0.3 s in which 2,000 threads stand, 60 frames deep.
+//! Reads the full names of Java threads from the VM's memory. Thread.print reports them too, but walks each thread's
+//! stack in a safepoint: 2,000 threads with 60 frames stop for 0.1 to 0.3 s.
 //!
 //! ```text
 //! ThreadsSMRSupport::_java_thread_list ─▶ ThreadsList::_length, _threads ─▶ JavaThread …
@@ -8,8 +8,9 @@
 //!         String: value, coder ─▶ byte[]
 //! ```
 //!
-//! No table states where `name` lies in a Thread: it is the place at which most of them refer to a String. The target runs on: a list
-//! that changed meanwhile is read again, and what has not the class that is expected is no name.
+//! No table gives the offset of `name` in a Thread: it is the offset at which most threads refer to a String. The
+//! target keeps running, so a list that changed meanwhile is read again, and an object of an unexpected class isn't
+//! used.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,16 +21,16 @@ use crate::snapshot::JavaThread;
 use crate::source::memory::{Memory, Untouched, half_at, word_at};
 use crate::units::Avma;
 
-/// More than the threads that a VM has ever been seen with; each costs the observer 200 bytes.
+/// More threads than any VM has; each costs the observer 200 bytes.
 const MOST_THREADS: usize = 100_000;
 const LONGEST_NAME: usize = 1024;
-/// Of these the place of the name is learnt.
+/// Number of threads from which the offset of the name is learnt.
 const SAMPLE: usize = 16;
-/// A java.lang.Thread, without what subclasses add.
+/// Size of a java.lang.Thread, without fields of subclasses.
 const THREAD_OBJECT: usize = 192;
 const TRIES: usize = 3;
 
-/// Offsets of fields and addresses of static ones, from the table.
+/// Offsets of fields and addresses of static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     pub objects: objects::Fields,
@@ -44,7 +45,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// None where one is missing.
+    /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<Fields> {
         const STRING: &str = "_klasses[static_cast<int>(vmClassID::String_klass_knum)]";
         Some(Fields {
@@ -52,7 +53,7 @@ impl Fields {
             list: rows.address("ThreadsSMRSupport", "_java_thread_list")?,
             length: rows.offset("ThreadsList", "_length")?,
             threads: rows.offset("ThreadsList", "_threads")?,
-            // Of JavaThread up to 21.
+            // Up to JDK 21, a field of JavaThread.
             os_thread: rows.offset("JavaThread", "_osthread").or_else(|| rows.offset("Thread", "_osthread"))?,
             thread_id: rows.offset("OSThread", "_thread_id")?,
             object: rows.offset("JavaThread", "_threadObj")?,
@@ -62,7 +63,7 @@ impl Fields {
     }
 }
 
-/// None where the way doesn't lead there: then most threads would be without a name.
+/// None if the path ends elsewhere: then most threads would have no name.
 pub fn threads(memory: &impl Memory, fields: &Fields) -> Option<Vec<JavaThread>> {
     let vm = Vm {
         memory,
@@ -83,11 +84,11 @@ struct Vm<'m, M> {
     fields: &'m Fields,
     encoding: Encoding,
     string: u64,
-    /// The class whose layout was asked for last, and that.
+    /// Class and layout of the last lookup.
     known: Cell<(u64, u32)>,
 }
 
-/// Where a Thread has its name: an offset, and the width of the reference there.
+/// Where a Thread refers to its name: the width of the reference, and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     width: usize,
@@ -102,7 +103,7 @@ impl<M: Memory> Vm<'_, M> {
         self.memory.read(Avma(first), &mut pointers).then_some(())?;
         let pointers = pointers.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         let objects: Vec<(u32, Vec<u8>)> = pointers.filter_map(|thread| self.object(thread)).collect();
-        // Most of what is tried there is no reference.
+        // Most candidates aren't references, so read only pages that are present.
         let memory = &Untouched::new(self.memory);
         let careful =
             Vm { memory, fields: self.fields, encoding: self.encoding, string: self.string, known: Cell::default() };
@@ -115,7 +116,7 @@ impl<M: Memory> Vm<'_, M> {
         (named.len() * 2 > length).then_some(named)
     }
 
-    /// The kernel's number of a JavaThread, and the bytes of its Thread. None while it is only beginning.
+    /// The kernel's id of a JavaThread, and the bytes of its Thread. None while the thread is starting.
     fn object(&self, thread: u64) -> Option<(u32, Vec<u8>)> {
         let [os_thread, handle] = words(self.memory, thread, [self.fields.os_thread, self.fields.object])?;
         let tid = self.memory.half(Avma(os_thread.checked_add(self.fields.thread_id)?))?;
@@ -131,7 +132,7 @@ impl<M: Memory> Vm<'_, M> {
         }
     }
 
-    /// Where most of these refer to a String.
+    /// The offset at which most of these objects refer to a String.
     fn place<'o>(&self, objects: impl Iterator<Item = &'o [u8]>) -> Option<Place> {
         let mut found = BTreeMap::<Place, usize>::new();
         for object in objects {
@@ -144,17 +145,17 @@ impl<M: Memory> Vm<'_, M> {
                 }
             }
         }
-        // Of places that are alike the first: a subclass's own fields lie behind.
+        // If several offsets are equally frequent, take the first: a subclass's own fields lie after it.
         found.into_iter().rev().max_by_key(|(_, count)| *count).map(|(place, _)| place)
     }
 
-    /// As many bytes as can be read at once: all, or the least there must be. How many.
+    /// Reads as many bytes as possible: the whole buffer, or at least `least`. Returns their number.
     fn some(&self, at: u64, into: &mut [u8], least: usize) -> Option<usize> {
         let aligned = at != 0 && at.is_multiple_of(8);
         [into.len(), least].into_iter().find(|length| aligned && self.memory.read(Avma(at), &mut into[..*length]))
     }
 
-    /// The String's first bytes and the length of its header. The shortest has 24.
+    /// The String's first bytes and the length of its header. The shortest String has 24 bytes.
     fn string(&self, at: u64) -> Option<([u8; 32], usize)> {
         let mut bytes = [0; 32];
         let read = self.some(at, &mut bytes, 24)?;
@@ -162,7 +163,7 @@ impl<M: Memory> Vm<'_, M> {
         Some((bytes, self.encoding.header(&bytes, self.string)?))
     }
 
-    /// Its text. Fields of String in their order: hash, coder, hashIsZero, value.
+    /// The String's text. Its fields in order: hash, coder, hashIsZero, value.
     fn text(&self, at: u64, width: usize) -> Option<String> {
         let (string, header) = self.string(at)?;
         let is_utf16 = match string.get(header + 4)? {
@@ -180,7 +181,7 @@ impl<M: Memory> Vm<'_, M> {
         })
     }
 
-    /// A byte[], known by its class's layout: array of what isn't a reference, header, T_BYTE (klass.hpp).
+    /// A byte[], recognised by its class's layout: array of non-references, header, T_BYTE (klass.hpp).
     fn bytes(&self, at: u64) -> Option<Vec<u8>> {
         const ARRAY_OF_BYTES: u32 = 0xc000_0800;
         let mut start = [0; 64];
@@ -246,7 +247,7 @@ mod tests {
     const THREADS: u64 = BASE + 0x200;
     const EACH: u64 = 0x300;
 
-    /// How a VM may write its objects.
+    /// A way in which a VM may lay out its objects.
     #[derive(Clone, Copy, Debug)]
     struct Form {
         header: usize,
@@ -294,7 +295,7 @@ mod tests {
         }
     }
 
-    /// A list of threads with these names, in this form; each refers to another String behind that of its name.
+    /// A list of threads with these names in this form. Each also refers to another String, after that of its name.
     fn image(form: Form, names: &[&str]) -> Vec<u8> {
         let mut vm = Written(vec![0; 0x200 + names.len() * EACH as usize], form);
         vm.put(BASE + 8, &3u32.to_le_bytes());

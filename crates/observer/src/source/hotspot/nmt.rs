@@ -1,4 +1,4 @@
-//! `VM.native_memory summary|detail scale=1` as JDK 17 to 25 print it (src/hotspot/share/nmt/memReporter.cpp).
+//! Parses `VM.native_memory summary|detail scale=1` as JDK 17 to 25 print it (src/hotspot/share/nmt/memReporter.cpp).
 //!
 //! ```text
 //! Total: reserved=8044513267, committed=501200883
@@ -24,7 +24,7 @@ pub struct NmtReport {
     pub mode: NmtMode,
     pub total: Option<NmtCategory>,
     pub categories: Vec<NmtCategory>,
-    /// Sorted by start.
+    /// Sorted by start address.
     pub regions: Vec<VmRegion>,
     pub classes: Option<u64>,
 }
@@ -36,7 +36,7 @@ enum Section {
     Rest,
 }
 
-/// Tells the level apart by what is there: a report with a map is detail's. Total on any text.
+/// Parses any text. The level follows from the text: a report with a map is of level detail.
 pub fn parse_nmt(text: &str) -> NmtReport {
     let mut report = NmtReport::default();
     if text.contains("Native memory tracking is not enabled") {
@@ -58,12 +58,12 @@ pub fn parse_nmt(text: &str) -> NmtReport {
             section = Section::Map;
             report.mode = NmtMode::Detail;
         } else if line.starts_with("Memory file details") || line.starts_with("Details:") {
-            // Ranges of memory files are offsets into a file, and sites have figures of their own.
+            // Ranges of memory files are offsets in a file, and sites have figures of their own.
             section = Section::Rest;
         } else if section == Section::Map && trimmed.starts_with("[0x") {
             map_line(&mut report.regions, line);
         } else if section == Section::Summary {
-            // Before the first category these are the Total's own lines.
+            // Before the first category, these lines belong to Total.
             let of = report.categories.last_mut().or(report.total.as_mut());
             let Some(of) = of else { continue };
             if let Some(figures) = trimmed.strip_prefix("(malloc=") {
@@ -99,7 +99,7 @@ fn leading_number(text: &str) -> Option<u64> {
     text[..end].parse().ok()
 }
 
-/// A size after `key`, in bytes: with scale=1 there is no unit; KB, MB and GB are read too (VM.info, hs_err).
+/// The size after `key`, in bytes. With scale=1 there is no unit; KB, MB and GB occur in VM.info and hs_err files.
 fn field(text: &str, key: &str) -> Option<Bytes> {
     let from = text.find(key)? + key.len();
     size(&text[from..])
@@ -122,7 +122,7 @@ fn size_and_count(figures: &str) -> (Bytes, u64) {
     (size(figures).unwrap_or_default(), count)
 }
 
-/// NMT's name of a tag, folded onto what the ledger tells apart.
+/// Maps NMT's name of a tag to the tags that the ledger distinguishes.
 pub fn tag(name: &str) -> VmTag {
     match name {
         "Java Heap" => VmTag::JavaHeap,
@@ -154,7 +154,7 @@ fn map_line(regions: &mut Vec<VmRegion>, line: &str) {
     }
 }
 
-/// `[0x… - 0x…]` or `[0x…, 0x…)`, and what follows it.
+/// `[0x… - 0x…]` or `[0x…, 0x…)`, and the text after it.
 pub fn bracketed_range(text: &str) -> Option<(AddressRange, &str)> {
     let inner = text.strip_prefix('[')?;
     let end = inner.find([']', ')'])?;

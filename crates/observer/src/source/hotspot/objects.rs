@@ -1,4 +1,4 @@
-//! References to Java objects and their headers, as they lie in the heap of a live VM.
+//! References to Java objects and their headers, in the heap of a live VM.
 //!
 //! ```text
 //! narrow reference   base + (n << shift)                                          compressed oops
@@ -9,14 +9,14 @@
 //!          16   mark │ class
 //! ```
 //!
-//! Which header a VM has isn't asked: an object's class is tried in each form. The collector may move an object meanwhile; what was read
-//! counts only if its class is the one that is expected.
+//! The VM's kind of header isn't queried: an object's class is tried in each form. The collector may move an object
+//! meanwhile, so what was read counts only if its class is the expected one.
 
 use super::rows::Rows;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::Avma;
 
-/// Lowest of the four bits that say how far a reference of ZGC's is remapped; the address begins above the one that is set.
+/// Lowest of the four bits that mark how far a ZGC reference is remapped. The address begins above the bit that is set.
 const REMAPPED: u32 = 12;
 const COMPACT_CLASS: u32 = 42;
 
@@ -27,16 +27,16 @@ pub struct Fields {
     pub oop_shift: u64,
     pub klass_base: u64,
     pub klass_shift: u64,
-    /// 0 where there is no such collector.
+    /// 0 if there is no such collector.
     pub z_globals: u64,
-    /// Within what `z_globals` points to.
+    /// Offset within the struct that `z_globals` points to.
     pub z_load_shift: u64,
 }
 
 impl Fields {
-    /// None where one is missing.
+    /// None if the table lacks one.
     pub fn of(rows: &Rows) -> Option<Fields> {
-        // Up to 21, and after.
+        // The names up to JDK 21, and after it.
         let compressed = |of: &str, before: &str, name: &str| {
             rows.address(of, &format!("{before}.{name}")).or_else(|| rows.address(of, name))
         };
@@ -54,7 +54,7 @@ impl Fields {
     }
 }
 
-/// How this VM writes references and classes.
+/// How this VM encodes references and classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoding {
     oop_base: u64,
@@ -94,7 +94,7 @@ impl Encoding {
         }
     }
 
-    /// The class of the object that begins with these bytes, and the length of its header, in each form there is.
+    /// Class and header length of the object that begins with these bytes, in each possible form.
     pub fn classes(&self, object: &[u8]) -> impl Iterator<Item = (u64, usize)> {
         let of = |narrow: u64| self.klass_base.wrapping_add(narrow << self.klass_shift);
         let compact = word_at(object, 0).map(|mark| (of(mark >> COMPACT_CLASS), 8));
@@ -103,13 +103,13 @@ impl Encoding {
         [narrow, whole, compact].into_iter().flatten()
     }
 
-    /// The length of the object's header, if it is of this class.
+    /// The length of the object's header, if it has this class.
     pub fn header(&self, object: &[u8], class: u64) -> Option<usize> {
         self.classes(object).find(|(of, _)| *of == class).map(|(_, header)| header)
     }
 }
 
-/// Two fields of one struct: by one read where they lie near each other.
+/// Two fields of one struct; one read if they lie near each other.
 pub fn words(memory: &impl Memory, base: u64, offsets: [u64; 2]) -> Option<[u64; 2]> {
     let (first, last) = (offsets[0].min(offsets[1]), offsets[0].max(offsets[1]));
     let mut bytes = [0; 512];
@@ -129,7 +129,7 @@ pub mod image {
 
     pub const BASE: u64 = 0x10_0000;
 
-    /// Bytes from `BASE` on; every page is there.
+    /// Bytes from `BASE` on; every page is present.
     pub struct Image(pub Vec<u8>);
 
     impl Memory for Image {

@@ -1,5 +1,6 @@
-//! hsperfdata: the counters a VM keeps in a file mapped at /tmp/hsperfdata_USER/PID (src/hotspot/share/runtime/perfMemory.hpp,
-//! perfData.hpp). Reading it costs the target nothing and works on one that hangs.
+//! hsperfdata: the counters that a VM keeps in a file mapped at /tmp/hsperfdata_USER/PID
+//! (src/hotspot/share/runtime/perfMemory.hpp, perfData.hpp). Reading it costs the target nothing, and works while the
+//! target hangs.
 //!
 //! ```text
 //! prologue   0 magic CAFEC0C0   4 byte order (1 little)   5 major 2   6 minor   7 accessible
@@ -25,11 +26,11 @@ pub struct PerfData {
 }
 
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xc0, 0xc0];
-/// A VM has about 200.
+/// A VM has about 200 entries.
 const MOST_ENTRIES: u32 = 100_000;
 
 impl PerfData {
-    /// None where it is no such file, or not of this byte order. Entries that don't fit are left out.
+    /// None if it isn't such a file, or has the other byte order. Invalid entries are left out.
     pub fn parse(bytes: &[u8]) -> Option<PerfData> {
         if bytes.get(..4)? != MAGIC || *bytes.get(4)? != 1 || *bytes.get(5)? != 2 {
             return None;
@@ -68,13 +69,14 @@ impl PerfData {
         self.number(name).map(Bytes)
     }
 
-    /// Whether the VM answers attach requests: the first of `sun.rt.jvmCapabilities` (src/hotspot/share/runtime/
-    /// statSampler.cpp) is '0' under -XX:+DisableAttachMechanism.
+    /// Whether the VM answers attach requests: the first character of `sun.rt.jvmCapabilities`
+    /// (src/hotspot/share/runtime/ statSampler.cpp) is '0' under -XX:+DisableAttachMechanism.
     pub fn attachable(&self) -> Option<bool> {
         self.text("sun.rt.jvmCapabilities").and_then(|flags| flags.bytes().next()).map(|flag| flag == b'1')
     }
 
-    /// Σ over the spaces of all generations of `figure`: `used` is as of the last collection, `capacity` as committed.
+    /// Σ of `figure` over the spaces of all generations. `used` is as of the last collection; `capacity` is what is
+    /// committed.
     pub fn heap_sum(&self, figure: &str) -> Option<Bytes> {
         let mut sum = None;
         for generation in 0..self.number("sun.gc.policy.generations").unwrap_or(2).clamp(1, 4) {

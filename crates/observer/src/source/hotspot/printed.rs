@@ -1,5 +1,5 @@
-//! What other diagnostic commands print about where things lie: GC.heap_info, VM.metaspace, Compiler.codecache, VM.info,
-//! VM.flags, VM.version. The same lines appear in VM.info, so one parser reads them wherever they stand.
+//! Parses addresses and sizes printed by GC.heap_info, VM.metaspace, Compiler.codecache, VM.info, VM.flags and
+//! VM.version. VM.info repeats the lines of the others, so one parser reads all of them.
 //!
 //! ```text
 //!  garbage-first heap   total 397312K, used 4675K [0x0000000687400000, 0x0000000800000000)              17, G1
@@ -32,15 +32,15 @@ pub struct Printed {
     pub collector: Option<String>,
 }
 
-/// What marks objects: a bitmap of G1 (two of them up to 19), two of Parallel.
+/// Mark bitmaps: one of G1 (two of them up to 19), two of Parallel.
 const MARK_BITS: [&str; 5] = ["Prev Bits: ", "Next Bits: ", "Bits: ", "Begin Bits: ", "End Bits: "];
 
 pub fn parse_printed(text: &str) -> Printed {
     let mut printed = Printed::default();
     let mut code_heap: Option<CodeCacheSegment> = None;
-    // The heap of Serial and Parallel is printed generation by generation.
+    // Serial and Parallel print the heap by generation.
     let mut generations: Vec<(AddressRange, Bytes, Bytes)> = Vec::new();
-    // The history repeats the heap as it was before and after past collections: what comes first is now.
+    // The history repeats the heap before and after past collections. The first occurrence is the current heap.
     let mut heap_is_known = false;
     let mut after_gc = AfterGc::default();
     for line in text.lines() {
@@ -94,7 +94,7 @@ pub fn parse_printed(text: &str) -> Printed {
         } else if shenandoah_figure(line, " used").is_some() {
             shenandoah_line(&mut printed, line);
         } else if let Some(range) = line.strip_prefix("- ").and_then(bracketed_range) {
-            // Shenandoah's "Reserved region:"
+            // Shenandoah prints "Reserved region:" before this line.
             if printed.collector.as_deref() == Some("Shenandoah") {
                 printed.heap.get_or_insert_default().reserved = range.0.length();
                 push(&mut printed.regions, VmTag::JavaHeap, range.0, None);
@@ -114,7 +114,8 @@ pub fn parse_printed(text: &str) -> Printed {
     printed
 }
 
-/// What past collections left, as the history of VM.events and VM.info has it; the last one counts. Garbage that a young collection doesn't reach is in it.
+/// What past collections left, from the history in VM.events and VM.info; the last one counts. It includes garbage that
+/// a young collection doesn't reach.
 ///
 /// ```text
 /// {Heap after GC invocations=1 (full 1):                       up to 24
@@ -142,7 +143,7 @@ impl AfterGc {
     }
 }
 
-/// Of a heap's or a generation's line.
+/// The occupied bytes in a line of a heap or a generation.
 fn occupied_in(line: &str) -> Option<Bytes> {
     if collector(line).is_some() { figure(line, "used ") } else { shenandoah_figure(line, " used") }
 }
@@ -169,7 +170,7 @@ fn collector(line: &str) -> Option<&'static str> {
 
 fn heap_line(printed: &mut Printed, generations: &mut Vec<(AddressRange, Bytes, Bytes)>, line: &str) {
     let occupied = figure(line, "used ").unwrap_or_default();
-    // "total 397312K" is the committed size where no "committed" stands (17); ZGC says "capacity".
+    // Without "committed", "total 397312K" is the committed size (JDK 17); ZGC prints "capacity".
     let committed = figure(line, "committed ")
         .or_else(|| figure(line, "capacity "))
         .or_else(|| figure(line, "total "))
@@ -210,7 +211,7 @@ fn shenandoah_line(printed: &mut Printed, line: &str) {
     heap.max = before(" max");
 }
 
-/// `Heap address: 0x0000000687400000, size: 6028 MB, …` of VM.info: all that ZGC and Epsilon may say of a place.
+/// `Heap address: 0x0000000687400000, size: 6028 MB, …` in VM.info: the only address that ZGC and Epsilon print.
 fn whole_heap(printed: &mut Printed, line: &str) {
     let start = line.split_once(": ").and_then(|(_, rest)| hex(rest.split(',').next().unwrap_or("")));
     if let (Some(start), Some(size)) = (start, figure(line, "size: ")) {
@@ -243,7 +244,7 @@ fn push_code(printed: &mut Printed, mut segment: CodeCacheSegment, start: Avma, 
     printed.code_cache.push(segment);
 }
 
-/// Adds a region unless one known overlaps it: what was said first, and most exactly, stays.
+/// Adds a region unless it overlaps a known one: what is printed first is the most exact.
 fn push(regions: &mut Vec<VmRegion>, tag: VmTag, range: AddressRange, committed: Option<AddressRange>) {
     if range.is_empty() || regions.iter().any(|known| known.range.overlaps(range)) {
         return;
@@ -281,13 +282,13 @@ pub fn figure(text: &str, key: &str) -> Option<Bytes> {
     }
 }
 
-/// `25.0.3+9-LTS` of VM.version's `OpenJDK 64-Bit Server VM version 25.0.3+9-LTS`.
+/// The version `25.0.3+9-LTS` from VM.version's `OpenJDK 64-Bit Server VM version 25.0.3+9-LTS`.
 pub fn parse_version(text: &str) -> Option<String> {
     let line = text.lines().find(|line| line.contains(" version "))?;
     line.split_once(" version ").map(|(_, version)| version.trim().to_string())
 }
 
-/// VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`
+/// Loaders and classes from VM.metaspace's `Total Usage - 12 loaders, 523 classes (…):`
 pub fn parse_loaders(text: &str) -> Option<(u64, u64)> {
     let rest = text.lines().find_map(|line| line.trim_start().strip_prefix("Total Usage - "))?;
     let (loaders, rest) = rest.split_once(" loader")?;
@@ -295,7 +296,7 @@ pub fn parse_loaders(text: &str) -> Option<(u64, u64)> {
     Some((loaders.parse().ok()?, classes.parse().ok()?))
 }
 
-/// The wanted ones among VM.flags' `-XX:MaxHeapSize=6320816128 -XX:+UseG1GC …` (set, or chosen by ergonomics).
+/// The wanted flags from VM.flags' `-XX:MaxHeapSize=6320816128 -XX:+UseG1GC …` (set, or chosen by ergonomics).
 pub fn parse_flags(text: &str, wanted: &[&str]) -> Vec<(String, String)> {
     let flags = text.split_whitespace().filter_map(|word| {
         let flag = word.strip_prefix("-XX:")?;

@@ -1,15 +1,16 @@
-//! Speaks to a VM: finds its hsperfdata, wakes its attach listener, asks diagnostic commands.
+//! Talks to a VM: finds its hsperfdata, starts its attach listener, sends diagnostic commands.
 //!
-//! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in /tmp or the target's directory,
-//! then SIGQUIT; the VM's signal dispatcher sees the file, starts its listener and makes /tmp/.java_pidN. N is the PID in
-//! the target's own namespace. SIGQUIT kills a process that doesn't catch it, so it is sent only to one that has libjvm.so
-//! mapped and SIGQUIT caught, and that has not been told to ignore such requests; and through a pidfd, so that it can't
-//! reach a reused PID.
+//! The handshake (src/hotspot/os/posix/attachListener_posix.cpp): a file `.attach_pidN` in /tmp or the target's
+//! directory, then SIGQUIT. The VM's signal dispatcher sees the file, starts its listener and creates /tmp/.java_pidN.
+//! N is the PID in the target's own namespace. SIGQUIT kills a process that doesn't catch it. So it is sent only to a
+//! process that has libjvm.so mapped, catches SIGQUIT and doesn't ignore such requests; and through a pidfd, so that it
+//! can't reach another process that reuses the PID.
 //!
-//! The file is made, the socket is looked for and the connections are opened by a child that is the target's user in the
-//! target's root (`foreign::as_target`). A VM takes commands from its own user, also from inside a user namespace, where our
-//! root is nobody; and no name that this user chose makes us write or connect to what only root may. /tmp comes first,
-//! since the target's directory may be anywhere; the VM looks in both. The file goes with the child, also when we are killed.
+//! A child process makes the file, looks for the socket and opens the connections. The child has the target's user and
+//! the target's root (`foreign::as_target`). A VM accepts commands from its own user, also from inside a user
+//! namespace, where our root is nobody; and no name that this user chose can make us write or connect to what only root
+//! may. /tmp comes first, because the target's directory may be anywhere; the VM looks in both. The child removes the
+//! file when it ends, also if we are killed.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -30,37 +31,37 @@ use crate::foreign::{Deadline, Kind};
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
 
-/// How long the VM may take to open its socket, to answer one command, and to answer all of them. A safepoint may be
-/// seconds away in a VM that thrashes; then a gap is the better answer.
+/// Time limits for the VM to open its socket, to answer one command, and to answer all of them. In a VM that thrashes,
+/// a safepoint may be seconds away; then a gap is the better answer.
 const HANDSHAKE: Duration = Duration::from_millis(1500);
 const COMMAND: Duration = Duration::from_secs(5);
 const COMMANDS: Duration = Duration::from_secs(10);
-/// No answer of a sane VM is longer: NMT detail has 0.6 MB, the stacks of 5,000 threads have 30 MB.
+/// No normal answer is longer: NMT detail has 0.6 MB, the stacks of 5,000 threads have 30 MB.
 const LONGEST_ANSWER: usize = 32 << 20;
 const MOST_LINES: usize = 1 << 19;
 
-/// Why the VM can't be asked.
+/// Why the VM can't be queried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mute {
-    /// SIGSTOP or a tracer: it would answer only once it runs on.
+    /// Stopped by SIGSTOP or a tracer: it would answer only after it continues.
     Stopped,
     /// -XX:+DisableAttachMechanism
     Disabled,
-    /// It doesn't catch SIGQUIT (-Xrs, or it is just starting): sending one would end it.
+    /// It doesn't catch SIGQUIT (-Xrs, or it is just starting), so the signal would end it.
     SignalNotCaught,
     Silent(Duration),
-    /// The socket of its name is another process's (0: one that can't be seen from here).
+    /// The socket with its name belongs to another process (0: one that isn't visible from here).
     Elsewhere(u32),
-    /// What bears the socket's name is another user's: the path as the target sees it, and the user.
+    /// The file with the socket's name belongs to another user: its path as the target sees it, and the user.
     Occupied(String, u64),
-    /// The command's time was over before.
+    /// The command's time limit passed before.
     Late,
-    /// It takes more rights than we have.
+    /// Our rights are insufficient.
     NotAllowed(String),
     Failed(String),
 }
 
-/// The sentence for a VM that can't be asked, and what to do about it.
+/// Why the VM can't be queried, and what to do about it.
 impl std::fmt::Display for Mute {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -90,16 +91,16 @@ impl std::fmt::Display for Mute {
     }
 }
 
-/// What the VM has in its file of counters. None: it has no such file. The error names the file, and says why it wasn't read.
+/// The VM's counters. None: it has no such file. The error names the file and the reason.
 pub fn perfdata(target: &Target, vmas: &[Vma]) -> Result<Option<PerfData>, String> {
-    // Where VMs share a /tmp, another one's file may have taken the place of a deleted one.
+    // If VMs share a /tmp, another VM's file may have replaced a deleted one.
     let mut own = vmas.iter().filter(|vma| !vma.deleted);
     let Some(counters) = own.find(|vma| vma.name.contains("/hsperfdata_")) else { return Ok(None) };
     let read = target.mapped(counters, Kind::Counters).and_then(|file| file.read());
     Ok(PerfData::parse(&read.map_err(|why| format!("{} {why}", counters.name))?))
 }
 
-/// What of /proc/PID/status the handshake depends on.
+/// The fields of /proc/PID/status that the handshake needs.
 struct Status {
     namespaced_pid: u32,
     stopped: bool,
@@ -121,28 +122,28 @@ fn status(target: &Target) -> io::Result<Status> {
     })
 }
 
-/// The user that the VM takes commands from, besides root.
+/// The user, besides root, from whom the VM accepts commands.
 pub fn owner(target: &Target) -> Option<u32> {
     User::of(target).ok().map(|user| user.uid)
 }
 
-/// A VM whose attach listener is up.
+/// A VM whose attach listener is running.
 pub struct Vm {
     pid: u32,
-    /// Acts as the VM's user; is in its /tmp.
+    /// The child process: it has the VM's user, and its directory is the VM's /tmp.
     child: AsTarget,
-    /// The socket's name there.
+    /// The socket's name in that directory.
     socket: String,
-    /// Known once it was asked for.
+    /// Known after the first query.
     version: Option<Version>,
     patience: Patience,
-    /// The target's own, which all waits share.
+    /// The target's deadline, which all waits share.
     deadline: Deadline,
-    /// Left for all commands.
+    /// Time left for all commands.
     left: Duration,
 }
 
-/// How long to wait at most for the handshake, for each answer, and for all answers. The target's deadline may be sooner.
+/// Maximum time for the handshake, for each answer, and for all answers. The target's deadline may be earlier.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub handshake: Duration,
@@ -156,15 +157,15 @@ impl Default for Patience {
     }
 }
 
-/// One command's wait.
+/// The wait for one command.
 #[derive(Clone, Copy)]
 struct Wait {
     until: Instant,
-    /// How long that was when it began.
+    /// The limit when the wait began.
     limit: Duration,
 }
 
-/// Beyond a limit of the wait itself, for what the child is asked meanwhile.
+/// Extra time beyond the wait's limit, for the child's own answers.
 const MARGIN: Duration = Duration::from_secs(1);
 const TMP: &str = "/tmp";
 
@@ -187,7 +188,7 @@ impl Vm {
         let socket = format!(".java_pid{}", status.namespaced_pid);
         let (pid, left) = (target.pid(), patience.commands);
         let mut vm = Vm { pid, child, socket, version: None, patience, deadline, left };
-        // Woken, the VM would make the socket anew in the other's place, who could never be asked again.
+        // If woken, this VM would replace the other VM's socket, and the other VM could never be queried again.
         if let Some(stranger) = vm.connect().ok().and_then(|stream| stranger(&stream, vm.pid)) {
             return Err(Mute::Elsewhere(stranger));
         }
@@ -201,14 +202,14 @@ impl Vm {
         Ok(vm)
     }
 
-    /// Without waiting: a stopped VM's listener accepts nobody, and a full backlog would block a plain connect.
+    /// Doesn't block: a stopped VM accepts no connection, and with a full backlog a plain connect would wait.
     fn connect(&mut self) -> io::Result<UnixStream> {
         self.child.connect(&self.socket)
     }
 
     fn listens(&mut self) -> bool {
         match self.connect() {
-            // Others are waiting for their turn.
+            // WouldBlock: other clients are waiting, so somebody listens.
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,
             Ok(stream) => stranger(&stream, self.pid).is_none(),
         }
@@ -225,7 +226,7 @@ impl Vm {
             .ok_or(io::Error::from(io::ErrorKind::InvalidInput))
             .and_then(|pid| Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?))
             .map_err(failed("pidfd_open"))?;
-        // Read through the handle on the process once more, after the pidfd was opened: both mean the same process.
+        // Read once more, now that the pidfd is open: both refer to the same process.
         match self::status(target) {
             Ok(now) if now.stopped => return Err(Mute::Stopped),
             Ok(now) if now.quit_caught => {}
@@ -234,14 +235,15 @@ impl Vm {
         self.child.outlive(&self.socket).map_err(failed("the attach socket can't be waited for"))?;
         let is_ours = self.request(status).map_err(failed("the attach request file can't be made"))?;
         let woken = self.woken(target, status, &pidfd, is_ours);
-        // Nothing to discard unless the file is ours.
+        // There is nothing to discard unless the file is ours.
         let _ = self.child.discard();
         woken
     }
 
     fn woken(&mut self, target: &Target, status: &Status, pidfd: &impl AsFd, is_ours: bool) -> Result<(), Mute> {
-        // A SIGQUIT that finds the listener up has the VM print all its threads. So only who made the file sends one, after a
-        // last look, as the file goes only when the listener is up; unless it is a dead command's and nothing comes of it.
+        // A SIGQUIT that reaches a running listener makes the VM print all its threads. So only the process that made
+        // the file sends one, after a last check: the file disappears only when the listener runs. The exception is the
+        // file of a dead command, which nobody removes.
         let began = Instant::now();
         let until = self.deadline.sooner(self.patience.handshake);
         let others = self.deadline.sooner(self.patience.handshake / 3);
@@ -263,12 +265,12 @@ impl Vm {
         })?;
         let mut pause = Duration::from_micros(500);
         while !self.listens() {
-            // An exec takes the handlers away: there is no VM any more.
+            // exec removes the handlers: the process is no longer a VM.
             let Some(now) = self::status(target).ok().filter(|now| now.quit_caught) else {
                 return Err(Mute::SignalNotCaught);
             };
             if until.has_passed() {
-                // It was stopped meanwhile, or the signal reached its threads only after the first look.
+                // The process was stopped meanwhile, or the signal reached its threads only after the first check.
                 return Err(if now.stopped { Mute::Stopped } else { Mute::Silent(began.elapsed()) });
             }
             thread::sleep(pause);
@@ -277,8 +279,8 @@ impl Vm {
         Ok(())
     }
 
-    /// Makes the request file, as the VM's user, where that user may. False: somebody else attaches at this moment, and that file
-    /// serves as well; it is theirs to remove.
+    /// Makes the request file as the VM's user, if that user may. False: another process attaches at this moment; its
+    /// file also serves, and it removes the file.
     fn request(&mut self, status: &Status) -> io::Result<bool> {
         let name = format!(".attach_pid{}", status.namespaced_pid);
         let own = u64::from(self.child.user().uid);
@@ -294,7 +296,7 @@ impl Vm {
         match self.child.create(name) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Of another user it would mean nothing to the VM.
+                // The VM ignores a file of another user.
                 let owner = self.child.stat(name)?.uid;
                 if owner == own || owner == 0 { Ok(false) } else { Err(error) }
             }
@@ -306,18 +308,18 @@ impl Vm {
         self.pid
     }
 
-    /// The command's deadline has moved.
+    /// Moves the command's deadline.
     pub fn extend(&mut self, deadline: Deadline) {
         self.deadline = deadline;
         self.child.extend(deadline);
     }
 
-    /// One diagnostic command. The answer's text, or why there is none.
+    /// Sends one diagnostic command. Returns the answer's text, or why there is none.
     pub fn ask(&mut self, command: &str) -> Result<String, String> {
         self.command(&["jcmd", command], command)
     }
 
-    /// Has the VM load an agent, and answers what its Agent_OnAttach returned. The error is the VM's.
+    /// Makes the VM load an agent, and returns what its Agent_OnAttach returned. The error is the VM's.
     pub fn load_agent(&mut self, library: &str, options: &str) -> Result<i32, String> {
         let text = self.command(&["load", library, "true", options], "load")?;
         attach::return_code(&text).ok_or_else(|| text.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -331,7 +333,7 @@ impl Vm {
         }
         self.child.allow(limit + MARGIN);
         let answer = self.answer(words, command, Wait { until: began + limit, limit });
-        // Whoever didn't answer once won't be asked again.
+        // A VM that didn't answer in time isn't queried again.
         let is_late = began.elapsed() >= limit;
         self.left = if is_late { Duration::ZERO } else { self.left.saturating_sub(began.elapsed()) };
         answer
@@ -361,7 +363,7 @@ impl Vm {
     }
 
     fn exchange(&mut self, request: &[u8], Wait { until, limit }: Wait) -> Result<Vec<u8>, String> {
-        // Rounded to a tenth: what is left of the command's time is no whole number of seconds.
+        // Rounded to a tenth, because the rest of the command's time isn't a whole number of seconds.
         let late = format!("no answer within {} s", (limit.as_secs_f64() * 10.0).round() / 10.0);
         let stream = loop {
             match self.connect() {
@@ -384,8 +386,8 @@ impl Vm {
     }
 }
 
-/// Sends the request and reads until the other end closes. A VM that refuses a user closes at once, and the write or the read meets
-/// a reset.
+/// Sends the request and reads until the other end closes. A VM that refuses a user closes at once, so the write or the
+/// read may see a reset.
 fn spoken(mut stream: &UnixStream, request: &[u8], until: Instant) -> io::Result<Vec<u8>> {
     let left = || match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(io::ErrorKind::TimedOut)),
@@ -418,15 +420,15 @@ fn spoken(mut stream: &UnixStream, request: &[u8], until: Instant) -> io::Result
     }
 }
 
-/// Who listens there, if it isn't `pid`: containers that share a /tmp have each a process 1. Not to be told where /proc is another PID
-/// namespace's.
+/// The process that listens, if it isn't `pid`: containers that share a /tmp each have a process 1. Unknown if /proc
+/// belongs to another PID namespace.
 fn stranger(stream: &UnixStream, pid: u32) -> Option<u32> {
     let listener = peer::listener(stream.as_fd()).filter(|listener| *listener != pid)?;
     let own = fs::read_link("/proc/self").ok()?;
     (own.to_str() == Some(&std::process::id().to_string())).then_some(listener)
 }
 
-/// For a VM without hsperfdata: what its arguments say. An argument file or JAVA_TOOL_OPTIONS may say it as well.
+/// For a VM without hsperfdata: looks at its arguments. An argument file or JAVA_TOOL_OPTIONS may also have the flag.
 fn disabled_by_arguments(target: &Target) -> bool {
     const FLAG: &[u8] = b"+DisableAttachMechanism";
     ["cmdline", "environ"]

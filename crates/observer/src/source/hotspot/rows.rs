@@ -1,4 +1,4 @@
-//! The VM's table of its own fields: which type has which field, and where.
+//! The VM's table of its own fields: type, field, offset or address.
 
 pub(super) struct Row {
     pub of: String,
@@ -15,12 +15,12 @@ impl Rows {
         self.0.iter().find(|row| row.of == of && row.name == name)
     }
 
-    /// Where a static field lies.
+    /// Address of a static field.
     pub fn address(&self, of: &str, name: &str) -> Option<u64> {
         self.row(of, name).map(|row| row.address)
     }
 
-    /// Where any other lies within its type.
+    /// Offset of another field within its type.
     pub fn offset(&self, of: &str, name: &str) -> Option<u64> {
         self.row(of, name).map(|row| row.offset)
     }

@@ -1,5 +1,5 @@
-//! Reads `gHotSpotVMStructs` of a live VM: the table from its memory (relocation has made it resident), the names from
-//! libjvm's file, so that no page of the target is touched for them.
+//! Reads `gHotSpotVMStructs` of a live VM. The table comes from its memory (relocation has made it resident), the names
+//! from libjvm's file, so that no page of the target is touched for them.
 
 use std::collections::HashMap;
 
@@ -19,19 +19,19 @@ const MOST_ROWS: usize = 20_000;
 const ROWS_AT_ONCE: usize = 64;
 const LONGEST_NAME: usize = 96;
 
-/// What the fields say.
+/// What was read through the table.
 #[derive(Default)]
 pub struct Kept {
-    /// None where the VM keeps no such count.
+    /// None if the VM has no such count.
     pub direct_buffers: Option<DirectBuffers>,
-    /// Where the Java heap and its card table lie.
+    /// Addresses of the Java heap and its card table.
     pub regions: Vec<VmRegion>,
-    /// None where their names can't be had.
+    /// None if the names can't be read.
     pub threads: Option<Vec<JavaThread>>,
 }
 
-/// The way to the count of direct buffers, kept from one reading to the next. To find the classes costs some ms, the count itself a few
-/// reads of memory.
+/// The path to the count of direct buffers, kept from one reading to the next. Finding the classes takes some ms; the
+/// count itself takes a few reads of memory.
 #[derive(Clone, Copy)]
 pub struct Direct {
     fields: direct::Fields,
@@ -45,12 +45,12 @@ impl Direct {
         Some(Direct { fields: direct::Fields::of(&rows(&file, library, memory)?)?, place: None })
     }
 
-    /// Whether the classes are found.
+    /// Whether the classes were found.
     pub fn is_found(&self) -> bool {
         self.place.is_some()
     }
 
-    /// Looks for the classes where they aren't found yet.
+    /// Searches for the classes if they weren't found yet, and reads the count.
     pub fn read(&mut self, memory: &Live) -> Option<DirectBuffers> {
         self.place = self.place.or_else(|| direct::place(memory, &self.fields));
         direct_buffers(memory, &self.fields, self.place?)
@@ -61,14 +61,14 @@ fn library(vmas: &[Vma]) -> Option<&Vma> {
     vmas.iter().filter(|vma| vma.name.ends_with("/libjvm.so")).min_by_key(|vma| vma.range.start)
 }
 
-/// None where there is no such table. The error: what refused it.
+/// None if there is no such table. The error says what refused it.
 pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
     let Some(library) = library(vmas) else { return Ok(None) };
     let file = target.mapped(library, Kind::Object).map_err(|why| format!("{} {why}", library.name))?;
     let memory =
         Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()))?;
     let rows = rows(&file, library, &memory);
-    // Names that came too late are missing in the rows, or the table's own.
+    // After the deadline, names may be missing in the rows, or the table's own name.
     if target.deadline().has_passed() {
         return Err(format!("{} {}", library.name, Why::Late));
     }
@@ -105,7 +105,7 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
     if !(32..=256).contains(&stride) {
         return None;
     }
-    // A type has a row for each of its fields.
+    // A type has one row per field, so cache the names.
     let mut known = HashMap::<u64, Option<String>>::new();
     let name_at_address = |address: u64| {
         let address = address.checked_sub(bias)?;
@@ -121,7 +121,7 @@ fn rows(file: &Regular, library: &Vma, memory: &Live) -> Option<Rows> {
     let mut some = vec![0; stride * ROWS_AT_ONCE];
     let mut from = table;
     while rows.len() < MOST_ROWS {
-        // The last ones may lie at the end of what is mapped.
+        // The last rows may lie at the end of the mapping.
         let count = match memory.read(Avma(from), &mut some) {
             true => ROWS_AT_ONCE,
             false => usize::from(memory.read(Avma(from), &mut some[..stride])),

@@ -1,8 +1,8 @@
-//! One VM's facts, put together from what it answers.
+//! Puts one VM's facts together from its answers.
 //!
-//! `read` asks what every VM can say cheaply, without keeping anything for it. `locate` asks for more of its regions, which costs
-//! the VM as much as all the rest together or ten times that, or memory that stays; `take` does so only where `read` left more than
-//! its share unexplained, or where every mapping is to be named.
+//! `read` sends the cheap commands, which leave nothing behind in the VM. `locate` asks for more regions. This costs
+//! the VM as much as all the others together, or ten times as much, or memory that stays. `collect` does it only if
+//! `read` left too much unexplained, or if every mapping is to be named.
 
 use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
@@ -16,11 +16,11 @@ use crate::snapshot::{DirectBuffers, HotSpot, JavaHeap, Metaspace, NmtMode, Sour
 use crate::source::proc::{Target, file_remedy, permission_remedy};
 use crate::units::Bytes;
 
-/// Files of classes that aren't called .jsa: paths, `base:top` where there are two.
+/// Flags with the files of class archives whose names don't end in .jsa: paths, or `base:top` if there are two.
 const ARCHIVES: [&str; 2] = ["AOTCache", "SharedArchiveFile"];
 
-/// Flags the verdicts look at, and `ARCHIVES`. Only those that were set or that ergonomics chose are asked for: JDK 25 writes all of them
-/// line by line, which took 26 ms.
+/// Flags that the verdicts use, and `ARCHIVES`. Only flags that were set or chosen by ergonomics are queried: JDK 25
+/// prints the full list line by line, which took 26 ms.
 const FLAGS: [&str; 22] = [
     "AOTCache",
     "AlwaysPreTouch",
@@ -46,14 +46,14 @@ const FLAGS: [&str; 22] = [
     "UseZGC",
 ];
 
-/// Thread.print walks the stack of each thread while all of them stand: 0.15 ms for one that is 60 frames deep.
+/// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
 
 pub fn is_hotspot(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so"))
 }
 
-/// None without a gap: it is no HotSpot VM.
+/// None without a gap: the process isn't a HotSpot VM.
 pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     if !is_hotspot(vmas) {
         return (None, Vec::new());
@@ -101,14 +101,15 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     (Some(hotspot), gaps)
 }
 
-/// What a VM can be asked beyond `read`, the cheaper first.
+/// Commands that report more regions than `read`, cheapest first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Witness {
-    /// Also mark bits. The VM looks up its signal handlers' names for it, and so keeps libjvm's symbols: 4 to 5 MB.
+    /// Also reports mark bits. The VM resolves its signal handlers' names for it, and so keeps libjvm's symbols: 4 to 5
+    /// MB.
     Info,
-    /// Each of NMT's regions; from JDK 24 on, and from NMT's summary level on.
+    /// Reports each of NMT's regions; needs JDK 24 and NMT's summary level.
     SystemMap,
-    /// The same, with stacks, and so with libjvm's symbols.
+    /// Reports the same with stacks, and so keeps libjvm's symbols.
     Detail,
 }
 
@@ -131,24 +132,24 @@ impl Witness {
     }
 }
 
-/// The command that [`locate`] would send next, if the VM keeps libjvm's symbols for it.
+/// The command that [`locate`] would send next, if the VM would keep libjvm's symbols because of it.
 pub fn next_with_symbols(hotspot: &HotSpot) -> Option<&'static str> {
     let next = witnesses(hotspot).get(hotspot.located)?;
     matches!(next, Witness::Info | Witness::Detail).then_some(next.command())
 }
 
-/// Whether the VM could say where more of its regions lie than it has been asked for.
+/// Whether the VM could report more regions than it has been queried for.
 pub fn can_locate(hotspot: &HotSpot) -> bool {
     hotspot.located < witnesses(hotspot).len()
 }
 
-/// Asks where more of its regions lie. Where NMT contradicts what the VM printed, NMT counts.
+/// Queries more regions. If NMT contradicts what the VM printed, NMT is used.
 pub fn locate(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Vec<Gap> {
     const EFFECT: &str = "regions that the VM's other answers don't name are in other-anonymous";
     let Some(witness) = witnesses(hotspot).get(hotspot.located).copied() else { return Vec::new() };
     let with_symbols = next_with_symbols(hotspot);
     hotspot.located += 1;
-    // `read` has said what refused it.
+    // `read` already reported what refused it.
     let perfdata = read::perfdata(target, vmas).unwrap_or_default();
     let mut vm = match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(vm) => vm,
@@ -199,7 +200,7 @@ fn count_threads(target: &Target) -> usize {
     target.numbers("task").map_or(0, |tasks| tasks.len())
 }
 
-/// `unnamed`: so many threads' names are not known.
+/// `unnamed` is the number of threads whose names are unknown.
 fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Vec<Gap>) {
     const NAMES: &str = "threads have the kernel's names, cut at 15 bytes";
     if let Some(threads) = unnamed.filter(|threads| *threads > MOST_PRINTED) {
@@ -232,7 +233,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Ve
     }
     let metaspace = answer("VM.metaspace vslist", "metaspace is in other-anonymous");
     let loaders = parse_loaders(&metaspace);
-    // VM.info has all of these in one answer, and leaves 4 to 5 MB of libjvm's symbols in the VM.
+    // VM.info has all of this in one answer, but leaves 4 to 5 MB of libjvm's symbols in the VM.
     let heap = answer("GC.heap_info", "how much of the Java heap is committed and occupied is unknown");
     let code = answer("Compiler.codecache", "the code cache is in other-anonymous");
     let (newer, older) = ("VM.events log=heap", "VM.events log=gc");
@@ -253,7 +254,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Ve
     take_sizes(hotspot, printed.heap, printed.metaspace, loaders);
 }
 
-/// Mappings whose file says what they are: ZGC's heap, however often it is mapped, and archives of classes.
+/// Mappings identified by their file: ZGC's heap, however often it is mapped, and class archives.
 fn by_name(vmas: &[Vma], flags: &[(String, String)]) -> Vec<VmRegion> {
     let file_name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_string();
     let told = flags.iter().filter(|(flag, _)| ARCHIVES.contains(&&**flag)).flat_map(|(_, paths)| paths.split(':'));
@@ -271,7 +272,7 @@ fn by_name(vmas: &[Vma], flags: &[(String, String)]) -> Vec<VmRegion> {
         .collect()
 }
 
-/// Regions of a second witness where the first said nothing. They stay disjoint.
+/// Adds regions of a second command where the first reported none. They stay disjoint.
 fn join_regions(regions: &mut Vec<VmRegion>, more: Vec<VmRegion>) {
     let known = regions.len();
     for region in more {
@@ -314,7 +315,7 @@ fn collector_by_flags(flags: &[(String, String)]) -> Option<String> {
     COLLECTORS.iter().find(|(flag, _)| on(flag)).map(|(_, name)| (*name).to_string())
 }
 
-/// `25` of `25.0.3+9-LTS`.
+/// The major version, such as `25` of `25.0.3+9-LTS`.
 fn major(version: &str) -> u32 {
     let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
     version[..digits].parse().unwrap_or(0)
@@ -339,7 +340,7 @@ fn gap_of(mute: Mute, target: &Target) -> Gap {
         }
         Mute::Elsewhere(_) => gap(format!("the VM can't be queried: {mute}"))
             .remedy("give each container a /tmp of its own (a VM's socket is named by the PID that it has inside)"),
-        // Not by root through /proc/PID/root: there the target's links decide what is removed.
+        // Root must not remove it through /proc/PID/root: the target's links would decide what is removed.
         Mute::Occupied(ref path, uid) => {
             gap(format!("the VM can't be queried: {mute}")).remedy(match target.shares_our_root() {
                 true => format!("sudo -u '#{uid}' rm {path}   # unless a VM that lives made it"),

@@ -1,4 +1,4 @@
-//! `System.map` of JDK 25: the kernel's mappings with the VM's tags beside them, at NMT level summary too.
+//! Parses `System.map` of JDK 25: the kernel's mappings with the VM's tags beside them, also at NMT level summary.
 //!
 //! ```text
 //! from               to                        vsize prot          rss      hugetlb pgsz notes     info             file
@@ -6,8 +6,8 @@
 //! 0x00007f3a85244000-0x00007f3a85340000      1032192 rw-p        90112            0 4K   com,nothp STACK-5755-main  -
 //! ```
 //!
-//! A mapping that holds several of the VM's regions lists their tags with commas; such a mapping is not one region, and is
-//! left to the figures of the summary.
+//! A mapping with several of the VM's regions lists their tags with commas. It isn't one region, so it is skipped; the
+//! summary's figures cover it.
 
 use super::nmt::hex;
 use crate::snapshot::{VmRegion, VmTag};
@@ -30,7 +30,7 @@ fn region(line: &str) -> Option<VmRegion> {
     (!range.is_empty()).then_some(VmRegion { range, tag, committed })
 }
 
-/// src/hotspot/share/nmt/memMapPrinter.cpp, the table of tags. None for `-` and for a mixture.
+/// src/hotspot/share/nmt/memMapPrinter.cpp has the table of tags. None for `-` and for several tags.
 fn tag(info: &str) -> Option<VmTag> {
     if info.starts_with("STACK-") {
         return Some(VmTag::ThreadStack);

@@ -1,5 +1,5 @@
-//! Which number in the headers of NMT's blocks is which category of its report. The numbers differ from one JDK to the next;
-//! the sums of the blocks found and those that the report states are the same, so they tell.
+//! Finds out which number in the headers of NMT's blocks stands for which category of its report. The numbers differ
+//! between JDKs. The sums of the blocks found equal the sums in the report, so they identify the categories.
 
 use crate::snapshot::{NmtCategory, TaggedBlocks};
 use crate::units::Bytes;
@@ -7,10 +7,10 @@ use crate::units::Bytes;
 /// Blocks come and go between the report and the walk.
 const TOLERANCE_PERCENT: u64 = 5;
 const TOLERANCE: u64 = 4096;
-/// Chunks of the VM's arenas: the report shows most of them with the categories that use them (`arena=`).
+/// Chunks of the VM's arenas. The report counts most of them under the categories that use them (`arena=`).
 const CHUNKS: &str = "Arena Chunk";
 
-/// Sets `malloc_resident` of each category whose blocks were found, the largest first.
+/// Sets `malloc_resident` of each category whose blocks were found; the largest first.
 pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
     let in_arenas: Bytes = categories.iter().map(|category| category.arena).sum();
     let stated = |category: &NmtCategory| match category.name.as_str() {
@@ -42,8 +42,8 @@ pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
         };
         bytes > Bytes(0) && !take(*index, &near)
     });
-    // What answering cost is in the report and gone since (the attach request's buffer of 1 MiB is Internal): the number of
-    // blocks tells then.
+    // The report includes memory that the VM used for its answer and freed since (the attach request's buffer of 1 MiB
+    // is in Internal). Then the number of blocks identifies the category.
     for index in order {
         let count = categories[index].malloc_count;
         take(index, &|sum: &TaggedBlocks| {

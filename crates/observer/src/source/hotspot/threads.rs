@@ -1,4 +1,4 @@
-//! Thread.print's header lines: names in full, where the kernel's are cut at 15 bytes.
+//! Parses Thread.print's header lines. They have full names; the kernel cuts names at 15 bytes.
 //!
 //! ```text
 //! "main" #1 prio=5 os_prio=0 cpu=30.22ms elapsed=701.33s tid=0x00007f3554017f40 nid=0x22ae waiting on condition  [0x…]
@@ -12,7 +12,7 @@ pub fn parse_threads(text: &str) -> Vec<JavaThread> {
 }
 
 fn thread(line: &str) -> Option<JavaThread> {
-    // A name may hold quotes: it ends at the last one before the fields, which have none.
+    // A name may contain quotes: it ends at the last quote before the fields, which have none.
     let rest = line.strip_prefix('"')?;
     let end = rest.rfind('"')?;
     let fields = &rest[end + 1..];

@@ -1,4 +1,5 @@
-//! The record of an extent. Its first three words have kept their order since 5.0; what lies in the first has moved:
+//! The record of an extent. Its first three words have had the same order since 5.0; the bits of the first word have
+//! moved:
 //!
 //! ```text
 //!  0 bits   8 address   16 size (whole pages; the low bits number the record)
@@ -9,17 +10,17 @@
 //! 5.3      state at 17 (3 bits), size class at 20
 //! ```
 //!
-//! No version is asked for. The size class is where it agrees with the tree's word for the extent. The state is the 2 or 3 bits
-//! before it, with which live extents have the length of their size class, and free ones have none.
+//! The version isn't needed. The size class is at the bits that agree with the tree's word for the extent. The state is
+//! the 2 or 3 bits before it, for which live extents have the length of their size class, and free ones don't.
 
 use crate::source::memory::PAGE;
 
 const SMALL: u32 = 12;
 const CLASS_BITS: u32 = 8;
 const FREE_BITS: u32 = 10;
-/// Records that have to agree on a layout, in percent.
+/// Percentage of records that must agree on a layout.
 const AGREE_AT_LEAST: usize = 95;
-/// With fewer records a layout is a guess.
+/// With fewer records, a layout would be a guess.
 const FEWEST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Record {
     pub bits: u64,
     pub start: u64,
     pub length: u64,
-    /// As the tree's word for the extent has them.
+    /// As in the tree's word for the extent.
     pub class: u8,
     pub small: bool,
 }
@@ -43,12 +44,12 @@ pub enum State {
     Dirty,
     Muzzy,
     Retained,
-    /// On its way between two states.
+    /// Changing from one state to another.
     Moving,
 }
 
-/// Size classes (sc.h): four to each doubling, the first ones multiples of the quantum; a class of 8 bytes before them where
-/// the quantum is 16. A build chooses.
+/// Size classes (sc.h): four per doubling; the first ones are multiples of the quantum. If the quantum is 16, a class
+/// of 8 bytes precedes them. The build chooses the quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Classes {
     quantum: u64,
@@ -96,7 +97,7 @@ impl Layout {
         let class_at = |one: &Record, shift: u32| (one.bits >> shift) as u8;
         let same_class = |shift: u32| sample.iter().filter(|one| class_at(one, shift) == one.class).count();
         let class = (SMALL + 3..SMALL + 17).max_by_key(|shift| same_class(*shift))?;
-        // Of a run that has just become free, the tree keeps what it was.
+        // For a run that has just become free, the tree keeps the old value.
         let free = |one: &&Record| CLASSES.iter().all(|classes| classes.size(class_at(one, class)).is_none());
         let stale = sample.iter().filter(|one| class_at(one, class) != one.class).filter(free).count();
         enough(same_class(class) + stale).then_some(())?;
@@ -104,7 +105,7 @@ impl Layout {
             .into_iter()
             .flat_map(|width| CLASSES.into_iter().map(move |classes| Layout { class, state: class - width, classes }));
         let agreeing = |layout: &Layout| sample.iter().filter(|one| layout.state(one).is_some()).count();
-        // A free extent of an older version may keep the class that it had: it agrees, but proves less.
+        // In older versions, a free extent may keep its former class. Such a record agrees, but proves less.
         let proof = |layout: &Layout| sample.iter().filter(|one| layout.proves(one)).count();
         let best = layouts.max_by_key(|layout| (agreeing(layout), proof(layout)))?;
         enough(agreeing(&best)).then_some(best)
@@ -118,10 +119,10 @@ impl Layout {
         }
     }
 
-    /// What the extent is, or None where the record contradicts itself.
+    /// The state of the extent, or None if the record contradicts itself.
     pub fn state(self, record: &Record) -> Option<State> {
         let state = record.bits >> self.state & ((1 << (self.class - self.state)) - 1);
-        // Of a free run some of this is left, never all.
+        // A free run may keep some of these bits, but never all.
         if state != 0 && is_run(record) && self.live_bytes(record).is_some() {
             return None;
         }
@@ -135,8 +136,8 @@ impl Layout {
         }
     }
 
-    /// Bytes of live blocks, by their size class, if length and class fit together. A large block may have a page more, by which
-    /// its start is moved (`cache_oblivious`).
+    /// Bytes of live blocks by their size class, if length and class match. A large block may have one page more,
+    /// because its start may be shifted (`cache_oblivious`).
     fn live_bytes(self, record: &Record) -> Option<u64> {
         let class = (record.bits >> self.class) as u8;
         let size = self.classes.size(class)?;
@@ -144,7 +145,7 @@ impl Layout {
             return (record.length == size || record.length == size.checked_add(PAGE)?).then_some(size);
         }
         let free = record.bits >> (self.class + CLASS_BITS) & ((1 << FREE_BITS) - 1);
-        // A run is the shortest with little or no waste: blocks fill it but for less than one of them.
+        // A run is the shortest one with little or no waste: the rest is less than one block.
         let blocks = record.length / size;
         (record.small && blocks > 0 && free <= blocks).then(|| (blocks - free) * size)
     }

@@ -1,4 +1,4 @@
-//! Heaps built word by word as three versions of jemalloc lay them out, and the sums that their maker kept.
+//! Heaps built word by word in the layouts of three versions of jemalloc, and the sums that the walk must find.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ const RECORDS: u64 = HEAP - (64 << 20);
 const LEAF: u64 = 2 << 20;
 const DATA: u64 = 0x5555_0000_0000;
 
-/// Where a version keeps state and size class, how wide the state is, and its quantum.
+/// Position of state and size class in a version's records, width of the state, and the quantum.
 #[derive(Clone, Copy)]
 struct Version {
     class: u32,
@@ -34,7 +34,7 @@ const VERSIONS: [Version; 4] = [
 ];
 
 impl Version {
-    /// Sizes of the first classes, written out from the rule in words: four to each doubling.
+    /// Sizes of the first classes, computed directly from the rule: four per doubling.
     fn sizes(self) -> Vec<u64> {
         let mut sizes = if self.quantum == 16 { vec![8] } else { Vec::new() };
         sizes.extend((1..=4).map(|n| n * self.quantum));
@@ -59,7 +59,8 @@ struct Made {
     sums: Sums,
 }
 
-/// A heap of `extents` extents over two GiB, each page of which was touched or not, and some words beside it that look alike.
+/// A heap of `extents` extents over two GiB, with touched and untouched pages, and other words beside it that look
+/// similar.
 fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     let mut image = Image::default();
     let mut sums = Sums::new();
@@ -70,7 +71,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     let sizes = version.sizes();
     let leaves = [RECORDS + 0xc0, RECORDS + LEAF + 0xc0];
     let mut record = RECORDS + (6 << 20);
-    // The heap crosses from one GiB into the next.
+    // The heap crosses a GiB boundary.
     let mut at = HEAP + GIB - extents * 20 * PAGE;
     let first = at;
     for _ in 0..extents {
@@ -90,7 +91,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
             1 => continue,
             kind => (kind - 1, 0, (1 + random.below(40)) * PAGE, 0),
         };
-        // Pages that nobody touched.
+        // Some pages are never touched.
         let touched: Vec<u64> = (at / PAGE..(at + length) / PAGE).filter(|_| random.below(4) > 0).collect();
         let resident = touched.len() as u64 * PAGE;
         touched.into_iter().for_each(|page| image.touch(page));
@@ -106,7 +107,7 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
             _ => add(HeapPart::Released, length, resident),
         }
         let own_class = if state == 0 { class } else { version.none() };
-        // Of free runs either the tree or the record remembers what they were.
+        // For a free run, either the tree or the record keeps its former values.
         let was = if state != 0 && random.below(3) == 0 { 1 } else { 0 };
         let flags = random.below(2) << 13;
         let bits =
@@ -139,12 +140,12 @@ fn made(random: &mut Random, version: Version, extents: u64) -> Made {
     let last = at;
     image.put(RECORDS, 8 << 20);
     image.put(RECORDS + 8, RECORDS + (16 << 20));
-    // The second block has no record in it: the first one names it.
+    // The second block has no record in it; the first block refers to it.
     image.put(RECORDS + (16 << 20), 2 << 20);
     let present = |from: u64, length: u64| image.pages.range(from / PAGE..(from + length) / PAGE).count() as u64 * PAGE;
     let resident = present(RECORDS, 8 << 20) + present(RECORDS + (16 << 20), 2 << 20);
     sums.insert(HeapPart::Records, (10 << 20, resident));
-    // The root lies anywhere in the data; around it are numbers, and pointers that lead to other memory.
+    // The root lies anywhere in the data. Around it are numbers, and pointers to other memory.
     let root = 8 * (100 + random.below(100)) as usize;
     let mut data = vec![0; root + LEAF as usize + 4096];
     for word in data[..root].as_chunks_mut::<8>().0 {
@@ -198,7 +199,7 @@ fn other_memory_is_no_heap() {
 #[test]
 fn a_layout_of_another_kind_stays_closed() {
     let mut random = Random(6);
-    // The size class lies where no known version keeps it, and the state before it is wider.
+    // The size class is where no known version has it, and the state before it is wider.
     let version = Version { class: 33, state: 17, quantum: 16 };
     let made = made(&mut random, version, 300);
     assert_eq!(walked(&made), Err(Unopened::UnknownRecords));

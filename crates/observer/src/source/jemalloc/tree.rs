@@ -1,11 +1,11 @@
-//! The radix tree from page to extent (rtree.h, 48-bit addresses, compact leaves). A word of a leaf:
+//! The radix tree from pages to extents (rtree.h, 48-bit addresses, compact leaves). A word of a leaf:
 //!
 //! ```text
 //! 63…48 size class     47…6 record of the extent, aligned to 64     4…2 state (5.3 on)   1 head (5.3 on)   0 run of small blocks
 //! ```
 //!
-//! An extent is entered at its first and last page, a run of small blocks at each of its pages. A word whose record is null
-//! was cleared.
+//! An extent is entered at its first and last page, a run of small blocks at each page. A word with a null record was
+//! cleared.
 
 use std::collections::BTreeMap;
 
@@ -18,15 +18,15 @@ pub const LEAF_COVERS: u32 = 30;
 const SLOTS: u64 = 1 << 18;
 const NODE: u64 = SLOTS * 8;
 const RECORD: u64 = ((1 << 48) - 1) & !63;
-/// Address and size follow the bits.
+/// The record's bits, address and size.
 pub const RECORD_HEAD: u64 = 24;
-/// Words of a leaf that are looked at to know its place, and how many have to agree.
+/// Number of words of a leaf that are checked to find its position, and how many must agree.
 const TESTED: usize = 64;
 const AGREE_AT_LEAST: usize = 2;
-/// Pages of would-be leaves that are read in the search: 256 MiB.
+/// Maximum number of pages of possible leaves read in the search: 256 MiB.
 const SEARCH_BUDGET: usize = 1 << 16;
 
-/// A word of a leaf that names a record.
+/// A word of a leaf that refers to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub page: u64,
@@ -35,7 +35,7 @@ pub struct Entry {
     pub small: bool,
 }
 
-/// Leaves by the number of the GiB that they cover.
+/// Finds the leaves; the key is the number of the GiB that a leaf covers.
 pub fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -45,7 +45,8 @@ pub fn find<M: Memory>(
     let mut budget = SEARCH_BUDGET;
     let is_node = |word: u64| word != 0 && word.is_multiple_of(64) && anonymous.holds(word, NODE);
     for Data { bytes, .. } in data {
-        // The root is nearly empty. A program's data may be full of pointers: what lies among few others comes first.
+        // The root is nearly empty, while a program's data may be full of pointers. So pointers with few neighbours are
+        // tried first.
         let mut candidates = Vec::new();
         for (number, piece) in bytes.chunks(PAGE as usize).enumerate() {
             let first = number * (PAGE / 8) as usize;
@@ -71,7 +72,7 @@ pub fn find<M: Memory>(
     None
 }
 
-/// The number of the GiB that the leaf at `leaf` covers, if it is one that has entries.
+/// The number of the GiB that the leaf at `leaf` covers, if it is a leaf with entries.
 fn covered<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -97,7 +98,7 @@ fn covered<M: Memory>(
     (agreeing >= AGREE_AT_LEAST && agreeing * 2 > tested && gib < SLOTS).then_some(gib)
 }
 
-/// The GiB of the extent whose record this is, if page `offset` of that GiB belongs to it.
+/// The GiB of the extent with this record, if page `offset` of that GiB belongs to the extent.
 fn states(head: &[u8], offset: u64) -> Option<u64> {
     let (start, length) = (word_at(head, 8)? / PAGE * PAGE, word_at(head, 16)? / PAGE * PAGE);
     let gib = start >> LEAF_COVERS;
@@ -105,7 +106,8 @@ fn states(head: &[u8], offset: u64) -> Option<u64> {
     (start <= page && page < start.checked_add(length)?).then_some(gib)
 }
 
-/// The entries of a leaf whose pages begin at `start`, in address order, until `seen` says no. False where it can't be read.
+/// Passes the entries of a leaf whose pages begin at `start`, in address order, until `seen` returns false. Returns
+/// false if the leaf can't be read.
 pub fn for_each<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -118,7 +120,7 @@ pub fn for_each<M: Memory>(
     let mut piece = [0; PAGE as usize];
     while at < leaf + NODE {
         let end = ((at / PAGE + 1) * PAGE).min(leaf + NODE);
-        // An untouched page has no entry, and reading it would make the kernel map one.
+        // An untouched page has no entry, and reading it would make the kernel map it.
         if pages.of(at / PAGE) != PageState::Absent {
             if *budget == 0 {
                 return false;

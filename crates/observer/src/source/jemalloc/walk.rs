@@ -1,5 +1,5 @@
-//! Sums over all extents, in address order, with the pages of each that are resident. The blocks of jemalloc's own records
-//! (base.c) are found through the records that lie in them:
+//! Sums over all extents in address order, with each extent's resident pages. The blocks of jemalloc's own records
+//! (base.c) are found through the records inside them:
 //!
 //! ```text
 //! block: at a multiple of 2 MiB     0 size, a multiple of 2 MiB     8 next block, or 0
@@ -15,15 +15,15 @@ use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
 const BLOCK: u64 = 2 << 20;
-/// A block of records is at most this long.
+/// Maximum length of a block of records.
 const LONGEST_BLOCK: u64 = 1 << 30;
 const SAMPLE: usize = 1 << 14;
-/// Pages of leaves that are read: the leaves of 2 TiB of heap.
+/// Maximum number of leaf pages read: the leaves of 2 TiB of heap.
 const LEAF_PAGES: usize = 1 << 20;
-/// Of a hundred records, how many may contradict themselves: the target runs on while they are read.
+/// Percentage of records that may contradict themselves, because the target runs while they are read.
 const CONTRADICTIONS: u64 = 5;
 
-/// Why the heap stays closed.
+/// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
     NoTree,
@@ -79,7 +79,7 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     if pages.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
 }
 
-/// The records of the extents that begin in a leaf's GiB, by address. Those that another leaf enters at their end are left to
+/// The records of the extents that begin in a leaf's GiB, by address. Extents whose end another leaf enters belong to
 /// that leaf.
 fn records<M: Memory>(
     memory: &M,
@@ -100,7 +100,7 @@ fn records<M: Memory>(
     if !whole {
         return Err(Unopened::Unreadable);
     }
-    // Records lie side by side in blocks: one read for each page of them.
+    // Records lie side by side in blocks: one read per page.
     entries.sort_unstable_by_key(|entry| entry.record);
     let mut records = Vec::with_capacity(entries.len());
     let mut page = [0; PAGE as usize];
@@ -168,14 +168,14 @@ impl Sums {
     }
 }
 
-/// Blocks of records, by the numbers of 2 MiB units that something of jemalloc's lies in.
+/// Blocks of records, by the number of their 2 MiB unit.
 #[derive(Default)]
 struct Blocks {
     candidates: BTreeSet<u64>,
 }
 
 impl Blocks {
-    /// Those whose header holds, in address order. `extents` never share pages with them.
+    /// Returns those with a valid header, in address order. `extents` never share pages with them.
     fn found<M: Memory>(
         self,
         memory: &M,

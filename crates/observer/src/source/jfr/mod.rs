@@ -1,4 +1,4 @@
-//! JDK Flight Recorder files and repositories. `plimsoll_jfr::reader` reads what is in them.
+//! Opens JDK Flight Recorder files and repositories. `plimsoll_jfr::reader` reads their contents.
 
 mod read;
 

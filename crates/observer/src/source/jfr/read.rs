@@ -1,5 +1,5 @@
-//! Files: a recording, an unfinished chunk, or a repository (a folder of chunks, one level deep). Read by pread, in pieces,
-//! never mapped: a file that is truncated under us is a gap and not SIGBUS.
+//! Opens a recording, an unfinished chunk, or a repository (a directory of chunks, one level deep). Reads by pread in
+//! pieces and never maps: a file that is truncated meanwhile gives a gap, not SIGBUS.
 
 use std::fs::{self, File};
 use std::io;
@@ -37,18 +37,18 @@ enum Origin {
     Bytes(Vec<u8>),
 }
 
-/// What was found at a path; nothing is held open.
+/// The files found at a path; none is kept open.
 pub struct Recording {
     origin: Origin,
     limits: Limits,
 }
 
-/// Without O_NONBLOCK the opening of a FIFO would wait for a writer.
+/// Without O_NONBLOCK, opening a FIFO would wait for a writer.
 fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
 }
 
-/// By its first bytes; a folder by that of a file in it. An empty or unreadable file is none.
+/// Decides by the first bytes; for a directory, by those of a file in it. Empty and unreadable files don't count.
 pub fn is_recording(path: &Path) -> bool {
     let begins = |path: &Path| {
         let mut magic = [0; 4];
@@ -62,7 +62,7 @@ pub fn is_recording(path: &Path) -> bool {
     }
 }
 
-/// `DIR/*.jfr` and `DIR/*/*.jfr`: the second is how a JVM lays out `-XX:FlightRecorderOptions=repository=DIR`.
+/// `DIR/*.jfr` and `DIR/*/*.jfr`; a JVM with `-XX:FlightRecorderOptions=repository=DIR` uses the second.
 fn chunk_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = vec![];
     for entry in fs::read_dir(folder)?.flatten() {
@@ -74,7 +74,7 @@ fn chunk_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     files.retain(|path| path.extension().is_some_and(|extension| extension == "jfr"));
-    // By when each begins: names count within a second only by a suffix.
+    // Ordered by start time: within a second, names differ only by a suffix.
     let start = |path: &PathBuf| {
         let mut bytes = [0; HEADER_BYTES];
         let count = open(path).and_then(|file| Pieces(file).read_at(&mut bytes, 0)).unwrap_or(0);
@@ -102,7 +102,7 @@ impl Recording {
         Ok(Recording { origin: Origin::Files(files), limits: Limits::default() })
     }
 
-    /// A recording that is in memory already.
+    /// A recording in memory.
     pub fn of_bytes(bytes: Vec<u8>) -> Recording {
         Recording { origin: Origin::Bytes(bytes), limits: Limits::default() }
     }
@@ -111,13 +111,13 @@ impl Recording {
         Recording { limits, ..self }
     }
 
-    /// Calls `visit` for each event that is wanted, in the order of the file (which is not that of time), until it breaks
-    /// off. Reads as many bytes as there are, and keeps a chunk's constants.
+    /// Calls `visit` for each wanted event, in the order of the file (not by time), until it breaks. Reads only the
+    /// bytes present at the start, and keeps the constants of one chunk.
     pub fn read(&self, wanted: &Wanted, visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>) -> Summary {
         self.each(|reader, input| reader.read(input, wanted, visit))
     }
 
-    /// `read` to the end.
+    /// Reads to the end.
     pub fn for_each(&self, wanted: &Wanted, mut visit: impl FnMut(&Event<'_>)) -> Summary {
         self.read(wanted, &mut |event| {
             visit(event);
@@ -125,7 +125,8 @@ impl Recording {
         })
     }
 
-    /// The chunks alone, by their headers: when the recording begins and ends. Unfinished chunks are stepped through.
+    /// Reads only the chunks' headers: when the recording begins and ends. In unfinished chunks, it also steps through
+    /// the events.
     pub fn chunks(&self) -> Vec<ChunkSummary> {
         let outline = |reader: &mut Reader, input: Input<'_>| {
             reader.outline(input);
@@ -160,7 +161,7 @@ impl Recording {
     }
 }
 
-/// What could not be read of a recording, as gaps of a report.
+/// Turns what could not be read into gaps of a report.
 pub fn gaps(flaws: Vec<Flaw>) -> Vec<Gap> {
     flaws.into_iter().map(|flaw| Gap::new(Source::Jfr, flaw.to_string(), flaw.effect)).collect()
 }

@@ -1,10 +1,10 @@
-//! What the kernel's log says of OOM kills (mm/oom_kill.c, `__oom_kill_process`):
+//! Finds OOM kills in the kernel's log (mm/oom_kill.c, `__oom_kill_process`):
 //!
 //! ```text
 //! 3,1234,3404078278,-;Memory cgroup out of memory: Killed process 13898 (java) total-vm:4185252kB, anon-rss:…
 //! ```
-//! Before the `;`: priority and facility, number, µs since boot, flags (Documentation/ABI/testing/dev-kmsg). Only root may read it
-//! on most hosts, and its PIDs are the host's: a PID of a container says nothing there.
+//! Before the `;`: priority and facility, number, µs since boot, flags (Documentation/ABI/testing/dev-kmsg). On most
+//! hosts only root may read it. Its PIDs are the host's, so a container's PID can't be compared with them.
 
 mod read;
 
@@ -13,19 +13,19 @@ pub use read::{oom_kills, refusal};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomKill {
     pub pid: u32,
-    /// The process's comm: at most 15 bytes, the process's own choice.
+    /// The process's comm: at most 15 bytes, chosen by the process.
     pub name: Vec<u8>,
-    /// CLOCK_MONOTONIC, about.
+    /// CLOCK_MONOTONIC, approximately.
     pub time_us: u64,
 }
 
-/// One record of /dev/kmsg.
+/// Parses one record of /dev/kmsg.
 pub fn parse(record: &[u8]) -> Option<OomKill> {
     let semicolon = record.iter().position(|&b| b == b';')?;
     let time_us = std::str::from_utf8(record.get(..semicolon)?).ok()?.split(',').nth(2)?.parse().ok()?;
     let message = record.get(semicolon + 1..)?;
     let line = message.split(|&b| b == b'\n').next()?;
-    // A process may call itself what it likes, but its name comes after these words.
+    // A process may have any name, but the name comes after these words.
     let marks: [&[u8]; 2] = [b"Memory cgroup out of memory: Killed process ", b"Out of memory: Killed process "];
     let rest = marks.iter().find_map(|mark| line.strip_prefix(*mark))?;
     let space = rest.iter().position(|&b| b == b' ')?;
@@ -57,7 +57,7 @@ mod tests {
         ] {
             assert_eq!(of(text), None, "{text}");
         }
-        // Cut anywhere, it is none or the same.
+        // A truncated record gives no result, or the same.
         for end in 0..cgroup.len() {
             let cut = of(&cgroup[..end]);
             assert!(cut.is_none() || cut == of(cgroup), "{end}");

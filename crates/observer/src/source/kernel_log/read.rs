@@ -1,4 +1,4 @@
-//! Reads /dev/kmsg: one record with each read(2), without waiting for the next.
+//! Reads /dev/kmsg: one record per read(2), without waiting for the next.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -6,9 +6,9 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use super::{OomKill, parse};
 
-/// A record is at most this long (PRINTK_MESSAGE_MAX is 2,048, with its dictionary).
+/// Maximum length of a record (PRINTK_MESSAGE_MAX is 2,048, with its dictionary).
 const RECORD: usize = 8192;
-/// The ring has some thousand records.
+/// The ring buffer has some thousand records.
 const MOST: usize = 1 << 16;
 
 fn open() -> io::Result<File> {
@@ -16,14 +16,14 @@ fn open() -> io::Result<File> {
     std::fs::OpenOptions::new().read(true).custom_flags(nonblocking).open("/dev/kmsg")
 }
 
-/// Why the log may not be read. Where there is none, nobody is refused.
+/// Why the log can't be read. If there is no log, nothing was refused.
 pub fn refusal() -> Option<io::Error> {
-    // It opens for everybody where only reading it is forbidden.
+    // If only reading is forbidden, opening still succeeds.
     let tried = open().and_then(|mut log| log.read(&mut vec![0; RECORD]));
     tried.err().filter(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// All kills in the log; empty where it may not be read.
+/// All OOM kills in the log; empty if the log can't be read.
 pub fn oom_kills() -> Vec<OomKill> {
     let Ok(mut log) = open() else { return Vec::new() };
     let mut kills = Vec::new();
@@ -32,7 +32,7 @@ pub fn oom_kills() -> Vec<OomKill> {
         match log.read(&mut record) {
             Ok(0) => break,
             Ok(length) => kills.extend(record.get(..length).and_then(parse)),
-            // The record was overwritten while we read: the next one is there.
+            // The record was overwritten while it was read; continue with the next one.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             Err(_) => break,
         }

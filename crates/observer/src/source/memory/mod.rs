@@ -1,7 +1,7 @@
-//! The target's memory as bytes at addresses: what the walks of glibc, HotSpot and native images are written against.
+//! The target's memory as bytes at addresses. The walks of glibc, HotSpot and native images use it.
 //!
-//! A walk takes a `Memory` and does no I/O of its own, so that a test can hand it an image of bytes. `Live` (in `read`)
-//! is the real one.
+//! A walk takes a `Memory` and does no I/O of its own, so a test can pass an image of bytes. `Live` (in `read`) is the
+//! real memory.
 
 use std::cell::RefCell;
 
@@ -11,15 +11,15 @@ mod read;
 
 pub use read::Live;
 
-/// The page size that the pagemap of this machine counts in. glibc's and HotSpot's layouts that are known here are those
-/// of 4 KiB pages; other sizes change only this figure.
+/// The page size of this machine's pagemap. The known layouts of glibc and HotSpot are those with 4 KiB pages; another
+/// size would change only this constant.
 pub const PAGE: u64 = 4096;
 
 pub trait Memory {
-    /// Fills `into` from `at`, or says no: nothing is promised about `into` then.
+    /// Fills `into` from `at`, or returns false; then the contents of `into` are unspecified.
     fn read(&self, at: Avma, into: &mut [u8]) -> bool;
 
-    /// One word of /proc/PID/pagemap for each page from page number `first` on, or no.
+    /// One word of /proc/PID/pagemap per page from page number `first` on, or false.
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool;
 
     fn word(&self, at: Avma) -> Option<u64> {
@@ -32,12 +32,12 @@ pub trait Memory {
         self.read(at, &mut bytes).then(|| u32::from_le_bytes(bytes))
     }
 
-    /// A C string of at most `longest` bytes. Bytes that are no UTF-8 are replaced.
+    /// A C string of at most `longest` bytes. Invalid UTF-8 is replaced.
     fn string(&self, at: Avma, longest: usize) -> Option<String> {
         let mut text = Vec::new();
         let mut at = at.0;
         while text.len() < longest {
-            // Never across a page: the string may end right before an unmapped one.
+            // Never read across a page: the string may end directly before an unmapped page.
             let step = (PAGE - at % PAGE).min(64) as usize;
             let mut piece = [0; 64];
             if !self.read(Avma(at), &mut piece[..step]) {
@@ -54,7 +54,7 @@ pub trait Memory {
     }
 }
 
-/// Words of a byte image, little endian, as laid out in the target.
+/// A word of a byte image, little endian, as in the target.
 pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
     let word = bytes.get(offset..offset.checked_add(8)?)?;
     Some(u64::from_le_bytes(word.try_into().ok()?))
@@ -65,7 +65,7 @@ pub fn half_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(half.try_into().ok()?))
 }
 
-/// The first address of the page after the one of `at`. A wild pointer may lie in the last page, which no page follows.
+/// The first address of the page after that of `at`. A wild pointer may lie in the last page, which has no successor.
 fn next_page(at: u64) -> u64 {
     (at / PAGE + 1).saturating_mul(PAGE)
 }
@@ -73,8 +73,8 @@ fn next_page(at: u64) -> u64 {
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 
-/// What pagemap says of a page. A page that is neither was never touched, or given back: it reads as zeros, and reading
-/// it would make the kernel map something.
+/// State of a page in pagemap. A page that is neither present nor swapped was never touched, or was released. It reads
+/// as zeros, and reading it would make the kernel map a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     Present,
@@ -82,17 +82,17 @@ pub enum PageState {
     Absent,
 }
 
-/// A window on pagemap for lookups that mostly move forward.
+/// A window of pagemap for lookups that mostly move forward.
 pub struct PageStates<'m, M: Memory + ?Sized> {
     memory: &'m M,
     first: u64,
     words: Vec<u64>,
-    /// False from the first refusal on: every page then counts as present, and the caller owes a gap.
+    /// False after the first refusal: every page then counts as present, and the caller must report a gap.
     pub readable: bool,
 }
 
-/// A lookup elsewhere reads few words, one that goes on reads twice as many as the last: 128 KiB at most, for 64 MiB of
-/// the target.
+/// A lookup elsewhere reads few words; each following one reads twice as many as the last. The maximum is 128 KiB, for
+/// 64 MiB of the target.
 const FIRST_WINDOW: usize = 64;
 const LAST_WINDOW: usize = 1 << 14;
 
@@ -129,7 +129,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         }
     }
 
-    /// The bytes of `range`, without making the kernel map any of it: pages that were never touched are zeros.
+    /// The bytes of `range`, read without making the kernel map any page: untouched pages are zeros.
     pub fn read(&mut self, range: AddressRange) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(range.length().0).ok()?];
         let mut at = range.start.0;
@@ -149,7 +149,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         Some(bytes)
     }
 
-    /// Into a slice, from any address.
+    /// Fills a slice, from any address.
     fn fill(&mut self, at: Avma, into: &mut [u8]) -> bool {
         let range = AddressRange::sized(at, Bytes(into.len() as u64));
         self.read(range).is_some_and(|bytes| {
@@ -158,7 +158,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
         })
     }
 
-    /// Bytes of `range` that lie on present pages.
+    /// Bytes of `range` on present pages.
     pub fn resident(&mut self, range: AddressRange) -> Bytes {
         let mut resident = 0;
         let mut at = range.start.0;
@@ -173,8 +173,8 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
     }
 }
 
-/// The same memory, read so that no page of the target comes into being by it. Each read looks its page up: for places that
-/// only may be what is looked for.
+/// The same memory, read so that the kernel maps no page of the target for it. Each read checks its page first. For
+/// addresses that may not be what is searched for.
 pub struct Untouched<'m, M: Memory + ?Sized> {
     pages: RefCell<PageStates<'m, M>>,
 }
@@ -199,7 +199,7 @@ impl<M: Memory + ?Sized> Memory for Untouched<'_, M> {
 mod tests {
     use super::*;
 
-    /// Nothing is mapped, as far as the address space goes.
+    /// An address space without any mapping.
     struct Nothing;
 
     impl Memory for Nothing {

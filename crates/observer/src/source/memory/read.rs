@@ -1,5 +1,5 @@
-//! /proc/PID/mem and /proc/PID/pagemap. Both are opened once: the descriptors keep meaning the same address space even
-//! if the process ends or execs and its number is used again (proc(5)).
+//! Reads /proc/PID/mem and /proc/PID/pagemap. Both are opened once: the descriptors keep referring to the same address
+//! space, even if the process ends or execs and its PID is reused (proc(5)).
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Fails with EACCES or EPERM where ptrace access is not granted (ptrace(2), "access mode checking").
+    /// Fails with EACCES or EPERM if ptrace access is not granted (ptrace(2), "access mode checking").
     pub fn open(target: &Target) -> io::Result<Live> {
         Ok(Live { memory: target.file("mem")?, pagemap: target.file("pagemap").ok() })
     }
@@ -23,19 +23,19 @@ impl Live {
 
 impl Memory for Live {
     fn read(&self, at: Avma, into: &mut [u8]) -> bool {
-        // The kernel takes the offset as signed and fails for the upper half; nothing of user space lies there.
+        // The kernel treats the offset as signed and fails for the upper half, where user space has nothing.
         self.memory.read_exact_at(into, at.0).is_ok()
     }
 
     fn pagemap(&self, first: u64, into: &mut [u64]) -> bool {
         let Some(pagemap) = &self.pagemap else { return false };
-        // What isn't filled stays 0: nothing is there.
+        // Words that aren't filled stay 0: no page.
         let mut bytes = vec![0; into.len() * 8];
         let Some(mut offset) = first.checked_mul(8) else { return false };
         let mut filled = 0;
         while filled < bytes.len() {
             match pagemap.read_at(&mut bytes[filled..], offset) {
-                // Past the end of the address space, where an overwritten pointer leads.
+                // Past the end of the address space; overwritten pointers lead there.
                 Ok(0) => break,
                 Ok(count) => {
                     filled += count;

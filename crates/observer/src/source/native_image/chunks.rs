@@ -1,6 +1,6 @@
-//! Heap chunks outside of a reservation: images without one (before 22.2, or built without isolates' address spaces) take
-//! each chunk from the kernel by itself, and the kernel merges it with whatever lies beside. A chunk begins with a header
-//! (`HeapChunk.Header` of com.oracle.svm.core.genscavenge), 64 bit, n words in front of `next`:
+//! Finds heap chunks outside a reservation. Images without one (before 22.2, or built without isolates' address spaces)
+//! map each chunk separately, and the kernel merges it with its neighbours. A chunk begins with a header
+//! (`HeapChunk.Header` of com.oracle.svm.core.genscavenge), 64 bit, n words before `next`:
 //!
 //! ```text
 //! 0     end        offset of its end: an aligned chunk's size, or where the one object of an unaligned chunk ends
@@ -11,31 +11,32 @@
 //! n + 3 top        offset of the first free byte; −address while the chunk is a thread's allocation buffer
 //! ```
 //!
-//! n and the size of aligned chunks aren't assumed: the image heap is made of such chunks as well, the first of them with the
-//! next one right behind it, so that there `next` = `end`. (`previous` is kept by few versions: it proves nothing.)
+//! n and the size of aligned chunks are not assumed but learnt from the image heap. It also consists of such chunks,
+//! and in its first chunk the next one follows directly, so that `next` = `end`. (Few versions keep `previous`, so it
+//! proves nothing.)
 
 use crate::snapshot::{Backing, NativeImage, Vma};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, Untouched, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// Words of a header in the widest layout.
+/// Words of a header in the largest layout.
 const HEADER: usize = 8 * 8;
 const ALIGNED: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 /// Smaller arrays lie in aligned chunks (`LargeArrayThreshold`, 128 KiB).
 const LEAST_UNALIGNED: u64 = 32 << 10;
-/// Pages looked at in all: 4 GiB without a chunk. Inside of chunks none is looked at.
+/// Maximum number of pages checked: 4 GiB without a chunk. Pages inside chunks aren't checked.
 const MOST_PAGES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Of aligned chunks, and what they are aligned to.
+    /// Size of aligned chunks, and their alignment.
     size: u64,
-    /// Number of the word that is `next`.
+    /// Index of the word `next`.
     next: usize,
 }
 
 impl Shape {
-    /// Learned from the header that the image heap begins with.
+    /// Learnt from the header at the start of the image heap.
     pub fn of(header: &[u8]) -> Option<Shape> {
         let size = word_at(header, 0)?;
         (size.is_power_of_two() && ALIGNED.contains(&size)).then_some(())?;
@@ -43,7 +44,7 @@ impl Shape {
         Some(Shape { size, next })
     }
 
-    /// Length of the chunk at `at` whose first bytes these are, if it is one.
+    /// Length of the chunk at `at` with these first bytes, if it is one.
     fn length(self, header: &[u8], at: u64) -> Option<u64> {
         let word = |number: usize| word_at(header, number * 8);
         let (end, next, previous, top) = (word(0)?, word(self.next)?, word(self.next + 1)?, word(self.next + 3)?);
@@ -56,7 +57,7 @@ impl Shape {
     }
 }
 
-/// Adds the chunks that lie in mappings of their own or beside others'. Answers false where it had to stop early.
+/// Adds the chunks that have their own mappings or lie beside other memory. Returns false if it had to stop early.
 pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> bool {
     let untouched = Untouched::new(memory);
     let mut header = [0; HEADER];
@@ -96,7 +97,7 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> boo
                 let fits = at.checked_add(length).is_some_and(|end| end <= vma.range.end.0);
                 (fits && (next == 0 || leads_to_one())).then_some(length)
             };
-            // An untouched page is no header, and reading it would make the kernel map one.
+            // An untouched page has no header, and reading it would make the kernel map it.
             let found = (pages.of(at / PAGE) == PageState::Present).then(chunk).flatten();
             if let Some(length) = found {
                 match image.heap_chunks.last_mut() {
@@ -117,7 +118,7 @@ pub(super) mod tests {
     use crate::random::Random;
     use crate::snapshot::ImageHeapRange;
 
-    /// Memory made of pieces at page boundaries; what lies between was never touched.
+    /// Memory made of pieces at page boundaries; nothing between them was touched.
     #[derive(Default)]
     pub struct Image(pub Vec<(u64, Vec<u8>)>);
 
@@ -155,7 +156,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A header with `next` as its word `n`.
+    /// A header with `next` as word `n`.
     pub fn header(n: usize, end: u64, next: u64, top: u64) -> Vec<u8> {
         let mut words = [0u64; PAGE as usize / 8];
         words[0] = end;
@@ -195,7 +196,7 @@ pub(super) mod tests {
                         end.next_multiple_of(PAGE)
                     }
                     _ => {
-                        // Pages of others: a malloc'ed block, a header that leads nowhere, a length that doesn't fit.
+                        // Other pages: a malloc'ed block, a header with a wrong pointer, a length that doesn't fit.
                         let bytes = match random.below(3) {
                             0 => header(n, 0, 0x21002, 0),
                             1 => header(n, 256 << 10, 0x7000_0000, 256 << 10),

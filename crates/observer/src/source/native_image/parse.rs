@@ -1,4 +1,4 @@
-//! Where a native image's heap lies, from the sections of its file and the list of mappings. Pure.
+//! Finds a native image's heap from the sections of its file and the list of mappings. Pure.
 //!
 //! ```text
 //! the file:     … .text … .data  .svm_heap                                offset o, length n
@@ -8,16 +8,16 @@
 //!               └ heap base                    "view"                       └ rw, anonymous
 //! ```
 //!
-//! Chunks are committed and given back by MAP_FIXED mmaps over the reservation, and the kernel merges neighbours: what is
-//! writable and anonymous behind the view is chunks, one VMA for several.
+//! Chunks are committed and released by MAP_FIXED mmaps over the reservation, and the kernel merges adjacent mappings.
+//! So writable anonymous memory after the view consists of chunks; one VMA may hold several.
 
 use crate::snapshot::{Backing, ImageHeapRange, Isolate, NativeImage, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// What of the image's file decides where its heap is mapped.
+/// The facts of the image's file that determine where its heap is mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageFile {
-    /// As the mappings name it.
+    /// Path as in the mappings.
     pub path: String,
     /// `.svm_heap`: file offset, length, stated address.
     pub heap_offset: u64,
@@ -32,14 +32,14 @@ pub struct ImageFile {
 pub(super) const VERSION: &[u8] = b"com.oracle.svm.core.VM=";
 const LONGEST_VERSION: usize = 128;
 
-/// The C string behind `VERSION`, which `data` begins with.
+/// The C string after `VERSION`, with which `data` begins.
 pub(super) fn version(data: &[u8]) -> String {
     let text: Vec<u8> =
         data.iter().skip(VERSION.len()).copied().take(LONGEST_VERSION).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The tail of a reservation is larger than anything that may lie next to it.
+/// The tail of a reservation is larger than any other mapping beside it.
 pub(super) const LARGE: u64 = 1 << 30;
 
 pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
@@ -79,12 +79,11 @@ pub fn find_image(file: &ImageFile, vmas: &[Vma]) -> NativeImage {
     image
 }
 
-/// Address space of an isolate unless the image was built otherwise (`AddressSpaceSize` of com.oracle.svm.core, with
-/// compressed references).
+/// Default address space of an isolate (`AddressSpaceSize` of com.oracle.svm.core, with compressed references).
 const ADDRESS_SPACE: u64 = 32 << 30;
 
-/// End of the reservation that begins at `base`, where it has the default size: anonymous private mappings follow the view
-/// without a hole at least that far. From 24.1 on there is a large inaccessible part within, in front of the chunks.
+/// End of the reservation that begins at `base`, if it has the default size: anonymous private mappings follow the view
+/// without a hole at least that far. From 24.1 on, a large inaccessible part lies between the view and the chunks.
 fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
     let end = Avma(base.0.checked_add(ADDRESS_SPACE)?);
     let mut covered = view.end;
@@ -97,8 +96,8 @@ fn default_end(base: Avma, view: AddressRange, vmas: &[Vma]) -> Option<Avma> {
     (covered >= end).then_some(end)
 }
 
-/// The reservation around a view: the inaccessible mapping right before it, and what follows without a hole, up to the
-/// default size or else up to the large inaccessible tail.
+/// Adds the reservation around a view: the inaccessible mapping directly before it, and what follows without a hole, up
+/// to the default size or else up to the large inaccessible tail.
 pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[Vma]) {
     let inaccessible = |vma: &Vma| vma.backing == Backing::Anonymous && vma.inaccessible();
     let before = vmas.iter().find(|vma| vma.range.end == view.start && inaccessible(vma));
@@ -119,7 +118,7 @@ pub(super) fn add_isolate(image: &mut NativeImage, view: AddressRange, vmas: &[V
     image.isolates.push(Isolate { heap_base, reservation: AddressRange::new(heap_base, end) });
 }
 
-/// `VM.native_memory` of an image built with NMT, as (category, malloc'ed bytes); its total is left out.
+/// Parses `VM.native_memory` of an image built with NMT into (category, malloc'ed bytes), without its total.
 ///
 /// ```text
 /// JNI
@@ -183,8 +182,8 @@ mod tests {
         );
     }
 
-    /// Of libjsvm.so 24.1.2, whose isolate has 2 GiB between the view and the first chunk; the mapping behind the
-    /// reservation adjoins it.
+    /// From libjsvm.so 24.1.2. Its isolate has 2 GiB between the view and the first chunk, and another mapping directly
+    /// follows the reservation.
     #[test]
     fn chunks_behind_a_large_gap_are_the_isolate_s_and_what_adjoins_it_is_not() {
         let maps = "\

@@ -1,4 +1,4 @@
-//! Finds the file that is a native image among the mapped ones, and asks an image that answers diagnostic commands.
+//! Finds the native image among the mapped files, and queries an image that answers diagnostic commands.
 
 use std::collections::HashSet;
 
@@ -18,8 +18,8 @@ use crate::units::AddressRange;
 const HEAP: &str = ".svm_heap";
 const EXECUTABLE: u32 = 1;
 
-/// None without a gap: no mapped file is a native image. `vm`: the regions of the JVM that has loaded the image as a
-/// library. Then commands go to the JVM, and its regions are not searched.
+/// None without a gap: no mapped file is a native image. `vm` has the regions of a JVM that loaded the image as a
+/// library. Then commands would go to the JVM, and its regions are not searched.
 pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourced<NativeImage> {
     let mut seen = HashSet::new();
     let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
@@ -49,16 +49,16 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
         ));
     }
     if answers {
-        // Only an image that was built to answer has the name of the socket in it; any other would print or end at SIGQUIT.
+        // Only an image that was built to answer contains the socket's name; any other would print or end at SIGQUIT.
         let report = match Vm::open(target, None, Patience::default()) {
             Ok(mut vm) => vm.ask("VM.native_memory"),
-            // Its libraries have the name too (the attach client's), and no listener is in it: nothing is lost.
+            // Its libraries contain the name too (in the attach client), but it has no listener: no fact is missing.
             Err(Mute::SignalNotCaught) => return (Some(image), gaps),
             Err(mute) => Err(mute.to_string()),
         };
         match report {
             Ok(text) => image.nmt = parse_image_nmt(&text),
-            // Built without NMT: that is no gap, the command does not exist.
+            // Built without NMT: the command doesn't exist, so this isn't a gap.
             Err(reason) if reason.contains("Unknown") || reason.contains("failed with") => {}
             Err(reason) => gaps.push(Gap::new(
                 Source::NativeImage,
@@ -70,7 +70,8 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
     (Some(image), gaps)
 }
 
-/// An image that a packer has unpacked. Its own NMT isn't asked for: nothing tells cheaply whether it would answer or end.
+/// An image that a packer unpacked. Its own NMT isn't queried: there is no cheap way to know whether it would answer or
+/// end.
 fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<NativeImage> {
     let program = proc::find_unpacked(memory, vmas)?;
     let mut image = unpacked::find(memory, &program, vmas)?;
@@ -78,7 +79,7 @@ fn unpacked_image(memory: &Live, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Option<Na
     Some(image)
 }
 
-/// Where an isolate has reserved much more than its view, its chunks lie there and are known by that.
+/// If an isolate's reservation is much larger than its view, its chunks lie inside and are already known.
 fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut Vec<Gap>) {
     let roomy = |isolate: &Isolate| isolate.reservation.length().0 >= LARGE;
     if !image.isolates.iter().any(roomy) && !chunks::find(memory, image, vmas) {
@@ -90,7 +91,8 @@ fn add_chunks(memory: &Live, image: &mut NativeImage, vmas: &[Vma], gaps: &mut V
     }
 }
 
-/// The facts of an image's file, and whether it answers diagnostic commands, which a JVM's library never does. None for any other ELF file.
+/// The facts of an image's file, and whether it answers diagnostic commands (a JVM's library never does). None for any
+/// other ELF file.
 fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile, bool)> {
     let pieces = file.pieces();
     let elf = ElfFile64::<object::Endianness, _>::parse(&pieces).ok()?;
@@ -117,8 +119,8 @@ fn image_file(file: &Regular, path: &str, is_program: bool) -> Option<(ImageFile
     Some((image, answers))
 }
 
-/// Whether the bytes of a file from `offset` on contain `needle`. Read in pieces: an image's heap may have 200 MB. Holes
-/// are passed over: a header may claim a terabyte of them.
+/// Whether the file contains `needle` from `offset` on. It is read in pieces, because an image's heap may have 200 MB.
+/// Holes are skipped, because a header may claim a terabyte of them.
 fn contains(file: &Regular, offset: u64, length: u64, needle: &[u8]) -> bool {
     let mut piece = vec![0; 256 << 10];
     let end = offset.saturating_add(length.min(file.cap()));
@@ -133,7 +135,7 @@ fn contains(file: &Regular, offset: u64, length: u64, needle: &[u8]) -> bool {
         if count <= needle.len() {
             return false;
         }
-        // The pieces overlap, so that none is missed at a seam.
+        // The pieces overlap, so that no match is missed at a boundary.
         at += (count - needle.len()) as u64;
     }
     false

@@ -1,5 +1,6 @@
-//! A native image that a packer has unpacked: no file says where its heap lies. Its version string is in its data, and the
-//! view of an isolate is a copy of the image heap as linked (there is no file to map it from), so each is found by the other:
+//! A native image that a packer has unpacked. No file gives the address of its heap. Its version string is in its data.
+//! The view of an isolate is a copy of the image heap as linked, because there is no file to map it from. So each of
+//! the two identifies the other:
 //!
 //! ```text
 //! segments of the image:   │ … .rodata │ .svm_heap … │ .eh_frame_hdr … │       or a segment of its own
@@ -13,20 +14,20 @@ use crate::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
 use crate::source::memory::{Memory, PAGE, Untouched};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// How much of a segment is searched for the version, and for the beginning of the heap behind other data.
+/// How much of a segment is searched for the version, and for the start of the heap after other data.
 const SEARCHED: u64 = 4 << 20;
-/// Pages of the view that are compared with those as linked, spread over it; so many of them have to be equal.
+/// Number of pages of the view that are compared with the heap as linked, spread evenly; this share must be equal.
 const COMPARED: u64 = 64;
 const EQUAL_OF_EIGHT: u64 = 6;
 const HEADER: usize = 64;
 
-/// None: the program is no native image.
+/// None: the program isn't a native image.
 pub fn find<M: Memory>(memory: &M, program: &Unpacked, vmas: &[Vma]) -> Option<NativeImage> {
     let memory = Untouched::new(memory);
     let data = program.segments.iter().filter(|segment| segment.writable);
     let version = data.into_iter().find_map(|segment| {
         let mut bytes = vec![0; segment.range.length().0.min(SEARCHED) as usize];
-        // The last page of a segment may not be mapped, where its zeros end.
+        // The last page of a segment may be unmapped, after its zeros.
         memory.read(segment.range.start, &mut bytes).then_some(())?;
         memchr::memmem::find(&bytes, VERSION).map(|at| version(&bytes[at..]))
     })?;
@@ -50,12 +51,12 @@ fn is_view(vma: &Vma, program: &Unpacked) -> bool {
     memory && vma.rss > Bytes(0) && !program.segments.iter().any(|segment| segment.range.overlaps(vma.range))
 }
 
-/// Where the heap lies as linked that `view` is a copy of, and its length.
+/// Address of the heap as linked that `view` is a copy of, and its length.
 fn copied_from<M: Memory>(memory: &M, program: &Unpacked, from: &[Vma], view: Avma) -> Option<(Avma, Bytes)> {
     let mut header = [0; HEADER];
     memory.read(view, &mut header).then_some(())?;
     Shape::of(&header)?;
-    // The view's protection changes with what the image heap has there: several mappings without a hole.
+    // The view's protection varies with the contents of the image heap, so it has several mappings without a hole.
     let mut end = view;
     for vma in from.iter().take_while(|vma| vma.backing == Backing::Anonymous && !vma.shared && !vma.inaccessible()) {
         if vma.range.start != end {
@@ -105,8 +106,8 @@ mod tests {
     const CHUNK: u64 = 64 << 10;
     const HEAP: u64 = 8 * CHUNK;
 
-    /// Headers, code, read-only data with the image heap in it and frames behind, data; a view behind 64 KiB that nobody may
-    /// touch, `changed` of its pages written to since.
+    /// Headers, code, read-only data with the image heap and frames after it, data. Then 64 KiB without access, and a
+    /// view with `changed` modified pages.
     fn process(changed: u64) -> (Image, Unpacked, Vec<Vma>) {
         let mut heap = header(2, CHUNK, CHUNK, CHUNK);
         heap.extend((1..HEAP / PAGE).flat_map(|page| vec![page as u8; PAGE as usize]));

@@ -1,19 +1,19 @@
-//! Why the kernel keeps a process from us, and what to type. It says EACCES or EPERM and no more; the rest follows from who
-//! we are (ptrace(2), "Ptrace access mode checking"):
+//! Why the kernel refuses access to a process, and what to type. It only returns EACCES or EPERM; the reason follows
+//! from our own rights (ptrace(2), "Ptrace access mode checking"):
 //!
 //! ```text
-//! CAP_SYS_PTRACE in the first user namespace   all but what a security module keeps to itself
+//! CAP_SYS_PTRACE in the first user namespace   everything except what a security module protects
 //! CAP_SYS_PTRACE in a user namespace           processes of that namespace
-//! none, the same user                          its own, if dumpable and yama lets it
+//! none, the same user                          its own, if dumpable and if yama allows it
 //! none, another user                           nothing
 //! ```
 
 const CAP_SYS_PTRACE: u32 = 19;
 
-/// Two sentences without a full stop; the second is empty where nothing helps.
+/// Two sentences without a full stop; the second is empty if nothing helps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// Follows "process PID".
+    /// Text that follows "process PID".
     pub reason: String,
     pub remedy: String,
 }
@@ -23,12 +23,12 @@ struct Facts {
     own_user: u32,
     its_user: u32,
     may_trace: bool,
-    /// We live in a user namespace: what we may holds in there only.
+    /// Whether we are in a user namespace: our rights apply only inside it.
     in_namespace: bool,
     yama: u32,
 }
 
-/// What /proc says of us and of the process, as text; empty where it says nothing.
+/// What /proc reports about us and about the process, as text; empty if unknown.
 pub struct Said<'s> {
     pub own_status: &'s str,
     pub its_status: &'s str,

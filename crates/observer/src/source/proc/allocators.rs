@@ -1,5 +1,5 @@
-//! Which allocators are mapped, by the names of libraries and, for those linked into the program, by the names that
-//! their objects define. Preloaded or linked before libc, they serve malloc.
+//! Recognises mapped allocators by the names of libraries and, for those linked into the program, by the symbols that
+//! their objects define. An allocator that is preloaded or linked before libc serves malloc.
 
 use memchr::memmem;
 
@@ -14,27 +14,27 @@ const LIBRARIES: [(&str, AllocatorKind); 6] = [
     ("ld-musl-", AllocatorKind::Musl),
 ];
 
-/// Names that only the allocator itself defines, whatever prefix its malloc was built with.
+/// Symbols that only the allocator itself defines, whatever prefix its malloc was built with.
 const SYMBOLS: [(&[u8], AllocatorKind); 7] = [
     (b"\0je_mallctl\0", AllocatorKind::Jemalloc),
     (b"\0mallctl\0", AllocatorKind::Jemalloc),
     (b"\0MallocExtension_ReleaseFreeMemory\0", AllocatorKind::Tcmalloc),
     (b"\0TCMalloc_Internal_GetStats\0", AllocatorKind::Tcmalloc),
     (b"\0mi_heap_new\0", AllocatorKind::Mimalloc),
-    // A section that Go's linker writes even into stripped programs.
+    // Go's linker writes this section even into stripped programs.
     (b"\0.go.buildinfo\0", AllocatorKind::Go),
     (b"\0_ZN2v87Isolate8AllocateEv\0", AllocatorKind::V8),
 ];
 
-/// String tables are read up to this much in all: what a huge or hostile program has beyond is not worth the time.
+/// Total limit for string tables: reading more of a huge or hostile program isn't worth the time.
 const LONGEST_TABLES: u64 = 32 << 20;
 
-/// Reads a program's bytes at an offset, or says no.
+/// Reads a program's bytes at an offset; None if it can't.
 pub trait Program {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()>;
 }
 
-/// `program` is the executable and the path it was started from.
+/// `program` is the executable, and the path from which it was started.
 pub fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
     let mut found: Vec<LoadedAllocator> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0) {
@@ -46,7 +46,8 @@ pub fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vm
             found.push(LoadedAllocator { kind: *kind, path: vma.name.clone(), serves_malloc: false });
         }
     }
-    // jemalloc and its kin linked into the program (Redis, Rust programs): their names are in its string tables.
+    // Allocators linked into the program, such as jemalloc (Redis, Rust programs): their symbols are in its string
+    // tables.
     if let Some((program, path)) = program {
         for kind in linked_in(program).unwrap_or_default() {
             found.push(LoadedAllocator { kind, path: path.clone(), serves_malloc: false });
@@ -60,8 +61,8 @@ pub fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vm
     found
 }
 
-/// ELF64: section headers at `e_shoff` (0x28), `e_shentsize` (0x3a), `e_shnum` (0x3c); of each, `sh_type` at 4 (3 is a
-/// string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
+/// ELF64: section headers at `e_shoff` (0x28), with `e_shentsize` (0x3a) and `e_shnum` (0x3c). In each: `sh_type` at 4
+/// (3 is a string table), `sh_offset` at 0x18, `sh_size` at 0x20 (elf(5)).
 fn linked_in(program: &impl Program) -> Option<Vec<AllocatorKind>> {
     let mut header = [0u8; 64];
     program.read_at(&mut header, 0)?;
@@ -85,7 +86,7 @@ fn linked_in(program: &impl Program) -> Option<Vec<AllocatorKind>> {
         let length = word(section, 0x20).min(left);
         left -= length;
         let mut table = vec![0u8; usize::try_from(length).unwrap_or(0)];
-        // A section that claims more than the file has is no reason to give up the others.
+        // If a section claims more than the file has, the other sections are still read.
         if program.read_at(&mut table, word(section, 0x18)).is_none() {
             continue;
         }

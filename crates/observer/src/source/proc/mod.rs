@@ -1,4 +1,4 @@
-//! /proc/PID: what exists, what is resident, who runs.
+//! /proc/PID: mappings, residency, and facts about the process.
 
 pub use crate::foreign::{Absent, Target};
 

@@ -1,4 +1,4 @@
-//! The I/O on /proc/PID. Everything that can be refused (another user's process, yama, hidepid) is a gap.
+//! The I/O on /proc/PID. Whatever can be refused (another user's process, yama, hidepid) becomes a gap.
 
 use std::fs::{self, File};
 use std::io;
@@ -22,7 +22,7 @@ use crate::snapshot::{
 use crate::units::{AddressRange, Avma, Bytes, merged};
 use rustix::thread::CapabilitySet;
 
-/// Why the kernel keeps a process from us; `verb` is the command that was refused.
+/// Why the kernel refuses access to a process; `verb` is the command that was refused.
 pub fn why_closed(pid: u32, verb: &str) -> Closed {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let said = Said {
@@ -38,7 +38,7 @@ pub fn permission_remedy(pid: u32) -> String {
     why_closed(pid, "explain").remedy
 }
 
-/// What to type where a file's mode refused us, not the process: /proc/PID/mem belongs to the process's user, as its files may.
+/// The remedy if a file's mode refused access: /proc/PID/mem belongs to the process's user, and so may other files.
 pub fn file_remedy(pid: u32) -> String {
     let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     match effective.contains(CapabilitySet::SYS_PTRACE) && !effective.contains(CapabilitySet::DAC_READ_SEARCH) {
@@ -47,7 +47,7 @@ pub fn file_remedy(pid: u32) -> String {
     }
 }
 
-/// Who it is and what state it is in. Readable for every user unless /proc is mounted with hidepid.
+/// Identity and state of the process. Every user may read it, unless /proc is mounted with hidepid.
 pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     let status = parse_status(&target.read("status")?);
     let ticks = rustix::param::clock_ticks_per_second().max(1) as f64;
@@ -77,19 +77,19 @@ pub fn read_process(target: &Target) -> io::Result<(Process, Rss)> {
     Ok((process, status.rss))
 }
 
-/// Between the signal that ends it and the zombie: what can be read then is of no moment.
+/// Whether the process is between its fatal signal and the zombie state: then its files are inconsistent.
 pub fn is_exiting(target: &Target) -> bool {
     target.read("stat").is_ok_and(|stat| parse_exiting(&stat))
 }
 
-/// The ground truth. Where smaps is refused, the mappings come without figures (maps has the same permission, so
-/// usually there are none) and the gap says so.
+/// The ground truth. If smaps is refused, the mappings have no figures (usually there are none, because maps needs the
+/// same permission), and a gap says so.
 pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let rollup = target.read("smaps_rollup").ok().and_then(|text| parse_rollup(&text));
     Mappings { rollup, ..read_smaps(target, gaps) }
 }
 
-/// The same without the kernel's own sum, whose reading takes as long again.
+/// Does the same without the kernel's own sum, whose reading doubles the time.
 pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let mut refused = false;
@@ -98,7 +98,7 @@ pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let took = began.elapsed();
     let smaps = match text {
         Ok(text) => parse_smaps(&text, &tmpfs),
-        // It has ended meanwhile: nobody refused anything.
+        // The process has ended meanwhile; nothing was refused.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => parse_smaps(&[], &tmpfs),
         Err(error) => {
             gaps.push(
@@ -134,28 +134,28 @@ pub struct Mappings {
     pub vmas: Vec<Vma>,
     pub rollup: Option<Rollup>,
     pub refused: bool,
-    /// Time that the reading of smaps itself took: an upper bound of the time under the target's mmap lock.
+    /// Time for reading smaps: an upper bound of the time under the target's mmap lock.
     pub took: Duration,
 }
 
-/// Mappings with their Rss as smaps would have them, by one scan of the page tables; also which pages those are. Everything else
-/// that smaps says of a mapping is as it was before, where it is the same mapping still.
+/// Mappings with the Rss that smaps would report, from one scan of the page tables, and which pages these are. If a
+/// mapping is unchanged, its other fields are those of the last smaps.
 pub struct Pages {
     pub vmas: Vec<Vma>,
     pub residency: Residency,
     pub took: Duration,
 }
 
-/// What a series of such readings knows of the mappings that it has.
+/// State that a series of such readings keeps about the mappings.
 #[derive(Default)]
 pub struct Mapped {
-    /// The lines of status that count address space: each mmap, munmap, mprotect and brk that changes how much of it there is of
-    /// a kind changes them. Empty: the mappings are not known to be those of maps.
+    /// The lines of status that count address space by kind. Any mmap, munmap, mprotect or brk that changes the amount
+    /// of a kind changes these lines. Empty: it is unknown whether the mappings are those of maps.
     accounts: Vec<u8>,
 }
 
-/// None where the kernel has no such scan, or maps is refused. maps is read again when the accounts have changed, or a page is
-/// resident where no mapping is known: half of the time of a reading is the kernel's printing of maps.
+/// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
+/// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
 pub fn read_pages(target: &Target, known: &mut Mapped, before: &[Vma]) -> Option<Pages> {
     let began = Instant::now();
     let pagemap = target.file("pagemap").ok()?;
@@ -173,20 +173,21 @@ pub fn read_pages(target: &Target, known: &mut Mapped, before: &[Vma]) -> Option
         return None;
     }
     let now = carried(parsed.vmas, before);
-    // Mapped between the two readings: the next one has it. Twice would be a process that maps all the time.
+    // Memory was mapped between the two readings; the next one will have it. If this happens twice, the process maps
+    // continuously.
     let (vmas, residency) = scanned(&pagemap, now.clone()).or_else(|| scanned_in(&pagemap, now))?;
     known.accounts = accounts;
     Some(Pages { vmas, residency, took: began.elapsed() })
 }
 
-/// None where pages are resident that lie in none of the mappings.
+/// None if pages outside these mappings are resident.
 fn scanned(pagemap: &File, vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
     let (vmas, residency) = scanned_in(pagemap, vmas)?;
     let inside: Bytes = vmas.iter().map(|vma| residency.resident(vma.range)).sum();
     (inside == residency.resident(WHOLE)).then_some((vmas, residency))
 }
 
-/// Below the kernel's half: the vsyscall page isn't the process's.
+/// The user half of the address space: the vsyscall page isn't the process's.
 const WHOLE: AddressRange = AddressRange { start: Avma(0), end: Avma(1 << 63) };
 
 fn scanned_in(pagemap: &File, mut vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency)> {
@@ -194,7 +195,7 @@ fn scanned_in(pagemap: &File, mut vmas: Vec<Vma>) -> Option<(Vec<Vma>, Residency
     let runs = if vmas.iter().any(beyond) { None } else { scan::resident(pagemap).ok() }?;
     let residency = Residency::new(vec![WHOLE], runs, Bytes(0));
     for vma in &mut vmas {
-        // Pages of hugetlbfs are no part of Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
+        // Pages of hugetlbfs don't count in Rss (fs/proc/task_mmu.c, `smaps_hugetlb_range`).
         vma.rss = if vma.backing == Backing::Hugetlbfs { Bytes(0) } else { residency.resident(vma.range) };
     }
     Some((vmas, residency))
@@ -206,11 +207,11 @@ fn accounts(status: &[u8]) -> Vec<u8> {
     lines.collect::<Vec<_>>().join(&b'\n')
 }
 
-/// Descriptors of a JVM that are looked at for jars, and jars that are kept.
+/// Limits of descriptors of a JVM that are searched for jars, and of jars that are kept.
 const DESCRIPTORS: usize = 4096;
 const JARS: usize = 1000;
 
-/// Jars that the process has open, by what its descriptors are called. None where they may not be read.
+/// Jars that the process has open, by the names of its descriptors. Empty if they can't be read.
 pub fn open_jars(target: &Target) -> Vec<String> {
     let descriptors = target.numbers("fd").unwrap_or_default();
     let names = descriptors.into_iter().take(DESCRIPTORS).filter_map(|fd| target.link(&format!("fd/{fd}")).ok());
@@ -221,11 +222,11 @@ pub fn open_jars(target: &Target) -> Vec<String> {
     jars
 }
 
-/// Entries for each pread: 512 KiB of them describe 256 MiB.
+/// Entries per pread: 512 KiB of them describe 256 MiB.
 const BATCH: usize = 64 << 10;
 
-/// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, is left out of
-/// what was looked at.
+/// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, isn't part of
+/// what was seen.
 pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
     let page = page.0.max(1);
     let mut looked_at = Vec::new();
@@ -254,7 +255,7 @@ pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> i
     Ok(Residency::new(looked_at, found.runs, Bytes(found.swapped_pages.saturating_mul(page))))
 }
 
-/// Threads with their names, and where their stack pointers were. A thread that runs on a CPU has none to read.
+/// Threads with their names and stack pointers. A thread that is running on a CPU has no readable stack pointer.
 pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
     let tids = target.numbers("task").unwrap_or_default();
     read_these_threads(target, tids.into_iter(), namespaced, gaps)
@@ -270,7 +271,7 @@ pub fn read_these_threads(
     let mut late = 0;
     let threads = tids
         .filter(|_| {
-            // A process may have more threads than can be read in a command's time.
+            // A process may have more threads than can be read within a command's time.
             let is_late = target.deadline().has_passed();
             late += usize::from(is_late);
             !is_late
@@ -324,7 +325,7 @@ impl Program for Regular {
 pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
     let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
     let program = target.program();
-    // Without mappings nothing is recognised in any case, and their own gap says why.
+    // Without mappings nothing can be recognised, and their own gap gives the reason.
     if let Err(why) = &program
         && !vmas.is_empty()
     {
@@ -361,7 +362,7 @@ pub fn seconds_since_epoch() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs_f64()).unwrap_or_default()
 }
 
-/// Runs `read` and notes when it began and how long it took.
+/// Runs `read`, and records when it began and how long it took.
 pub fn timed<T>(
     since: Instant,
     source: Source,
@@ -374,7 +375,7 @@ pub fn timed<T>(
     value
 }
 
-/// What to say when there is nothing to explain.
+/// The message if there is nothing to explain.
 pub fn refusal(state: ProcessState, pid: u32) -> Option<String> {
     match state {
         ProcessState::Zombie => {
@@ -390,7 +391,7 @@ mod tests {
     use super::*;
     use crate::foreign::{Deadline, LOOK};
 
-    /// A child that sleeps: nothing of it moves.
+    /// A sleeping child process: nothing in it changes.
     struct Still(std::process::Child);
     impl Drop for Still {
         fn drop(&mut self) {
@@ -405,7 +406,7 @@ mod tests {
         let child = Still(command.arg("600").spawn().expect("a child"));
         let target = Target::open(child.0.id(), Deadline::after(LOOK)).expect("it runs");
         let mut gaps = Vec::new();
-        // Until it sleeps and nothing of it moves any more.
+        // Wait until it sleeps and nothing in it changes any more.
         let mut smaps = read_smaps(&target, &mut gaps).vmas;
         let (mut known, mut scanned) = (Mapped::default(), None);
         for _ in 0..600 {

@@ -1,7 +1,8 @@
 //! Which pages are resident, from `/proc/PID/pagemap`: 8 bytes for each page of address space, bit 63 present, bit 62
 //! swapped (Documentation/admin-guide/mm/pagemap.rst). Frame numbers need CAP_SYS_ADMIN; these two bits don't.
 //!
-//! One difference to smaps: a page that was only read is the shared zero page, present here and not in Rss.
+//! One difference from smaps: a page that was only read is the shared zero page, which is present here but doesn't
+//! count in Rss.
 
 use crate::units::{AddressRange, Avma, Bytes};
 
@@ -9,7 +10,7 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 pub(super) const ENTRY: usize = 8;
 
-/// Runs gathered from entries of the page map, in address order.
+/// Runs of pages from entries of the page map, in address order.
 #[derive(Default)]
 pub(super) struct Found {
     pub runs: Vec<AddressRange>,

@@ -1,12 +1,13 @@
-//! Resident pages by one call: PAGEMAP_SCAN of /proc/PID/pagemap, Linux 6.7 (Documentation/admin-guide/mm/pagemap.rst;
-//! fs/proc/task_mmu.c, `do_pagemap_scan`). It walks the page tables as smaps does, but hands out ranges of pages where smaps
-//! prints 25 lines for each mapping: a tenth of the time for a process with 2,600 mappings.
+//! Finds resident pages with one call: PAGEMAP_SCAN on /proc/PID/pagemap, Linux 6.7
+//! (Documentation/admin-guide/mm/pagemap.rst; fs/proc/task_mmu.c, `do_pagemap_scan`). It walks the page tables like
+//! smaps, but returns ranges of pages where smaps prints 25 lines per mapping: a tenth of the time for a process with
+//! 2,600 mappings.
 //!
 //! ```text
-//! in   pages that are present and not the shared zero page, which Rss leaves out too
+//! in   pages that are present and not the shared zero page, which Rss omits too
 //! out  ranges, in address order
 //! ```
-//! PFN mappings are left out by both; pages of hugetlbfs are in here and not in Rss.
+//! Both omit PFN mappings; hugetlbfs pages are included here, but not in Rss.
 
 use std::ffi::c_void;
 use std::io;
@@ -45,7 +46,7 @@ const _: () = assert!(size_of::<PageRegion>() == 24 && size_of::<ScanArguments>(
 
 const PRESENT: u64 = 1 << 3;
 const ZERO_PAGE: u64 = 1 << 5;
-/// Ranges of one call.
+/// Maximum number of ranges per call.
 const MOST: usize = 16 << 10;
 
 struct Scan<'r> {
@@ -53,8 +54,8 @@ struct Scan<'r> {
     _regions: &'r mut [PageRegion],
 }
 
-// SAFETY: the opcode is that of PAGEMAP_SCAN, whose argument is a `pm_scan_arg` of 96 bytes, which the kernel reads and
-// whose `walk_end` it writes; what it points to is `_regions`, borrowed for as long as this lives.
+// SAFETY: the opcode is PAGEMAP_SCAN's. Its argument is a `pm_scan_arg` of 96 bytes; the kernel reads it and writes its
+// `walk_end`. It points to `_regions`, which is borrowed for the lifetime of this value.
 unsafe impl Ioctl for Scan<'_> {
     type Output = (usize, u64);
 
@@ -69,16 +70,17 @@ unsafe impl Ioctl for Scan<'_> {
     }
 
     unsafe fn output_from_ptr(filled: IoctlOutput, arguments: *mut c_void) -> rustix::io::Result<(usize, u64)> {
-        // SAFETY: it is the pointer that `as_ptr` gave.
+        // SAFETY: this is the pointer that `as_ptr` returned.
         let walk_end = unsafe { (*arguments.cast::<ScanArguments>()).walk_end };
         Ok((usize::try_from(filled).unwrap_or(0), walk_end))
     }
 }
 
-/// The end of the user's half with 4 levels of page tables, which a program stays below unless it asks for more by a hint.
+/// End of the user half with 4 levels of page tables. A program stays below it unless it requests higher addresses by a
+/// hint.
 pub(super) const END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { (1 << 47) - 4096 };
 
-/// Ranges of resident pages, maybe some of them twice. An error where the kernel doesn't know how.
+/// Ranges of resident pages; some may occur twice. An error if the kernel lacks the call.
 pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
     let mut regions = vec![PageRegion::default(); MOST];
     let mut found = Vec::new();
@@ -98,11 +100,13 @@ pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
             },
             _regions: &mut regions,
         };
-        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel has it, and `regions` has room for `regions_length`.
+        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for `regions_length`
+        // entries.
         let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&pagemap, scan) }?;
         let filled = regions.get(..filled).unwrap_or_default();
         found.extend(filled.iter().map(|region| AddressRange::new(Avma(region.start), Avma(region.end))));
-        // `walk_end` may lie before the last range that it filled in (seen on 6.18, where ranges outgrow its own buffer of 512).
+        // `walk_end` may lie before the last range that was filled in (seen on 6.18, if there are more ranges than its
+        // internal buffer of 512).
         let end = walk_end.max(filled.last().map_or(0, |region| region.end));
         if end <= at {
             break;
@@ -132,7 +136,8 @@ mod tests {
         let first = (block.as_ptr() as u64).next_multiple_of(PAGE as u64);
         let skip = (first - block.as_ptr() as u64) as usize;
         let within = AddressRange::new(Avma(first), Avma(first + (length - PAGE) as u64));
-        // Every other page, so that there are more ranges than the kernel's own buffer has (512), unless it takes huge pages.
+        // Touch every other page, so that there are more ranges than the kernel's internal buffer has (512), unless it
+        // uses huge pages.
         for page in (0..2047).step_by(2) {
             block[skip + page * PAGE] = 1;
         }
@@ -144,7 +149,7 @@ mod tests {
         };
         assert_eq!(found, read_residency(&pagemap, &[within], Bytes(PAGE as u64)).expect("own pagemap"));
         assert!(found.resident(within) >= Bytes(1024 * PAGE as u64));
-        // What is only read is the zero page.
+        // A page that is only read is the zero page.
         let read: u64 = (1..2047).step_by(2).map(|page| u64::from(block[skip + page * PAGE])).sum();
         assert_eq!(read, 0);
         assert_eq!(scan().expect("as before"), found);

@@ -1,4 +1,5 @@
-//! `/proc/PID/smaps`: for each mapping a header line as in maps, then `Key:   n kB` lines and `VmFlags:` (proc(5)).
+//! Parses `/proc/PID/smaps`: for each mapping, a header line as in maps, then lines `Key:   n kB` and `VmFlags:`
+//! (proc(5)).
 //!
 //! ```text
 //! 7f12a0000000-7f12a0021000 rw-p 00000000 00:00 0          [anon:name]
@@ -8,24 +9,24 @@
 //! VmFlags: rd wr mr mw me sd
 //! ```
 //!
-//! Keys differ between kernels: unknown ones are passed over, missing ones stay 0. The kernel escapes a newline in a
-//! path as `\012` and nothing else.
+//! Keys differ between kernels: unknown ones are skipped, missing ones stay 0. In a path, the kernel escapes only a
+//! newline, as `\012`.
 
 use crate::snapshot::{Backing, Rollup, Vma, VmaFlags};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// What the text gave, and how many lines made no sense: the caller makes a gap of them.
+/// The mappings in the text, and the number of invalid lines, for which the caller reports a gap.
 #[derive(Clone, Debug, Default)]
 pub struct Smaps {
     pub vmas: Vec<Vma>,
     pub bad_lines: usize,
 }
 
-/// `tmpfs` lists the devices whose files are shared memory, from mountinfo.
+/// `tmpfs` lists the devices of tmpfs mounts, from mountinfo. Their files are shared memory.
 pub fn parse_smaps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
     let mut smaps = Smaps { vmas: Vec::with_capacity(text.len() / 700), bad_lines: 0 };
     for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-        // A header begins with a hex digit below `g`, a key with a capital; A–F are capitals in keys only.
+        // A header begins with a lower-case hex digit, a key with a capital.
         if line[0].is_ascii_digit() || line[0].is_ascii_lowercase() {
             match header(line, tmpfs) {
                 Some(vma) => smaps.vmas.push(vma),
@@ -35,8 +36,8 @@ pub fn parse_smaps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
             smaps.bad_lines += 1;
         }
     }
-    // Between two buffers the kernel lets go of the address space and goes on at an address: a mapping that has grown over it
-    // meanwhile, alone or by merging, comes once more. The last word counts.
+    // Between two buffers, the kernel releases the address space and continues at an address. A mapping that has grown
+    // over that address meanwhile, alone or by merging, is listed again. The last entry counts.
     let mut last: Vec<Vma> = Vec::with_capacity(smaps.vmas.len());
     for vma in smaps.vmas.drain(..) {
         while last.last().is_some_and(|old| vma.range.start <= old.range.start && old.range.end <= vma.range.end) {
@@ -45,7 +46,7 @@ pub fn parse_smaps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
         last.push(vma);
     }
     smaps.vmas = last;
-    // The kernel writes them in order; a broken or hostile text may not.
+    // The kernel writes the mappings in order; a damaged or hostile text may not.
     let before = smaps.vmas.len();
     smaps.vmas.sort_by_key(|vma| vma.range);
     let mut end = Avma(0);
@@ -58,13 +59,13 @@ pub fn parse_smaps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
     smaps
 }
 
-/// `/proc/PID/maps` has the headers only.
+/// `/proc/PID/maps` has only the header lines.
 pub fn parse_maps(text: &[u8], tmpfs: &[(u32, u32)]) -> Smaps {
     parse_smaps(text, tmpfs)
 }
 
-/// Mappings of maps with what smaps said of them `before`: all of it where the mapping is the same, its flags where it only
-/// grew or shrank. Both in address order.
+/// Adds to the mappings of maps what smaps reported `before`: everything if the mapping is the same, only its flags if
+/// it grew or shrank. Both lists are in address order.
 pub(super) fn carried(mut now: Vec<Vma>, before: &[Vma]) -> Vec<Vma> {
     let mut at = 0;
     for vma in &mut now {
@@ -83,7 +84,7 @@ pub(super) fn carried(mut now: Vec<Vma>, before: &[Vma]) -> Vec<Vma> {
     now
 }
 
-/// But for where it begins and ends.
+/// Equal in everything except start and end.
 fn is_same(one: &Vma, other: &Vma) -> bool {
     let what = |vma: &Vma| (vma.readable, vma.writable, vma.executable, vma.shared, vma.device, vma.inode, vma.deleted);
     what(one) == what(other) && one.name == other.name
@@ -150,7 +151,7 @@ fn backing(name: &str, device: (u32, u32), inode: u64, tmpfs: &[(u32, u32)]) -> 
         "[heap]" => return Backing::Brk,
         "[stack]" => return Backing::MainStack,
         _ if inode == 0 && name.starts_with("[anon") => return Backing::Anonymous,
-        // Kernels before 4.5 named every thread's stack.
+        // Kernels before 4.5 named the stack of every thread.
         _ if inode == 0 && name.starts_with("[stack:") => return Backing::Anonymous,
         _ if inode == 0 && name.starts_with('[') => return Backing::Kernel,
         _ if inode == 0 && name.is_empty() => return Backing::Anonymous,
@@ -169,7 +170,7 @@ fn backing(name: &str, device: (u32, u32), inode: u64, tmpfs: &[(u32, u32)]) -> 
     Backing::File
 }
 
-/// False where the line is no `Key: value` line at all; unknown keys are fine.
+/// False if the line isn't `Key: value`. Unknown keys are accepted.
 fn field(vma: &mut Vma, line: &[u8]) -> bool {
     let Some(colon) = line.iter().position(|byte| *byte == b':') else { return false };
     let (key, value) = (&line[..colon], &line[colon + 1..]);
@@ -239,7 +240,7 @@ pub(super) fn decimal(digits: &[u8]) -> Option<u64> {
         .try_fold(0u64, |value, digit| value.checked_mul(10)?.checked_add(u64::from((*digit as char).to_digit(10)?)))
 }
 
-/// `      132 kB`
+/// Parses `      132 kB`.
 pub(super) fn kilobytes(value: &[u8]) -> Option<Bytes> {
     let digits = value.trim_ascii().strip_suffix(b"kB").unwrap_or(value);
     decimal(digits)?.checked_mul(1024).map(Bytes)
@@ -292,7 +293,7 @@ VmFlags: rd wr
         assert_eq!(smaps.vmas[3].name, "/srv/in dex.db");
     }
 
-    /// redis-server at rest, Linux 6.18: both files of one moment.
+    /// redis-server at rest, Linux 6.18; both files from the same moment.
     const REDIS: &[u8] = include_bytes!("../../../goldens/smaps-redis.txt");
     const REDIS_ROLLUP: &[u8] = include_bytes!("../../../goldens/smaps-rollup-redis.txt");
 
@@ -305,7 +306,7 @@ VmFlags: rd wr
         assert_eq!(sum(|vma| vma.rss), rollup.rss);
         assert_eq!(sum(|vma| vma.private_clean + vma.private_dirty), rollup.private);
         assert_eq!(sum(|vma| vma.anonymous), rollup.anonymous);
-        // Each mapping's share is rounded down to KiB, the sum's only once.
+        // The shares of the mappings are each rounded down to KiB, the sum only once.
         let lost = rollup.pss - sum(|vma| vma.pss);
         assert!(lost < Bytes::kib(116), "{lost}");
         let of = |backing: Backing| smaps.vmas.iter().filter(|vma| vma.backing == backing).count();
@@ -359,7 +360,8 @@ VmFlags: rd wr
         assert!(changed > 1000, "{changed}");
     }
 
-    /// Of a child at rest. This process's own files aren't of one moment: the threads of other tests take and give back memory.
+    /// Uses a child at rest. This process's own files change while they are read, because other tests' threads allocate
+    /// memory.
     #[test]
     fn smaps_of_a_process_at_rest_sums_to_its_rollup() {
         let mut child = std::process::Command::new("sleep").arg("600").spawn().expect("a child");

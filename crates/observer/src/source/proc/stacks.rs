@@ -1,5 +1,5 @@
-//! Thread stacks by the thread library's own record. glibc puts `struct pthread` at the top of each stack that it maps
-//! (nptl/allocatestack.c); on x86-64 it begins with the TCB:
+//! Finds thread stacks by the thread library's own record. glibc puts `struct pthread` at the top of each stack that it
+//! maps (nptl/allocatestack.c). On x86-64 it begins with the TCB:
 //!
 //! ```text
 //!   stackblock ┌────────────┐
@@ -12,9 +12,9 @@
 //!              └────────────┘ stackblock + stackblock_size
 //! ```
 //!
-//! The offsets of the later fields differ between versions, so they are recognised: the one pair of page-aligned words
-//! (b, s) behind p with b < p < b + s ≤ b + one reservation whose end is the end of the record's page run, and a word that is
-//! one of the process's thread ids.
+//! The offsets of the later fields differ between versions, so they are searched for: the only pair of page-aligned
+//! words (b, s) after p with b < p < b + s ≤ b + one reservation that ends with the record's run of pages, and a word
+//! that is one of the process's thread ids.
 
 use std::collections::HashMap;
 
@@ -22,20 +22,21 @@ use crate::snapshot::{Backing, Thread, Vma};
 use crate::source::memory::{Memory, PAGE, PageStates, word_at};
 use crate::units::{AddressRange, Avma};
 
-/// Where the record is looked for below the end of a mapping: struct pthread is about 2.3 KiB, 64-aligned.
+/// The record is searched for within this distance below the end of a mapping: struct pthread is about 2.3 KiB,
+/// 64-aligned.
 const WITHIN: u64 = 16 << 10;
 /// Bytes of struct pthread that are searched for its fields.
 const RECORD: usize = 2304;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
-    /// Guard included.
+    /// The stack, guard included.
     stack: AddressRange,
-    /// 0: nobody runs on it.
+    /// 0 if no thread runs on it.
     tid: u32,
 }
 
-/// Fills in the threads' stacks, and returns those that are kept without a thread.
+/// Fills in the threads' stacks, and returns the stacks that are kept without a thread.
 pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -> Vec<AddressRange> {
     let by_tid: HashMap<u32, usize> =
         threads.iter().enumerate().map(|(index, thread)| (thread.namespaced_tid, index)).collect();
@@ -52,7 +53,7 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
             None => idle.push(record.stack),
         }
     }
-    // A mapping that the kernel merged with a neighbour above hides its record from the search at the end: search
+    // If the kernel merged a mapping with its upper neighbour, the search at its end misses the record. So search
     // upwards from the stack pointer.
     for thread in threads.iter_mut().filter(|thread| thread.stack.is_none()) {
         let found = thread.stack_pointer.and_then(|pointer| {
@@ -69,8 +70,8 @@ pub fn find_stacks(memory: &impl Memory, vmas: &[Vma], threads: &mut [Thread]) -
     idle
 }
 
-/// Stacks are mapped inaccessible and then opened above their guard; glibc 2.42 and later guard by madvise, and the
-/// mapping then begins with the guard itself.
+/// Stacks are mapped inaccessible and then opened above their guard. glibc 2.42 and later guard by madvise, so that the
+/// mapping begins with the guard itself.
 fn above_guard(vmas: &[Vma], index: usize) -> bool {
     let below = index.checked_sub(1).map(|below| &vmas[below]);
     below.is_none_or(|below| below.inaccessible() || below.range.end < vmas[index].range.start)
@@ -127,11 +128,12 @@ fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Rec
     let stack = words().zip(words().skip(1)).find_map(|(base, size)| {
         let end = base.checked_add(size)?;
         let aligned = base % PAGE == 0 && size % PAGE == 0 && base != 0 && size != 0;
-        // The record ends in the last pages of the block.
+        // The record lies in the last pages of the block.
         (aligned && base < pthread && pthread < end && end - pthread <= WITHIN)
             .then(|| AddressRange::new(Avma(base), Avma(end)))
     })?;
-    // tid is an int in the first kilobyte (0x2d0 in 2.2x to 2.4x); a live thread's own id is unlikely to occur by chance.
+    // tid is an int in the first kilobyte (0x2d0 in 2.2x to 2.4x). The id of a live thread is unlikely to occur by
+    // chance.
     let tid = record[..record.len().min(1024)]
         .chunks_exact(4)
         .map(|half| u32::from_le_bytes(half.try_into().unwrap_or_default()))
@@ -164,8 +166,8 @@ mod tests {
         let on_stack: Vec<(u32, u64)> = told.iter().take(4).collect();
         let target = Target::open(std::process::id(), Deadline::after(LOOK)).unwrap();
         let mut gaps = Vec::new();
-        // Until all four are asleep: a stack that lies right below an arena's heap is one mapping with it and is found by its stack
-        // pointer only, which a thread has that waits.
+        // Wait until all four sleep. A stack directly below an arena's heap is merged with it into one mapping and
+        // found only by its stack pointer, which only a waiting thread has.
         let is_asleep = |thread: &Thread| thread.stack_pointer.is_some();
         let mut threads = read_threads(&target, false, &mut gaps);
         while on_stack.iter().any(|(tid, _)| !threads.iter().any(|thread| thread.tid == *tid && is_asleep(thread))) {

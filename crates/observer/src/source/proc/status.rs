@@ -1,4 +1,5 @@
-//! The small files of /proc/PID: status, stat, limits, cmdline, environ, mountinfo, a thread's syscall. Formats: proc(5).
+//! Parses the small files of /proc/PID: status, stat, limits, cmdline, environ, mountinfo, a thread's syscall. Formats:
+//! proc(5).
 
 use super::smaps::{decimal, kilobytes};
 use crate::snapshot::{Limits, ProcessState, Rss};
@@ -17,7 +18,7 @@ pub struct Status {
     pub page_tables: Option<Bytes>,
     pub swap: Bytes,
     pub rss: Rss,
-    /// True where there is a `VmSize` line: kernel threads and zombies have no address space.
+    /// Whether there is a `VmSize` line: kernel threads and zombies have no address space.
     pub has_memory: bool,
 }
 
@@ -66,8 +67,8 @@ pub fn cpu_count(list: &str) -> u64 {
         .fold(0, u64::saturating_add)
 }
 
-/// PF_EXITING among the flags, the ninth field of stat (include/linux/sched.h): what the process had is being taken apart,
-/// and its cgroup of version 1 reads as the root.
+/// Whether PF_EXITING is set in the flags, the ninth field of stat (include/linux/sched.h). Then the process is being
+/// torn down, and its cgroup of version 1 reads as the root.
 pub fn parse_exiting(stat: &[u8]) -> bool {
     let text = String::from_utf8_lossy(stat);
     let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -78,14 +79,15 @@ pub fn parse_exiting(stat: &[u8]) -> bool {
         .is_some_and(|flags| flags & 4 != 0)
 }
 
-/// Start time in clock ticks since boot: field 22 of stat, counted behind the last `)` since the name may hold any byte.
+/// Start time in clock ticks since boot: field 22 of stat. Fields are counted from the last `)`, because the name may
+/// contain any byte.
 pub fn parse_start_ticks(stat: &[u8]) -> Option<u64> {
     let behind = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    // Behind the name come field 3, 4, …
+    // After the name follow fields 3, 4, …
     decimal(stat[behind..].split(|byte| *byte == b' ').filter(|word| !word.is_empty()).nth(22 - 3)?)
 }
 
-/// `Max stack size             8388608              unlimited            bytes`
+/// Parses `Max stack size             8388608              unlimited            bytes`.
 pub fn parse_limits(text: &[u8]) -> Limits {
     let soft = |name: &str| {
         let rest = lines(text).find_map(|line| line.strip_prefix(name.as_bytes()))?;
@@ -98,7 +100,7 @@ pub fn parse_limits(text: &[u8]) -> Limits {
     }
 }
 
-/// NUL-separated; some programs overwrite it with one string.
+/// Arguments, separated by NULs. Some programs overwrite them with a single string.
 pub fn parse_command(text: &[u8]) -> Vec<String> {
     let text = text.strip_suffix(b"\0").unwrap_or(text);
     if text.is_empty() {
@@ -107,7 +109,7 @@ pub fn parse_command(text: &[u8]) -> Vec<String> {
     text.split(|byte| *byte == 0).take(4096).map(|word| String::from_utf8_lossy(word).into_owned()).collect()
 }
 
-/// The variables that bear on memory; the rest of an environment holds secrets and is not kept.
+/// Variables that affect memory. The rest of the environment may hold secrets and isn't kept.
 pub fn parse_environment(text: &[u8]) -> Vec<(String, String)> {
     const PREFIXES: [&str; 4] = ["MALLOC_", "TCMALLOC_", "MIMALLOC_", "PLIMSOLL_"];
     const NAMES: [&str; 5] =
@@ -122,7 +124,7 @@ pub fn parse_environment(text: &[u8]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Devices of tmpfs mounts: `36 35 0:21 / /run rw,nosuid shared:7 - tmpfs tmpfs rw,size=…`
+/// Devices of tmpfs mounts, from `36 35 0:21 / /run rw,nosuid shared:7 - tmpfs tmpfs rw,size=…`.
 pub fn parse_tmpfs_devices(mountinfo: &[u8]) -> Vec<(u32, u32)> {
     let mut devices: Vec<(u32, u32)> = lines(mountinfo)
         .filter_map(|line| {
@@ -140,7 +142,7 @@ pub fn parse_tmpfs_devices(mountinfo: &[u8]) -> Vec<(u32, u32)> {
     devices
 }
 
-/// A sleeping thread's `syscall` file: `202 0x7f… 0x189 … 0xSP 0xPC`, `-1 0xSP 0xPC`, or `running`.
+/// Stack pointer in a sleeping thread's `syscall` file: `202 0x7f… 0x189 … 0xSP 0xPC`, `-1 0xSP 0xPC`, or `running`.
 pub fn parse_stack_pointer(syscall: &[u8]) -> Option<Avma> {
     let text = std::str::from_utf8(syscall).ok()?;
     let mut words = text.split_ascii_whitespace().rev();
@@ -162,7 +164,7 @@ fn numbers(value: &[u8]) -> impl Iterator<Item = u32> + '_ {
     value.split(u8::is_ascii_whitespace).filter_map(|word| u32::try_from(decimal(word)?).ok())
 }
 
-/// The kernel writes `\n` and `\\` in a name for a newline and a backslash (fs/proc/array.c, `proc_task_name`).
+/// In a name, the kernel writes `\n` and `\\` for a newline and a backslash (fs/proc/array.c, `proc_task_name`).
 fn unescaped(name: &[u8]) -> String {
     String::from_utf8_lossy(name).replace("\\n", "\n").replace("\\\\", "\\")
 }

@@ -1,14 +1,14 @@
-//! Programs that were unpacked into memory (UPX, loaders of their own): no mapping of them names a file, but the first segment
-//! still begins with the ELF header, and that says where the others are (elf(5), 64 bit):
+//! Finds programs that were unpacked into memory (UPX, custom loaders). Their mappings name no file, but the first
+//! segment still begins with the ELF header, which gives the addresses of the others (elf(5), 64 bit):
 //!
 //! ```text
 //!  0 \x7f E L F 2     16 e_type: 2 fixed, 3 anywhere     32 e_phoff     54 e_phentsize (56)     56 e_phnum
 //! each: p_type 0   p_flags 4   p_offset 8   p_vaddr 16   p_filesz 32   p_memsz 40
 //!
-//! bias = where the header lies − p_vaddr of the segment with p_offset 0
+//! bias = address of the header − p_vaddr of the segment with p_offset 0
 //! ```
 //!
-//! A program that only reads an ELF file has it in writable memory, and none of it may be executed.
+//! A program that only reads an ELF file has it in writable memory, and no part of it is executable.
 
 use crate::snapshot::{Backing, Unpacked, UnpackedSegment, Vma};
 use crate::source::memory::{Memory, PAGE, Untouched, half_at, word_at};
@@ -18,11 +18,11 @@ const LOAD: u32 = 1;
 const FRAME_HEADER: u32 = 0x6474_e550;
 const EXECUTABLE: u32 = 1;
 const WRITABLE: u32 = 2;
-/// Header and program headers: linkers put them together, and write some ten of the latter.
+/// The ELF header and the program headers: linkers place them together, and write about ten program headers.
 const HEADERS: u64 = PAGE;
 const MOST_SEGMENTS: u16 = 64;
 
-/// The program, or None where every mapping with code has a file, as is usual.
+/// The program, or None in the usual case that every mapping with code has a file.
 pub fn find<M: Memory>(memory: &M, vmas: &[Vma]) -> Option<Unpacked> {
     let memory = Untouched::new(memory);
     let may_begin = |vma: &&Vma| {
@@ -44,7 +44,7 @@ fn short_at(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_le_bytes(short.try_into().ok()?))
 }
 
-/// The segments that the headers at `start` state.
+/// The segments according to the headers at `start`.
 fn parse(headers: &[u8], start: Avma) -> Option<Unpacked> {
     headers.starts_with(b"\x7fELF\x02\x01").then_some(())?;
     let (kind, size, count) = (short_at(headers, 16)?, short_at(headers, 54)?, short_at(headers, 56)?);
@@ -75,7 +75,7 @@ fn parse(headers: &[u8], start: Avma) -> Option<Unpacked> {
     (in_order && program.segments.len() > 1).then_some(program)
 }
 
-/// Its code may be executed where its header says, and no file is mapped there.
+/// Whether its code is executable at the addresses in its header, without a mapped file there.
 fn lies_without_a_file(program: &Unpacked, vmas: &[Vma]) -> bool {
     let overlapping = |segment: UnpackedSegment| vmas.iter().filter(move |vma| vma.range.overlaps(segment.range));
     let code = program.segments.iter().filter(|segment| segment.executable);
@@ -91,7 +91,7 @@ mod tests {
 
     const START: Avma = Avma(0x7f00_0060_0000);
 
-    /// A header and three segments: read-only, code, data; and the frame header in the first.
+    /// An ELF header and three segments: read-only, code, data; the frame header is in the first.
     fn headers() -> Vec<u8> {
         let mut bytes = vec![0u8; 0x40];
         bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");

@@ -1,10 +1,10 @@
-//! The two words of a segment that are the observer's to write: which sites the tracker is to keep, and how the process ended.
+//! The two words of a segment that the observer writes: which sites the tracker keeps, and how the process ended.
 //!
-//! A name or a mapping leads wherever the target wants, and root may write everything. So what is written is the inode
-//! that was checked, through the descriptor that it was checked with, and only if it is a file of the target's own. A
-//! segment that is another user's (its process gave up root since it started) is written through the target's memory,
-//! where the kernel lets nothing be changed that the target itself couldn't change: a shared mapping that isn't writable
-//! there refuses the write, a private one keeps it to itself.
+//! The target decides where a name or a mapping leads, and root may write everything. So the write goes to the inode
+//! that was checked, through the descriptor with which it was checked, and only if the file is the target's own. A
+//! segment of another user (its process gave up root since it started) is written through the target's memory. There
+//! the kernel allows no change that the target itself couldn't make: a shared mapping without write access refuses the
+//! write, and a private one keeps it to itself.
 
 use std::io;
 use std::mem::offset_of;
@@ -25,11 +25,11 @@ const CONTROL: u64 = offset_of!(plimsoll_segment::Header, control) as u64;
 
 const ENDED: u64 = offset_of!(plimsoll_segment::Header, ended) as u64;
 
-/// Asks the tracker in process `pid`, whose segment `path` is, for other sites.
+/// Tells the tracker in process `pid`, whose segment is `path`, to keep other sites.
 pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadline) -> Result<(), ReadError> {
     let word = plimsoll_segment::control(mode, mean).to_ne_bytes();
     let not_its_own = |why: String| ReadError { path: path.into(), cause: Cause::NotItsOwn(why) };
-    // The kernel's own links to what a process has mapped lead where they say; no other is followed.
+    // The kernel's own links to a process's mapped files are safe to follow; no others are followed.
     let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
     let ask = Ask { links: is_mapping, ..Ask::of(Kind::Segment) };
     let file = foreign::open(path, ask, deadline).map_err(|why| refused(path, why))?;
@@ -48,7 +48,7 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
     through_memory(pid, meta.ino(), &word, deadline).map_err(|error| refused(path, Why::Io(error)))
 }
 
-/// Writes into the segment of a process that has ended how that was. Only into a file of our own: it was our child.
+/// Writes how a process ended into its segment. Only into a file of our own, because the process was our child.
 pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), ReadError> {
     let file = foreign::open(path, Ask { links: false, ..Ask::of(Kind::Segment) }, deadline);
     let file = file.map_err(|why| refused(path, why))?;

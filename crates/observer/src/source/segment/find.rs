@@ -1,12 +1,13 @@
-//! Which file is the segment of a process, and whether that process still lives.
+//! Finds the segment of a process, and whether the process still lives.
 //!
 //! ```text
-//! PID ─┬─ $PLIMSOLL_DIR, plimsoll-UID in /dev/shm, /tmp, /run          of us and of the process's owner
+//! PID ─┬─ $PLIMSOLL_DIR, plimsoll-UID in /dev/shm, /tmp, /run          of our user and of the process's owner
 //!      ├─ the same under /proc/PID/root                                (another mount namespace)
 //!      └─ /proc/PID/maps: the mapped *.seg itself                      (another directory: --dir; a deleted file)
 //! ```
 //! A segment belongs to the process if its header has the process's PID (in its own namespace) and its tracker started
-//! after the process did: PIDs are used again, start times aren't. Of several the newest wins (exec makes a new one).
+//! after the process did: PIDs are reused, start times aren't. If there are several, the newest one is used (exec makes
+//! a new one).
 
 use std::ffi::OsString;
 use std::fs;
@@ -26,31 +27,32 @@ use crate::gap::{Gap, Source};
 use crate::source::kernel_log;
 use crate::source::proc::Target;
 
-/// What became of a segment's process.
+/// State of a segment's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Life {
     #[default]
     Live,
-    /// Ran its exit handlers.
+    /// The process ran its exit handlers.
     Exited,
-    /// Ended without them: a signal, the OOM killer, _exit, or exec of something untracked.
+    /// The process ended without them: a signal, the OOM killer, _exit, or exec of an untracked program.
     Killed,
-    /// The tracker was detached: the process went on without books.
+    /// The tracker was detached: the process continued without books.
     Detached,
 }
 
 /// The environment variable that names the segment directory.
 pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
 
-/// Where the tracker makes its directory of segments, in order (tracker: account/segment_file.rs). Any user can make root's in the first two; in the
-/// last, root alone.
+/// Where the tracker makes its directory of segments, in order (tracker: account/segment_file.rs). In the first two,
+/// any user could create root's directory; in the last, only root can.
 pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
 
-/// Segments of one directory whose headers are read: `--retain` keeps tens, and each may be another user's FIFO.
+/// Limit of segments of one directory whose headers are read. `--retain` keeps tens of them, and each may be another
+/// user's FIFO.
 const MOST_HEADS: usize = 1 << 14;
 
-/// Where segments are looked for, in order; only directories that exist. One that is called after a user must be that
-/// user's: in /tmp anybody can make it first.
+/// The directories to search for segments, in order; only existing ones. A directory named after a user must belong to
+/// that user, because anybody can create it in /tmp first.
 pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
     let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
@@ -87,7 +89,7 @@ pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> 
     found.into_iter().map(|(dir, _)| dir).collect()
 }
 
-/// Names in a directory that begin and end so, up to as many as are looked at.
+/// Names in a directory with this prefix and a segment's ending, up to a limit.
 fn names(directory: &Path, prefix: &str, deadline: Deadline) -> Vec<OsString> {
     let all = Folder::open(directory, deadline).map(|folder| folder.names()).unwrap_or_default();
     let fits = |name: &OsString| {
@@ -97,7 +99,7 @@ fn names(directory: &Path, prefix: &str, deadline: Deadline) -> Vec<OsString> {
     all.into_iter().filter(fits).take(MOST_HEADS).collect()
 }
 
-/// The users that a process is or could be again: the owners that its files have.
+/// The users that a process has or could have again; its files belong to one of them.
 pub(super) fn users(pid: u32) -> Vec<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
@@ -124,13 +126,14 @@ pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     found
 }
 
-/// The segment of a process, the newest if there are several. If the process with this PID isn't tracked, a dead
-/// process's segment of the same PID.
+/// The segment of a process; the newest if there are several. If the process with this PID isn't tracked, the segment
+/// of a dead process with the same PID.
 pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)> {
     let inner = namespace_pid(pid).unwrap_or(pid);
     let prefix = format!("{inner}-");
     let mut dead: Option<(PathBuf, Head, Life)> = None;
-    // Root's, ours, or the process's: in a directory that others can write to, another's file may have its number.
+    // Owned by root, by us, or by the process's users: in a directory that others can write to, another user's file may
+    // have its number.
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
     let ask = Ask { links: false, ..Ask::of(Kind::Segment) };
@@ -155,7 +158,7 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
         }
     }
     match mapped_segment(pid, deadline) {
-        // Mapped for the next attach.
+        // Still mapped, for the next attach.
         Some((path, head)) if head.pid == inner && head.state == State::Detached as u32 => {
             Some((path, head, Life::Detached))
         }
@@ -164,12 +167,13 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
     }
 }
 
-/// Whether the books are somebody's yet. What a fork prepares for its child lies beside the parent's and bears its PID.
+/// Whether the books belong to a process yet. A segment that fork prepares for its child lies beside the parent's and
+/// has the parent's PID.
 fn has_begun(head: &Head) -> bool {
     ![State::Booting, State::Prepared].iter().any(|state| head.state == *state as u32)
 }
 
-/// What became of the process of a segment file.
+/// State of the process of a segment file.
 pub fn life_of(head: &Head, path: &Path, deadline: Deadline) -> Life {
     life_as(head.pid, head, path, deadline)
 }
@@ -183,12 +187,12 @@ fn life_as(pid: u32, head: &Head, path: &Path, deadline: Deadline) -> Life {
         {
             Life::Live
         }
-        // It may have ended in order since the header was read.
+        // The process may have ended in order since the header was read.
         None => read::head(path, deadline).ok().and_then(|head| last_word(&head)).unwrap_or(Life::Killed),
     }
 }
 
-/// How the process of a segment ended, by whoever knows. None of one that lives, or lives on without its tracker.
+/// How the process of a segment ended, by any source that knows. None if it lives, with or without its tracker.
 pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     let head = &segment.head;
     match life {
@@ -206,8 +210,8 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     if kernel_has_killed(segment) {
         return Some(Ending::oom_killed());
     }
-    // The PID could be another process's: of a container's number 1, or used again. One that began just before the tracker did
-    // is the same.
+    // The PID may belong to another process: to number 1 of a container, or reused. A process that began just before
+    // the tracker is the same.
     let began = start_time_ns(head.pid);
     let is_same = began.is_some_and(|began| {
         began <= head.start_boottime_ns.saturating_add(TICK_NS)
@@ -216,7 +220,7 @@ pub fn ending_of(segment: &Segment, life: Life) -> Option<Ending> {
     Some(if is_same { Ending::of(How::Exec) } else { Ending::UNKNOWN })
 }
 
-/// What keeps an ending unknown: only the kernel's log has OOM kills of processes that nobody waited for.
+/// What prevents knowing the ending: only the kernel's log records OOM kills of processes without a waiting parent.
 pub fn gap_of_ending(ending: Ending) -> Option<Gap> {
     let could_be_oom = ending == Ending::UNKNOWN || ending.is_sigkill() && ending.oom.is_none();
     let error = could_be_oom.then(kernel_log::refusal)??;
@@ -225,10 +229,10 @@ pub fn gap_of_ending(ending: Ending) -> Option<Gap> {
     Some(gap.remedy("run plimsoll as root, or with CAP_SYSLOG"))
 }
 
-/// Between the start of a process and that of its tracker, at most.
+/// Maximum time between the start of a process and that of its tracker.
 const BOOTED_NS: u64 = 2_000_000_000;
 
-/// Whether the kernel's log has an OOM kill of a process with that number and name after its last sign of life.
+/// Whether the kernel's log has an OOM kill of a process with this PID and name after the process was last seen alive.
 fn kernel_has_killed(segment: &Segment) -> bool {
     let suspended = {
         let [boot, mono] = [ClockId::Boottime, ClockId::Monotonic].map(|clock| {
@@ -247,7 +251,7 @@ fn kernel_has_killed(segment: &Segment) -> bool {
         .any(|kill| kill.pid == segment.head.pid && kill.time_us >= since && kill.name == name)
 }
 
-/// What the process itself has written of its end.
+/// What the process itself recorded about its end.
 fn last_word(head: &Head) -> Option<Life> {
     match head.state {
         state if state == State::Exited as u32 => Some(Life::Exited),
@@ -256,21 +260,21 @@ fn last_word(head: &Head) -> Option<Life> {
     }
 }
 
-/// /proc/PID/stat counts in ticks of 10 ms (USER_HZ is 100 on every Linux of today), rounded down.
+/// /proc/PID/stat counts in ticks of 10 ms (USER_HZ is 100 on all current Linux systems), rounded down.
 const TICK_NS: u64 = 10_000_000;
 
-/// The fields of /proc/PID/stat from the third, the state, on.
+/// The fields of /proc/PID/stat, from the third one (the state) on.
 fn stat_fields(pid: u32) -> Option<Vec<String>> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The command in parentheses may hold anything, parentheses too: count from the last one.
+    // The command in parentheses may contain anything, also parentheses, so count from the last one.
     let rest = stat.get(stat.iter().rposition(|&b| b == b')')? + 2..)?;
     Some(std::str::from_utf8(rest).ok()?.split(' ').map(String::from).collect())
 }
 
-/// Start of a process, CLOCK_BOOTTIME ns; `None` if there is none, or only its zombie.
+/// Start time of a process, CLOCK_BOOTTIME ns; `None` if it doesn't exist or is a zombie.
 pub fn start_time_ns(pid: u32) -> Option<u64> {
     let fields = stat_fields(pid)?;
-    // A first thread that has left by pthread_exit shows as a zombie while the others run on.
+    // A first thread that left by pthread_exit shows as a zombie while the others run on.
     let others = fields.get(17).and_then(|n| n.parse::<u64>().ok()).is_some_and(|threads| threads > 1);
     if matches!(fields.first().map(String::as_str), Some("Z" | "X")) && !others {
         return None;
@@ -278,22 +282,23 @@ pub fn start_time_ns(pid: u32) -> Option<u64> {
     fields.get(19)?.parse::<u64>().ok()?.checked_mul(TICK_NS)
 }
 
-/// The process that a thread belongs to: /proc/TID exists for every thread, though no listing has it. A process is its own.
+/// The process of a thread: /proc/TID exists for every thread, although listings don't show it. A process is its own
+/// leader.
 pub fn leader_of(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// The PID that the process itself sees: the last of NSpid.
+/// The PID that the process itself sees: the last one of NSpid.
 pub(super) fn namespace_pid(pid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().next_back()?.parse().ok()
 }
 
-/// True if the stack that the kernel gave the process at its exec (startstack, field 28) is the main thread's of the
-/// segment: each exec puts it elsewhere, and asking costs nothing, while maps of 60,000 lines take 30 ms. False says
-/// nothing: without address randomisation, or the right to see it, the maps have to tell.
+/// True if the stack that the kernel gave the process at its exec (startstack, field 28) is the main thread's stack in
+/// the segment. Each exec places it elsewhere, and the check is cheap, while reading 60,000 lines of maps takes 30 ms.
+/// False is inconclusive: without address randomisation, or without the right to see the field, the maps must be read.
 fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
     let randomised = fs::read("/proc/sys/kernel/randomize_va_space").is_ok_and(|value| !value.starts_with(b"0"));
     let start = stat_fields(pid).and_then(|fields| fields.get(25)?.parse::<u64>().ok());
@@ -303,8 +308,8 @@ fn has_main_stack(pid: u32, path: &Path, deadline: Deadline) -> bool {
     }
 }
 
-/// True if the process maps the file, or if its maps can't be read (then the start time has to do). An exec leaves PID
-/// and start time as they were, but not the mapping.
+/// True if the process maps the file, or if its maps can't be read (then the start time must suffice). An exec keeps
+/// PID and start time, but not the mapping.
 fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
     let Ok(file) = read::open(path, deadline) else { return true };
     let Ok(maps) = fs::File::open(format!("/proc/{pid}/maps")) else { return true };
@@ -321,7 +326,7 @@ fn maps_file(pid: u32, path: &Path, deadline: Deadline) -> bool {
     !readable
 }
 
-/// Through the name that maps has, or, where that was deleted or leads elsewhere from here, through the mapping itself
+/// Opens it by the name in maps or, if that was deleted or means another file here, through the mapping itself
 /// (/proc/PID/map_files, for root).
 fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     let target = Target::open(pid, deadline).ok()?;
@@ -331,7 +336,8 @@ fn mapped_segment(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head)> {
     })
 }
 
-/// Why a segment that the process maps can't be read: it is tracked, but not for us to see. None if there is none, or one that can.
+/// Why a segment that the process maps can't be read: the process is tracked, but we may not see it. None if there is
+/// no such segment, or if it can be read.
 pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
     let target = Target::open(pid, deadline).ok()?;
     mapped_files(&target)?.find_map(|(paths, ask)| {
@@ -346,7 +352,7 @@ pub fn refused(pid: u32, deadline: Deadline) -> Option<ReadError> {
     })
 }
 
-/// The segments in the maps of a process: where each may be opened, and what it must be.
+/// The segments in the maps of a process: the paths to try for each, and what the file must be.
 fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, Ask<'static>)>> {
     let pid = target.pid();
     let maps = target.file("maps").ok()?;
@@ -367,5 +373,5 @@ fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, A
     }))
 }
 
-/// What the kernel appends to the name of a mapped file that has none any more.
+/// What the kernel appends to the name of a mapped file that was deleted.
 const DELETED: &[u8] = b" (deleted)";

@@ -1,4 +1,4 @@
-//! The segment of a tracked process: who asked for which memory, live and after death.
+//! The segment of a tracked process: which callers hold which memory, while it lives and after its death.
 
 mod control;
 pub mod find;
@@ -12,8 +12,8 @@ pub use find::{
     search_directories, start_time_ns,
 };
 pub use parse::{Head, Raw, RowSums, Segment};
-/// The bound of a segment's size, and how many of dead processes a directory keeps by default.
-/// What the agent in the target is told, and answers.
+/// Limits of a segment: its size, and how many of dead processes a directory keeps by default.
+/// Messages between `attach` and the agent in the target.
 pub use plimsoll_segment::agent;
 pub use plimsoll_segment::{FILE_BYTES, LEAST_ADDRESS_SPACE, RETAINED, SAMPLE_MEAN};
 pub use read::{ReadError, head as head_of, own_mappings, read, read_parts};

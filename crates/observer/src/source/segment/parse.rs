@@ -1,8 +1,8 @@
-//! Bytes of a segment → facts. No I/O, and nothing in the bytes is believed: a contradiction is a gap.
+//! Bytes of a segment → facts. It does no I/O and trusts nothing in the bytes: a contradiction is a gap.
 //!
-//! The rows come twice. All `free_*` are taken from the first reading and all `alloc_*` from the second, so that for each
-//! caller `allocated ≥ freed` whatever the program did in between (the counters are monotone, and a block is booked out
-//! only after it was booked in).
+//! The rows are read twice. `free_*` is taken from the first reading and `alloc_*` from the second. So each caller has
+//! `allocated ≥ freed`, whatever the program did in between: the counters only grow, and a block is booked out after it
+//! was booked in.
 
 use std::mem::offset_of;
 
@@ -15,7 +15,7 @@ use crate::gap::{Gap, Source};
 use crate::snapshot::OwnMapping;
 use crate::units::{AddressRange, Avma};
 
-/// What was read from the file, section by section.
+/// The bytes read from the file, by section.
 #[derive(Clone, Debug, Default)]
 pub struct Raw {
     pub header: Vec<u8>,
@@ -33,19 +33,19 @@ pub struct Raw {
     pub names: Vec<u8>,
     pub samples: Vec<u8>,
     pub own: Vec<u8>,
-    /// Twice, as the rows are.
+    /// Two readings, as for the rows.
     pub site_samples_first: Vec<u8>,
     pub site_samples_second: Vec<u8>,
-    /// The map changed during each of the tries to copy it.
+    /// The map changed during each attempt to copy it.
     pub vmap_moved: bool,
-    /// Sections that were shorter than the header in force when they were read: entries had, entries counted.
+    /// Sections that were shorter than the header said when they were read: entries present, entries counted.
     pub cut: Vec<(Section, u64, u64)>,
 }
 
 /// The header's own fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// Size of the sparse file, which is also that of its mapping.
+    /// Size of the sparse file, and of its mapping.
     pub file_bytes: u64,
     pub pid: u32,
     pub ppid: u32,
@@ -54,14 +54,14 @@ pub struct Head {
     pub end_boottime_ns: u64,
     pub state: u32,
     pub mode: u32,
-    /// Mean of the sampling in force, bytes, and since when mode and mean are in force.
+    /// Current mean of the sampling in bytes, and since when mode and mean apply.
     pub sample_mean: u64,
     pub in_force_ns: u64,
-    /// What the parent has written of the end; 0 nothing.
+    /// How the process ended, as written by its parent; 0: nothing was written.
     pub ended: u64,
     pub allocator: u32,
     pub runtime: u32,
-    /// Which half of the composition is valid, if one is.
+    /// The valid half of the composition, if there is one.
     pub composition: Option<usize>,
     pub composition_ns: u64,
     pub peak_bytes: u64,
@@ -73,7 +73,7 @@ pub struct Head {
     pub peak_committed_bytes: u64,
 }
 
-/// A header counter by the name and unit that the file itself gives it.
+/// A header counter, with the name and unit from the file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterFacts {
     pub name: String,
@@ -85,7 +85,7 @@ pub struct CounterFacts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowSums {
     pub caller: u32,
-    /// Thread slot.
+    /// Index of the thread slot.
     pub slot: u32,
     pub alloc_count: u64,
     pub alloc_bytes: u64,
@@ -95,7 +95,7 @@ pub struct RowSums {
     pub free_requested: u64,
 }
 
-/// All facts of a segment. Indexes in rows and callers are not yet checked against the other sections.
+/// All facts of a segment. Indexes in rows and callers aren't checked against the other sections yet.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
     pub head: Head,
@@ -108,44 +108,45 @@ pub struct Segment {
     /// Callers and sites; see [`Segment::caller_of`].
     pub callers: Vec<CallerFacts>,
     pub rows: Vec<RowSums>,
-    /// Stacks of the sites: [`sites::stack`].
+    /// Stacks of the sites; see [`sites::stack`].
     pub frames: Vec<FrameNodeFacts>,
     pub methods: Vec<MethodFacts>,
-    /// Texts of the methods: [`MethodFacts::names`].
+    /// Texts of the methods; see [`MethodFacts::names`].
     pub names: Vec<u8>,
     /// Live blocks that were sampled.
     pub samples: Vec<SampleFacts>,
-    /// Estimates; indexes are those of [`CallerFacts::samples`].
+    /// Estimates; [`CallerFacts::samples`] has their indexes.
     pub site_samples: Vec<SiteSamplesFacts>,
     /// The tracker's private mappings.
     pub own_mappings: Vec<OwnMapping>,
-    /// The virtual memory map's section as it is; its reader checks it.
+    /// The virtual memory map's section, unparsed; its reader checks it.
     pub vmap: Vec<u8>,
     pub gaps: Vec<Gap>,
 }
 
 impl Segment {
-    /// A counter by name; 0 where the writer didn't know it.
+    /// A counter by name; 0 if the writer didn't have it.
     pub fn counter(&self, name: &str) -> u64 {
         self.counters.iter().find(|c| c.name == name).map_or(0, |c| c.value)
     }
 
-    /// When these books began: a later attach begins new ones in the same segment.
+    /// When these books began: a later attach starts new ones in the same segment.
     pub fn begun_ns(&self) -> u64 {
         self.head.start_boottime_ns.max(self.counter("attached_ns"))
     }
 
-    /// When the mode came into force, if that was after the books' beginning: more than a second, which boot may take.
+    /// When the mode came into force, if that was more than a second after the books began. Booting may take up to a
+    /// second.
     pub fn mode_changed_ns(&self) -> Option<u64> {
         Some(self.head.in_force_ns).filter(|&at| at > self.begun_ns().saturating_add(1_000_000_000))
     }
 
-    /// The caller that an entry of `callers` counts for: a site's blocks are its caller's too.
+    /// The caller under which an entry of `callers` counts: a site's blocks also belong to its caller.
     pub fn caller_of(&self, index: usize) -> usize {
         sites::caller_of(&self.callers, index)
     }
 
-    /// CLOCK_BOOTTIME of the last moment that the segment itself tells of: what a killed process leaves.
+    /// CLOCK_BOOTTIME of the latest event that the segment records. For a killed process, it is the last sign of life.
     pub fn last_sign_ns(&self) -> u64 {
         let own = [self.head.start_boottime_ns, self.head.end_boottime_ns, self.head.peak_ns, self.head.composition_ns];
         let threads = self.threads.iter().flat_map(|t| [t.start_ns, t.end_ns]);
@@ -155,7 +156,7 @@ impl Segment {
     }
 }
 
-/// `header` is the first page; only its own magic, version and section table are judged here.
+/// `header` is the first page. Only its magic, version and section table are checked here.
 pub fn head(header: &[u8]) -> Result<Head, BadHeader> {
     let h = HeaderFacts::parse(header)?;
     let composition = match h.u32(offset_of!(Header, composition)) {
@@ -189,7 +190,7 @@ pub fn head(header: &[u8]) -> Result<Head, BadHeader> {
     })
 }
 
-/// The tracker's own mappings. What is no range, or not complete, is left out.
+/// The tracker's own mappings. Invalid and incomplete entries are left out.
 pub fn own_mappings(section: &[u8]) -> Vec<OwnMapping> {
     let listed = entries(section, Section::Own, OwnMappingFacts::decode).into_iter();
     let range = |own: &OwnMappingFacts| AddressRange::new(Avma(own.start), Avma(own.start.saturating_add(own.bytes)));
@@ -197,7 +198,7 @@ pub fn own_mappings(section: &[u8]) -> Vec<OwnMapping> {
     complete.map(|own| OwnMapping { range: range(&own), purpose: own.purpose }).collect()
 }
 
-/// Joins the sections. Total: what can't be read is a gap.
+/// Joins the sections. Parts that can't be read become gaps.
 pub fn segment(raw: &Raw) -> Result<Segment, BadHeader> {
     let facts = HeaderFacts::parse(&raw.header)?;
     let head = head(&raw.header)?;
@@ -253,7 +254,8 @@ fn entries<T>(bytes: &[u8], section: Section, decode: fn(&[u8]) -> Option<T>) ->
     bytes.chunks_exact(section.entry_bytes()).filter_map(decode).collect()
 }
 
-/// Entries of both readings. One that came after the first had nothing freed in it by then: it reads as zeros there.
+/// Pairs the entries of both readings. An entry added after the first reading had no frees at that time, so it reads as
+/// zeros there.
 fn twice<'a>(first: &'a [u8], second: &'a [u8], section: Section) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
     static NOTHING: [u8; 256] = [0; 256];
     let mut first = first.chunks_exact(section.entry_bytes());
@@ -263,7 +265,7 @@ fn twice<'a>(first: &'a [u8], second: &'a [u8], section: Section) -> impl Iterat
 fn rows(first: &[u8], second: &[u8]) -> Vec<RowSums> {
     let rows = twice(first, second, Section::Rows).filter_map(|(first, second)| {
         let (first, second) = (RowFacts::decode(first)?, RowFacts::decode(second)?);
-        // A key of 0 is an entry between claim and completion: it holds nothing yet.
+        // A key of 0 is an entry that is claimed but not complete: it holds nothing yet.
         let slot = second.slot.checked_sub(1)?;
         Some(RowSums {
             caller: second.caller,
@@ -279,7 +281,7 @@ fn rows(first: &[u8], second: &[u8]) -> Vec<RowSums> {
     rows.collect()
 }
 
-/// As the rows: what is freed from the first reading, what is allocated from the second.
+/// Like the rows: frees from the first reading, allocations from the second.
 fn site_samples(first: &[u8], second: &[u8]) -> Vec<SiteSamplesFacts> {
     let joined = twice(first, second, Section::SiteSamples).filter_map(|(first, second)| {
         let (first, second) = (SiteSamplesFacts::decode(first)?, SiteSamplesFacts::decode(second)?);
@@ -298,7 +300,7 @@ fn site_samples(first: &[u8], second: &[u8]) -> Vec<SiteSamplesFacts> {
     joined.collect()
 }
 
-/// The schema page says what the file's own counters are called: a line `name unit` each, after the title line.
+/// The schema page has the names of the file's own counters: after the title, one line `name unit` each.
 fn counters(facts: &HeaderFacts<'_>, schema: &[u8], gaps: &mut Vec<Gap>) -> Vec<CounterFacts> {
     let count = facts.u32(offset_of!(Header, counters)) as usize;
     let room = plimsoll_segment::counters::COUNTER_CAPACITY;

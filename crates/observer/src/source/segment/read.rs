@@ -1,4 +1,5 @@
-//! Reads a segment file. By pread, never by mmap: a file that is truncated meanwhile is then short and not a SIGBUS.
+//! Reads a segment file by pread, never by mmap: if the file is truncated meanwhile, a read is short instead of a
+//! SIGBUS.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -13,7 +14,7 @@ use crate::snapshot::OwnMapping;
 use super::parse::{self, Head, Raw, Segment};
 use crate::foreign::{self, Ask, Deadline, Kind, Regular, Why};
 
-/// Why a file is no segment to us. Displays as one sentence that names the file.
+/// Why a file can't be used as a segment. Displays as one sentence that names the file.
 #[derive(Debug)]
 pub struct ReadError {
     pub path: PathBuf,
@@ -24,7 +25,7 @@ pub struct ReadError {
 pub enum Cause {
     File(Why),
     Header(BadHeader),
-    /// It isn't the target's, so it isn't written to.
+    /// The file isn't the target's own, so it isn't written to.
     NotItsOwn(String),
 }
 
@@ -41,7 +42,7 @@ impl fmt::Display for ReadError {
                     "{path} is not a segment: it doesn't begin with a segment's mark (or was written with the other byte order)"
                 )
             }
-            // Of any other name, a file that is empty or begins with zeros was never one.
+            // A file with another name that is empty or begins with zeros never was a segment.
             Cause::Header(BadHeader::Starting) if !path.ends_with(SUFFIX) => {
                 write!(f, "{path} is not a segment: it holds nothing, or begins with zeros")
             }
@@ -62,25 +63,25 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// The first page of a file, parsed.
+/// Reads and parses the first page of a file.
 pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
     let file = foreign::open(path, Ask::of(Kind::Segment), deadline).map_err(|why| refused(path, why))?;
     head_of(&file, path)
 }
 
-/// The same of an open file.
+/// Does the same for an open file.
 pub(super) fn head_of(file: &Regular, path: &Path) -> Result<Head, ReadError> {
     let header = at(file, path, 0, HEADER_BYTES as u64)?;
     parse::head(&header).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
-/// The first page of the file with this inode, and who owns it.
+/// The first page of the file with this inode, and its owner.
 pub(super) fn head_asked(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Option<(Head, Metadata)> {
     let file = foreign::open(path, ask, deadline).ok()?;
     Some((head_of(&file, path).ok()?, file.meta().clone()))
 }
 
-/// The main thread's stack; it has one of the first slots.
+/// The main thread's stack. Its thread has one of the first slots.
 pub fn main_stack(path: &Path, deadline: Deadline) -> Option<(u64, u64)> {
     const MAIN: u64 = 2;
     let file = open(path, deadline).ok()?;
@@ -91,7 +92,7 @@ pub fn main_stack(path: &Path, deadline: Deadline) -> Option<(u64, u64)> {
     threads.find(|t| t.stack_kind == MAIN).map(|t| (t.stack_low, t.stack_high))
 }
 
-/// The tracker's own mappings; none where the file can't be read.
+/// The tracker's own mappings; none if the file can't be read.
 pub fn own_mappings(path: &Path, deadline: Deadline) -> Vec<OwnMapping> {
     let section = || {
         let file = open(path, deadline).ok()?;
@@ -103,32 +104,33 @@ pub fn own_mappings(path: &Path, deadline: Deadline) -> Vec<OwnMapping> {
     section().map(|bytes| parse::own_mappings(&bytes)).unwrap_or_default()
 }
 
-/// A consistent snapshot of the whole segment.
+/// Reads a consistent snapshot of the whole segment.
 pub fn read(path: &Path, deadline: Deadline) -> Result<Segment, ReadError> {
     let file = open(path, deadline)?;
     let raw = read_parts(path, |offset, bytes| at(&file, path, offset, bytes))?;
     parse::segment(&raw).map_err(|bad| ReadError { path: path.into(), cause: Cause::Header(bad) })
 }
 
-/// The peak's composition has two halves, and the writer fills the one that isn't valid. If the valid one changed while
-/// the categories were read, they may be of different moments: read them again. A peak is kept only after a rise of 1 %,
-/// so a second try nearly always suffices.
+/// The peak's composition has two halves; the writer fills the invalid one. If the valid half changed while the
+/// categories were read, they may belong to different moments, so they are read again. A peak is recorded only after a
+/// rise of 1 %, so a second attempt nearly always suffices.
 const COMPOSITION_TRIES: usize = 4;
 
-/// All parts of a segment, each by a read of its own (offset, bytes) from a file that goes on changing: the order is what
-/// makes them fit. `path` is for errors.
+/// Reads all parts of a segment, each with its own read (offset, bytes), from a file that keeps changing. The order of
+/// the reads makes the parts consistent. `path` is for errors.
 pub fn read_parts(path: &Path, at: impl FnMut(u64, u64) -> Result<Vec<u8>, ReadError>) -> Result<Raw, ReadError> {
     let mut parts = Parts { path, at, cut: Vec::new() };
     let mut raw = Raw::default();
     let first = parts.header()?;
     raw.rows_first = parts.section(&first, Section::Rows)?;
     raw.site_samples_first = parts.section(&first, Section::SiteSamples)?;
-    // A row that is newer than the header may hold what an old row has freed: the allocations are read by a newer one.
+    // A row that is newer than the first header may have freed bytes of an old row. So allocations are read with a
+    // newer header.
     let second = parts.header()?;
     raw.rows_second = parts.section(&second, Section::Rows)?;
 
-    // Rows, samples and mappings refer to callers, callers to categories, frames and estimates: what is referred to is
-    // complete before the reference exists, so it is read after it, by a newer header.
+    // Rows, samples and mappings refer to callers, callers to categories, frames and estimates. The target of a
+    // reference is complete before the reference exists. So it is read after the reference, with a newer header.
     raw.samples = parts.section(&second, Section::Samples)?;
     (raw.vmap, raw.vmap_moved) = parts.vmap(&second)?;
     let third = parts.header()?;
@@ -177,12 +179,12 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
         parse::head(header).map_err(|bad| self.bad(bad))
     }
 
-    /// A section's used part, as much of it as the file has and as a segment of ours could hold: a header that claims
+    /// The used part of a section, limited to what the file has and what our segments can hold: a header that claims
     /// more can't make the reader allocate more.
     fn section(&mut self, header: &[u8], section: Section) -> Result<Vec<u8>, ReadError> {
         let s = HeaderFacts::parse(header).map_err(|bad| self.bad(bad))?.section(section);
         let is_text = matches!(section, Section::Schema | Section::Command);
-        // Text pages carry no count; they end at a NUL.
+        // Text pages have no count; they end at a NUL.
         let used = if is_text { s.capacity } else { s.used };
         let (entries, entry) = (used.min(section.capacity() as u64), section.entry_bytes() as u64);
         let bytes = (self.at)(s.offset, entries * entry)?;
@@ -193,10 +195,10 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
         Ok(bytes)
     }
 
-    /// The map's own header says how much of it is in use. Its `seq` must be even, and the same before and after the copy.
-    /// Of a process that died or was stopped in an update it stays odd: what is there then is whole all the same (see
-    /// vmap.rs). That nobody goes on with the update has to show: an odd number that stays says only that one update took
-    /// all the time, two copies that are equal say that it stood still.
+    /// The map's own header says how much of it is in use. Its `seq` must be even, and equal before and after the copy.
+    /// If a process died or was stopped during an update, it stays odd, but the map is complete all the same (see
+    /// vmap.rs). The reader must make sure that nobody continues the update. An odd number that stays the same isn't
+    /// enough: one update may have taken all the time. Two equal copies show that nothing changed.
     fn vmap(&mut self, header: &[u8]) -> Result<(Vec<u8>, bool), ReadError> {
         let s = HeaderFacts::parse(header).map_err(|bad| self.bad(bad))?.section(Section::Vmap);
         let most = s.capacity.min(Section::Vmap.capacity() as u64);
@@ -219,8 +221,8 @@ impl<F: FnMut(u64, u64) -> Result<Vec<u8>, ReadError>> Parts<'_, F> {
     }
 }
 
-/// Copies of the map that are tried until one is of one moment, with pauses in between that double: 51 ms in all, since a
-/// thread in an update may have to wait for a CPU.
+/// Attempts to copy the map in one moment, with pauses that double: 51 ms in all, because a thread in an update may
+/// have to wait for a CPU.
 const VMAP_TRIES: u32 = 11;
 const VMAP_PAUSE: Duration = Duration::from_micros(50);
 

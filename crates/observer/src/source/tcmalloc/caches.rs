@@ -1,12 +1,12 @@
-//! Free blocks that tcmalloc counts as neither the program's nor the spans': those of its threads and of the transfer caches.
+//! Free blocks that tcmalloc counts neither as the program's nor in spans: those in thread caches and transfer caches.
 //!
 //! ```text
 //! ThreadCache (thread_cache.h), for each class 32 bytes:     0 first block   8 blocks u32   …   24 block size u32
 //! CentralFreeList (central_freelist.h), for each class:      class   two dummies of 48 bytes   spans   free blocks
 //!                                                            batches   batches in use u32, batches at present u32, at most u32
 //! ```
-//! Where in its record each of these stands is searched for. A ThreadCache has the block sizes of all classes. The central lists
-//! have the numbers of their classes, in steps of the same length, and know how many spans there are of each.
+//! The offset of each of these is searched for. A ThreadCache has the block sizes of all classes. The central lists
+//! have the numbers of their classes at regular steps, and the number of spans of each class.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,14 @@ use crate::units::Avma;
 const LIST: usize = 32;
 const LIST_LENGTH: usize = 8;
 const LIST_SIZE: usize = 24;
-/// What may stand before the lists: two sizes, the sampler.
+/// Maximum offset of the lists: two sizes and the sampler precede them.
 const LISTS_WITHIN: usize = 256;
-/// With what stands behind the lists, and lists of classes that a build doesn't use.
+/// Includes the fields after the lists, and lists of classes that a build doesn't use.
 const LONGEST_CACHE: u64 = 256 * LIST as u64 + 512;
 const MOST_CACHES: usize = 1 << 14;
 const MOST_READS: usize = 1 << 20;
 
-/// Free blocks of each class in the caches of all threads; None where no cache was found.
+/// Free blocks of each class in the caches of all threads; None if no cache was found.
 pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, sizes: &Sizes) -> Option<Vec<u64>> {
     let untouched = Untouched::new(memory);
     let lists = sizes.bytes.len() * LIST;
@@ -41,7 +41,7 @@ pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, s
         let size = |class: usize| half_at(bytes, from + class * LIST + LIST_SIZE).map(u64::from);
         (1..classes).all(|class| size(class) == Some(sizes.bytes[class]))
     };
-    // Eight classes are enough to look further.
+    // A match of eight classes is enough to check further.
     let beginning = LISTS_WITHIN + 9 * LIST;
     let mut first = None;
     'found: for Data { bytes, .. } in data {
@@ -63,7 +63,7 @@ pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, s
         for (class, blocks) in blocks.iter_mut().enumerate() {
             *blocks += u64::from(half_at(&cache, from + class * LIST + LIST_LENGTH).unwrap_or_default());
         }
-        // Which words are next and previous isn't known: those that lead to a cache.
+        // It is unknown which words are next and previous, so those that lead to a cache are followed.
         for word in words(&cache) {
             let is_new = known.len() < MOST_CACHES && !known.contains(&word);
             if is_new && read(word, from + lists).is_some_and(|whole| is_cache(&whole, from, sizes.bytes.len())) {
@@ -75,7 +75,7 @@ pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, s
     Some(blocks)
 }
 
-/// Of each class: spans, and blocks in them that no one holds.
+/// For one class: its spans, and the free blocks inside them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Central {
     pub spans: u64,
@@ -88,7 +88,7 @@ const MOST_BATCHES: u32 = 64;
 /// Words from one class's record to the next.
 const STEPS: std::ops::RangeInclusive<usize> = 3..=512;
 
-/// Free blocks of each class in the transfer caches; None where they were not found.
+/// Free blocks of each class in the transfer caches; None if they were not found.
 pub fn of_transfers(data: &[Data], sizes: &Sizes, central: &[Central]) -> Option<Vec<u64>> {
     let batch = sizes.batch.as_ref()?;
     let classes = sizes.bytes.len();
@@ -100,7 +100,7 @@ pub fn of_transfers(data: &[Data], sizes: &Sizes, central: &[Central]) -> Option
                     && (2..classes).all(|class| all.get(first + (class - 1) * step) == Some(&(class as u64)))
             };
             let Some(step) = STEPS.into_iter().find(is_step) else { continue };
-            // The last class's record may end before a whole step.
+            // The last class's record may be shorter than a step.
             let records: Vec<&[u64]> = all[first..].chunks(step).take(classes - 1).collect();
             if let Some(used) = used_batches(&records, central) {
                 return Some(used.iter().zip(batch).map(|(used, batch)| used * batch).collect());
@@ -110,10 +110,11 @@ pub fn of_transfers(data: &[Data], sizes: &Sizes, central: &[Central]) -> Option
     None
 }
 
-/// Batches in use of each class, from class 0 on, if the records know how many spans there are.
+/// Batches in use of each class, from class 0 on, if the records have the right numbers of spans.
 fn used_batches(records: &[&[u64]], central: &[Central]) -> Option<Vec<u64>> {
     let of_class = || records.iter().zip(central.get(1..).unwrap_or_default());
-    // The target runs on: what it states is somewhat older than what the walk has counted. Few spans prove nothing then.
+    // The target keeps running, so its own counts differ a little from the walk's. Classes with few spans prove
+    // nothing.
     let many = of_class().filter(|(_, central)| central.spans >= MANY).count();
     let counts = |central: &Central| central.spans >= if many > 0 { MANY } else { 1 };
     let knows = |record: &[u64], central: &Central, at: usize| match record.get(at..at + 2) {
@@ -133,7 +134,7 @@ fn used_batches(records: &[&[u64]], central: &[Central]) -> Option<Vec<u64>> {
         let [used, present, most] = [at, at + 1, at + 2].map(|at| half(record, at));
         used <= present && present <= most && (1..=MOST_BATCHES).contains(&most)
     };
-    // The last place that holds: one word earlier, zeros and the number at present are in order too.
+    // Take the last offset that fits: one word earlier, zeros and the number of batches would fit as well.
     let places = 2 * (spans + 2)..(2 * shortest).saturating_sub(2);
     let at = places.rev().find(|at| records.iter().all(|record| in_order(record, *at)))?;
     Some([0].into_iter().chain(records.iter().map(|record| u64::from(half(record, at)))).collect())

@@ -1,11 +1,12 @@
-//! The table from page to span (pagemap.h, TCMalloc_PageMap2), and the counters behind its root (page_heap.h). A span (span.h):
+//! The table from pages to spans (pagemap.h, TCMalloc_PageMap2), and the counters after its root (page_heap.h). A span
+//! (span.h):
 //!
 //! ```text
 //! 0 first page   8 pages   16 next   24 previous   32 free blocks   40 blocks in use (16 bits), size class (8), state (2), …
 //! ```
 //!
-//! A span of small blocks is entered at each of its pages, any other at the first and the last. Words between them may name
-//! spans that are gone: a word counts only if its span begins at that page.
+//! A span of small blocks is entered at each of its pages, any other span at its first and last page. Words between
+//! them may refer to freed spans, so a word counts only if its span begins at that page.
 
 use std::collections::BTreeMap;
 
@@ -15,15 +16,16 @@ use crate::units::{AddressRange, Avma, Bytes};
 
 const ADDRESS_BITS: u32 = 48;
 pub const SPAN: usize = 44;
-/// A build chooses its page size; 8 KiB unless asked otherwise (TCMALLOC_PAGE_SIZE).
+/// The build chooses the page size; 8 KiB is the default (TCMALLOC_PAGE_SIZE).
 const SHIFTS: [u32; 7] = [13, 15, 16, 12, 14, 17, 18];
-/// Words of a leaf that are looked at to know its place; of a heap that was freed most may be old.
+/// Number of words of a leaf that are checked to find its position. In a heap that was mostly freed, most words may be
+/// stale.
 const TESTED: usize = 256;
 const AGREE_AT_LEAST: usize = 2;
 const OLD_PER_NEW: usize = 8;
-/// Pages of would-be leaves that are read in the search for a table of one page size: 64 MiB.
+/// Maximum number of pages of possible leaves read in the search for a table of one page size: 64 MiB.
 const SEARCH_BUDGET: usize = 1 << 14;
-/// Behind the root: the sets of large spans, and lists for spans of each length (at most 256 × 2 dummies of 48 bytes).
+/// After the root: the sets of large spans, and lists for spans of each length (at most 256 × 2 dummies of 48 bytes).
 const COUNTERS_WITHIN: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +48,9 @@ impl Shape {
 
 pub struct Pagemap {
     shape: Shape,
-    /// By the number that the root gives them.
+    /// Leaves by their index in the root.
     pub leaves: BTreeMap<u64, u64>,
-    /// What lies behind the root in the data.
+    /// The data after the root.
     behind: Vec<u8>,
 }
 
@@ -62,7 +64,7 @@ pub enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     pub range: AddressRange,
-    /// Where its record lies.
+    /// Address of its record.
     pub record: u64,
     pub state: State,
     /// 0: one large block.
@@ -70,7 +72,7 @@ pub struct Span {
     pub blocks: u64,
 }
 
-/// Bytes of spans, and how many of them are free and given back: as the walk finds them, or as tcmalloc counts them.
+/// Bytes of all spans, of the free ones and of the released ones, as the walk finds them or as tcmalloc counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub all: u64,
@@ -79,7 +81,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// The target runs on while it is walked.
+    /// Not exactly equal, because the target runs during the walk.
     fn is_near(self, stated: Totals) -> bool {
         let near = |one: u64, other: u64, part: u64| one.abs_diff(other) <= self.all / part;
         self.all > 0
@@ -89,7 +91,8 @@ impl Totals {
     }
 }
 
-/// Shows each table that the data may hold, the likeliest first, until `is_it` says yes: only the sums tell which one it is.
+/// Passes each table that the data may hold, most likely first, until `is_it` returns true: only the sums identify the
+/// right one.
 pub fn search<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -98,7 +101,7 @@ pub fn search<M: Memory>(
     mut is_it: impl FnMut(Pagemap) -> bool,
 ) {
     for Data { bytes, .. } in data {
-        // The root is nearly empty. What lies among few other words comes first.
+        // The root is nearly empty. So pointers with few other words around them come first.
         let mut pointers: Vec<(usize, usize, u64)> = Vec::new();
         for (number, piece) in bytes.chunks(PAGE as usize).enumerate() {
             let first = number * (PAGE / 8) as usize;
@@ -129,7 +132,7 @@ pub fn search<M: Memory>(
     }
 }
 
-/// The place of the leaf at `leaf`, if it is one that has spans.
+/// The position of the leaf at `leaf`, if it is a leaf with spans.
 fn covered<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -168,7 +171,8 @@ fn range_of(first: u64, length: u64, shape: Shape, anonymous: &Anonymous) -> Opt
     anonymous.holds(start, length).then(|| AddressRange::sized(Avma(start), Bytes(length)))
 }
 
-/// Words of a leaf that aren't null, in order, until `seen` says no. False where it can't be read.
+/// Passes the words of a leaf that aren't null, in order, until `seen` returns false. Returns false if the leaf can't
+/// be read.
 fn for_each<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -181,7 +185,7 @@ fn for_each<M: Memory>(
     let mut at = leaf;
     while at < leaf + length {
         let end = ((at / PAGE + 1) * PAGE).min(leaf + length);
-        // An untouched page names no span, and reading it would make the kernel map one.
+        // An untouched page refers to no span, and reading it would make the kernel map it.
         if pages.of(at / PAGE) != PageState::Absent {
             let piece = &mut piece[..(end - at) as usize];
             if *budget == 0 || !memory.read(Avma(at), piece) {
@@ -204,7 +208,7 @@ impl Pagemap {
         self.shape.leaf_bytes()
     }
 
-    /// All spans in address order, none of which overlaps another. None where a leaf can't be read.
+    /// All spans in address order, without overlaps. None if a leaf can't be read.
     pub fn spans<M: Memory>(
         &self,
         memory: &M,
@@ -253,7 +257,7 @@ impl Pagemap {
         Some(Span { range, record, state, class: (bits >> 16) as u8, blocks: u64::from(bits & 0xffff) })
     }
 
-    /// Whether the counters behind the root state these totals (PageHeap::Stats: three words in a row).
+    /// Whether the counters after the root have these totals (PageHeap::Stats: three consecutive words).
     pub fn states(&self, totals: Totals) -> bool {
         let behind: Vec<u64> = words(&self.behind).collect();
         let stated = behind.windows(3).map(|stats| Totals { all: stats[0], free: stats[1], returned: stats[2] });

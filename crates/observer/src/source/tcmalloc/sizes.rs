@@ -1,5 +1,5 @@
-//! Block sizes by size class (common.h, SizeMap): 32-bit numbers from 0 for class 0, growing, then zeros. How many blocks of a class
-//! move between caches at once stands before them, in an array of the same length.
+//! Block sizes by size class (common.h, SizeMap): 32-bit numbers from 0 for class 0, increasing, then zeros. An array
+//! of the same length before it has the number of blocks of each class that move between caches at once.
 
 use super::pagemap::{Span, State};
 use crate::source::heap_data::Data;
@@ -8,19 +8,19 @@ use crate::source::heap_data::Data;
 const CLASSES: std::ops::RangeInclusive<usize> = 24..=256;
 const LARGEST_AT_LEAST: u32 = 8 << 10;
 const LARGEST: u32 = 1 << 20;
-/// Spans that have to hold whole blocks of their class, in percent.
+/// Percentage of spans that must hold whole blocks of their class.
 const AGREE_AT_LEAST: usize = 95;
 /// Bytes that move at once, at least 2 blocks (SizeMap::NumMoveSize).
 const MOVED: u32 = 64 << 10;
 
 pub struct Sizes {
-    /// By class; class 0 has none.
+    /// Block size by class; class 0 has none.
     pub bytes: Vec<u64>,
-    /// Blocks in a batch of the transfer cache, where they were found.
+    /// Blocks per batch of the transfer cache, if the array was found.
     pub batch: Option<Vec<u64>>,
 }
 
-/// The table that the spans of small blocks agree with.
+/// The table that agrees with the spans of small blocks.
 pub fn find(data: &[Data], spans: &[Span]) -> Option<Sizes> {
     let small = || spans.iter().filter(|span| span.state == State::InUse && span.class != 0);
     let all = small().count();
@@ -53,7 +53,7 @@ fn is_begin(numbers: &[u32]) -> bool {
     matches!(*numbers, [0, smallest, next] if (smallest == 8 || smallest == 16) && next > smallest && next.is_multiple_of(8))
 }
 
-/// As tcmalloc chooses the length of a span: no more than an eighth is too short for a block.
+/// tcmalloc chooses a span's length so that at most an eighth is left over.
 fn fits(span: &Span, sizes: &[u32]) -> bool {
     let length = span.range.length().0;
     let size = sizes.get(usize::from(span.class)).copied().map(u64::from);

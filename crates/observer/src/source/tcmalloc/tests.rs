@@ -1,4 +1,4 @@
-//! Heaps built word by word as tcmalloc lays them out, in several page sizes, and the sums that their maker kept.
+//! Heaps built word by word in tcmalloc's layout, in several page sizes, and the sums that the walk must find.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ type Sums = BTreeMap<HeapPart, u64>;
 struct Made {
     image: Image,
     data: Vec<u8>,
-    /// Where its parts lie in the data, in bytes.
+    /// Byte offsets of its parts in the data.
     root: usize,
     counters: usize,
     sizes: usize,
@@ -96,7 +96,7 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
         image.put(record + 40, blocks | class << 16 | state << 24);
         let small = state == 0 && class != 0;
         for page in first..first + pages {
-            // Between the ends of other spans stand words of spans that are gone.
+            // Between the ends of other spans, there are words of freed spans.
             let is_old = !small && page != first && page + 1 != first + pages;
             match is_old {
                 true if random.below(2) == 0 => enter(&mut image, page, SPANS + random.below(number + 1) * 48),
@@ -109,7 +109,7 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
         }
         at += length;
     }
-    // Two thread caches in a ring; the fields before the lists are where a build has put them.
+    // Two thread caches in a ring. The fields before the lists vary by build.
     let lists = 8 * random.below(8);
     let mut cached = 0;
     let caches = [CACHES, CACHES + 0x4000];
@@ -122,7 +122,7 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
         }
         image.put(cache + lists + CLASSES as u64 * 32 + 16, next);
     }
-    // The data: words that lead nowhere, the table, and what stands around it.
+    // The data: words that lead nowhere, the table, and other data around it.
     let root = 8 * (500 + random.below(100)) as usize;
     let counters = root + root_length + 12_400;
     let sizes = counters + 4096;
@@ -146,7 +146,7 @@ fn made(random: &mut Random, shift: u32, spans: u64) -> Made {
         put_half(&mut data, sizes + 4 * (CLASSES + class), size);
         let record = central + 8 * STEP * class;
         let (spans, blocks, free) = per_class[class];
-        // Batches that the blocks in no central list allow, beside those of the threads.
+        // Batches of blocks that are in no central list, besides those of the threads.
         let used = random.below(blocks / 4 / u64::from(batch) + 1).min(20);
         transfers += used * u64::from(batch * size);
         put(&mut data, record, class as u64);
@@ -188,7 +188,7 @@ fn heaps_of_each_page_size_are_summed_to_the_byte() {
             let (heap, unread) = walked(&made).expect("a heap");
             assert_eq!(unread, None, "pages of {} bytes", 1 << shift);
             let mut found: Sums = heap.parts.iter().map(|(part, bytes)| (*part, bytes.length.0)).collect();
-            // Of its own records only those that are resident are known beforehand.
+            // Of its own records, only the resident ones are known beforehand.
             found.insert(HeapPart::Records, heap.resident(HeapPart::Records).0);
             assert_eq!(found, made.sums, "pages of {} bytes", 1 << shift);
             let sum = |of: fn(&crate::snapshot::PartBytes) -> Bytes| heap.parts.values().map(of).sum::<Bytes>();
@@ -198,7 +198,7 @@ fn heaps_of_each_page_size_are_summed_to_the_byte() {
     }
 }
 
-/// A heap whose sums are others than tcmalloc states stays closed: there is no figure from a layout that isn't proven.
+/// A heap with other sums than tcmalloc states isn't read: a layout that isn't proven gives no figures.
 #[test]
 fn a_heap_with_other_sums_stays_closed() {
     let mut random = Random(5);
@@ -212,7 +212,7 @@ fn a_heap_with_other_sums_stays_closed() {
     let root = other.root;
     other.data[root..at].fill(0);
     assert_eq!(walked(&other), Err(Unopened::NoTable));
-    // A span table without a size that fits.
+    // A span table without a matching size.
     let mut other = clean();
     let sizes = other.sizes + 4 * CLASSES;
     for class in 1..SIZES.len() {

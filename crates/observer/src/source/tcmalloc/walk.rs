@@ -1,5 +1,5 @@
-//! Sums over all spans, with the pages of each that are resident. tcmalloc's own records (spans, leaves, caches) lie between
-//! the spans, in blocks of 8 MiB without a header: what is near such a record and in no span is counted as theirs.
+//! Sums over all spans, with each span's resident pages. tcmalloc's own records (spans, leaves, caches) lie between the
+//! spans, in blocks of 8 MiB without a header. So memory near such a record that is in no span counts as records.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::source::heap_data::{Anonymous, Data, joined};
 use crate::source::memory::{Memory, PAGE, PageStates};
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// Pages of leaves that are read: the leaves of 4 TiB of heap.
+/// Maximum number of leaf pages read: the leaves of 4 TiB of heap.
 const LEAF_PAGES: usize = 1 << 20;
-/// tcmalloc takes memory for its records by that much (kMetadataAllocChunkSize).
+/// tcmalloc allocates memory for its records in blocks of this size (kMetadataAllocChunkSize).
 const CHUNK: u64 = 8 << 20;
 
-/// Why the heap stays closed.
+/// Why the heap can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unopened {
     NoTable,
@@ -36,7 +36,7 @@ impl Unopened {
     }
 }
 
-/// What could not be read beside an opened heap, and what that does to the figures.
+/// What could not be read in a readable heap, and the effect on the figures.
 pub type Unread = (&'static str, &'static str);
 
 const NO_THREAD_CACHES: Unread = (
@@ -132,7 +132,7 @@ fn opened<M: Memory>(
     if pages.readable { Ok((heap, unread)) } else { Err(Unopened::Unreadable) }
 }
 
-/// Spans of small blocks: live, cached, free beside them.
+/// Spans of small blocks: live, cached, and free ones.
 fn add_small<M: Memory>(
     memory: &M,
     data: &[Data],
@@ -168,13 +168,13 @@ fn add_small<M: Memory>(
     }
 }
 
-/// Anonymous memory near these records that no span has, joined.
+/// Anonymous memory near these records and outside all spans, joined.
 fn around(
     records: impl Iterator<Item = (u64, u64)>,
     anonymous: &Anonymous,
     spans: &[AddressRange],
 ) -> Vec<AddressRange> {
-    /// Records by the mebibyte that they begin in: the first begin and the last end.
+    /// Records by the mebibyte in which they begin: the first start and the last end.
     const UNIT: u64 = 1 << 20;
     let mut units: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for (start, length) in records {

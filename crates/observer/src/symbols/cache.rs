@@ -1,13 +1,13 @@
-//! What was resolved of one object, kept from run to run. Pure; `read.rs` has the file.
+//! Names resolved for one object, cached from run to run. Pure; `read.rs` does the I/O.
 //!
 //! ```text
 //! plimsoll-symbols 3
-//! FINGERPRINT                 of the files that the names came from: when one is new or changed, all is asked again
-//! COUNT                       of texts, one a line: functions and source files
+//! FINGERPRINT                 of the files that the names came from: if one is new or changed, the cache is invalid
+//! COUNT                       of texts, one per line: functions and source files
 //! …
 //! OFFSET INTO F:S:L:J;…       hex: the return address as linked, bytes into the function; function, source file + 1
 //!                             (0 = none), line (0 = none), 1 = a native image's Java method; innermost first;
-//!                             nothing behind INTO: it has no name
+//!                             nothing after INTO: it has no name
 //! ```
 
 use std::collections::HashMap;
@@ -18,10 +18,10 @@ use super::{Location, Place};
 
 const TITLE: &str = "plimsoll-symbols 3";
 
-/// Largest file kept: about 10⁶ places.
+/// Size limit of a cache file: about 10⁶ addresses.
 pub const LARGEST: u64 = 96 << 20;
 
-/// By return address as linked; `None`: it was asked for, and has no name.
+/// Names by return address as linked; `None`: it was looked up and has no name.
 pub type Known = HashMap<u64, Option<Location>>;
 
 #[derive(Default)]
@@ -71,7 +71,7 @@ fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The fingerprint and what is known; `None` if it is no such file. A line that is damaged is not known.
+/// The fingerprint and the cached names; `None` if it isn't such a file. Damaged lines are left out.
 pub fn parse(text: &str) -> Option<(&str, Known)> {
     let mut lines = text.split('\n');
     if lines.next()? != TITLE {
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(parse("x\n"), None);
     }
 
-    /// Each byte of a file changed in several ways: never a panic, never an offset that isn't there as such.
+    /// Changes each byte of a file in several ways: never a panic, and never an offset that the file doesn't have.
     #[test]
     fn a_damaged_file_is_read_without_harm() {
         let good = write("a:1", &some());

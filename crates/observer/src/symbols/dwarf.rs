@@ -1,23 +1,23 @@
-//! DWARF → for each call the inlined functions it stands in and their lines. Pure; bytes may be hostile.
+//! DWARF → for each call, the inlined functions around it and their lines. Pure; the bytes may be hostile.
 //!
-//! All calls of an object are asked for at once, so each unit's entries and line program are walked once, and only
-//! entries that cover a call are kept:
+//! All calls of an object are resolved together. So each unit's entries and line program are walked once, and only
+//! entries that contain a call are kept:
 //! ```text
 //! .debug_aranges ─► units with calls ─► entries in preorder: function, inlined, inlined … around each call
 //!                                   └─► line program: file and line of each call
-//! place of the innermost = its line; of each further out = call_file, call_line of the one inside it
+//! position of the innermost = its line; of each outer one = call_file, call_line of the one inside it
 //! ```
-//! No recursion, and every step is counted: entries that refer to each other in circles, or ranges that name the same
-//! call a million times, end in a gap. Split DWARF (.dwo) is not followed.
+//! Nothing recurses, and every step is counted: entries that refer to each other in circles, or ranges that contain the
+//! same call a million times, end in a gap. Split DWARF (.dwo) is not supported.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use gimli::{AttributeValue, EndianSlice, LittleEndian, UnitOffset, UnitRef};
 
-/// The reader: sections are in memory.
+/// The reader; sections are in memory.
 pub type Bytes<'a> = EndianSlice<'a, LittleEndian>;
-/// The sections of one object, and of the file that it shares with others (dwz), where there is one.
+/// The sections of one object, and of the file that it shares with others (dwz), if there is one.
 pub type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 
 type Unit<'a> = gimli::Unit<Bytes<'a>>;
@@ -25,18 +25,18 @@ type Unit<'a> = gimli::Unit<Bytes<'a>>;
 /// One function around a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// As the linker knows it, and as the source does.
+    /// Name for the linker, and name in the source.
     pub linkage: Option<Vec<u8>>,
     pub name: Option<Vec<u8>>,
     pub file: Option<String>,
     pub line: Option<u32>,
 }
 
-/// Steps before we say that it is too much: Chromium's debug information has some 10⁸ entries.
+/// Limit of steps: Chromium's debug information has some 10⁸ entries.
 const STEPS: u64 = 1 << 29;
-/// References followed from an entry to the one that has its name.
+/// Limit of references from an entry to the one that has its name.
 const HOPS: usize = 16;
-/// Functions inlined in each other.
+/// Limit of functions inlined into each other.
 const DEEPEST: usize = 256;
 
 /// Bytes of a section → reader.
@@ -44,8 +44,8 @@ pub fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
     EndianSlice::new(bytes, LittleEndian)
 }
 
-/// `calls`: addresses as linked, ascending. One list for each, innermost first; empty where nothing is known. The
-/// sentence says why some may be missing.
+/// `calls` are addresses as linked, ascending. Returns one list for each, innermost first; empty if nothing is known.
+/// The sentence says why some may be missing.
 pub fn levels(dwarf: &Dwarf<'_>, calls: &[u64]) -> (Vec<Vec<Level>>, Option<String>) {
     let mut walk = Walk { dwarf, calls, units: Units::new(dwarf), steps: 0, out: vec![Vec::new(); calls.len()] };
     let reason = walk.all().err();
@@ -60,7 +60,7 @@ struct Walk<'d, 'a> {
     out: Vec<Vec<Level>>,
 }
 
-/// A function or inlined function that covers a call.
+/// A function or inlined function that contains a call.
 #[derive(Clone)]
 struct Scope<'a> {
     linkage: Option<Bytes<'a>>,
@@ -82,7 +82,7 @@ impl<'a> Walk<'_, 'a> {
         if todo.is_empty() {
             return Ok(());
         }
-        // Units that the index doesn't name (Clang and Rust write none) say themselves what they cover.
+        // Units that are missing in the index (Clang and Rust write none) have their own ranges.
         for index in 0..self.units.headers.len() {
             if told.contains(&index) {
                 continue;
@@ -121,7 +121,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(from..to)
     }
 
-    /// Calls by unit, and all units that the index names.
+    /// Calls by unit, and all units in the index.
     fn by_aranges(&mut self) -> (BTreeMap<usize, BTreeSet<usize>>, BTreeSet<usize>) {
         let (mut named, mut told) = (BTreeMap::<usize, BTreeSet<usize>>::new(), BTreeSet::new());
         let mut headers = self.dwarf.debug_aranges.headers();
@@ -205,7 +205,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(())
     }
 
-    /// For each wanted call the scopes around it, outermost first.
+    /// For each wanted call, the scopes around it, outermost first.
     fn scopes(&mut self, unit: &Unit<'a>, wanted: &BTreeSet<usize>) -> Result<HashMap<usize, Vec<Scope<'a>>>, String> {
         let mut out: HashMap<usize, Vec<Scope<'a>>> = HashMap::new();
         let unit = unit.unit_ref(self.dwarf);
@@ -250,7 +250,7 @@ impl<'a> Walk<'_, 'a> {
                 covered.extend(self.covered(begin, end)?.filter(|call| wanted.contains(call)));
             }
             if covered.is_empty() {
-                // What lies in a function that covers no call is of no interest; forward only, so that this ends.
+                // Skip the contents of a function without wanted calls. Only forwards, so that this ends.
                 if let Some(next) = sibling.filter(|s| *s > entries.next_offset())
                     && let Ok(after) = unit.entries_raw(Some(next))
                 {
@@ -264,7 +264,7 @@ impl<'a> Walk<'_, 'a> {
                 if is_function {
                     chain.clear();
                 }
-                // An inlined function outside any function that covers the call would be a contradiction.
+                // An inlined function outside any function with the call would be a contradiction.
                 if chain.len() < DEEPEST && (is_function || !chain.is_empty()) {
                     chain.push(Scope { linkage, name, call_file, call_line });
                 }
@@ -273,7 +273,7 @@ impl<'a> Walk<'_, 'a> {
         Ok(out)
     }
 
-    /// Linkage name and source name of an entry, its own or of what it is an instance of.
+    /// Linkage name and source name of an entry: its own, or those of the entry that it is an instance of.
     #[allow(clippy::type_complexity)]
     fn name(
         &mut self,
@@ -322,7 +322,7 @@ impl<'a> Walk<'_, 'a> {
         Ok((None, name))
     }
 
-    /// Reads one entry: its linkage name, or where to go on.
+    /// Reads one entry: its linkage name, or the entry to continue with.
     fn one_name(
         &mut self,
         unit: UnitRef<'_, Bytes<'a>>,
@@ -384,7 +384,7 @@ enum Step<'a> {
     Entry(AttributeValue<Bytes<'a>>),
 }
 
-/// What an entry covers, as its attributes say.
+/// The address range of an entry, from its attributes.
 #[derive(Default)]
 struct Extent<'a> {
     low: Option<u64>,
@@ -407,15 +407,15 @@ impl<'a> Extent<'a> {
     }
 }
 
-/// The units of .debug_info by offset, read when asked for.
+/// The units of .debug_info by offset, read on request.
 struct Units<'a> {
     headers: Vec<gimli::UnitHeader<Bytes<'a>>>,
-    /// Start of each in .debug_info, ascending.
+    /// Start of each unit in .debug_info, ascending.
     starts: Vec<usize>,
     read: HashMap<usize, Option<std::rc::Rc<Unit<'a>>>>,
 }
 
-/// Units kept in memory between references.
+/// Number of units kept in memory.
 const KEPT: usize = 4096;
 
 impl<'a> Units<'a> {

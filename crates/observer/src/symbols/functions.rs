@@ -1,4 +1,4 @@
-//! ELF symbol tables → functions by address. Pure: what isn't a table gives no functions.
+//! ELF symbol tables → functions by address. Pure: invalid tables have no functions.
 
 use object::read::ReadRef;
 use object::{Object, ObjectSymbol, SymbolKind};
@@ -8,11 +8,11 @@ use super::names;
 /// The functions of one file, by address as linked.
 #[derive(Debug, Default)]
 pub struct Functions {
-    /// In address order.
+    /// Functions in address order.
     sorted: Vec<Function>,
-    /// Mangled names, one behind the other.
+    /// Mangled names, concatenated.
     text: Vec<u8>,
-    /// A native image: its local symbols have a mangling of their own.
+    /// Whether this is a native image: its local symbols have their own mangling.
     image: bool,
 }
 
@@ -20,7 +20,7 @@ pub struct Functions {
 struct Function {
     start: u64,
     size: u64,
-    /// Where the next function begins.
+    /// Start of the next function.
     next: u64,
     name: (u32, u32),
 }
@@ -37,7 +37,7 @@ impl Functions {
         of
     }
 
-    /// Adds what another file has and this one hasn't.
+    /// Adds the functions of another file that are missing here.
     pub fn add(&mut self, other: &Functions) {
         for f in &other.sorted {
             self.push(f.start, f.size, other.name(f));
@@ -61,7 +61,7 @@ impl Functions {
     fn sort(&mut self) {
         let Functions { sorted, text, .. } = self;
         let name = |f: &Function| text.get(f.name.0 as usize..(f.name.0 + f.name.1) as usize);
-        // Of aliases the longest extent, then the first name: the same on each run.
+        // Among aliases, prefer the longest extent, then the first name, so that the result is reproducible.
         sorted.sort_unstable_by(|a, b| (a.start, b.size, name(a)).cmp(&(b.start, a.size, name(b))));
         sorted.dedup_by_key(|f| f.start);
         for i in 1..sorted.len() {
@@ -73,7 +73,8 @@ impl Functions {
         self.text.get(f.name.0 as usize..(f.name.0 + f.name.1) as usize).unwrap_or_default()
     }
 
-    /// The function that contains `svma`, and how far into it. Assembly symbols have no size: they reach to the next.
+    /// The function that contains `svma`, and the offset in it. Assembly symbols have no size: they extend to the next
+    /// symbol.
     pub fn at(&self, svma: u64) -> Option<(&[u8], u64)> {
         let after = self.sorted.partition_point(|f| f.start <= svma);
         let f = self.sorted.get(after.checked_sub(1)?)?;
@@ -81,7 +82,7 @@ impl Functions {
         (into < f.size || (f.size == 0 && svma < f.next)).then(|| (self.name(f), into))
     }
 
-    /// The name as its author wrote it, and whether it is that of a Java method.
+    /// The name as in the source, and whether it is a Java method's.
     pub fn readable(&self, name: &[u8]) -> (String, bool) {
         let java = || {
             let text = std::str::from_utf8(name).ok()?;

@@ -1,4 +1,5 @@
-//! perf's jitdump (Linux, tools/perf/Documentation/jitdump-specification.txt): code loads with their times. Pure.
+//! Parses perf's jitdump (Linux, tools/perf/Documentation/jitdump-specification.txt): code loads with their times.
+//! Pure.
 //!
 //! ```text
 //! header  magic "JiTD" u32 │ version u32 │ total size u32 │ machine u32 │ pad u32 │ pid u32 │ time u64 │ flags u64
@@ -11,11 +12,11 @@ use std::collections::HashMap;
 
 use super::perf_map::Map;
 
-/// "JiTD" as the writer's byte order has it.
+/// "JiTD" in the writer's byte order.
 const MAGIC: u32 = 0x4A69_5444;
 const RECORD_HEADER: usize = 16;
 
-/// All code of the dump as a map; addresses that were used again have several names, as in a perf map.
+/// All code of the dump as a map. Addresses that were reused have several names, as in a perf map.
 pub fn parse(bytes: &[u8]) -> Option<Map> {
     let u32_at = |at: usize| Some(u32::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
     let u64_at = |at: usize| Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?));
@@ -33,7 +34,7 @@ pub fn parse(bytes: &[u8]) -> Option<Map> {
         let body = at + RECORD_HEADER;
         let field = |n: usize| u64_at(body + 8 * n);
         match id {
-            // pid and tid are field 0, vma 1.
+            // pid and tid are field 0, vma is field 1.
             0 => {
                 if let (Some(start), Some(bytes_of_code), Some(index)) = (field(2), field(3), field(4)) {
                     let end = (at + size).min(bytes.len());

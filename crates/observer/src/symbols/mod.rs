@@ -1,11 +1,11 @@
 //! Module + offset → functions, source files and lines: ELF symbol tables, DWARF's inlined functions, maps of JIT code.
 //!
 //! ```text
-//! offsets of a module ─► cache ─► what isn't there: object + debug files (read.rs) ─► symbols, DWARF ─► cache
+//! offsets of a module ─► cache ─► misses: object + debug files (read.rs) ─► symbols, DWARF ─► cache
 //! ```
-//! All calls of a module are asked for at once. A file is believed only if it is of the build that was loaded: an updated
-//! library would give wrong names. What has no name stays module+0xoffset, and a file with symbols of the same build that
-//! is given later names it.
+//! All calls of a module are resolved together. A file is used only if it is of the build that was loaded: an updated
+//! library would give wrong names. A call without a name stays module+0xoffset; a file with symbols of the same build
+//! that is given later can still name it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -32,34 +32,35 @@ pub use names::demangle;
 use cache::Known;
 use perf_map::Map;
 
-/// A function at a place in its source.
+/// A function, and a position in its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     pub function: Arc<str>,
     pub file: Option<Arc<str>>,
     pub line: Option<u32>,
-    /// A method of a native image.
+    /// Whether it is a method of a native image.
     pub java: bool,
 }
 
-/// What is at a return address: the innermost inlined function first, last the function that they were put into.
+/// The functions at a return address: the innermost inlined function first, the function that contains all of them
+/// last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub places: Vec<Place>,
-    /// From the start of the last function to the address.
+    /// Offset of the address from the start of the last function.
     pub into: u64,
 }
 
-/// Where names may come from.
+/// Sources of names.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The living process, through whose root files are read; of a dead one paths are taken as ours.
+    /// The live process, through whose root files are read. For a dead process, paths are taken as ours.
     pub pid: Option<u32>,
-    /// Files with symbols, and folders of them.
+    /// Files with symbols, and directories of such files.
     pub given: Vec<PathBuf>,
-    /// Where to keep what was resolved.
+    /// Where to cache resolved names.
     pub cache: Option<PathBuf>,
-    /// Nothing is read: frames stay module+0xoffset.
+    /// Read nothing: frames stay module+0xoffset.
     pub without: bool,
 }
 
@@ -89,7 +90,7 @@ impl Symbols {
         }
     }
 
-    /// Reads what is needed for these return addresses, by module and as linked.
+    /// Resolves these return addresses (as linked), by module.
     pub fn ask(&mut self, modules: &[Module], wanted: &BTreeMap<usize, BTreeSet<u64>>) {
         if self.without {
             return;
@@ -115,7 +116,7 @@ impl Symbols {
             let pieces = opened.pieces();
             ::object::File::parse(&pieces).ok().map(|file| read::Links::of(&file))
         });
-        // Of another build than what was loaded, a debug file found by the old one's build id still fits.
+        // If the object's build differs from the loaded one, a debug file found by the old build id still fits.
         let mut files = Vec::new();
         match object {
             Ok(opened) => files.push(opened),
@@ -137,7 +138,7 @@ impl Symbols {
         let cached = kept.as_ref().and_then(|path| read::cached(path, self.finder.deadline()));
         let cached = cached.as_deref().and_then(cache::parse);
         let mut all = match cached {
-            // Nothing is left to ask, but the build id says that these names are right.
+            // There is no file to look up, but the build id shows that these names are right.
             Some((_, cached)) if files.is_empty() && !module.build_id.is_empty() => cached,
             Some((of, cached)) if of == fingerprint && !files.is_empty() => cached,
             _ => Known::new(),
@@ -164,12 +165,12 @@ impl Symbols {
         self.gaps.push(Gap::new(Source::Symbols, reason, "its frames lack names or lines"));
     }
 
-    /// What `ask` found for a return address.
+    /// The result of `ask` for a return address.
     pub fn at(&self, module: usize, offset: u64) -> Option<&Location> {
         self.known.get(&module)?.get(&offset)?.as_ref()
     }
 
-    /// The name of code that lies in no module, as its JIT has written it down.
+    /// The name of code outside all modules, as its JIT recorded it.
     pub fn jit(&mut self, return_address: Avma) -> Option<String> {
         if !self.jit_asked {
             self.jit_asked = true;
@@ -183,7 +184,7 @@ impl Symbols {
     }
 }
 
-/// Names the frames of all callers that have none yet.
+/// Names the frames of all callers that have no name yet.
 pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
     let mut wanted: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
     for frame in books.callers.iter().flat_map(|c| &c.frames).filter(|f| f.function.is_none()) {
@@ -195,7 +196,7 @@ pub fn resolve(books: &mut Books, options: &Options, deadline: Deadline) {
     symbols.ask(&books.modules, &wanted);
     for frame in books.callers.iter_mut().flat_map(|c| &mut c.frames).filter(|f| f.function.is_none()) {
         match frame.module {
-            // A caller has one line for each frame: the function that has the code, with the innermost place in it.
+            // A caller has one line per frame: the function that contains the code, with the innermost source position.
             Some(module) => {
                 if let Some(location) = symbols.at(module, frame.offset)
                     && let (Some(first), Some(last)) = (location.places.first(), location.places.last())

@@ -1,13 +1,13 @@
-//! Names as their authors wrote them: Rust, C++, and Java in a native image.
+//! Demangles names of Rust, C++, and Java in a native image.
 
 use std::fmt;
 
-/// Longest name that is printed; a mangled name of 1 KiB can stand for gigabytes, by referring to its own parts.
+/// Limit for printed names: a mangled name of 1 KiB can stand for gigabytes by referring to its own parts.
 const LONGEST: usize = 4096;
 
-/// Rust's and C++'s names as their authors wrote them; any other name as it is.
+/// Demangles names of Rust and C++; other names are unchanged.
 pub fn demangle(name: &[u8]) -> String {
-    // Versioned names of the dynamic table (`memcpy@@GLIBC_2.14`) keep their version out of reports.
+    // Removes the version from names in the dynamic table (`memcpy@@GLIBC_2.14`).
     let name = name.split(|&b| b == b'@').next().unwrap_or(name);
     let text = String::from_utf8_lossy(name);
     if let Ok(rust) = rustc_demangle::try_demangle(&text) {
@@ -45,15 +45,16 @@ impl fmt::Write for Bounded {
     }
 }
 
-/// Characters of the hash at the end of a native image's local symbols: 128 bits in base 62.
+/// Length of the hash at the end of a native image's local symbols: 128 bits in base 62.
 const HASH: usize = 22;
 
 /// Local symbols of a native image that kept them (`-H:-DeleteLocalSymbols`): `App_main_a61…` → `App.main`, `App_b2…` →
-/// `App.<init>`. The class is the simple name, in which an underscore is rare; so the first one is taken for the dot.
+/// `App.<init>`. The class is a simple name, in which underscores are rare. So the first underscore is taken for the
+/// dot.
 pub fn image_local(name: &str) -> Option<String> {
     let (rest, hash) = name.rsplit_once('_')?;
     let letters = hash.as_bytes();
-    // C functions of an image end in words (JNU_CallStaticMethodByName). Of random letters one in 10⁴ look like that.
+    // C functions of an image end in words (JNU_CallStaticMethodByName). One in 10⁴ random hashes looks like a word.
     let is_random = letters.iter().any(u8::is_ascii_digit)
         || letters.windows(2).any(|w| w[0].is_ascii_uppercase() && w[1].is_ascii_uppercase());
     if letters.len() != HASH || !is_random || !letters.iter().all(u8::is_ascii_alphanumeric) {
@@ -68,8 +69,8 @@ pub fn image_local(name: &str) -> Option<String> {
 }
 
 /// Symbols of an image with debug information: `_ZN15java.lang.Class7forNameEJP…` → `java.lang.Class.forName`. They are
-/// Itanium names whose classes have dots in them; the J, which says that the return type is mangled first, is set by
-/// compilers of Java only (Itanium C++ ABI, 5.1.4).
+/// Itanium names with dots in the class names. The J, which says that the return type is mangled first, is used only by
+/// Java compilers (Itanium C++ ABI, 5.1.4).
 pub fn image_mangled(name: &str) -> Option<String> {
     let mut rest = name.strip_prefix("_ZN")?;
     let mut parts: Vec<&str> = Vec::new();
@@ -89,7 +90,7 @@ pub fn image_mangled(name: &str) -> Option<String> {
         }
         None => rest.strip_prefix('E')?,
     };
-    // A constructor's name is the class's.
+    // A constructor has the name of its class.
     if let [class, .., method] = parts.as_mut_slice()
         && class.rsplit(['.', '$']).next() == Some(*method)
     {
@@ -126,7 +127,7 @@ mod tests {
         assert_eq!(local("JNU_CallStaticMethodByName"), "");
     }
 
-    /// Each pair doubles what the one before stands for: 40 of them would be a terabyte.
+    /// Each pair doubles the length: 40 pairs would make a terabyte.
     #[test]
     fn a_name_that_stands_for_gigabytes_is_left_as_it_is() {
         let mut bomb = String::from("_Z1f1aIS_S_E");

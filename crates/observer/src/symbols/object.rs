@@ -1,4 +1,4 @@
-//! One object's files → the functions and lines of its calls. `read.rs` found the files; nothing in them is believed.
+//! One object's files → the functions and lines of its calls. `read.rs` found the files; their contents are untrusted.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,14 +16,16 @@ use super::names;
 use super::read::{Finder, Links, Opened};
 use super::{Location, Place};
 
-/// The largest ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or a tenth.
+/// The largest accepted ratio of a debug section's size to its compressed size. Compilers' output shrinks to a third or
+/// a tenth.
 const UNPACKED_TIMES: u64 = 128;
-/// Debug sections of one object in memory, bytes. Chromium's are 2 GiB; they would be named by its symbol table alone.
+/// Limit of one object's debug sections in memory, bytes. Chromium's have 2 GiB; beyond the limit, only the symbol
+/// table would give names.
 const SECTIONS: u64 = 3 << 29;
-/// A symbol table out of .gnu_debugdata, unpacked.
+/// Limit of an unpacked symbol table from .gnu_debugdata.
 const MINI: usize = 64 << 20;
 
-/// What an object's files gave.
+/// Result for an object's files.
 #[derive(Default)]
 pub struct Answers {
     pub known: Known,
@@ -31,12 +33,12 @@ pub struct Answers {
     pub reason: Option<String>,
 }
 
-/// `offsets`: return addresses as linked, ascending. `files`: the object itself and what has names of it.
+/// `offsets` are return addresses as linked, ascending. `files` are the object itself and files with its names.
 pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
     let mut functions = Functions::default();
     let mut levels: Option<Vec<Vec<Level>>> = None;
     let mut reason = None;
-    // The call lies before the address that it returns to, which may be the first byte of the next function.
+    // The call lies before its return address, which may be the first byte of the next function.
     let calls: Vec<u64> = offsets.iter().map(|o| o.saturating_sub(1)).collect();
     for opened in files {
         let pieces = opened.pieces();
@@ -71,7 +73,7 @@ pub fn resolve(files: &[Opened], finder: &Finder, offsets: &[u64]) -> Answers {
     Answers { known: join(&functions, levels.unwrap_or_default(), offsets), reason }
 }
 
-/// The same of an object in memory: the vdso.
+/// The same for an object in memory: the vdso.
 pub fn resolve_bytes(bytes: &[u8], build_id: &[u8], offsets: &[u64]) -> Option<Answers> {
     let file = object::File::parse(bytes).ok()?;
     if file.build_id().ok().flatten().is_none_or(|id| !id.starts_with(build_id)) {
@@ -96,7 +98,8 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
     };
     let mut known = Known::new();
     for (i, &offset) in offsets.iter().enumerate() {
-        // A trampoline that the kernel or makecontext(3) returns to was never called: its first byte is the address.
+        // The kernel or makecontext(3) returns to a trampoline that was never called: then the return address is its
+        // first byte.
         let symbol = functions.at(offset.saturating_sub(1)).or_else(|| functions.at(offset));
         let levels = levels.get_mut(i).map(std::mem::take).unwrap_or_default();
         let outermost = levels.len().saturating_sub(1);
@@ -132,12 +135,13 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
     known
 }
 
-/// True if the symbol is `name` with its namespaces in front. Folding of equal functions may give the symbol of another one.
+/// Whether the symbol is `name` with its namespaces before it. If the linker merged equal functions, it may be another
+/// function's symbol.
 fn qualifies(symbol: &[u8], name: &[u8]) -> bool {
     names::demangle(symbol).strip_suffix(&*names::demangle(name)).is_some_and(|path| path.ends_with("::"))
 }
 
-/// Where the linker's name can't be read, the source's will do.
+/// Uses the source's name if the linker's name can't be demangled.
 fn readable(linkage: &[u8], name: Option<&[u8]>, functions: &Functions) -> (String, bool) {
     let (text, java) = functions.readable(linkage);
     match name {
@@ -148,7 +152,8 @@ fn readable(linkage: &[u8], name: Option<&[u8]>, functions: &Functions) -> (Stri
 
 pub type Lines = (Vec<Vec<Level>>, Option<String>);
 
-/// Inlined functions and lines of each call; `shared`: what dwz(1) took out of several files.
+/// Inlined functions and lines of each call. `shared` is the file into which dwz(1) moved common parts of several
+/// files.
 pub fn lines<'a, R: ReadRef<'a>>(
     file: &object::File<'a, R>,
     shared: Option<&Opened>,
@@ -173,7 +178,8 @@ fn sections<'a, R: ReadRef<'a>>(
     let mut left = SECTIONS.min(cap);
     gimli::DwarfSections::load(|id: SectionId| {
         let Some(section) = file.section_by_name(id.name()) else { return Ok(Cow::Borrowed(&[][..])) };
-        // A compressed section states its own size, and unpacking reserves that: it is believed only within bounds.
+        // A compressed section states its own size, and unpacking reserves that much. So the size is accepted only
+        // within limits.
         let (size, packed) =
             section.compressed_data().map_or((0, 0), |data| (data.uncompressed_size, data.data.len() as u64));
         if size > packed.saturating_mul(UNPACKED_TIMES) {
@@ -184,7 +190,7 @@ fn sections<'a, R: ReadRef<'a>>(
     })
 }
 
-/// The symbol table that Fedora's builds carry packed (GDB manual, 'MiniDebugInfo').
+/// The compressed symbol table in Fedora's builds (GDB manual, 'MiniDebugInfo').
 fn mini<'a, R: ReadRef<'a>>(file: &object::File<'a, R>) -> Option<Functions> {
     let packed = file.section_by_name(".gnu_debugdata")?.data().ok()?;
     let mut out = Bounded(Vec::new());

@@ -1,25 +1,25 @@
-//! Maps of code made at run time, as JITs write them for perf: lines `START SIZE NAME`, hex without 0x
-//! (Linux, tools/perf/Documentation/jit-interface.txt). Pure.
+//! Parses maps of code made at run time, which JITs write for perf: lines `START SIZE NAME`, hex without 0x (Linux,
+//! tools/perf/Documentation/jit-interface.txt). Pure.
 //!
-//! Code is freed and its place used again, and the map has no times. Where an address had more than one name, it can't be
-//! told which was meant: the frame says both instead of a wrong one.
+//! JITs free code and reuse its addresses, and the map has no times. If an address had several names, it is unknown
+//! which one applies. So the frame gets all of them instead of a wrong one.
 
 use std::collections::BTreeMap;
 
-/// Names kept: node writes some 10⁵ for a large program.
+/// Limit of names: node writes some 10⁵ for a large program.
 const MOST: usize = 4 << 20;
-/// Longest name.
+/// Limit of a name's length.
 const LONGEST: usize = 1024;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Map {
-    /// By first address; not overlapping.
+    /// By start address; no overlaps.
     ranges: BTreeMap<u64, (u64, Vec<u32>)>,
     names: Vec<String>,
     steps: usize,
 }
 
-/// Ranges laid on each other before the rest is left out: a hostile map could lie a million on a million.
+/// Limit of overlapping ranges that are processed: a hostile map could overlap a million with a million.
 const STEPS: usize = 1 << 26;
 
 impl Map {
@@ -47,7 +47,7 @@ impl Map {
         Some(())
     }
 
-    /// Later entries are put over earlier ones; both names are kept where they lie on each other.
+    /// Later entries are placed over earlier ones; where they overlap, both names are kept.
     pub fn add(&mut self, start: u64, end: u64, name: String) {
         if start >= end || name.is_empty() || self.steps > STEPS {
             return;
@@ -59,7 +59,7 @@ impl Map {
                 self.names.len() - 1
             }
         } as u32;
-        // What the new one lies on is cut at its ends.
+        // Ranges under the new one are split at its ends.
         self.cut(start);
         self.cut(end);
         let mut at = start;
@@ -72,7 +72,7 @@ impl Map {
             if let Some((_, names)) = self.ranges.get_mut(&s) {
                 let same = names.iter().any(|n| self.names[*n as usize] == self.names[number as usize]);
                 if !same {
-                    // The newest first; more than a few say nothing.
+                    // Newest first; more than a few names don't help.
                     names.insert(0, number);
                     names.truncate(4);
                 }
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(map.at(0x10c0).as_deref(), Some("old"));
     }
 
-    /// Against a list that is searched for every address.
+    /// Compared with a list that is searched for every address.
     #[test]
     fn random_maps_answer_as_a_naive_twin() {
         let (mut random, mut named, mut shared) = (Random(7), 0, 0);

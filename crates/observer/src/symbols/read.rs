@@ -1,13 +1,13 @@
-//! Finds the files that have the names of a module's functions, and believes them only if they are of the same build.
+//! Finds the files with the names of a module's functions, and uses them only if they are of the same build.
 //!
 //! ```text
-//! object    path below /proc/PID/root │ what the process itself has mapped (map_files) │ our own vdso
+//! object    path below /proc/PID/root │ the process's own mapping (map_files) │ our own vdso
 //! names     --symbols FILE│DIR │ the object │ /usr/lib/debug/.build-id │ .gnu_debuglink │ debuginfod's cache
 //! shared    .gnu_debugaltlink (dwz)
 //! JIT code  /tmp/perf-PID.map and jit-PID.dump as the process sees them
 //! ```
-//! The same build: the build id that the tracker saw in memory. Without one, the inode that the process has mapped, and of
-//! a dead process a file that hasn't changed since its start.
+//! The same build means the build id that the tracker saw in memory. Without a build id: the inode that the process has
+//! mapped or, for a dead process, a file that hasn't changed since the process started.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -23,19 +23,20 @@ use crate::books::Module;
 use crate::foreign::{Ask, Deadline, Kind, Regular, Root, Why};
 use crate::source::proc::Target;
 
-/// The kernel stamps files with the time of its last tick, which at 100 Hz lies up to this far back.
+/// The kernel stamps files with the time of its last tick, which at 100 Hz is up to this long ago.
 const TICK: i128 = 10_000_000;
 
-/// A file that names may come from.
+/// A file that may have names.
 pub type Opened = Regular;
 
-/// What no other file can have. `None`: its owner makes up what is known of it, so nothing of it is kept.
+/// Identifies a file; no other file can have the same mark. `None`: the file's owner can invent its properties, so
+/// nothing of it is cached.
 pub fn mark(file: &Opened) -> Option<String> {
     Some(format!("{}:{}", file.path().display(), file.identity()?))
 }
 
-/// Whether what was read of it may answer for other files with the same build id: it is root's or the caller's, and lies
-/// where only they could have put it. A container's root isn't the host's.
+/// Whether names from this file may also be used for other files with the same build id: it belongs to root or the
+/// caller, and only they could have put it where it is. A container's root isn't the host's.
 pub fn is_trusted(finder: &Finder, file: &Opened) -> bool {
     let uid = file.meta().uid();
     let ours = uid == 0 || uid == rustix::process::geteuid().as_raw();
@@ -45,16 +46,16 @@ pub fn is_trusted(finder: &Finder, file: &Opened) -> bool {
 /// Why an object can't be used; `None`: there is nothing to read.
 pub type Missing = Option<String>;
 
-/// Where to look.
+/// Where to search for files.
 pub struct Finder {
     pid: Option<u32>,
     process: Option<Target>,
-    /// The process's root; of a dead one ours.
+    /// The process's root; ours for a dead process.
     root: Root,
-    /// Its root is ours, in the same mount namespace.
+    /// Whether its root is ours, in the same mount namespace.
     shares_our_files: bool,
     deadline: Deadline,
-    /// When the process started, ns since 1970; 0 = unknown.
+    /// Start of the process, ns since 1970; 0 if unknown.
     start_ns: u64,
     given: Given,
     maps: Option<Vec<Mapped>>,
@@ -75,7 +76,7 @@ struct Given {
     by_name: HashMap<String, PathBuf>,
 }
 
-/// Files and folders looked at below a folder that was given.
+/// Limit of files and directories read below a given directory.
 const GIVEN: usize = 20_000;
 
 impl Finder {
@@ -92,12 +93,12 @@ impl Finder {
         Finder { pid, process, root, shares_our_files, deadline, start_ns, given, maps: None }
     }
 
-    /// Opens a path as the process sees it: absolute links lead to places below its root, not ours (openat2(2)).
+    /// Opens a path as the process sees it: absolute links are resolved below its root, not ours (openat2(2)).
     fn open(&self, path: &Path) -> Option<Opened> {
         path.is_absolute().then(|| self.root.open(path, Ask::of(Kind::Object)).ok())?
     }
 
-    /// Why a file that is there can't be read.
+    /// Why an existing file can't be read.
     fn refusal(&self, path: &Path) -> Option<String> {
         match self.root.open(path, Ask::of(Kind::Object)) {
             Ok(_) => None,
@@ -106,7 +107,7 @@ impl Finder {
         }
     }
 
-    /// One of our own files.
+    /// Opens one of our own files.
     fn own(&self, path: &Path) -> Option<Opened> {
         own(path, self.deadline)
     }
@@ -115,7 +116,7 @@ impl Finder {
         self.deadline
     }
 
-    /// The file that the module was loaded from.
+    /// The file from which the module was loaded.
     pub fn object(&mut self, module: &Module) -> Result<Opened, Missing> {
         let path = Path::new(&module.path);
         if !path.is_absolute() {
@@ -128,7 +129,7 @@ impl Finder {
         {
             return Ok(opened);
         }
-        // Deleted or replaced: the kernel still has what the process mapped.
+        // Deleted or replaced: the kernel still has the mapped file.
         let range = self.mapped(module).map(|m| m.range.clone());
         let still = range.zip(self.process.as_ref()).and_then(|(range, process)| process.still_mapped(&range).ok());
         if let Some(opened) = still
@@ -142,7 +143,7 @@ impl Finder {
 
     fn is_of(&mut self, module: &Module, opened: &Opened) -> bool {
         if !module.build_id.is_empty() {
-            // The segment keeps the first 20 bytes of a build id, which is all that the usual SHA-1 ones have.
+            // The segment keeps the first 20 bytes of a build id; the usual SHA-1 ids have no more.
             return build_id(opened).is_some_and(|id| id.starts_with(&module.build_id));
         }
         if let Some(mapped) = self.mapped(module) {
@@ -166,7 +167,7 @@ impl Finder {
         self.maps().iter().find(|m| m.start == start && m.inode != 0 && m.path.contains(&name))
     }
 
-    /// Files besides the object that may have names of it, best first.
+    /// Other files that may have the object's names, best first.
     pub fn companions(&self, module: &Module, object: Option<&Links>) -> Vec<Opened> {
         let known = object.map(|o| o.build_id.as_slice()).filter(|id| !id.is_empty());
         let id = known.unwrap_or(&module.build_id);
@@ -211,12 +212,12 @@ impl Finder {
         found
     }
 
-    /// Whether a module without a build id got its names from a file that is only called the same.
+    /// The file that names a module without a build id only because it has the same name.
     pub fn given_by_name(&self, module: &Module) -> Option<&Path> {
         module.build_id.is_empty().then(|| self.given.by_name.get(module.name()).map(PathBuf::as_path)).flatten()
     }
 
-    /// The file that a debug file shares names with (dwz).
+    /// The file with which a debug file shares names (dwz).
     pub fn shared(&self, of: &Path, link: &(PathBuf, Vec<u8>)) -> Option<Opened> {
         let (path, id) = link;
         let near = of.parent().unwrap_or(Path::new("/")).join(path);
@@ -225,13 +226,13 @@ impl Finder {
         all.into_iter().flatten().find(|opened| build_id(opened).is_some_and(|other| other == *id))
     }
 
-    /// Names of code that was made at run time. `inner`: the PID in the process's own namespace.
+    /// Names of code made at run time. `inner` is the PID in the process's own namespace.
     pub fn jit(&mut self, inner: u32) -> (Option<Map>, Option<String>) {
         let dump = self.maps().iter().find(|m| m.path.ends_with(&format!("/jit-{inner}.dump")));
         let dump = dump.map(|m| PathBuf::from(&m.path));
         let mut reason = None;
         for path in dump.into_iter().chain([PathBuf::from(format!("/tmp/perf-{inner}.map"))]) {
-            // /tmp is everybody's: no link there is followed.
+            // Everybody may write to /tmp, so no link there is followed.
             let ask = Ask { links: false, ..Ask::of(Kind::JitMap) };
             let opened = match self.root.open(&path, ask) {
                 Ok(opened) => opened,
@@ -260,7 +261,8 @@ impl Finder {
         (None, reason)
     }
 
-    /// Anybody may put a file into /tmp, and one may be left of another process with the same PID.
+    /// Why a JIT's file isn't used: anybody may create a file in /tmp, and one may be left by another process with the
+    /// same PID.
     fn distrust(&self, opened: &Opened) -> Option<&'static str> {
         let owner = match self.pid {
             Some(pid) => fs::metadata(format!("/proc/{pid}")).map(|m| m.uid()).ok(),
@@ -285,7 +287,7 @@ fn mapped_line(line: &str) -> Option<Mapped> {
     Some(Mapped { start, range, inode, path: words.next().unwrap_or("").trim().to_string() })
 }
 
-/// What an object says about its other files.
+/// What an object states about its other files.
 #[derive(Debug, Default)]
 pub struct Links {
     pub build_id: Vec<u8>,
@@ -316,14 +318,14 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// `DIR/ab/cdef….debug`.
+/// The path `DIR/ab/cdef….debug`.
 fn by_build_id(directory: &str, id: &[u8]) -> String {
     let hex = hex(id);
     let (first, rest) = hex.split_at(hex.len().min(2));
     format!("{directory}/{first}/{rest}.debug")
 }
 
-/// Where debuginfod-find(1) keeps what it fetched. Nothing is fetched by us.
+/// Where debuginfod-find(1) stores what it fetched. Plimsoll fetches nothing.
 fn debuginfod_caches() -> impl Iterator<Item = PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let own = variable("DEBUGINFOD_CACHE_PATH");
@@ -332,7 +334,7 @@ fn debuginfod_caches() -> impl Iterator<Item = PathBuf> {
     own.into_iter().chain(cache.map(|dir| dir.join("debuginfod_client"))).chain(old)
 }
 
-/// CRC-32 of a whole file, as .gnu_debuglink has it (GDB manual, 'Separate Debug Files').
+/// CRC-32 of a whole file, as in .gnu_debuglink (GDB manual, 'Separate Debug Files').
 fn crc32_of(file: &Opened) -> Option<u32> {
     let table: Vec<u32> =
         (0..256u32).map(|i| (0..8).fold(i, |c, _| if c & 1 != 0 { 0xEDB8_8320 ^ (c >> 1) } else { c >> 1 })).collect();
@@ -355,7 +357,7 @@ impl Given {
             let Ok(meta) = fs::metadata(&path) else { continue };
             if meta.is_dir() {
                 let entries = fs::read_dir(&path).into_iter().flatten().flatten();
-                // Links below it are not followed: they may lead in circles.
+                // Links below it aren't followed, because they may lead in circles.
                 queue.extend(
                     entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir() || t.is_file())).map(|e| e.path()),
                 );
@@ -378,7 +380,7 @@ fn is_elf(file: &Opened) -> bool {
     file.head(4).is_ok_and(|head| head == *b"\x7fELF")
 }
 
-/// The vdso: every process has the kernel's, so ours is as good as the target's if the build id is the same.
+/// The vdso. Every process has the kernel's, so ours equals the target's if the build id is the same.
 pub fn vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
@@ -389,11 +391,11 @@ pub fn vdso() -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The cache file of an object: by build id; without one by where it lies. `files`: what the names come from. A build id is
-/// a claim that anybody's file can make, so each other user's file has a cache of its own. `None`: nothing is kept.
+/// The cache file of an object: by build id, or by path if there is none. `files` are the files with its names. A build
+/// id is a claim that any file can make, so each file of another user has its own cache file. `None`: don't cache.
 pub fn cache_file(directory: &Path, module: &Module, finder: &Finder, files: &[Opened]) -> Option<PathBuf> {
     let key = if module.build_id.is_empty() {
-        // FNV-1a: two paths in one file would only take turns in it.
+        // FNV-1a. If two paths collide, they only replace each other's cache.
         let hash =
             module.path.bytes().fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
         format!("path-{hash:016x}")
@@ -406,11 +408,11 @@ pub fn cache_file(directory: &Path, module: &Module, finder: &Finder, files: &[O
     Some(directory.join(format!("{key}-{}.symbols", other.identity()?)))
 }
 
-/// Cache files kept, and their bytes; the oldest go first.
+/// Limits of cache files, by number and bytes; the oldest are removed first.
 const KEPT: usize = 1024;
 const KEPT_BYTES: u64 = 1 << 30;
 
-/// Keeps what was resolved. That it can't be written costs time, nothing else.
+/// Stores resolved names. A failure only costs time.
 pub fn store(path: &Path, text: &str) {
     let Some(directory) = path.parent() else { return };
     if crate::rules::read::store(path, text.as_bytes()).is_err() {
@@ -431,7 +433,7 @@ pub fn store(path: &Path, text: &str) {
     }
 }
 
-/// A cache file, if it is ours and of a size that one of ours could have.
+/// A cache file, if it belongs to us and its size is plausible.
 pub fn cached(path: &Path, deadline: Deadline) -> Option<String> {
     let own = [rustix::process::geteuid().as_raw()];
     let ask = Ask { links: false, owners: Some(&own), ..Ask::of(Kind::Cache) };

@@ -7,8 +7,8 @@ use ::object::{Object, ObjectSymbol};
 use super::*;
 use crate::books::{Caller, Frame};
 
-/// This very program: the address of a function of ours has to come back as its name, +1 because a frame holds the
-/// address after the call.
+/// In this program itself: the address of a known function, +1 because a frame has the address after the call, must
+/// give its name.
 #[test]
 fn our_own_function_is_found_in_our_own_file() {
     let path = std::env::current_exe().unwrap();

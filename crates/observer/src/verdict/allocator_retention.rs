@@ -1,5 +1,5 @@
-//! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst that is over. Where many thread arenas
-//! share the free pages, `arena_retention` speaks.
+//! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst in the past. If many thread
+//! arenas share the free pages, `arena_retention` applies instead.
 
 use super::arena_retention::{after_a_burst, cap_in_force, spread};
 use super::case::Case;
@@ -10,11 +10,11 @@ use crate::units::{Bytes, count};
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
-/// An arena that keeps less doesn't count as one of those that hold the free pages.
+/// An arena that keeps less isn't counted among those that hold the free pages.
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
-    // What thread arenas share among many is arena_retention's.
+    // If thread arenas share the free pages, they belong to arena_retention.
     let concerned = |arena: &&Arena| arena.kind == ArenaKind::Main || !spread(case);
     let arenas: Vec<&Arena> = case.glibc()?.arenas.iter().filter(concerned).collect();
     let threads = if spread(case) { Bytes(0) } else { case.retained(ArenaKind::Thread) };
@@ -59,7 +59,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// `the main arena and 3 thread arenas`
+/// A text like `the main arena and 3 thread arenas`.
 fn where_it_is(holding: &[&Arena]) -> String {
     let threads = holding.iter().filter(|arena| arena.kind == ArenaKind::Thread).count();
     let main = holding.len() > threads;
@@ -75,7 +75,7 @@ fn where_it_is(holding: &[&Arena]) -> String {
     }
 }
 
-/// MALLOC_ARENA_MAX limits how many arenas there are, not what one of them keeps.
+/// MALLOC_ARENA_MAX limits the number of arenas, not what one arena keeps.
 fn about_a_cap(holding: &[&Arena]) -> String {
     match holding {
         [] | [_] => {

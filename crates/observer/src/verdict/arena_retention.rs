@@ -1,5 +1,5 @@
-//! Many arenas, each keeping what its threads once freed. An arena cap helps here, and only here: where one arena (or the
-//! main one) holds the free pages, that is `allocator-retention`.
+//! Many arenas, each of which keeps what its threads freed. Only here does an arena cap help: if one arena (or the main
+//! one) holds the free pages, the verdict is `allocator-retention`.
 
 use super::case::Case;
 use super::remedies::{arena_cap, fewer_instrumentations, fewer_threads, other_allocator, periodic_trim, trim};
@@ -10,10 +10,10 @@ use crate::units::Bytes;
 
 const FLOOR: Bytes = Bytes::mib(16);
 const PERCENT: f64 = 10.0;
-/// Fewer arenas than this with free pages: capping their number changes little.
+/// With fewer arenas than this, a cap on their number changes little.
 const MANY: usize = 4;
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
-/// Percent of what is kept: below it a trim is no remedy, and what it leaves no news.
+/// Percentage of the kept bytes: below it, a trim isn't offered as a remedy, and its limits aren't mentioned.
 const WORTH_SAYING: f64 = 10.0;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
@@ -71,7 +71,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Many arenas share the free pages: no single one has most of them.
+/// Whether many arenas share the free pages, so that no single one has most of them.
 pub fn spread(case: Case<'_>) -> bool {
     let free: Vec<Bytes> = case.arenas(ArenaKind::Thread).map(|arena| arena.free_resident).collect();
     let holding = free.iter().filter(|free| **free >= WORTH_AN_ARENA).count();
@@ -79,7 +79,7 @@ pub fn spread(case: Case<'_>) -> bool {
     holding >= MANY && largest.percent_of(free.iter().copied().sum()) < 60.0
 }
 
-/// The cap on the number of arenas, and where it comes from.
+/// The cap on the number of arenas, and its origin.
 pub fn cap_in_force(case: Case<'_>) -> Option<String> {
     let glibc = case.glibc()?;
     let cap = glibc.arena_cap?;
@@ -89,7 +89,7 @@ pub fn cap_in_force(case: Case<'_>) -> Option<String> {
     Some(format!("the arena cap in force is {cap} ({how}){quota}"))
 }
 
-/// What the free memory is left from: a burst, or, where a runtime frees in batches, maybe the last collection.
+/// Where the free memory comes from: a burst or, if the runtime frees in batches, perhaps the last collection.
 pub fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<String> {
     if !case.frees_in_batches() {
         return burst(retained, live);
@@ -100,7 +100,7 @@ pub fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<Str
     ))
 }
 
-/// Free memory that is a multiple of the live memory beside it was needed once, and isn't now.
+/// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now.
 pub fn burst(retained: Bytes, live: Bytes) -> Option<String> {
     let once = retained + live;
     (retained.0 >= live.0.saturating_mul(2))

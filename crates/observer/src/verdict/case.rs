@@ -1,4 +1,4 @@
-//! What the rules ask of a snapshot and its ledger.
+//! What the rules read from a snapshot and its ledger.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ impl<'c> Case<'c> {
         self.ledger.rss
     }
 
-    /// What the process has of it: RSS counts a page once for each of its mappings.
+    /// RSS without repetition: RSS counts a page once for each of its mappings, this counts it once.
     pub fn distinct_rss(self) -> Bytes {
         self.ledger.distinct
     }
@@ -28,12 +28,12 @@ impl<'c> Case<'c> {
         self.ledger.resident(line)
     }
 
-    /// The line's resident bytes, each page counted once.
+    /// The line's resident bytes, with each page counted once.
     pub fn distinct(self, line: LineId) -> Bytes {
         self.ledger.distinct(line)
     }
 
-    /// Enough to matter to this process and to anybody.
+    /// Whether the bytes are large enough, in proportion and absolutely.
     pub fn matters(self, bytes: Bytes, percent: f64, floor: Bytes) -> bool {
         bytes >= floor && bytes.percent_of(self.distinct_rss()) >= percent
     }
@@ -50,7 +50,7 @@ impl<'c> Case<'c> {
         self.glibc().into_iter().flat_map(|glibc| &glibc.arenas).filter(move |arena| arena.kind == kind)
     }
 
-    /// Free bytes on resident pages inside arenas of that kind: never more than smaps counts there, whatever the walk found.
+    /// Free bytes on resident pages inside arenas of that kind: never more than in smaps, whatever the walk found.
     pub fn retained(self, kind: ArenaKind) -> Bytes {
         let children = self.ledger.line(LineId::GlibcRetained).into_iter().flat_map(|line| &line.children);
         children.filter(|child| child.name == child_of_arenas(kind)).map(|child| child.resident).sum()
@@ -60,8 +60,8 @@ impl<'c> Case<'c> {
         self.ledger.pieces.iter().filter(move |piece| matches!(&piece.owner, Owner::Line(of, _) if *of == line))
     }
 
-    /// Limit and what is counted against it: `--limit` against RSS with each page counted once, the cgroup's against its
-    /// working set.
+    /// The limit, and the figure that counts against it. For `--limit`: RSS with each page counted once. For the
+    /// cgroup's limit: its working set.
     pub fn limit(self) -> Option<(Bytes, Bytes)> {
         if let Some(asked) = self.snapshot.limit_asked {
             return Some((asked, self.distinct_rss()));
@@ -70,7 +70,7 @@ impl<'c> Case<'c> {
         Some((cgroup.limit?, cgroup.working_set()))
     }
 
-    /// How much a warning is due: the bytes alone, their share of RSS, or their share of the limit must be large.
+    /// The severity, by the bytes, by their share of RSS, and by their share of the limit.
     pub fn weight(self, bytes: Bytes) -> Severity {
         let share = bytes.percent_of(self.distinct_rss());
         let of_limit = self.limit().map_or(0.0, |(limit, _)| bytes.percent_of(limit));
@@ -78,8 +78,9 @@ impl<'c> Case<'c> {
         if large { Severity::Warning } else { Severity::Note }
     }
 
-    /// The same of free memory that malloc keeps. V8 frees its buffers in batches, at each collection: what is free right after one is
-    /// in use again before the next. There only what was free at the baseline too counts.
+    /// The same for free memory that malloc keeps. V8 frees its buffers in batches at each collection, so memory that
+    /// is free right after one is in use again before the next. For V8, only memory that was also free at the baseline
+    /// counts.
     pub fn weight_of_kept(self, bytes: Bytes) -> Severity {
         let baseline = self.snapshot.baseline.as_ref();
         match self.frees_in_batches() {
@@ -94,7 +95,7 @@ impl<'c> Case<'c> {
         self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::V8)
     }
 
-    /// Resident bytes of live malloc blocks, less those in the VM's books, and the line that has them.
+    /// Resident bytes of live malloc blocks outside the VM's books, and the line that contains them.
     pub fn live_blocks(self) -> (LineId, Bytes) {
         let Some(heap) = &self.snapshot.opened else { return (LineId::GlibcLive, self.resident(LineId::GlibcLive)) };
         let name = child_of_heap(heap.kind, HeapPart::Live);
@@ -102,7 +103,7 @@ impl<'c> Case<'c> {
         (LineId::OtherAllocator, parts.filter(|part| part.name == name).map(|part| part.resident).sum())
     }
 
-    /// What the VM's own malloc'ed blocks take at most, where its books are off. Measured, with half as much again:
+    /// Upper bound of the VM's own malloc'ed blocks if its books are off: a measured value plus half; see
     /// docs/decisions/verdicts.md.
     pub fn vm_malloc_at_most(self) -> Bytes {
         let metadata = self.resident(LineId::Class) + self.resident(LineId::CodeCache);
@@ -110,17 +111,17 @@ impl<'c> Case<'c> {
         Bytes::mib(16) + Bytes(metadata.0 / 2) + Bytes(self.resident(LineId::JavaHeap).0 / 64) + threads
     }
 
-    /// A VM whose books say which live blocks are its own.
+    /// Whether the VM's books (NMT) show which live blocks are its own.
     pub fn has_vm_books(self) -> bool {
         self.vm().is_some_and(|vm| !vm.categories.is_empty())
     }
 
-    /// The tracker is in the process: its books name the callers.
+    /// Whether the tracker is in the process: then its books name the callers.
     pub fn is_tracked(self) -> bool {
         self.resident(LineId::Tracker) > Bytes(0)
     }
 
-    /// What names the callers of memory that lies in no line of the VM's: the books that there are, an attach, or a new start.
+    /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
     pub fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
         if self.is_tracked() {
@@ -140,7 +141,7 @@ impl<'c> Case<'c> {
         remedy(Effort::Restart, "start it with the tracker, and see the calls that hold it", how, "")
     }
 
-    /// Pools of threads by the stack that they hold, largest first.
+    /// Pools of threads, ordered by the bytes of their stacks, largest first.
     pub fn thread_pools(self) -> Vec<ThreadPool> {
         let names = thread_names(self.snapshot);
         let known = ThreadPools::of(names.iter().copied());
@@ -162,7 +163,7 @@ impl<'c> Case<'c> {
         pools
     }
 
-    /// CPUs that the process may use: the cgroup's quota, or the CPUs that it may run on.
+    /// Number of CPUs that the process may use: the cgroup's quota, or the CPUs that it may run on.
     pub fn cpus(self) -> Option<u64> {
         let quota = self.snapshot.cgroup.as_ref().and_then(|cgroup| cgroup.cpu_quota).map(|cpus| cpus.ceil() as u64);
         let allowed = self.snapshot.process.cpus_allowed;
@@ -170,7 +171,8 @@ impl<'c> Case<'c> {
         fewest.or(Some(self.snapshot.host.cpus_online)).filter(|cpus| *cpus > 0)
     }
 
-    /// Netty serves its buffers from memory that `-XX:MaxDirectMemorySize` and NIO's own settings don't govern.
+    /// Whether Netty is used: its buffers come from memory that `-XX:MaxDirectMemorySize` and NIO's own settings don't
+    /// limit.
     pub fn has_netty(self) -> bool {
         let names = thread_names(self.snapshot);
         let has_jar = |jar: &String| {
@@ -187,7 +189,7 @@ impl<'c> Case<'c> {
         self.vm()?.flags.iter().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str())
     }
 
-    /// Growth or use: what the baseline says of a line, or how to get one.
+    /// How a line changed since the baseline, or how to record a baseline.
     pub fn growth(self, line: LineId) -> String {
         let Some(baseline) = &self.snapshot.baseline else {
             let pid = self.pid();
@@ -209,7 +211,7 @@ impl<'c> Case<'c> {
         }
     }
 
-    /// What is known of growth, for the process as a whole.
+    /// What is known about growth of the whole process.
     pub fn over_time(self) -> String {
         match &self.snapshot.baseline {
             None => "one reading: growth is seen with --baseline FILE, or in a recording".to_owned(),
@@ -225,7 +227,7 @@ impl<'c> Case<'c> {
         self.vm().is_some()
     }
 
-    /// Argument or agent variable that mentions `word`.
+    /// Whether an argument or an agent variable mentions `word`.
     pub fn started_with(self, word: &str) -> bool {
         let process = &self.snapshot.process;
         process.command.iter().chain(process.environment.iter().map(|(_, value)| value)).any(|text| text.contains(word))
@@ -244,17 +246,17 @@ impl<'c> Case<'c> {
     }
 }
 
-/// Threads whose names differ in numbers only.
+/// Threads whose names differ only in numbers.
 pub struct ThreadPool {
     pub name: String,
     pub threads: usize,
-    /// Pools of that name, told apart by an earlier number in the threads' names.
+    /// Number of pools with that name; an earlier number in the threads' names distinguishes them.
     pub instances: usize,
     /// Resident bytes of their stacks.
     pub stack: Bytes,
 }
 
-/// `40 s`, `12 min`, `3.2 h`.
+/// A text like `40 s`, `12 min`, `3.2 h`.
 pub fn ago(seconds: f64) -> String {
     match seconds.max(0.0) {
         s if s < 1.0 => "less than a second".to_owned(),

@@ -1,4 +1,5 @@
-//! How sure a verdict's bytes are, in a few words: from the grade and the error of its line, and from what the rule assumes.
+//! States in a few words how certain a verdict's bytes are: from the grade and the error of its line, and from the
+//! rule's assumptions.
 
 use super::case::{Case, ago};
 use super::{Verdict, VerdictId};

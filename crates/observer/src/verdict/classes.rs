@@ -8,7 +8,7 @@ use crate::units::{Bytes, count, counted};
 
 const FLOOR: Bytes = Bytes::mib(64);
 const PERCENT: f64 = 20.0;
-/// A server has tens to a few hundred loaders; a leak has one for each redeployment, proxy or script.
+/// A server has tens to a few hundred loaders; a leak has one per redeployment, proxy or script.
 const MANY_LOADERS: u64 = 1000;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {

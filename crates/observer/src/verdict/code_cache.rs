@@ -1,4 +1,4 @@
-//! The code cache near its limit: the JIT then stops compiling, and the program becomes slow rather than large.
+//! The code cache near its limit: at the limit the JIT stops compiling, and the program becomes slow.
 
 use super::case::Case;
 use super::remedies::remedy;

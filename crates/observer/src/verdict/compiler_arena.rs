@@ -1,4 +1,4 @@
-//! The JIT's arenas: they grow for one method and are free again after it. A spike, not a leak.
+//! The JIT's arenas: they grow while one method is compiled and are free afterwards. A spike, not a leak.
 
 use super::case::Case;
 use super::remedies::remedy;

@@ -1,4 +1,4 @@
-//! Direct byte buffers: memory of the process that the garbage collector frees only when it finds the buffer's owner dead.
+//! Direct byte buffers: memory that the garbage collector frees only when it collects the buffer's owner.
 
 use super::case::Case;
 use super::remedies::{fewer_threads, remedy};
@@ -57,8 +57,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// A limit that today's use doesn't reach: twice what java.nio counts, and only where a higher one is in force. Where java.nio counts
-/// less than half of the line, the limit doesn't govern the rest (Netty's memory), and none is proposed.
+/// Proposes a limit above today's use: twice what java.nio counts, and only if the current limit is higher. If java.nio
+/// counts less than half of the line, the limit doesn't apply to the rest (Netty's memory), and none is proposed.
 fn limit(direct: Option<&DirectBuffers>, resident: Bytes) -> Option<Remedy> {
     let direct = direct?;
     let twice = Bytes(direct.capacity.max(resident).0.saturating_mul(2).next_multiple_of(STEP));

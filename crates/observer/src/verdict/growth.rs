@@ -1,5 +1,5 @@
-//! Growth between a baseline and now. Two readings prove that a line grew and how fast, not that it goes on: a third one that
-//! shows no growth contradicts the verdict.
+//! Growth between a baseline and now. Two readings prove that a line grew and how fast, but not that it continues: a
+//! third reading without growth contradicts the verdict.
 //!
 //!   grown ≥ change − error of both readings,   rate = grown / time,   time to the limit = (limit − counted) / rate of all
 
@@ -9,14 +9,14 @@ use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::{Baseline, Group, LineId};
 use crate::units::Bytes;
 
-/// A change below both is weather.
+/// A change below both limits is noise.
 const FLOOR: Bytes = Bytes::mib(8);
 const PERCENT: f64 = 10.0;
-/// A rate needs this many seconds between the readings: of less it would be an extrapolation of one burst.
+/// A rate needs at least this many seconds between the readings: with less, it would extrapolate one burst.
 const LEAST_SECONDS: f64 = 60.0;
 const NAMED: usize = 3;
 
-/// A line that is larger than it was: by so much at least, and at most.
+/// A line that grew: by how much at least, and at most.
 struct Grown {
     line: LineId,
     least: Bytes,
@@ -65,7 +65,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Blocks that move between malloc's lines (freed, or used again) are no growth: together they are larger, or none of them is.
+/// Blocks that move between malloc's lines (freed, or reused) aren't growth. So these lines grow only if their sum
+/// grows.
 fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
     if !line.may_grow_without_bound() {
         return None;

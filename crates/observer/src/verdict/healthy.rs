@@ -1,5 +1,5 @@
-//! Nothing to do: no rule warns, and nearly all of RSS could be judged (else `unclear` speaks). Also says what people take for a
-//! problem and is none: address space.
+//! Nothing to do: no rule warns, and nearly all of RSS could be judged (otherwise the verdict is `unclear`). It also
+//! mentions address space, which people mistake for a problem.
 
 use super::case::Case;
 use super::{Severity, Verdict, VerdictId};

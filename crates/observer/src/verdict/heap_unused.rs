@@ -1,4 +1,4 @@
-//! A Java heap that is resident and empty: it grew for a peak, or was committed and touched at start.
+//! A Java heap that is resident but unused: it grew for a peak, or was committed and touched at start.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -13,7 +13,7 @@ const PERCENT: f64 = 25.0;
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let heap = vm.java_heap.as_ref()?;
-    // ZGC of JDK 17 maps the heap three times: RSS has it three times, the machine once.
+    // JDK 17's ZGC maps the heap three times: RSS counts it three times, but the memory exists once.
     let resident = case.distinct(LineId::JavaHeap);
     let needed =
         heap.live_after_gc.unwrap_or(heap.occupied).min(heap.occupied.max(heap.live_after_gc.unwrap_or_default()));
@@ -53,13 +53,14 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// What makes the heap smaller depends on the collector, and no collector goes below -Xms (docs/decisions/verdicts.md).
+/// Ways to make the heap smaller. They depend on the collector, and no collector goes below -Xms
+/// (docs/decisions/verdicts.md).
 fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Vec<Remedy> {
     let pid = case.pid();
     let max = vm.java_heap.as_ref().and_then(|heap| heap.max);
     let min = case.flag("MinHeapSize").and_then(|value| value.parse().ok()).map(Bytes).unwrap_or_default();
     let target = target(needed, max);
-    // -Xms keeps more than the heap needs: it has to go first.
+    // If -Xms is larger than the heap needs, it must be lowered first.
     let start = target.filter(|target| min > Bytes::mib(*target)).map(|target| format!("-Xms{target}m"));
     let with_start = |flags: &str| start.iter().map(String::as_str).chain([flags]).collect::<Vec<_>>().join(" ");
     let mut remedies = Vec::new();
@@ -81,8 +82,9 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
             ));
         }
         Some("G1") => {
-            // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. What was live is an upper bound of what is.
-            // It shrinks by whole regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and the command's answer takes a region.
+            // A full collection leaves at most MaxHeapFreeRatio percent of the heap free. `needed` is an upper bound of
+            // the live bytes. The heap shrinks by whole regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and
+            // the command's answer takes a region.
             let left = needed.scaled(100, 100 - G1_FREE).max(min) + region(case) + region(case);
             if left < resident {
                 let flags = format!(
@@ -112,7 +114,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
             ),
             "the heap grows again with the next peak, which then takes more collections",
         )),
-        // Parallel keeps what it has committed, whatever is collected.
+        // Parallel keeps its committed heap after any collection.
         _ => remedies.push(remedy(
             Effort::Restart,
             "take a collector that gives memory back: this one keeps what it has committed",
@@ -123,26 +125,26 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     remedies
 }
 
-/// G1's region; 32 MiB is the largest that it chooses by itself.
+/// Size of a G1 region; 32 MiB is the largest default.
 fn region(case: Case<'_>) -> Bytes {
     case.flag("G1HeapRegionSize").and_then(|value| value.parse().ok()).map_or(Bytes::mib(32), Bytes)
 }
 
-/// Percent of the heap that G1 may keep free.
+/// Percentage of the heap that G1 may keep free.
 const G1_FREE: u64 = 30;
 
 fn g1_flags() -> String {
     format!("-XX:G1PeriodicGCInterval=60000 -XX:MaxHeapFreeRatio={G1_FREE} -XX:MinHeapFreeRatio=10")
 }
 
-/// A heap that such a collector may aim at: half as much again as it needs. None where -Xmx is no higher: the VM refuses a
-/// SoftMaxHeapSize above it.
+/// A heap size that such a collector can aim at: 1.5 times what is needed. None if -Xmx isn't higher: the VM refuses a
+/// SoftMaxHeapSize above -Xmx.
 fn target(needed: Bytes, max: Option<Bytes>) -> Option<u64> {
     let target = Bytes(needed.0 / 2 * 3).max(Bytes::mib(64)).0.div_ceil(1 << 20);
     max.is_none_or(|max| Bytes::mib(target) < max).then_some(target)
 }
 
-/// ZUncommitDelay and ShenandoahUncommitDelay are in seconds and in milliseconds (300 s and 5 min by default).
+/// ZUncommitDelay is in seconds, ShenandoahUncommitDelay in milliseconds (300 s and 5 min by default).
 fn uncommit_flags(collector: &str, target: Option<u64>) -> String {
     let delay = match collector {
         "Z" => "-XX:ZUncommitDelay=60",

@@ -1,5 +1,5 @@
-//! Transparent huge pages: a touched byte costs 2 MiB. In thread stacks that is waste for certain (JDK-8303215,
-//! JDK-8312182); elsewhere it may be what makes the program fast, and is only noted.
+//! Transparent huge pages: one touched byte costs 2 MiB. In thread stacks this is always waste (JDK-8303215,
+//! JDK-8312182). Elsewhere it may make the program fast, and is only a note.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -9,7 +9,7 @@ use crate::snapshot::Thp;
 use crate::units::Bytes;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
-    // A mapping's huge pages count as its piece's only where the piece is the whole mapping or nearly so.
+    // A mapping's huge pages count for its piece only if the piece is nearly the whole mapping.
     let in_stacks: Bytes = case
         .pieces_of(LineId::ThreadStacks)
         .map(|piece| case.snapshot.vmas[piece.vma].anon_huge.min(piece.resident))

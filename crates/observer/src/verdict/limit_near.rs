@@ -1,5 +1,5 @@
-//! The limit is near, or will be: a Java heap that may grow to its maximum beside native memory that doesn't shrink. Then
-//! nothing leaks; the limit is too low for the flags.
+//! The limit is near, or will be: a Java heap may grow to its maximum, and native memory beside it doesn't shrink. Then
+//! there is no leak; the limit is too low for the flags.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -85,8 +85,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// No cap on the Java heap below half as much again as its objects take now, or below what it has committed: peaks have needed that.
-/// Where native memory has most of the limit, the heap isn't the cause, and no cap is proposed.
+/// Never cap the Java heap below 1.5 times its current objects, or below its committed size: peaks needed that much. If
+/// native memory takes most of the limit, the heap isn't the cause, and no cap is proposed.
 fn smallest_cap(case: Case<'_>) -> Bytes {
     let Some(heap) = case.vm().and_then(|vm| vm.java_heap.as_ref()) else { return Bytes(u64::MAX) };
     let objects = heap.live_after_gc.unwrap_or(heap.occupied).max(heap.occupied);

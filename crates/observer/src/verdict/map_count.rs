@@ -1,4 +1,4 @@
-//! mmap fails with ENOMEM when the process has vm.max_map_count mappings, with plenty of memory free.
+//! mmap fails with ENOMEM when the process has vm.max_map_count mappings, however much memory is free.
 
 use std::collections::BTreeMap;
 

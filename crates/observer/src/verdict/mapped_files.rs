@@ -1,5 +1,5 @@
-//! Mapped files count in RSS and are page cache: the kernel takes clean pages back when it needs them. People take them
-//! for a leak. Deleted files that are still mapped keep their disk space.
+//! Mapped files count in RSS, but are page cache: the kernel reclaims clean pages when it needs them. They are often
+//! mistaken for a leak. Deleted files that are still mapped keep their disk space.
 
 use super::case::Case;
 use super::remedies::remedy;

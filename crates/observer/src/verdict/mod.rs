@@ -1,5 +1,5 @@
-//! Rules over a ledger: each says what it found in numbers, what to do about it in order of effort, and what that would
-//! save. A rule is right when it speaks and silent otherwise. Pure.
+//! Rules over a ledger. Each rule states what it found in numbers, what to do about it in order of effort, and what
+//! that would save. A rule must be right when it returns a verdict, and return None otherwise. Pure.
 
 mod allocator_retention;
 mod arena_retention;
@@ -42,17 +42,17 @@ macro_rules! verdicts {
         impl VerdictId {
             pub const ALL: &'static [VerdictId] = &[$(VerdictId::$variant),*];
 
-            /// What scripts rely on, and the name of the page in docs/verdicts/.
+            /// The id. Scripts depend on it, and it is the name of the page in docs/verdicts/.
             pub const fn id(self) -> &'static str {
                 match self { $(VerdictId::$variant => $id),* }
             }
 
-            /// The page: what the verdict means, when it speaks, its remedies.
+            /// The page: what the verdict means, when it applies, its remedies.
             pub const fn page(self) -> &'static str {
                 match self { $(VerdictId::$variant => include_str!(concat!("../../../../docs/verdicts/", $id, ".md"))),* }
             }
 
-            /// The line whose bytes it is about; None of verdicts about the whole process.
+            /// The line whose bytes it is about; None for verdicts about the whole process.
             pub const fn line(self) -> Option<LineId> {
                 match self { $(VerdictId::$variant => verdicts!(@line $line)),* }
             }
@@ -62,7 +62,7 @@ macro_rules! verdicts {
     };
 }
 
-// A verdict, its id, the line whose bytes it is about (or `whole`), and the rules that may return it.
+// Each row has a verdict, its id, the line whose bytes it is about (or `whole`), and the rules that may return it.
 verdicts! {
     ArenaRetention "arena-retention" of GlibcRetained: arena_retention::rule;
     AllocatorRetention "allocator-retention" of GlibcRetained: allocator_retention::rule, opened_retention::rule;
@@ -78,13 +78,13 @@ verdicts! {
     LimitNear "limit-near" of whole: limit_near::rule;
     MapCount "map-count" of whole: map_count::rule;
     Growth "growth" of whole: growth::rule;
-    // `judge` adds the state of the whole.
+    // `judge` adds the state of the whole process.
     Healthy "healthy" of whole: ;
     Unclear "unclear" of whole: ;
 }
 
 impl VerdictId {
-    /// It says how the process is as a whole, not what is wrong with a part of it.
+    /// Whether it describes the state of the whole process, not a problem in a part of it.
     pub const fn is_state(self) -> bool {
         matches!(self, VerdictId::Healthy | VerdictId::Unclear)
     }
@@ -92,7 +92,7 @@ impl VerdictId {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Nothing to do, but a figure that people misread.
+    /// Nothing to do, but a figure that is often misread.
     Note,
     Warning,
     /// The process is about to be killed or to fail.
@@ -111,13 +111,13 @@ impl Severity {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Effort {
-    /// One command on the running process.
+    /// A command on the running process.
     Now,
     /// A variable or flag, and a restart.
     Restart,
-    /// A change of image or deployment.
+    /// A change of the image or deployment.
     Deploy,
-    /// A change of code.
+    /// A change of the code.
     Code,
 }
 
@@ -135,20 +135,20 @@ impl Effort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remedy {
     pub what: String,
-    /// To be pasted as it stands.
+    /// Text that can be pasted unchanged.
     pub how: String,
     pub effort: Effort,
     pub trade_off: String,
     pub effect: Effect,
 }
 
-/// Resident bytes that a remedy is expected to give back.
+/// Resident bytes that a remedy is expected to free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Effect {
-    /// It depends on the program in a way that no fact of the snapshot tells. No figure is shown.
+    /// Depends on properties of the program that the snapshot doesn't have. No figure is shown.
     #[default]
     Unknown,
-    /// Computed from the snapshot by the mechanism that the remedy uses: at least, at most.
+    /// Computed from the snapshot by the remedy's mechanism: at least, at most.
     Modelled(Bytes, Bytes),
 }
 
@@ -182,14 +182,14 @@ pub struct Verdict {
     pub bytes: Bytes,
     /// One sentence.
     pub summary: String,
-    /// The numbers it rests on.
+    /// The figures that prove it.
     pub evidence: Vec<String>,
-    /// In order of effort; among equals the largest expected saving first.
+    /// In order of effort; for equal effort, the largest expected saving first.
     pub remedies: Vec<Remedy>,
 }
 
 impl Verdict {
-    /// What the best remedy with a known effect is expected to save: at least, at most.
+    /// Expected saving of the best remedy with a known effect: at least, at most.
     pub fn saving(&self) -> Option<(Bytes, Bytes)> {
         self.remedies.iter().filter_map(|remedy| remedy.effect.bounds()).max()
     }
@@ -197,8 +197,9 @@ impl Verdict {
 
 type Rule = fn(Case<'_>) -> Option<Verdict>;
 
-/// Gravest first; of equals the state of the whole, then the biggest. Where no rule warns the state is `healthy`, but only if
-/// nearly all of RSS could be judged: else it is `unclear`, which stands beside warnings too.
+/// Most severe first; among equals the state of the whole process, then the biggest. If no rule warns, the state is
+/// `healthy`, but only if nearly all of RSS could be judged. Otherwise it is `unclear`, which may also accompany
+/// warnings.
 pub fn judge(snapshot: &Snapshot, ledger: &Ledger) -> Vec<Verdict> {
     let case = Case { snapshot, ledger };
     let mut verdicts: Vec<Verdict> = RULES.iter().filter_map(|rule| rule(case)).collect();

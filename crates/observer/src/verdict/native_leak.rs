@@ -1,5 +1,5 @@
-//! A JVM whose live native memory lies mostly outside the VM's books: a JNI library, zlib, a database client. One reading
-//! can't prove a leak; it can prove where to look.
+//! A JVM whose live native memory lies mostly outside the VM's books: a JNI library, zlib, a database client. One
+//! reading can't prove a leak, but it shows where to look.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,7 +18,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     case.vm()?;
     let (line, live) = case.live_blocks();
     let told = case.has_vm_books();
-    // With NMT the VM's own blocks have left the line. Without it they are among it, up to a bound.
+    // With NMT, the line excludes the VM's own blocks. Without NMT, it includes them, up to a bound.
     let own = if told { Bytes(0) } else { case.vm_malloc_at_most() };
     let alike = large_blocks_alike(case);
     let large = alike.as_ref().filter(|alike| alike.size >= Alike::NOT_THE_VM_S).map(|alike| alike.resident);
@@ -71,11 +71,11 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Large blocks of one size, where they are most of what is in large blocks.
+/// Large blocks of one size, if they are most of the memory in large blocks.
 struct Alike {
     size: Bytes,
     number: u64,
-    /// Of all of them.
+    /// Resident bytes of all of them.
     resident: Bytes,
 }
 
@@ -88,7 +88,7 @@ fn large_blocks_alike(case: Case<'_>) -> Option<Alike> {
         let alike = by_size.entry(*size).or_insert(Alike { size: *size, number: 0, resident: Bytes(0) });
         alike.number += 1;
     }
-    // A chunk that the kernel keeps in several mappings has several pieces; only the first one starts where it does.
+    // A chunk in several mappings has several pieces; only the first piece starts at the chunk's address.
     let mut chunk = None;
     for piece in case.pieces_of(LineId::GlibcLive) {
         if let Some(size) = chunks.get(&piece.range.start) {
@@ -103,18 +103,18 @@ fn large_blocks_alike(case: Case<'_>) -> Option<Alike> {
     }
     let most = by_size.into_values().max_by_key(|alike| alike.resident)?;
     let live = case.resident(LineId::GlibcLive);
-    // Blocks that java.nio counts have left the line.
+    // The line excludes blocks that java.nio counts.
     (most.number >= ALIKE_AT_LEAST && most.resident <= live && most.resident.percent_of(live) >= 20.0).then_some(most)
 }
 
 impl Alike {
-    /// Larger than the queues that the VM keeps for each of its workers.
+    /// Larger than the queue that the VM keeps for each of its workers.
     const NOT_THE_VM_S: Bytes = Bytes::mib(2);
 
     fn evidence(&self, threads: u64) -> String {
         let Alike { size, number, resident } = self;
         let found = format!("{} of {size} have {resident} of it", counted(*number, "block"));
-        // java.nio keeps one copy for each thread, and from JDK 25 on it leaves them out of its count.
+        // java.nio keeps one copy per thread; JDK 25 and later leave these out of its count.
         if *number > threads {
             return format!("{found}, each in a mapping of its own: more than there are threads");
         }

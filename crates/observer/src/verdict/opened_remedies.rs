@@ -1,4 +1,4 @@
-//! What makes an allocator in glibc's place keep less: each kind has settings of its own.
+//! Remedies for allocators other than glibc's that keep free memory: each kind has its own settings.
 
 use super::case::Case;
 use super::remedy::remedy;
@@ -6,10 +6,10 @@ use super::{Effort, Remedy};
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::units::Bytes;
 
-/// Less is not worth a remedy.
+/// Below this, a remedy isn't worth offering.
 pub const FLOOR: Bytes = Bytes::mib(16);
 
-/// `returns`: its own thread gives free pages back.
+/// `returns`: the allocator's own thread releases free pages.
 pub fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
     let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
     let is_library = known.is_some_and(|known| Some(&known.path) != case.snapshot.process.executable.as_ref());
@@ -22,7 +22,7 @@ pub fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy>
 
 const GIVE_BACK: &str = "give the free pages back now";
 
-/// A program that the allocator is linked into may have renamed the function, or lost its name: for libraries only.
+/// Only for libraries: a program that the allocator is linked into may have renamed the function, or lost its name.
 fn call(case: Case<'_>, function: &str) -> Remedy {
     let how = format!("gdb -p {} -batch -ex 'call {function}'", case.pid());
     let cost = "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica";
@@ -88,11 +88,11 @@ fn purge(case: Case<'_>, is_redis: bool, is_library: bool) -> Option<Remedy> {
         let cost = "pages that are needed again cost a fault each";
         return Some(remedy(Effort::Now, GIVE_BACK, "redis-cli MEMORY PURGE", cost));
     }
-    // 4096: all arenas.
+    // 4096 means all arenas.
     is_library.then(|| call(case, r#"(int)mallctl("arena.4096.purge", 0, 0, 0, 0)"#))
 }
 
-/// It purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
+/// The thread purges what has been free for dirty_decay_ms, whether the program calls jemalloc or not.
 fn background_thread(case: Case<'_>, is_redis: bool) -> Remedy {
     const WHAT: &str = "have a thread of jemalloc's give free pages back";
     if is_redis {
@@ -104,7 +104,7 @@ fn background_thread(case: Case<'_>, is_redis: bool) -> Remedy {
         );
     }
     let others = setting(case, "MALLOC_CONF").unwrap_or_default().split(',');
-    // -1: never. The thread would have nothing to do.
+    // -1 means never, so the thread would have nothing to do.
     let is_kept = |setting: &&str| {
         !setting.is_empty() && !setting.starts_with("background_thread:") && !setting.ends_with("decay_ms:-1")
     };

@@ -1,5 +1,5 @@
-//! Free memory that an allocator in glibc's place keeps: whole free pages, which a purge gives back, and free blocks that share
-//! their pages with live ones, which nothing gives back but the program's own frees.
+//! Free memory kept by an allocator other than glibc's: whole free pages, which a purge releases, and free blocks on
+//! pages with live ones, which only the program's own frees can release.
 
 use super::arena_retention::burst;
 use super::case::Case;
@@ -8,9 +8,9 @@ use super::{Severity, Verdict, VerdictId};
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 
 const PERCENT: f64 = 10.0;
-/// Percent of what is kept: below it a part gets no remedy of its own.
+/// Percentage of the kept bytes: a smaller part gets no remedy.
 const WORTH_SAYING: f64 = 10.0;
-/// As the kernel keeps the name that jemalloc gives its threads (src/background_thread.c).
+/// Name of jemalloc's threads, as the kernel cuts it (src/background_thread.c).
 const BACKGROUND_THREAD: &str = "jemalloc_bg_thd";
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
@@ -42,7 +42,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         ));
     }
     evidence.extend(burst(kept, live).map(|burst| burst.replace("these arenas", "its pages")));
-    // Pages on their way back are no news.
+    // Pages that will be released soon don't count.
     let stays = if returns { kept - pages } else { kept };
     Some(Verdict {
         id: VerdictId::AllocatorRetention,
@@ -84,7 +84,7 @@ mod tests {
     use crate::units::{AddressRange, Avma, Bytes};
     use crate::verdict::{Effect, judge};
 
-    /// A process with nothing but jemalloc's heap.
+    /// A process with only jemalloc's heap.
     fn with_heap(live: Bytes, beside: Bytes, dirty: Bytes) -> Snapshot {
         heap_of(AllocatorKind::Jemalloc, [(HeapPart::Live, live), (HeapPart::Beside, beside), (HeapPart::Dirty, dirty)])
     }
@@ -130,7 +130,7 @@ mod tests {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(14), mib(110), mib(1));
         assert!(retention(&snapshot).expect("14 of 124 MiB are live").remedies.is_empty());
-        // Redis moves its values, but only over the jemalloc that it was built with.
+        // Redis can move its values, but only with the jemalloc that it was built with.
         snapshot.process.name = "redis-server".to_owned();
         assert!(retention(&snapshot).is_some_and(|found| found.remedies.is_empty()));
         snapshot.process.executable = Some("/opt/redis-server".to_owned());
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(how(&found)[1..], ["TCMALLOC_AGGRESSIVE_DECOMMIT=t", "TCMALLOC_RELEASE_RATE=10"]);
         let savings: Vec<&Effect> = found.remedies.iter().map(|remedy| &remedy.effect).collect();
         assert_eq!(savings[0], &Effect::Modelled(mib(300), mib(300)));
-        // How much the program frees later isn't known.
+        // It is unknown how much the program will free later.
         assert_eq!(savings[2], &Effect::Unknown);
         for name in ["TCMALLOC_RELEASE_RATE", "TCMALLOC_AGGRESSIVE_DECOMMIT"] {
             snapshot.process.environment.push((name.to_owned(), "1".to_owned()));

@@ -1,4 +1,4 @@
-//! Generated snapshots: what must hold of the verdicts on any of them.
+//! Properties that verdicts must have on any snapshot; snapshots are generated.
 
 use super::*;
 use crate::ledger::{Baseline, LineId};
@@ -10,7 +10,7 @@ use crate::snapshot::{
 use crate::units::{AddressRange, Avma};
 
 impl Random {
-    /// From some KiB to some GiB, each order of magnitude as likely as the next.
+    /// From some KiB to some GiB; each order of magnitude is equally likely.
     fn bytes(&mut self) -> Bytes {
         let order = 12 + self.below(19);
         Bytes((1 << order) + self.below(1 << order)).pages()
@@ -38,7 +38,7 @@ impl WholePages for Bytes {
 fn snapshot(random: &mut Random) -> Snapshot {
     let mut snapshot = Snapshot { time: 1e9, ..Snapshot::default() };
     let mut at = Avma(1 << 20);
-    // Now and then mappings of one size, all of them resident: arenas that share what is free.
+    // Sometimes mappings of one size, all of them resident: arenas that share the free pages.
     let alike = random.one_in(4).then(|| random.bytes() + Bytes(4096));
     for _ in 0..1 + random.below(12) {
         let length = alike.unwrap_or_else(|| random.bytes() + Bytes(4096));
@@ -93,7 +93,7 @@ fn snapshot(random: &mut Random) -> Snapshot {
     snapshot
 }
 
-/// Arenas over some of the mappings. What the walk says need not be what smaps says.
+/// Arenas over some of the mappings. The walk may contradict smaps.
 fn glibc(random: &mut Random, snapshot: &mut Snapshot) {
     let mut glibc = Glibc { arena_cap: Some(16), arena_cap_set: random.one_in(3), ..Glibc::default() };
     for vma in snapshot.vmas.iter().filter(|vma| vma.backing == Backing::Anonymous) {
@@ -157,7 +157,7 @@ fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
     snapshot.hotspot = Some(vm);
 }
 
-/// What the verdict is about: no more than that can be blamed.
+/// The memory that the verdict is about: an upper bound of what it may blame.
 fn owner(case: Case<'_>, id: VerdictId) -> Bytes {
     match (id.line(), id) {
         (Some(line), _) => case.resident(line),
@@ -166,7 +166,7 @@ fn owner(case: Case<'_>, id: VerdictId) -> Bytes {
     }
 }
 
-/// What the snapshot's own figures say was in use of what an option limits: (option, least value in bytes, in force).
+/// What an option must not go below, from the snapshot's own figures: (option, least value in bytes, value in force).
 fn caps(case: Case<'_>) -> Vec<(&'static str, Bytes, Option<Bytes>)> {
     let Some(vm) = case.vm() else { return Vec::new() };
     let heap = vm.java_heap.clone().unwrap_or_default();
@@ -221,7 +221,7 @@ fn any_snapshot_s_verdicts_keep_to_their_bytes_their_caps_and_their_word() {
                 }
             }
         }
-        // By the lines, not by what the rule itself says.
+        // Computed from the lines, not from the rule's own result.
         let unread = [LineId::OtherAnonymous, LineId::GlibcUnknown, LineId::OtherAllocator];
         let unread = unread.iter().map(|line| ledger.resident(*line)).sum::<Bytes>() + ledger.remainder;
         let has = |id: VerdictId| verdicts.iter().any(|verdict| verdict.id == id);
@@ -232,7 +232,7 @@ fn any_snapshot_s_verdicts_keep_to_their_bytes_their_caps_and_their_word() {
         assert!(ledger.rss == Bytes(0) || warns || has(VerdictId::Healthy) != has(VerdictId::Unclear), "{round}");
         assert!(!(has(VerdictId::Healthy) && (warns || has(VerdictId::Unclear))), "{round}");
     }
-    // Every rule was exercised, and every option.
+    // Every rule and every option occurred.
     let silent: Vec<&str> =
         VerdictId::ALL.iter().map(|id| id.id()).filter(|id| *id != "map-count" && !seen.contains_key(id)).collect();
     assert!(silent.is_empty(), "never spoke: {silent:?}");

@@ -1,4 +1,4 @@
-//! Remedies that several rules offer. Each `how` can be pasted as it stands.
+//! Remedies that several rules offer. Each `how` can be pasted unchanged.
 
 use super::case::Case;
 pub use super::remedy::remedy;
@@ -7,11 +7,12 @@ use crate::ledger::LineId;
 use crate::snapshot::Arena;
 use crate::units::{Bytes, count};
 
-/// What a VM takes for one diagnostic command: its attach listener, the command, the answer. Seen: up to 0.8 MiB.
+/// Memory that a VM takes for one diagnostic command: its attach listener, the command, the answer. Measured: up to 0.8
+/// MiB.
 const ASKED_VM_TAKES: Bytes = Bytes::mib(1);
 
-/// Frees what is free in all arenas, once. It gives back the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
-/// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it is in the upper bound alone.
+/// Releases free memory of all arenas, once: the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
+/// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it counts only in the upper bound.
 pub fn trim(case: Case<'_>) -> Remedy {
     let pid = case.pid();
     let sum = |of: fn(&Arena) -> Bytes| case.glibc().into_iter().flat_map(|glibc| &glibc.arenas).map(of).sum();
@@ -31,7 +32,8 @@ pub fn trim(case: Case<'_>) -> Remedy {
             "stops the process while gdb is attached, and deadlocks if a thread was stopped inside malloc: try it on a replica",
         )
     };
-    // The walk and smaps are two readings: no more comes back than smaps counts. A VM that is asked allocates meanwhile.
+    // The walk and smaps are two readings: no more can be released than smaps counts. A VM allocates memory for its
+    // answer.
     let line = case.resident(LineId::GlibcRetained);
     let taken = if case.is_jvm() { ASKED_VM_TAKES } else { Bytes(0) };
     trim.saves(pages.min(line) - taken, (pages + ends).min(line))
@@ -58,7 +60,7 @@ pub fn arena_cap(cap: u64) -> Remedy {
     )
 }
 
-/// Without `background_thread` an idle jemalloc returns nothing: it purges only while the program calls it.
+/// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
 pub fn other_allocator() -> Remedy {
     remedy(
         Effort::Deploy,
@@ -68,12 +70,12 @@ pub fn other_allocator() -> Remedy {
     )
 }
 
-/// Pools of threads that exist several times over, or are larger than the CPUs that the process may use.
+/// Pools of threads that exist several times, or that are larger than the CPUs that the process may use.
 pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
-    /// What the thread's name begins with, as far as the kernel keeps it (15 bytes), what to do, and how.
+    /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
     struct Known {
         mark: &'static str,
-        /// One instance is right, several are too many.
+        /// True: one instance is right, several are too many.
         shared: bool,
         what: &'static str,
         how: &'static str,
@@ -109,7 +111,7 @@ pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
         let known = POOLS.iter().find(|known| {
             let too_many = match known.shared {
                 true => pool.instances > 1,
-                // Netty and Reactor make 2 × CPUs by themselves; that many in each instance are no surprise.
+                // Netty and Reactor make 2 × CPUs by default, so that many per instance are normal.
                 false => (pool.threads / pool.instances.max(1)) as u64 > cpus.saturating_mul(2),
             };
             pool.name.contains(known.mark) && too_many
@@ -123,7 +125,7 @@ pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     })
 }
 
-/// No switch that turns off all instrumentations: which of them a program needs isn't known from outside.
+/// There is no remedy that switches off all instrumentations: which ones the program needs is unknown from outside.
 pub fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
     case.started_with("opentelemetry").then(|| {
         remedy(

@@ -1,8 +1,8 @@
-//! What every remedy is made with.
+//! The constructor of remedies.
 
 use super::{Effect, Effort, Remedy};
 
-/// `how` can be pasted as it stands; what it saves is added with [`Remedy::saves`].
+/// `how` must be pasteable unchanged. [`Remedy::saves`] adds the expected saving.
 pub fn remedy(effort: Effort, what: impl Into<String>, how: impl Into<String>, trade_off: impl Into<String>) -> Remedy {
     Remedy { what: what.into(), how: how.into(), effort, trade_off: trade_off.into(), effect: Effect::Unknown }
 }

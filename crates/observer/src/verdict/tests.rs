@@ -1,4 +1,5 @@
-//! Rules on made-up facts that no test machine has. What fixtures can do is tested on processes (crates/cli/tests/explain).
+//! Rules on invented facts that no test machine has. Situations that fixtures can produce are tested on real processes
+//! (crates/cli/tests/explain).
 
 use super::*;
 use crate::ledger::{Baseline, LineId};
@@ -8,7 +9,7 @@ use crate::snapshot::{
 };
 use crate::units::{AddressRange, Avma};
 
-/// Mappings one after the other, each with that much resident: of a kind that needs no judging.
+/// Consecutive mappings with so many resident bytes each, of a kind that needs no judgement.
 fn with_mappings(sizes: &[Bytes]) -> Snapshot {
     let mut snapshot = Snapshot::default();
     let mut at = Avma(1 << 20);
@@ -25,7 +26,7 @@ fn ids(snapshot: &Snapshot) -> Vec<&'static str> {
     judge(snapshot, &Ledger::of(snapshot)).iter().map(|verdict| verdict.id.id()).collect()
 }
 
-/// A glibc whose arenas, one for each mapping, hold that much free and resident. The first is the main arena.
+/// A glibc with one arena per mapping, each with so many free resident bytes. The first is the main arena.
 fn with_arenas(free: &[Bytes], live: Bytes) -> Snapshot {
     let sizes: Vec<Bytes> = free.iter().map(|free| *free + live).collect();
     let mut snapshot = with_mappings(&sizes);
@@ -100,7 +101,7 @@ fn a_heap_that_may_outgrow_the_limit_is_told_before_it_does() {
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
     let near = verdicts.iter().find(|verdict| verdict.id == VerdictId::LimitNear).expect("950 + 100 > 1000");
     assert!(near.summary.contains("too low for the flags"), "{}", near.summary);
-    // 95 % of the limit, less 100 MiB of native memory.
+    // 95 % of the limit, minus 100 MiB of native memory.
     assert!(
         near.remedies.iter().any(|remedy| remedy.how == "-Xmx849m" || remedy.how == "-Xmx850m"),
         "{:?}",
@@ -169,7 +170,8 @@ fn a_process_that_could_not_be_read_is_unclear() {
     assert_eq!(ids(&snapshot), ["unclear"]);
 }
 
-/// The program's own mmap, a heap that could not be walked, another allocator: each is named, with what settles it.
+/// The program's own mmap, a heap that could not be walked, another allocator: each is named, with the command that
+/// settles it.
 #[test]
 fn what_nobody_can_judge_is_unclear_and_named() {
     let mib = Bytes::mib;
@@ -189,19 +191,19 @@ fn what_nobody_can_judge_is_unclear_and_named() {
     heap.allocators.push(LoadedAllocator { kind: AllocatorKind::Jemalloc, path: "j.so".into(), serves_malloc: true });
     let verdict = verdict_of(&heap, VerdictId::Unclear);
     assert!(verdict.summary.contains("jemalloc: 50.0 MiB"), "{}", verdict.summary);
-    // A VM can be attached to: the callers are named without a restart.
+    // A VM can be attached to, so the callers can be named without a restart.
     heap.hotspot = Some(HotSpot::default());
     let verdict = verdict_of(&heap, VerdictId::Unclear);
     assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
 
-    // CPython's pools are opened: their live part is known.
+    // CPython's pools can be read, so their live part is known.
     let mut python = own(mib(60));
     let pools = vec![python.vmas[1].range];
     python.pymalloc = Some(crate::snapshot::Pymalloc { pools, count: 1, live: mib(50) });
     assert_eq!(ids(&python), ["healthy"]);
 }
 
-/// 2,000 Inflaters of 107 MiB, as they were seen. A VM's own blocks would take as much, but none of them has these sizes.
+/// 2,000 Inflaters with 107 MiB, as observed. A VM's own blocks would take as much, but none has these sizes.
 #[test]
 fn open_inflaters_are_not_called_healthy() {
     let blocks = |size, count| EqualBlocks { size: Bytes(size), count };
@@ -222,7 +224,7 @@ fn open_inflaters_are_not_called_healthy() {
     let verdict = verdict_of(&open, VerdictId::Unclear);
     assert_eq!((verdict.bytes, verdict.severity), (Bytes(7168 * 2000), Severity::Note));
     assert!(verdict.summary.contains("2,000 blocks of zlib's"), "{}", verdict.summary);
-    // With NMT everything that it lacks is somebody else's.
+    // With NMT, memory outside its books belongs to somebody else.
     let verdict = verdict_of(&with(vec![blocks(7168, 2000)], true), VerdictId::Unclear);
     assert_eq!(verdict.bytes, Bytes::mib(15));
     assert!(verdict.summary.contains("most of them 2,000 blocks of zlib's"), "{}", verdict.summary);
@@ -234,7 +236,7 @@ fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(Lin
     snapshot
 }
 
-/// 7 MiB that have become 29, and 153 MiB of 600, as they were seen.
+/// 7 MiB that became 29, and 153 MiB that became 600, as observed.
 #[test]
 fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
     let mib = Bytes::mib;
@@ -253,7 +255,7 @@ fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {
         assert!(verdict.evidence.iter().any(|line| line.contains(&format!("in {time}"))), "{:?}", verdict.evidence);
         assert!(!ids(&snapshot).contains(&"healthy"));
     }
-    // No rate from a moment, and no growth from a little.
+    // Too little time gives no rate, and too few bytes are no growth.
     assert!(!verdict_of(&grown(mib(29), mib(7), 2.0), VerdictId::Growth).summary.contains("an hour"));
     assert_eq!(ids(&grown(mib(105), mib(100), 3600.0)), ["healthy"]);
     assert_eq!(ids(&grown(mib(12), mib(6), 3600.0)), ["healthy"]);
@@ -273,7 +275,7 @@ fn a_line_s_error_bounds_its_growth() {
     assert_eq!(of(&snapshot), None);
 }
 
-/// Blocks that were freed since, and are kept: malloc holds as much as before.
+/// Blocks that were freed since and are kept: malloc holds as much as before.
 #[test]
 fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
     let mib = Bytes::mib;
@@ -285,7 +287,7 @@ fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
     assert_eq!(verdict.bytes, mib(55));
 }
 
-/// 96, 136 and 168 MiB that were 50 to 68 % of RSS, with NMT off, as they were seen.
+/// 96, 136 and 168 MiB that were 50 to 68 % of RSS, with NMT off, as observed.
 #[test]
 fn a_leak_beside_mute_books_needs_no_fixed_size() {
     let mib = Bytes::mib;
@@ -297,13 +299,13 @@ fn a_leak_beside_mute_books_needs_no_fixed_size() {
         snapshot.hotspot = Some(HotSpot::default());
         let verdict = verdict_of(&snapshot, VerdictId::NativeLeak);
         assert_eq!(verdict.severity, Severity::Warning);
-        // The VM's own part is bounded: what is blamed is no more than what leaked, and no line has less.
+        // The VM's own part has a bound: the verdict blames no more than what leaked, and little less.
         assert!(verdict.bytes <= mib(leak) && verdict.bytes >= mib(leak - 16), "{}", verdict.bytes);
         assert!(verdict.remedies[0].how.starts_with("plimsoll attach"), "{:?}", verdict.remedies);
     }
 }
 
-/// 180 large blocks of one size, half of whose pages were never touched.
+/// 180 large blocks of one size; half of their pages were never touched.
 #[test]
 fn large_blocks_of_one_size_are_told_by_their_resident_pages() {
     let mib = Bytes::mib;
@@ -328,7 +330,7 @@ fn verdict_of(snapshot: &Snapshot, id: VerdictId) -> Verdict {
     found.unwrap_or_else(|| panic!("no {}: {:?}", id.id(), ids(snapshot)))
 }
 
-/// A service after a burst under a cap of 4, as it was seen: 86, 77, 72 and 69 MiB in the main arena and three others.
+/// A service after a burst under a cap of 4, as observed: 86, 77, 72 and 69 MiB in the main arena and three others.
 #[test]
 fn retention_under_a_low_cap_names_all_arenas_and_the_cap() {
     let mib = Bytes::mib;
@@ -344,7 +346,7 @@ fn retention_under_a_low_cap_names_all_arenas_and_the_cap() {
     assert!(evidence.contains("a burst has left the rest") && !evidence.contains("this is one"), "{evidence}");
 }
 
-/// A healthy server keeps some 10 % of its RSS free inside malloc.
+/// A healthy server keeps about 10 % of its RSS free inside malloc.
 #[test]
 fn a_little_retention_is_a_note() {
     let mib = Bytes::mib;
@@ -352,12 +354,12 @@ fn a_little_retention_is_a_note() {
     let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
     assert_eq!(verdict.severity, Severity::Note);
     assert!(ids(&snapshot).contains(&"healthy"));
-    // The same bytes are a warning where a limit is near to them.
+    // The same bytes are a warning if a limit is near.
     let tight = Snapshot { limit_asked: Some(mib(280)), ..snapshot };
     assert_eq!(verdict_of(&tight, VerdictId::AllocatorRetention).severity, Severity::Warning);
 }
 
-/// A node server between two collections: 57 MiB of 127 were free, 10 a moment before.
+/// A node server between two collections: 57 MiB of 127 were free, 10 MiB a moment before.
 #[test]
 fn what_v8_frees_in_batches_warns_only_if_it_stays_free() {
     let mib = Bytes::mib;
@@ -381,7 +383,7 @@ fn a_trim_gives_back_pages_of_every_arena() {
     assert_eq!(known, 1, "no figure for a cap or another allocator: {:?}", verdict.remedies);
 }
 
-/// Each thread with that much of stack, under names that `name` gives.
+/// Threads with so much stack each; `name` gives their names.
 fn with_threads(number: u32, stack: Bytes, name: impl Fn(u32) -> String) -> Snapshot {
     let mut snapshot = with_mappings(&vec![stack; number as usize]);
     for (index, vma) in (0..).zip(&snapshot.vmas) {
@@ -425,7 +427,7 @@ fn one_client_resources_is_not_told_to_be_shared() {
     assert!(!shared(1));
 }
 
-/// A JVM whose line of direct buffers has that much, of which java.nio counts `counted`.
+/// A JVM with this many bytes in the line of direct buffers, of which java.nio counts `counted`.
 fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
     let mut snapshot = with_mappings(&[Bytes::mib(64), resident]);
     let range = snapshot.vmas[1].range;
@@ -453,7 +455,7 @@ fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
         }
     }
     assert!(proposed >= 6, "{proposed}");
-    // Netty's memory: java.nio doesn't count it, and the limit doesn't govern it.
+    // Netty's memory: java.nio doesn't count it, and the limit doesn't apply to it.
     assert_eq!(limit(&with_direct(mib(300), mib(1), mib(4096))), None);
 }
 

@@ -1,4 +1,5 @@
-//! Threads: what their stacks hold, and which pool multiplies. The reservation of a stack costs nothing; its touched pages do.
+//! Threads: the memory of their stacks, and the pool that multiplies. A stack's reservation costs nothing; its touched
+//! pages do.
 
 use super::case::{Case, ThreadPool};
 use super::remedies::{fewer_threads, remedy};
@@ -7,9 +8,9 @@ use crate::ledger::LineId;
 use crate::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
-/// Fewer threads than this are nobody's leak.
+/// With fewer threads than this, there is no leak of threads.
 const MANY: usize = 64;
-/// The kernel's own stack of each thread (THREAD_SIZE on x86-64), charged to the cgroup and not in RSS.
+/// The kernel's own stack of each thread (THREAD_SIZE on x86-64), charged to the cgroup but not part of RSS.
 const KERNEL_STACK: Bytes = Bytes::kib(16);
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
@@ -86,7 +87,7 @@ fn largest_pool(pool: &ThreadPool) -> String {
     format!("the largest pool is {}: {threads}{instances}, {} of stack resident", pool.name, pool.stack)
 }
 
-/// The pool's name as grep matches it in a thread's: every number may stand where the name has `N`.
+/// A grep pattern for the pool's thread names: any number may stand for `N`.
 fn grep_pattern(pool: &str) -> String {
     let quoted = pool.replace('\'', ".");
     let words: Vec<&str> = quoted.split_inclusive(['-', '#', '_', '/', ':', '.', ' ']).collect();

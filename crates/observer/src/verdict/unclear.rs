@@ -1,5 +1,6 @@
-//! The state of a process of which too much can't be judged: memory that nobody claims, that could not be read, or of which
-//! only the holder is known, not how much is in use. It names the largest such part and the command that would settle it.
+//! The state of a process of which too much can't be judged: memory without a claim, memory that could not be read, or
+//! memory whose owner is known but not how much of it is in use. It names the largest such part, and the command that
+//! settles it.
 
 use super::case::Case;
 use super::remedies::remedy;
@@ -8,9 +9,9 @@ use crate::gap::Source;
 use crate::ledger::{GO_HEAP, Line, LineId, V8_HEAP, is_opened};
 use crate::units::{Bytes, counted};
 
-/// Percent of RSS that may remain unjudged beside `healthy`.
+/// Percentage of RSS that may remain unjudged for `healthy`.
 const AT_MOST: f64 = 10.0;
-/// Parts that the evidence names.
+/// Maximum number of parts named as evidence.
 const NAMED: usize = 4;
 
 struct Unjudged {
@@ -22,7 +23,7 @@ struct Unjudged {
     settle: Remedy,
 }
 
-/// `others`: what the rules say already. What native-leak blames needs no second verdict.
+/// `others` are the rules' verdicts. Memory that native-leak blames needs no second verdict.
 pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     let is_blamed = others.iter().any(|other| other.id == VerdictId::NativeLeak);
     let parts = parts(case, is_blamed);
@@ -48,7 +49,7 @@ pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     })
 }
 
-/// Largest first.
+/// The parts, largest first.
 fn parts(case: Case<'_>, is_blamed: bool) -> Vec<Unjudged> {
     let mut parts: Vec<Unjudged> = case.ledger.lines.iter().flat_map(|line| of_line(case, line)).collect();
     parts.extend(beside_the_vm_s_books(case).filter(|_| !is_blamed));
@@ -95,8 +96,8 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
     }
 }
 
-/// Live blocks that are not the VM's own: those that its books lack, or, where they are off, what goes beyond all that it can have. Open
-/// Inflaters are not the VM's either, however few.
+/// Live blocks that aren't the VM's own: those outside its books or, if these are off, those beyond the VM's upper
+/// bound. Open Inflaters aren't the VM's either, however few there are.
 fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
     if !case.is_jvm() {
         return None;
@@ -141,7 +142,7 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
     }
 }
 
-/// What the gap of that source says to type; else another reading, since the target may have moved during this one.
+/// The remedy of that source's gap; otherwise another reading, because the target may have changed during this one.
 fn read_again(case: Case<'_>, source: Source) -> Remedy {
     let gap = case.snapshot.gaps.iter().find(|gap| gap.source == source && !gap.remedy.is_empty());
     let how = gap.map_or_else(|| format!("plimsoll explain {}", case.pid()), |gap| gap.remedy.clone());

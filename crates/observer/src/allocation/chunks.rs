@@ -1,7 +1,7 @@
-//! Heap chunks of native images: what a slow path takes from the kernel.
+//! Heap chunks of native images: the memory that a slow path takes from the kernel.
 //!
-//! The serial collector's heap is made of aligned chunks of one size, and of chunks of their own for large arrays. What a slow
-//! path costs changed twice:
+//! The serial collector's heap consists of aligned chunks of one size, and of separate chunks for large arrays. The
+//! cost of a slow path changed twice:
 //!
 //! | Substrate VM of | aligned chunk | a thread's buffer is | so a slow path is |
 //! | --- | --- | --- | --- |
@@ -9,24 +9,24 @@
 //! | JDK 21 to 24 (GR-35746) | 512 KiB | a chunk | a chunk of 512 KiB |
 //! | JDK 25 on (GR-32941) | 512 KiB | a slice of a chunk that threads share, 8 KiB at first | that slice |
 //!
-//! The sizes in the events stand above the version: `-H:AlignedHeapChunkSize` and vendors' back-ports differ. Chunks are those
-//! *taken*: what a collection gave back meanwhile and was taken again counts twice.
+//! Sizes in the events take precedence over the version: `-H:AlignedHeapChunkSize` and vendors' back-ports differ. The
+//! counts are of chunks *taken*: a chunk that a collection released and that was taken again counts twice.
 
 use super::{SlowPath, Vm};
 use crate::units::Bytes;
 
-/// An array at least this large has a chunk of its own (GraalVM 25: chunks of 132 KiB and more, each mapped alone).
+/// An array of at least this size has its own chunk (GraalVM 25: chunks of 132 KiB and more, each mapped separately).
 const LARGE: u64 = 128 << 10;
 
-/// What slow paths took, as far as the rules ask.
+/// What slow paths took, as far as the rules need it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// New buffers for small objects: how many, Σ, smallest, largest.
+    /// New buffers for small objects: number, sum, smallest, largest.
     buffers: u64,
     buffer_bytes: Bytes,
     least: Bytes,
     most: Bytes,
-    /// Small objects past the buffer.
+    /// Small objects allocated outside the buffer.
     past_bytes: Bytes,
     large: u64,
     large_bytes: Bytes,
@@ -64,13 +64,13 @@ impl Taken {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Buffers {
-    /// Each is a whole aligned chunk.
+    /// Each buffer is a whole aligned chunk.
     Chunks,
-    /// Slices of aligned chunks.
+    /// Buffers are slices of aligned chunks.
     Slices,
 }
 
-/// What a slow path means, and why.
+/// What a slow path means for the heap, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
     buffers: Buffers,
@@ -79,7 +79,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// From what all threads took. `None` for HotSpot: its buffers are parts of regions or of eden.
+    /// Derived from what all threads took. `None` for HotSpot: its buffers are parts of regions or of eden.
     pub fn of(vm: &Vm, all: &Taken) -> Option<Rule> {
         if !vm.is_native_image() {
             return None;
@@ -89,7 +89,7 @@ impl Rule {
             Some(21..=24) => (Buffers::Chunks, Bytes::kib(512)),
             _ => (Buffers::Slices, Bytes::kib(512)),
         };
-        // A chunk's header may be left out: within an eighth below is that size.
+        // The size may exclude the chunk's header, so a size up to an eighth below counts as equal.
         let is_about = |size: Bytes, of: Bytes| size <= of && size > of - Bytes(of.0 / 8);
         let whole =
             [Bytes::mib(1), Bytes::kib(512)].into_iter().find(|c| is_about(all.least, *c) && is_about(all.most, *c));
@@ -113,18 +113,18 @@ impl Rule {
     }
 }
 
-/// How many heap chunks slow paths took: an estimate.
+/// Estimated number of heap chunks that slow paths took.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunks {
-    /// Aligned chunks: one a buffer, or, of all threads, as many as the slices fill.
+    /// Aligned chunks: one per buffer or, for all threads together, as many as the slices fill.
     pub aligned: u64,
     pub aligned_size: Bytes,
-    /// Of one thread: its slices of chunks that it shares with others.
+    /// For one thread: its slices of chunks that it shares with other threads.
     pub slices: Bytes,
-    /// Of one large array each.
+    /// Chunks with one large array each.
     pub own: u64,
     pub own_bytes: Bytes,
-    /// The rule by which they are counted, and what in the recording says that it applies.
+    /// The rule for counting them, and the evidence in the recording.
     pub why: String,
 }
 

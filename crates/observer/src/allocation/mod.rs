@@ -1,15 +1,15 @@
-//! Who allocates Java objects, from the allocation events of a recording: a [`Profile`] by stack, class and thread, the slow
-//! paths of each thread, and what they mean in heap chunks.
+//! Which code allocates Java objects, from the allocation events of a recording: a [`Profile`] by stack, class and
+//! thread, the slow paths of each thread, and their cost in heap chunks.
 //!
 //! ```text
 //! jdk.ObjectAllocationInNewTLAB     slow path: the thread's buffer (TLAB) was full and it took a new one    tlabSize
 //! jdk.ObjectAllocationOutsideTLAB   slow path: the object went past the buffer                              allocationSize
 //! jdk.ObjectAllocationSample        one of many allocations, standing for `weight` bytes                    weight
 //! ```
-//! Columns: `slow_path` (bytes: what slow paths took from the heap; count: slow paths), `object` (bytes of the objects that
-//! met a slow path), `sampled` (bytes: weights; count: samples). Slow paths are all recorded when their events are on; the
-//! objects in between aren't seen, so that bytes say where heap is taken, and samples where objects come from. The two are
-//! never added.
+//! Columns: `slow_path` (bytes that slow paths took from the heap; count of slow paths), `object` (bytes of the objects
+//! that met a slow path), `sampled` (weights in bytes; count of samples). If the events are on, every slow path is
+//! recorded, but not the objects allocated between them. So slow-path bytes show where heap is taken, and samples show
+//! where objects come from. The two are never added.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -41,13 +41,13 @@ pub const OBJECT_BYTES: usize = 2;
 pub const SAMPLED_BYTES: usize = 3;
 pub const SAMPLES: usize = 4;
 
-/// Stacks, with their threads and classes, that are kept apart; what is beyond them is one entry, and a gap.
+/// Limit of distinct stacks with their threads and classes; the rest is one entry, and a gap.
 const ENTRIES: usize = 300_000;
 
-/// What the recording says of the VM that made it.
+/// What the recording says about its VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vm {
-    /// `OpenJDK 64-Bit Server VM`, `Substrate VM`.
+    /// Such as `OpenJDK 64-Bit Server VM` or `Substrate VM`.
     pub name: String,
     pub version: String,
     pub pid: Option<u64>,
@@ -58,7 +58,8 @@ impl Vm {
         self.name.contains("Substrate")
     }
 
-    /// 25 of `25.0.3+9-LTS`; 17 of `OpenJDK 64-Bit Server VM (17.0.18+8-Debian-1) for linux-amd64 JRE …`.
+    /// The feature version: 25 for `25.0.3+9-LTS`; 17 for `OpenJDK 64-Bit Server VM (17.0.18+8-Debian-1) for
+    /// linux-amd64 JRE …`.
     pub fn feature(&self) -> Option<u32> {
         let version = self.version.split_once('(').map_or(&*self.version, |(_, inner)| inner);
         let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
@@ -66,13 +67,13 @@ impl Vm {
     }
 }
 
-/// What one thread's slow paths took.
+/// The slow paths of one thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadSlowPaths {
     pub thread: String,
     pub slow_paths: u64,
     pub bytes: u64,
-    /// `None` where heap chunks are no notion of the VM.
+    /// `None` if the VM has no heap chunks.
     pub chunks: Option<Chunks>,
 }
 
@@ -80,20 +81,20 @@ pub struct ThreadSlowPaths {
 pub struct Allocations {
     pub profile: Profile,
     pub vm: Vm,
-    /// Events, by name.
+    /// Number of events by name.
     pub events: BTreeMap<&'static str, u64>,
-    /// Most slow paths first.
+    /// The thread with most slow paths first.
     pub threads: Vec<ThreadSlowPaths>,
-    /// Of all threads.
+    /// Chunks of all threads.
     pub chunks: Option<Chunks>,
-    /// For each column, what is not below the focus; all else here is.
+    /// For each column, the part outside the focus; all other fields are inside it.
     pub left_out: Vec<Value>,
 }
 
 impl Allocations {
-    /// What to show unless somebody chose: slow paths where they were recorded, else samples.
+    /// The default measure: slow paths if they were recorded, else samples.
     pub fn measure(&self) -> &'static str {
-        // Where nothing lies below the focus, what the recording has elsewhere decides.
+        // If nothing lies below the focus, the rest of the recording decides.
         let elsewhere = |column: usize| self.left_out.get(column).is_some_and(|value| value.amount > 0);
         match (self.slow_paths() > 0, self.count(SAMPLE) > 0) {
             (true, _) => "slow_path",
@@ -112,19 +113,19 @@ impl Allocations {
     }
 }
 
-/// Which events are looked at.
+/// Which events are read.
 #[derive(Clone, Copy, Default)]
 pub struct Choice<'a> {
-    /// ns since the epoch, both inclusive.
+    /// ns since 1970 UTC, both inclusive.
     pub from_ns: Option<i64>,
     pub to_ns: Option<i64>,
-    /// Threads' slow paths and chunks are of what lies below it too.
+    /// Applies to the threads' slow paths and chunks too.
     pub focus: Option<&'a Focus>,
 }
 
-/// Reads the recording once, to its end.
+/// Reads the whole recording once.
 pub fn read(recording: &Recording, choice: Choice) -> Allocations {
-    // The settings name event types by number: which is which, each chunk's types say.
+    // The settings refer to event types by number; each chunk's types resolve these numbers.
     let types: Rc<RefCell<HashMap<i64, &'static str>>> = Rc::default();
     let seen = Rc::clone(&types);
     let is_wanted = move |of: &Type| {
@@ -134,7 +135,7 @@ pub fn read(recording: &Recording, choice: Choice) -> Allocations {
         }
         known.is_some() || of.name == VM || of.name == SETTING
     };
-    // The VM and its settings are told at the start of each chunk, maybe before the range.
+    // The VM and its settings are recorded at the start of each chunk, perhaps before the range.
     let in_range = |event: &Event| {
         let time = event.time().unwrap_or(0);
         choice.from_ns.is_none_or(|from| from <= time) && choice.to_ns.is_none_or(|to| time <= to)
@@ -149,11 +150,11 @@ pub fn read(recording: &Recording, choice: Choice) -> Allocations {
     filling.finish(summary)
 }
 
-/// An event's sizes, for the chunks.
+/// The sizes in an event, for counting chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SlowPath {
     object: u64,
-    /// Of the new buffer; `None`: the object went past it.
+    /// Size of the new buffer; `None`: the object was allocated outside it.
     buffer: Option<u64>,
 }
 
@@ -166,16 +167,16 @@ impl SlowPath {
 struct Filling<'a> {
     focus: Option<&'a Focus>,
     allocations: Allocations,
-    /// Of the chunk being read, whose keys the next three are by.
+    /// The current chunk, in which the keys of the next three fields are valid.
     chunk: u32,
     /// `None`: not below the focus.
     stacks: HashMap<i64, Option<StackId>>,
     classes: HashMap<i64, NameId>,
     threads: HashMap<i64, NameId>,
     slow_paths: HashMap<NameId, Taken>,
-    /// Events by name, below the focus or not.
+    /// Events by name, inside and outside the focus.
     recorded: BTreeMap<&'static str, u64>,
-    /// Events that some chunk's settings had on.
+    /// Events that were enabled in some chunk.
     enabled: Vec<&'static str>,
     beyond: u64,
 }
@@ -354,11 +355,11 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// What the recording lacks, with the line that turns it on.
+/// What the recording lacks, and the command that enables it.
 fn missing(vm: &Vm, recorded: &BTreeMap<&str, u64>, enabled: &[&str]) -> Option<Gap> {
     let lacks = |event: &&str| !recorded.contains_key(event) && !enabled.contains(event);
     let of_tlabs: Vec<&str> = [IN_NEW_TLAB, OUTSIDE_TLAB].into_iter().filter(lacks).collect();
-    // Where one of the two is on, somebody chose.
+    // If one of the two is enabled, that was a choice.
     if of_tlabs.len() < 2 {
         return None;
     }
@@ -386,7 +387,7 @@ fn java_frame(frame: &plimsoll_jfr::reader::Frame) -> Frame {
         (Some(class), None) => Some(class.to_string()),
         (None, None) => None,
     };
-    // A recording has no file names: the outermost class's source is called after it as a rule.
+    // A recording has no file names. The source file usually has the outermost class's name.
     let file = class.as_deref().and_then(|c| {
         let outer = c.split(['$', '/']).next().unwrap_or(c);
         outer.rsplit('.').next().filter(|name| !name.is_empty()).map(|name| format!("{name}.java"))
@@ -396,7 +397,7 @@ fn java_frame(frame: &plimsoll_jfr::reader::Frame) -> Frame {
     Frame { function, file: file.filter(|_| line.is_some()), line, kind: Kind::Java, inlined, ..Frame::default() }
 }
 
-/// `[Ljava.lang.String;` → `java.lang.String[]`, `[[B` → `byte[][]`; others as they are.
+/// `[Ljava.lang.String;` → `java.lang.String[]`, `[[B` → `byte[][]`; other names unchanged.
 fn readable_class(name: &str) -> String {
     let element = name.trim_start_matches('[');
     let dimensions = name.len() - element.len();
@@ -417,8 +418,9 @@ fn readable_class(name: &str) -> String {
     format!("{element}{}", "[]".repeat(dimensions))
 }
 
-/// Native images take heap chunks by mmap (or, since GR-59749, by committing a part of their reservation): so the tracker saw
-/// the chunks themselves. Of a profile of mapping calls, those below `slowPathNew*`: calls, and bytes where a column has them.
+/// Native images take heap chunks by mmap (or, since GR-59749, by committing a part of their reservation), so the
+/// tracker recorded the chunks themselves. For a profile of mapping calls, returns the number of calls below
+/// `slowPathNew*`, and their bytes if a column has them.
 pub fn slow_paths_of_mappings(profile: &Profile, measure: &str) -> (u64, Option<u64>) {
     let (calls, bytes) = (profile.column(measure, Weight::Calls), profile.column(measure, Weight::Bytes));
     let mut sums = (0i64, 0i64);

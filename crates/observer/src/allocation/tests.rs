@@ -34,7 +34,7 @@ fn a_slow_path_is_a_chunk_where_buffers_are_chunks() {
     };
     let (old, newer, newest) =
         (vm("Substrate VM", "17.0.8+7"), vm("Substrate VM", "21.0.1+12"), vm("Substrate VM", "25.0.3+9-LTS"));
-    // Five slow paths of small objects, as in the article: about 5 MiB. A large array besides has a chunk of its own.
+    // Five slow paths of small objects: about 5 MiB. A large array has its own chunk in addition.
     let five = [(32, Some(MIB)), (48, Some(MIB)), (24, Some(MIB)), (1000, Some(MIB)), (16, Some(MIB))];
     let of = chunks(&old, &[&five[..], &[(3 * MIB, Some(3 * MIB + 64))]].concat()).expect("an estimate");
     assert_eq!((of.aligned, of.aligned_size, of.own, of.own_bytes), (5, Bytes::mib(1), 1, Bytes(3 * MIB + 64)));
@@ -43,19 +43,19 @@ fn a_slow_path_is_a_chunk_where_buffers_are_chunks() {
         of.why,
         "Substrate VM 17.0.8+7: a thread's buffer is a whole heap chunk of 1.00 MiB; buffers taken are of 1.00 MiB"
     );
-    // The header is not counted in.
+    // The size excludes the header.
     let of = chunks(&newer, &[(32, Some(MIB / 2 - 72)), (32, Some(MIB / 2 - 72))]).expect("an estimate");
     assert_eq!((of.aligned, of.aligned_size), (2, Bytes::kib(512)));
-    // Slices: 600 of 8 KiB are 4,800 KiB, ten chunks; objects past the buffer lie in the same ones.
+    // Slices: 600 of 8 KiB are 4,800 KiB, ten chunks; objects allocated outside the buffer lie in the same chunks.
     let slices: Vec<_> = (0..600).map(|_| (32, Some(8192))).chain([(1040, None)]).collect();
     let of = chunks(&newest, &slices).expect("an estimate");
     assert_eq!((of.aligned, of.aligned_size, of.own), (10, Bytes::kib(512), 0));
     assert!(of.why.contains("slices of heap chunks of 512 KiB that threads share"), "{}", of.why);
-    // Sizes stand above the version, and it says so.
+    // Sizes take precedence over the version, and the text says so.
     let of = chunks(&newest, &five).expect("an estimate");
     assert_eq!((of.aligned, of.aligned_size), (5, Bytes::mib(1)));
     assert!(of.why.ends_with(", unlike that version's default"), "{}", of.why);
-    // Without a buffer the version decides.
+    // Without a buffer, the version decides.
     let of = chunks(&newer, &[(32, None)]).expect("an estimate");
     assert_eq!((of.aligned, of.aligned_size), (1, Bytes::kib(512)));
     assert_eq!(chunks(&vm("OpenJDK 64-Bit Server VM", "25"), &five), None);

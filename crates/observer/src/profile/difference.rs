@@ -1,10 +1,10 @@
-//! Two profiles, site by site: what grew, what shrank, what is noise, what is new.
+//! Compares two profiles site by site: what grew, what shrank, what is noise, what is new.
 //!
-//! Sites are matched by their functions, not by addresses: the two may be of different runs or builds. A change counts
-//! only above the error of both estimates. Many sites are compared at once, and of 1,000 unchanged ones a 95 % interval
-//! would call 50 changed; so the bound is one that all n hold together: P(any |Z| > z) ≤ 2n·exp(−z²/2) = 5 %, hence
-//! z = √(2·ln(40 n)). Counted figures have the error that whoever made the profiles gives them (`sites::comparable`), and
-//! changes below a ten-thousandth of the whole, at most 64 KiB, are noise too.
+//! Sites are matched by their functions, not by addresses, because the profiles may be of different runs or builds. A
+//! change counts only above the error of both estimates. Many sites are compared at once: of 1,000 unchanged ones, a 95
+//! % interval would report 50 as changed. So the bound holds for all n together: P(any |Z| > z) ≤ 2n·exp(−z²/2) = 5 %,
+//! hence z = √(2·ln(40 n)). The error of counted figures comes from the maker of the profiles (`sites::comparable`).
+//! Changes below a ten-thousandth of the whole, at most 64 KiB, are noise too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,11 +13,11 @@ use crate::profile::Frame;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// The stack isn't in the profile before, not even with nothing live.
+    /// The first profile doesn't have the stack, not even without live blocks.
     New,
     Grew,
     Shrank,
-    /// The stack isn't in the profile after.
+    /// The second profile doesn't have the stack.
     Gone,
     /// Within the error of the estimates.
     Noise,
@@ -41,12 +41,12 @@ impl Change {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteChange {
-    /// In `Difference::profile`.
+    /// The stack in `Difference::profile`.
     pub stack: StackId,
     pub before: Value,
     pub after: Value,
     pub change: Change,
-    /// Up to this a change is noise.
+    /// A change up to this bound is noise.
     pub bound: u64,
 }
 
@@ -58,17 +58,17 @@ impl SiteChange {
 
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// Both, by site: the columns are the measure before and after. For trees and flame graphs.
+    /// Both profiles by site: the columns are the measure before and after. For trees and flame graphs.
     pub profile: Profile,
-    /// New stacks first, then what grew; within each the biggest change first.
+    /// New stacks first, then what grew; within each, the biggest change first.
     pub sites: Vec<SiteChange>,
-    /// How many standard deviations a change must exceed.
+    /// Number of standard deviations that a change must exceed.
     pub deviations: f64,
-    /// What is compared: `held`, `live`, …
+    /// The measure compared: `held`, `live`, …
     pub measure: &'static str,
 }
 
-/// A change is noise below this part of the whole, or below so many bytes.
+/// A change below this part of the whole, or below so many bytes, is noise.
 const SMALL: u64 = 10_000;
 const FLOOR: u64 = 64 << 10;
 
@@ -76,7 +76,7 @@ pub const BEFORE: usize = 0;
 pub const AFTER: usize = 1;
 
 impl Difference {
-    /// By one column of each (the same measure and unit in both).
+    /// Compares one column of each (same measure and unit).
     pub fn new(before: (&Profile, usize), after: (&Profile, usize)) -> Difference {
         let column = |of: (&Profile, usize), measure| {
             let column = of.0.columns.get(of.1).cloned().unwrap_or(Column::bytes(""));
@@ -89,7 +89,7 @@ impl Difference {
         let mut numbers: HashMap<Function, u32> = HashMap::new();
         let mut sites: HashMap<Vec<u32>, StackId> = HashMap::new();
         let mut seen = [HashSet::new(), HashSet::new()];
-        // The later profile first: its lines and addresses are the ones shown.
+        // The later profile first: its lines and addresses are shown.
         for (of, at) in [(after, AFTER), (before, BEFORE)] {
             let numbers = of.0.number_functions(&mut numbers);
             let mut copied: HashMap<StackId, StackId> = HashMap::new();
@@ -130,7 +130,8 @@ impl Difference {
     }
 }
 
-/// What is too little to be called growth, though it was counted: programs warm up and keep a table here and there.
+/// The amount that is too small to be reported as growth, though it was counted: programs warm up and allocate small
+/// tables.
 fn floor(profile: &Profile) -> u64 {
     let total = profile.total();
     let whole = total[BEFORE].amount.max(total[AFTER].amount).unsigned_abs();
@@ -151,7 +152,7 @@ fn site(stack: StackId, [before, after]: [Value; 2], known: [bool; 2], deviation
     SiteChange { stack, before, after, change, bound }
 }
 
-/// Stacks of one profile in another; each frame is looked up once.
+/// Copies stacks of one profile to another; each frame is looked up once.
 pub(crate) struct Copy<'a> {
     from: &'a Profile,
     frames: Vec<Option<FrameId>>,
@@ -177,7 +178,7 @@ impl<'a> Copy<'a> {
 }
 
 impl Profile {
-    /// Functions of several profiles by one number, so that stacks are compared cheaply.
+    /// Numbers the functions of several profiles consistently, so that comparing stacks is cheap.
     pub(crate) fn number_functions(&self, numbers: &mut HashMap<Function, u32>) -> Vec<u32> {
         let number = |function: &Function| {
             let next = numbers.len() as u32;
@@ -186,7 +187,7 @@ impl Profile {
         self.functions.iter().map(number).collect()
     }
 
-    /// A stack by these numbers.
+    /// A stack in terms of these numbers.
     pub(crate) fn stack_by_numbers(&self, stack: StackId, numbers: &[u32]) -> Vec<u32> {
         self.frames_of(stack).iter().map(|f| numbers[self.function_of(*f).0 as usize]).collect()
     }

@@ -1,18 +1,19 @@
-//! Focus: only what happened below a function. The outermost frame that matches becomes the root, so that all of a
-//! recursion stays.
+//! Focus: only what happened below a function. The outermost matching frame becomes the root, so that recursions stay
+//! complete.
 
 use regex::Regex;
 
 use super::{Profile, Value};
 
-/// `--focus REGEX`: matches anywhere in a function's or module's name. Time is linear in the text (no backtracking).
+/// The pattern of `--focus REGEX`; it matches anywhere in a function's or module's name. Time is linear in the text (no
+/// backtracking).
 #[derive(Clone, Debug)]
 pub struct Focus(Regex);
 
 #[derive(Clone, Debug)]
 pub struct Focused {
     pub profile: Profile,
-    /// For each column, what of the whole is not below the focus. `profile.total() + left_out` is the whole.
+    /// For each column, the part outside the focus. `profile.total() + left_out` is the whole.
     pub left_out: Vec<Value>,
 }
 
@@ -22,7 +23,7 @@ impl Focus {
         let regex = regex::RegexBuilder::new(pattern).size_limit(1 << 20).build();
         regex.map(Focus).map_err(|e| match e {
             regex::Error::CompiledTooBig(_) => "the pattern is too large".into(),
-            // The last line says what is wrong; the lines before it point into the pattern.
+            // The last line says what is wrong; the lines before it mark the position in the pattern.
             e => format!("it is no regular expression: {}", e.to_string().lines().last().unwrap_or_default().trim()),
         })
     }
@@ -48,7 +49,7 @@ impl Profile {
                 None => left_out.iter_mut().zip(values).for_each(|(sum, v)| *sum = sum.plus(*v)),
             }
         }
-        // The exact total is one of the whole.
+        // The exact total belongs to the whole profile.
         for column in &mut profile.columns {
             column.exact_total = None;
         }

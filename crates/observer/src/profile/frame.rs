@@ -1,13 +1,13 @@
-//! A frame as it was found, and the function a person sees in its place.
+//! A frame as it was found, and the function that views show for it.
 
 use super::{Module, ModuleId};
 use crate::units::Avma;
 
-/// Where a frame's code comes from.
+/// Origin of a frame's code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     Native,
-    /// A Java method: HotSpot's (interpreted or compiled) or a native image's.
+    /// A Java method, of HotSpot (interpreted or compiled) or of a native image.
     Java,
     /// Code made at run time that isn't a Java method: stubs, other JITs.
     Jit,
@@ -32,34 +32,36 @@ impl Kind {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Demangled; of Java methods `package.Class.method`, with `$` for nested classes and without the signature.
+    /// Demangled name. For a Java method `package.Class.method`, with `$` for nested classes and without the signature.
     pub function: Option<String>,
     pub module: Option<ModuleId>,
-    /// Of the return address, as linked (Svma); 0 where the module isn't known.
+    /// Offset of the return address, as linked (Svma); 0 if the module is unknown.
     pub offset: u64,
-    /// In the process; 0 where there was none (a recording's Java frame).
+    /// Address in the process; 0 if there was none (a recording's Java frame).
     pub address: Avma,
     pub file: Option<String>,
     pub line: Option<u32>,
     pub kind: Kind,
-    /// The compiler put it into the next frame outwards.
+    /// The compiler inlined it into the next outer frame.
     pub inlined: bool,
 }
 
-/// What views merge frames by: the same function called from another line, at another address, or in another run of the
-/// program is the same function.
+/// The key by which views merge frames: calls of the same function from another line, at another address or in another
+/// run are the same function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Function {
-    /// The function's name (of hidden classes without their addresses); without one `module+0xoffset`; without a module the address.
+    /// The function's name (for hidden classes without their addresses); else `module+0xoffset`; without a module, the
+    /// address.
     pub name: String,
-    /// The module's name (not its path); empty where there is none.
+    /// The module's name (not its path); empty if there is none.
     pub module: String,
     pub kind: Kind,
-    /// It has a name of its own.
+    /// Whether the function has a real name.
     pub named: bool,
 }
 
-/// Without what differs between two runs of one program: addresses and numbers in the names of hidden and generated classes.
+/// Removes what differs between runs of one program: addresses and numbers in the names of hidden and generated
+/// classes.
 /// `Shop$$Lambda$106+0x00007f50e1007a08.1976870338.run` → `Shop$$Lambda.run`.
 fn stable(name: &str) -> String {
     let Some((class, method)) = name.rsplit_once('.') else { return name.to_string() };
@@ -75,22 +77,22 @@ fn stable(name: &str) -> String {
     }
 }
 
-/// Packages of the Java platform and of Native Image's runtime: a package view looks further out for who called them.
+/// Packages of the Java platform and of Native Image's runtime. A package view skips them and looks for their caller.
 const RUNTIME_PACKAGES: [&str; 9] =
     ["java.", "javax.", "jdk.", "sun.", "com.sun.", "com.oracle.svm.", "com.oracle.graal.", "org.graalvm.", "jrt."];
 
 impl Frame {
-    /// The outermost frame of a stack whose walk ended early.
+    /// Ends a stack whose walk ended early.
     pub fn truncated() -> Frame {
         Frame { function: Some("[truncated]".into()), ..Frame::default() }
     }
 
-    /// Stands for the stack of what has none.
+    /// Replaces the stack of memory without one.
     pub fn no_stack(category: &str) -> Frame {
         Frame { function: Some(format!("{NO_STACK}{category}]")), ..Frame::default() }
     }
 
-    /// Stands for frames of a recursion that were left out.
+    /// Replaces levels of a recursion that were left out.
     pub fn repeated(times: u64) -> Frame {
         Frame { function: Some(format!("[{times} more levels of recursion]")), ..Frame::default() }
     }
@@ -112,7 +114,7 @@ impl Frame {
 const NO_STACK: &str = "[no stack: ";
 
 impl Function {
-    /// Instead of a stack.
+    /// Whether it replaces a missing stack.
     pub fn is_no_stack(&self) -> bool {
         self.kind == Kind::Unknown && self.name.starts_with(NO_STACK)
     }
@@ -121,7 +123,7 @@ impl Function {
         self.kind == Kind::Unknown && self.name == "[truncated]"
     }
 
-    /// Of a Java method: `org.acme.Shop$Item.<init>` is in `org.acme`. A class without a package has the empty one.
+    /// The package of a Java method: `org.acme` for `org.acme.Shop$Item.<init>`. Empty for a class without a package.
     pub fn package(&self) -> Option<&str> {
         if self.kind != Kind::Java || !self.named {
             return None;
@@ -133,7 +135,7 @@ impl Function {
         Some(outer.rsplit_once('.').map_or("", |(package, _)| package))
     }
 
-    /// Java code of the platform or of Native Image's runtime, whose packages nobody can change.
+    /// Whether it is Java code of the platform or of Native Image's runtime, which users can't change.
     pub fn is_runtime(&self) -> bool {
         self.package().is_some_and(|_| RUNTIME_PACKAGES.iter().any(|p| self.name.starts_with(p)))
     }

@@ -1,4 +1,4 @@
-//! Lines: each entry belongs to exactly one group, so Σ groups = total.
+//! Groups entries into lines. Each entry belongs to exactly one group, so Σ groups = total.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ pub enum By {
     /// The function that called the allocator: the innermost frame.
     Caller,
     Category,
-    /// Of the innermost Java method outside the Java platform and Native Image's runtime; else of the innermost Java
-    /// method; a stack without Java has its module's line.
+    /// Package of the innermost Java method outside the Java platform and Native Image's runtime; else of the innermost
+    /// Java method. A stack without Java counts under its module.
     Package,
-    /// Of the innermost frame that lies in one.
+    /// Module of the innermost frame that has one.
     Module,
     Thread,
-    /// Of the object allocated.
+    /// Class of the allocated object.
     Class,
 }
 
@@ -39,20 +39,20 @@ impl By {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
-    /// For a site its innermost function.
+    /// For a site, the name of its innermost function.
     pub name: String,
-    /// Of sites only: one of the stacks (all have the same functions, maybe at other lines).
+    /// For sites only: one of the group's stacks. All have the same functions, perhaps at other lines.
     pub stack: Option<StackId>,
-    /// One for each column.
+    /// One value per column.
     pub values: Vec<Value>,
     pub entries: u64,
 }
 
-/// The name of a group whose members lack what they are grouped by.
+/// Name of the group of entries that lack the grouping property.
 const NONE: &str = "(none)";
 
 impl Profile {
-    /// Biggest first by `column`, then by name: the same order on each run.
+    /// Groups the entries: biggest first by `column`, then by name, so that the order is reproducible.
     pub fn group(&self, by: By, column: usize) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut group_of: HashMap<Key, usize> = HashMap::new();

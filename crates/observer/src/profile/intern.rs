@@ -1,4 +1,4 @@
-//! Equal values once, numbered in order of appearance.
+//! Stores equal values once, numbered in order of appearance.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -38,7 +38,7 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
         self.numbers.get(item).copied()
     }
 
-    /// Without an allocation where it is known already.
+    /// Doesn't allocate if the item is already known.
     pub fn intern_ref<'a>(&mut self, item: &'a T) -> u32
     where
         Arc<T>: From<&'a T>,

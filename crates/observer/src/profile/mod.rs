@@ -1,14 +1,15 @@
-//! A profile: which stacks hold or asked for how much. The one form of all stack views, whatever the source (a segment's
-//! sites, a recording's allocation events), and pure: built once, then focused, grouped, compared, drawn.
+//! A profile: how much memory each stack holds or requested. It is the common form of all stack views, whatever the
+//! source (a segment's sites, a recording's allocation events). It is pure: built once, then focused, grouped,
+//! compared, drawn.
 //!
 //! ```text
-//! entries:  stack ─► frames, innermost first ─► function (what a person calls it), module
+//! entries:  stack ─► frames, innermost first ─► function (its readable name), module
 //!           labels   category, thread, class
-//!           values   one for each column: live_bytes, live_count, peak_bytes, …
+//!           values   one per column: live_bytes, live_count, peak_bytes, …
 //! ```
-//! Σ entries = total for each column, and each view keeps that: Σ groups = total, a tree's root = total,
-//! focus + what it left out = total. Estimated amounts carry their variance; variances of different entries add, since
-//! each block is sampled for itself. A figure above `i64::MAX` counts as that.
+//! Σ entries = total for each column, and each view preserves that: Σ groups = total, a tree's root = total, focus +
+//! the rest = total. Estimated amounts carry their variance. Variances of different entries add, because blocks are
+//! sampled independently. A figure above `i64::MAX` is replaced by `i64::MAX`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,14 +49,14 @@ pub struct NameId(u32);
 pub struct ModuleId(u32);
 
 impl FrameId {
-    /// Frames of a profile are numbered from 0.
+    /// The frame's number; frames of a profile are numbered from 0.
     pub fn number(self) -> usize {
         self.0 as usize
     }
 }
 
 impl ModuleId {
-    /// Its place in `Profile::modules`.
+    /// The index in `Profile::modules`.
     pub fn number(self) -> usize {
         self.0 as usize
     }
@@ -66,11 +67,11 @@ impl ModuleId {
 pub enum Unit {
     #[default]
     Bytes,
-    /// Blocks, calls, events: `Column::noun` says which.
+    /// Blocks, calls or events; `Column::noun` says which.
     Count,
 }
 
-/// `--weight`: by which of a measure's two units lines are sized.
+/// The unit chosen by `--weight`, which determines the size of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weight {
     #[default]
@@ -87,17 +88,18 @@ impl Weight {
     }
 }
 
-/// One measure in one unit: `live` in bytes is `live_bytes`.
+/// A measure in one unit: `live` in bytes is `live_bytes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     /// `live`, `peak`, `cumulative`, `requested`, `temporary`, `allocated`, `slow_paths`, …
     pub measure: &'static str,
     pub unit: Unit,
-    /// Of a count: `block`, `call`, `event`. Empty for bytes.
+    /// For a count: `block`, `call`, `event`. Empty for bytes.
     pub noun: &'static str,
-    /// Sites' peaks are of different moments: their sum is an upper bound of the peak, and views say so.
+    /// False if the values belong to different moments, like the sites' peaks: then their sum is an upper bound of the
+    /// peak, and views say so.
     pub of_one_moment: bool,
-    /// Where the sum is also known exactly although the entries are estimates (the books beside the samples).
+    /// The exact sum, if it is known although the entries are estimates (the books beside the samples).
     pub exact_total: Option<i64>,
 }
 
@@ -115,7 +117,7 @@ impl Column {
         self
     }
 
-    /// As JSON, folded stacks and pprof name it: `live_bytes`, `live_count`.
+    /// Name in JSON, folded stacks and pprof: `live_bytes`, `live_count`.
     pub fn name(&self) -> String {
         let unit = match self.unit {
             Unit::Bytes => "bytes",
@@ -125,7 +127,7 @@ impl Column {
     }
 }
 
-/// An amount, and the variance of its estimate (0: counted).
+/// An amount, and the variance of its estimate (0 if counted).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Value {
     pub amount: i64,
@@ -138,11 +140,11 @@ impl Value {
     }
 
     pub fn estimated(amount: u64, variance: f64) -> Value {
-        // A damaged source may hold any bits.
+        // A damaged source may have any bits.
         Value { variance: if variance.is_finite() { variance.max(0.0) } else { 0.0 }, ..Value::exact(amount) }
     }
 
-    /// Half the width of the 95 % interval; 0 where the amount was counted.
+    /// Half the width of the 95 % interval; 0 if the amount was counted.
     pub fn error(self) -> u64 {
         (1.96 * self.variance.sqrt()).ceil() as u64
     }
@@ -157,7 +159,7 @@ impl Value {
     }
 }
 
-/// An object file (or another origin of code) that frames lie in.
+/// An object file (or another origin of code) that contains frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Module {
     pub path: String,
@@ -168,7 +170,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// The last part of the path.
+    /// The last component of the path.
     pub fn name(&self) -> &str {
         match self.path.rsplit('/').next() {
             Some(name) if !name.is_empty() => name,
@@ -177,16 +179,16 @@ impl Module {
     }
 }
 
-/// What else is known of an entry.
+/// Further properties of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Labels {
     pub category: Option<NameId>,
     pub thread: Option<NameId>,
-    /// Of the object that was allocated.
+    /// Class of the allocated object.
     pub class: Option<NameId>,
 }
 
-/// A stack with labels; its values stand in the profile.
+/// A stack with labels. Its values are in the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
     pub stack: StackId,
@@ -195,9 +197,9 @@ pub struct Entry {
 
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
-    /// Of what: one line for people (`live native memory of java -jar shop.jar, pid 4711`).
+    /// What the profile shows, in one line (`live native memory of java -jar shop.jar, pid 4711`).
     pub title: String,
-    /// Moment of the snapshot, or of the recording's end; ns since 1970, 0 if not known.
+    /// Time of the snapshot or of the recording's end, ns since 1970; 0 if unknown.
     pub time_ns: u64,
     pub columns: Vec<Column>,
     pub gaps: Vec<Gap>,
@@ -205,16 +207,16 @@ pub struct Profile {
     names: Interned<str>,
     functions: Interned<Function>,
     frames: Interned<Frame>,
-    /// By frame.
+    /// Function of each frame.
     function_of: Vec<FunctionId>,
     stacks: Interned<[FrameId]>,
     entries: Vec<Entry>,
     entry_of: HashMap<Entry, u32, RandomState>,
-    /// `columns.len()` for each entry.
+    /// `columns.len()` values per entry.
     values: Vec<Value>,
 }
 
-/// Filling. Whatever is added twice is there once: callers may keep the ids by their own keys to save the look-ups.
+/// Building. Equal items are stored once. Callers may cache ids by their own keys to save lookups.
 impl Profile {
     pub fn new(columns: Vec<Column>) -> Profile {
         Profile { columns, ..Profile::default() }
@@ -239,12 +241,12 @@ impl Profile {
         FrameId(self.frames.intern(Arc::new(frame)))
     }
 
-    /// Innermost frame first. A stack whose walk ended early ends in `Frame::truncated`.
+    /// Adds a stack, innermost frame first. A truncated stack ends in `Frame::truncated`.
     pub fn stack(&mut self, frames: &[FrameId]) -> StackId {
         StackId(self.stacks.intern_ref(frames))
     }
 
-    /// Adds one value for each column; missing ones count as 0. The same stack with the same labels is one entry.
+    /// Adds one value per column; missing ones count as 0. Equal stacks with equal labels share an entry.
     pub fn add(&mut self, stack: StackId, labels: Labels, values: &[Value]) {
         let width = self.columns.len();
         let entry = Entry { stack, labels };
@@ -272,7 +274,7 @@ impl Profile {
     }
 
     /// # Panics
-    /// With the id of another profile.
+    /// The id must belong to this profile.
     pub fn frame_at(&self, id: FrameId) -> &Frame {
         self.frames.at(id.0)
     }
@@ -310,12 +312,12 @@ impl Profile {
         self.columns.iter().position(|c| c.measure == measure && c.unit == weight.unit())
     }
 
-    /// The first column in the unit: what a view shows when nobody chose a measure.
+    /// The first column with this unit: the default of views.
     pub fn first_column(&self, weight: Weight) -> Option<usize> {
         self.columns.iter().position(|c| c.unit == weight.unit())
     }
 
-    /// The same measure in the other unit.
+    /// The column of the same measure in the other unit.
     pub fn companion(&self, column: usize) -> Option<usize> {
         let of = self.columns.get(column)?;
         self.columns.iter().position(|c| c.measure == of.measure && c.unit != of.unit)

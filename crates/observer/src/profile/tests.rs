@@ -1,4 +1,5 @@
-//! Random profiles against naive twins: lists of (function names, labels, values) that are filtered and added up by hand.
+//! Random profiles compared with naive twins: lists of (function names, labels, values) that are filtered and added
+//! directly.
 
 use crate::random::Random;
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use super::difference::{AFTER, BEFORE};
 use super::*;
 use crate::units::Avma;
 
-/// What the twin keeps: innermost first.
+/// An entry of the twin, innermost frame first.
 #[derive(Clone, Debug)]
 struct Plain {
     frames: Vec<usize>,
@@ -20,7 +21,7 @@ struct Plain {
 const FUNCTIONS: usize = 14;
 const THREADS: [&str; 3] = ["main", "worker", "GC Thread#0"];
 
-/// Some with names, some without, some Java ones of the platform, of an application and without package.
+/// Frames with and without names; Java frames of the platform, of an application, and without package.
 fn frame(profile: &mut Profile, function: usize, line: u32) -> FrameId {
     let lib = profile.module(Module { path: "/usr/lib/libdemo.so".into(), ..Module::default() });
     let app = profile.module(Module { path: "/opt/app".into(), ..Module::default() });
@@ -71,7 +72,7 @@ fn random(random: &mut Random, entries: u64) -> (Profile, Vec<Plain>) {
         let depth = random.below(7);
         let frames: Vec<usize> = (0..depth).map(|_| random.below(FUNCTIONS as u64) as usize).collect();
         let thread = random.below(4).checked_sub(1).map(|t| t as usize);
-        // Round ones too, so that some sites are the same in two profiles.
+        // Round values too, so that some sites are equal in both profiles.
         let unit = [1, 5000][random.below(2) as usize];
         let (bytes, count) = ((random.below(10_000 / unit) * unit) as i64, random.below(5) as i64);
         let variance = if random.below(3) == 0 { random.below(1_000_000) as f64 } else { 0.0 };
@@ -281,8 +282,8 @@ fn a_difference_is_what_a_naive_one_says() {
     assert!(Change::ALL.iter().all(|c| seen.contains_key(c)), "{seen:?}");
 }
 
-/// Two estimates of the same thing, many sites, many times: the share of runs in which anything is called changed stays
-/// below the 5 % that the bound promises.
+/// Two estimates of the same amounts, many sites, many runs: the share of runs with any reported change stays below the
+/// promised 5 %.
 #[test]
 fn noise_is_called_noise() {
     let mut dice = Random(5);

@@ -1,7 +1,7 @@
-//! The call tree: entries merged from the outermost frame inwards, by function. A node's values are the sum of its
-//! children's and its own (stacks that end in it), so the root's are the total.
+//! The call tree: entries merged by function, from the outermost frame inwards. A node's values are the sum of its
+//! children's and its own (of stacks that end in it), so the root's values are the total.
 //!
-//! Stacks may be thousands of frames deep: everything here is a loop. A child stands behind its parent in `nodes`, so a
+//! Stacks may be thousands of frames deep, so nothing here recurses. A child comes after its parent in `nodes`, so a
 //! pass from the end to the start sees children first.
 
 use std::collections::HashMap;
@@ -10,9 +10,9 @@ use super::{FrameId, FunctionId, Profile, Value};
 
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
-    /// `nodes[0]` is the root, which stands for all.
+    /// `nodes[0]` is the root, for all entries.
     pub nodes: Vec<Node>,
-    /// `width` for each node: the sum, and what stacks ending in it hold.
+    /// `width` values per node: the sum, and the values of stacks that end in the node.
     values: Vec<Value>,
     own: Vec<Value>,
     width: usize,
@@ -20,22 +20,22 @@ pub struct Tree {
 
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// `None`: the root.
+    /// `None` for the root.
     pub function: Option<FunctionId>,
-    /// One of the frames that were merged.
+    /// One of the merged frames.
     pub frame: Option<FrameId>,
-    /// There were others: of other lines, at other addresses.
+    /// Whether other frames, with other lines or addresses, were merged.
     pub several: bool,
     pub parent: usize,
     pub depth: usize,
     /// By weight, biggest first.
     pub children: Vec<usize>,
-    /// What views draw it as wide as; Σ children ≤ weight, never negative.
+    /// The width in views; Σ children ≤ weight, never negative.
     pub weight: i64,
 }
 
 impl Tree {
-    /// The tree of some columns. `weigh` gives an entry's width from those columns' amounts.
+    /// Builds the tree of some columns. `weigh` computes an entry's width from its amounts in these columns.
     pub fn new(profile: &Profile, columns: &[usize], weigh: impl Fn(&[Value]) -> i64) -> Tree {
         let width = columns.len();
         let mut tree = Tree { width, ..Tree::default() };
@@ -63,18 +63,18 @@ impl Tree {
         tree
     }
 
-    /// Of one column: as wide as the amount.
+    /// Builds the tree of one column; the amount is the width.
     pub fn of_column(profile: &Profile, column: usize) -> Tree {
         let columns: Vec<usize> = [Some(column), profile.companion(column)].into_iter().flatten().collect();
         Tree::new(profile, &columns, |values| values.first().map_or(0, |v| v.amount))
     }
 
-    /// In the order of the columns it was made of.
+    /// Sums of the node, in the order of the columns.
     pub fn values(&self, node: usize) -> &[Value] {
         &self.values[node * self.width..(node + 1) * self.width]
     }
 
-    /// Of the stacks that end in the node.
+    /// Values of the stacks that end in the node.
     pub fn own(&self, node: usize) -> &[Value] {
         &self.own[node * self.width..(node + 1) * self.width]
     }

@@ -1,12 +1,12 @@
-//! The same profile with stacks that begin further out: who calls the allocator's own wrappers.
+//! Drops innermost frames of stacks, to show the callers of the allocator's wrappers.
 
 use std::collections::HashMap;
 
 use super::{FrameId, Profile, StackId};
 
 impl Profile {
-    /// `leading` says how many innermost frames of a stack are left out; a stack keeps at least one. Second: what became
-    /// of each stack.
+    /// `leading` gives the number of innermost frames of a stack to drop; a stack keeps at least one. The second result
+    /// maps old stacks to new ones.
     pub fn trimmed(&self, mut leading: impl FnMut(&[FrameId]) -> usize) -> (Profile, HashMap<StackId, StackId>) {
         let mut profile = self.emptied();
         let mut to: HashMap<StackId, StackId> = HashMap::new();

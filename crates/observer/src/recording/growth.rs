@@ -1,23 +1,23 @@
-//! How fast a curve grows, and how sure that is.
+//! How fast a curve grows, and how certain that is.
 //!
-//! Memory moves in steps and saw teeth: one reading says much about the next, and least squares over all readings, which
-//! takes them for independent, finds a narrow interval around noise. So the range is cut into equal slices of time, and the
-//! line is fitted to their means. The interval is Student's for slices - 2 degrees of freedom, 95 %, widened by
-//! √((1 + r)/(1 - r)) for the correlation r that neighbouring residuals still have.
+//! Memory moves in steps and saw teeth, so one reading largely predicts the next. Least squares over all readings
+//! assumes independence and gives a narrow interval around noise. So the range is cut into equal slices of time, and
+//! the line is fitted to their means. The interval is Student's for slices - 2 degrees of freedom, 95 %, widened by
+//! √((1 + r)/(1 - r)) for the remaining correlation r of neighbouring residuals.
 
 use super::point::Point;
 
 const SLICES: i64 = 24;
 const LEAST_SLICES: usize = 6;
-/// Below it "an hour" would be an extrapolation of start-up.
+/// Below this range, a rate per hour would extrapolate the start-up.
 pub const LEAST_RANGE_NS: i64 = 60_000_000_000;
 const HOUR_NS: f64 = 3.6e12;
 
-/// Bytes (or whatever the series counts) an hour.
+/// Growth per hour, in bytes or in the unit of the series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Growth {
     pub per_hour: f64,
-    /// Ends of the 95 % interval.
+    /// Bounds of the 95 % interval.
     pub least: f64,
     pub most: f64,
 }
@@ -27,17 +27,17 @@ impl Growth {
         self.least > 0.0
     }
 
-    /// It grows, and how fast is known to the half of it.
+    /// Whether it grows, and the interval's lower bound is at least half of the rate.
     pub fn is_tight(&self) -> bool {
         self.per_hour > 0.0 && self.least >= self.per_hour / 2.0
     }
 }
 
-/// Over points in the order of time; None where there are too few, or too little time.
+/// For points in the order of time; None if there are too few, or if the time is too short.
 pub fn growth(points: &[Point]) -> Option<Growth> {
     let (begin, end) = (points.first()?.begin_ns, points.last()?.end_ns);
     let range = end.checked_sub(begin).filter(|range| *range >= LEAST_RANGE_NS)?;
-    // (Σ time × n, Σ value, n) of each slice; time in hours from the beginning, so that no digits are lost.
+    // (Σ time × n, Σ value, n) of each slice. Time is in hours from the beginning, so that no digits are lost.
     let mut slices = [(0.0, 0.0, 0.0); SLICES as usize];
     for point in points {
         let middle = point.begin_ns / 2 + point.end_ns / 2 - begin;
@@ -68,8 +68,8 @@ fn fit(means: &[(f64, f64)]) -> Growth {
     Growth { per_hour: slope, least: slope - half, most: slope + half }
 }
 
-/// The 97.5 % quantile of Student's t for ν ≥ 3: Cornish and Fisher's expansion around the normal one
-/// (Abramowitz and Stegun 26.7.5), within 0.02 at ν = 4.
+/// The 97.5 % quantile of Student's t for ν ≥ 3: Cornish and Fisher's expansion around the normal quantile (Abramowitz
+/// and Stegun 26.7.5), within 0.02 at ν = 4.
 fn student_975(v: f64) -> f64 {
     let z: f64 = 1.959_963_985;
     z + (z.powi(3) + z) / (4.0 * v)
@@ -93,8 +93,8 @@ mod tests {
         assert!(growth.is_up());
     }
 
-    /// The interval holds the truth about as often as it says, for noise without memory and with it (AR(1), 0.95: half of
-    /// a disturbance is still there 13 s later), where the textbook's interval over all readings would fail.
+    /// The interval contains the true value about as often as stated, for noise without memory and with memory (AR(1),
+    /// 0.95: half of a disturbance remains after 13 s). The textbook interval over all readings fails the second case.
     #[test]
     fn intervals_hold_the_truth() {
         let mut random = Random(0x9e37_79b9_7f4a_7c15);

@@ -1,17 +1,18 @@
-//! Lines of a ledger that are nothing at a moment are not in the file: their curves go to zero then, not on as before.
+//! A ledger line that is zero at some moment is missing in the file. This sets its curve to zero there, instead of
+//! continuing the last value.
 
 use std::collections::BTreeMap;
 
 use super::{Measure, Series};
 
-/// A ledger has some twenty; what a file invents beyond that keeps the readings it has.
+/// Limit of lines. A ledger has about twenty; further names in a file keep their readings unchanged.
 const MOST: usize = 64;
 
 #[derive(Default)]
 pub(super) struct Lines {
-    /// Of the ledger whose lines are coming by.
+    /// Time of the ledger whose lines are being read.
     time_ns: Option<i64>,
-    /// Name, and whether this ledger has it.
+    /// Name, and whether the current ledger has the line.
     known: Vec<(String, bool)>,
 }
 
@@ -24,7 +25,7 @@ impl Lines {
         }
     }
 
-    /// The ledger before is complete, with its lines.
+    /// Ends the previous ledger: its lines are complete.
     pub fn next(&mut self, series: &mut BTreeMap<(Measure, String), Series>, time_ns: Option<i64>) {
         let before = std::mem::replace(&mut self.time_ns, time_ns);
         for (name, is_there) in &mut self.known {

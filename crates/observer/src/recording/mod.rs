@@ -1,7 +1,7 @@
-//! What a flight recording says of memory over time: curves by event and name, verdicts, and the process they are of.
+//! What a flight recording says about memory over time: curves by event and name, verdicts, and the process.
 //!
-//! One table says which event's field is which curve. It is the same for recordings of Plimsoll, HotSpot and native images;
-//! what a recording doesn't have is an absent curve.
+//! One table maps the fields of events to curves. It applies to recordings of Plimsoll, HotSpot and native images; data
+//! that a recording lacks gives no curve.
 
 pub mod growth;
 mod lines;
@@ -27,7 +27,7 @@ use crate::verdict::VerdictId;
 use lines::Lines;
 use plimsoll_jfr::reader::{ChunkSummary, Event, Wanted};
 
-/// What a curve is a curve of. The names are those of the JSON.
+/// What a curve shows. JSON uses the same ids.
 macro_rules! measures {
     ($($(#[$doc:meta])* $variant:ident $id:literal $title:literal $event:literal $name:literal $value:literal $peak:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,7 +40,7 @@ macro_rules! measures {
             pub const fn title(self) -> &'static str {
                 match self { $(Measure::$variant => $title),* }
             }
-            /// Event, the field that names the curve ("": one curve), the field with its value, the one with its peak.
+            /// Event, field that names the curve ("": only one curve), field with its value, field with its peak.
             const fn fields(self) -> (&'static str, &'static str, &'static str, &'static str) {
                 match self { $(Measure::$variant => ($event, $name, $value, $peak)),* }
             }
@@ -56,7 +56,7 @@ measures! {
     HeapCommitted "heap-committed" "Java heap committed (GC)" "jdk.GCHeapSummary" "" "heapSpace.committedSize" ""
     HeapOccupied "heap-occupied" "Java heap occupied (GC)" "jdk.GCHeapSummary" "" "heapUsed" ""
     Metaspace "metaspace-committed" "metaspace committed (GC)" "jdk.MetaspaceSummary" "" "metaspace.committed" ""
-    /// A number of threads: for the verdicts, no row of bytes.
+    /// A number of threads, used by the verdicts; not a row of bytes.
     Threads "java-threads" "Java threads" "jdk.JavaThreadStatistics" "" "activeCount" ""
     DirectBuffers "direct-buffers" "direct buffers" "jdk.DirectBufferStatistics" "" "memoryUsed" ""
     Line "line" "resident" "plimsoll.LedgerLine" "line" "resident" ""
@@ -68,12 +68,12 @@ measures! {
     Live "category-live" "live" "plimsoll.Category" "category" "live" "peak"
     LiveCount "category-live-count" "live blocks" "plimsoll.Category" "category" "liveCount" ""
     TotalLive "total-live" "live, all categories" "plimsoll.Total" "" "live" "peak"
-    /// Native Image alone has these; they are the peaks of `Committed`.
+    /// Only Native Image has these events; they are the peaks of `Committed`.
     PeakCommitted "category-peak" "peak committed" "jdk.NativeMemoryUsagePeak" "type" "" "peakCommitted"
     TotalPeakCommitted "total-peak" "peak committed, all categories" "jdk.NativeMemoryUsageTotalPeak" "" "" "peakCommitted"
 }
 
-/// Curves that a file may have: names are the file's own choice.
+/// Limit of curves, because the file chooses the names.
 const MOST_SERIES: usize = 512;
 const LONGEST_NAME: usize = 200;
 
@@ -81,7 +81,7 @@ const LONGEST_NAME: usize = 200;
 pub struct ProcessFacts {
     pub pid: Option<u64>,
     pub command: String,
-    /// `OpenJDK 64-Bit Server VM 25.0.1`, `native`, …
+    /// Such as `OpenJDK 64-Bit Server VM 25.0.1` or `native`.
     pub runtime: String,
     pub runtime_version: String,
 }
@@ -89,9 +89,9 @@ pub struct ProcessFacts {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub process: ProcessFacts,
-    /// How the process ended, where the recording saw it, and its last sign of life, ns since 1970.
+    /// How the process ended, if the recording has it, and when it was last seen alive, ns since 1970.
     pub ending: Option<(Ending, Option<u64>)>,
-    /// Of the whole recording, and of the part that was asked for. Nanoseconds since the epoch.
+    /// Times of the whole recording and of the requested part, ns since 1970 UTC.
     pub begin_ns: i64,
     pub end_ns: i64,
     pub from_ns: i64,
@@ -102,7 +102,7 @@ pub struct History {
     pub counts: BTreeMap<String, u64>,
     pub gaps: Vec<Gap>,
     pub more_gaps: u64,
-    /// Whose it is: one folder may have the files of several processes.
+    /// Recorded processes: one directory may contain files of several.
     pids: Vec<u64>,
 }
 
@@ -111,7 +111,7 @@ fn name_in(event: &Event<'_>, field: &str) -> String {
     if name.len() > LONGEST_NAME { name.chars().take(LONGEST_NAME).collect() } else { name.into_owned() }
 }
 
-/// What each category had last before the range: its live bytes and blocks.
+/// The last live bytes and blocks of each category before the range.
 #[derive(Default)]
 struct Before(BTreeMap<String, [u64; 2]>);
 
@@ -155,12 +155,12 @@ impl History {
         let summary = recording.for_each(&wanted, |event| match event.name() {
             "jdk.JVMInformation" => history.jvm(event),
             "plimsoll.Target" => history.target(event),
-            // Of the process, whatever part of its life is looked at.
+            // Applies to the process, whatever part of its life was requested.
             "plimsoll.TargetEnd" => history.ended(event),
             name => {
                 let Some(time) = event.time().filter(|time| *time <= upper) else { return };
                 if time < lower {
-                    // Both are written when they have changed.
+                    // Both are recorded only when they change.
                     match name {
                         "plimsoll.Verdict" => verdicts.enter_before(event, time),
                         "plimsoll.Category" => before.keep(event),
@@ -203,7 +203,7 @@ impl History {
         let derived = verdicts::derived(&history);
         history.verdicts.extend(derived);
         if let Some(growth) = verdicts::growing(&history) {
-            // What each moment by itself allowed is no longer true of all of them.
+            // Healthy moments don't imply that the whole time was healthy.
             history.verdicts.retain(|span| span.id != VerdictId::Healthy.id());
             history.verdicts.insert(0, growth);
         }
@@ -218,7 +218,7 @@ impl History {
             std::collections::btree_map::Entry::Vacant(_) if is_full => return false,
             entry => entry.or_default(),
         };
-        // A limit of 0 is none.
+        // A limit of 0 means no limit.
         let value = event.u64(value).filter(|value| measure != Measure::Limit || *value > 0);
         value.into_iter().for_each(|value| series.push(time, value));
         event.u64(peak).into_iter().for_each(|peak| series.peak(peak));
@@ -261,13 +261,14 @@ impl History {
         let (code, signal) = (number("exitCode"), number("signal").filter(|signal| *signal > 0));
         let oom = (event.i64("oomKilled") == Some(1)).then_some(true);
         let ending = Ending::from_words(&state, code, signal, oom);
-        // Null (the least number) where there was no segment: then it is when the recorder missed the process.
+        // Null (the smallest number) without a segment; then it is the time when the recorder no longer found the
+        // process.
         let last_sign = event.i64("lastSign").filter(|at| *at != i64::MIN).and_then(|_| event.nanoseconds("lastSign"));
         let time = last_sign.or_else(|| event.time());
         self.ending = Some((ending, time.and_then(|at| u64::try_from(at).ok())));
     }
 
-    /// What was said before the range holds at its beginning.
+    /// Values from before the range apply at its beginning.
     fn hold(&mut self, before: Before) {
         for (name, values) in before.0 {
             for (measure, value) in [Measure::Live, Measure::LiveCount].into_iter().zip(values) {
@@ -278,8 +279,8 @@ impl History {
         }
     }
 
-    /// Before a line or category was there it was nothing: so the curves of our own recordings sum to their total at each
-    /// moment. (HotSpot's and Native Image's events of one moment have times of their own, and all categories.)
+    /// Before a line or category existed, it was zero. So the curves of our own recordings sum to their total at each
+    /// moment. (HotSpot's and Native Image's events of one moment have different times, and contain all categories.)
     fn nothing_before(&mut self) {
         let of = |curve: Measure| match curve {
             Measure::Line | Measure::LineCommitted => Some(Measure::LedgerRss),
@@ -293,7 +294,7 @@ impl History {
         }
     }
 
-    /// What Native Image writes as events of their own belongs to the curves of the same name.
+    /// Native Image records peaks in separate events; add them to the curves of the same name.
     fn peaks(&mut self) {
         for (of, peak) in
             [(Measure::Committed, Measure::PeakCommitted), (Measure::TotalCommitted, Measure::TotalPeakCommitted)]
@@ -348,7 +349,7 @@ impl History {
         self.one(Measure::Rss).or_else(|| self.one(Measure::LedgerRss))
     }
 
-    /// Committed Java heap: NMT has it each second, a collection only when there is one.
+    /// The committed Java heap: NMT records it each second, GC events only at each collection.
     pub fn java_heap(&self) -> Option<&Series> {
         let named = |measure, name: &str| self.series.get(&(measure, name.to_string()));
         named(Measure::LineCommitted, "java-heap")

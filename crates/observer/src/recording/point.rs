@@ -1,6 +1,6 @@
-//! Readings of a curve that were made one.
+//! Several readings of a curve, merged.
 
-/// Readings that lie next to each other.
+/// Consecutive readings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     pub begin_ns: i64,

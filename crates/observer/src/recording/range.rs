@@ -1,17 +1,17 @@
-//! The part of a recording that is looked at: `--from` and `--to`.
+//! The part of a recording to show: `--from` and `--to`.
 
 use std::str::FromStr;
 
-/// A moment as a person gives it.
+/// A time as users write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// Nanoseconds since the epoch: `2026-11-20T21:40:03Z`.
+    /// Nanoseconds since 1970 UTC: `2026-11-20T21:40:03Z`.
     At(i64),
-    /// From the beginning: `+10m`.
+    /// Relative to the beginning: `+10m`.
     AfterBegin(i64),
-    /// From the end: `-5m`.
+    /// Relative to the end: `-5m`.
     BeforeEnd(i64),
-    /// Of the day on which the recording begins, UTC: `21:40` or `21:40:03`.
+    /// Time on the day when the recording begins, UTC: `21:40` or `21:40:03`.
     Clock(i64),
 }
 
@@ -49,7 +49,7 @@ impl FromStr for Bound {
     }
 }
 
-/// `90`, `90s`, `1h30m`, `2d`, `250ms`.
+/// Parses `90`, `90s`, `1h30m`, `2d`, `250ms`.
 fn span_ns(text: &str) -> Option<i64> {
     let mut rest = text;
     let mut total = 0i64;
@@ -73,7 +73,7 @@ fn span_ns(text: &str) -> Option<i64> {
     if text.is_empty() { None } else { Some(total) }
 }
 
-/// `21:40`, `21:40:03`, `21:40:03.25`
+/// Parses `21:40`, `21:40:03`, `21:40:03.25`.
 fn clock_ns(text: &str) -> Option<i64> {
     let mut parts = text.splitn(3, ':');
     let hour: i64 = parts.next()?.parse().ok().filter(|hour| (0..24).contains(hour))?;
@@ -85,7 +85,7 @@ fn clock_ns(text: &str) -> Option<i64> {
     Some((hour * 3600 + minute * 60) * 1_000_000_000 + (second * 1e9) as i64)
 }
 
-/// `2026-11-20` in days since 1970: civil days counted in years that begin on 1 March.
+/// Converts `2026-11-20` to days since 1970. Counts in years that begin on 1 March.
 fn day(text: &str) -> Option<i64> {
     let mut parts = text.splitn(3, '-').map(|part| part.parse::<i64>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
@@ -101,7 +101,7 @@ impl Range {
         self.to.is_none()
     }
 
-    /// Nanoseconds since the epoch.
+    /// Both as nanoseconds since 1970 UTC.
     pub fn resolve(&self, begin: i64, end: i64) -> Result<(i64, i64), String> {
         let moment = |bound: Bound| match bound {
             Bound::At(ns) => ns,
@@ -118,7 +118,7 @@ impl Range {
         }
     }
 
-    /// Where nothing was said nothing is cut: events of an unfinished chunk may be later than what its headers tell of.
+    /// A missing bound cuts nothing: events of an unfinished chunk may be later than its header says.
     pub(super) fn open_ended(&self, from: i64, to: i64) -> (i64, i64) {
         (self.from.map_or(i64::MIN, |_| from), self.to.map_or(i64::MAX, |_| to))
     }

@@ -1,20 +1,20 @@
-//! A curve in bounded memory: readings, and where they are many, neighbours in one point that keeps what a chart and a table
-//! need of them.
+//! A curve in bounded memory. If there are many readings, neighbours are merged into points that keep what charts and
+//! tables need.
 
 use super::growth::{Growth, growth};
 use super::point::Point;
 
-/// At one reading a second an hour is kept whole; a week in points of five minutes.
+/// Limit of points. With one reading per second, an hour is kept completely, and a week in points of five minutes.
 const MOST: usize = 4096;
 
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     points: Vec<Point>,
-    /// A peak that the recorded process knew of itself.
+    /// The peak that the recorded process measured itself.
     pub known_peak: Option<u64>,
 }
 
-/// What a table says of a curve.
+/// A curve's figures in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     pub readings: u64,
@@ -23,7 +23,7 @@ pub struct Figures {
     pub min: u64,
     pub max: u64,
     pub mean: f64,
-    /// The highest of all readings and of what the process knew itself.
+    /// The highest of all readings and of the process's own peak.
     pub peak: u64,
     pub growth: Option<Growth>,
 }
@@ -32,7 +32,8 @@ impl Series {
     pub fn push(&mut self, time_ns: i64, value: u64) {
         if self.points.len() >= MOST {
             self.settle();
-            // Points of an equal number of readings: merging pairs each time would leave the oldest half in one point.
+            // Points must have similar numbers of readings: merging pairs each time would put the oldest half into one
+            // point.
             let mut most = 2 * self.points.iter().map(|point| point.count).max().unwrap_or(1);
             let readings: u64 = self.points.iter().map(|point| point.count).sum();
             most = most.min((4 * readings / MOST as u64).max(2).next_power_of_two());
@@ -52,19 +53,19 @@ impl Series {
         self.known_peak = Some(self.known_peak.unwrap_or(0).max(value));
     }
 
-    /// Puts the points in the order of time: a file has its events as its threads wrote them.
+    /// Sorts the points by time: threads write their events to a file in no particular order.
     pub fn settle(&mut self) {
         self.points.sort_by_key(|point| point.begin_ns);
     }
 
-    /// What holds at the beginning, unless a reading is of that moment.
+    /// Sets the value at the beginning, unless there is a reading at that time.
     pub fn begin(&mut self, time_ns: i64, value: u64) {
         if self.points.first().is_none_or(|first| first.begin_ns > time_ns) {
             self.points.insert(0, Point::one(time_ns, value));
         }
     }
 
-    /// Zero at those moments that lie before the first reading, in a quarter of the points at most.
+    /// Adds zeros at those moments that lie before the first reading; they take at most a quarter of the points.
     pub fn nothing_before(&mut self, moments: &[Point]) {
         let Some(first) = self.points.first().map(|point| point.begin_ns) else { return };
         let before = &moments[..moments.partition_point(|point| point.end_ns < first)];
@@ -97,7 +98,7 @@ impl Series {
         })
     }
 
-    /// The reading in force at a moment: the last one before it, or the first of all.
+    /// The value at a time: the last reading before it, or the first of all.
     pub fn at(&self, time_ns: i64) -> Option<f64> {
         let after = self.points.partition_point(|point| point.begin_ns <= time_ns);
         self.points.get(after.saturating_sub(1)).map(Point::mean)
@@ -113,7 +114,7 @@ mod tests {
         let mut series = Series::default();
         let value = |i: i64| 1000 + (i as u64 * 7919) % 5000 + i as u64 / 10;
         let count = 200_000;
-        // Neighbours change places, as they do in a file.
+        // Swap neighbours, as happens in files.
         for i in (0..count).map(|i| i ^ 1) {
             series.push(i * 1_000_000_000, value(i));
         }

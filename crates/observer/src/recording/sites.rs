@@ -1,4 +1,5 @@
-//! Call sites of a recording of ours, as they were at its last full instant up to a moment: `plimsoll.Site` → a profile.
+//! Call sites in one of our recordings, as of the last complete instant up to a given time: `plimsoll.Site` → a
+//! profile.
 
 use std::borrow::Cow;
 
@@ -22,21 +23,21 @@ fn columns() -> Vec<Column> {
     ]
 }
 
-/// As the event names them; the first is an estimate.
+/// Names in the event; the first value is an estimate.
 const FIELDS: [&str; 7] = ["live", "liveCount", "cumulative", "cumulativeCount", "requested", "peak", "countAtPeak"];
 
 pub enum Sites {
     Of(Box<Profile>),
-    /// Of ours, without any: the tracker's mode, and when there are some after the moment.
+    /// Our recording without sites: the tracker's mode, and the time of the first sites after the given time, if any.
     None {
         mode: String,
         later_ns: Option<i64>,
     },
-    /// No recording of ours.
+    /// A recording of another program.
     Foreign,
 }
 
-/// `to_ns`: since 1970, inclusive.
+/// `to_ns` is since 1970 UTC, inclusive.
 pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
     let (mut mode, mut later_ns) = (None, None);
     let mut found: Option<(i64, Profile)> = None;
@@ -80,7 +81,7 @@ pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
     Sites::Of(profile.into())
 }
 
-/// Stacks that are kept apart. We write 200.
+/// Limit of distinct stacks. Plimsoll writes 200.
 const ENTRIES: usize = 10_000;
 
 fn add(profile: &mut Profile, event: &Event) {
@@ -97,7 +98,7 @@ fn add(profile: &mut Profile, event: &Event) {
             frames.push(profile.frame(Frame::truncated()));
         }
     }
-    // Half the 95 % interval.
+    // The event has half the width of the 95 % interval.
     let sigma = event.u64("error").unwrap_or(0) as f64 / 1.96;
     let mut values = FIELDS.map(|field| Value::exact(event.u64(field).unwrap_or(0)));
     values[0].variance = sigma * sigma;
@@ -106,7 +107,7 @@ fn add(profile: &mut Profile, event: &Event) {
     profile.add(stack, Labels { category, class, ..Labels::default() }, &values);
 }
 
-/// Native blocks have no class: by class they are those of the innermost Java method that asked for them.
+/// Native blocks have no class; by class, they count under the innermost Java method that requested them.
 fn is_java(of: &reader::Frame) -> bool {
     let (kind, class) = (of.kind().unwrap_or_default(), of.class().unwrap_or_default());
     !matches!(&*kind, "Native" | "Kernel") && !class.is_empty()
@@ -128,7 +129,7 @@ fn frame(profile: &mut Profile, of: &reader::Frame) -> FrameId {
             "Kernel" => Kind::Kernel,
             _ => Kind::Jit,
         };
-        // Without a name it is written as its offset.
+        // A frame without a name is recorded by its offset.
         match name.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
             Some(offset) => Frame { module, offset, address: crate::units::Avma(offset), kind, ..Frame::default() },
             None => Frame { function: Some(name), module, line, kind, ..Frame::default() },

@@ -1,4 +1,4 @@
-//! Verdicts over time: as Plimsoll recorded them, or as far as the curves of another recorder allow one.
+//! Verdicts over time: those that Plimsoll recorded, or those that another recorder's curves allow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,38 +8,38 @@ use crate::units::Bytes;
 use crate::verdict::{VerdictId, ago};
 use plimsoll_jfr::reader::Event;
 
-/// How long a verdict held. Recordings have all verdicts of a moment when they are others than before, so each holds until the next time.
-/// It may have come and gone between.
+/// How long a verdict applied. A recording has all verdicts of a moment when they changed, so each applies until the
+/// next time. It may have ended and returned in between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerdictSpan {
     pub id: String,
     pub severity: String,
     pub first_ns: i64,
     pub last_ns: i64,
-    /// Of that time.
+    /// Time during which it applied.
     pub held_ns: i64,
-    /// What it was about, first, last and at most.
+    /// Its bytes at first, at last, and at most.
     pub first_bytes: Bytes,
     pub last_bytes: Bytes,
     pub most_bytes: Bytes,
-    /// Of the last time.
+    /// Text of the last time.
     pub summary: String,
     pub remedy: String,
-    /// Not recorded: derived from the curves.
+    /// Derived from the curves instead of recorded.
     pub is_derived: bool,
 }
 
 const MOST: usize = 256;
 const MOST_CHANGES: usize = 1 << 16;
 
-/// Verdicts as they come by.
+/// Collects recorded verdicts.
 #[derive(Default)]
 pub(super) struct Recorded {
     spans: Vec<VerdictSpan>,
-    /// When verdicts were recorded, and which of the spans.
+    /// When verdicts were recorded, and the indexes of their spans.
     changes: BTreeMap<i64, BTreeSet<usize>>,
     entered: usize,
-    /// Those that were recorded last before the range: they hold at its beginning.
+    /// The last verdicts before the range; they apply at its beginning.
     before: Vec<VerdictSpan>,
 }
 
@@ -61,7 +61,7 @@ impl Recorded {
         }
     }
 
-    /// What is not replaced holds to the end.
+    /// A verdict that isn't replaced applies until the end.
     pub fn finish(self, from_ns: i64, end_ns: i64) -> Vec<VerdictSpan> {
         let Recorded { mut spans, mut changes, before, .. } = self;
         if changes.first_key_value().is_none_or(|(first, _)| *first > from_ns) {
@@ -92,7 +92,7 @@ impl Recorded {
     }
 }
 
-/// Which span it is of.
+/// Adds the event to its span, and returns the span's index.
 fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) -> Option<usize> {
     let text = |name: &str| event.string(name).unwrap_or_default().into_owned();
     let (id, bytes) = (text("verdict"), Bytes(event.u64("bytes").unwrap_or(0)));
@@ -128,11 +128,11 @@ fn enter(spans: &mut Vec<VerdictSpan>, event: &Event<'_>, time: i64) -> Option<u
     Some(place)
 }
 
-/// Growth below both is weather.
+/// Growth below both limits is noise.
 const LEAST_BYTES: f64 = 1048576.0;
 const LEAST_SHARE: f64 = 0.02;
 
-/// A curve that surely grows: how much over its range.
+/// The growth of a curve that certainly grows, and its amount over the range.
 fn grown(series: &Series) -> Option<(Growth, Bytes)> {
     let figures = series.figures()?;
     let growth = figures.growth.filter(Growth::is_up)?;
@@ -142,11 +142,11 @@ fn grown(series: &Series) -> Option<(Growth, Bytes)> {
         .then(|| (growth, Bytes(figures.last.saturating_sub(figures.first))))
 }
 
-/// Lines of a growth verdict that are named.
+/// Maximum number of lines named in a growth verdict.
 const NAMED: usize = 3;
 
-/// Lines of our own recordings that surely grow, and for good: the interval of the slope is narrower than the slope, and what was
-/// gained matters beside RSS. One verdict for all of them.
+/// Combines the lines of our recording that certainly grow into one verdict. The interval of a line's slope must be
+/// narrower than the slope, and the amount must be significant compared with RSS.
 pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     let rss = history.rss()?.figures()?;
     let mut lines: Vec<(LineId, Growth, Bytes, &Series)> = Vec::new();
@@ -170,7 +170,7 @@ pub(super) fn growing(history: &History) -> Option<VerdictSpan> {
     span(VerdictId::Growth, series, bytes, summary, "plimsoll attach PID && sleep 60 && plimsoll report PID --by site")
 }
 
-/// At the rate of what counts against it.
+/// Time until the limit, at the growth rate of the figure that counts against it.
 fn hours_to_the_limit(history: &History) -> Option<f64> {
     let limit = history.one(Measure::Limit)?.figures()?.last;
     let counted = history.one(Measure::Charged)?.figures()?;
@@ -179,32 +179,32 @@ fn hours_to_the_limit(history: &History) -> Option<f64> {
     (rate > 0.0).then(|| limit.saturating_sub(counted.last) as f64 / rate)
 }
 
-/// Which verdict a category of HotSpot's or Native Image's NMT speaks for, and the next thing to type.
+/// The verdict for a growing NMT category of HotSpot or Native Image, and the next command to type.
 fn of_category(name: &str) -> Option<(VerdictId, &'static str)> {
     Some(match name {
         "Class" | "Metaspace" => (VerdictId::ClassGrowth, "jcmd PID VM.classloader_stats"),
         "Code" => (VerdictId::CodeCacheGrowth, "jcmd PID Compiler.codecache"),
         "Thread" | "Threading" => (VerdictId::ThreadStacks, "jcmd PID Thread.print"),
-        // HotSpot books Unsafe.allocateMemory, which direct buffers are made of, under Other.
+        // HotSpot books Unsafe.allocateMemory under Other; direct buffers use it.
         "Other" | "Unsafe" => (VerdictId::DirectBufferGrowth, "plimsoll attach PID"),
         _ => return None,
     })
 }
 
-/// Threads more at the end than at the beginning: fewer are a pool that fills.
+/// Minimum increase of threads; a smaller one is a pool that fills up.
 const LEAST_THREADS: f64 = 16.0;
-/// Collections before anything is said of what the Java heap needs, and how much of it must be spare.
+/// Number of collections needed for a statement about the Java heap, and the minimum of spare heap.
 const LEAST_COLLECTIONS: u64 = 6;
 const LEAST_SPARE: Bytes = Bytes::mib(64);
 
-/// What the curves of a recording without verdicts allow:
+/// Derives verdicts from the curves of a recording without verdicts:
 ///
 /// ```text
-/// class-growth, code-cache-growth, thread-stacks, direct-buffer-growth    a category surely grows; without NMT metaspace, threads
-/// native-leak                RSS surely grows beyond what the VM has committed; without NMT, while the Java heap stays
+/// class-growth, code-cache-growth, thread-stacks, direct-buffer-growth    a category certainly grows; without NMT: metaspace, threads
+/// native-leak                RSS certainly grows beyond what the VM has committed; without NMT: while the Java heap doesn't grow
 /// heap-committed-unused      no collection found more than half of the committed heap occupied
 /// ```
-/// RSS beyond the VM's commitment is where the C library and foreign code allocate.
+/// The C library and foreign code allocate RSS beyond the VM's commitment.
 pub(super) fn derived(history: &History) -> Vec<VerdictSpan> {
     if history.verdicts.iter().any(|span| !span.is_derived) {
         return vec![];
@@ -268,9 +268,9 @@ fn more_threads(series: &Series) -> Option<VerdictSpan> {
     surely.then(|| span(VerdictId::ThreadStacks, series, Bytes(0), summary, "jcmd PID Thread.print"))?
 }
 
-/// RSS less what the VM has committed, reading by reading.
+/// RSS minus the VM's committed memory, reading by reading.
 fn outside(history: &History, committed: &Series) -> Option<VerdictSpan> {
-    // Shifted, since untouched pages of committed memory make the difference negative.
+    // Shifted, because untouched pages of committed memory make the difference negative.
     const SHIFT: f64 = (1u64 << 50) as f64;
     let rss = history.rss()?;
     let mut outside = Series::default();
@@ -281,7 +281,7 @@ fn outside(history: &History, committed: &Series) -> Option<VerdictSpan> {
     let growth = outside.figures()?.growth.filter(Growth::is_up)?;
     let more = outside.points().last()?.last.saturating_sub(outside.points().first()?.first);
     grown(rss).filter(|_| more as f64 >= LEAST_BYTES)?;
-    // Pages that were committed long ago are touched later: only what lies above all of them is surely not the VM's.
+    // Committed pages may be touched much later. So only RSS above the whole commitment certainly isn't the VM's.
     if rss.points().last()?.last <= committed.points().last()?.last {
         return None;
     }
@@ -289,12 +289,12 @@ fn outside(history: &History, committed: &Series) -> Option<VerdictSpan> {
     span(VerdictId::NativeLeak, &outside, Bytes(more), summary, "plimsoll explain PID")
 }
 
-/// Without NMT: RSS that grows by more than the committed heap can have.
+/// Without NMT: RSS that grows by more than the committed heap can explain.
 fn beside_the_heap(history: &History) -> Option<VerdictSpan> {
     let (rss, heap) = (history.rss()?, history.java_heap()?);
     let (growth, bytes) = grown(rss)?;
     let figures = heap.figures()?;
-    // Pages of a heap that was committed long ago are touched later: only what lies above all of it is surely not the heap's.
+    // Pages of a committed heap may be touched much later. So only RSS above the whole heap certainly isn't the heap's.
     let above = rss.figures()?.last > figures.max;
     let stays = (figures.max - figures.min) as f64 <= LEAST_SHARE * figures.max as f64;
     if !above || !stays {

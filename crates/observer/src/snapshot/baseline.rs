@@ -1,16 +1,16 @@
-//! An earlier reading of the same process: what one reading can't tell, growth or use, two can.
+//! An earlier reading of the same process. Two readings show growth; one doesn't.
 
 use crate::lines::LineId;
 use crate::units::Bytes;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Baseline {
-    /// Seconds since the epoch.
+    /// Seconds since 1970 UTC.
     pub time: f64,
     pub rss: Bytes,
-    /// Resident bytes; a line that isn't there had none.
+    /// Resident bytes; 0 for a missing line.
     pub lines: Vec<(LineId, Bytes)>,
-    /// Error bounds of those bytes; a line that isn't there had none.
+    /// Error bounds of these bytes; 0 for a missing line.
     pub errors: Vec<(LineId, Bytes)>,
 }
 

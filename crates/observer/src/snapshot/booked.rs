@@ -1,8 +1,8 @@
-//! What the tracker counted.
+//! Figures counted by the tracker.
 
 use crate::units::Bytes;
 
-/// What the books had at one moment.
+/// Contents of the books at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Booked {
     pub live: Bytes,
@@ -16,7 +16,7 @@ pub struct Booked {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BookedSince {
     pub walk: Booked,
-    /// Blocks with a mapping of their own, at the walk.
+    /// Blocks with a mapping of their own, at the time of the walk.
     pub mmapped: Bytes,
     pub now: Booked,
 }

@@ -1,32 +1,32 @@
-//! What a walk of glibc's malloc from outside found.
+//! Result of walking glibc's malloc from outside.
 
 use crate::units::{AddressRange, Avma, Bytes};
 
-/// For each arena: `live + free + overhead = bytes inside heaps`, by construction of the walk. For all: Σ heaps and
-/// mmapped chunks = what malloc holds from the kernel.
+/// For each arena, by construction: `live + free + overhead = bytes inside heaps`. For all arenas: Σ heaps and mmapped
+/// chunks = what malloc holds from the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Glibc {
-    /// As the mapped libc states it, such as `2.36`.
+    /// Version of the mapped libc, such as `2.36`.
     pub version: String,
     pub arenas: Vec<Arena>,
     pub mmapped: Vec<MmappedChunk>,
-    /// `mp_.n_mmaps` and `mp_.mmapped_mem`: what glibc says of mmapped chunks, found or not.
+    /// `mp_.n_mmaps` and `mp_.mmapped_mem`: glibc's own count of mmapped chunks, found or not.
     pub mmapped_count: u64,
     pub mmapped_bytes: Bytes,
-    /// Live blocks in arenas of the sizes that take most, largest sum first.
+    /// Live blocks in arenas by size, for the sizes with the largest sums, largest first.
     pub peaks: Vec<EqualBlocks>,
-    /// Blocks with a header of HotSpot's NMT, by its tag. Empty unless they were looked for.
+    /// Blocks with a header of HotSpot's NMT, by its tag. Empty unless the walk searched for them.
     pub tagged: Vec<TaggedBlocks>,
-    /// The arena cap in force: `mp_.arena_max`, or 8 × online CPUs where that is 0 (malloc/arena.c, `arena_get2`).
+    /// The effective arena cap: `mp_.arena_max`, or 8 × online CPUs if that is 0 (malloc/arena.c, `arena_get2`).
     pub arena_cap: Option<u64>,
-    /// True where the cap was set by `MALLOC_ARENA_MAX`, a tunable or mallopt.
+    /// Whether `MALLOC_ARENA_MAX`, a tunable or mallopt set the cap.
     pub arena_cap_set: bool,
 }
 
 /// Live blocks of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EqualBlocks {
-    /// Of each chunk, its header included.
+    /// Size of each chunk, its header included.
     pub size: Bytes,
     pub count: u64,
 }
@@ -36,44 +36,44 @@ impl EqualBlocks {
         Bytes(self.size.0.saturating_mul(self.count))
     }
 
-    /// What malloc_usable_size says of each: a chunk less its size field.
+    /// Result of malloc_usable_size: a chunk minus its size field.
     pub fn usable(self) -> Bytes {
         self.size - Bytes(8)
     }
 }
 
-/// Live blocks of one NMT tag, by its number in the VM's build.
+/// Live blocks with one NMT tag; the tag is its number in the VM's build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaggedBlocks {
     pub tag: u8,
     pub count: u64,
-    /// As asked for, headers not included.
+    /// Bytes as requested, without headers.
     pub bytes: Bytes,
     pub resident: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArenaKind {
-    /// brk heap, and mmapped pieces where brk could not grow.
+    /// The brk heap, and mmapped pieces if brk could not grow.
     #[default]
     Main,
-    /// 64 MiB-aligned mmapped heaps.
+    /// Heaps mmapped and aligned to 64 MiB.
     Thread,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Arena {
-    /// Of its `malloc_state`.
+    /// Address of its `malloc_state`.
     pub address: Avma,
     pub kind: ArenaKind,
-    /// The readable and writable parts that the arena grew to, sorted, disjoint; reserved tails not included.
+    /// The readable and writable parts of the arena, sorted, disjoint; without reserved tails.
     pub heaps: Vec<AddressRange>,
-    /// Whole reservations (64 MiB each for thread arenas).
+    /// The whole reservations (64 MiB each for thread arenas).
     pub reserved: Bytes,
-    /// Chunks in the hands of the program, with their headers; tcache is not live.
+    /// Chunks that the program holds, with their headers; chunks in tcache aren't live.
     pub live: Bytes,
     pub live_count: u64,
-    /// Free, by where it waits: `free = bins + fast + tcache + top`.
+    /// Free bytes by place: `free = bins + fast + tcache + top`.
     pub bins: Bytes,
     pub bins_count: u64,
     pub fast: Bytes,
@@ -82,11 +82,11 @@ pub struct Arena {
     pub top: Bytes,
     /// Headers of heaps and arenas, fenceposts, alignment.
     pub overhead: Bytes,
-    /// Bytes inside `heaps` that lie on resident pages, by what they belong to: `live_resident` (headers, overhead and
-    /// the page's unused rest included) + `free_resident` + `unknown_resident` = resident bytes of `heaps`.
+    /// Bytes of `heaps` on resident pages, by use: `live_resident` (including headers, overhead and the unused rest of
+    /// pages) + `free_resident` + `unknown_resident` = resident bytes of `heaps`.
     pub live_resident: Bytes,
     pub free_resident: Bytes,
-    /// The whole pages among `free_resident` that malloc_trim gives back. The rest shares its pages with live blocks, or is
+    /// The whole pages of `free_resident` that malloc_trim releases. The rest shares its pages with live blocks, or is
     /// in `at_end`.
     pub trimmable: Bytes,
     /// Whole pages at the end of a thread arena, which malloc_trim leaves: top, and free chunks that it joins to top. The main
@@ -96,7 +96,7 @@ pub struct Arena {
     pub unknown_resident: Bytes,
     /// `attached_threads` of malloc_state.
     pub attached_threads: u64,
-    /// False where the chunk chain broke: the figures above then cover what was walked.
+    /// False if the chain of chunks was broken: then the figures above cover only what was walked.
     pub whole: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a HotSpot VM said about itself.
+//! What a HotSpot VM reported about itself.
 
 use std::collections::HashMap;
 
@@ -6,32 +6,32 @@ use crate::units::{AddressRange, Bytes};
 
 #[derive(Clone, Debug, Default)]
 pub struct HotSpot {
-    /// As the VM states it, such as `25.0.3+9-LTS`.
+    /// Version as the VM reports it, such as `25.0.3+9-LTS`.
     pub version: String,
     pub nmt: NmtMode,
-    /// Where the VM's own mappings lie, sorted by start, disjoint. Thread stacks are included where the VM knows them.
+    /// The VM's own mappings, sorted by start, disjoint. Thread stacks are included if the VM knows them.
     pub regions: Vec<VmRegion>,
-    /// NMT's categories, as many as the VM has; empty with NMT off.
+    /// NMT's categories, as many as the VM has; empty if NMT is off.
     pub categories: Vec<NmtCategory>,
-    /// NMT's own totals, to compare with the sum of the categories.
+    /// NMT's own totals, for comparison with the sum of the categories.
     pub nmt_total: Option<NmtCategory>,
     pub java_heap: Option<JavaHeap>,
     pub metaspace: Option<Metaspace>,
     pub code_cache: Vec<CodeCacheSegment>,
     pub direct_buffers: Option<DirectBuffers>,
     pub threads: Vec<JavaThread>,
-    /// Flags the verdicts look at, as `(name, value)`, such as `("MaxHeapSize", "4294967296")`.
+    /// Flags that the verdicts use, as `(name, value)`, such as `("MaxHeapSize", "4294967296")`.
     pub flags: Vec<(String, String)>,
     /// Name of the collector as the VM prints it: `G1`, `Parallel`, `Serial`, `Z`, `Shenandoah`, `Epsilon`.
     pub collector: Option<String>,
-    /// How many of the dearer questions about its regions it was asked.
+    /// Number of expensive queries about its regions that were sent.
     pub located: usize,
-    /// Of those the commands for which the VM keeps libjvm's symbols, 4 to 5 MiB, from the first one on.
+    /// Those of them that make the VM keep libjvm's symbols (4 to 5 MiB from the first one on).
     pub symbols_for: Vec<&'static str>,
 }
 
 impl HotSpot {
-    /// The VM knows its threads by their whole names, the kernel by 15 bytes.
+    /// Java threads by kernel id: the VM knows their full names, the kernel only 15 bytes.
     pub fn threads_by_tid(&self) -> HashMap<u32, &JavaThread> {
         self.threads.iter().map(|thread| (thread.tid, thread)).collect()
     }
@@ -46,7 +46,7 @@ pub enum NmtMode {
     Detail,
 }
 
-/// A reservation of the VM with the parts of it that are committed. `committed` lies inside `range`, sorted, disjoint.
+/// A reservation of the VM and its committed parts. `committed` lies inside `range`, sorted, disjoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmRegion {
     pub range: AddressRange,
@@ -54,7 +54,7 @@ pub struct VmRegion {
     pub committed: Vec<AddressRange>,
 }
 
-/// NMT's tags, folded onto what the ledger tells apart.
+/// NMT's tags, mapped to those that the ledger distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VmTag {
     JavaHeap,
@@ -67,7 +67,7 @@ pub enum VmTag {
     Compiler,
     Symbol,
     ThreadStack,
-    /// Any other tag, by NMT's name for it.
+    /// Any other tag, with NMT's name.
     Other(String),
 }
 
@@ -78,14 +78,14 @@ pub struct NmtCategory {
     pub name: String,
     pub reserved: Bytes,
     pub committed: Bytes,
-    /// Live blocks from malloc, arenas' chunks not included where NMT counts them apart.
+    /// Live blocks from malloc, without arenas' chunks if NMT counts these separately.
     pub malloc: Bytes,
     pub malloc_count: u64,
-    /// `arena=`: part of `malloc` of the Arena Chunk category, credited here.
+    /// `arena=`: part of `malloc` of the Arena Chunk category, counted here.
     pub arena: Bytes,
     pub mmap_reserved: Bytes,
     pub mmap_committed: Bytes,
-    /// Resident bytes of `malloc` + `arena`, where the walk of malloc's arenas found the category's blocks.
+    /// Resident bytes of `malloc` + `arena`, if the walk of malloc's arenas found the category's blocks.
     pub malloc_resident: Option<Bytes>,
 }
 
@@ -93,9 +93,9 @@ pub struct NmtCategory {
 pub struct JavaHeap {
     pub reserved: Bytes,
     pub committed: Bytes,
-    /// Occupied by objects, garbage included.
+    /// Occupied by objects, including garbage.
     pub occupied: Bytes,
-    /// Live after the last collection, where the VM tells.
+    /// Live after the last collection, if the VM reports it.
     pub live_after_gc: Option<Bytes>,
     pub max: Option<Bytes>,
 }
@@ -117,7 +117,7 @@ pub struct CodeCacheSegment {
     pub range: AddressRange,
     pub committed: Bytes,
     pub occupied: Bytes,
-    /// ReservedCodeCacheSize's share of it.
+    /// Its share of ReservedCodeCacheSize.
     pub reserved: Bytes,
 }
 
@@ -126,9 +126,9 @@ pub struct CodeCacheSegment {
 pub struct DirectBuffers {
     pub count: Option<u64>,
     pub capacity: Bytes,
-    /// `capacity` when malloc's arenas were walked: the same but in a series.
+    /// `capacity` when malloc's arenas were walked; it differs only in a series.
     pub at_walk: Bytes,
-    /// `-XX:MaxDirectMemorySize` in force (the maximum Java heap where unset).
+    /// The effective `-XX:MaxDirectMemorySize` (the maximum Java heap if unset).
     pub max: Option<Bytes>,
 }
 

@@ -1,11 +1,11 @@
-//! All facts of one moment: what the sources said, before anybody draws a conclusion.
+//! All facts of one moment, as the sources reported them, before any conclusion.
 //!
-//! `vmas` is the ground truth of what exists and is resident. Everything else is provenance and is joined onto it by
-//! address. Each source but proc is optional; what could not be had is a `Gap`. Nothing here is computed from
-//! another fact: the ledger does that, and it does no I/O.
+//! `vmas` is the ground truth of what exists and is resident. Everything else is provenance, joined onto it by address.
+//! Each source except proc is optional; what could not be read is a `Gap`. No fact here is computed from another: the
+//! ledger does that, and it does no I/O.
 //!
-//! Addresses are of the target's own address space; names and paths are as the target wrote them (hostile: whoever
-//! prints them escapes them).
+//! Addresses belong to the target's own address space. Names and paths are as the target wrote them; they may be
+//! hostile, so code that prints them must escape them.
 
 use std::time::Duration;
 
@@ -43,54 +43,54 @@ pub use unpacked::{Unpacked, UnpackedSegment};
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Seconds since the epoch at the reading of smaps.
+    /// Time of reading smaps, seconds since 1970 UTC.
     pub time: f64,
     pub process: Process,
     pub host: Host,
-    /// The reading of smaps, in address order.
+    /// The mappings from smaps, in address order.
     pub vmas: Vec<Vma>,
-    /// `vmas` has no figures: only `rss_by_kind` is known.
+    /// True if `vmas` has no figures: only `rss_by_kind` is known.
     pub smaps_refused: bool,
     pub rollup: Option<Rollup>,
     /// The kernel's totals by kind, from status.
     pub rss_by_kind: Rss,
     pub threads: Vec<Thread>,
-    /// Stacks that the thread library keeps for threads to come: they carry its record and no thread runs on them.
+    /// Stacks that the thread library keeps for later threads: they contain its record, and no thread runs on them.
     pub idle_stacks: Vec<AddressRange>,
-    /// Which pages of which ranges are resident; covers what the ledger may need to cut.
+    /// Resident pages, for the ranges that the ledger may have to divide.
     pub residency: Option<Residency>,
     pub cgroup: Option<Cgroup>,
     pub hotspot: Option<HotSpot>,
     pub glibc: Option<Glibc>,
-    /// The heap of the allocator that serves malloc in glibc's place.
+    /// The heap of the allocator that serves malloc instead of glibc.
     pub opened: Option<OpenedHeap>,
     pub native_image: Option<NativeImage>,
     pub pymalloc: Option<Pymalloc>,
     /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
     pub attached: Option<[Booked; 2]>,
-    /// In a series, of a tracked process: what its blocks grew by since the arenas were walked.
+    /// In a series, for a tracked process: the growth of its blocks since the arenas were walked.
     pub booked: Option<BookedSince>,
-    /// What the segment lists as the tracker's own mappings: the target's word, which the ledger checks.
+    /// The tracker's own mappings according to the segment. The target controls it, so the ledger checks them.
     pub own_mappings: Vec<OwnMapping>,
     /// Pages of V8's heap, in address order.
     pub v8_pages: Vec<AddressRange>,
-    /// The program itself, where a packer has unpacked it into memory that no file backs.
+    /// The program itself, if a packer unpacked it into memory without a file.
     pub unpacked: Option<Unpacked>,
-    /// Allocators found among the mapped files, glibc's included.
+    /// Allocators found among the mapped files, including glibc's.
     pub allocators: Vec<LoadedAllocator>,
-    /// Jars that a JVM has open, as its descriptors name them.
+    /// Jars that a JVM has open, by the names of its descriptors.
     pub jars: Vec<String>,
-    /// A limit to judge against in place of the cgroup's (`--limit`).
+    /// The limit from `--limit`, used instead of the cgroup's.
     pub limit_asked: Option<Bytes>,
-    /// What an earlier reading found (`--baseline`).
+    /// Result of an earlier reading (`--baseline`).
     pub baseline: Option<Baseline>,
     pub gaps: Vec<Gap>,
-    /// When each source was read, relative to the start of the snapshot: the skew between them.
+    /// When each source was read, relative to the start of the snapshot; shows the skew between them.
     pub readings: Vec<Reading>,
 }
 
-/// One source's reading: when it began and how long it took. For smaps, `took` is the time under the target's mmap lock
-/// as an upper bound (the kernel drops the lock between buffers).
+/// The reading of one source: when it began and how long it took. For smaps, `took` is an upper bound of the time under
+/// the target's mmap lock (the kernel drops the lock between buffers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     pub source: Source,
@@ -98,20 +98,20 @@ pub struct Reading {
     pub took: Duration,
 }
 
-/// A private mapping of the tracker, as the segment lists it.
+/// A private mapping of the tracker, as listed in the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnMapping {
     pub range: AddressRange,
-    /// Of `plimsoll_segment::Purpose`; any number in a hostile segment.
+    /// A `plimsoll_segment::Purpose`; any number in a hostile segment.
     pub purpose: u32,
 }
 
-/// What a source hands back: what it found, and what it could not find.
+/// The result of a source: what it found, and what it could not find.
 pub type Sourced<T> = (Option<T>, Vec<Gap>);
 
 impl Snapshot {
-    /// Rss of the smaps reading: the sum that the ledger has to meet to the byte. Where smaps was refused, the kernel's
-    /// totals of status.
+    /// Rss of the smaps reading; the ledger must equal it to the byte. If smaps was refused, the kernel's totals in
+    /// status.
     pub fn rss(&self) -> Bytes {
         if self.smaps_refused { self.rss_by_kind.total() } else { self.vmas.iter().map(|vma| vma.rss).sum() }
     }

@@ -1,15 +1,15 @@
-//! What the walk of an allocator in glibc's place found.
+//! Result of walking an allocator other than glibc's.
 
 use std::collections::BTreeMap;
 
 use crate::snapshot::AllocatorKind;
 use crate::units::{AddressRange, Bytes};
 
-/// Σ length of `parts` = Σ length of `ranges`; the same holds for the resident bytes.
+/// Σ length of `parts` = Σ length of `ranges`; the same holds for resident bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenedHeap {
     pub kind: AllocatorKind,
-    /// False in a series of readings, where the walk is older than the mappings.
+    /// False in a series of readings if the walk is older than the mappings.
     pub is_fresh: bool,
     /// Everything that the allocator holds from the kernel: sorted, disjoint, never touching.
     pub ranges: Vec<AddressRange>,
@@ -24,17 +24,18 @@ pub struct PartBytes {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HeapPart {
-    /// Blocks that were handed out, by their size class. Blocks in thread caches count as handed out.
+    /// Blocks that were handed out, by their size class. Blocks in thread caches are included if the allocator doesn't
+    /// separate them.
     Live,
-    /// Free blocks in caches of threads and between them, where the allocator keeps them apart from the live ones.
+    /// Free blocks in caches of threads and between threads, if the allocator separates them from live ones.
     Cached,
-    /// The rest of the pages that also hold live blocks: free blocks of the same size class, and padding.
+    /// The rest of pages that also hold live blocks: free blocks of the same size class, and padding.
     Beside,
     /// Whole free pages that the allocator keeps for reuse.
     Dirty,
-    /// Whole free pages that it gave back by MADV_FREE: resident until the kernel needs them.
+    /// Whole free pages released by MADV_FREE: resident until the kernel needs them.
     Muzzy,
-    /// Whole free pages that it gave back; only the addresses are kept.
+    /// Whole free pages that were released; only the addresses are kept.
     Released,
     /// The allocator's own records.
     Records,
@@ -81,7 +82,7 @@ impl OpenedHeap {
         self.part(part).resident
     }
 
-    /// What a purge gives back: whole free pages.
+    /// Bytes that a purge releases: whole free pages.
     pub fn purgeable(&self) -> Bytes {
         self.resident(HeapPart::Dirty) + self.resident(HeapPart::Muzzy)
     }

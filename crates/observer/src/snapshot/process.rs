@@ -1,4 +1,5 @@
-//! What the kernel says of the process: its mappings, threads, limits, and the host's settings that bear on them.
+//! What the kernel reports about the process: its mappings, threads and limits, and the host's settings that affect
+//! memory.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use crate::units::{AddressRange, Avma, Bytes};
 #[derive(Clone, Debug, Default)]
 pub struct Process {
     pub pid: u32,
-    /// The PID in its innermost namespace (`NSpid`), where that differs.
+    /// The PID in its innermost namespace (`NSpid`), if that differs.
     pub namespaced_pid: Option<u32>,
     pub name: String,
     /// Arguments as in /proc/PID/cmdline, raw.
@@ -16,19 +17,19 @@ pub struct Process {
     pub state: ProcessState,
     pub uid: u32,
     pub thread_count: u64,
-    /// CPUs that it may run on.
+    /// Number of CPUs that it may run on.
     pub cpus_allowed: Option<u64>,
     /// Seconds since the process started.
     pub uptime: Option<f64>,
     pub limits: Limits,
-    /// Variables of the environment that the target was started with and that bear on memory
-    /// (`MALLOC_*`, `GLIBC_TUNABLES`, `LD_PRELOAD`, `JAVA_TOOL_OPTIONS`, `JDK_JAVA_OPTIONS`).
+    /// Variables of the target's initial environment that affect memory (`MALLOC_*`, `GLIBC_TUNABLES`, `LD_PRELOAD`,
+    /// `JAVA_TOOL_OPTIONS`, `JDK_JAVA_OPTIONS`).
     pub environment: Vec<(String, String)>,
     /// `VmHWM` of status.
     pub peak_rss: Option<Bytes>,
     pub page_tables: Option<Bytes>,
     pub swap: Bytes,
-    /// True where the target lives in a mount or PID namespace other than the observer's.
+    /// Whether the target is in another mount or PID namespace than the observer.
     pub contained: bool,
 }
 
@@ -44,7 +45,7 @@ pub enum ProcessState {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Soft limit of the stack size: what pthread_create reserves by default. None: unlimited.
+    /// Soft limit of the stack size: the default reservation of pthread_create. None: unlimited.
     pub stack: Option<Bytes>,
     pub address_space: Option<Bytes>,
     pub locked: Option<Bytes>,
@@ -53,7 +54,7 @@ pub struct Limits {
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     pub page: Bytes,
-    /// `sysconf(_SC_NPROCESSORS_ONLN)`, what glibc multiplies by 8.
+    /// `sysconf(_SC_NPROCESSORS_ONLN)`, which glibc multiplies by 8.
     pub cpus_online: u64,
     pub memory: Bytes,
     pub max_map_count: Option<u64>,
@@ -83,7 +84,7 @@ pub struct Vma {
     pub offset: u64,
     pub device: (u32, u32),
     pub inode: u64,
-    /// Path or bracketed name as the kernel wrote it, octal escapes undone, ` (deleted)` cut off.
+    /// Path or bracketed name from the kernel, with octal escapes decoded and ` (deleted)` removed.
     pub name: String,
     pub deleted: bool,
     pub backing: Backing,
@@ -96,17 +97,17 @@ pub struct Vma {
     pub anonymous: Bytes,
     pub anon_huge: Bytes,
     pub lazy_free: Bytes,
-    /// hugetlbfs pages: not in Rss (the kernel counts them apart).
+    /// hugetlbfs pages: not part of Rss (the kernel counts them separately).
     pub hugetlb: Bytes,
     pub swap: Bytes,
     pub locked: Bytes,
     pub flags: VmaFlags,
 }
 
-/// What stands behind the pages, told from name, device and inode.
+/// What backs the pages, derived from name, device and inode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Backing {
-    /// No file; `[anon:NAME]` names are kept in `Vma::name`.
+    /// No file; `Vma::name` keeps `[anon:NAME]` names.
     #[default]
     Anonymous,
     /// `[heap]`
@@ -115,16 +116,16 @@ pub enum Backing {
     MainStack,
     /// `[vdso]`, `[vvar]`, `[vsyscall]`, uprobes
     Kernel,
-    /// A regular file, also where it is mapped private and has become anonymous in part.
+    /// A regular file, also if it is mapped private and partly anonymous.
     File,
-    /// tmpfs, memfd, SysV shared memory, `/dev/zero` shared: pages that no disk backs.
+    /// tmpfs, memfd, SysV shared memory, shared `/dev/zero`: pages without a disk.
     Shmem,
     Hugetlbfs,
     /// `/dev/…`
     Device,
 }
 
-/// VmFlags the ledger and the verdicts look at.
+/// VmFlags that the ledger and the verdicts use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VmaFlags {
     /// `gd`: grows down.
@@ -141,8 +142,8 @@ pub struct VmaFlags {
     pub locked: bool,
 }
 
-/// `RssAnon`, `RssFile`, `RssShmem` of status: readable for every user, also where smaps is not. The kernel batches these
-/// counters per CPU, so they may lag behind smaps by some pages for each thread.
+/// `RssAnon`, `RssFile`, `RssShmem` of status: every user may read them, even if smaps is refused. The kernel batches
+/// these counters per CPU, so they may lag behind smaps by some pages per thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
     pub anonymous: Bytes,
@@ -150,7 +151,7 @@ pub struct Rss {
     pub shmem: Bytes,
 }
 
-/// The kernel's own sum over the process: a second reading, to see the skew against the sum of the VMAs.
+/// The kernel's own sum over the process: a second reading, which shows the skew against the sum of the VMAs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
     pub rss: Bytes,
@@ -166,14 +167,14 @@ pub struct Rollup {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
-    /// In the observer's PID namespace.
+    /// Id in the observer's PID namespace.
     pub tid: u32,
-    /// In the target's innermost namespace.
+    /// Id in the target's innermost namespace.
     pub namespaced_tid: u32,
     pub name: String,
-    /// Where its stack pointer was, for a thread that sleeps in the kernel and whose `syscall` file may be read.
+    /// Its stack pointer, if the thread sleeps in the kernel and its `syscall` file is readable.
     pub stack_pointer: Option<Avma>,
-    /// Its stack with the guard at its low end, as the thread library's own record states it.
+    /// Its stack, with the guard at its low end, from the thread library's own record.
     pub stack: Option<AddressRange>,
 }
 
@@ -184,14 +185,14 @@ pub enum AllocatorKind {
     Tcmalloc,
     Mimalloc,
     Musl,
-    /// Go's runtime: a heap of its own, which malloc is no part of.
+    /// Go's runtime: its heap is separate from malloc.
     Go,
-    /// V8, of Node.js and its kin.
+    /// V8, in Node.js and similar programs.
     V8,
 }
 
 impl AllocatorKind {
-    /// It takes memory from the kernel for a language's heap and leaves malloc alone.
+    /// Whether it takes memory from the kernel for a language's heap, separately from malloc.
     pub const fn is_runtime(self) -> bool {
         matches!(self, AllocatorKind::Go | AllocatorKind::V8)
     }
@@ -215,9 +216,9 @@ impl fmt::Display for AllocatorKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadedAllocator {
     pub kind: AllocatorKind,
-    /// The file that holds it.
+    /// The file that contains it.
     pub path: String,
-    /// True where it defines malloc before libc does, so that it serves the program.
+    /// Whether it defines malloc before libc does, and so serves the program.
     pub serves_malloc: bool,
 }
 
@@ -228,7 +229,7 @@ impl Rss {
 }
 
 impl Vma {
-    /// No page has been touched and none is swapped: address space only.
+    /// Whether no page is resident or swapped: address space only.
     pub fn untouched(&self) -> bool {
         self.rss.0 == 0 && self.swap.0 == 0
     }

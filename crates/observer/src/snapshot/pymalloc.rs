@@ -7,6 +7,6 @@ pub struct Pymalloc {
     /// Sorted, disjoint, never touching.
     pub pools: Vec<AddressRange>,
     pub count: u64,
-    /// Blocks in use in them.
+    /// Bytes of the blocks in use.
     pub live: Bytes,
 }

@@ -1,8 +1,8 @@
-//! Which pages of which ranges are resident.
+//! Resident pages of the ranges that were read.
 
 use crate::units::{AddressRange, Avma, Bytes, merged};
 
-/// Runs of resident pages inside the ranges that were looked at.
+/// Runs of resident pages inside the ranges that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Residency {
     /// Sorted, disjoint, never touching.
@@ -15,7 +15,7 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// From page-aligned runs in any order.
+    /// Takes page-aligned runs in any order.
     pub fn new(mut looked_at: Vec<AddressRange>, mut runs: Vec<AddressRange>, swapped: Bytes) -> Residency {
         looked_at = merged(looked_at);
         runs = merged(runs);
@@ -31,12 +31,12 @@ impl Residency {
         Residency { looked_at, runs, before, swapped }
     }
 
-    /// Bytes of `range` that lie in resident pages; pages that were not looked at count 0.
+    /// Bytes of `range` on resident pages. Pages that were not read count as 0.
     pub fn resident(&self, range: AddressRange) -> Bytes {
         self.resident_below(range.end) - self.resident_below(range.start)
     }
 
-    /// Whether the whole of `range` was looked at.
+    /// Whether the whole of `range` was read.
     pub fn covers(&self, range: AddressRange) -> bool {
         let after = self.looked_at.partition_point(|seen| seen.start <= range.start);
         range.is_empty() || (after > 0 && self.looked_at[after - 1].covers(range))

@@ -1,13 +1,13 @@
-//! A program that lies in memory without a file behind it.
+//! A program in memory without a file.
 
 use crate::units::{AddressRange, Avma};
 
-/// What a packer left of a program after it unpacked it: no mapping names a file.
+/// A program that a packer unpacked: its mappings name no file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unpacked {
-    /// `PT_LOAD`, in address order, on whole pages.
+    /// `PT_LOAD` segments in address order, on whole pages.
     pub segments: Vec<UnpackedSegment>,
-    /// `PT_GNU_EH_FRAME`: linkers put it behind all other read-only data.
+    /// `PT_GNU_EH_FRAME`: linkers place it after all other read-only data.
     pub frame_header: Option<Avma>,
 }
 

@@ -1,5 +1,5 @@
-//! Rules × the symbols of an object → ranges of addresses; ranges of all objects → the bytes the tracker reads.
-//! The layout of the bytes is drawn in the segment crate's `rules.rs`.
+//! Compiles rules × the symbols of an object → ranges of addresses, and the ranges of all objects → the bytes that the
+//! tracker reads. The segment crate's `rules.rs` has the layout of these bytes.
 
 use super::{RuleSet, names};
 use memchr::memmem;
@@ -11,28 +11,28 @@ use plimsoll_segment::rules::{Target, glob_matches};
 /// Largest usual alignment of functions, bytes.
 const ALIGNMENT: u32 = 64;
 
-/// The symbols of one object as ranges of rules' targets.
+/// The symbols of one object as address ranges with the rules' targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// Build id, zero-padded.
     pub build_id: [u8; format::BUILD_ID_BYTES],
-    /// Starts (Svma), ascending, each with its target; the last target is none. Neighbours differ.
+    /// Start addresses (Svma), ascending, each with its target; the last target is none. Adjacent targets differ.
     pub ranges: Vec<(u32, Target)>,
 }
 
-/// A function's place in an object, half open.
+/// A function's address range in an object, half-open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// First byte (Svma).
     pub start: u32,
-    /// One past the last.
+    /// One past the last byte.
     pub end: u32,
-    /// What the rules say.
+    /// Target according to the rules.
     pub target: Target,
 }
 
-/// Compiles the rules for one object. `debug` is its separate debug file, where there is one: the symbols are taken from
-/// there, else from `.symtab`, else from `.dynsym`.
+/// Compiles the rules for one object. `debug` is its separate debug file, if there is one. The symbols are taken from
+/// `debug`, else from `.symtab`, else from `.dynsym`.
 pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug: Option<R>) -> Result<Table, String> {
     let file: ElfFile64<Endianness, R> = ElfFile64::parse(elf).map_err(|e| e.to_string())?;
     let id = file.build_id().ok().flatten().and_then(format::padded).ok_or("it has no build id")?;
@@ -52,7 +52,7 @@ pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug
         symbols.extend(file.dynamic_symbols().filter_map(|s| function(&s)));
     }
     symbols.push((format::CALLED_BY_GENERATED, 1, format::GENERATED_NAME));
-    // By address; of several names for one place the one with the earliest rule speaks.
+    // Sort by address. If several names share an address, the name with the earliest rule counts.
     symbols.sort_unstable_by_key(|&(start, size, _)| (start, size));
     let mut spans: Vec<Span> = Vec::with_capacity(symbols.len());
     let mut i = 0;
@@ -62,8 +62,9 @@ pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug
         let next = symbols.get(i + same).map_or(start, |s| s.0);
         let size = symbols[i..i + same].iter().map(|s| s.1).max().unwrap_or(0);
         let best = symbols[i..i + same].iter().filter_map(|s| matcher.first(s.2)).min();
-        // Assembly may leave the size out: it then reaches to the next symbol. So does what ends less than an alignment
-        // before the next: no call returns into padding, and without it neighbours with one target become one range.
+        // Assembly functions may lack a size; then they extend to the next symbol. A function that ends less than an
+        // alignment before the next symbol is extended too: no call returns into padding, and neighbours with the same
+        // target then become one range.
         let end = start.saturating_add(size);
         let end = if size == 0 || (end < next && next - end < ALIGNMENT) { next } else { end };
         let target = best.map_or(Target::None, |rule| rules.rules[rule].target);
@@ -81,14 +82,14 @@ fn function<'a>(symbol: &impl ObjectSymbol<'a>) -> Option<(u32, u32, &'a str)> {
     Some((start, size, symbol.name().ok().filter(|name| !name.is_empty())?))
 }
 
-/// Flattens spans, sorted by start, that may lie in each other (the inner one counts) into ranges that don't.
+/// Flattens spans, sorted by start, that may contain each other (the inner one counts), into disjoint ranges.
 pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
     let mut out: Vec<(u32, Target)> = Vec::new();
     let mut put = |at: u32, target: Target| match out.last_mut() {
         Some(last) if last.0 == at => last.1 = target,
         _ => out.push((at, target)),
     };
-    // Open spans, the innermost last: ends descend.
+    // Open spans, innermost last; their ends are descending.
     let mut open: Vec<(u32, Target)> = Vec::new();
     let close = |open: &mut Vec<(u32, Target)>, until: u32, put: &mut dyn FnMut(u32, Target)| {
         while let Some((end, _)) = open.pop_if(|(end, _)| *end <= until) {
@@ -98,7 +99,7 @@ pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
     for span in spans.iter().filter(|span| span.end > span.start) {
         close(&mut open, span.start, &mut put);
         put(span.start, span.target);
-        // An outer span that ends before this one is over with it: this one hides its rest.
+        // An outer span that ends before this one ends is finished: this one hides the rest of it.
         open.retain(|(end, _)| *end > span.end);
         open.push((span.end, span.target));
     }
@@ -110,19 +111,20 @@ pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
     out
 }
 
-/// The rules that can say something about functions of one object, by the first byte of their patterns.
+/// The rules that may match functions of one object, by the first byte of their patterns.
 struct Matcher<'r> {
     buckets: Vec<Vec<(usize, Pattern<'r>)>>,
 }
 
-/// A glob, by its shape: nearly all are of the first four, and a VM has 60,000 functions to ask them about.
+/// A glob, classified by its shape. Nearly all have one of the first four shapes, and a VM has 60,000 functions to
+/// match.
 #[derive(Clone)]
 enum Pattern<'r> {
     Exact(&'r [u8]),
     Prefix(&'r [u8]),
     Suffix(&'r [u8]),
     Inside(Box<memmem::Finder<'r>>),
-    /// With the literal bytes that it begins with.
+    /// Any other glob, with the literal bytes at its start.
     Other(&'r [u8], &'r [u8]),
 }
 
@@ -179,7 +181,7 @@ impl<'r> Matcher<'r> {
     }
 }
 
-/// The bytes for the tracker: the rules for whole objects and these tables.
+/// The bytes for the tracker: the rules for whole objects, and these tables.
 pub fn blob(rules: &RuleSet, tables: &[Table]) -> Vec<u8> {
     let mut tables: Vec<&Table> = tables.iter().filter(|table| !table.ranges.is_empty()).collect();
     tables.sort_by_key(|table| table.build_id);

@@ -1,6 +1,7 @@
-//! Categories by rules: a readable text (docs/categories.md) → rules → tables of addresses that the tracker looks up.
+//! Categories by rules: a readable text (docs/categories.md) → rules → tables of addresses in which the tracker looks
+//! up callers.
 //!
-//! `parse` and `compile` are pure. `read` finds the objects a command will load and keeps the cache.
+//! `parse` and `compile` are pure. `read` finds the objects that a command will load, and manages the cache.
 
 pub mod compile;
 pub mod modules;
@@ -13,56 +14,56 @@ use plimsoll_segment::rules::{Decision, FrameRule, Target, decide, file_name, gl
 /// The rules that come with Plimsoll.
 pub const BUILT_IN: &str = include_str!("../../rules/categories.rules");
 
-/// What kind of owner a category stands for; the number is what the compiled rules carry.
+/// The kind of owner that a category stands for. The compiled rules contain its index.
 pub const KINDS: [&str; 6] = ["other", "vm", "runtime", "library", "libc", "allocator"];
 
 /// A category.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Category {
-    /// Name as reports print it.
+    /// Name in reports.
     pub name: String,
     /// Index into [`KINDS`].
     pub kind: u8,
-    /// One line.
+    /// Description, one line.
     pub about: String,
 }
 
-/// A rule whose category gives way to others.
+/// A rule whose category other categories may replace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weak {
-    /// Given unless the next rule outwards says one of `unless`.
+    /// The category, unless the next outer rule gives one of `unless`.
     pub default: u16,
-    /// These win.
+    /// Categories that replace the default.
     pub unless: Vec<u16>,
 }
 
 /// One rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Where it stands.
+    /// File that contains it.
     pub source: String,
-    /// Its first line.
+    /// Number of its first line.
     pub line: usize,
-    /// File names of objects; any of them.
+    /// File names of objects; one must match.
     pub objects: Vec<String>,
-    /// Function names; any of them. Empty: the whole object.
+    /// Function names; one must match. Empty: the rule applies to the whole object.
     pub symbols: Vec<String>,
-    /// What it says.
+    /// Result of the rule.
     pub target: Target,
     /// Examples: object and symbol (empty for a rule on whole objects).
     pub examples: Vec<(String, String)>,
 }
 
-/// All rules, those of the user first.
+/// All rules; the user's come first.
 #[derive(Clone, Debug, Default)]
 pub struct RuleSet {
-    /// Categories, the built-in ones first.
+    /// Categories; the built-in ones come first.
     pub categories: Vec<Category>,
-    /// Weak entries.
+    /// Rules with `unless`.
     pub weak: Vec<Weak>,
-    /// Rules; the first that matches a frame decides.
+    /// Rules; the first one that matches a frame decides.
     pub rules: Vec<Rule>,
-    /// Hash of all the text.
+    /// Hash of the whole text.
     pub hash: u64,
 }
 
@@ -72,13 +73,13 @@ impl RuleSet {
         parse::parse(&[])
     }
 
-    /// Index of the first rule for this function of this object. `name` as [`names::qualified`] gives it.
+    /// Index of the first rule for this function in this object. `name` is the result of [`names::qualified`].
     pub fn symbol_rule(&self, object: &str, name: &str) -> Option<usize> {
         let matches = |globs: &[String], text: &str| globs.iter().any(|g| glob_matches(g.as_bytes(), text.as_bytes()));
         self.rules.iter().position(|rule| matches(&rule.symbols, name) && matches(&rule.objects, object))
     }
 
-    /// Index of the first rule for this object as a whole. One that says `through` holds only without symbols.
+    /// Index of the first rule for this object as a whole. A `through` rule applies only if there are no symbols.
     pub fn object_rule(&self, object: &str, has_symbols: bool) -> Option<usize> {
         self.rules.iter().position(|rule| {
             rule.symbols.is_empty()
@@ -87,7 +88,8 @@ impl RuleSet {
         })
     }
 
-    /// Whether the memory of this function of this object belongs to its caller. `name` as [`names::qualified`] gives it.
+    /// Whether memory allocated by this function in this object counts for its caller. `name` is the result of
+    /// [`names::qualified`].
     pub fn is_through(&self, object: &str, name: Option<&str>) -> bool {
         let symbol = self.target(name.and_then(|name| self.symbol_rule(object, name)));
         let whole = || self.target(self.object_rule(object, name.is_some()));
@@ -98,8 +100,8 @@ impl RuleSet {
         rule.map_or(Target::None, |i| self.rules[i].target)
     }
 
-    /// The owner of a block whose caller has these frames, innermost first: path of the object and symbol, either mangled
-    /// or as printed; none where the object's symbols aren't known.
+    /// The owner of a block whose caller has these frames, innermost first: path of the object, and the symbol, either
+    /// mangled or as printed; None if the object's symbols are unknown.
     pub fn classify(&self, frames: &[(&str, Option<&str>)]) -> Decision {
         let frames = frames.iter().map(|(path, symbol)| {
             let object = std::str::from_utf8(file_name(path.as_bytes())).unwrap_or(path);

@@ -1,23 +1,23 @@
-//! What an ELF file needs to run, from its bytes: the input of the search in `read.rs`.
+//! What an ELF file needs to run, from its bytes. The search in `read.rs` uses it.
 
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH, FileHeader64};
 use object::read::elf::{Dyn, ElfFile64, FileHeader};
 use object::{Endianness, Object, ReadRef};
 
-/// What the loader is told by a file.
+/// What a file tells the loader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// e_machine: a library for another machine is passed over.
+    /// e_machine: a library for another machine is skipped.
     pub machine: u16,
     /// DT_NEEDED, in order.
     pub needed: Vec<String>,
     /// DT_RUNPATH, else DT_RPATH, split.
     pub path: Vec<String>,
-    /// Does `path` hold for the libraries of the libraries, too? (DT_RPATH without DT_RUNPATH, ld.so(8).)
+    /// Whether `path` also applies to the libraries' own libraries (DT_RPATH without DT_RUNPATH, ld.so(8)).
     pub inherited: bool,
 }
 
-/// Reads the dynamic section; `None` for what is no ELF file of 64 bits. A static program needs nothing.
+/// Reads the dynamic section; `None` if it isn't a 64-bit ELF file. A static program needs nothing.
 pub fn needs<'d, R: ReadRef<'d>>(data: R) -> Option<Needs> {
     let header = FileHeader64::<Endianness>::parse(data).ok()?;
     let endian = header.endian().ok()?;
@@ -50,8 +50,8 @@ pub fn build_id<'d, R: ReadRef<'d>>(data: R) -> Option<Vec<u8>> {
     file.build_id().ok().flatten().filter(|id| !id.is_empty()).map(<[u8]>::to_vec)
 }
 
-/// The interpreter of a script, from its first bytes: `#!/usr/bin/env python3` gives `/usr/bin/env` and `python3`,
-/// `#!/bin/sh -e` gives `/bin/sh` alone.
+/// The interpreter of a script, from its first bytes: `/usr/bin/env` and `python3` for `#!/usr/bin/env python3`; only
+/// `/bin/sh` for `#!/bin/sh -e`.
 pub fn interpreter(head: &[u8]) -> Option<(String, Option<String>)> {
     let line = head.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
     let line = String::from_utf8_lossy(line);
@@ -62,7 +62,7 @@ pub fn interpreter(head: &[u8]) -> Option<(String, Option<String>)> {
     Some((program, looked_up.map(str::to_string)))
 }
 
-/// The lines of ld.so.conf(5): directories, and patterns of files to include.
+/// Parses ld.so.conf(5): directories, and patterns of files to include.
 pub fn loader_directories(conf: &str) -> (Vec<String>, Vec<String>) {
     let (mut directories, mut includes) = (Vec::new(), Vec::new());
     for line in conf.lines().map(|l| l.split('#').next().unwrap_or("").trim()).filter(|l| !l.is_empty()) {

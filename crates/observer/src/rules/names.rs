@@ -1,10 +1,10 @@
-//! Names of functions: what the rules match against.
+//! Names of functions that the rules match.
 
 use std::borrow::Cow;
 
-/// The qualified name of a function, without return type and parameters, with template arguments: of a mangled symbol
-/// (Itanium C++, Rust), or of one that was printed demangled. The names of C are their own.
-/// Parts that a compiler split off (`.cold`, `.part.0`) have the name of the whole; a lambda that of its function.
+/// The qualified name of a function, without return type and parameters, but with template arguments. The symbol may be
+/// mangled (Itanium C++, Rust) or demangled. A C name is unchanged. Parts that a compiler split off (`.cold`,
+/// `.part.0`) have the name of the whole function; a lambda has that of its function.
 pub fn qualified(symbol: &str) -> Cow<'_, str> {
     if (symbol.starts_with("_R") || symbol.starts_with("_ZN") && symbol.ends_with('E') && symbol.contains("17h"))
         && let Ok(name) = rustc_demangle::try_demangle(symbol)
@@ -21,9 +21,9 @@ pub fn qualified(symbol: &str) -> Cow<'_, str> {
     if symbol.contains(['(', ' ', '<']) { Cow::Borrowed(without_signature(symbol)) } else { Cow::Borrowed(symbol) }
 }
 
-/// The qualified name of a mangled symbol of the plain kind: names in names, constructors, destructors, operator new;
-/// no templates, no substitutions. Four of five functions of a VM are of this kind, and the whole demangler takes ten
-/// times as long. (Itanium C++ ABI, 5.1.3.)
+/// The qualified name of a simple mangled symbol: nested names, constructors, destructors, operator new; no templates
+/// and no substitutions. Four of five functions of a VM are of this kind, and the full demangler takes ten times as
+/// long. (Itanium C++ ABI, 5.1.3.)
 pub fn plain(symbol: &str) -> Option<String> {
     let mut rest = symbol.strip_prefix("_Z")?.as_bytes();
     let mut out = String::with_capacity(symbol.len());
@@ -49,7 +49,7 @@ pub fn plain(symbol: &str) -> Option<String> {
                 last = if name.starts_with("_GLOBAL__N") { "(anonymous namespace)" } else { name };
                 separate(&mut out).push_str(last);
                 if !nested {
-                    // A template's arguments or an ABI tag would follow here.
+                    // Template arguments or an ABI tag would follow here.
                     return (!matches!(rest.first(), Some(b'I' | b'B'))).then_some(out);
                 }
             }
@@ -72,7 +72,7 @@ pub fn plain(symbol: &str) -> Option<String> {
     }
 }
 
-/// The same by the whole demangler.
+/// The same with the full demangler.
 pub fn demangled(symbol: &str) -> Option<String> {
     let name = cpp_demangle::Symbol::new(symbol).ok()?.demangle().ok()?;
     Some(without_signature(&name).to_string())
@@ -85,7 +85,7 @@ fn separate(out: &mut String) -> &mut String {
     out
 }
 
-/// Cuts GCC's and Clang's suffixes and symbol versions off a symbol as the linker knows it.
+/// Removes suffixes of GCC and Clang and symbol versions from a symbol as the linker knows it.
 fn without_clone_suffix(symbol: &str) -> &str {
     if symbol.contains([' ', '(']) {
         return symbol;
@@ -113,7 +113,7 @@ fn without_signature(name: &str) -> &str {
         }
         let word_begins = i == 0 || matches!(bytes[i - 1], b':' | b' ');
         if depth == 0 && word_begins && rest.starts_with(b"operator") {
-            // The operator's own signs are no brackets, and its words ("operator new") no return type.
+            // The operator's signs aren't brackets, and its words ("operator new") aren't a return type.
             i += "operator".len();
             in_operator = true;
             let signs = name.as_bytes()[i..].iter().take_while(|b| b"<>=-!+*/%^&|~,".contains(b)).count();
@@ -130,7 +130,7 @@ fn without_signature(name: &str) -> &str {
             b'[' if depth == 0 && rest.starts_with(b"[clone") => return name[start..i].trim_end(),
             b' ' if depth == 0 && !in_operator && !rest.starts_with(b" [clone") => start = i + 1,
             b'(' => {
-                // A cast or a parameter list within template arguments: its brackets don't close ours.
+                // A cast or a parameter list inside template arguments: its brackets don't close the outer ones.
                 depth += 1;
             }
             b')' => depth = depth.saturating_sub(1),

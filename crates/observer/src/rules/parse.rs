@@ -1,21 +1,21 @@
-//! Text → rules. The grammar, line by line; `#` begins a comment where a line or a word begins:
+//! Parses the text of rules, line by line. `#` starts a comment at the beginning of a line or word. The grammar:
 //!
 //! ```text
 //! category NAME [KIND]: what it holds
 //! OBJECT, OBJECT …: FUNCTION | FUNCTION … -> NAME
 //! OBJECT, OBJECT …                        -> NAME          the whole object
-//! …                                       -> through       the caller's memory, not its own
+//! …                                       -> through       the memory counts for the caller
 //! …                                       -> NAME unless NAME, NAME …
 //!     example: OBJECT FUNCTION
 //! ```
 //!
-//! A line that ends in `|` or `,` goes on in the next. OBJECT and FUNCTION are globs (`*`, `?`).
+//! A line that ends in `|` or `,` continues in the next line. OBJECT and FUNCTION are globs (`*`, `?`).
 
 use super::{BUILT_IN, Category, KINDS, Rule, RuleSet, Weak};
 use plimsoll_segment::rules::{CATEGORIES, GLOB_BYTES, NAME_BYTES, Target};
 use std::fmt;
 
-/// What is wrong with a rules file, and where.
+/// An error in a rules file: what and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RulesError {
     /// File.
@@ -34,7 +34,7 @@ impl fmt::Display for RulesError {
 
 impl std::error::Error for RulesError {}
 
-/// A line with its continuations, without comment.
+/// A line with its continuations, without comments.
 struct Line {
     file: usize,
     source: String,
@@ -48,18 +48,18 @@ impl Line {
     }
 }
 
-/// The built-in rules after those of `files`, (name, text) each: the user's rules are asked first.
+/// Parses `files`, (name, text) each, followed by the built-in rules: the user's rules are tried first.
 pub fn parse(files: &[(&str, &str)]) -> Result<RuleSet, RulesError> {
     let sources: Vec<(&str, &str)> = files.iter().copied().chain([("categories.rules", BUILT_IN)]).collect();
     parse_only(&sources)
 }
 
-/// Exactly these files, in this order.
+/// Parses exactly these files, in this order.
 pub fn parse_only(files: &[(&str, &str)]) -> Result<RuleSet, RulesError> {
     let lines: Vec<Line> =
         files.iter().enumerate().flat_map(|(file, (source, text))| lines(file, source, text)).collect();
     let mut set = RuleSet { hash: hash(files), ..RuleSet::default() };
-    // Built-in categories first, so that their indexes don't depend on the user's files.
+    // Built-in categories come first, so that their indexes don't depend on the user's files.
     for built_in in [true, false] {
         for line in lines.iter().filter(|line| (line.file + 1 == files.len()) == built_in) {
             if let Some(rest) = line.text.strip_prefix("category ") {
@@ -184,7 +184,7 @@ fn lines(file: usize, source: &str, text: &str) -> Vec<Line> {
     lines
 }
 
-/// FNV-1a, 64 bit, over names and texts: tells one state of the rules from another, nothing more.
+/// FNV-1a, 64 bit, over names and texts. It only detects changes of the rules.
 fn hash(files: &[(&str, &str)]) -> u64 {
     let bytes = files.iter().flat_map(|(name, text)| name.bytes().chain([0]).chain(text.bytes()).chain([0]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

@@ -1,4 +1,4 @@
-//! The objects a command will load, found as ld.so(8) would, and the compiled tables kept from run to run.
+//! Finds the objects that a command will load, as ld.so(8) does, and caches the compiled tables.
 
 use super::compile::{self, Table};
 use super::modules::{self, Needs};
@@ -11,10 +11,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Most objects looked at for one command.
+/// Limit of objects per command.
 const MODULES: usize = 1024;
 
-/// The rules of these files and the built-in ones.
+/// The rules in these files, and the built-in ones.
 pub fn rules(files: &[PathBuf], deadline: Deadline) -> Result<RuleSet, String> {
     let mut texts = Vec::new();
     for path in files {
@@ -32,15 +32,15 @@ pub fn built_in() -> Result<RuleSet, String> {
     parse::parse(&[]).map_err(|e| e.to_string())
 }
 
-/// The objects a command is going to load: program, interpreter, libraries; for a launcher of a JDK the VM and its
-/// libraries. What a program opens by itself later can't be known here.
+/// The objects that a command is going to load: program, interpreter, libraries. For a JDK's launcher, also the VM and
+/// its libraries. Objects that a program opens later are unknown here.
 pub fn modules_for_command(command: &Path, deadline: Deadline) -> Vec<PathBuf> {
     let mut search = Search::new(deadline);
     search.program(command, 0);
     search.found
 }
 
-/// Whether neither a program nor anything that it needs asks for glibc. False where one of the libraries isn't found.
+/// Whether neither a program nor anything that it needs requires glibc. False if one of the libraries isn't found.
 pub fn lacks_libc(program: &Path, deadline: Deadline) -> bool {
     let mut search = Search::new(deadline);
     search.object(program.to_path_buf(), &[]);
@@ -50,12 +50,12 @@ pub fn lacks_libc(program: &Path, deadline: Deadline) -> bool {
 
 struct Search {
     found: Vec<PathBuf>,
-    /// A library that is needed was found nowhere.
+    /// Whether a needed library was not found.
     misses: bool,
     seen: BTreeSet<PathBuf>,
     preset: Vec<PathBuf>,
     system: Vec<PathBuf>,
-    /// For all objects together, however many there are.
+    /// Applies to all objects together.
     deadline: Deadline,
 }
 
@@ -77,7 +77,7 @@ impl Search {
             return;
         };
         if let Some((program, looked_up)) = modules::interpreter(&head) {
-            // What a script starts is not known, but if it starts a JVM it is one of these.
+            // The commands of a script are unknown, but a JVM that it starts is one of these.
             let home = std::env::var_os("JAVA_HOME").map(|home| Path::new(&home).join("bin/java"));
             let others = [Some(PathBuf::from(program)), looked_up.map(PathBuf::from), home, Some("java".into())];
             for other in others.into_iter().flatten() {
@@ -98,7 +98,7 @@ impl Search {
         }
     }
 
-    /// Adds an object and what it needs. `inherited`: run paths of the objects that asked for it.
+    /// Adds an object and what it needs. `inherited` has run paths of the objects that need it.
     fn object(&mut self, path: PathBuf, inherited: &[PathBuf]) {
         let mut queue = vec![(path, inherited.to_vec())];
         while let Some((path, inherited)) = queue.pop() {
@@ -114,7 +114,7 @@ impl Search {
             let origin = real.parent().unwrap_or(Path::new("/")).display().to_string();
             let expand = |p: &String| PathBuf::from(p.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin));
             let own: Vec<PathBuf> = needs.path.iter().map(expand).collect();
-            // ld.so(8): RPATH, LD_LIBRARY_PATH, RUNPATH, then what the system's configuration says.
+            // ld.so(8): RPATH, LD_LIBRARY_PATH, RUNPATH, then the system's configuration.
             let (before, after) = if needs.inherited { (&own[..], &[][..]) } else { (&[][..], &own[..]) };
             let order = before.iter().chain(&inherited).chain(&self.preset).chain(after).chain(&self.system);
             let order: Vec<&PathBuf> = order.collect();
@@ -133,7 +133,7 @@ impl Search {
     }
 }
 
-/// Any of them may be another user's: a FIFO is no object, and a sparse file costs what is in it.
+/// Any of them may be another user's file. A FIFO isn't an object, and a sparse file costs only its data.
 fn opened(path: &Path, deadline: Deadline) -> Option<Regular> {
     foreign::open(path, Ask::of(Kind::Object), deadline).ok()
 }
@@ -148,7 +148,7 @@ fn machine(path: &Path, deadline: Deadline) -> Option<u16> {
     (head[..5] == *b"\x7fELF\x02").then(|| u16::from_ne_bytes([head[18], head[19]]))
 }
 
-/// A command's file: with a slash as it is, without one along PATH.
+/// The file of a command: with a slash as it is, otherwise searched in PATH.
 fn look_up(command: &Path) -> Option<PathBuf> {
     if command.as_os_str().as_encoded_bytes().contains(&b'/') {
         return command.is_file().then(|| command.to_path_buf());
@@ -163,7 +163,7 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
     out
 }
 
-/// Directories named by ld.so.conf and the files it includes.
+/// Directories named in ld.so.conf and in the files that it includes.
 fn configured(path: &Path, depth: usize, deadline: Deadline) -> Vec<PathBuf> {
     let file = foreign::open(path, Ask::of(Kind::Text), deadline);
     let Some(text) = file.ok().and_then(|file| file.text().ok()) else { return Vec::new() };
@@ -182,20 +182,20 @@ fn configured(path: &Path, depth: usize, deadline: Deadline) -> Vec<PathBuf> {
     out
 }
 
-/// The bytes for a run, and how they came about.
+/// The compiled bytes for a run, and their origin.
 #[derive(Debug, Default)]
 pub struct Compiled {
-    /// For the tracker.
+    /// The bytes for the tracker.
     pub blob: Vec<u8>,
-    /// Objects whose table was in the cache.
+    /// Number of objects whose table was in the cache.
     pub cached: usize,
-    /// Objects compiled now.
+    /// Number of objects compiled now.
     pub compiled: usize,
-    /// Objects without a table, and why. They are named by their files alone.
+    /// Objects without a table, and why. Rules match them only by their file names.
     pub without: Vec<(PathBuf, String)>,
 }
 
-/// Compiles the rules for these objects; tables go to and come from `cache`, where there is one.
+/// Compiles the rules for these objects. Tables are read from and written to `cache`, if there is one.
 pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>, deadline: Deadline) -> Compiled {
     let mut out = Compiled::default();
     let mut tables = Vec::new();
@@ -216,15 +216,15 @@ pub fn compile(rules: &RuleSet, modules: &[PathBuf], cache: Option<&Path>, deadl
     out
 }
 
-/// A build id is a claim: another user's file can bear the one of a system library. So a table is kept for the one file
-/// that it was made from, not for all with its build id.
+/// A build id is only a claim: another user's file may have that of a system library. So a cached table is valid only
+/// for the file from which it was made, not for all files with the same build id.
 fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline) -> Result<(Table, bool), String> {
     let file = foreign::open(path, Ask::of(Kind::Object), deadline).map_err(|why| why.to_string())?;
     let pieces = file.pieces();
     let id = modules::build_id(&pieces).ok_or("it has no build id")?;
     let key = padded(&id).ok_or("it has no build id")?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    // Rules name objects by their files, so the table depends on the name as well.
+    // Rules identify objects by file name, so the table depends on the name too.
     let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
     let kept = cache.zip(file.identity()).map(|(dir, identity)| {
         let name = name.replace('%', "%25");
@@ -246,26 +246,26 @@ fn table(rules: &RuleSet, path: &Path, cache: Option<&Path>, deadline: Deadline)
         return Err(format!("it {why}"));
     }
     if let Some(kept) = kept {
-        // A cache that can't be written costs time, nothing else.
+        // A cache that can't be written only costs time.
         let _ = store(&kept, &compile::blob(rules, std::slice::from_ref(&table)));
     }
     Ok((table, false))
 }
 
-/// Only what this user has written itself.
+/// Reads only files that this user owns.
 fn kept_bytes(path: &Path, deadline: Deadline) -> Option<Vec<u8>> {
     let own = [rustix::process::geteuid().as_raw()];
     let ask = Ask { links: false, owners: Some(&own), ..Ask::of(Kind::Cache) };
     foreign::open(path, ask, deadline).ok()?.read().ok()
 }
 
-/// File names have 255 bytes at most (NAME_MAX), and one of another user's file may have them all.
+/// A file name has at most 255 bytes (NAME_MAX), and another user's file name may use all of them.
 fn shortened(name: &str) -> &str {
     let end = (0..=name.len().min(96)).rev().find(|end| name.is_char_boundary(*end));
     &name[..end.unwrap_or(0)]
 }
 
-/// Writes beside and renames, so that nobody reads half a file.
+/// Writes to another name and renames, so that nobody reads an incomplete file.
 pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -279,7 +279,8 @@ pub(crate) fn store(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// `$XDG_CACHE_HOME/plimsoll`, `~/.cache/plimsoll` or what else nobody can change but us (`foreign::own`). It is made if need be.
+/// `$XDG_CACHE_HOME/plimsoll`, `~/.cache/plimsoll`, or another directory that nobody else can change (`foreign::own`).
+/// It is made if it is missing.
 pub fn cache_dir() -> Option<PathBuf> {
     crate::foreign::own::cache().ok().map(|directory| directory.path)
 }

@@ -14,7 +14,7 @@ fn every_rule_has_an_example_that_no_earlier_rule_takes() {
         }
         for (object, symbol) in &rule.examples {
             let found = match symbol.is_empty() {
-                // A whole object that is through has symbols in one of the two cases only.
+                // For an object with a `through` rule, only one of the two cases has symbols.
                 true => rules.object_rule(object, rule.target != Target::Through),
                 false => rules.symbol_rule(object, &names::qualified(symbol)),
             };
@@ -87,10 +87,10 @@ fn known_answers() {
         (&[jvm("Arena::grow(unsigned long)")], "Thread"),
         (&[jvm("some_function_without_rule"), jvm("G1CollectedHeap::initialize()")], "GC"),
         (&[jvm("some_function_without_rule")], "object libjvm.so"),
-        // Who calls a library does not own what it allocates.
+        // A library's caller doesn't own what the library allocates.
         (&[("libfoo.so", Some("foo")), jvm("G1CollectedHeap::initialize()")], "object libfoo.so"),
         (&[("/usr/lib/libz.so.1", None), jvm("ClassLoader::load()")], "zlib"),
-        // Through frames are their caller's, in any object.
+        // `through` frames count for their caller, in any object.
         (
             &[
                 ("libstdc++.so.6", Some("_Znwm")),
@@ -101,7 +101,7 @@ fn known_answers() {
         ),
         (&[("libc.so.6", Some("strdup")), ("libfoo.so", None)], "object libfoo.so"),
         (&[("libc.so.6", Some("strdup"))], "object libc.so.6"),
-        // libstdc++ without symbols is through, with symbols its unnamed functions are its own.
+        // libstdc++ without symbols is `through`; with symbols, its unnamed functions count for itself.
         (&[("libstdc++.so.6", None), ("a.out", None)], "object a.out"),
         (&[("libstdc++.so.6", Some("")), ("ld-linux-x86-64.so.2", None)], "libstdc++"),
         (&[("python3.11", Some("_PyMem_RawMalloc")), ("python3.11", Some("PyList_New"))], "Python"),
@@ -142,7 +142,7 @@ fn flat_ranges_equal_a_byte_by_byte_twin() {
         let parsed = Rules::parse(&bytes).unwrap();
         let module = parsed.module(b"x", &[7; 20]);
         for at in 0..140u32 {
-            // Of the functions that hold this byte the one that begins last is the innermost.
+            // Among the functions that contain this byte, the one that begins last is the innermost.
             let over: Vec<&Span> = spans.iter().filter(|s| s.start <= at && at < s.end).collect();
             nested += usize::from(over.len() > 1);
             lookups += 1;
@@ -168,7 +168,7 @@ fn broken_bytes_are_refused_or_answered_but_never_a_crash() {
     for _ in 0..100_000 {
         let mut bytes = good.clone();
         for _ in 0..=random.below(6) {
-            // Half of the changes hit the header and the tables' entries, where the offsets are.
+            // Half of the changes hit the header and the tables' entries, which have the offsets.
             let area = if random.below(2) == 0 { format::HEADER_BYTES as u64 } else { bytes.len() as u64 };
             let at = random.below(area) as usize;
             bytes[at] = random.below(256) as u8;
@@ -205,7 +205,7 @@ fn broken_bytes_are_refused_or_answered_but_never_a_crash() {
     assert!(accepted > 20_000 && refused > 20_000, "accepted {accepted}, refused {refused}");
 }
 
-/// `PLIMSOLL_BLESS=1 cargo test default_rules` writes the file anew after a change of the rules.
+/// After a change of the rules, `PLIMSOLL_BLESS=1 cargo test default_rules` writes the file again.
 #[test]
 fn default_rules_in_the_tracker_are_those_of_the_rules_file() {
     let bytes = blob(&RuleSet::parse_built_in().unwrap(), &[]);

@@ -1,14 +1,14 @@
-//! Two reports' sites made comparable before they are subtracted.
+//! Makes the sites of two reports comparable before they are subtracted.
 //!
-//! What samples miss must not look like change:
-//! - A caller's total is exact, and only its division among sites is estimated; so a site that is the only one of its
-//!   caller changes by what was counted. The error is that of the division.
-//! - A caller on which no sample has fallen yet stands there with its short stack, and later with deep ones. Since the
-//!   short stack is how each of its deep stacks begins, its blocks are given to those, in proportion: to those of either
-//!   report, for it may stand there with its short stack in both.
-//! - The tracker's own memory grows with what it has seen. It is in each report, and no change of the program's.
-//! - Blocks come and go: how many are there at a moment is chance, though it was counted (`coming_and_going`).
-//! - What has no stack is compared by its category.
+//! Effects of sampling must not look like change:
+//! - A caller's total is exact; only its division among sites is estimated. So a caller's only site changes by what was
+//!   counted. The error is that of the division.
+//! - A caller without samples yet appears with its short stack, and later with deep ones. Each of these deep stacks
+//!   begins with the short stack. So its blocks are divided among them, in proportion. The deep stacks of both reports
+//!   are used, because the caller may have only its short stack in both.
+//! - The tracker's own memory grows with what it records. It is in each report, but isn't a change of the program.
+//! - Blocks come and go: their number at a moment is random, although it was counted (`coming_and_going`).
+//! - Memory without a stack is compared by category.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
@@ -19,26 +19,26 @@ use crate::profile::{Copy, Entry, Frame, Function, Profile, StackId, Value};
 /// The fixed category of Plimsoll's own memory.
 const OWN: usize = 2;
 
-/// What the tracker calls what was there when it came, and thread stacks.
+/// The tracker's names for what existed before it, and for thread stacks.
 const EARLY: [&str; 2] = [plimsoll_segment::FIXED_CATEGORIES[1], "before the attach"];
 const STACKS: &str = plimsoll_segment::FIXED_CATEGORIES[3];
 
-/// Sites that allocated fewer blocks between the reports are judged together with those that begin alike.
+/// Sites that allocated fewer blocks than this between the reports are judged together with sites that begin alike.
 const FEW: f64 = 16.0;
-/// Frames that those have in common: of more, the compiler's own stacks have no two alike.
+/// Number of common frames of such sites. With more, no two stacks of a compiler would be alike.
 const ALIKE: usize = 2;
 
-/// Both in comparable form.
+/// Both reports in comparable form.
 pub fn comparable(before: &Sites, after: &Sites) -> (Profile, Profile) {
     let mut both = [one(before, after), one(after, before)];
-    // The title names the process. Of two processes the cumulative figures say nothing about the time between.
+    // The title identifies the process. For two processes, cumulative figures say nothing about the time in between.
     if before.profile.title == after.profile.title {
         coming_and_going(&mut both);
     }
     both.into()
 }
 
-/// What one site, or those that begin alike, had at the two moments.
+/// Blocks of one site, or of sites that begin alike, at the two moments.
 #[derive(Clone, Copy, Default)]
 struct Blocks {
     live: [f64; 2],
@@ -57,16 +57,16 @@ impl Blocks {
         (self.cumulative[1] - self.cumulative[0]).max(0.0)
     }
 
-    /// Variance of the change in live blocks, if nothing but chance made it. Blocks that come at random and stay for some time
-    /// (M/G/∞) are Poisson-distributed with mean L at each moment, so that the change has the variance 2·L, and no more than
-    /// one for each that came and each that went. Where none went it wasn't chance: variance 0.
+    /// Variance of the change in live blocks if only chance caused it. Blocks that arrive at random and stay for some
+    /// time (M/G/∞) are Poisson-distributed with mean L at each moment. So the change has variance 2·L, and at most one
+    /// for each block that came and each that went. If no block was freed, the change isn't random: variance 0.
     fn variance(&self) -> f64 {
         let died = (self.born() - (self.live[1] - self.live[0])).max(0.0);
         2.0 * self.born().min(died).min((self.live[0] + self.live[1]) / 2.0)
     }
 }
 
-/// Adds to both sides of each site what its blocks' coming and going makes.
+/// Adds the variance from blocks that come and go to both sides of each site.
 fn coming_and_going(both: &mut [Profile; 2]) {
     let mut numbers: HashMap<Function, u32> = HashMap::new();
     let mut sites: HashMap<Vec<u32>, (Blocks, [Option<Entry>; 2])> = HashMap::new();
@@ -134,7 +134,8 @@ fn one(of: &Sites, other: &Sites) -> Profile {
             }
             None if profile.frames_of(entry.stack).is_empty() => {
                 let category = entry.labels.category.map_or("of no category", |name| of.profile.name_at(name));
-                // A thread from before the attach is known once it has run: its stack changes from one to the other.
+                // A thread from before the attach becomes known when it runs; then its stack moves from one category to
+                // the other.
                 let is_either = EARLY.contains(&category) || category == STACKS;
                 let category = if is_either { "thread stacks, and before the attach" } else { category };
                 let frame = profile.frame(Frame::no_stack(category));
@@ -147,22 +148,22 @@ fn one(of: &Sites, other: &Sites) -> Profile {
     profile
 }
 
-/// A deep stack of either report, and how much of an unsampled caller's blocks it is given.
+/// A deep stack of either report, and its share of an unsampled caller's blocks.
 struct Receiver {
     stack: StackId,
-    /// It is a stack of the report that gives.
+    /// Whether it belongs to the report that gives the blocks.
     own: bool,
     weight: f64,
 }
 
-/// Both reports' deep stacks by how they begin. Of both, lest a caller that is unsampled in both has its blocks given in one and
-/// kept in the other, where they would look new.
+/// The deep stacks of both reports by their beginning. Both are needed: otherwise, the blocks of a caller without
+/// samples in both reports could be divided in one and kept in the other, where they would look new.
 struct Deep {
     begin: HashMap<Vec<Function>, Vec<Receiver>>,
 }
 
 impl Deep {
-    /// Only for beginnings that `of` asks for.
+    /// Collects only the beginnings that `of` needs.
     fn new(of: &Sites, other: &Sites) -> Deep {
         let mut begin: HashMap<Vec<Function>, Vec<Receiver>> = HashMap::new();
         for (entry, _) in of.profile.entries().filter(|(e, _)| of.details.get(e).is_some_and(|d| d.unsampled)) {
@@ -184,7 +185,7 @@ impl Deep {
                     continue;
                 }
                 let functions = functions(&from.profile, entry.stack);
-                // The longest beginning: two callers may begin alike.
+                // Use the longest beginning, because two callers may begin alike.
                 let fit = |length: &&usize| **length <= functions.len() && begin.contains_key(&functions[..**length]);
                 let Some(length) = lengths.iter().rev().find(fit) else { continue };
                 let Some(receivers) = begin.get_mut(&functions[..*length]) else { continue };
@@ -207,8 +208,8 @@ impl Deep {
     }
 }
 
-/// As far as they have names: a caller's short stack knows Java code by its address only, and ends with the mark that the walk
-/// ended early.
+/// The frames up to the first one without a name: in a caller's short stack, Java code has only addresses, and a mark
+/// for truncation ends it.
 fn functions(profile: &Profile, stack: StackId) -> Vec<Function> {
     let all = profile.frames_of(stack).iter().map(|f| profile.function_at(profile.function_of(*f)));
     all.take_while(|f| f.named && !f.is_truncation()).cloned().collect()

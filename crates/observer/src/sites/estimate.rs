@@ -1,19 +1,19 @@
-//! How a caller's blocks divide among its sites. Pure arithmetic.
+//! How a caller's blocks are divided among its sites. Pure arithmetic.
 //!
 //! ```text
 //! caller, exact    L = U + Σ R(s)      R: blocks booked in the site's own rows (exact mode: all; sampled: the samples)
 //! sample i         of x bytes, with probability p: it stands for itself, which is in R, and for u = x(1 − p)/p in U
 //! site             Ê(s) = R(s) + U · u(s)/Σu          so that Σ Ê = L, by construction
 //! ```
-//! The caller's own total is known, so only the division is estimated (a ratio estimator): with r = u(s)/Σu and
-//! v(s) = Σ x²(1 − p)/p², its variance is (U/Σu)² · [(1 − r)² v(s) + r² (Σv − v(s))]. A site that no sample fell on is not
-//! seen: with 95 % it has less than 3 means, and what it has is missing in none but these sites; that is added. So is the
-//! variance of one sample more: of few samples the estimate of the variance is itself too low too often.
+//! The caller's total is known, so only the division is estimated (a ratio estimator). With r = u(s)/Σu and v(s) = Σ
+//! x²(1 − p)/p², its variance is (U/Σu)² · [(1 − r)² v(s) + r² (Σv − v(s))]. A site without samples isn't seen: with 95
+//! % probability it has less than 3 means, which the other sites then have too much; this is added. So is the variance
+//! of one more sample, because with few samples the estimated variance is often too low.
 //!
-//! Where the mode was switched, U has blocks of times without samples too: then u(s) itself is the estimate, and the rest
-//! stays the caller's.
+//! If the mode was switched, U also has blocks from times without samples. Then u(s) itself is the estimate, and the
+//! caller keeps the rest.
 
-/// What samples say of one site in one unit.
+/// What the samples of one site say, in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weight {
     /// Σ x(1 − p)/p.
@@ -23,7 +23,7 @@ pub struct Weight {
 }
 
 impl Weight {
-    /// Adds a sample of amount `x` and weight 1/p. What no tracker writes counts as itself.
+    /// Adds a sample of amount `x` and weight 1/p. An invalid weight counts as 1.
     pub fn add(&mut self, x: f64, weight: f64) {
         let weight = if weight.is_finite() { weight.clamp(1.0, 1e12) } else { 1.0 };
         self.beyond += x * (weight - 1.0);
@@ -31,27 +31,27 @@ impl Weight {
     }
 }
 
-/// A site's part of `U`.
+/// A site's share of `U`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Part {
     pub amount: u64,
-    /// Of the division among the sites that samples fell on.
+    /// Variance of the division among the sites with samples.
     pub division: f64,
-    /// With what sites may have that none fell on.
+    /// The same, plus the effect of sites without samples.
     pub variance: f64,
 }
 
-/// How far the parts may be trusted to be all there is.
+/// Whether the samples cover the whole time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Times {
-    /// Each block was sampled or not: all of `U` is divided.
+    /// Every block could be sampled: all of `U` is divided.
     Whole,
-    /// Samples were taken at times only.
+    /// Samples were taken only part of the time.
     Parts,
 }
 
-/// Divides `whole` by the weights. Second: what is left to the caller. Σ parts + left = whole.
-/// `unseen`: one mean of the sampling in the unit of `whole`, for what no sample fell on.
+/// Divides `whole` by the weights. The second result is the caller's rest; Σ parts + rest = whole. `unseen` is one mean
+/// of the sampling in the unit of `whole`, for sites without samples.
 pub fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec<Part>, u64) {
     let sum: f64 = weights.iter().map(|w| w.beyond).sum();
     if whole == 0 || sum <= 0.0 || !sum.is_finite() {
@@ -63,12 +63,12 @@ pub fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec
     };
     let scale = divided as f64 / sum;
     let all: f64 = weights.iter().map(|w| w.variance).sum();
-    // 1.96 standard deviations of it are three means, or all there is.
+    // 1.96 standard deviations correspond to three means, or to all there is.
     let one_more = scale * scale * unseen * unseen;
     let unseen = (3.0 * unseen).min(divided as f64) / 1.96;
     let (mut run, mut given) = (0.0, 0u64);
     let parts = weights.iter().map(|w| {
-        // Rounded running sums: what the parts lose by rounding, the next one gets.
+        // Rounds the running sums, so that the next part gets what rounding takes from this one.
         run += w.beyond;
         let until = ((run * scale).round() as u64).min(divided);
         let amount = until.saturating_sub(given);
@@ -84,7 +84,7 @@ pub fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec
         }
     });
     let mut parts: Vec<Part> = parts.collect();
-    // Of float sums the last may stop short.
+    // Float sums may end slightly below the total.
     if let Some(last) = parts.iter_mut().rev().find(|p| p.amount > 0) {
         last.amount += divided - given;
         given = divided;
@@ -97,8 +97,8 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Three sites of one caller with known sums, sampled 400 times: the parts always sum to the caller's total, they
-    /// are right on average, and the 95 % interval holds the truth about that often, or oftener.
+    /// Three sites of one caller with known sums, sampled 400 times: the parts always sum to the caller's total, are
+    /// right on average, and the 95 % interval contains the true value at least about that often.
     #[test]
     fn division_is_unbiased_and_its_bounds_hold() {
         let blocks = [(4000, 64.0), (800, 1024.0), (50, 40_000.0)];

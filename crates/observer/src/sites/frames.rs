@@ -1,7 +1,7 @@
-//! Nodes of the segment's frames → frames of a profile: modules, names, inlined functions, Java methods.
+//! Converts nodes of the segment's frames to frames of a profile: modules, names, inlined functions, Java methods.
 //!
-//! Each node is turned once, however many stacks share it: first all nodes that are used are looked at, then all their
-//! addresses are asked for at once, then stacks are put together.
+//! Each node is converted once, even if many stacks share it: first all used nodes are collected, then all their
+//! addresses are resolved together, then stacks are assembled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,18 +14,18 @@ use crate::source::segment::Segment;
 use crate::symbols::Symbols;
 use crate::units::{AddressRange, Avma};
 
-/// [`plimsoll_segment::MethodFacts`] flag: a stub of the VM, which has no class.
+/// A flag of [`plimsoll_segment::MethodFacts`]: a VM stub, which has no class.
 const STUB: u64 = 4;
 
 pub struct Frames<'a> {
     segment: &'a Segment,
     books: &'a Books,
     index: ModuleIndex<'a>,
-    /// By node: seen, and the module of its address.
+    /// By node: whether it was seen, and the module of its address.
     nodes: Vec<Option<Option<usize>>>,
     wanted: BTreeMap<usize, BTreeSet<u64>>,
     modules: HashMap<usize, ModuleId>,
-    /// By node, in `frames`.
+    /// By node: range in `frames`.
     turned: Vec<Option<(u32, u32)>>,
     frames: Vec<FrameId>,
 }
@@ -44,11 +44,11 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// This stack will be asked for; `seen_ns`: when it was first seen.
+    /// Registers a stack that will be needed; `seen_ns` is when it was first seen.
     pub fn note(&mut self, stack: u32, seen_ns: u64) {
         let mut at = stack as usize;
         for node in sites::stack(&self.segment.frames, stack) {
-            // Whoever was here before went on outwards.
+            // An earlier stack already registered the outer nodes.
             if self.nodes.get(at).is_none_or(Option::is_some) {
                 return;
             }
@@ -71,12 +71,12 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// Reads the names of all that was noted.
+    /// Resolves the names of all registered frames.
     pub fn name(&mut self, symbols: &mut Symbols) {
         symbols.ask(&self.books.modules, &self.wanted);
     }
 
-    /// Innermost first.
+    /// The frames of a stack, innermost first.
     pub fn stack(&mut self, profile: &mut Profile, symbols: &mut Symbols, stack: u32) -> Vec<FrameId> {
         let (mut out, mut at) = (Vec::new(), stack as usize);
         for node in sites::stack(&self.segment.frames, stack) {
@@ -119,7 +119,8 @@ impl<'a> Frames<'a> {
         }
     }
 
-    /// The program is the first module, frames of it or not: `go tool pprof` calls a profile after its first.
+    /// Adds the program as the first module, even without frames: `go tool pprof` names a profile after its first
+    /// module.
     pub fn program(&mut self, profile: &mut Profile) {
         let executable = &self.books.process.executable;
         if let Some(index) = self.books.modules.iter().position(|module| module.path == *executable) {
@@ -189,8 +190,8 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// The address that a call of this frame returns to. Where a signal interrupted the code, the instruction itself was the
-/// last: one more, so that what looks one byte before finds it.
+/// The return address of a call in this frame. If a signal interrupted the code, the instruction itself was the last
+/// one executed; then one is added, because lookups use the byte before.
 fn return_address(node: &FrameNodeFacts) -> Option<Avma> {
     match node.kind() {
         FrameKind::Native | FrameKind::Jit => Some(Avma(node.value)),
@@ -199,8 +200,9 @@ fn return_address(node: &FrameNodeFacts) -> Option<Avma> {
     }
 }
 
-/// `java/util/zip/Inflater` → `java.util.zip.Inflater`. A hidden class has an address in its name
-/// (`Shop$$Lambda+0x0000713f8c0015e8`), which is another in each process: without it, the same code is the same line.
+/// `java/util/zip/Inflater` → `java.util.zip.Inflater`. A hidden class's name contains an address
+/// (`Shop$$Lambda+0x0000713f8c0015e8`) that differs between processes. It is removed, so that the same code is the same
+/// line.
 fn class(name: &str) -> String {
     let plain = name.split_once("+0x").or_else(|| name.split_once("/0x")).map_or(name, |(before, _)| before);
     plain.replace('/', ".")

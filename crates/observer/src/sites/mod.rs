@@ -1,11 +1,11 @@
-//! Sites: which stacks hold or asked for how much. Pure: a segment, its books and names → a profile.
+//! Sites: how much memory each stack holds or requested. Pure: a segment, its books and names → a profile.
 //!
 //! ```text
-//! entry     = a site, and for each caller what isn't known to be of one of its sites (under its short stack)
+//! entry     = a site; and for each caller, what isn't known to belong to one of its sites (under its short stack)
 //! Σ entries = the books' total, in each column of one moment; Σ entries of a category = that category
 //! ```
-//! What has no stack (thread stacks, libraries, Plimsoll's own) is one entry without frames for each category.
-//! In exact mode a site's figures are counted; else `estimate.rs` divides its caller's.
+//! Memory without a stack (thread stacks, libraries, Plimsoll's own) is one entry without frames per category. In exact
+//! mode, a site's figures are counted; otherwise `estimate.rs` divides the figures of its caller.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -44,11 +44,11 @@ pub const RESERVED: usize = 8;
 pub const COMMITTED: usize = 9;
 pub const MAPPED: usize = 10;
 pub const MAPPED_COUNT: usize = 11;
-/// Live and committed without files: the size by which lines are ordered.
+/// Live and committed bytes without files; lines are ordered by it.
 pub const HELD: usize = 12;
 const COLUMNS: usize = 13;
 
-/// In the order of the constants.
+/// The columns in the order of these constants.
 pub fn columns() -> Vec<Column> {
     vec![
         Column::bytes("live"),
@@ -67,26 +67,27 @@ pub fn columns() -> Vec<Column> {
     ]
 }
 
-/// What samples tell of a site beyond its sums.
+/// What samples say about a site besides its sums.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detail {
     /// Samples taken, and live ones.
     pub samples: u64,
     pub live_samples: u64,
-    /// Blocks ever allocated by requested bytes, estimated: below 16, below 32, … below 256 KiB, all larger.
+    /// Estimated number of all blocks ever allocated by requested size: below 16, below 32, … below 256 KiB, all
+    /// larger.
     pub sizes: [u64; 16],
-    /// Age of live samples, ns: of the oldest, and the median by blocks.
+    /// Age of live samples in ns: of the oldest, and the median by blocks.
     pub oldest_ns: Option<u64>,
     pub median_age_ns: Option<u64>,
-    /// Threads that allocated live blocks, those with most bytes first.
+    /// Threads that allocated live blocks; those with most bytes first.
     pub threads: Vec<String>,
-    /// Variances of live bytes and blocks if no site was missed: what two reports are compared by.
+    /// Variances of live bytes and blocks if no site was missed; used to compare two reports.
     pub division: [f64; 2],
-    /// A caller's blocks on which no sample fell, under its short stack.
+    /// Whether these are blocks of a caller without samples, under its short stack.
     pub unsampled: bool,
 }
 
-/// Threads named of a site.
+/// Maximum number of threads named for a site.
 const THREADS: usize = 5;
 
 #[derive(Clone, Debug, Default)]
@@ -95,13 +96,13 @@ pub struct Sites {
     pub details: HashMap<Entry, Detail>,
 }
 
-/// What is read of the samples of one site.
+/// The samples of one site.
 #[derive(Clone, Default)]
 struct Sampled {
     bytes: Weight,
     requested: Weight,
     count: Weight,
-    /// (age, blocks) and bytes by thread, of live samples.
+    /// For live samples: (age, blocks), and bytes by thread.
     ages: Vec<(u64, f64)>,
     threads: HashMap<(u32, u64), f64>,
     live: u64,
@@ -110,11 +111,11 @@ struct Sampled {
 type Line = [Value; COLUMNS];
 const NOTHING: Line = [Value { amount: 0, variance: 0.0 }; COLUMNS];
 
-/// Sums of rows: allocations and frees, count, bytes, requested.
+/// Sums of rows: count, bytes and requested bytes, each of allocations and of frees.
 type Sums = [u64; 6];
 
 impl Sites {
-    /// `now_boottime_ns`: of the reading, for ages. `by_thread`: entries are divided by the threads that allocated.
+    /// `now_boottime_ns` is the time of the reading, for ages. `by_thread`: entries are divided by allocating thread.
     pub fn new(
         segment: &Segment,
         books: &Books,
@@ -152,14 +153,14 @@ impl Sites {
 }
 
 impl Sites {
-    /// The same with stacks that begin further out; `leading` says by how many frames.
+    /// The same with innermost frames dropped; `leading` gives their number.
     pub fn trimmed(&self, mut leading: impl FnMut(&Profile, &[FrameId]) -> usize) -> Sites {
         let (profile, to) = self.profile.trimmed(|frames| leading(&self.profile, frames));
         let mut details: HashMap<Entry, Detail> = HashMap::new();
         for (entry, detail) in &self.details {
             let Some(stack) = to.get(&entry.stack) else { continue };
             let entry = Entry { stack: *stack, ..*entry };
-            // Of several stacks that became one the one with more samples speaks.
+            // If several stacks became one, keep the detail with more samples.
             let known = details.entry(entry).or_default();
             if known.samples <= detail.samples {
                 known.clone_from(detail);
@@ -169,7 +170,7 @@ impl Sites {
     }
 }
 
-/// One line for people: of what the profile is.
+/// One line that describes the profile.
 pub fn title(books: &Books) -> String {
     let process = &books.process;
     let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
@@ -201,7 +202,7 @@ fn sampled(segment: &Segment, now_ns: u64) -> HashMap<u32, Sampled> {
         let of = by.entry(sample.site).or_default();
         let weight = f64::from_bits(sample.weight);
         let weight = if weight.is_finite() { weight.clamp(1.0, 1e12) } else { 1.0 };
-        // In exact mode the blocks that it stands for are in the site's own rows.
+        // In exact mode, the site's own rows contain the blocks for which this sample stands.
         if !(segment.head.mode == 2 && sample.time_ns >= segment.head.in_force_ns) {
             of.bytes.add(sample.usable as f64, weight);
             of.requested.add(sample.requested as f64, weight);
@@ -214,11 +215,11 @@ fn sampled(segment: &Segment, now_ns: u64) -> HashMap<u32, Sampled> {
     by
 }
 
-/// Reserved and committed bytes, and of these without files.
+/// Reserved and committed bytes, and committed bytes without files.
 type Extent = [u64; 3];
 
-/// By the entry of `callers` that mapped them and the category: a mapping may have another one than who made it (parts of
-/// a native image, whose heap one function maps piece by piece).
+/// Mapped bytes by entry of `callers` and by category. A mapping's category may differ from its caller's (parts of a
+/// native image, whose heap one function maps piece by piece).
 fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
     let mut by: HashMap<u32, BTreeMap<usize, Extent>> = HashMap::new();
     let Ok(map) = VmaMap::new(&segment.vmap) else { return by };
@@ -230,7 +231,7 @@ fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
         };
         let bytes = vma.end.saturating_sub(vma.start);
         let category = usize::from(attributes.category());
-        // As the books have it: what names a category that isn't there is in the first.
+        // As in the books: a mapping with a missing category counts in the first one.
         let category = if category < segment.categories.len() { category } else { 0 };
         let of = by.entry(by_whom).or_default().entry(category).or_default();
         let is_file = crate::books::is_file(attributes.kind(), attributes.prot());
@@ -241,7 +242,7 @@ fn mapped(segment: &Segment) -> HashMap<u32, BTreeMap<usize, Extent>> {
     by
 }
 
-/// The mode in force since the books began is one that sampled all blocks.
+/// Whether every block since the books began could be sampled.
 fn times(segment: &Segment) -> Times {
     if segment.head.mode != 0 && segment.mode_changed_ns().is_none() { Times::Whole } else { Times::Parts }
 }
@@ -315,7 +316,7 @@ impl Making<'_> {
                 }
             }
         }
-        // What no caller made: thread stacks, libraries, Plimsoll's own.
+        // Memory without a caller: thread stacks, libraries, Plimsoll's own.
         for (category, left) in left.into_iter().enumerate() {
             let mut values = left.map(|amount| Value { amount, variance: 0.0 });
             for column in [PEAK, PEAK_COUNT, TEMPORARY, MAPPED, MAPPED_COUNT] {
@@ -359,7 +360,7 @@ impl Making<'_> {
         }
     }
 
-    /// Divides an entry by threads: what lives by its live samples, what was ever allocated by the rows.
+    /// Divides an entry by thread: live memory by its live samples, cumulative figures by the rows.
     fn threads(&self, raw: usize, values: &Line) -> Vec<(Option<String>, Line)> {
         let allocated: Vec<(String, f64)> = match self.by_slot.get(&(raw as u32)) {
             Some(rows) => rows.iter().map(|(slot, bytes)| (self.thread_name(*slot, None), *bytes)).collect(),
@@ -406,7 +407,7 @@ impl Making<'_> {
         }
     }
 
-    /// A caller's figures: for each of its sites, and (`None`) what is left to itself. They sum to the caller's.
+    /// A caller's figures: for each of its sites, and (`None`) the rest. They sum to the caller's.
     #[allow(clippy::type_complexity)]
     fn divide(&self, caller: usize, figures: &Figures, sites: &[usize]) -> Vec<(Option<usize>, Line, Detail)> {
         let none = Sampled::default();
@@ -454,7 +455,7 @@ impl Making<'_> {
             let facts = &self.segment.callers[*site];
             let (bytes, count) = match exact && facts.peak_bytes > 0 {
                 true => (facts.peak_bytes, facts.count_at_peak),
-                // The caller's peak, divided as its blocks are.
+                // The caller's peak, divided in the same proportion as its blocks.
                 false => (share(figures.peak.0, line, &all), share(figures.count_at_peak, line, &all)),
             };
             let (live, live_count) = (line[LIVE].amount, line[LIVE_COUNT].amount);
@@ -482,7 +483,7 @@ impl Making<'_> {
         out
     }
 
-    /// What samples say of all blocks that a site ever allocated, beyond those in its rows.
+    /// What samples say about all blocks that a site ever allocated, beyond those in its rows.
     fn ever(&self, site: usize, column: usize, rows: u64) -> Weight {
         let Some(s) = self.segment.callers[site].samples().and_then(|i| self.segment.site_samples.get(i)) else {
             return Weight::default();
@@ -558,7 +559,7 @@ fn share(whole: u64, line: &Line, all: &[i64; COLUMNS]) -> u64 {
     (whole as f64 * part.clamp(0.0, 1.0)) as u64
 }
 
-/// Calls of the mmap family and their bytes, in a site's entry.
+/// Number of calls of the mmap family and their bytes, in a site's entry.
 fn mapped_calls(facts: &CallerFacts) -> (u64, u64) {
     if facts.is_site() { (facts.frames[1], facts.frames[2]) } else { (0, 0) }
 }

@@ -1,12 +1,13 @@
-//! Which module was at an address at a time. A site report asks for 10⁵ addresses, so it doesn't go through all modules.
+//! Finds the module at an address at a given time. A site report has 10⁵ addresses, so a linear search would be too
+//! slow.
 
 use crate::books::Module;
 use crate::units::Avma;
 
-/// Modules by first address; ranges may lie on each other, since addresses are used again after dlclose.
+/// Modules by start address. Ranges may overlap, because dlclose makes addresses available again.
 pub struct ModuleIndex<'a> {
     modules: &'a [Module],
-    /// (start, index), ascending, and the highest end up to there.
+    /// (start, index), ascending, and the highest end up to each of them.
     starts: Vec<(u64, usize)>,
     ends: Vec<u64>,
 }
@@ -24,7 +25,8 @@ impl<'a> ModuleIndex<'a> {
         ModuleIndex { modules, starts, ends }
     }
 
-    /// The module that had `address` when it was seen, else any that ever had it: the first in the segment's order.
+    /// The module that contained `address` when it was seen, else any that ever contained it: the first in the
+    /// segment's order.
     pub fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
         let after = self.starts.partition_point(|(start, _)| *start <= address.0);
         let (mut then, mut ever) = (None::<usize>, None::<usize>);
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
 
-    /// Against a search through all.
+    /// Compared with a linear search.
     #[test]
     fn the_index_answers_as_a_naive_twin() {
         let mut random = Random(5);

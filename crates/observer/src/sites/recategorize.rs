@@ -1,12 +1,12 @@
-//! Categories by deep frames. The tracker decides with a caller's few native frames and the symbols that it had then; a
-//! report knows the whole stack, Java methods, and names from symbol files that came later.
+//! Categories by deep frames. The tracker decides with a caller's few native frames and the symbols available at that
+//! time. A report knows the whole stack, Java methods, and names from symbol files that came later.
 //!
-//! 1. A rule for the object `java` names methods (`java: org.acme.cache.* -> Order cache`): the innermost Java frame that
-//!    one matches decides, whatever native code is below it.
-//! 2. Where the tracker had no rule (the category is the module's name), the rules are asked again with all frames.
+//! 1. A rule for the object `java` matches methods (`java: org.acme.cache.* -> Order cache`): the innermost Java frame that
+//!    one matches decides, whatever native code it calls.
+//! 2. If the tracker had no rule (the category is the module's name), the rules are applied again with all frames.
 //!
-//! A site's figures move from one category to the other, so Σ categories stays the total. Peaks don't move: they are of
-//! moments that nobody can ask again.
+//! A site's figures move from one category to another, so Σ categories remains the total. Peaks don't move: their
+//! moments are in the past and can't be recomputed.
 
 use std::collections::HashMap;
 
@@ -18,11 +18,11 @@ use crate::profile::{Entry, FrameId, Kind, Labels, Profile, Value};
 use crate::rules::RuleSet;
 use crate::units::Bytes;
 
-/// The object that stands for Java frames in rules.
+/// The object that represents Java frames in rules.
 pub const JAVA: &str = "java";
 
 impl Sites {
-    /// Asks the rules again, and moves what they name in these sites and in the books.
+    /// Applies the rules again, and moves the matching figures in these sites and in the books.
     pub fn refine(&mut self, rules: &RuleSet, books: &mut Books) {
         let profile = &self.profile;
         let mut known: HashMap<FrameId, Option<u16>> = HashMap::new();
@@ -55,7 +55,7 @@ impl Sites {
                 details.insert(Entry { labels, ..entry }, detail);
             }
         }
-        // Stacks keep their numbers: the refined profile began as a copy of all names and stacks.
+        // Stacks keep their numbers, because the refined profile began as a copy of all names and stacks.
         self.profile = refined;
         self.details = details;
     }
@@ -74,7 +74,7 @@ fn category(target: Target) -> Option<u16> {
     }
 }
 
-/// Whether the tracker gave the module's name, for want of a rule.
+/// Whether the tracker used the module's name because no rule matched.
 fn is_unruled(profile: &Profile, entry: Entry, books: &Books) -> bool {
     let Some(name) = entry.labels.category.map(|c| profile.name_at(c)) else { return false };
     books.categories.iter().any(|c| c.name == name && c.kind == Origin::Module)
@@ -88,7 +88,7 @@ fn again(rules: &RuleSet, profile: &Profile, frames: &[FrameId]) -> Option<u16> 
         .map(|f| {
             let path = f.module.map(|m| profile.module_at(m).path.clone()).unwrap_or_default();
             let function = f.function.as_deref().map(|name| match name.rsplit_once('.') {
-                // Local symbols of a native image have the class's simple name: rules name them Class_method.
+                // Local symbols of a native image have the class's simple name; rules write them as Class_method.
                 Some((class, method)) if f.kind == Kind::Java && !class.contains('.') => format!("{class}_{method}"),
                 _ => name.to_string(),
             });

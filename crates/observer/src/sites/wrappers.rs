@@ -1,5 +1,5 @@
-//! Which innermost frames are nobody's own: `operator new`, `os::malloc`, `strdup`, `PyMem_RawMalloc`. The rules know them
-//! as *through*; a person wants to see who called them.
+//! Recognises innermost frames that only allocate for their callers: `operator new`, `os::malloc`, `strdup`,
+//! `PyMem_RawMalloc`. They have *through* rules; users want to see their callers.
 
 use std::collections::HashMap;
 
@@ -16,7 +16,7 @@ impl<'a> Wrappers<'a> {
         Wrappers { rules, known: HashMap::new() }
     }
 
-    /// How many innermost frames are wrappers.
+    /// Number of innermost frames that are wrappers.
     pub fn leading(&mut self, profile: &Profile, frames: &[FrameId]) -> usize {
         frames.iter().take_while(|f| self.is_wrapper(profile, **f)).count()
     }

@@ -592,7 +592,8 @@ fn every_format_of_one_profile() {
         ("diff.html", text_of(|out| html::difference(out, &changes))),
     ] {
         std::fs::write(scratch(name), &bytes).expect("written");
-        if !name.ends_with(".txt") {
+        // Other tests check pictures and pages: their layout changes often.
+        if name.ends_with(".svg") || name.ends_with(".html") {
             continue;
         }
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../goldens").join(name);

@@ -1,5 +1,5 @@
-//! What one input may cost. An allocator counts the live bytes of each thread; the kernel counts the thread's CPU time,
-//! which other programs on the machine don't change.
+//! The cost of one input. An allocator counts the live bytes of each thread. The kernel counts the thread's CPU time,
+//! which other programs do not change.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of one input. Unoptimised builds (`cargo test`) are ten times slower.
+/// Limit of the CPU time of one input. Unoptimised builds (`cargo test`) are ten times slower.
 pub const CPU_LIMIT: Duration = Duration::from_secs(if cfg!(feature = "libfuzzer") { 1 } else { 10 });
-/// Live bytes of one input: this, and so many times its length.
+/// Limit of the live bytes of one input: this, plus a multiple of its length.
 pub const LEAST_MEMORY: usize = 32 << 20;
 pub const MEMORY_TIMES: usize = 256;
 
 thread_local! {
-    /// Live bytes, and the most of them, since `bounded` began.
+    /// Live bytes since `bounded` began, and their peak.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
@@ -30,8 +30,8 @@ fn count(bytes: isize) {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes to the system's allocator as it came. The counters are plain thread-local cells, which need no
-// allocation and no destructor.
+// SAFETY: every call is passed to the system's allocator unchanged. The counters are plain thread-local cells, which
+// need no allocation and no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // Both blocks may exist for a moment, but then both hold the same bytes: only the growth counts.
+        // Both blocks may exist for a moment, but they hold the same bytes: only the growth counts.
         count(size as isize - layout.size() as isize);
         // SAFETY: the caller keeps realloc's contract.
         unsafe { System.realloc(at, layout, size) }
@@ -64,7 +64,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Runs `work` on an input of so many bytes; panics where it costs more than it may.
+/// Runs `work` on an input of so many bytes; panics if it exceeds a limit.
 pub fn bounded(input: usize, work: impl FnOnce()) {
     let (before, began) = (LIVE.get(), cpu_time());
     PEAK.set(before);

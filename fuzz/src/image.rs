@@ -4,7 +4,7 @@
 //! 0  start u64  pages u16  flags u8  name u8      a mapping: flags 1 readable, 2 writable, 4 executable, 8 shared
 //! 1  at u64     length u16  bytes                 bytes at an address
 //! ```
-//! Any first byte counts modulo 2. Integers are little-endian. What follows a cut record is left out.
+//! The first byte counts modulo 2. Integers are little-endian. Bytes after a truncated record are ignored.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const NAMES: [&str; 10] = [
     "/usr/lib/libjemalloc.so.2",
     "/usr/lib/libtcmalloc.so.4",
 ];
-/// 64 MiB in all: a real process has more, but an input has to be cheap.
+/// 64 MiB in total: a real process has more, but an input must be cheap.
 const MOST_PAGES: u64 = 1 << 14;
 
 #[derive(Default)]

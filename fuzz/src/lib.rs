@@ -1,4 +1,4 @@
-//! One fuzz target for each parser of what others wrote: files, memory, replies, arguments.
+//! One fuzz target for each parser of foreign data: files, memory, replies, arguments.
 //!
 //! A target takes bytes, runs its parser and everything that prints the result, and asserts what must hold for any input.
 //! `Target::check` adds two limits: CPU time, and memory in proportion to the input. `tests/replay.rs` runs the corpus and

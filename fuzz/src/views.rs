@@ -1,11 +1,11 @@
-//! Everything that prints a profile, with what must hold for each format.
+//! Every output format of a profile, with what must hold for each.
 
 use plimsoll_observer::profile::{By, Difference, Profile, Tree};
 use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
 
 const BY: [By; 7] = [By::Site, By::Caller, By::Category, By::Package, By::Module, By::Thread, By::Class];
 
-/// A document that a program will read has to be one.
+/// A format for programs must be well formed.
 pub fn is_json(bytes: &[u8]) -> serde_json::Value {
     serde_json::from_slice(bytes).unwrap_or_else(|error| panic!("no JSON: {error}"))
 }
@@ -37,7 +37,8 @@ pub fn all(profile: &Profile) {
     }
     let total = profile.total();
     for column in [0, profile.columns.len() - 1] {
-        // Beyond i64 sums saturate, each order of adding at another place: a file that claims 8 EiB has no sum to hold it to.
+        // Sums saturate at i64, and each order of addition saturates elsewhere. So a file that claims 8 EiB is not
+        // checked for its sum.
         let claimed: i128 = profile.entries().map(|(_, values)| i128::from(values[column].amount).abs()).sum();
         let adds_up = claimed <= i128::from(i64::MAX);
         let view = View { profile, column, focus: None };

@@ -1,4 +1,4 @@
-//! The corpus, bounded mutations of it, and the inputs of past findings, without libFuzzer: what each `cargo test` holds.
+//! The corpus, bounded mutations of it, and the inputs of past findings, without libFuzzer: run by each `cargo test`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use plimsoll_fuzz::{TARGETS, Target};
 
-/// Far above any target's own limit of CPU time: only an endless loop takes that long.
+/// Far above any target's own CPU limit: only an endless loop takes that long.
 const ENDLESS: Duration = Duration::from_secs(300);
 /// Executions of each target.
 const MUTATIONS: usize = 120;

@@ -1,5 +1,5 @@
-//! Seeds of binary formats that the test suites have builders for. `BLESS=1 cargo test -p plimsoll-fuzz --test seeds` writes them anew after
-//! a change of format: a search that begins with seeds of yesterday's format stops at the header.
+//! Seeds of binary formats for which the test suites have builders. After a change of a format, `BLESS=1 cargo test -p
+//! plimsoll-fuzz --test seeds` rewrites them: a search from seeds of an old format stops at the header.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ fn put(target: &str, name: &str, bytes: &[u8]) {
     assert!(kept == bytes, "{target}/{name} is of an older format: BLESS=1 cargo test -p plimsoll-fuzz --test seeds");
 }
 
-/// As the target `segment` reads a file: pieces with their offsets.
+/// A file in the form of the target `segment`: pieces with their offsets.
 fn sparse(file: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, line) in file.chunks(64).enumerate().filter(|(_, line)| line.iter().any(|byte| *byte != 0)) {
@@ -33,7 +33,7 @@ fn sparse(file: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A search from a seed that the reader refuses would stay at the header.
+/// A search from a seed that the reader refuses would not get past the header.
 fn segment(name: &str, file: &[u8]) {
     let seed = sparse(file);
     let read = plimsoll_fuzz::targets::segment::read(&seed).expect("the seed is a segment");
@@ -91,7 +91,7 @@ fn seeds_are_of_the_formats_of_today() {
     put("rules_blob", "small", &plimsoll_observer::rules::compile::blob(&rules, &[table]));
 }
 
-/// Memory as the target `malloc_memory` reads it (fuzz/src/image.rs): mappings, then words at addresses.
+/// Memory in the form of the target `malloc_memory` (fuzz/src/image.rs): mappings, then words at addresses.
 #[derive(Default)]
 struct Memory(Vec<u8>);
 
@@ -111,7 +111,7 @@ impl Memory {
     }
 }
 
-/// One span for each class, one free, one given back, over the table that leads to them.
+/// One span for each class, one free, one returned, over the table that leads to them.
 fn tcmalloc() -> Vec<u8> {
     const DATA: u64 = 0x7f00_0000_0000;
     const HEAP: u64 = 0x5555_8000_0000;
@@ -124,7 +124,7 @@ fn tcmalloc() -> Vec<u8> {
         .chain((1..8).flat_map(|n| [64 << n, 96 << n]))
         .chain([16384, 32768])
         .collect();
-    // As tcmalloc chooses them: an eighth of a span at most is too short for a block.
+    // tcmalloc's own sizes: an eighth of a span at most is too short for a block.
     let pages_of = |size: u64| {
         (1..).find(|pages| size == 0 || (pages << 13 >= size && (pages << 13) % size <= pages << 10)).unwrap_or(1)
     };

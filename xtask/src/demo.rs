@@ -1,4 +1,4 @@
-//! `make demo`: a JVM that leaks native memory while its Java heap is flat, and the report that says where.
+//! `make demo`: a JVM that leaks native memory while its Java heap stays flat, and the report that names the leak.
 
 use crate::stage::{Result, folder, jdk, must, plimsoll, repository};
 use std::process::Command;

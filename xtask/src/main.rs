@@ -1,4 +1,4 @@
-//! Tasks of the project that are no part of the product: `cargo run -p xtask -- VERB`.
+//! Tasks of the project that are not part of the product: `cargo run -p xtask -- VERB`.
 
 mod bench;
 mod demo;

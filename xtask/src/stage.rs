@@ -1,4 +1,4 @@
-//! Where things are: the repository, the release program, JDKs, scratch. And commands that must succeed.
+//! Paths that tasks need: the repository, the release program, JDKs, scratch. And commands that must succeed.
 
 use std::error::Error;
 use std::fs;
@@ -14,10 +14,10 @@ pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_path_buf()
 }
 
-/// Cargo's target folder, wherever it was told to be.
+/// Cargo's target folder, wherever it is configured.
 pub fn target() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
-    // The unit tests' program lies a level deeper, in `deps`.
+    // The program of the unit tests is one level deeper, in `deps`.
     let folder = own.parent().filter(|folder| !folder.ends_with("deps")).or(own.ancestors().nth(2));
     folder.and_then(Path::parent).expect("target/PROFILE/xtask").to_path_buf()
 }
@@ -34,12 +34,12 @@ pub fn folder(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Where the JDK of this major version lies.
+/// The folder of the JDK of this major version.
 pub fn jdk(major: u32) -> Option<PathBuf> {
     jdks::jdk(major).map(|jdk| jdk.home)
 }
 
-/// Runs a command that has to succeed: its standard output.
+/// Runs a command that must succeed; returns its standard output.
 pub fn must(command: &mut Command) -> Result<String> {
     let output = command.stdin(Stdio::null()).output().map_err(|e| format!("{command:?}: {e} (run .ci/setup)"))?;
     if !output.status.success() {

@@ -1,4 +1,4 @@
-//! A VM's replies to the attach protocol: who answers may be anybody with a socket of that name.
+//! A VM's replies to the attach protocol: any process may have a socket of that name.
 
 use plimsoll_observer::parsers::attach::{Reply, reply, request, return_code, version};
 

@@ -1,4 +1,4 @@
-//! Files of a cgroup, and /proc/PID/cgroup and mountinfo, which a container's user partly writes.
+//! Files of a cgroup, and /proc/PID/cgroup and mountinfo; a container's user writes parts of them.
 
 use plimsoll_observer::parsers::cgroup::*;
 

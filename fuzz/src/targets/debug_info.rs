@@ -1,4 +1,5 @@
-//! ELF files with symbols and debug information: any file that a process has mapped, and what root's caches are made from.
+//! ELF files with symbols and debug information: any file that a process has mapped. The caches of root are made from
+//! them.
 
 use plimsoll_observer::parsers::{functions::Functions, object as files};
 use plimsoll_observer::rules::{RuleSet, compile, modules};

@@ -1,4 +1,4 @@
-//! Unwind tables, as the tracker reads them in the process, and a walk by them over a stack of any content.
+//! Unwind tables, as the tracker reads them in the process, and a walk that uses them on a stack of any content.
 //!
 //! ```text
 //! 0  length of the tables u16   2  where .eh_frame_hdr begins u16   4  tables   then the stack's words

@@ -4,7 +4,7 @@ use plimsoll_observer::parsers::{direct, heap, names, objects};
 
 use crate::image::Image;
 
-/// Where the static fields lie, and small offsets of the others: the input decides what stands there.
+/// Addresses of the static fields, and small offsets of the others: the input decides what is there.
 const FIELDS: u64 = 0x1_0000;
 
 pub fn run(bytes: &[u8]) {

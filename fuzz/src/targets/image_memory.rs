@@ -1,4 +1,4 @@
-//! Native images and packed programs, found in the memory of a process that may be none.
+//! Native images and packed programs, searched for in the memory of a process that may be neither.
 
 use plimsoll_observer::parsers::{chunks, unpacked};
 use plimsoll_observer::snapshot::NativeImage;

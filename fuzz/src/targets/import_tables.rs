@@ -1,7 +1,7 @@
 //! The tables by which the loader binds functions, as the tracker reads them of each loaded object.
 //!
 //! ```text
-//! 0  length of the dynamic section u16   2  it   then the object's memory from address 0x1000 on
+//! 0  length of the dynamic section u16   2  the section   then the object's memory from address 0x1000 on
 //! ```
 
 use plimsoll_tracker::patch::relocation::Tables;

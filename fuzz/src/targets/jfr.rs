@@ -1,4 +1,4 @@
-//! Flight recordings: every view that `report` and `diff` have of them.
+//! Flight recordings: every view of `report` and `diff`.
 
 use plimsoll_jfr::reader::Wanted;
 use plimsoll_observer::allocation::{self, Choice};

@@ -1,4 +1,4 @@
-//! `jit-PID.dump`: made code as perf's own format has it. The process writes it.
+//! `jit-PID.dump`: generated code in perf's own format. The process writes it.
 
 use plimsoll_observer::parsers::jitdump::parse;
 

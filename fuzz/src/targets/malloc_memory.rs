@@ -1,4 +1,4 @@
-//! The walks of allocators and thread stacks over memory whose owner may have arranged every word of it.
+//! The walks of allocators and thread stacks over memory whose owner may have chosen every word.
 
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
@@ -11,10 +11,10 @@ use plimsoll_observer::units::Bytes;
 use super::smaps::explained;
 use crate::image::Image;
 
-/// `glibc::read` takes 64 MiB of a process; an input has to be cheaper.
+/// `glibc::read` reads 64 MiB of a process; an input must be cheaper.
 const LARGEST_DATA: Bytes = Bytes::mib(4);
 
-/// The heap of an allocator in glibc's place.
+/// The heap of an allocator that replaces glibc's.
 pub fn opened(image: &Image) -> Option<OpenedHeap> {
     let data_of = |name: &str| -> Vec<Data> {
         let of = |vma: &&Vma| vma.writable && vma.name.ends_with(name) && vma.range.length() <= LARGEST_DATA;

@@ -1,4 +1,4 @@
-//! `/tmp/perf-PID.map`: made code by name. The process writes it.
+//! `/tmp/perf-PID.map`: generated code by name. The process writes it.
 
 use plimsoll_observer::parsers::perf_map::Map;
 

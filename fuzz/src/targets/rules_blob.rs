@@ -1,4 +1,4 @@
-//! Compiled rules, as the tracker reads them: they lie in a file of a cache.
+//! Compiled rules, as the tracker reads them from a file of the cache.
 
 use plimsoll_segment::rules::{FrameRule, Rules, Target, decide};
 

@@ -1,4 +1,4 @@
-//! Category rules that a user wrote (`--rules FILE`), names that they are matched with, and the loader's configuration.
+//! Category rules of a user (`--rules FILE`), names to match with them, and the loader's configuration.
 
 use plimsoll_observer::rules::{compile, modules, names, parse};
 use plimsoll_observer::symbols;

@@ -1,7 +1,7 @@
-//! A segment file of any content, through every report. Whoever shares a directory with us can put one there.
+//! A segment file of any content, through every report. Any user of a shared directory can put one there.
 //!
 //! ```text
-//! offset u32   length u16   bytes        again and again; the rest of the file is a hole
+//! offset u32   length u16   bytes        repeated; the rest of the file is a hole
 //! ```
 
 use std::cell::Cell;
@@ -25,11 +25,12 @@ use crate::views::{self, is_json, is_plain, written};
 /// The file with its holes.
 struct Sparse<'a> {
     pieces: Vec<(u64, &'a [u8])>,
-    /// Bytes that `at` may still return. Holes cost the input nothing, and the reader reads up to 192 MiB of a real file.
+    /// Bytes that `at` may still return. Holes are free for the input, but the reader reads up to 192 MiB of a real
+    /// file.
     left: Cell<usize>,
 }
 
-/// Bytes of one input's file, holes included: enough for thousands of records in each section.
+/// Limit of the file of one input, holes included: enough for thousands of records in each section.
 const FILE: usize = 2 << 20;
 
 impl<'a> Sparse<'a> {
@@ -43,7 +44,8 @@ impl<'a> Sparse<'a> {
         Sparse { pieces, left: Cell::new(FILE) }
     }
 
-    /// What lies in the range, up to its last piece: a hole at the end counts as the file's end, to keep inputs cheap.
+    /// The contents of the range, up to its last piece: to keep inputs cheap, a hole at the end counts as the end of
+    /// the file.
     fn at(&self, offset: u64, length: u64) -> Vec<u8> {
         let end = offset.saturating_add(length);
         let mut out = Vec::new();
@@ -57,11 +59,11 @@ impl<'a> Sparse<'a> {
             }
         }
         if offset == 0 && !out.is_empty() {
-            // A header that ends in zeros is whole all the same: without this the seeds stop at their first page.
+            // A header that ends in zeros is complete: otherwise the seeds would stop at their first page.
             out.resize(out.len().max(HEADER_BYTES), 0);
         }
         if offset == Section::Vmap.offset() as u64 && out.len() > 8 {
-            // An odd number means an update under way, for which the reader waits; the target `vma_map` has both.
+            // An odd number means an update in progress, for which the reader waits; the target `vma_map` has both.
             let seq = plimsoll_segment::vmap::header::SEQ * 8;
             out.get_mut(seq).into_iter().for_each(|byte| *byte &= !1);
         }
@@ -69,7 +71,7 @@ impl<'a> Sparse<'a> {
     }
 }
 
-/// What the reader makes of the file.
+/// Reads the file and runs every report on it.
 pub fn read(bytes: &[u8]) -> Option<Segment> {
     let file = Sparse::parse(bytes);
     let raw = read_parts(Path::new("segment"), |offset, length| Ok(file.at(offset, length))).ok()?;

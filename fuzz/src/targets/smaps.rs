@@ -1,4 +1,4 @@
-//! smaps and maps, whose names a process chooses, up to the printed explanation.
+//! smaps and maps, in which a process chooses names, up to the printed explanation.
 
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::snapshot::Snapshot;
@@ -13,12 +13,12 @@ pub fn run(bytes: &[u8]) {
     parse_maps(bytes, &[]);
     let rollup = parse_rollup(bytes);
     let mut vmas = parse_smaps(bytes, &[(0, 1), (0, 25)]).vmas;
-    // The kernel's are in order and apart; readers of it rely on that.
+    // The kernel's ranges are ordered and disjoint; readers of the snapshot rely on that.
     vmas.sort_by_key(|vma| vma.range.start);
     explained(Snapshot { vmas, rollup, ..Snapshot::default() });
 }
 
-/// The ledger of a snapshot sums, and all that is printed of it is well formed.
+/// The ledger of a snapshot adds up, and every output about it is well formed.
 pub fn explained(snapshot: Snapshot) {
     let ledger = Ledger::of(&snapshot);
     let lines: u128 = ledger.lines.iter().map(|line| u128::from(line.resident.0)).sum();

@@ -1,4 +1,4 @@
-//! The cache of symbols: what is read back is what was written.
+//! The cache of symbols: reading returns what was written.
 
 use plimsoll_observer::parsers::cache::{parse, write};
 

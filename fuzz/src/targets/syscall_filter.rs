@@ -1,4 +1,5 @@
-//! The tracked program's own system call filters, which the tracker copies and runs. `filter_kernel.rs` compares with the kernel.
+//! The tracked program's own system call filters, which the tracker copies and evaluates. `filter_kernel.rs` compares
+//! with the kernel.
 
 use plimsoll_tracker::sys::filter::{Instruction, run as answer};
 

@@ -1,4 +1,4 @@
-//! The tree of mappings in a segment, torn or made up.
+//! The tree of mappings in a segment, torn or invented.
 
 use plimsoll_segment::vmap::{ADDRESS_END, VmaMap};
 

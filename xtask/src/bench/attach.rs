@@ -1,4 +1,4 @@
-//! `plimsoll attach` to a JVM with 200 busy threads: does the application stand still? And its speed after `detach`.
+//! `plimsoll attach` to a JVM with 200 busy threads: does the application stop? And how fast is it after `detach`?
 
 use super::measure::columns;
 use super::results::{Results, verdict};
@@ -10,24 +10,24 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// bench/busy/Busy.java, which answers a line to each line.
+/// bench/busy/Busy.java, which answers each line with a line.
 pub struct Busy {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-/// What the threads do, and the milliseconds that each rests after one of work. Without rest, 200 threads on few processors stand in
-/// their own way: each stop that the VM itself makes waits until all of them had their turn, with or without an attach.
+/// What the threads do, and the milliseconds that each rests after a round of work. Without rest, 200 threads on few
+/// processors block one another: each stop of the VM then waits until all of them had their turn, attach or not.
 const LOADS: &[(&str, &str)] = &[("1 ms of work, 300 ms of rest", "300"), ("no rest", "0")];
 
-/// What the application saw of a window.
+/// A window as the application measured it.
 struct Window {
     milliseconds: f64,
-    /// The longest stretch in which none of its threads got on, and all of those over 5 ms, ms.
+    /// ms: the longest pause of all threads, and the sum of all pauses over 5 ms.
     largest: f64,
     gaps: f64,
-    /// Rounds of work in a millisecond.
+    /// Rounds of work per millisecond.
     rate: f64,
 }
 
@@ -63,7 +63,7 @@ impl Busy {
         self.line()
     }
 
-    /// Nanoseconds of one malloc+free pair, over so many milliseconds.
+    /// Nanoseconds of one malloc+free pair, measured for so many milliseconds.
     pub fn pairs(&mut self, milliseconds: u32) -> Result<f64> {
         Ok(self.ask(&format!("pairs {milliseconds}"))?.parse()?)
     }
@@ -130,12 +130,13 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
             for _ in 0..bench.rounds {
                 let mut busy = Busy::start(bench, &Way::Plain("plain"), major, ["200", "2000", rest])?;
                 let pid = busy.pid();
-                // The compilers have their say before the first window.
+                // The compilers finish before the first window.
                 std::thread::sleep(Duration::from_secs(3));
                 for (number, verb) in ["attach", "detach", "attach"].into_iter().enumerate() {
                     let mut begin = Instant::now();
                     let mut window = busy.window(|| tell(verb, &pid));
-                    // Until each thread has run since the detach, it says so and does nothing: on 2 processors that takes a while.
+                    // Until each thread has run since the detach, attach reports that and does nothing: on 2 processors
+                    // that takes a while.
                     for _ in 0..20 {
                         if number < 2 || window.is_ok() {
                             break;
@@ -182,7 +183,7 @@ pub fn pause(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// JVMs that live side by side and run in turn: never attached to, attached to and let go of, still attached to.
+/// JVMs that run in turn, side by side: never attached, attached and detached, still attached.
 pub fn afterwards(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Speed after detach",

@@ -1,4 +1,4 @@
-//! What a tracked run counted itself: the counters of its segments.
+//! The counters in the segments of a tracked run.
 
 use super::way::segments;
 use crate::stage::{Result, must, plimsoll};
@@ -14,7 +14,7 @@ pub struct Books {
     /// Deep walks and their frames.
     pub walks: f64,
     pub frames: f64,
-    /// Remembered stacks that were walked too (PLIMSOLL_CHECK=1), and those that disagreed.
+    /// Remembered stacks that were also walked (PLIMSOLL_CHECK=1), and those that disagreed.
     pub checks: f64,
     pub disagreements: f64,
 }
@@ -42,7 +42,7 @@ impl Books {
     }
 }
 
-/// The segments that a run left, in a folder that is emptied first.
+/// The segments that a run left; the folder is emptied first.
 pub fn run(program: &Path, arguments: &[String], sites: &str, check: bool) -> Result<Vec<PathBuf>> {
     let folder = segments()?.join("books");
     if folder.exists() {

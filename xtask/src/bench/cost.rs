@@ -1,4 +1,4 @@
-//! What is counted, not timed: instructions, system calls, resident bytes.
+//! Counted, not timed: instructions, system calls, resident bytes.
 
 use super::measure::{Waiting, callgrind, collected, instructions, system_calls};
 use super::results::Results;
@@ -71,7 +71,7 @@ pub fn cc1plus() -> Result<(PathBuf, Vec<String>)> {
     Ok((PathBuf::from(program.trim()), arguments))
 }
 
-/// Arguments of javac. C1 alone and serial GC: one compiler thread less to vary; what is left of the spread shows in the ratio.
+/// Arguments of javac: C1 alone and serial GC leave fewer threads that vary. The ratio shows the remaining spread.
 pub fn javac() -> Result<Vec<String>> {
     let source = repository().join("bench/unsafe/Hello.java").display().to_string();
     let classes = folder("bench/javac")?.display().to_string();
@@ -187,7 +187,7 @@ pub fn start(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// The booking of one mapping call, at few and at many mappings.
+/// The cost of booking one mapping call, at few and at many mappings.
 pub fn mappings(bench: &Bench, results: &mut Results) -> Result<()> {
     let program = bench.program("mapping")?;
     results.group("Booking one mapping call", "bench/mapping.c by callgrind: user-mode instructions of one call (mmap and munmap, or mprotect), two lengths subtracted. HotSpot 25 summary: 680 to 740 at few regions, 20,800 at 1,200 thread stacks.");
@@ -196,7 +196,7 @@ pub fn mappings(bench: &Bench, results: &mut Results) -> Result<()> {
         for count in ["20", "2000", "20000"] {
             let cost = |way: &Way| -> Result<f64> {
                 let run = |rounds: &str| instructions(way, &program, &words(&[count, rounds, verb]));
-                // Two calls in a round.
+                // A round has two calls.
                 Ok((run("3000")? as f64 - run("1000")? as f64) / 4000.0)
             };
             let (plain, off, default) = (cost(&PLAIN)?, cost(&OFF)?, cost(&DEFAULT)?);

@@ -1,4 +1,4 @@
-//! What a fork costs: processor time of a program that does little else, and of its children.
+//! The cost of a fork: CPU time of a program that does little else, and of its children.
 
 use super::measure::{children, turns, with_children};
 use super::results::Results;
@@ -82,7 +82,7 @@ fn command(program: &Path, directory: Option<&Path>) -> Result<Command> {
     Ok(command)
 }
 
-/// Microseconds of processor time.
+/// Microseconds of CPU time.
 fn spent(program: &Path, arguments: &[String], directory: Option<&Path>) -> Result<f64> {
     let before = children()?;
     must(command(program, directory)?.args(arguments))?;
@@ -118,7 +118,7 @@ fn serve(folder: &Path, segments: Option<&Path>) -> Result<f64> {
         fs::set_permissions(made, fs::Permissions::from_mode(0o700))?;
         if let Some((uid, gid)) = user {
             chown(made, Some(uid), Some(gid))?;
-            // Above the segments' folder lies one of our own.
+            // The parent of the segments' folder is ours, too.
             let above = made.parent().filter(|_| Some(made) == segments);
             above.map_or(Ok(()), |above| fs::set_permissions(above, fs::Permissions::from_mode(0o711)))?;
         }
@@ -154,7 +154,7 @@ fn serve(folder: &Path, segments: Option<&Path>) -> Result<f64> {
     let query = folder.join("query.sql");
     fs::write(&query, "SELECT 1;\n")?;
     fs::set_permissions(&query, fs::Permissions::from_mode(0o644))?;
-    // What is read by the first connections, and by the server at its start, is there then.
+    // The first connections, and the start of the server, have warmed the caches by then.
     let connect = |n: usize| -> Result<String> {
         must(client("pgbench")?.args(["-n", "-C", "-c", "1", "-t", &n.to_string(), "-f"]).arg(&query).arg("postgres"))
     };
@@ -168,14 +168,14 @@ fn serve(folder: &Path, segments: Option<&Path>) -> Result<f64> {
     Ok(spent / CONNECTIONS as f64 * 1e6)
 }
 
-/// The newest of Debian's versions, which lie side by side.
+/// The newest of the installed versions; Debian allows several.
 fn postgres_program(name: &str) -> Result<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").map_err(|_| "PostgreSQL is missing: run .ci/setup")?.flatten();
     let newest = versions.max_by_key(|entry| entry.file_name().to_string_lossy().parse::<u32>().unwrap_or(0));
     Ok(newest.ok_or("PostgreSQL has no version")?.path().join("bin").join(name))
 }
 
-/// PostgreSQL refuses to run as root. `None`: this isn't root.
+/// PostgreSQL refuses to run as root. `None`: this process is not root.
 fn postgres_user() -> Result<Option<(u32, u32)>> {
     if !fs::read_to_string("/proc/self/status")?.contains("\nUid:\t0\t0") {
         return Ok(None);

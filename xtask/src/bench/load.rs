@@ -1,15 +1,16 @@
-//! A JVM server under load: what a request costs under the tracker, and whether anybody waits longer.
+//! A JVM server under load: the cost of a request under the tracker, and its latency.
 //!
-//! JVMs that live side by side differ by more than what is asked for (0.7 to 1.4 between two plain ones: each compiles its
-//! code in its own order), so all ways are taken in turn by *one* server, by attach, switch of sites and detach:
+//! JVMs that run side by side differ by more than the effect (0.7 to 1.4 between two plain ones: each compiles its code
+//! in its own order). So *one* server takes all ways in turn, by attach, change of sites and detach:
 //!
 //! ```text
 //! round:  P p p P P p p P ─ attach ─ o s e e s o o s e e s o ─ detach
 //!         └ plain, plain again       └ sites off, sampled, exact; each letter a block of requests
 //! ```
-//! A way's figure of a round is the median of its blocks, which leaves out those that a collection or the compiler fell into;
-//! its ratio is the median over rounds of its figure to the round's plain one. A JIT's instructions can't be counted here
-//! (callgrind would interpret it, and shared machines have no counters), so a request's cost is the server's processor time.
+//! The figure of a way in a round is the median of its blocks, so a collection or compilation in one block does not
+//! count. Its ratio is the median over rounds of its figure to the plain one of the round. The instructions of a JIT
+//! cannot be counted here (callgrind would interpret it, and shared machines have no counters), so the cost of a
+//! request is the server's CPU time.
 
 use super::measure::Column;
 use super::results::Results;
@@ -99,12 +100,12 @@ impl Server {
         take(&mut self.connection, length)
     }
 
-    /// Processor time of its living threads so far, µs (proc_pid_schedstat, first field, ns): a tick of 10 ms would be a
+    /// CPU time of its living threads so far, µs (proc_pid_schedstat, first field, ns): a tick of 10 ms would be a
     /// tenth of a block.
     fn processor_us(&self) -> Result<f64> {
         let mut sum = 0.0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))?.flatten() {
-            // A thread that has ended meanwhile has no file any more.
+            // The file of a thread that has ended is gone.
             let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             sum += text.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()).unwrap_or(0.0);
         }
@@ -112,12 +113,12 @@ impl Server {
     }
 }
 
-/// Figures of one block: a request's processor time in µs, the median and the 99th percentile of its latency in µs.
+/// Figures of one block: CPU time of a request in µs, median and 99th percentile of its latency in µs.
 fn block(server: &mut Server, requests: usize) -> Result<[f64; 3]> {
     let before = server.processor_us()?;
     let mut latencies = Vec::with_capacity(requests);
     for request in 0..requests {
-        // An answer's size depends on the number's remainder by 20, and each block has as many of each.
+        // The size of an answer depends on the number modulo 20, and each block has equally many of each.
         let path = format!("/orders/{request}");
         let begin = Instant::now();
         server.get(&path)?;
@@ -137,11 +138,11 @@ const WAYS: [(&str, Option<&str>); 5] = [
     ("attached, sites exact", Some("exact")),
 ];
 const SAMPLED: usize = 3;
-/// Their blocks in a round.
+/// The blocks of each way in a round.
 const DETACHED: [usize; 8] = [0, 1, 1, 0, 0, 1, 1, 0];
 const ATTACHED: [usize; 12] = [2, 3, 4, 4, 3, 2, 2, 3, 4, 4, 3, 2];
 
-/// Requests after an attach, detach or switch that no figure is taken from: books, memos and caches are cold.
+/// Requests after an attach, detach or change that are not measured: books, memos and caches are cold.
 const SETTLE: usize = 100;
 
 fn tell(verb: &[&str], pid: u32) -> Result<()> {
@@ -176,7 +177,7 @@ pub fn requests(bench: &Bench, results: &mut Results) -> Result<()> {
         block(&mut server, BLOCK)?;
     }
     let mut figures = vec![[const { Vec::new() }; 3]; WAYS.len()];
-    // A whole run, start and warming included, is to take less than five minutes.
+    // A whole run, with start and warm-up, must take less than five minutes.
     let (begin, most) = (Instant::now(), Duration::from_secs(if bench.quick { 30 } else { 240 }));
     while begin.elapsed() < most {
         for (lists, values) in figures.iter_mut().zip(round(&mut server)?) {

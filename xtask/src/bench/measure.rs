@@ -1,4 +1,4 @@
-//! Alternating runs of one program in several ways, and what valgrind, strace and /proc count.
+//! Alternating runs of one program in several ways, and counts from valgrind, strace and /proc.
 
 use super::stats::{Ratio, median, ratio};
 use super::way::Way;
@@ -8,15 +8,15 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// What was measured of one way.
+/// The measurements of one way.
 pub struct Column {
     pub name: String,
     pub median: f64,
-    /// Against the first way, or what [`Way::base`] says.
+    /// The ratio to the first way, or to the way that [`Way::base`] names.
     pub ratio: Ratio,
 }
 
-/// Runs A, B, C, …, A, B, C, … in one session; what a run gives is the last line of its output that is a number.
+/// Runs A, B, C, …, A, B, C, … in one session. The result of a run is the last line of its output that is a number.
 pub fn alternate(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<Command>) -> Result<Vec<Column>> {
     Ok(columns(ways, &turns(rounds, ways, |way| number(&mut run(way)?))?))
 }
@@ -24,7 +24,7 @@ pub fn alternate(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Resul
 /// The figures of each way, round by round.
 pub fn turns(rounds: usize, ways: &[Way], mut run: impl FnMut(&Way) -> Result<f64>) -> Result<Vec<Vec<f64>>> {
     let mut values = vec![Vec::new(); ways.len()];
-    // The round before the first warms the file cache and the unpacked tracker; its figures are thrown away.
+    // A round before the first warms the file cache and the unpacked tracker; its figures are not used.
     for round in 0..=rounds {
         for (way, values) in ways.iter().zip(&mut values) {
             let number = run(way)?;
@@ -82,7 +82,7 @@ pub fn instructions(way: &Way, program: &Path, arguments: &[String]) -> Result<u
     collected(&log).ok_or_else(|| format!("{command:?}: no count in\n{log}").into())
 }
 
-/// The command that counts; for programs that are driven from outside.
+/// The command that counts, for programs that are driven from outside.
 pub fn callgrind(way: &Way, program: &Path, arguments: &[String]) -> Result<Command> {
     let mut command = Command::new("valgrind");
     let file = folder("bench/out")?.join("callgrind.out");
@@ -103,7 +103,7 @@ pub fn system_calls(way: &Way, program: &Path, arguments: &[String]) -> Result<u
     let file = folder("bench/out")?.join("strace");
     let mut command = Command::new("strace");
     command.args(["-f", "-c", "-U", "calls,name", "-o"]).arg(&file);
-    // strace itself must not be tracked: it hands the environment to the program alone.
+    // strace itself must not be tracked: it passes the environment to the program only.
     for (name, value) in way.environment()? {
         command.arg("-E").arg(format!("{name}={value}"));
     }
@@ -117,7 +117,7 @@ pub fn system_calls(way: &Way, program: &Path, arguments: &[String]) -> Result<u
     Ok(calls.sum())
 }
 
-/// A program that says a line when it is ready and then waits; killed when let go of.
+/// A program that prints a line when it is ready and then waits; killed when dropped.
 pub struct Waiting(Child);
 
 impl Waiting {

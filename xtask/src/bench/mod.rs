@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use way::Way;
 
-/// What all groups share: the compiled programs and how long to run.
+/// Shared by all groups: the compiled programs and how long to run.
 pub struct Bench {
     pub quick: bool,
     pub rounds: usize,
@@ -76,7 +76,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let mut results = Results::default();
     for (name, group) in GROUPS {
         if only.as_ref().is_none_or(|only| only.contains(name)) {
-            // One group that fails must not cost the others their figures.
+            // A group that fails must not cost the others their figures.
             if let Err(error) = group(&bench, &mut results) {
                 results.add(&format!("\n**{name} could not be measured: {error}**\n"));
             }
@@ -92,7 +92,7 @@ impl Bench {
         self.program_with(name, name, &[])
     }
 
-    /// With these flags too, under a name of its own.
+    /// Compiles with these additional flags, under a name of its own.
     pub fn program_with(&self, name: &str, as_name: &str, flags: &[&str]) -> Result<PathBuf> {
         let (source, program) = (repository().join(format!("bench/{name}.c")), folder("bench")?.join(as_name));
         must(Command::new("gcc").args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&program).arg(source))?;

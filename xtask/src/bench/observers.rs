@@ -1,4 +1,4 @@
-//! What it takes to look: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
+//! The cost of observing: a report with 100,000 sites, `explain` on a crowded JVM, the walk of a 1 GiB heap.
 
 use super::books;
 use super::measure::{Waiting, children};
@@ -12,14 +12,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Wall milliseconds of a whole command, over and over; the mean of its processor time.
+/// Wall milliseconds of a whole command, repeated; the mean of its CPU time.
 fn timed(times: usize, command: impl Fn() -> Result<Command>) -> Result<(Vec<f64>, f64)> {
     let mut walls = Vec::new();
     let before = children()?;
     for _ in 0..times {
         let mut command = command()?;
         let begin = Instant::now();
-        // Through a pipe to a reader that keeps nothing: to hold 300 MB of JSON would cost as much as to write it.
+        // Through a pipe to a reader that discards everything: keeping 300 MB of JSON would cost as much as writing it.
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         if let Some(mut output) = child.stdout.take() {
             io::copy(&mut output, &mut io::sink())?;
@@ -48,7 +48,7 @@ fn row(results: &mut Results, what: &str, (walls, processor): &(Vec<f64>, f64), 
 
 const HEAD: [&str; 6] = ["what", "median ms", "slowest ms", "processor ms, mean", "bar, ms", ""];
 
-/// A real program with as many call paths, tracked with exact sites: the segment is what the tracker writes.
+/// A real program with as many call paths, tracked with exact sites: the segment is a real one.
 pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
     let folder = folder("bench/many")?;
     let (source, program) = (folder.join("many.c"), folder.join("many"));
@@ -78,7 +78,7 @@ pub fn many_sites(bench: &Bench, results: &mut Results) -> Result<()> {
     if stacks < 100_000 { Err(format!("only {stacks} stacks").into()) } else { Ok(()) }
 }
 
-/// The whole command, at each level of the VM's own tracking.
+/// The whole command, at each level of the VM's own NMT.
 pub fn explain(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Explain a crowded JVM",

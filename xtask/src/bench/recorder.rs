@@ -1,4 +1,5 @@
-//! `plimsoll record` at 1 s of a JVM with 2,000 mappings: what the recorder takes, what the application notices, what a file holds.
+//! `plimsoll record` at 1 s of a JVM with 2,000 mappings: the recorder's cost, the application's pauses, the size of a
+//! file.
 
 use super::attach::Busy;
 use super::measure::{Waiting, children, columns};
@@ -10,7 +11,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A recorder that is ended when let go of.
+/// A recorder that is ended when dropped.
 struct Recorder(Child);
 
 impl Drop for Recorder {
@@ -61,7 +62,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
             let after = children()?;
             let share = (after[0] - before[0] + after[1] - before[1]) / seconds * 100.0;
             let bytes = fs::metadata(&file)?.len() as f64;
-            // Names and metadata stand once in each chunk: the first minute has them, later ones don't.
+            // Names and metadata are written once in each chunk: the first minute has them, later ones do not.
             let minutes = if bench.quick { 2.0 } else { 5.0 };
             must(record(&crowd.pid().to_string(), &file)?.args(["--duration", &format!("{}s", minutes * seconds)]))?;
             let longer = fs::metadata(&file)?.len() as f64;
@@ -84,7 +85,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// A window of the application, in which a whole recorder lives if there is one.
+/// A window of the application that contains a whole recording, if there is one.
 const WINDOW: u32 = 5000;
 
 pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
@@ -104,7 +105,7 @@ pub fn slowdown(bench: &Bench, results: &mut Results) -> Result<()> {
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); ways.len()];
     // The round before the first warms up.
     for round in 0..=bench.rounds.max(6) {
-        // In each round another one is first: what creeps in a round falls on all of them alike.
+        // Each round begins with another way, so that a slow drift within a round affects all ways alike.
         for way in (0..ways.len()).map(|turn| (turn + round) % ways.len()) {
             let recorder = match way {
                 2 => Some(Recorder(record(&busy.pid(), &file)?.spawn()?)),

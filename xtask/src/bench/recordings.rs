@@ -1,4 +1,4 @@
-//! Reading a large recording of another JVM: ours on one core, and the JDK's `jfr` and JDK Mission Control's parser beside it.
+//! Reading a large recording of another JVM: ours on one core, beside the JDK's `jfr` and JDK Mission Control's parser.
 
 use super::results::Results;
 use super::{Bench, words};
@@ -8,26 +8,26 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The readers that issue 4's bar is for.
+/// The readers to which the bar applies.
 const BARRED: [&str; 4] = [
     "plimsoll report",
     "plimsoll report --chart rss-gap",
     "plimsoll report --by class",
     "our reader, every field of every event",
 ];
-/// Some 54 bytes each, with a stack.
+/// Bytes of an event, about 54, with a stack.
 const EVENTS: u64 = 10_000_000;
 
-/// Wall seconds, processor seconds, and the peak of resident memory in MiB, as wait4(2) has them of one child.
+/// Wall seconds, CPU seconds, and peak resident memory in MiB of one child (wait4(2)).
 fn timed(program: &Path, arguments: &[String]) -> Result<[f64; 3]> {
     let mut command = Command::new("taskset");
     command.args(["-c", "0"]).arg(program).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
     let begin = Instant::now();
     let child = command.spawn()?;
     let (pid, mut status) = (libc::pid_t::try_from(child.id())?, 0);
-    // SAFETY: a rusage is numbers only, for which zeros are values.
+    // SAFETY: a rusage is numbers only, for which zeros are valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both pointers are to locals that outlive the call; the child is ours and nobody else waits for it.
+    // SAFETY: both pointers are to locals that outlive the call; the child is ours and nothing else waits for it.
     let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
     let seconds = begin.elapsed().as_secs_f64();
     if waited != pid || status != 0 {
@@ -87,7 +87,7 @@ pub fn reading(bench: &Bench, results: &mut Results) -> Result<()> {
         let rounds = if program == java || program == jfr { 1 } else { bench.rounds.min(5) };
         for _ in 0..rounds {
             let one = timed(program, &arguments)?;
-            // By processor time: another program on the machine doesn't count.
+            // By CPU time: other programs on the machine do not count.
             best = best.filter(|best| best[1] <= one[1]).or(Some(one));
         }
         let [wall, seconds, memory] = best.ok_or("no round")?;

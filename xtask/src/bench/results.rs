@@ -1,4 +1,4 @@
-//! bench/RESULTS.md: groups of rows, with the machine and the day they were measured on.
+//! Writes bench/RESULTS.md: groups of rows, with the machine and the day of the measurement.
 
 use super::measure::Column;
 use super::stats::Ratio;
@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::fs;
 use std::process::Command;
 
-/// What a bar makes of one figure that is counted, or that has no second one beside it.
+/// The judgement of one figure that is counted or has no counterpart.
 pub fn verdict(figure: f64, bar: f64) -> String {
     if figure <= bar { "holds".into() } else { "fails".into() }
 }
@@ -18,12 +18,12 @@ pub struct Results {
 }
 
 impl Results {
-    /// Starts a group; shown on the terminal as it grows.
+    /// Starts a group; the terminal shows it as it grows.
     pub fn group(&mut self, title: &str, how: &str) {
         self.add(&format!("\n## {title}\n\n{how}\n\n"));
     }
 
-    /// A table's head, its unit in the second column.
+    /// The head of a table, with its unit in the second column.
     pub fn head(&mut self, columns: &[&str]) {
         let rule: Vec<&str> = columns.iter().map(|_| "---").collect();
         self.add(&format!("| {} |\n| {} |\n", columns.join(" | "), rule.join(" | ")));
@@ -41,7 +41,7 @@ impl Results {
         }
     }
 
-    /// A line of such a table: a ratio, and what its bar makes of it.
+    /// A line of such a table: a ratio, and its judgement.
     pub fn judged(&mut self, what: &str, name: &str, figure: &str, ratio: Ratio, bar: Option<f64>) {
         let (bar, verdict) = bar.map_or((String::new(), ""), |bar| (format!("≤ {bar:.2}"), ratio.verdict(bar)));
         self.row(&[
@@ -60,7 +60,7 @@ impl Results {
         self.text += text;
     }
 
-    /// Writes the file whole: figures of different days never stand in one table.
+    /// Writes the whole file: figures of different days never share a table.
     pub fn write(&self, quick: bool) -> Result<()> {
         let first = |text: String| text.lines().next().unwrap_or_default().trim().to_string();
         let ask = |program: &str, arguments: &[&str]| -> String {

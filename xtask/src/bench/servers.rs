@@ -1,4 +1,4 @@
-//! Reports on live processes, and how often servers map memory at all.
+//! Reports on live processes, and how often servers map memory.
 
 use super::measure::Waiting;
 use super::results::Results;
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// The whole command `plimsoll report PID`, start of the program included.
+/// The whole command `plimsoll report PID`, including the start of the program.
 pub fn reports(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Reports on live processes",
@@ -48,7 +48,7 @@ fn report(results: &mut Results, name: &str, program: &Path, arguments: &[String
     let ask = |format: &str| must(Command::new(plimsoll()?).args(["report", "--format", format]).arg(&segment));
     let allocated = || -> Result<i64> {
         let json = ask("json")?;
-        // The first one is the total's.
+        // The first entry is the total's.
         let at = json.find("\"cumulative_count\":").ok_or("no cumulative_count")? + "\"cumulative_count\":".len();
         let digits: String = json[at..].trim_start().chars().take_while(char::is_ascii_digit).collect();
         Ok(digits.parse()?)
@@ -81,7 +81,7 @@ fn segment(pid: u32) -> Result<std::path::PathBuf> {
     file.ok_or_else(|| format!("no segment of {pid} in {}", folder.display()).into())
 }
 
-/// From the real subjects, which count them: is it hot at all?
+/// The real subjects count their calls: is mapping a hot path?
 pub fn mapping_operations(_: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "Mapping operations of real servers",

@@ -55,7 +55,8 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
                 exact.push(relative(&values[4]));
                 again.push(relative(&values[1]));
             }
-            // The ratio to plain at two threads against that at one. It may vary as plain against plain does.
+            // The ratio to plain at two threads divided by that at one. It may vary as much as plain against plain
+            // does.
             let noise = ratio(&again[0], &again[1]).high.max(1.0);
             let bar = noise.is_finite().then_some(noise);
             let what = format!("{depth} frames, {build}");

@@ -1,4 +1,4 @@
-//! Exact sites in programs that people use: what they cost, how often the memo knows a stack, and whether it is ever wrong.
+//! Exact sites in programs that people use: their cost, how often the memo knows a stack, and whether it is ever wrong.
 
 use super::books::Books;
 use super::cost::{cc1plus, javac};
@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 
 const PLAIN: Way = Way::Plain("plain");
 const EXACT: Way = Way::Tracked("exact");
-/// Comparisons in which the memo must agree, all programs together.
+/// Comparisons in which the memo must agree, in all programs together.
 const CHECKS: f64 = 1e7;
-/// Of them, after each program. A second of javac's gives 9,000 comparisons, of cc1plus's 37,000, of numpy's 32,000.
+/// The share of each program. A second of javac gives 9,000 comparisons, of cc1plus 37,000, of numpy 32,000.
 const SHARES: [f64; 3] = [0.45, 0.9, 1.0];
 
 /// A program and its arguments.
@@ -85,7 +85,7 @@ pub fn cost(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Each remembered stack is walked too and compared.
+/// Each remembered stack is also walked and compared.
 pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
     results.group(
         "The memo against full walks",
@@ -96,7 +96,7 @@ pub fn check(bench: &Bench, results: &mut Results) -> Result<()> {
     let programs = programs()?;
     let (mut checks, mut disagreements) = (0.0, 0.0);
     for ((name, program, arguments), share) in programs.iter().zip(SHARES) {
-        // What a program falls short of its share the next ones make up for.
+        // If a program does less than its share, the next ones do more.
         let share = CHECKS * share;
         let (mut runs, mut own) = (0, Books::default());
         while runs == 0 || !bench.quick && runs < 200 && checks + own.checks < share {

@@ -8,7 +8,7 @@ use crate::stage::{Result, jdk};
 
 const HEAD: [&str; 7] = ["what", "way", "ns for a pair", "ratio", "95 % bound", "bar", ""];
 
-/// One, two, and many threads on a churned set of 1,000 blocks of 16 to 528 B, below 8 frames.
+/// One, two, and many threads on a changing set of 1,000 blocks of 16 to 528 B, below 8 frames.
 pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     let program = bench.program("mtalloc")?;
     results.group(
@@ -44,7 +44,7 @@ pub fn pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     Ok(())
 }
 
-/// Beside NativeMemoryTracking in the same rounds.
+/// In the same rounds as NativeMemoryTracking.
 pub fn unsafe_pairs(bench: &Bench, results: &mut Results) -> Result<()> {
     let classes = bench.classes()?;
     results.group(

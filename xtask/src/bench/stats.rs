@@ -1,4 +1,4 @@
-//! Medians of alternating runs and how far a ratio of two can be trusted.
+//! Medians of alternating runs, and how far to trust the ratio of two.
 
 /// The ratio of two medians with a 95 % bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -9,7 +9,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Against a bar: holds or fails only if the whole bound does.
+    /// Against a bar: holds or fails only if the whole interval does.
     pub fn verdict(&self, bar: f64) -> &'static str {
         match (self.high <= bar, self.low > bar) {
             (true, _) => "holds",
@@ -29,7 +29,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// median(b) / median(a). Bootstrap over rounds: a round's two runs are drawn together, since they shared the machine's mood.
+/// median(b) / median(a). Bootstrap over rounds: the two runs of a round are drawn together, because they shared the
+/// state of the machine.
 pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
     bootstrap(a.len().min(b.len()), |picks| {
         let of = |values: &[f64]| median(&picks.iter().map(|pick| values[*pick]).collect::<Vec<_>>());
@@ -37,12 +38,12 @@ pub fn ratio(a: &[f64], b: &[f64]) -> Ratio {
     })
 }
 
-/// The median of b/a over rounds: where moods last longer than a round, they are no part of the bound.
+/// The median of b/a over rounds: a slow change of the machine's speed does not widen the interval.
 pub fn paired(a: &[f64], b: &[f64]) -> Ratio {
     bootstrap(a.len().min(b.len()), |picks| median(&picks.iter().map(|pick| b[*pick] / a[*pick]).collect::<Vec<_>>()))
 }
 
-/// The figure of all rounds, and its 2.5th and 97.5th percentile over 2,000 resamples with a fixed seed.
+/// The figure of all rounds, and its 2.5th and 97.5th percentiles over 2,000 resamples with a fixed seed.
 fn bootstrap(rounds: usize, figure: impl Fn(&[usize]) -> f64) -> Ratio {
     let value = figure(&(0..rounds).collect::<Vec<_>>());
     if rounds < 3 {
@@ -86,7 +87,7 @@ mod tests {
         assert!(narrow.high - narrow.low < wide.high - wide.low, "{narrow:?} {wide:?}");
         assert_eq!((narrow.verdict(1.25), narrow.verdict(1.1)), ("holds", "fails"));
         assert_eq!(ratio(&a[..2], &b[..2]).verdict(1.25), "open");
-        // Rounds that are each slower than the last by more than the two differ.
+        // Each round is slower than the last by more than the two differ.
         let slower = |values: &[f64]| values.iter().enumerate().map(|(i, v)| v * (1.0 + i as f64)).collect::<Vec<_>>();
         let (within, across) = (paired(&slower(&a), &slower(&b)), ratio(&slower(&a), &slower(&b)));
         assert!(within.low <= 1.2 && 1.2 <= within.high && within.high - within.low < 0.01, "{within:?}");

@@ -1,4 +1,4 @@
-//! The ways in which one and the same program is run: as it is, under Plimsoll, under a peer.
+//! The ways in which the same program runs: plain, under Plimsoll, under a peer.
 
 use crate::stage::{Result, folder, jdk, must, plimsoll};
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use std::process::Command;
 pub enum Way {
     /// Two of these in one session give the A/A ratio.
     Plain(&'static str),
-    /// Under Plimsoll with this `--sites`.
+    /// Under Plimsoll with this value of `--sites`.
     Tracked(&'static str),
     /// Another allocator, preloaded.
     Allocator(&'static str, PathBuf),
     /// The tracker over another allocator.
     TrackedOver(&'static str, PathBuf),
     Heaptrack,
-    /// jemalloc with its own sampling profiler, at the mean of its default (512 KiB).
+    /// jemalloc with its own sampling profiler, at its default mean (512 KiB).
     JemallocProfiler(PathBuf),
-    /// async-profiler's nativemem with these further options.
+    /// async-profiler's nativemem with these additional options.
     AsyncProfiler(&'static str),
     /// A HotSpot with -XX:NativeMemoryTracking.
     Nmt(&'static str),
@@ -37,7 +37,7 @@ impl Way {
         }
     }
 
-    /// What its ratio is against: over another allocator that allocator alone, otherwise the first way.
+    /// The way to which its ratio refers: over another allocator, that allocator alone; otherwise the first way.
     pub fn base(&self, ways: &[Way]) -> usize {
         let name = match self {
             Way::TrackedOver(name, _) => *name,
@@ -47,7 +47,7 @@ impl Way {
         ways.iter().position(|way| matches!(way, Way::Allocator(alone, _) if *alone == name)).unwrap_or(0)
     }
 
-    /// How many times as long it takes as plain, roughly: runs of slow peers are made shorter.
+    /// Its rough slowdown: runs of slow peers are made shorter.
     pub fn slowness(&self) -> u64 {
         match self {
             Way::Heaptrack | Way::AsyncProfiler(_) => 10,
@@ -110,7 +110,7 @@ impl Way {
     }
 }
 
-/// On a tmpfs, where `run` puts them unless told otherwise; what a disk costs is another question.
+/// On a tmpfs, the default of `run`; the cost of a disk is another question.
 pub fn segments() -> Result<PathBuf> {
     let path = Path::new("/dev/shm").join(format!("plimsoll-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;
@@ -124,13 +124,13 @@ pub fn remove_segments() {
     }
 }
 
-/// An allocator of Debian's, by the file name of its library.
+/// An allocator from Debian, by the file name of its library.
 pub fn library(name: &str) -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu"];
     folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists())
 }
 
-/// Whether this jemalloc was built with its profiler: it says so at its end, if asked.
+/// Whether this jemalloc was built with its profiler: on request it says so at its end.
 pub fn has_profiler(jemalloc: &Path) -> bool {
     let mut command = Command::new("/bin/true");
     command.env("LD_PRELOAD", jemalloc).env("MALLOC_CONF", "stats_print:true");

@@ -1,8 +1,8 @@
 //! The table of tests: every test program of the workspace belongs to a group, and every group to a tier.
 //!
-//! A new file in `crates/NAME/tests` needs one line here: `"NAME/file"`, in the group that it concerns. `NAME` alone stands for the
-//! unit tests in `crates/NAME/src`. `"NAME/file::module"` takes the tests of one module out of its program's group: the longest
-//! entry wins. A program without an entry, and an entry without a test, stop every run (`plan.rs`).
+//! A new file in `crates/NAME/tests` needs one line here: `"NAME/file"`, in the group that it concerns. `NAME` alone
+//! stands for the unit tests in `crates/NAME/src`. `"NAME/file::module"` moves the tests of one module to another
+//! group: the longest entry wins. A program without an entry, and an entry without a test, stop every run (`plan.rs`).
 //!
 //! A single test of a lower tier that depends on time or luck, or that repeats one situation hundreds of times, carries
 //! `#[ignore = "full: REASON"]`. `make test` prints how many of them it left out; `make test-full` runs them.

@@ -1,5 +1,6 @@
-//! `make check`, `make test`, `make test-full`: runs the groups of `groups.rs` one after the other, whatever fails, and ends in a
-//! table of groups, the failures with the command that reruns each, and the line `N passed, N failed, N skipped`.
+//! `make check`, `make test`, `make test-full`: runs the groups of `groups.rs` one after the other and never stops at a
+//! failure. Ends in a table of groups, the failures with the command that reruns each, and the line `N passed, N
+//! failed, N skipped`.
 
 mod groups;
 mod plan;
@@ -22,7 +23,7 @@ pub const USAGE: &str = "test check|test|full [--group NAME,…] [--again]";
 struct Options {
     tier: Tier,
     groups: Vec<&'static Group>,
-    /// Of test-full: run what passed on these sources, too.
+    /// For test-full: also run what has passed on these sources.
     again: bool,
 }
 

@@ -1,7 +1,8 @@
-//! What there is to run: the workspace's test programs by cargo's word, their tests by their own, each assigned to a group.
+//! Finds out what to run: cargo lists the workspace's test programs, each program lists its tests, and each test gets a
+//! group.
 //!
-//! A test belongs to the longest entry of the table that is its program or its module. Nothing is dropped silently: a program
-//! without an entry and an entry without a test are errors that name the line to add or to remove.
+//! A test belongs to the longest entry of the table that is its program or its module. Nothing is dropped silently: for
+//! a program without an entry or an entry without a test, an error names the line to add or to remove.
 
 use super::groups::{GROUPS, Group, TOOLS, Work};
 use crate::stage::{Result, must, repository};
@@ -14,9 +15,9 @@ use std::process::{Command, Stdio};
 #[derive(Clone, Debug)]
 pub struct Program {
     pub name: String,
-    /// Cargo's arguments that choose it.
+    /// The arguments by which cargo selects it.
     pub choose: Vec<String>,
-    /// Its package's folder, in which cargo runs it.
+    /// The folder of its package, in which cargo runs it.
     pub folder: PathBuf,
 }
 
@@ -27,7 +28,7 @@ fn name(source: &Path, kind: &str, target: &str) -> Option<String> {
     Some(if kind == "test" { format!("{package}/{target}") } else { package.to_string() })
 }
 
-/// Every test program of the workspace, by name. Nothing is built for this.
+/// Every test program of the workspace, by name. This builds nothing.
 pub fn programs() -> Result<BTreeMap<String, Program>> {
     let mut command = Command::new("cargo");
     command.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(repository());
@@ -59,7 +60,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// The program that an entry of the table is about.
+/// The program that an entry of the table concerns.
 fn program_of(entry: &str) -> &str {
     entry.split_once("::").map_or(entry, |(program, _)| program)
 }
@@ -79,7 +80,7 @@ fn entries() -> impl Iterator<Item = (&'static str, &'static str)> {
     })
 }
 
-/// The group of one test; None for a tool, or where the table says nothing.
+/// The group of one test; None for a tool, or if the table has no entry.
 fn group_of(program: &str, test: &str) -> Option<&'static str> {
     let whole = format!("{program}::{test}");
     if TOOLS.contains(&whole.as_str()) {
@@ -91,7 +92,8 @@ fn group_of(program: &str, test: &str) -> Option<&'static str> {
     entries().filter(|(entry, _)| covers(entry)).max_by_key(|(entry, _)| entry.len()).map(|(_, group)| group)
 }
 
-/// Held before anything is built: every program has an entry, no entry is there twice, none is of a program that is gone.
+/// Checks before anything is built: every program has an entry, no entry is repeated, and no entry names a missing
+/// program.
 pub fn check_programs(programs: &BTreeMap<String, Program>) -> Result<()> {
     let mut faults = Vec::new();
     let mut seen = BTreeSet::new();
@@ -136,9 +138,10 @@ impl Built {
 pub fn build(wanted: &BTreeMap<String, Program>) -> Result<Vec<Built>> {
     let mut command = Command::new("cargo");
     command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).current_dir(repository());
-    // Always of the whole workspace: a choice of packages would change the features of their dependencies, and build them anew.
+    // Always of the whole workspace: selecting packages would change the features of their dependencies and rebuild
+    // them.
     command.args(["--workspace", "--exclude", "plimsoll-preload"]);
-    // Without the packages' names: `--lib`, `--test NAME`, each once.
+    // Without the names of the packages: `--lib`, `--test NAME`, each once.
     command.args(wanted.values().map(|program| &program.choose[2..]).collect::<BTreeSet<_>>().into_iter().flatten());
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     if !output.status.success() {
@@ -171,7 +174,7 @@ fn tests(path: &Path, folder: &Path) -> Result<BTreeMap<String, bool>> {
     Ok(listed(&["--list"])?.into_iter().map(|test| (test.clone(), ignored.contains(&test))).collect())
 }
 
-/// Held once they are built: every test has a group or is a tool, and every entry of these programs has a test.
+/// Checks after the build: every test has a group or is a tool, and every entry of these programs has a test.
 pub fn check_tests(built: &[Built]) -> Result<()> {
     let mut faults = Vec::new();
     for Built { program, tests, .. } in built {

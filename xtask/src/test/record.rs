@@ -1,5 +1,5 @@
-//! What is kept between runs, below target/tests: how long each group took, and which groups of `make test-full` passed on
-//! these very sources. And docs/tested.md, which names the commit that each group was last run on.
+//! Keeps records between runs, in target/tests: how long each group took, and which groups of `make test-full` passed
+//! on the current sources. And docs/tested.md, which names the commit of each group's last run.
 
 use super::groups::GROUPS;
 use super::run::Outcome;
@@ -23,7 +23,7 @@ fn git(arguments: &[&str]) -> Result<String> {
     must(Command::new("git").args(arguments).current_dir(repository()))
 }
 
-/// The commit, with `+` where files differ from it; and a number that changes with any of the sources.
+/// The commit, with `+` if files differ from it; and a hash of all sources.
 pub fn sources() -> Result<(String, u64)> {
     let commit = git(&["rev-parse", "--short=10", "HEAD"])?.trim().to_string();
     let page = format!(":!{PAGE}");
@@ -59,7 +59,7 @@ impl Lines {
     }
 }
 
-/// Seconds that each group took, by tier: what the time left is estimated from.
+/// Seconds that each group took, by tier: the estimate of the time left uses them.
 pub struct Seconds(Lines);
 
 impl Seconds {
@@ -95,7 +95,7 @@ impl Done {
         (sources == format!("{:016x}", self.sources)).then_some(outcome)
     }
 
-    /// Kept where nothing failed and nothing was skipped: only that need not be run again.
+    /// Records a program without failures or skips: only such a program need not run again.
     pub fn put(&mut self, what: &str, outcome: &Outcome) -> Result<()> {
         if !outcome.failed.is_empty() || !outcome.skipped.is_empty() {
             return Ok(());
@@ -110,7 +110,7 @@ When was each group of tests last run in full, on which commit and machine? `mak
 `make test-full GROUP=jdk` runs one. A `+` behind a commit: files differed from it. The groups are in `xtask/src/test/groups.rs`.\n
 | group | cases | failed | skipped | commit | date | machine |\n| --- | ---: | ---: | ---: | --- | --- | --- |\n";
 
-/// Puts a group's row into docs/tested.md. The other rows stay.
+/// Writes a group's row into docs/tested.md. The other rows stay.
 pub fn write_page(group: &str, outcome: &Outcome, commit: &str) -> Result<()> {
     let file = repository().join(PAGE);
     let text = fs::read_to_string(&file).unwrap_or_default();
@@ -121,7 +121,7 @@ pub fn write_page(group: &str, outcome: &Outcome, commit: &str) -> Result<()> {
     Ok(fs::write(file, page(&text, group, &row))?)
 }
 
-/// The page with one row replaced, in the table's order; rows of groups that are gone go.
+/// The page with one row replaced, in the order of the table; rows of removed groups are dropped.
 fn page(old: &str, group: &str, row: &str) -> String {
     let rows: BTreeMap<&str, &str> =
         old.lines().filter_map(|line| Some((line.strip_prefix("| ")?.split(" |").next()?, line))).collect();

@@ -1,7 +1,7 @@
 //! Runs one test program, or one command, and collects what it reports.
 //!
-//! libtest prints `test NAME ... ok`, `... FAILED` or `... ignored, REASON` for each test. A test that prints none of them did
-//! not run to its end: it counts as failed.
+//! libtest prints `test NAME ... ok`, `... FAILED` or `... ignored, REASON` for each test. A test that prints none of
+//! them did not finish: it counts as failed.
 
 use crate::stage::{Result, repository};
 use std::collections::BTreeMap;
@@ -13,18 +13,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A test program in which no test ends for this long hangs, and is killed: the other groups must still be run. The longest single
-/// test of `make test` takes below a minute on a quiet machine, that of `make test-full` some ten.
+/// If no test of a program ends for this long, the program hangs and is killed, so that the other groups can run. On a
+/// quiet machine the longest test of `make test` takes less than a minute, that of `make test-full` about ten.
 const STALLED: Duration = Duration::from_secs(40 * 60);
-/// How often the progress is shown.
+/// How often progress is printed.
 const TICK: Duration = Duration::from_millis(500);
 
-/// What a group, or a part of it, came to.
+/// The result of a group, or of a part of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub passed: usize,
     pub failed: Vec<Failure>,
-    /// Cases that this machine can't run, with the reason.
+    /// Cases that this machine cannot run, with the reason.
     pub skipped: Vec<String>,
     /// Tests that belong to test-full.
     pub left: usize,
@@ -52,13 +52,13 @@ impl Outcome {
     }
 }
 
-/// What to start for a test program.
+/// How to start a test program.
 pub struct Job<'a> {
     pub program: &'a super::plan::Program,
     pub path: &'a Path,
     /// Each test, and whether it is marked `#[ignore]`.
     pub tests: BTreeMap<String, bool>,
-    /// Whether to run those, too.
+    /// Whether to run the ignored ones, too.
     pub full: bool,
     pub memcheck: bool,
     pub log: PathBuf,
@@ -84,13 +84,13 @@ impl Job<'_> {
         command
     }
 
-    /// The command for a single test, as a person would type it at the top of the repository.
+    /// The command for a single test, as typed at the top of the repository.
     fn again(&self, test: &str) -> String {
         let (full, ignored) = if self.full { ("PLIMSOLL_TESTS=full ", " --include-ignored") } else { ("", "") };
         format!("{full}cargo test {} -- --exact{ignored} {test}", self.program.choose.join(" "))
     }
 
-    /// Runs it. `shown` is called with the number of tests that have ended, now and then.
+    /// Runs it. Calls `shown` now and then with the number of tests that have ended.
     pub fn run(&self, shown: &mut dyn FnMut(usize)) -> Result<Outcome> {
         let mut running = Running::start(&mut self.command(), &self.log)?;
         let mut results: BTreeMap<&str, String> = BTreeMap::new();
@@ -172,7 +172,7 @@ pub fn command(words: &[&str], log: PathBuf, shown: &mut dyn FnMut(usize)) -> Re
     Ok(outcome)
 }
 
-/// `test NAME ... RESULT`, also behind what a subject wrote without a line's end.
+/// `test NAME ... RESULT`, even after output of a subject that did not end its line.
 fn verdict(line: &str) -> Option<(&str, &str)> {
     let (before, result) = line.rsplit_once(" ... ")?;
     let name = before.rfind("test ").map(|at| &before[at + 5..])?;
@@ -180,12 +180,12 @@ fn verdict(line: &str) -> Option<(&str, &str)> {
     known.then_some((name.strip_suffix(" - should panic").unwrap_or(name), result))
 }
 
-/// Tests say so in one form: `CASE: skipped, REASON`.
+/// All tests report a skipped case in one form: `CASE: skipped, REASON`.
 fn skipped(line: &str) -> Option<&str> {
     line.contains(": skipped, ").then_some(line.trim())
 }
 
-/// A child whose output and errors go line by line into a log and here.
+/// A child whose output and errors go line by line to a log and to this process.
 struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -226,7 +226,7 @@ fn read(from: impl Read + Send + 'static, to: Sender<String>, log: std::io::Resu
     })
 }
 
-/// User and system time of this process's ended children, and theirs, so far, in seconds.
+/// CPU time of this process's ended children and of their children so far, in seconds.
 fn cpu_of_children() -> f64 {
     crate::bench::measure::children().map_or(0.0, |[user, system]| user + system)
 }
@@ -242,12 +242,12 @@ mod tests {
         Job { program, path: script, tests, full: false, memcheck: false, log }
     }
 
-    /// A program in a test program's place that prints these lines.
+    /// A stand-in for a test program: it prints these lines.
     fn script(name: &str, lines: &str) -> (Program, PathBuf) {
         let folder = crate::stage::folder("test-of-the-runner").expect("a folder");
         let path = folder.join(name);
-        // Written by a process of its own: a child of another test's thread would inherit the open file, and a file that is open for
-        // writing can't be executed.
+        // Another process writes the file: a child of a concurrent test would inherit our open file, and a file that is
+        // open for writing cannot be executed.
         let write = "printf '#!/bin/sh\n%s\n' \"$1\" >\"$2\" && chmod +x \"$2\"";
         let status = Command::new("sh").args(["-c", write, "sh", lines]).arg(&path).status();
         assert!(status.is_ok_and(|status| status.success()), "{}", path.display());

@@ -1,4 +1,4 @@
-//! What a run shows: a line for each group with the time left, and at the end the table, the failures and the sum.
+//! The output of a run: a line for each group with the time left, and at the end the table, the failures and the sum.
 
 use super::groups::{Group, Work};
 use super::plan::Built;
@@ -9,25 +9,25 @@ use std::fs;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
 
-/// Without a terminal a group that takes long shows now and then that it still runs.
+/// Without a terminal, a long group prints from time to time that it is still running.
 const STILL: Duration = Duration::from_secs(60);
-/// What of a failed program's log is shown here: a log on a machine of continuous integration is gone with it.
+/// The part of a failed program's log that is printed: on a CI machine the log is lost.
 const SHOWN_LINES: usize = 120;
 
 struct Row {
     name: &'static str,
     tests: usize,
-    /// As long as it took the last time on this machine.
+    /// The estimate: the time that it took last on this machine.
     seconds: Option<f64>,
 }
 
 pub struct Screen {
     rows: Vec<Row>,
     at: usize,
-    /// When this group began, and when it last showed something.
+    /// When this group began, and when it last printed.
     group: Instant,
     shown: Instant,
-    /// Seconds of the groups that ended, the last time and today: today's machine may be busier.
+    /// Seconds of the groups that have ended, last time and today: today the machine may be busier.
     then: f64,
     now: f64,
 }
@@ -57,8 +57,8 @@ impl Screen {
         format!("[{:2}/{}] {:13}", self.at + 1, self.rows.len(), self.rows[self.at].name)
     }
 
-    /// What is still to come when `ended` tests of this group have: time, where every group has run on this machine before; else
-    /// tests.
+    /// What remains after `ended` tests of this group: time, if every group has run on this machine before; otherwise a
+    /// number of tests.
     fn left(&self, ended: usize) -> String {
         let rows = &self.rows[self.at..];
         let part = 1.0 - (ended as f64 / rows[0].tests.max(1) as f64).min(1.0);
@@ -131,7 +131,7 @@ fn about(seconds: f64) -> String {
     if seconds < 90.0 { format!("about {seconds:.0} s left") } else { format!("about {:.0} min left", seconds / 60.0) }
 }
 
-/// The table, what was skipped, the failures and the sum. Whether nothing failed.
+/// Prints the table, the skipped cases, the failures and the sum. Returns whether nothing failed.
 pub fn summary(rows: &[(&str, Outcome)]) -> bool {
     let mut sum = Outcome::default();
     println!(
@@ -158,7 +158,7 @@ pub fn summary(rows: &[(&str, Outcome)]) -> bool {
     if !sum.failed.is_empty() {
         failures(&sum.failed);
     }
-    // The last line, and alone: continuous integration reads it.
+    // The last line, by itself: CI reads it.
     println!("\n{} passed, {} failed, {} skipped", sum.passed, sum.failed.len(), sum.skipped.len());
     sum.failed.is_empty()
 }
@@ -177,7 +177,7 @@ fn failures(failed: &[Failure]) {
     }
 }
 
-/// What libtest prints of the tests that failed; of another output the end.
+/// The part of libtest's output about failed tests; of other output, the end.
 fn excerpt(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
     match lines.iter().position(|line| *line == "failures:") {

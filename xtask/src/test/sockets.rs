@@ -1,5 +1,5 @@
-//! A JVM that is killed leaves its attach socket `/tmp/.java_pidN`. PIDs repeat, so a later test's process could find the socket of a
-//! dead one in its place. Between groups the runner removes sockets that nobody listens on.
+//! A killed JVM leaves its attach socket `/tmp/.java_pidN`. PIDs are reused, so a later process could find the socket
+//! of a dead one under its own PID. Between groups the runner removes sockets without a listener.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,13 +7,13 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Removes what it may; a socket of another user stays.
+/// Removes the sockets that it may remove; those of another user stay.
 pub fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(".java_pid")) else { continue };
         let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        // A running JVM is not disturbed: its listener would answer the connection.
+        // Only connects to sockets of dead processes: the listener of a running JVM would answer.
         if is_socket && !Path::new("/proc").join(pid).exists() && is_dead(&entry.path()) {
             let _ = fs::remove_file(entry.path());
         }

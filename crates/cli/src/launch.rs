@@ -14,7 +14,7 @@ use crate::Failure;
 use crate::output::say;
 use crate::sys::{self, End, Image};
 use crate::tracker::{self, Unpacked};
-use crate::untrackable::{self, Obstacle};
+use crate::untrackable;
 
 /// Options of the start.
 #[derive(clap::Args)]
@@ -108,13 +108,9 @@ pub fn mirror(end: End) -> ExitCode {
 /// Reports in one sentence what keeps the tracker out of the program or what it cannot see. True: loading it is
 /// useless.
 fn obstacle(args: &Launch, path: &Path, shown: &str, deadline: Deadline) -> bool {
-    match untrackable::of(path, deadline) {
-        Some(Obstacle::StartedByEnv(_)) if args.follow => {}
-        Some(obstacle) => {
-            say(format_args!("'{shown}' {}", obstacle.sentence()));
-            return obstacle.shuts_out();
-        }
-        None => {}
+    if let Some(obstacle) = untrackable::of(path, deadline) {
+        say(format_args!("'{shown}' {}", obstacle.sentence()));
+        return obstacle.shuts_out();
     }
     let directory = args.dir.clone().unwrap_or_else(tracker::default_directory);
     let reason = match tracker::private_directory(&directory) {

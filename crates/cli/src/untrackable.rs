@@ -19,7 +19,6 @@ use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{LittleEndian, ReadRef, elf};
 use plimsoll_observer::foreign::Deadline;
 use plimsoll_observer::rules::read as rules;
-use plimsoll_report::words::printable;
 
 use crate::sys;
 
@@ -33,8 +32,6 @@ pub enum Obstacle {
     OtherMachine,
     /// The name of the allocator function inside the program.
     OwnAllocator(String),
-    /// `#!/usr/bin/env NAME`: an exec starts the real program.
-    StartedByEnv(String),
 }
 
 impl Obstacle {
@@ -51,15 +48,12 @@ impl Obstacle {
             Obstacle::OwnAllocator(name) => format!(
                 "has an allocator of its own ({name}): the report covers its mappings and its libraries' blocks, not that allocator's"
             ),
-            Obstacle::StartedByEnv(name) => {
-                format!("is a script started by env: to track '{}' too, add --follow", printable(name))
-            }
         }
     }
 
     /// Whether loading the tracker would be useless.
     pub fn shuts_out(&self) -> bool {
-        !matches!(self, Obstacle::OwnAllocator(_) | Obstacle::StartedByEnv(_))
+        !matches!(self, Obstacle::OwnAllocator(_))
     }
 }
 
@@ -71,8 +65,7 @@ pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     let mut path = path.to_path_buf();
     for _ in 0..SCRIPT_DEPTH {
         match interpreter(&sys::read_start(&path, 256, deadline)) {
-            Some((env, name)) if env.ends_with("env") => return Some(Obstacle::StartedByEnv(name)),
-            Some((next, _)) => path = next,
+            Some(next) => path = next,
             None => break,
         }
     }
@@ -84,13 +77,11 @@ pub fn of(path: &Path, deadline: Deadline) -> Option<Obstacle> {
     of_elf(&pieces).or_else(|| (is_dynamic(&pieces) && rules::lacks_libc(&path, deadline)).then_some(Obstacle::NoLibc))
 }
 
-/// The program in the first line of a script, and the first word of its argument that is not an option of env.
-fn interpreter(start: &[u8]) -> Option<(PathBuf, String)> {
+/// The program in the first line of a script.
+fn interpreter(start: &[u8]) -> Option<PathBuf> {
     let line = start.strip_prefix(b"#!")?.split(|&b| b == b'\n').next()?;
     let mut words = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
-    let path = PathBuf::from(std::ffi::OsStr::from_bytes(words.next()?));
-    let name = words.find(|w| !w.starts_with(b"-")).unwrap_or_default();
-    Some((path, String::from_utf8_lossy(name).into_owned()))
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(words.next()?)))
 }
 
 /// Secure execution: execve would change our ids, or the file has capabilities.
@@ -243,9 +234,8 @@ mod tests {
 
     #[test]
     fn a_script_is_judged_by_its_interpreter() {
-        assert_eq!(interpreter(b"#! /bin/sh -e\nexit"), Some(("/bin/sh".into(), String::new())));
-        let env = interpreter(b"#!/usr/bin/env -S python3 -u\n");
-        assert_eq!(env, Some(("/usr/bin/env".into(), "python3".into())));
+        assert_eq!(interpreter(b"#! /bin/sh -e\nexit"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b"#!/usr/bin/env -S python3 -u\n"), Some("/usr/bin/env".into()));
         assert_eq!(interpreter(b"#!\n"), None);
         assert_eq!(interpreter(b"\x7fELF"), None);
     }

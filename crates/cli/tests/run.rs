@@ -25,6 +25,11 @@ impl Place {
         std::fs::write(&path, text).unwrap();
         path
     }
+    fn static_program(&self, name: &str, source: &str) -> PathBuf {
+        let (source, program) = (self.file(&format!("{name}.c"), source), self.0.join(name));
+        assert!(Command::new("cc").args(["-static", "-o"]).args([&program, &source]).status().unwrap().success());
+        program
+    }
     fn plimsoll(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
         command
@@ -207,10 +212,7 @@ fn what_cannot_be_started_or_tracked_is_said_in_one_line() {
     assert_eq!(out.status.code(), Some(126));
     one_line(&out);
 
-    let source = place.file("s.c", "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 3; }\n");
-    let program = place.0.join("static");
-    let cc = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(&source).status().unwrap();
-    assert!(cc.success());
+    let program = place.static_program("static", "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 3; }\n");
     for way in WAYS {
         let all = [&["run"], way, &["--", program.to_str().unwrap()]].concat();
         let out = place.plimsoll(&all).output().unwrap();
@@ -345,9 +347,13 @@ fn report_and_diff_of_a_process_live_dead_and_saved() {
 fn a_process_that_has_become_another_is_not_live() {
     let place = Place::new("exec");
     let ready = place.0.join("ready");
-    let script = format!("exec sh -c 'echo > {0}; while :; do sleep 0.05; done'", ready.display());
+    let program = place.static_program(
+        "waits",
+        "#include <fcntl.h>\n#include <unistd.h>\nint main(int n, char **path) { creat(path[1], 0600); for (;;) pause(); }\n",
+    );
+    let script = format!("exec {} {}", program.display(), ready.display());
     let mut child = place.plimsoll(&["run", "--", "sh", "-c", &script]).spawn().unwrap();
-    wait_for("the second shell", || ready.exists().then_some(()));
+    wait_for("the second program", || ready.exists().then_some(()));
     let out = place.plimsoll(&["report", &child.id().to_string()]).output().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -426,20 +432,22 @@ fn doctor_finds_the_tracker_working() {
 #[test]
 fn how_it_ended_stands_in_the_first_line() {
     let place = Place::new("ended");
-    let newest = |place: &Place| {
-        let files = std::fs::read_dir(place.0.join("segments")).unwrap().map(|entry| entry.unwrap().path());
+    let by_start = |place: &Place| {
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(place.0.join("segments")).unwrap().map(|entry| entry.unwrap().path()).collect();
         // PID-STARTTIME.seg; an exec keeps the process's start, and the segment has its own.
         let start = |path: &PathBuf| -> u64 {
             path.file_stem().unwrap().to_str().unwrap().split_once('-').unwrap().1.parse().unwrap()
         };
-        files.max_by_key(start).unwrap()
+        files.sort_by_key(start);
+        files
     };
-    let report = |place: &Place, format: &str| {
-        let segment = newest(place);
+    let report_of = |place: &Place, segment: &PathBuf, format: &str| {
         let output = place.plimsoll(&["report", segment.to_str().unwrap(), "--format", format]).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout)
     };
+    let report = |place: &Place, format: &str| report_of(place, by_start(place).last().unwrap(), format);
     for (script, words, how, code, signal) in [
         ("exit 7", "exited with status 7", "exited", Some(7), None),
         ("kill -SEGV $$", "killed by signal 11 (SIGSEGV)", "signal", None, Some(11)),
@@ -462,13 +470,17 @@ fn how_it_ended_stands_in_the_first_line() {
     std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0; 3]).unwrap();
     let comm = format!("/proc/{}/comm", child.id());
     wait_for("the exec", || std::fs::read_to_string(&comm).ok().filter(|name| name == "sleep\n"));
-    let printed = report(&place, "text");
+    let own = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with(&format!("{}-", child.id()));
+    let both = wait_for("the segment of sleep", || {
+        Some(by_start(&place).into_iter().filter(own).collect::<Vec<_>>()).filter(|found| found.len() == 2)
+    });
+    let printed = report_of(&place, &both[0], "text");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
+    assert!(printed.starts_with("sh -c") && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
 }
 
-/// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script.
+/// A script that starts a tool and ends in `exec`: the report describes the program that replaced the script, without `--follow` too.
 #[test]
 fn the_report_is_of_the_last_program_under_the_pid() {
     let place = Place::new("family");
@@ -480,8 +492,15 @@ fn the_report_is_of_the_last_program_under_the_pid() {
     let script = script.to_str().unwrap();
     let ran = place.plimsoll(&["run", "--report", "summary", "--report-to", "stdout", "--", script]).output().unwrap();
     let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
-    assert!(printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
-    assert!(said.contains("replaced by 'sort', which was not tracked") && said.contains("--follow"), "{said}");
+    let head = printed.lines().next().unwrap();
+    assert!(head.starts_with("/usr/bin/sort /dev/null") && head.contains("exited with status 0"), "{printed}");
+    assert!(said.is_empty() && !printed.contains("processes of this run"), "{said}{printed}");
+
+    let program = place.static_program("a-static-one", "int main(void) { return 3; }\n");
+    let ran = place.sh(&["--report", "summary", "--report-to", "stdout"], &format!("exec {}", program.display()));
+    let (printed, said) = (text(&ran.stdout), text(&ran.stderr));
+    assert!(ran.status.code() == Some(3) && printed.lines().next().unwrap().contains("replaced by exec"), "{printed}");
+    assert!(said.contains("replaced by 'a-static-one', which was not tracked") && said.contains("--follow"), "{said}");
 
     let options = ["run", "--follow", "--report", "summary", "--report-to", "stdout", "--", script];
     let ran = place.plimsoll(&options).output().unwrap();

@@ -3,6 +3,7 @@
 //! ```text
 //! the parent           exit status, signal             `run` and `record -- COMMAND` write it into the segment
 //! the process itself   that it ran its exit handlers   the segment's state
+//!                      that it calls exec              the segment's field `ended`
 //! the kernel           that it killed for memory       the cgroup's counter of kills, its log
 //! /proc                that the PID lives on           another program has replaced this one by exec
 //! ```
@@ -102,7 +103,8 @@ impl Ending {
         let (kind, value) = match self.how {
             How::Code(code) => (1, code),
             How::Signal(signal) => (2, signal),
-            How::Exited | How::Exec | How::Unknown => return 0,
+            How::Exec => return plimsoll_segment::ENDED_BY_EXEC,
+            How::Exited | How::Unknown => return 0,
         };
         let oom = self.oom.map_or(0, |oom| 1 + u64::from(oom));
         kind | u64::from(value) << 8 | oom << 16
@@ -114,6 +116,7 @@ impl Ending {
         let how = match word & 0xff {
             1 => How::Code(value),
             2 => How::Signal(value),
+            _ if word == plimsoll_segment::ENDED_BY_EXEC => How::Exec,
             _ => return None,
         };
         let oom = match (word >> 16) & 0xff {

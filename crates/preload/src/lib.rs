@@ -27,6 +27,7 @@ pub mod entry {
             plimsoll_tracker::entry_around!($name, $target, tracker::hook::loader::after_dlopen);
         };
         (@ $name:ident, through, $n:tt, $target:path) => { plimsoll_tracker::entry_through!($name, $target); };
+        (@ $name:ident, variadic, $n:tt, $target:path) => { plimsoll_tracker::entry_variadic!($name, $target); };
         (@ $name:ident, plain, $n:tt, $target:path) => { plimsoll_tracker::entry_plain!($name, $target); };
     }
     hooked_calls!(entries);

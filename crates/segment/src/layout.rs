@@ -208,9 +208,12 @@ pub struct Header {
     /// CLOCK_BOOTTIME since when it is in force, ns; older blocks have the sites of the earlier mode.
     pub in_force_ns: AtomicU64,
     /// How the process ended, as its parent saw it, written after the end: 1 exit status, 2 signal | its number << 8 | an OOM
-    /// kill: 1 no, 2 yes << 16; 0 not known.
+    /// kill: 1 no, 2 yes << 16; 0 not known. The tracker writes [`ENDED_BY_EXEC`] before an exec, and 0 when the exec fails.
     pub ended: AtomicU64,
 }
+
+/// Another program took the process's place.
+pub const ENDED_BY_EXEC: u64 = 3;
 
 /// The control word of a mode (0 off, 1 sampled, 2 exact) and a mean of the sampling in bytes, brought into its bounds.
 pub const fn control(mode: u32, mean: u64) -> u64 {

@@ -78,6 +78,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     let (options, top) = unsafe { (Options::parse(environment), outermost(argv, environment)) };
     stacks::init(top);
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
+        // SAFETY: the loader's block, whole as yet.
+        unsafe { hook::exec::keep(environment.cast_const(), own_path()) };
         // SAFETY: the loader's block, writable. Before `main` nobody but an earlier constructor's thread could read it meanwhile, and
         // such a thread has to expect setenv(3) too.
         unsafe { leave_environment(environment) };
@@ -221,13 +223,18 @@ unsafe fn outermost(argv: *const *const c_char, environment: *mut *const c_char)
     }
 }
 
+/// The library's own path, as the loader knows it.
+fn own_path() -> &'static [u8] {
+    elf::objects().find(|o| o.is_self()).map_or(&[][..], |o| o.name())
+}
+
 /// Takes this object out of LD_PRELOAD, and its options out of the environment, so that the program and what it starts
 /// see what they would see without us. PLIMSOLL_DIR stays: a `plimsoll report` started from here should find its segments.
 ///
 /// # Safety
 /// A NULL-terminated array of writable C strings, which nobody else reads meanwhile.
 unsafe fn leave_environment(environment: *mut *const c_char) {
-    let own = elf::objects().find(|o| o.is_self()).map_or(&[][..], |o| o.name());
+    let own = own_path();
     // SAFETY: the caller's contract.
     unsafe {
         let mut at = environment;

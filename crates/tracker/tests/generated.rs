@@ -44,6 +44,10 @@ const KINDS: &[(&str, &str)] = &[
         "as *before* for some numbers of system calls, a call of the hook for others, otherwise a jump to the real function",
     ),
     (
+        "variadic",
+        "calls the hook with the addresses of the stored argument registers and of the arguments on the stack",
+    ),
+    (
         "around",
         "as *before*; if import tables are patched, it may instead call the real function and act again afterwards",
     ),

@@ -55,8 +55,10 @@ impl Family {
         let process = &books.process;
         let file = |path: &str| path.rsplit('/').next().unwrap_or_default().chars().take(15).collect::<String>();
         let mut known = std::iter::once(&process.executable).chain(&process.arguments).map(|path| file(path));
+        // An exec by number isn't noted in the segment.
+        let is_noted = books.ending == Some(Ending::of(How::Exec));
         let is_another = life == Life::Killed && !name.is_empty() && !known.any(|known| known == name);
-        if is_another { Ending::of(How::Exec) } else { ending }
+        if is_noted || is_another { Ending::of(How::Exec) } else { ending }
     }
 
     /// One line for each process, and their sum. A program that exec replaced has a line, but is not part of the sum.

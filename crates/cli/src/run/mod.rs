@@ -142,7 +142,9 @@ fn print(
     let ending = family.ending(&books, life, name, ending);
     if ending.how == How::Exec {
         let (was, is) = (shown(Path::new(&books.process.executable)), words::printable(name));
-        say(format_args!("'{was}' was replaced by '{is}', which was not tracked: plimsoll run --follow -- …"));
+        say(format_args!(
+            "'{was}' was replaced by '{is}', which was not tracked. To track also what '{is}' starts: plimsoll run --follow -- …"
+        ));
     } else {
         // For later reports. They can do without it, so a failure is ignored.
         let _ = segment::set_ended(path, ending, deadline);

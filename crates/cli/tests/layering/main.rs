@@ -452,13 +452,14 @@ fn only_verbs_make_deadlines() {
 /// All symbols that the tracker's library imports, by name. All are weak: a program without a C library defines none of
 /// them, and must start all the same. Each has been in glibc since its first x86-64 version; other functions are looked
 /// up at run time.
-const IMPORTED_WEAKLY: [&str; 7] = [
+const IMPORTED_WEAKLY: [&str; 8] = [
     "_ITM_deregisterTMCloneTable",
     "_ITM_registerTMCloneTable",
     "__cxa_finalize",
     "__errno_location",
     "__gmon_start__",
     "_r_debug",
+    "environ",
     "gnu_get_libc_version",
 ];
 /// The newest symbol version that a reference may have.

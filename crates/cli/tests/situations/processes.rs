@@ -32,7 +32,10 @@ situations! {
     daemonize => situation("daemonize");
     raw_clone => situation("raw_clone").moments(2);
     seccomp_strict => situation("seccomp_strict");
-    exec_self => situation("exec_self").follow().moments(4);
+    exec_self => situation("exec_self").moments(4);
+    exec_self_followed => situation("exec_self").named("exec_self_followed").follow().moments(4);
+    exec_ways => situation("exec_ways").moments(11);
+    exec_too_large => situation("exec_ways").named("exec_too_large").args(&["large"]);
 }
 
 /// With the stacks of each block, so that every table grows behind the filter.

@@ -7,6 +7,7 @@
 pub mod aligned;
 pub mod calls;
 pub mod entry;
+pub mod exec;
 pub mod fork;
 pub mod limits;
 pub mod loader;

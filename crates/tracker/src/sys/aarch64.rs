@@ -130,6 +130,9 @@ macro_rules! weak_address {
 }
 pub(super) use weak_address;
 
+/// Registers that hold a call's first arguments.
+pub const ARGUMENT_REGISTERS: usize = 8;
+
 /// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
 ///
 /// # Safety
@@ -191,6 +194,7 @@ pub mod nr {
     pub const READLINKAT: usize = 78;
     pub const FSTAT: usize = 80;
     pub const READ: usize = 63;
+    pub const PREAD64: usize = 67;
     pub const SHMCTL: usize = 195;
     pub const PPOLL: usize = 73;
     pub const CHROOT: usize = 51;

@@ -181,6 +181,7 @@ pub mod calls {
         )*};
     }
     type P = *mut u8;
+    type Strings = *const *const c_char;
     wrappers! {
         malloc(n: usize) -> P;
         calloc(n: usize, size: usize) -> P;
@@ -203,6 +204,10 @@ pub mod calls {
         shmat(id: c_int, a: usize, flags: c_int) -> usize;
         shmdt(a: usize) -> c_int;
         pthread_create(t: *mut c_void, attr: *const c_void, f: *const c_void, arg: *mut c_void) -> c_int;
+        execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int;
+        execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
+        fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int;
+        execveat(dir: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int;
         dlsym(h: *mut c_void, name: *const c_char) -> *mut c_void;
         dlvsym(h: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
     }
@@ -220,6 +225,16 @@ pub mod calls {
 /// books nothing.
 pub fn is_glibc() -> bool {
     weak_address!("gnu_get_libc_version") != 0
+}
+
+/// The process's environment (`environ`); null where it has none.
+pub fn environment() -> *const *const c_char {
+    let variable = weak_address!("environ") as *const *const *const c_char;
+    if variable.is_null() {
+        return core::ptr::null();
+    }
+    // SAFETY: libc's variable, or the program's copy of it.
+    unsafe { variable.read_volatile() }
 }
 
 /// The calling thread's errno; null where the process has no C library.

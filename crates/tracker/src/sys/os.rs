@@ -18,6 +18,8 @@ const MADV_DONTNEED: usize = 4;
 const MADV_NOHUGEPAGE: usize = 15;
 const MADV_WIPEONFORK: usize = 18;
 const MADV_POPULATE_WRITE: usize = 23;
+const S_IFMT: u32 = 0o170000;
+const S_IFREG: u32 = 0o100000;
 const O_RDWR: usize = 2;
 const O_CREAT: usize = 0o100;
 const O_EXCL: usize = 0o200;
@@ -670,8 +672,6 @@ pub fn is_locked(fd: Fd) -> Option<bool> {
 /// Opens a regular file of a directory for reading. The open of a FIFO, of a terminal, of a file with a lease could wait
 /// for another process: O_NONBLOCK makes none wait (open(2)).
 pub fn open_at(dir: Fd, name: &core::ffi::CStr) -> Option<Fd> {
-    const S_IFMT: u32 = 0o170000;
-    const S_IFREG: u32 = 0o100000;
     let flags = O_PATHLESS | O_NONBLOCK | O_NOCTTY;
     // SAFETY: a C string.
     let fd = unsafe { syscall(nr::OPENAT, [dir.0, name.as_ptr() as usize, flags, 0, 0, 0]) }.ok().map(Fd)?;
@@ -686,6 +686,56 @@ pub fn open_at(dir: Fd, name: &core::ffi::CStr) -> Option<Fd> {
 pub fn close(fd: Fd) {
     // SAFETY: our own descriptor, used by nobody else.
     let _ = unsafe { syscall(nr::CLOSE, [fd.0, 0, 0, 0, 0, 0]) };
+}
+
+/// A regular file that may be executed, open for reading.
+pub struct Program {
+    fd: Fd,
+    mode: u32,
+}
+
+/// The directory that a relative path begins in (`AT_FDCWD`).
+pub const WORKING_DIRECTORY: i32 = -100;
+
+impl Program {
+    /// Follows links, as execve(2) does; waits for nobody.
+    pub fn open(directory: i32, path: &core::ffi::CStr) -> Option<Program> {
+        let flags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+        // SAFETY: a C string.
+        let fd = unsafe { syscall(nr::OPENAT, [directory as usize, path.as_ptr() as usize, flags, 0, 0, 0]) };
+        let fd = fd.ok().map(Fd)?;
+        match file_facts(fd).filter(|facts| facts.mode & S_IFMT == S_IFREG) {
+            Some(facts) => Some(Program { fd, mode: facts.mode }),
+            None => {
+                close(fd);
+                None
+            }
+        }
+    }
+
+    /// What the file has from `at` on.
+    pub fn read_at<'a>(&self, at: usize, buffer: &'a mut [u8]) -> &'a [u8] {
+        let arguments = [self.fd.0, buffer.as_mut_ptr() as usize, buffer.len(), at, 0, 0];
+        // SAFETY: the kernel writes at most the buffer's length.
+        let n = unsafe { syscall(nr::PREAD64, arguments) };
+        &buffer[..n.unwrap_or(0)]
+    }
+
+    /// Whether anybody may execute it.
+    pub fn is_executable(&self) -> bool {
+        self.mode & 0o111 != 0
+    }
+
+    /// Whether its user or group id would be the process's.
+    pub fn changes_user(&self) -> bool {
+        self.mode & 0o6000 != 0
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        close(self.fd);
+    }
 }
 
 /// Directory entries (`struct linux_dirent64`); 0 at the end.

@@ -3,7 +3,8 @@
 
 /// Calls `$m! { (name, kind, arguments, entry) … }`. The entry is a path below `hook/`: this table only names it. Kinds:
 /// `caller` (the entry adds stack and frame pointer), `straight` (the same, for a hook that sees to the stack's alignment itself), `plain`, `stacked` (six arguments, pointers on the stack),
-/// `before` (a tail jump after a look at the arguments), `numbered` (the same or a call for some numbers, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets).
+/// `before` (a tail jump after a look at the arguments), `numbered` (the same or a call for some numbers, a jump for others), `around` (the same, or a call with a look afterwards), `through` (a jump through a pointer that boot sets),
+/// `variadic` (the hook gets the addresses of the arguments).
 #[macro_export]
 macro_rules! hooked_calls {
     ($m:ident) => {
@@ -47,6 +48,15 @@ macro_rules! hooked_calls {
             (setresuid, before, 3, rights::before_setresuid)
             (setfsuid, before, 1, rights::before_setfsuid)
             (setns, before, 2, rights::before_setns)
+            (execve, plain, 3, exec::execve)
+            (execv, plain, 2, exec::execv)
+            (execvp, plain, 2, exec::execvp)
+            (execvpe, plain, 3, exec::execvpe)
+            (fexecve, plain, 3, exec::fexecve)
+            (execveat, plain, 5, exec::execveat)
+            (execl, variadic, 2, exec::execl)
+            (execlp, variadic, 2, exec::execlp)
+            (execle, variadic, 3, exec::execle)
             (dlopen, around, 2, loader::before_dlopen)
             (dlmopen, before, 3, loader::before_dlmopen)
             (dlclose, before, 1, loader::before_dlclose)

@@ -160,6 +160,9 @@ macro_rules! weak_address {
 }
 pub(super) use weak_address;
 
+/// Registers that hold a call's first arguments.
+pub const ARGUMENT_REGISTERS: usize = 6;
+
 /// A raw system call; EPERM where it would be the thread's death, or a filter of the program's has something against it.
 ///
 /// # Safety
@@ -222,6 +225,7 @@ pub mod nr {
     pub const NEWFSTATAT: usize = 262;
     pub const FSTAT: usize = 5;
     pub const READ: usize = 0;
+    pub const PREAD64: usize = 17;
     pub const SHMCTL: usize = 31;
     pub const PPOLL: usize = 271;
     pub const CHROOT: usize = 161;

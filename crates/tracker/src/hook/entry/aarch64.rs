@@ -67,6 +67,32 @@ macro_rules! entry_with_caller_on_stack {
 
 /// See `x86_64.rs`.
 #[macro_export]
+macro_rules! entry_variadic {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov x9, sp",
+                "stp x29, x30, [sp, #-80]!", ".cfi_adjust_cfa_offset 80",
+                ".cfi_rel_offset x29, 0", ".cfi_rel_offset x30, 8",
+                "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "stp x6, x7, [sp, #64]",
+                "add x0, sp, #16", "mov x1, x9",
+                "bl {t}",
+                "ldp x29, x30, [sp], #80",
+                ".cfi_same_value x29", ".cfi_same_value x30", ".cfi_adjust_cfa_offset -80",
+                "ret",
+                ".cfi_endproc",
+                t = sym $target
+            );
+        }
+    };
+}
+
+/// See `x86_64.rs`.
+#[macro_export]
 macro_rules! look_then_jump {
     () => {
         "stp x0, x1, [sp, #-64]!

@@ -69,6 +69,37 @@ macro_rules! entry_with_caller_on_stack {
     };
 }
 
+/// Defines an exported entry of a variadic function: the hook gets the addresses of the stored argument registers and of the arguments
+/// on the stack.
+#[macro_export]
+macro_rules! entry_variadic {
+    ($name:ident, $target:path) => {
+        /// Entry stub: see the hook of the same name.
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "lea rax, [rsp + 8]",
+                $crate::align_stack!(),
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "push rdi",
+                "mov rdi, rsp",
+                "mov rsi, rax",
+                "call {t}",
+                $crate::restore_stack!(),
+                "ret",
+                ".cfi_endproc",
+                t = sym $target
+            );
+        }
+    };
+}
+
 /// Calls `{b}` with the arguments kept and then jumps to what it answers. The caller's address comes fourth, so the fourth
 /// argument comes fifth.
 #[macro_export]

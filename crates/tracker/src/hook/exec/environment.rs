@@ -1,0 +1,203 @@
+//! The tracker's variables, kept when the process began, and an environment that has them again.
+//!
+//! Kept is a copy: programs overwrite the memory of their first environment (setproctitle(3)).
+
+use super::Strings;
+use crate::phase::{self, Phase};
+use crate::sys::{libc, os};
+use core::cell::UnsafeCell;
+use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const OURS: &[u8] = b"PLIMSOLL_";
+/// `plimsoll run` sets six variables, three of them paths. If they don't fit, nothing is kept.
+const CAPACITY: usize = 4096;
+
+/// C strings, one behind the other: `LD_PRELOAD=` and the library, then the options.
+struct Kept {
+    bytes: UnsafeCell<[u8; CAPACITY]>,
+    used: AtomicUsize,
+    /// The process that they are kept for.
+    pid: AtomicU32,
+}
+// SAFETY: `keep` writes the bytes once, in the constructor; `pid` publishes them, and from then on they are only read.
+unsafe impl Sync for Kept {}
+static KEPT: Kept = Kept { bytes: UnsafeCell::new([0; CAPACITY]), used: AtomicUsize::new(0), pid: AtomicU32::new(0) };
+
+/// Keeps the variables of this process for what takes its place. `library` is the tracker's own path.
+///
+/// # Safety
+/// Called once, in the constructor; `environment` is a NULL-terminated array of C strings.
+pub unsafe fn keep(environment: Strings, library: &[u8]) {
+    // SAFETY: no other thread of ours knows of the bytes before `pid` is stored.
+    let bytes = unsafe { &mut *KEPT.bytes.get() };
+    let mut used = 0;
+    let mut push = |pieces: [&[u8]; 2]| {
+        for piece in pieces.into_iter().chain([&b"\0"[..]]) {
+            let Some(room) = bytes.get_mut(used..used + piece.len()) else { return false };
+            room.copy_from_slice(piece);
+            used += piece.len();
+        }
+        true
+    };
+    let mut fits = !library.is_empty() && push([PRELOAD, library]);
+    let mut at = environment;
+    // SAFETY: the caller's contract.
+    while let Some(entry) = unsafe { at.read().as_ref() } {
+        // SAFETY: as above.
+        let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+        if entry.starts_with(OURS) {
+            fits = fits && push([entry, b""]);
+        }
+        // SAFETY: as above.
+        at = unsafe { at.add(1) };
+    }
+    if fits {
+        KEPT.used.store(used, Relaxed);
+        KEPT.pid.store(os::getpid(), Release);
+    }
+}
+
+/// Whether there is something for a program that takes the place of the process `pid`.
+pub fn is_kept_for(pid: u32) -> bool {
+    pid != 0 && KEPT.pid.load(Acquire) == pid && phase::is(Phase::On)
+}
+
+fn kept() -> &'static [u8] {
+    // SAFETY: written before `is_kept_for` answers true, and never again.
+    unsafe { &(&*KEPT.bytes.get())[..KEPT.used.load(Relaxed)] }
+}
+
+/// The value of a variable of the process; `name` ends with `=`.
+pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
+    let mut at = libc::environment();
+    // SAFETY: libc's array: the program that changes it meanwhile has to expect that of execvp(3) too.
+    unsafe {
+        while !at.is_null() && !at.read().is_null() {
+            if let Some(value) = CStr::from_ptr(at.read()).to_bytes().strip_prefix(name) {
+                return Some(value);
+            }
+            at = at.add(1);
+        }
+    }
+    None
+}
+
+/// An environment in memory of its own: the program's strings, and ours.
+pub struct Extended {
+    base: *mut u8,
+    bytes: usize,
+}
+
+impl Extended {
+    /// `None`: memory that can't be read, or none to be had; a list of libraries that has the tracker anyway; or the library is out of reach.
+    pub fn new(given: Strings) -> Option<Extended> {
+        let preload = kept().split(|b| *b == 0).next()?;
+        let library = preload.strip_prefix(PRELOAD)?;
+        // `preload` is followed by its NUL.
+        let path = CStr::from_bytes_until_nul(&kept()[PRELOAD.len()..]).ok()?;
+        os::Program::open(os::WORKING_DIRECTORY, path)?;
+        let (mut count, mut listed) = (0, None);
+        while let Some(string) = string_at(given, count)? {
+            if begins_with(string, PRELOAD)? {
+                // The loader takes the last one.
+                listed = Some((count, text(string)?));
+            }
+            count += 1;
+        }
+        let others = listed.map_or(&b""[..], |(_, entry)| &entry[PRELOAD.len()..]);
+        if others.split(|b| matches!(b, b':' | b' ')).any(|other| other == library) {
+            return None;
+        }
+        let options = kept()[preload.len() + 1..].split_inclusive(|b| *b == 0);
+        let words = (count + options.clone().count() + 2) * size_of::<usize>();
+        let bytes = words + preload.len() + others.len() + 2;
+        let extended = Extended { base: os::map_private(bytes, bytes.min(4096))?, bytes };
+        let (array, list) = (extended.base.cast::<*const c_char>(), words);
+        // SAFETY: the mapping has room for that many words and, behind them, for both lists, a colon and a NUL; it is zeroed.
+        unsafe {
+            let mut to = extended.base.add(list);
+            let separator: &[u8] = if others.is_empty() { b"" } else { b":" };
+            for piece in [preload, separator, others] {
+                piece.as_ptr().copy_to_nonoverlapping(to, piece.len());
+                to = to.add(piece.len());
+            }
+            let mut n = 0;
+            for i in 0..count {
+                let is_list = listed.is_some_and(|(at, _)| at == i);
+                array.add(n).write(if is_list { extended.base.add(list).cast() } else { given.add(i).read() });
+                n += 1;
+            }
+            if listed.is_none() {
+                array.add(n).write(extended.base.add(list).cast());
+                n += 1;
+            }
+            for option in options {
+                let name = option.split_inclusive(|b| *b == b'=').next().unwrap_or(option);
+                // What the program says itself is what it means.
+                let is_set = (0..count).any(|i| begins_with(given.add(i).read(), name) == Some(true));
+                if !is_set {
+                    array.add(n).write(option.as_ptr().cast());
+                    n += 1;
+                }
+            }
+        }
+        Some(extended)
+    }
+
+    /// The array.
+    pub fn strings(&self) -> Strings {
+        self.base as Strings
+    }
+}
+
+impl Drop for Extended {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`; the exec that used it has failed.
+        unsafe { os::unmap(self.base, self.bytes) };
+    }
+}
+
+/// The string with this number. `Some(None)`: the array ends here. `None`: it can't be read.
+fn string_at(array: Strings, i: usize) -> Option<Option<*const c_char>> {
+    if array.is_null() {
+        return Some(None);
+    }
+    let at = array.wrapping_add(i);
+    // SAFETY: eight bytes are readable.
+    os::readable(at as usize).then(|| unsafe { at.read_unaligned() }).map(|p| (!p.is_null()).then_some(p))
+}
+
+/// Whether a string begins so. `None`: it can't be read.
+fn begins_with(string: *const c_char, with: &[u8]) -> Option<bool> {
+    for (i, byte) in with.iter().enumerate() {
+        let at = string.wrapping_add(i);
+        if i % 8 == 0 && !os::readable(at as usize) {
+            return None;
+        }
+        // SAFETY: eight bytes are readable from each eighth on.
+        if unsafe { at.cast::<u8>().read() } != *byte {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
+/// All of a string, without its NUL.
+fn text<'a>(string: *const c_char) -> Option<&'a [u8]> {
+    let mut n = 0;
+    loop {
+        let at = string.wrapping_add(n).cast::<u8>();
+        if n % 8 == 0 && !os::readable(at as usize) {
+            return None;
+        }
+        // SAFETY: as above; the slice is what was read byte by byte.
+        unsafe {
+            if at.read() == 0 {
+                return Some(core::slice::from_raw_parts(string.cast::<u8>(), n));
+            }
+        }
+        n += 1;
+    }
+}

@@ -1,0 +1,207 @@
+//! execve, execv, execvp, execvpe, fexecve, execveat, execl, execlp, execle. Without `--follow` the tracker takes itself out of the
+//! environment when a process starts, so the programs that the process starts run untracked. But a program that takes the place of this
+//! one, under the same PID (a start script that ends in `exec java`, env, nice), is tracked: it gets the tracker's variables. Not if its
+//! file is static, set-user-ID or unreadable, or if the library can't be read (after chroot, or as another user). The
+//! segment notes that another program has replaced this one. The system call by number isn't hooked.
+//!
+//! A child of fork() or vfork() has another PID, so its exec only passes through. An exec that the tracker's variables make too large (E2BIG)
+//! is tried again without them.
+
+mod environment;
+mod program;
+
+use super::loader::real;
+use crate::account::segment::Segment;
+use crate::sys::cpu::ARGUMENT_REGISTERS;
+use crate::sys::errno;
+use crate::sys::libc::{self, Call, calls};
+use crate::sys::os::{self, Program};
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::Ordering::*;
+use environment::Extended;
+pub use environment::keep;
+use plimsoll_segment::ENDED_BY_EXEC;
+
+/// A NULL-terminated array of C strings, as the program gave it: what isn't readable is the kernel's to refuse.
+type Strings = *const *const c_char;
+
+/// execve(2).
+///
+/// # Safety
+/// As execve(2), of this and all that follow: the arguments are the program's own.
+pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, given: Strings) -> c_int {
+    real(Call::execve);
+    // SAFETY: the caller's contract.
+    replace(|| opened(path), given, |environment| unsafe { calls::execve(path, arguments, environment) })
+}
+
+/// execv(3).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { execve(path, arguments, libc::environment()) }
+}
+
+/// execvpe(3).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, given: Strings) -> c_int {
+    real(Call::execvpe);
+    // SAFETY: the caller's contract.
+    replace(|| found(file), given, |environment| unsafe { calls::execvpe(file, arguments, environment) })
+}
+
+/// execvp(3).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+    // SAFETY: the caller's contract.
+    unsafe { execvpe(file, arguments, libc::environment()) }
+}
+
+/// fexecve(3).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, given: Strings) -> c_int {
+    real(Call::fexecve);
+    // SAFETY: the caller's contract.
+    replace(|| program::of_descriptor(fd), given, |environment| unsafe { calls::fexecve(fd, arguments, environment) })
+}
+
+/// execveat(2).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: Strings,
+    given: Strings,
+    flags: c_int,
+) -> c_int {
+    real(Call::execveat);
+    let open = || match path_of(path)? {
+        path if path.is_empty() => program::of_descriptor(directory),
+        path => Program::open(directory, path),
+    };
+    // SAFETY: the caller's contract.
+    replace(open, given, |environment| unsafe { calls::execveat(directory, path, arguments, environment, flags) })
+}
+
+/// execl(3): the stub has stored the argument registers and knows where the other arguments are.
+///
+/// # Safety
+/// Called by the entry stub.
+pub unsafe extern "C" fn execl(registers: *const usize, stack: *const usize) -> c_int {
+    // SAFETY: the stub's arguments; a caller of execl ends its list with NULL.
+    unsafe { with_list(registers, stack, |path, list, _| execve(path, list, libc::environment())) }
+}
+
+/// execlp(3).
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn execlp(registers: *const usize, stack: *const usize) -> c_int {
+    // SAFETY: as above.
+    unsafe { with_list(registers, stack, |file, list, _| execvpe(file, list, libc::environment())) }
+}
+
+/// execle(3): the environment comes behind the NULL.
+///
+/// # Safety
+/// As above.
+pub unsafe extern "C" fn execle(registers: *const usize, stack: *const usize) -> c_int {
+    // SAFETY: as above.
+    unsafe { with_list(registers, stack, |path, list, given| execve(path, list, given as Strings)) }
+}
+
+/// Makes an array of a variadic call's list, and calls `exec` with the first argument, that array, and the word behind its NULL.
+///
+/// # Safety
+/// `registers` has [`ARGUMENT_REGISTERS`] words, `stack` the others; a NULL ends the list.
+unsafe fn with_list(
+    registers: *const usize,
+    stack: *const usize,
+    exec: impl Fn(*const c_char, Strings, usize) -> c_int,
+) -> c_int {
+    const SHORT: usize = 64;
+    // SAFETY: the caller's contract, up to the word behind the NULL, which is either an argument or a word of the caller's frame.
+    let word = |i: usize| unsafe {
+        if i < ARGUMENT_REGISTERS { registers.add(i).read() } else { stack.add(i - ARGUMENT_REGISTERS).read() }
+    };
+    let mut n = 0;
+    while word(1 + n) != 0 {
+        n += 1;
+    }
+    let mut short = [0usize; SHORT];
+    let long = if n < SHORT { None } else { os::map_private((n + 1) * 8, 4096) };
+    let list = match long {
+        Some(p) => p.cast::<usize>(),
+        None if n < SHORT => short.as_mut_ptr(),
+        None => {
+            libc::set_errno(errno::ENOMEM);
+            return -1;
+        }
+    };
+    for i in 0..n {
+        // SAFETY: n + 1 words, zeroed.
+        unsafe { list.add(i).write(word(1 + i)) };
+    }
+    let result = exec(word(0) as *const c_char, list as Strings, word(2 + n));
+    if let Some(p) = long {
+        // SAFETY: mapped above; the exec failed, and nobody else knows of it.
+        unsafe { os::unmap(p, (n + 1) * 8) };
+    }
+    result
+}
+
+/// Another program takes this one's place, if `exec` succeeds; it answers only if not.
+fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn(Strings) -> c_int) -> c_int {
+    let pid = os::getpid();
+    let noted = note(pid);
+    let wants = environment::is_kept_for(pid);
+    let extended = if wants && open().is_some_and(program::is_dynamic) { Extended::new(given) } else { None };
+    let result = match extended {
+        None => exec(given),
+        Some(extended) => {
+            let result = exec(extended.strings());
+            drop(extended);
+            if libc::errno() == errno::E2BIG { exec(given) } else { result }
+        }
+    };
+    if let Some(segment) = noted {
+        segment.header().ended.store(0, Relaxed);
+    }
+    result
+}
+
+/// Notes the exec in this process's segment, if it has one.
+fn note(pid: u32) -> Option<Segment> {
+    let segment = Segment::published().filter(|_| pid != 0 && super::fork::process_id() == Some(pid))?;
+    segment.header().ended.store(ENDED_BY_EXEC, Relaxed);
+    Some(segment)
+}
+
+fn path_of<'a>(path: *const c_char) -> Option<&'a CStr> {
+    // SAFETY: readable at its start; a string of the program's.
+    (!path.is_null() && os::readable(path as usize)).then(|| unsafe { CStr::from_ptr(path) })
+}
+
+fn opened(path: *const c_char) -> Option<Program> {
+    Program::open(os::WORKING_DIRECTORY, path_of(path)?)
+}
+
+/// The file that execvp(3) finds: in the directories of PATH, if the name has no slash.
+fn found(file: *const c_char) -> Option<Program> {
+    let file = path_of(file)?;
+    if file.to_bytes().contains(&b'/') {
+        return Program::open(os::WORKING_DIRECTORY, file);
+    }
+    let list = environment::variable(b"PATH=").unwrap_or(b"/bin:/usr/bin");
+    list.split(|b| *b == b':').find_map(|directory| program::in_directory(directory, file.to_bytes()))
+}

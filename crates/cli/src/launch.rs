@@ -33,7 +33,7 @@ pub struct Launch {
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Also track programs that this program starts by exec
-    #[arg(long)]
+    /// Also track the processes that the program starts
     pub follow: bool,
     /// Make the program write a summary when it receives this signal (USR2, 12, RTMIN+3, …)
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]

@@ -47,7 +47,7 @@ options! {
     sample "PLIMSOLL_SAMPLE";
     /// Maximum number of frames of a deep stack, 16 to 1024; the innermost are kept, and a mark shows the cut. Default: 256.
     depth "PLIMSOLL_DEPTH";
-    /// 1: also track programs that this program starts by exec. Default: the tracker removes itself from LD_PRELOAD.
+    /// 1: also track processes that this program starts. Default: the tracker removes itself from LD_PRELOAD and tracks only what takes the place of this program by exec.
     follow "PLIMSOLL_FOLLOW";
     /// File with compiled category rules, made by `plimsoll run`.
     rules "PLIMSOLL_RULES";

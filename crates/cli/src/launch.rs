@@ -32,8 +32,8 @@ pub struct Launch {
     /// Write segments to this directory [default: /dev/shm/plimsoll-UID]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
-    /// Also track programs that this program starts by exec
     /// Also track the processes that the program starts
+    #[arg(long)]
     pub follow: bool,
     /// Make the program write a summary when it receives this signal (USR2, 12, RTMIN+3, …)
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]

@@ -2,6 +2,7 @@
 //!
 //! Contract: nothing here allocates between fork and exec.
 
+use std::cell::Cell;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -23,6 +24,8 @@ static WAS_IGNORED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(f
 /// before `main`; the program that we exec must find them closed.
 static CLOSED: AtomicU8 = AtomicU8::new(0);
 
+// SAFETY: the loader calls each entry of this section as a C function before `main`. `remember` makes system calls and writes to
+// atomics; it uses nothing of the standard library's that `main` sets up.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember;
@@ -82,7 +85,7 @@ fn limit(which: libc::__rlimit_resource_t) -> u64 {
 /// Makes the file system allocate the first bytes of a file.
 pub fn allocate(file: &std::fs::File, bytes: u64) -> io::Result<()> {
     use std::os::fd::AsRawFd;
-    // SAFETY: the descriptor is open for writing while `file` lives.
+    // SAFETY: no memory is passed, and the descriptor is open while `file` lives; one that is open for reading only is an error.
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) } {
         0 => Ok(()),
         code => Err(io::Error::from_raw_os_error(code)),
@@ -194,6 +197,8 @@ pub enum End {
 /// A started child.
 pub struct Child {
     pub pid: u32,
+    /// Its end was reported: another process may have the number by now.
+    is_reaped: Cell<bool>,
     /// The signal mask before the child was started.
     mask: libc::sigset_t,
 }
@@ -251,7 +256,7 @@ pub fn spawn(image: &Image) -> io::Result<Child> {
                     libc::sigprocmask(libc::SIG_SETMASK, &mask, std::ptr::null_mut());
                     return Err(io::Error::from_raw_os_error(code));
                 }
-                Ok(Child { pid: pid as u32, mask })
+                Ok(Child { pid: pid as u32, is_reaped: Cell::new(false), mask })
             }
         }
     }
@@ -284,12 +289,15 @@ impl Child {
     /// so it is not forwarded. A signal caused by our own writing (SIGPIPE, SIGXFSZ: the kernel sends them in our name)
     /// is not the child's either. The kernel queues blocked signals even if they are ignored.
     pub fn take(&self, Signal { number, code, sender }: Signal) -> io::Result<Option<End>> {
+        if self.is_reaped.get() {
+            return Ok(None);
+        }
         if number == libc::SIGCHLD {
             return self.reap();
         }
         let is_ours = code <= 0 && sender == std::process::id();
         if number > 0 && !is_ours && (code <= 0 || number == libc::SIGCONT) {
-            // SAFETY: kill of a child that we have not reaped yet, so no other process has its PID.
+            // SAFETY: kill takes no memory. The child was not reaped (see above), so no other process has its PID.
             unsafe { libc::kill(self.pid as libc::pid_t, number) };
         }
         Ok(None)
@@ -307,7 +315,7 @@ impl Child {
         loop {
             let mut status = 0;
             let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
-            // SAFETY: `status` is ours; the PID is our child's.
+            // SAFETY: `status` is ours. The PID is that of our child, which `take` knows not to be reaped.
             match unsafe { libc::waitpid(self.pid as libc::pid_t, &mut status, flags) } {
                 0 => return Ok(None),
                 -1 => {
@@ -317,9 +325,13 @@ impl Child {
                     }
                 }
                 _ if libc::WIFEXITED(status) => {
+                    self.is_reaped.set(true);
                     return Ok(Some(ended(name, End::Code(libc::WEXITSTATUS(status) as u8))));
                 }
-                _ if libc::WIFSIGNALED(status) => return Ok(Some(ended(name, End::Signal(libc::WTERMSIG(status))))),
+                _ if libc::WIFSIGNALED(status) => {
+                    self.is_reaped.set(true);
+                    return Ok(Some(ended(name, End::Signal(libc::WTERMSIG(status)))));
+                }
                 _ if libc::WIFSTOPPED(status) => stop_as(libc::WSTOPSIG(status)),
                 _ => {}
             }

@@ -70,7 +70,7 @@ hooked_calls!(exports);
 /// Called by the VM, with a C string or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Agent_OnAttach(_vm: *mut c_void, options: *const c_char, _: *mut c_void) -> i32 {
-    // SAFETY: the VM passes a C string or null.
+    // SAFETY: the VM passes a C string or null, and the table is this library's.
     unsafe { agent::called(options, exports()) }
 }
 
@@ -80,8 +80,8 @@ pub unsafe extern "C" fn Agent_OnAttach(_vm: *mut c_void, options: *const c_char
 /// Called by the VM, with a C string or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn Agent_OnLoad(_vm: *mut c_void, options: *const c_char, _: *mut c_void) -> i32 {
-    // SAFETY: the VM passes a C string or null. The result is always 0: any other value would end the VM. A failed
-    // tracker leaves the VM untracked instead.
+    // The result is always 0: any other value would end the VM. A failed tracker leaves the VM untracked instead.
+    // SAFETY: the VM passes a C string or null, and the table is this library's.
     unsafe { agent::called(options, exports()) };
     0
 }
@@ -91,7 +91,8 @@ pub unsafe extern "C" fn Agent_OnLoad(_vm: *mut c_void, options: *const c_char, 
 pub extern "C" fn Agent_OnUnload(_vm: *mut c_void) {}
 
 extern "C" fn constructor(argc: i32, argv: *const *const c_char, environment: *mut *const c_char) {
-    // SAFETY: glibc calls constructors with main's arguments (csu/init-first.c, elf/dl-init.c).
+    // SAFETY: glibc's loader calls constructors with main's arguments, and each once (elf/dl-init.c). Where another C library is loaded,
+    // `start` reads none of them.
     unsafe { boot::start(argc, argv, environment, exports()) }
 }
 

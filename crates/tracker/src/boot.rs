@@ -56,7 +56,7 @@ static mut LATE_OPTIONS: Option<Options> = None;
 /// The constructor.
 ///
 /// # Safety
-/// Called once, by the loader, with main's arguments.
+/// Called once, by the loader; if that is glibc's, with main's arguments.
 pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *const c_char, exports: &'static Exports) {
     // Only glibc's loader calls constructors with main's arguments. The first hook that is called finds its real function.
     if !libc::is_glibc() {

@@ -100,8 +100,9 @@ pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
             },
             _regions: &mut regions,
         };
-        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for `regions_length`
-        // entries.
+        // SAFETY: `Scan` describes PAGEMAP_SCAN as the kernel does, and `regions` has space for `MOST` entries, the length in
+        // the arguments. The file is a pagemap: only `read.rs` can call this function, and it opens `pagemap` in a process's
+        // folder in /proc.
         let (filled, walk_end) = unsafe { rustix::ioctl::ioctl(&pagemap, scan) }?;
         let filled = regions.get(..filled).unwrap_or_default();
         found.extend(filled.iter().map(|region| AddressRange::new(Avma(region.start), Avma(region.end))));

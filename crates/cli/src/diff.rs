@@ -44,6 +44,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err("a diff has no --format jfr: use plimsoll report TARGET --format jfr".into());
     }
     refuse_terminal(args.format, args.output.as_deref())?;
+    args.stacks.check()?;
     if recording::is_one(&args.before) || recording::is_one(&args.after) {
         let both = recording::is_one(&args.before) && recording::is_one(&args.after);
         if both && (args.format == Format::Svg || allocation::is_asked_for(args.by, &args.stacks, args.format)) {

@@ -69,7 +69,11 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     let program = command.first().cloned().unwrap_or_default();
     let shown = words::printable(&program.to_string_lossy());
     let Some(path) = resolve(Path::new(&program)) else {
-        say(format_args!("cannot start '{shown}': it isn't an executable file"));
+        let reason = match shown.contains('/') {
+            true => "there is no such file",
+            false => "no directory in PATH has an executable file of that name",
+        };
+        say(format_args!("cannot start '{shown}': {reason}"));
         return Ok(Err(ExitCode::from(127)));
     };
     if !path.is_file() {

@@ -130,7 +130,10 @@ fn sentence(error: &clap::Error) -> String {
             let verb = context(ContextKind::InvalidSubcommand);
             match context(ContextKind::SuggestedSubcommand) {
                 like if like.is_empty() => format!("unknown command '{verb}'. List the commands: plimsoll --help"),
-                like => format!("unknown command '{verb}'. Did you mean '{like}'?"),
+                // clap joins several with commas.
+                like => {
+                    format!("unknown command '{verb}'. Did you mean '{}'?", like.replace(", ", "' or '"))
+                }
             }
         }
         // Only clap's first paragraph, on one line: `--help` shows the rest.

@@ -47,6 +47,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
     refuse_terminal(args.format, args.output.as_deref())?;
+    args.stacks.check()?;
     if args.frame_table && (args.format != Format::Json || recording::is_one(&args.target)) {
         return Err("--frame-table needs --format json, and a process, a segment or a saved report".into());
     }

@@ -39,6 +39,15 @@ pub struct Stacks {
 }
 
 impl Stacks {
+    /// Refuses a path in `--symbols` that doesn't exist.
+    pub fn check(&self) -> Result<(), Failure> {
+        for path in &self.symbols {
+            let shown = words::printable(&path.display().to_string());
+            std::fs::metadata(path).map_err(|e| format!("--symbols: '{shown}' can't be read: {e}"))?;
+        }
+        Ok(())
+    }
+
     /// Whether an option was given that only stacks can satisfy.
     pub fn are_asked_for(&self) -> bool {
         self.focus.is_some() || self.measure.is_some() || self.weight == Weigh::Calls

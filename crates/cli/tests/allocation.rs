@@ -83,7 +83,7 @@ fn what_can_not_be_shown_is_one_sentence() {
     for (arguments, sentence) in [
         (&["report", &plain, "--by", "module"][..], "--by module: Java code has no modules here"),
         (&["report", &plain, "--by", "site", "--measure", "live"], "there is no 'live' in bytes here, only slow_path"),
-        (&["report", &plain, "--focus", "("], "--focus (: it is no regular expression"),
+        (&["report", &plain, "--focus", "("], "--focus (: it isn't a regular expression: unclosed group"),
         (&["report", "1", "--by", "class"], "--by class needs a flight recording"),
     ] {
         let output = plimsoll(arguments);

@@ -187,7 +187,10 @@ fn charts_and_what_they_lack() {
         assert!(refused(&["report", &name, "--chart", "growth"]).contains("a minute"));
         assert!(refused(&["report", &name, "--chart", "pie"]).contains("rss-gap"));
         assert!(refused(&["report", &name, "--from", "+1h"]).contains("later than the end"));
-        assert!(refused(&["report", &name, "--from", "noon"]).contains("'noon' is no moment"));
+        assert!(
+            refused(&["report", &name, "--from", "noon"])
+                .contains("'noon' for '--from <MOMENT>': expected a moment such as")
+        );
     }
     let _ = fs::remove_dir_all(folder);
 }

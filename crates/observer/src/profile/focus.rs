@@ -24,7 +24,11 @@ impl Focus {
         regex.map(Focus).map_err(|e| match e {
             regex::Error::CompiledTooBig(_) => "the pattern is too large".into(),
             // The last line says what is wrong; the lines before it mark the position in the pattern.
-            e => format!("it is no regular expression: {}", e.to_string().lines().last().unwrap_or_default().trim()),
+            e => {
+                let text = e.to_string();
+                let last = text.lines().last().unwrap_or_default().trim();
+                format!("it isn't a regular expression: {}", last.strip_prefix("error: ").unwrap_or(last))
+            }
         })
     }
 

@@ -28,9 +28,8 @@ impl FromStr for Bound {
 
     fn from_str(text: &str) -> Result<Bound, String> {
         let wrong = || {
-            format!(
-                "'{text}' is no moment: use 2026-11-20T21:40:03Z, 21:40 (UTC), +10m (from the beginning) or -5m (from the end)"
-            )
+            let wanted = "expected a moment such as 2026-11-20T21:40:03Z, 21:40 (UTC), +10m (from the beginning) or -5m (from the end)";
+            wanted.to_owned()
         };
         if let Some(span) = text.strip_prefix('+') {
             return span_ns(span).map(Bound::AfterBegin).ok_or_else(wrong);

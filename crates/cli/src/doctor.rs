@@ -183,7 +183,7 @@ fn segments_of_all(deadline: Deadline) -> Vec<(u32, PathBuf, Life)> {
     let own = segment::search_directories(None, deadline);
     let mut found: Vec<_> = own
         .iter()
-        .flat_map(|dir| segment::list(dir, deadline))
+        .flat_map(|dir| segment::list_own(dir, deadline))
         .map(|(path, head)| {
             let life = segment::life_of(&head, &path, deadline);
             (head.pid, path, life)

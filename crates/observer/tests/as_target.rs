@@ -209,6 +209,113 @@ fn the_child_holds_nothing_of_ours() {
     drop((child, ours));
 }
 
+/// fs.suid_dumpable, as it was, at the end.
+struct SuidDumpable(String);
+
+const SUID_DUMPABLE: &str = "/proc/sys/fs/suid_dumpable";
+
+impl Drop for SuidDumpable {
+    fn drop(&mut self) {
+        let _ = fs::write(SUID_DUMPABLE, &self.0);
+    }
+}
+
+/// Where fs.suid_dumpable is 1, a change of user makes a process dumpable. The child is held in the very next system call, and its
+/// user tries to look into it.
+#[test]
+fn nobody_looks_into_the_child_between_its_change_of_user_and_the_next_call() {
+    const CASE: &str = "a dumpable child";
+    if !is_root(CASE) {
+        return;
+    }
+    let _alone = alone();
+    let before = SuidDumpable(fs::read_to_string(SUID_DUMPABLE).expect("a number"));
+    if let Err(e) = fs::write(SUID_DUMPABLE, "1") {
+        eprintln!("as_target, {CASE}: skipped, {SUID_DUMPABLE}: {e}");
+        return;
+    }
+    let rooms = Rooms::new("dumpable", NOBODY);
+    let sleeper = Sleeper::of(NOBODY, &rooms.theirs());
+    let target = sleeper.target();
+    let (to_us, from_child) = std::sync::mpsc::channel();
+    // A filter is a thread's own, and its children's.
+    let starting = std::thread::spawn(move || {
+        to_us.send(held_calls::filter()).expect("a listener");
+        AsTarget::start(&target, LIMIT).map(drop)
+    });
+    let listener = from_child.recv().expect("a listener");
+    let mut looks = Vec::new();
+    while !starting.is_finished() {
+        held_calls::each(&listener, |pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it is held");
+            if status.contains(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}")) {
+                let mut look = Command::new("head");
+                look.args(["-c1", &format!("/proc/{pid}/environ")]).uid(NOBODY).gid(NOBODY);
+                looks.push(look.output().expect("head").status.success());
+            }
+        });
+    }
+    starting.join().expect("no panic").expect("a child");
+    assert_eq!(looks, [false], "its user has looked into the child, or it never made the call");
+    drop(before);
+}
+
+/// Calls of prctl(PR_SET_DUMPABLE, 0) wait until somebody lets them go on (seccomp_unotify(2)).
+mod held_calls {
+    use std::io;
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+    /// Holds those calls of this thread, and of processes that it makes from now on.
+    pub fn filter() -> OwnedFd {
+        const LISTENER: libc::c_ulong = 1 << 3;
+        let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+        let load = |offset| step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+        let unless = |value, skip| step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, skip, value);
+        // struct seccomp_data: the number, and the lower halves of the first two arguments.
+        let mut steps = [
+            load(0),
+            unless(libc::SYS_prctl as u32, 5),
+            load(16),
+            unless(libc::PR_SET_DUMPABLE as u32, 3),
+            load(24),
+            unless(0, 1),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+            step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: the kernel copies the filter, which outlives the call. It changes this thread alone; the descriptor is new.
+        unsafe {
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let mode = libc::SECCOMP_SET_MODE_FILTER;
+            let listener = libc::syscall(libc::SYS_seccomp, mode, LISTENER, &raw const program);
+            assert!(listener >= 0, "{}", io::Error::last_os_error());
+            OwnedFd::from_raw_fd(listener as i32)
+        }
+    }
+
+    /// Shows the PID of each process that is held, and lets it go on. Returns when there has been none for a moment.
+    pub fn each(listener: &OwnedFd, mut show: impl FnMut(u32)) {
+        // linux/seccomp.h: _IOWR('!', 0, struct seccomp_notif), _IOWR('!', 1, struct seccomp_notif_resp)
+        const RECEIVE: libc::c_ulong = 0xc050_2100;
+        const SEND: libc::c_ulong = 0xc018_2101;
+        const GO_ON: u32 = 1;
+        let mut ready = libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which is ours.
+        while unsafe { libc::poll(&raw mut ready, 1, 5) } > 0 && ready.revents & libc::POLLIN != 0 {
+            // SAFETY: the kernel wants zeros, and writes no more than the struct, whose size the number of the request has.
+            let held = unsafe {
+                let mut held: libc::seccomp_notif = std::mem::zeroed();
+                (libc::ioctl(listener.as_raw_fd(), RECEIVE, &raw mut held) == 0).then_some(held)
+            };
+            let Some(held) = held else { return };
+            show(held.pid);
+            let mut answer = libc::seccomp_notif_resp { id: held.id, val: 0, error: 0, flags: GO_ON };
+            // SAFETY: the struct that belongs to the request.
+            assert_eq!(unsafe { libc::ioctl(listener.as_raw_fd(), SEND, &raw mut answer) }, 0);
+        }
+    }
+}
+
 /// The same calls without any right: as the user that we are.
 #[test]
 fn the_own_user_needs_no_rights() {

@@ -221,13 +221,14 @@ fn rest(out: &mut dyn Write, figures: impl Iterator<Item = Bytes>, what: &str) -
     if n == 0 { Ok(()) } else { writeln!(out, "{:>9} in {} more {what}", bytes.to_string(), count(n)) }
 }
 
-/// `function+0x1b  libfoo.so`, `libfoo.so+0x4711`, or the bare address.
+/// `function+0x1b  libfoo.so`, `libfoo.so+0x4711`; of code that a JIT made its name or the bare address.
 pub fn frame_text(books: &Books, frame: &Frame) -> String {
     let module = frame.module.and_then(|i| books.modules.get(i));
     match (module, &frame.function) {
         (Some(m), Some(f)) => format!("{}+{:#x}  {}", printable(f), frame.function_offset, printable(m.name())),
         (Some(m), None) => format!("{}+{:#x}", printable(m.name()), frame.offset),
-        (None, _) => format!("{:#x} (no module)", frame.address),
+        (None, Some(f)) => format!("{} (no module)", printable(f)),
+        (None, None) => format!("{:#x} (no module)", frame.address),
     }
 }
 

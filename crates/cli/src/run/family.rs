@@ -29,7 +29,7 @@ impl Family {
     /// The segments in these directories of the process and its descendants that began at `since_ns` (CLOCK_BOOTTIME)
     /// or later.
     pub fn find(directories: impl Iterator<Item = PathBuf>, pid: u32, since_ns: u64, deadline: Deadline) -> Family {
-        let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list(&dir, deadline)).collect();
+        let mut all: Vec<(PathBuf, Head)> = directories.flat_map(|dir| segment::list_own(&dir, deadline)).collect();
         all.retain(|(_, head)| head.start_boottime_ns >= since_ns);
         all.sort_by_key(|(_, head)| head.start_boottime_ns);
         let mut pids = vec![pid];

@@ -4,6 +4,7 @@
 #[allow(dead_code)]
 mod stage;
 
+mod believed;
 mod blocked;
 mod caches;
 mod commands;

@@ -34,6 +34,12 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Why::Io(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                write!(
+                    f,
+                    "is reached through a symbolic link that is not followed (none is here, or it leads in circles)"
+                )
+            }
             Why::Io(error) => write!(f, "can't be read: {error}"),
             Why::NotAFile => write!(f, "is not a regular file"),
             Why::Owner(uid) => write!(f, "belongs to user {uid}"),

@@ -41,10 +41,11 @@ pub struct Plan<'p> {
 /// Forks; the child serves and never returns. It ends without a signal, so that it doesn't disturb anybody who waits
 /// for SIGCHLD, and is reaped with __WALL.
 pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
-    // SAFETY: the signal sets are local. All signals are blocked across the fork, so that no handler runs in the child.
-    // The child keeps them blocked, because a terminal's Ctrl-C must not keep it from removing its files. With no flag
-    // and no stack, clone(2) is fork without glibc's handlers: the child has a copy of this thread's stack and
-    // continues here.
+    // All signals are blocked across the fork, so that no handler runs in the child. The child keeps them blocked, because
+    // a terminal's Ctrl-C must not keep it from removing its files. With no flag and no stack, clone(2) is fork without
+    // glibc's handlers: the child has a copy of this thread's stack and continues here.
+    // SAFETY: the signal sets are local. The child only calls `run`, which allocates nothing and takes no lock: another
+    // thread may have held any lock at the fork. `_end` ends the child before code runs that owns the parent's objects.
     unsafe {
         let (mut all, mut old): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
@@ -60,15 +61,17 @@ pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
     }
 }
 
-/// Reaps the child if it has ended; true: it is gone.
+/// Reaps the child if it has ended; true: it is gone. `pid` is a child made here. Nobody else waits for it: no waitpid of
+/// this program or of the standard library names all children. So no other process has that PID before.
 pub fn reap(pid: i32) -> bool {
-    // SAFETY: a null status is allowed; the PID is our child's, and nobody else waits for it.
+    // SAFETY: a null status is allowed.
     let got = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
     got == pid || (got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD))
 }
 
+/// Kills a child for which `reap` was never true.
 pub fn kill(pid: i32) {
-    // SAFETY: this kills a child that isn't reaped yet, so its PID can't belong to another process.
+    // SAFETY: kill takes no memory.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
@@ -82,8 +85,11 @@ impl Drop for End {
     }
 }
 
-fn run(plan: &mut Plan<'_>) {
-    close_others(plan);
+/// # Safety
+/// Only in the child: this closes descriptors that the parent's values own.
+unsafe fn run(plan: &mut Plan<'_>) {
+    // SAFETY: as this function.
+    unsafe { close_others(plan) };
     let became = become_target(plan);
     let (step, errno) = match became {
         Ok(()) => (Step::Done, 0),
@@ -96,22 +102,29 @@ fn run(plan: &mut Plan<'_>) {
 }
 
 /// Closes root's other descriptors: the target's user might reach them through a fault in the child.
-fn close_others(plan: &Plan<'_>) {
+///
+/// # Safety
+/// From now on, no value of this process uses a descriptor that the plan lacks.
+unsafe fn close_others(plan: &Plan<'_>) {
     let mut kept = [plan.socket.as_raw_fd(), plan.root.as_raw_fd(), plan.cwd.map_or(-1, |fd| fd.as_raw_fd())];
     kept.sort_unstable();
     let mut from: RawFd = 0;
     for fd in kept {
-        close_range(from, fd.saturating_sub(1));
+        // SAFETY: no descriptor of the plan lies between two of them; the caller knows about the others.
+        unsafe { close_range(from, fd.saturating_sub(1)) };
         from = from.max(fd.saturating_add(1));
     }
-    close_range(from, RawFd::MAX);
+    // SAFETY: as above.
+    unsafe { close_range(from, RawFd::MAX) };
 }
 
-fn close_range(from: RawFd, to: RawFd) {
+/// # Safety
+/// From now on, no value of this process uses these descriptors.
+unsafe fn close_range(from: RawFd, to: RawFd) {
     if from > to {
         return;
     }
-    // SAFETY: this process doesn't need these descriptors any more, and no object that it will use owns one of them.
+    // SAFETY: the only memory is the limit, which is local; the caller knows about the descriptors.
     unsafe {
         if libc::syscall(libc::SYS_close_range, from, to, 0) == 0 {
             return;
@@ -149,7 +162,12 @@ fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     let (uid, gid) = (Uid::from_raw(plan.uid), Gid::from_raw(plan.gid));
     own(rustix::thread::set_thread_groups(plan.groups)).map_err(at(Step::Groups))?;
     own(rustix::thread::set_thread_res_gid(gid, gid, gid)).map_err(at(Step::Groups))?;
+    // The change of user makes this process dumpable again if fs.suid_dumpable is 1. Until the next call it keeps its
+    // capabilities: the kernel lets no user trace or read a process that has more of them. A security module may refuse to
+    // keep them; then only the setting protects the process.
+    let _ = rustix::thread::set_keep_capabilities(true);
     rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(at(Step::User))?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
     let none = CapabilitySet::empty();
     let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
     rustix::thread::set_capabilities(None, sets).map_err(at(Step::Rights))?;
@@ -157,8 +175,6 @@ fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
     if left != sets || rustix::process::geteuid() != uid || rustix::process::getuid() != uid {
         return Err((Step::Rights, Errno::PERM));
     }
-    // The change of user has reset it to the value of fs.suid_dumpable.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(at(Step::Rights))?;
     rustix::process::umask(Mode::from_raw_mode(0o077));
     Ok(())
 }

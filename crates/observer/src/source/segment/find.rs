@@ -117,11 +117,21 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(value)))
 }
 
-/// The segments of a directory with a readable header, oldest first.
+/// The segments of a directory with a readable header, oldest first: of a directory that the caller has named.
 pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+    list_asked(directory, Ask::of(Kind::Segment), deadline)
+}
+
+/// The same of a directory that was found: only root's and our own. Other users may be able to write to it.
+pub fn list_own(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
+    let owners = [0, own_user()];
+    list_asked(directory, Ask { links: false, owners: Some(&owners), ..Ask::of(Kind::Segment) }, deadline)
+}
+
+fn list_asked(directory: &Path, ask: Ask<'_>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     let paths = names(directory, "", deadline).into_iter().map(|name| directory.join(name));
     let mut found: Vec<(PathBuf, Head)> =
-        paths.filter_map(|path| read::head(&path, deadline).ok().map(|head| (path, head))).collect();
+        paths.filter_map(|path| read::head_asked(&path, ask, deadline).map(|(head, _)| (path, head))).collect();
     found.sort_by_key(|(_, head)| head.start_boottime_ns);
     found
 }

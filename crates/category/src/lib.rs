@@ -1,4 +1,4 @@
-//! Categories of a Rust program's own, for Plimsoll's books.
+//! Lets a Rust program set the categories of its own memory in Plimsoll's books.
 //!
 //! ```
 //! static CACHE: plimsoll_category::Category = plimsoll_category::Category::new(c"block cache");
@@ -9,10 +9,10 @@
 //! # drop(blocks);
 //! ```
 //!
-//! Under `plimsoll run` what the thread allocates while the guard lives is booked under the category. Otherwise the guard
-//! does nothing: the tracker's functions are looked up once, and aren't there.
+//! Under `plimsoll run`, memory that the thread allocates during the guard's lifetime is booked under the category.
+//! Otherwise, the guard does nothing: the tracker's functions are looked up once and not found.
 //!
-//! Not for memory of other threads: a guard is of the thread that made it. The API in C is include/plimsoll.h.
+//! A guard applies only to the thread that made it. The C API is include/plimsoll.h.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
@@ -22,11 +22,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// A named category; make it a `static`.
 pub struct Category {
     name: &'static CStr,
-    /// Number + 1, once asked for; 0 = not asked yet.
+    /// Number + 1 after the first lookup; 0 before it.
     known: AtomicU32,
 }
 
-/// While it lives, this thread's allocations belong to its category.
+/// A guard: this thread's allocations belong to its category until the guard is dropped.
 pub struct Entered {
     pushed: bool,
     _of_this_thread: PhantomData<*const ()>,
@@ -46,14 +46,14 @@ fn tracker() -> Option<&'static Tracker> {
     static FOUND: OnceLock<Option<Tracker>> = OnceLock::new();
     FOUND
         .get_or_init(|| {
-            // SAFETY: RTLD_DEFAULT is null on Linux; names are C strings.
+            // SAFETY: on Linux, RTLD_DEFAULT is null; the names are C strings.
             let find = |name: &CStr| unsafe { dlsym(std::ptr::null_mut(), name.as_ptr()) };
             let (category, push, pop) =
                 (find(c"plimsoll_category"), find(c"plimsoll_category_push"), find(c"plimsoll_category_pop"));
             if category.is_null() || push.is_null() || pop.is_null() {
                 return None;
             }
-            // SAFETY: the signatures of include/plimsoll.h.
+            // SAFETY: these are the signatures in include/plimsoll.h.
             unsafe {
                 Some(Tracker {
                     category: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char) -> u32>(category),
@@ -66,21 +66,21 @@ fn tracker() -> Option<&'static Tracker> {
 }
 
 impl Category {
-    /// A category with this name. The same name is the same category.
+    /// A category with this name. Equal names mean the same category.
     pub const fn new(name: &'static CStr) -> Category {
         Category { name, known: AtomicU32::new(0) }
     }
 
-    /// From here on, until the guard is dropped, this thread allocates for the category.
+    /// From now on, until the guard is dropped, this thread allocates for the category.
     pub fn enter(&self) -> Entered {
         let pushed = tracker().is_some_and(|t| {
             let mut number = self.known.load(Relaxed);
             if number == 0 {
-                // SAFETY: a C string.
+                // SAFETY: the name is a C string.
                 number = unsafe { (t.category)(self.name.as_ptr()) } + 1;
                 self.known.store(number, Relaxed);
             }
-            // SAFETY: a number that the tracker gave.
+            // SAFETY: the tracker returned this number.
             unsafe { (t.push)(number - 1) };
             true
         });
@@ -91,7 +91,7 @@ impl Category {
 impl Drop for Entered {
     fn drop(&mut self) {
         if let (true, Some(t)) = (self.pushed, tracker()) {
-            // SAFETY: pairs with the push; same thread, since the guard isn't Send.
+            // SAFETY: pairs with the push on the same thread, because the guard isn't Send.
             unsafe { (t.pop)() }
         }
     }

@@ -1,5 +1,5 @@
-//! The counters that describe themselves: one list makes the fields, the names, the units, the schema text in each
-//! segment, the JSON keys, docs/segment.md and include/segment.h.
+//! Self-describing counters: one list makes the fields, the names, the units, the schema text in each segment, the JSON
+//! keys, docs/segment.md and include/segment.h.
 
 use core::sync::atomic::AtomicU64;
 
@@ -15,7 +15,7 @@ macro_rules! counters {
         pub const COUNTERS: &[CounterRow] =
             &[$(CounterRow { name: stringify!($name), unit: $unit, doc: concat!($($doc,)*) },)*];
 
-        /// What the tracker writes into the schema page: a line `name unit` for each counter, in order.
+        /// Text that the tracker writes into the schema page: a line `name unit` for each counter, in order.
         pub const SCHEMA: &str = concat!("plimsoll.segment/2\n", $(stringify!($name), " ", $unit, "\n",)*);
     };
 }
@@ -27,11 +27,11 @@ pub struct CounterRow {
     pub name: &'static str,
     /// `count`, `bytes` or `ns`.
     pub unit: &'static str,
-    /// What it counts.
+    /// Meaning of the counter.
     pub doc: &'static str,
 }
 
-/// Room for counters in the header; readers take as many as the file's own `counters` field says.
+/// Space for counters in the header. A reader uses as many as the file's `counters` field states.
 pub const COUNTER_CAPACITY: usize = 96;
 const _: () = assert!(COUNTERS.len() <= COUNTER_CAPACITY);
 

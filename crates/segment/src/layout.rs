@@ -1,4 +1,4 @@
-//! The records of the segment and where they lie. Sizes are asserted at compile time.
+//! The records of the segment and their positions. Sizes are asserted at compile time.
 
 use crate::counters::CounterArray;
 use crate::record::record;
@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_ne_bytes(*b"PLIMSEG1");
 /// Version of everything in this file. A reader refuses others.
 pub const VERSION: u32 = 2;
-/// File name ending of a segment: `PID-BOOTTIME_NS.seg`.
+/// Suffix of a segment's file name: `PID-BOOTTIME_NS.seg`.
 pub const SUFFIX: &str = ".seg";
 /// Number of segments of dead processes that a directory keeps by default.
 pub const RETAINED: usize = 16;
@@ -17,7 +17,7 @@ pub const RETAINED: usize = 16;
 /// Page size assumed for growth; larger pages only make growth coarser.
 pub const PAGE: usize = 4096;
 
-/// Under a lower limit on address space (RLIMIT_AS, bytes) nothing is tracked: tables and code take some 10 MB of it.
+/// With a lower limit on address space (RLIMIT_AS, bytes), nothing is tracked: tables and code take about 10 MB of it.
 pub const LEAST_ADDRESS_SPACE: u64 = 60_000_000;
 
 macro_rules! sections {
@@ -30,7 +30,7 @@ macro_rules! sections {
         pub const SECTIONS: usize = [$($name,)*].len();
         /// Names, in order.
         pub const SECTION_NAMES: [&str; SECTIONS] = [$($name,)*];
-        /// All of them, in order.
+        /// All sections, in order.
         pub const ALL_SECTIONS: [Section; SECTIONS] = [$(Section::$id,)*];
         const SIZES: [(usize, usize); SECTIONS] = [$(($entry, $capacity),)*];
     };
@@ -75,7 +75,7 @@ impl Section {
     pub const fn entry_bytes(self) -> usize {
         SIZES[self as usize].0
     }
-    /// Entries at most.
+    /// Maximum number of entries.
     pub const fn capacity(self) -> usize {
         SIZES[self as usize].1
     }
@@ -215,7 +215,8 @@ pub struct Header {
 /// Another program took the process's place.
 pub const ENDED_BY_EXEC: u64 = 3;
 
-/// The control word of a mode (0 off, 1 sampled, 2 exact) and a mean of the sampling in bytes, brought into its bounds.
+/// The control word of a mode (0 off, 1 sampled, 2 exact) and a mean of the sampling in bytes; the mean is brought into
+/// its bounds.
 pub const fn control(mode: u32, mean: u64) -> u64 {
     let mean = if mean < SAMPLE_BOUNDS.0 {
         SAMPLE_BOUNDS.0
@@ -227,7 +228,7 @@ pub const fn control(mode: u32, mean: u64) -> u64 {
     (if mode > 2 { 1 } else { mode }) as u64 | mean << 8
 }
 
-/// Mode and mean of a control word, whatever it holds.
+/// Mode and mean of any control word.
 pub const fn of_control(word: u64) -> (u32, u64) {
     let word = control((word & 0xff) as u32, word >> 8);
     ((word & 0xff) as u32, word >> 8)
@@ -245,7 +246,7 @@ const _: () = assert!(core::mem::offset_of!(Header, sections) == 216);
 const _: () = assert!(core::mem::offset_of!(Header, values) == 728);
 const _: () = assert!(core::mem::offset_of!(Header, control) == 728 + 96 * 8);
 
-/// Whose malloc is below the hooks.
+/// The allocator that serves malloc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Allocator {
@@ -446,7 +447,7 @@ record! {
 /// [`Caller`] flag: a site.
 pub const CALLER_SITE: u32 = 8;
 
-/// What a [`FrameNode`]'s value is.
+/// Meaning of a [`FrameNode`]'s value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
@@ -463,7 +464,7 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    /// Of a stored number; what is unknown is an address without a name.
+    /// The kind with this number. An unknown number becomes an address without a name.
     pub const fn of(kind: u8) -> Self {
         match kind {
             0 => Self::Native,
@@ -680,7 +681,7 @@ pub const CALLER_OVERFLOW: u32 = 2;
 /// The slot that threads without one of their own share; its rows are updated with atomic read-modify-writes.
 pub const SLOT_SHARED: u32 = 0;
 
-/// A problem that makes a file unreadable as a segment.
+/// Why a file can't be read as a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHeader {
     /// Shorter than a header.

@@ -1,5 +1,5 @@
-//! One list of fields makes both sides of a record: the shared struct that the writer's threads update in place
-//! (atomics, so that a torn word can't exist) and the plain struct that a reader decodes from bytes.
+//! Makes both sides of a record from one list of fields: the shared struct that the writer's threads update in place
+//! (atomics, so that no word is torn), and the plain struct that a reader decodes from bytes.
 
 macro_rules! record {
     (@cell u8) => { core::sync::atomic::AtomicU8 };
@@ -60,14 +60,14 @@ macro_rules! record {
 }
 pub(crate) use record;
 
-/// A record of the segment: nothing but atomics, so a shared reference to one is sound whoever else writes there. Only the
-/// macro above, which makes every field one, implements it.
+/// A record of the segment. It consists only of atomics, so a shared reference is sound even while others write. Only
+/// the macro above implements it, and makes every field an atomic.
 pub trait Record: Sealed {}
 
 /// See [`Record`].
 pub trait Sealed {}
 
-/// The text in a fixed field: up to the first NUL.
+/// The text in a fixed-size field, up to the first NUL.
 pub fn text(field: &[u8]) -> &[u8] {
     let n = field.iter().position(|&b| b == 0).unwrap_or(field.len());
     &field[..n]

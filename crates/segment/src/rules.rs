@@ -15,18 +15,18 @@
 //! target  0 none   1..=256 category + 1   0x8000 | i weak entry i   0xFFFF through
 //! ```
 //!
-//! Integers are little-endian and unaligned. A reader trusts nothing: what points outside is absent.
+//! Integers are little-endian and unaligned. A reader trusts nothing: an offset that points outside counts as absent.
 //!
-//! # Whose block is it?
+//! # Which owner a block has
 //!
-//! [`decide`] walks the caller's frames from the innermost outwards and
-//! 1. skips *through* frames (wrappers such as `os::malloc`, `operator new`, `strdup`: nobody's own memory);
-//! 2. takes the loaded object of the first other frame as the owner, and stays in it: a rule for another object further
-//!    out does not count, since who calls a library does not own what the library allocates for itself;
-//! 3. the first frame there with a symbol rule decides. A *weak* rule gives its own category, unless the next rule
-//!    outwards gives one of the categories it defers to (an arena grown by the compiler is the compiler's);
-//! 4. without a symbol rule, the owner's object rule decides, else the owner's file name is the category. A whole object
-//!    can be *through*, too; that holds only where its symbols weren't compiled.
+//! [`decide`] walks the caller's frames from the innermost outwards:
+//! 1. It skips *through* frames (wrappers such as `os::malloc`, `operator new`, `strdup`, which own nothing).
+//! 2. The loaded object of the first other frame is the owner. Rules for objects further out don't count, because the
+//!    caller of a library doesn't own what the library allocates for itself.
+//! 3. In that object, the first frame with a symbol rule decides. A *weak* rule gives its own category, unless the next
+//!    outer rule gives one of the categories that it lists (an arena grown by the compiler belongs to the compiler).
+//! 4. Without a symbol rule, the owner's object rule decides; else the category is the owner's file name. A whole object
+//!    can be *through* too; this applies only if its symbols weren't compiled.
 
 /// First eight bytes.
 pub const MAGIC: [u8; 8] = *b"PLIMRUL1";
@@ -38,7 +38,7 @@ pub const HEADER_BYTES: usize = 64;
 pub const CATEGORY_BYTES: usize = 48;
 /// Longest name of a category, bytes.
 pub const NAME_BYTES: usize = 39;
-/// Most categories.
+/// Maximum number of categories.
 pub const CATEGORIES: usize = 256;
 /// Bytes of a weak entry.
 pub const WEAK_BYTES: usize = 40;
@@ -53,24 +53,24 @@ pub const BUILD_ID_BYTES: usize = 20;
 const _: () = assert!(NAME_BYTES < CATEGORY_BYTES - 8 && 4 + GLOB_BYTES == OBJECT_BYTES);
 const _: () = assert!(8 + CATEGORIES / 8 == WEAK_BYTES && BUILD_ID_BYTES + 20 == TABLE_BYTES);
 
-/// Rules for whole objects only, used where no symbols were compiled: a bare `LD_PRELOAD`.
+/// Rules for whole objects only, used if no symbols were compiled: a bare `LD_PRELOAD`.
 pub const DEFAULT: &[u8] = include_bytes!("default_rules.bin");
 
-/// What a rule says about a frame.
+/// The result of a rule for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
     /// No rule.
     None,
-    /// The frame's memory belongs to its caller.
+    /// The memory counts for the frame's caller.
     Through,
     /// This category.
     Category(u16),
-    /// Weak entry: its default category, unless an outer rule says one of its exceptions.
+    /// Weak entry: its default category, unless an outer rule gives one of its exceptions.
     Weak(u16),
 }
 
 impl Target {
-    /// As stored.
+    /// The stored number.
     pub const fn encode(self) -> u16 {
         match self {
             Target::None => 0,
@@ -79,7 +79,7 @@ impl Target {
             Target::Weak(i) => 0x8000 | i,
         }
     }
-    /// As stored, for that many categories and weak entries; what is out of bounds is no rule.
+    /// Decodes a stored number, given the numbers of categories and weak entries. A number out of bounds means no rule.
     const fn decode(raw: u16, categories: u16, weak: u16) -> Target {
         match raw {
             0 => Target::None,
@@ -107,7 +107,7 @@ struct Section {
     count: usize,
 }
 
-/// What the rules know about one loaded object. Look it up once for each object.
+/// The rules for one loaded object. Look it up once per object.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleRules<'a> {
     starts: &'a [u8],
@@ -116,14 +116,14 @@ pub struct ModuleRules<'a> {
     limits: (u16, u16),
 }
 
-/// A frame as [`decide`] sees it.
+/// The rules for one frame, as input of [`decide`].
 #[derive(Clone, Copy, Debug)]
 pub struct FrameRule<Object> {
-    /// Which loaded object: equal means the same.
+    /// Identifies the loaded object.
     pub object: Object,
-    /// What the rules for symbols say.
+    /// Result of the symbol rules.
     pub symbol: Target,
-    /// What the rules for the whole object say.
+    /// Result of the rules for the whole object.
     pub whole: Target,
 }
 
@@ -134,7 +134,7 @@ pub enum Decision {
     Category(u16),
     /// No rule: the file name of the object of this frame (0 = innermost).
     Object(usize),
-    /// No frame at all.
+    /// The caller has no frames.
     Unknown,
 }
 
@@ -147,7 +147,7 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
 }
 
 impl<'a> Rules<'a> {
-    /// Checks the header. Costs the same for any size: tables are checked when looked up.
+    /// Checks the header. The cost doesn't depend on the size: tables are checked when they are looked up.
     pub fn parse(bytes: &'a [u8]) -> Option<Rules<'a>> {
         if bytes.get(..8)? != MAGIC || u32_at(bytes, 8)? != VERSION {
             return None;
@@ -170,7 +170,7 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// Hash of the text the rules were compiled from.
+    /// Hash of the text from which the rules were compiled.
     pub fn hash(&self) -> u64 {
         self.bytes.get(16..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_le_bytes(*b))
     }
@@ -180,7 +180,7 @@ impl<'a> Rules<'a> {
         self.categories.count as u16
     }
 
-    /// Number of tables, that is of objects whose symbols were compiled.
+    /// Number of tables, which is the number of objects whose symbols were compiled.
     pub fn tables(&self) -> usize {
         self.tables.count
     }
@@ -199,7 +199,7 @@ impl<'a> Rules<'a> {
         &name[..end]
     }
 
-    /// Kind of a category, as the rules' `kinds` number them.
+    /// Kind of a category, an index into the observer's list of kinds.
     pub fn category_kind(&self, i: u16) -> u8 {
         self.entry(self.categories, i as usize, CATEGORY_BYTES).map_or(0, |e| e[NAME_BYTES])
     }
@@ -208,7 +208,7 @@ impl<'a> Rules<'a> {
         (self.categories.count as u16, self.weak.count as u16)
     }
 
-    /// The rules for an object: its path or file name, and its build id (empty if it has none).
+    /// The rules for an object with this path or file name and build id (empty if it has none).
     pub fn module(&self, path: &[u8], build_id: &[u8]) -> ModuleRules<'a> {
         let (starts, targets) = self.table(build_id).unwrap_or((&[], &[]));
         let object = self.object(path, !starts.is_empty()).unwrap_or(Target::None);
@@ -258,8 +258,9 @@ impl<'a> Rules<'a> {
         }))
     }
 
-    /// The owner of a block whose caller has these frames, innermost first: for each the rules of its object and the
-    /// Svma of the *call*, that is return address − 1 − bias, so that a call at the very end of a function is in it.
+    /// The owner of a block whose caller has these frames, innermost first. Each frame has the rules of its object and
+    /// the Svma of the *call*: return address − 1 − bias, so that a call at the very end of a function lies in that
+    /// function.
     pub fn classify<'f>(&self, frames: impl IntoIterator<Item = (ModuleRules<'f>, u64)>) -> Decision {
         let frames = frames.into_iter().map(|(module, svma)| FrameRule {
             object: (module.starts.as_ptr() as usize, module.starts.len(), module.object),
@@ -269,7 +270,7 @@ impl<'a> Rules<'a> {
         decide(frames, |weak, category| self.weak(weak, category))
     }
 
-    /// What weak entry `i` gives when the next rule outwards says `outer`.
+    /// The category of weak entry `i` if the next outer rule gives `outer`.
     pub fn weak(&self, i: u16, outer: Option<u16>) -> Option<u16> {
         let entry = self.entry(self.weak, i as usize, WEAK_BYTES)?;
         if let Some(outer) = outer
@@ -281,14 +282,14 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// The place in an object's ranges that stands for no function: what the rules say of a stack that is *through* in the
-/// object and then in code of no file. A VM's native method that ends in a jump to its allocator has no frame left.
+/// A position in an object's ranges that belongs to no function. Its rule applies to a stack that is *through* in the
+/// object and then in code of no file: a VM's native method that ends in a jump to its allocator leaves no frame.
 pub const CALLED_BY_GENERATED: u32 = u32::MAX - 1;
-/// Its name in the rules.
+/// Name of that position in the rules.
 pub const GENERATED_NAME: &str = "generated-code";
 
 impl ModuleRules<'_> {
-    /// What the symbol rules say about a place in the object.
+    /// Result of the symbol rules at an address in the object.
     pub fn lookup(&self, svma: u64) -> Target {
         let Ok(svma) = u32::try_from(svma) else { return Target::None };
         let (mut low, mut high) = (0, self.starts.len() / 4);
@@ -299,23 +300,23 @@ impl ModuleRules<'_> {
                 _ => high = middle,
             }
         }
-        // low = number of starts at or below svma.
+        // low = number of starts ≤ svma.
         let raw = low.checked_sub(1).and_then(|i| u16_at(self.targets, i * 2)).unwrap_or(0);
         Target::decode(raw, self.limits.0, self.limits.1)
     }
 
-    /// What the rules say about the object as a whole.
+    /// Result of the rules for the object as a whole.
     pub fn whole(&self) -> Target {
         self.object
     }
 
-    /// Were its symbols compiled?
+    /// Whether its symbols were compiled.
     pub fn has_symbols(&self) -> bool {
         !self.starts.is_empty()
     }
 }
 
-/// The owner of a block; see the top of this file. `weak` resolves a weak entry given the next rule outwards.
+/// The owner of a block; see the documentation of this module. `weak` resolves a weak entry, given the next outer rule.
 pub fn decide<Object: PartialEq + Copy>(
     frames: impl IntoIterator<Item = FrameRule<Object>>,
     weak: impl Fn(u16, Option<u16>) -> Option<u16>,
@@ -354,7 +355,7 @@ pub fn decide<Object: PartialEq + Copy>(
     }
 }
 
-/// A build id as the tables have it; none for an absent one.
+/// A build id as in the tables; None if it is empty.
 pub fn padded(build_id: &[u8]) -> Option<[u8; BUILD_ID_BYTES]> {
     let mut key = [0; BUILD_ID_BYTES];
     let n = build_id.len().min(BUILD_ID_BYTES);
@@ -362,15 +363,17 @@ pub fn padded(build_id: &[u8]) -> Option<[u8; BUILD_ID_BYTES]> {
     (key != [0; BUILD_ID_BYTES]).then_some(key)
 }
 
-/// What follows the last slash.
+/// The part after the last slash.
 pub fn file_name(path: &[u8]) -> &[u8] {
     &path[path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1)..]
 }
 
-/// Does the whole text match? `*` stands for any bytes, `?` for one, `[A-Za]` for one of these; all else for itself.
+/// Whether the whole text matches. `*` stands for any bytes, `?` for one byte, `[A-Za]` for one of these bytes; other
+/// bytes stand for themselves.
 pub fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     let (mut g, mut t) = (0, 0);
-    // The last star seen and the place where the rest after it was tried: on a mismatch the star takes one byte more.
+    // The last star, and the position in the text where its rest was tried. On a mismatch, the star takes one more
+    // byte.
     let mut retry: Option<(usize, usize)> = None;
     while t < text.len() {
         if glob.get(g) == Some(&b'*') {
@@ -390,7 +393,7 @@ pub fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
     glob[g..].iter().all(|&b| b == b'*')
 }
 
-/// Does the pattern's first element match the byte? Then its width. `[]` and an open `[` stand for themselves.
+/// The width of the pattern's first element if it matches the byte. `[]` and an unclosed `[` stand for themselves.
 fn one_matches(glob: &[u8], byte: u8) -> Option<usize> {
     let width = match glob.iter().position(|&b| b == b']') {
         Some(end) if glob[0] == b'[' && end > 1 => end + 1,

@@ -1,4 +1,4 @@
-//! Sites, stacks and estimates, as a reader takes them out of decoded records. Total: what refers to nothing ends there.
+//! Reads sites, stacks and estimates from decoded records. It never fails: a reference to a missing entry ends there.
 
 use crate::layout::{CALLER_SITE, CallerFacts, FrameKind, FrameNodeFacts, MethodFacts, SiteSamplesFacts};
 
@@ -14,12 +14,13 @@ impl CallerFacts {
     }
 }
 
-/// The caller that an entry's blocks count for: itself, or a site's caller. Whatever the file holds, no chain is followed.
+/// The caller for which an entry's blocks count: the entry itself, or a site's caller. No chain is followed, whatever
+/// the file holds.
 pub fn caller_of(callers: &[CallerFacts], index: usize) -> usize {
     match callers.get(index) {
         Some(site) if site.is_site() => {
             let parent = site.parent as usize;
-            // A site whose caller isn't one is a damaged file's: it stands for itself.
+            // A site whose parent isn't a caller occurs only in damaged files; it counts for itself.
             if callers.get(parent).is_some_and(|c| !c.is_site()) { parent } else { index }
         }
         _ => index,
@@ -33,7 +34,7 @@ pub struct StackFrames<'a> {
     at: usize,
 }
 
-/// The stack whose innermost frame is node `stack`.
+/// The stack with node `stack` as its innermost frame.
 pub const fn stack(frames: &[FrameNodeFacts], stack: u32) -> StackFrames<'_> {
     StackFrames { frames, at: stack as usize }
 }
@@ -46,19 +47,19 @@ impl<'a> Iterator for StackFrames<'a> {
             return None;
         }
         let node = self.frames.get(self.at)?;
-        // Parents come first: what says otherwise is damaged, and would be a cycle.
+        // Parents have smaller indexes. Otherwise the file is damaged, and there might be a cycle.
         self.at = if (node.parent as usize) < self.at { node.parent as usize } else { 0 };
         Some(node)
     }
 }
 
 impl FrameNodeFacts {
-    /// What the value is.
+    /// The kind of the value.
     pub const fn kind(&self) -> FrameKind {
         FrameKind::of(self.kind)
     }
 
-    /// Method and bytecode index (`None`: unknown) of a Java frame.
+    /// Method and bytecode index of a Java frame (`None`: unknown).
     pub const fn method(&self) -> Option<(usize, Option<u16>)> {
         match self.kind() {
             FrameKind::Java => {
@@ -73,19 +74,19 @@ impl FrameNodeFacts {
 /// A method's texts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MethodNames<'a> {
-    /// `java/util/zip/Inflater`.
+    /// Such as `java/util/zip/Inflater`.
     pub class: &'a [u8],
-    /// `init`.
+    /// Such as `init`.
     pub name: &'a [u8],
-    /// `(Z)J`.
+    /// Such as `(Z)J`.
     pub signature: &'a [u8],
-    /// `Inflater.java`; may be empty.
+    /// Such as `Inflater.java`; may be empty.
     pub source: &'a [u8],
     lines: &'a [u8],
 }
 
 impl MethodFacts {
-    /// The texts, empty where the section doesn't hold them.
+    /// The texts; empty if they lie outside the section.
     pub fn names<'a>(&self, names: &'a [u8]) -> MethodNames<'a> {
         let at = |from: u32, bytes: usize| names.get(from as usize..from as usize + bytes).unwrap_or_default();
         MethodNames {
@@ -107,7 +108,7 @@ impl MethodNames<'_> {
     }
 }
 
-/// What samples say of a number: unbiased, with the variance of that.
+/// An unbiased estimate from samples, with its variance.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// The estimate.
@@ -117,8 +118,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Half the width of the interval that holds the true number with about 95 %, once there are a few dozen samples:
-    /// 1.96 standard deviations.
+    /// Half the width of the interval that contains the true number with about 95 % probability, if there are a few
+    /// dozen samples: 1.96 standard deviations.
     pub fn error(&self) -> u64 {
         (1.96 * square_root(self.variance)) as u64
     }
@@ -147,7 +148,7 @@ impl SiteSamplesFacts {
         Estimate { value: self.alloc_count_256 / 256, variance: live(self.alloc_count_variance, 0) }
     }
 
-    /// Without a live sample nothing is known of how much there is: the sums of floats leave a rest that means nothing.
+    /// Without a live sample, the variance is unknown: the difference of the float sums is only rounding error.
     fn known(&self, e: Estimate) -> Estimate {
         if self.alloc_samples <= self.free_samples { Estimate { value: e.value, variance: 0.0 } } else { e }
     }
@@ -158,7 +159,7 @@ fn live(allocated: u64, freed: u64) -> f64 {
     if variance.is_finite() && variance > 0.0 { variance } else { 0.0 }
 }
 
-/// Newton's iteration from half the exponent: `core` has no sqrt.
+/// Newton's iteration, starting from half the exponent; `core` has no sqrt.
 fn square_root(x: f64) -> f64 {
     if !(x > 0.0 && x.is_finite()) {
         return 0.0;

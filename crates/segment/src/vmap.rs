@@ -1,4 +1,5 @@
-//! The virtual memory map: which address range was asked for by whom, as the target keeps it and the observer reads it.
+//! The virtual memory map: which caller requested which address range. The target maintains it, and the observer reads
+//! it.
 //!
 //! A B+tree of 512-byte blocks in one region of the segment. All words are little-endian u64.
 //!
@@ -12,24 +13,25 @@
 //!
 //! node     word 0 tag: level << 32 | count    1..=62 slots, ascending: first page number << 19 | block; unused: all ones
 //! leaf     word 0 order: 16 × 4 bits, lowest first: the count, then a permutation of 1..=15: the numbers of the entries
-//!               in ascending order of address, behind them the free ones
+//!               in ascending order of address, followed by the free ones
 //!               1 all ones (as no node has it)   2, 3 free   4n… entry n; a free one starts at 2⁶⁴ − 1
 //!
 //! entry    ┌ start (bytes) ┬ end (bytes) ┬ commit caller << 32 | reserve caller ┬ time << 32 | category << 16 | flags ┐
 //! flags    bits 0–2 prot r w x (all clear: reserved, else committed)   3 was reserved first   4–5 kind
 //! ```
 //!
-//! A slot's page number is where its block's share of the addresses begins; the share ends at the next slot. The number
-//! in a node's first slot means nothing: that share begins where the node's own does. No entry crosses a share's end, so
-//! one mapping can be several entries; the reader joins what adjoins and is alike.
+//! A slot's page number is the start of its block's share of the addresses; the share ends at the next slot. The number
+//! in a node's first slot is meaningless: that share starts where the node's own share starts. No entry crosses the end
+//! of a share, so a mapping may consist of several entries. The reader joins adjacent entries with equal attributes.
 //!
-//! Torn updates: an entry is written where none is, and the store of the leaf's order word makes it one and what it
-//! replaces none (the permutation is Masstree's: Mao, Kohler, Morris, EuroSys 2012). Likewise a slot's store replaces a
-//! block, a root's the tree; what is new is built in blocks that nothing links to yet. Else only an entry's start or end
-//! is stored over; where two entries' common bound moves, the one that grows is first, and of two that overlap the reader
-//! believes the lower. So a process killed between any two instructions leaves a valid tree, in which each page has its
-//! old or its new state; the record of the operation in flight says which range that concerns. A live map is read again
-//! while `seq` moves.
+//! Torn updates: a new entry is written into an unused place. The store of the leaf's order word then makes it valid,
+//! and the replaced entries invalid (the permutation is Masstree's: Mao, Kohler, Morris, EuroSys 2012). In the same
+//! way, the store of a slot replaces a block, and the store of the root replaces the tree; new blocks are complete
+//! before anything links to them. Other stores only change an entry's start or end. If the common bound of two entries
+//! moves, the entry that grows is stored first; if two entries overlap, the reader uses the lower one.
+//! So a process killed between any two instructions leaves a valid tree, in which each page has its
+//! old or its new state; the record of the operation in flight gives the range concerned. A live map is read again
+//! while `seq` changes.
 
 /// Bytes of a block, the unit of the region.
 pub const BLOCK: usize = 512;
@@ -37,23 +39,23 @@ pub const BLOCK: usize = 512;
 pub const BLOCK_WORDS: usize = BLOCK / 8;
 /// Entries of a full leaf.
 pub const LEAF_ENTRIES: usize = 15;
-/// Slots of a full node; one word more stays unused, so that a search needs no end.
+/// Slots of a full node; one further word stays unused, so that a search needs no bounds check.
 pub const NODE_SLOTS: usize = 62;
-/// A slot in which there is none.
+/// An unused slot.
 pub const NO_SLOT: u64 = u64::MAX;
 /// Word 1 of a leaf.
 pub const LEAF_TAG: u64 = u64::MAX;
 /// The order word of a leaf without entries.
 pub const EMPTY_ORDER: u64 = 0xFEDC_BA98_7654_3210;
-/// Where a free entry starts.
+/// Start of a free entry.
 pub const NOWHERE: u64 = u64::MAX;
-/// Low bits of a slot that hold the block number; the page number is above.
+/// Number of a slot's low bits, which hold the block number; the page number is above them.
 pub const SLOT_BLOCK_BITS: u32 = 19;
-/// Levels of nodes above the leaves, at most.
+/// Maximum number of node levels above the leaves.
 pub const MAX_HEIGHT: usize = 7;
 /// Addresses are counted in 4 KiB steps, whatever the machine's page size.
 pub const PAGE_BITS: u32 = 12;
-/// No mapping ends above: the user half with five-level page tables is half of it. (Its page number is [`NO_SLOT`]'s.)
+/// No mapping ends above: with five-level page tables, the user half is half of it. (Its page number is [`NO_SLOT`]'s.)
 pub const ADDRESS_END: u64 = (1 << 57) - (1 << PAGE_BITS);
 /// The largest region that slots can number.
 pub const MAX_CAPACITY: usize = BLOCK << SLOT_BLOCK_BITS;
@@ -83,7 +85,7 @@ pub mod header {
 const _: () = {
     assert!(cfg!(target_endian = "little"));
     assert!(size_of::<Vma>() == 32 && align_of::<Vma>() == 8);
-    // Entry numbers begin with 1, since the leaf's own words take the place of an entry 0.
+    // Entry numbers begin with 1, because the leaf's own words take the space of entry 0.
     assert!((1 + LEAF_ENTRIES) * size_of::<Vma>() == BLOCK && LEAF_ENTRIES == 15);
     assert!((1 + NODE_SLOTS + 1) * 8 == BLOCK);
     // A slot holds every page number up to ADDRESS_END.
@@ -91,7 +93,7 @@ const _: () = {
     assert!(header::OP_NEW_BYTES < BLOCK_WORDS);
 };
 
-/// The number of the entry at place `at` of a leaf.
+/// The number of the entry at position `at` of a leaf.
 #[inline(always)]
 pub const fn entry_number(order: u64, at: usize) -> usize {
     (order.wrapping_shr(4 * at as u32 + 4) & 15) as usize
@@ -126,10 +128,10 @@ const KIND_MASK: u64 = 3 << KIND_SHIFT;
 const CATEGORY_MASK: u64 = 0xFFFF << 16;
 
 impl Attributes {
-    /// No mapping at all. The kind is never 0 in a mapping.
+    /// No mapping. In a mapping, the kind is never 0.
     pub const HOLE: Self = Self { callers: 0, rest: 0 };
 
-    /// A fresh mapping of one caller.
+    /// A new mapping of one caller.
     pub const fn new(caller: u32, category: u16, kind: Kind, prot: u16, time: u32) -> Self {
         let prot = (prot & PROT_MASK) as u64;
         let (commit, first) = if prot == 0 { (0, RESERVED_FIRST) } else { (caller as u64, 0) };
@@ -147,12 +149,12 @@ impl Attributes {
         self.rest as u16 & PROT_MASK
     }
 
-    /// Accessible in some way; what is not, is reserved only.
+    /// Whether it is accessible in some way; otherwise it is only reserved.
     pub const fn committed(self) -> bool {
         self.prot() != 0
     }
 
-    /// The range was once PROT_NONE: what is mapped over it commits, and does not replace.
+    /// Whether the range was once PROT_NONE: mapping over it commits memory and doesn't replace it.
     pub const fn reserved_first(self) -> bool {
         self.rest & RESERVED_FIRST != 0
     }
@@ -174,33 +176,33 @@ impl Attributes {
         (self.rest >> 32) as u32
     }
 
-    /// Who mapped the addresses first.
+    /// The caller that mapped the addresses first.
     pub const fn reserve_caller(self) -> u32 {
         self.callers as u32
     }
 
-    /// Who made them accessible; 0 while they are reserved only.
+    /// The caller that made them accessible; 0 while they are only reserved.
     pub const fn commit_caller(self) -> u32 {
         if self.committed() { (self.callers >> 32) as u32 } else { 0 }
     }
 
-    /// Equal in everything but the time: adjoining ranges may be one entry.
+    /// Equal in everything except the time: adjacent ranges can share an entry.
     pub const fn alike(self, other: Self) -> bool {
         self.callers == other.callers && self.rest as u32 == other.rest as u32
     }
 
-    /// The same reserve caller, category and kind: what is reserved is booked in the same place.
+    /// Equal reserve caller, category and kind: the reserved bytes are booked in the same place.
     pub const fn same_reserve(self, other: Self) -> bool {
         self.callers as u32 == other.callers as u32 && (self.rest ^ other.rest) & (KIND_MASK | CATEGORY_MASK) == 0
     }
 
-    /// These attributes with the older of both times.
+    /// These attributes with the earlier of both times.
     pub const fn oldest(self, other: Self) -> Self {
         let time = if other.time() < self.time() { other.rest } else { self.rest } >> 32;
         Self { callers: self.callers, rest: time << 32 | self.rest as u32 as u64 }
     }
 
-    /// `prot` set, as by mprotect: from none to some it is `caller` who commits, at `time`.
+    /// Sets `prot`, as mprotect does. If the range was inaccessible, `caller` commits it, at `time`.
     pub const fn protect(self, prot: u16, caller: u32, time: u32) -> Self {
         let prot = prot & PROT_MASK;
         let was = self.committed();
@@ -216,8 +218,8 @@ impl Attributes {
         }
     }
 
-    /// `over` mapped with MAP_FIXED on top of these: over a reservation it commits, re-commits or uncommits, and the
-    /// reserve caller and the category stay (as with NMT's reserve and commit stacks); else it replaces.
+    /// `over` mapped with MAP_FIXED on top of these attributes. Over a reservation it commits, re-commits or uncommits;
+    /// the reserve caller and the category stay (as with NMT's reserve and commit stacks). Otherwise it replaces them.
     pub const fn overlay(self, over: Self) -> Self {
         if self.is_hole() || (over.committed() && self.committed() && !self.reserved_first()) {
             return over;
@@ -264,7 +266,7 @@ impl Vma {
     }
 }
 
-/// What a writer was doing when it was last seen.
+/// The writer's operation when the map was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
@@ -275,18 +277,18 @@ pub enum Operation {
     Restore = 5,
 }
 
-/// The operation that had begun and not ended: pages of these ranges can be in their old or their new state.
+/// An operation that began and didn't end: pages in these ranges may have their old or their new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InFlight {
     pub operation: Operation,
     pub start: u64,
     pub bytes: u64,
-    /// Where a remap moves the range to, and how long it is there; both 0 of any other operation.
+    /// Where a remap moves the range to, and its length there; both are 0 for other operations.
     pub new_start: u64,
     pub new_bytes: u64,
 }
 
-/// Why there is no map in these bytes.
+/// Why these bytes contain no map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// Shorter than a header.
@@ -295,14 +297,15 @@ pub enum Unreadable {
     Magic,
 }
 
-/// A map in bytes that nobody vouches for.
+/// A map in untrusted bytes.
 #[derive(Clone, Copy)]
 pub struct VmaMap<'a> {
     bytes: &'a [u8],
 }
 
 impl<'a> VmaMap<'a> {
-    /// `bytes` begin at the region's first byte; [`VmaMap::used`] of them are enough, what is missing counts as damage.
+    /// `bytes` begin at the region's first byte. The first [`VmaMap::used`] bytes are enough; missing bytes count as
+    /// damage.
     pub fn new(bytes: &'a [u8]) -> Result<Self, Unreadable> {
         if bytes.len() < BLOCK {
             return Err(Unreadable::Short);
@@ -311,12 +314,12 @@ impl<'a> VmaMap<'a> {
         if map.word(0, header::MAGIC) == MAGIC { Ok(map) } else { Err(Unreadable::Magic) }
     }
 
-    /// Odd while an update is under way. A copy is of one moment if this was even and equal before and after it.
+    /// Odd during an update. A copy is consistent if this was even, and equal before and after copying.
     pub fn seq(&self) -> u64 {
         self.word(0, header::SEQ)
     }
 
-    /// Bytes from the region's beginning that were ever written, as the header has it, but no more than its capacity.
+    /// Bytes from the region's start that were ever written, according to the header, limited to the capacity.
     pub fn used(&self) -> u64 {
         self.word(0, header::USED).clamp(BLOCK as u64, self.capacity().max(BLOCK as u64))
     }
@@ -325,7 +328,7 @@ impl<'a> VmaMap<'a> {
         self.word(0, header::CAPACITY).min(MAX_CAPACITY as u64)
     }
 
-    /// Operations of which at least a part could not be booked, for want of room.
+    /// Number of operations that could not be booked completely because there was no space.
     pub fn lost_ops(&self) -> u64 {
         self.word(0, header::LOST_OPS)
     }
@@ -335,7 +338,7 @@ impl<'a> VmaMap<'a> {
         self.word(0, header::LOST_BYTES)
     }
 
-    /// `None` between operations; so in a dead process' map, too, if it did not die in one.
+    /// `None` between operations. So also for a dead process, unless it died during one.
     pub fn in_flight(&self) -> Option<InFlight> {
         if self.seq() & 1 == 0 {
             return None;
@@ -348,7 +351,7 @@ impl<'a> VmaMap<'a> {
             5 => Operation::Restore,
             _ => return None,
         };
-        // Only a remap writes these two words: later on they are still the last one's.
+        // Only a remap writes these two words; later they still have the last remap's values.
         let of_remap = |i| if operation == Operation::Remap { self.word(0, i) } else { 0 };
         Some(InFlight {
             operation,
@@ -364,7 +367,7 @@ impl<'a> VmaMap<'a> {
         Entries::new(*self)
     }
 
-    /// 0 past the end: that is a hole, a leaf without entries, and no operation.
+    /// 0 past the end: that means a hole, a leaf without entries, or no operation.
     fn word(&self, block: u64, at: usize) -> u64 {
         let from = block as usize * BLOCK + at * 8;
         match self.bytes.get(from..from + 8) {
@@ -379,19 +382,19 @@ struct Frame {
     block: u64,
     at: usize,
     count: usize,
-    /// The block's share of the addresses.
+    /// Address range of the block's share.
     low: u64,
     high: u64,
 }
 
-/// In-order walk. Ends after as many blocks as there can be, whatever the bytes say.
+/// Walks the entries in order. It ends after the maximum possible number of blocks, whatever the bytes say.
 pub struct Entries<'a> {
     map: VmaMap<'a>,
     stack: [Frame; MAX_HEIGHT + 1],
     height: usize,
     depth: usize,
     blocks_left: usize,
-    /// End of the last entry that was accepted.
+    /// End of the last accepted entry.
     reached: u64,
     pending: Option<Vma>,
     damaged: u64,
@@ -422,8 +425,8 @@ impl<'a> Entries<'a> {
         walk
     }
 
-    /// Entries and whole blocks left out so far because they contradict the format; above 0 in a map that is corrupt, cut
-    /// short, or was copied while it changed.
+    /// Number of entries and whole blocks left out so far because they contradict the format. It is above 0 for a map
+    /// that is corrupt, truncated, or was copied while it changed.
     pub fn damaged(&self) -> u64 {
         self.damaged
     }

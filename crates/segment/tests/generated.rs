@@ -1,5 +1,5 @@
-//! include/segment.h and docs/segment.md are made from layout.rs and the counter list. BLESS=1 writes them anew; without it
-//! they must be what would be written, and gcc must find each offset and size where Rust has it.
+//! include/segment.h and docs/segment.md are made from layout.rs and the list of counters. BLESS=1 writes them. Without
+//! it, they must equal what would be written, and gcc must find each offset and size where Rust has it.
 
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -35,7 +35,7 @@ fn width(kind: &str) -> usize {
     }
 }
 
-/// `text 48` and `[Composition; 2]` → element kind and count.
+/// `text 48` and `[Composition; 2]` → element kind and number of elements.
 fn kind_of(text: &str) -> (String, usize) {
     let text = text.trim();
     if let Some(array) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
@@ -53,7 +53,8 @@ fn kind_of(text: &str) -> (String, usize) {
     (if kind == "sectionentry" || kind == "composition" { text.into() } else { kind }, count)
 }
 
-/// One record or `repr(C)` struct from its source: the doc above it, then `name: kind` with the doc above each.
+/// Parses one record or `repr(C)` struct from its source: the doc above it, and `name: kind` with the doc above each
+/// field.
 fn record(name: &str, known: &[Record]) -> Record {
     let at = SOURCE
         .find(&format!("    {name}, {name}Facts,"))
@@ -114,7 +115,7 @@ fn records() -> Vec<Record> {
     all
 }
 
-/// Doc links are rustdoc's; elsewhere their text is enough.
+/// Links are rustdoc syntax; elsewhere only their text is used.
 fn plain(doc: &str) -> String {
     doc.replace("[`", "").replace("`]", "").replace('`', "")
 }

@@ -1,4 +1,4 @@
-//! Recordings as the writer leaves them, read by a decoder of this test's own and by the crate's reader.
+//! Reads what the writer wrote, with this test's own decoder and with the crate's reader.
 
 #[allow(dead_code, reason = "shared by several test programs")]
 #[path = "support/decoder.rs"]
@@ -62,7 +62,7 @@ plimsoll_jfr::events! {
 }
 static TABLE: Table = Table::new(EVENTS, &[Type::of_names(31, "test.Name")]);
 
-/// Each change of the file, as the system calls make it.
+/// Each change of the file, one per system call.
 #[derive(Default)]
 struct Steps(Vec<Step>);
 
@@ -82,7 +82,7 @@ impl Store for Steps {
     }
 }
 
-/// An instant of some lines and sites; the line `ticket` carries its number, so that a reader knows which it has.
+/// An instant with some lines and sites. The line `ticket` has the instant's number, so that the test can identify it.
 fn instant<S: Store>(recording: &mut Recording<S>, index: u64, random: &mut Random, many: bool) {
     let sites = if many { random.below(300) } else { random.below(4) };
     recording
@@ -118,7 +118,8 @@ fn instant<S: Store>(recording: &mut Recording<S>, index: u64, random: &mut Rand
         .expect("the store takes all");
 }
 
-/// The file after each step, and after each page of a step: a kill can come between any two of them.
+/// Calls `look` with the file after each step, and after each page of a step: the recorder may be killed between any
+/// two.
 fn each_state(steps: &[Step], mut look: impl FnMut(&[u8], bool)) {
     let mut file: Vec<u8> = Vec::new();
     for step in steps {
@@ -152,7 +153,7 @@ fn a_recorder_that_is_killed_anywhere_leaves_a_whole_file_with_all_but_the_last_
     // 25 s apart: 900 s make a chunk. Some instants are larger than the reserve.
     for (count, many) in [(1, false), (100, false), (8, true)] {
         let mut recording = Recording::new(Steps::default(), &TABLE);
-        // What a killed recorder must have left: the instants whose call had returned after so many steps.
+        // The instants that a killed recorder must have left: those whose call had returned by that step.
         let mut done = Vec::new();
         for index in 0..count {
             instant(&mut recording, index, &mut random, many);
@@ -217,7 +218,7 @@ fn a_value_of_every_kind_is_read_back_by_both_readers() {
     };
     write(START);
     write(START + 1_000_000);
-    // A clock that was set back, and a chunk later.
+    // A clock that was set back, and an instant in a later chunk.
     write(START - SECOND);
     write(START + 1000 * SECOND);
     let bytes = recording.finish().expect("memory takes all");

@@ -1,5 +1,6 @@
-//! Reads a recording for `make bench`: `skip` steps over every event, `memory` visits what `report` asks for, `fields` decodes
-//! every field of every event, `stacks` every frame's names too. Prints the events and the bytes a second.
+//! Reads a recording for `make bench`. `skip` steps over every event, `memory` visits the events that `report` needs,
+//! `fields` decodes every field, and `stacks` also decodes the names of every frame. Prints events and bytes per
+//! second.
 
 use std::path::Path;
 use std::time::Instant;

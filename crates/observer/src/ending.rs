@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_parent_saw_survives_the_segment_and_the_json() {
+    fn an_ending_survives_the_segment_and_the_json() {
         let mut seen = 0;
         for how in [How::Code(0), How::Code(255), How::Signal(9), How::Signal(11)] {
             for oom in [None, Some(false), Some(true)] {

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_those_of_the_design() {
+    fn line_ids_equal_the_design() {
         let ids: Vec<_> = LineId::ALL.iter().map(|line| line.id()).collect();
         let design = "java-heap class code-cache gc compiler symbols vm-internal direct-buffers thread-stacks glibc-live \
             glibc-retained glibc-unknown other-allocator image-heap mapped-files libraries shared-memory tracker other-anonymous";

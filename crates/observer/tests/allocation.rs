@@ -1,5 +1,5 @@
-//! Allocation events of real recordings: known answers from a program that allocates known sizes, and every entry beside
-//! what `jfr print --json` says.
+//! Allocation events of real recordings: known answers for a program that allocates known sizes, and every entry
+//! compared with `jfr print --json`.
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
@@ -35,7 +35,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// With settings as `jfr configure` takes them; none: the JDK's default.
+/// Records with settings in the syntax of `jfr configure`; an empty list means the JDK's default.
 fn recorded(jdk: &Jdk, name: &str, settings: &[&str], arguments: &[&str]) -> PathBuf {
     let name = format!("{name}-{}", jdk.major);
     let (file, jfc) = (scratch(&format!("{name}.jfr")), scratch(&format!("{name}.jfc")));
@@ -52,10 +52,10 @@ fn read(path: &Path) -> Allocations {
     allocation::read(&Recording::open(path).expect("a recording"), Choice::default())
 }
 
-/// Thread, class, frames (innermost first) → taken, slow paths, object bytes.
+/// Thread, class, frames (innermost first) → bytes taken, slow paths, object bytes.
 type Entries = BTreeMap<(String, String, Vec<String>), [i64; 3]>;
 
-/// The twin: the same sums from what a JDK prints.
+/// The twin: the same sums, from the JDK's own output.
 fn printed(jdk: &Jdk, path: &Path) -> Entries {
     let mut command = jdk.tool("jfr");
     command.args(["print", "--json", "--stack-depth", "64", "--events"]);
@@ -88,14 +88,14 @@ fn printed(jdk: &Jdk, path: &Path) -> Entries {
     entries
 }
 
-/// Names of the profile are without hidden classes' addresses.
+/// The profile removes the addresses of hidden classes from names.
 fn stable(name: String) -> String {
     let Some(at) = name.find("$$Lambda") else { return name };
     let method = name.rsplit('.').next().expect("a method");
     format!("{}$$Lambda.{method}", &name[..at])
 }
 
-/// `[B` and the like, as the profile names them.
+/// Class names as in the profile, such as `byte[]` for `[B`.
 fn readable(class: &str) -> String {
     let names =
         [("B", "byte"), ("C", "char"), ("D", "double"), ("F", "float"), ("I", "int"), ("J", "long"), ("S", "short")];
@@ -140,7 +140,7 @@ fn amounts(values: &[Value]) -> [i64; 3] {
 }
 
 #[test]
-fn every_jdk_tells_who_allocated_what() {
+fn every_jdk_s_recording_names_the_allocators() {
     for jdk in jdks() {
         let path = recorded(&jdk, "tlab", &TLAB_EVENTS, &["400000", "10", "3"]);
         let of = read(&path);
@@ -149,14 +149,14 @@ fn every_jdk_tells_who_allocated_what() {
         assert_eq!(of.chunks, None, "HotSpot's buffers are no heap chunks");
         assert!(of.profile.gaps.is_empty(), "{:?}", of.profile.gaps);
 
-        // Ten arrays below doStart, three below doMore: each is a slow path of its own.
+        // Ten arrays below doStart, three below doMore: each causes a slow path.
         for (root, arrays) in [(r"^Allocates\.doStart$", 10), (r"^Allocates\.doMore$", 3)] {
             let focused = of.profile.focus(&Focus::new(root).expect("a pattern"));
             let [taken, slow_paths, objects] = amounts(&focused.profile.total());
             assert_eq!((slow_paths, objects), (arrays, ARRAY * arrays), "JDK {}", jdk.major);
-            // An empty heap's buffers are large enough for one of them.
+            // In an empty heap, a buffer is large enough for one array.
             assert!(taken >= objects && taken < objects + ARRAY, "{taken} {objects}, JDK {}", jdk.major);
-            // Read below the focus is the same, and the rest is the rest.
+            // Reading with a focus gives the same result; the rest is left out.
             let focus = Focus::new(root).expect("a pattern");
             let recording = Recording::open(&path).expect("a recording");
             let below = allocation::read(&recording, Choice { focus: Some(&focus), ..Choice::default() });
@@ -170,7 +170,8 @@ fn every_jdk_tells_who_allocated_what() {
             let sites = focused.profile.group(By::Site, SLOW_PATHS);
             assert_eq!((sites.len(), sites[0].name.as_str()), (1, "Allocates.arrays"));
         }
-        // Boxes are in the buffers of their thread: buffers' bytes are theirs, but for the unfilled last one.
+        // Boxes lie in their thread's buffers. So the buffers' bytes belong to the boxes, except in the last, partly
+        // filled one.
         let threads = of.profile.group(By::Thread, SLOW_PATH_BYTES);
         let maker = threads.iter().find(|g| g.name == "box-maker").expect("the thread");
         let boxes = 400_000 * 80;
@@ -186,7 +187,7 @@ fn every_jdk_tells_who_allocated_what() {
 }
 
 #[test]
-fn what_the_recording_lacks_is_said_with_the_line_that_turns_it_on() {
+fn missing_events_are_a_gap_with_the_command_that_enables_them() {
     for jdk in jdks() {
         let path = recorded(&jdk, "default", &[], &["400000", "10", "0"]);
         let of = read(&path);
@@ -197,7 +198,7 @@ fn what_the_recording_lacks_is_said_with_the_line_that_turns_it_on() {
             gap.reason,
             "the recording has no jdk.ObjectAllocationInNewTLAB and no jdk.ObjectAllocationOutsideTLAB"
         );
-        // The line does what it says.
+        // The command in the remedy works.
         let line = gap.remedy.split(';').next().expect("a line");
         let arguments: Vec<&str> = line.strip_prefix("jfr configure ").expect("of jfr").split(' ').collect();
         let jfc = scratch(&format!("remedy-{}.jfc", jdk.major));
@@ -212,7 +213,7 @@ fn what_the_recording_lacks_is_said_with_the_line_that_turns_it_on() {
         ));
         let of = read(&file);
         assert!(of.slow_paths() >= 5 && of.profile.gaps.is_empty(), "{:?}", of.profile.gaps);
-        // Events that are on but never came are no gap: here, outside any buffer's range.
+        // Enabled events that didn't occur are no gap: here, a range without new buffers.
         let range = allocation::read(
             &Recording::open(&file).expect("a recording"),
             Choice { from_ns: Some(0), to_ns: Some(1), focus: None },
@@ -222,7 +223,7 @@ fn what_the_recording_lacks_is_said_with_the_line_that_turns_it_on() {
 }
 
 #[test]
-fn of_two_recordings_new_stacks_come_first() {
+fn new_stacks_come_first_in_a_comparison() {
     for jdk in jdks() {
         let before = read(&recorded(&jdk, "before", &TLAB_EVENTS, &["100000", "10", "0"]));
         let after = read(&recorded(&jdk, "after", &TLAB_EVENTS, &["100000", "12", "7"]));
@@ -235,7 +236,7 @@ fn of_two_recordings_new_stacks_come_first() {
             sites.map(|s| (s.change, s.before.amount, s.after.amount)).collect::<Vec<_>>()
         };
         assert_eq!(of("Allocates.doMore"), [(Change::New, 0, 7)], "JDK {}", jdk.major);
-        // A lambda's class has another name in each run: it is the same site all the same.
+        // A lambda's class has a different name in each run, but is the same site.
         let changes: Vec<Change> = of("Allocates.boxes").into_iter().map(|(change, ..)| change).collect();
         assert!(
             matches!(changes[..], [Change::Same | Change::Grew | Change::Shrank]),
@@ -248,7 +249,7 @@ fn of_two_recordings_new_stacks_come_first() {
 }
 
 #[test]
-fn a_native_image_tells_its_slow_paths_and_what_chunks_they_mean() {
+fn a_native_image_s_slow_paths_and_chunks_are_counted() {
     let jdks = jdks();
     let jdk = jdks.iter().max_by_key(|jdk| jdk.major).expect("a JDK");
     // A native image of GraalVM 25.
@@ -260,7 +261,7 @@ fn a_native_image_tells_its_slow_paths_and_what_chunks_they_mean() {
     let of = read(&file);
     assert!(check_beside_the_jdk(jdk, &file, &of) > 10);
     assert!(of.vm.is_native_image() && of.vm.feature().is_some(), "{:?}", of.vm);
-    // 24 arrays of 1 MiB by main: a chunk each. 1,536 of 1 KiB in slices, or past them, of shared chunks.
+    // 24 arrays of 1 MiB by main take one chunk each. 1,536 arrays of 1 KiB share chunks, in slices or outside them.
     let chunks = of.chunks.as_ref().expect("an estimate");
     assert!(chunks.why.contains("slices of heap chunks of 512 KiB that threads share"), "{}", chunks.why);
     assert_eq!(chunks.own, 24);
@@ -275,12 +276,12 @@ fn a_native_image_tells_its_slow_paths_and_what_chunks_they_mean() {
         chunks.aligned,
         of.threads.iter().map(|t| t.chunks.as_ref().map_or(0, |c| c.slices.0)).sum::<u64>().div_ceil(512 << 10)
     );
-    // Frames of the slow path are there to be searched for; below the program's own method its arrays alone.
+    // Frames of the slow path can be searched for. Below the program's own method, there are only its arrays.
     let main = of.profile.focus(&Focus::new(r"^App\.main$").expect("a pattern")).profile;
     let arrays = main.group(By::Class, SLOW_PATH_BYTES);
     let arrays = arrays.iter().find(|g| g.name == "byte[]").expect("its arrays");
     let [_, _, objects] = amounts(&arrays.values);
-    // Those of 1 KiB that fitted into a buffer met no slow path.
+    // Arrays of 1 KiB that fitted into a buffer had no slow path.
     assert!(objects >= 24 * ((1 << 20) + 16) + 1400 * 1040, "{objects}");
     let slow = of.profile.focus(&Focus::new("slowPathNew").expect("a pattern"));
     assert_eq!(amounts(&slow.profile.total())[1] + amounts(&slow.left_out)[1], of.slow_paths() as i64);
@@ -298,7 +299,8 @@ fn a_cut_or_mutated_recording_is_a_gap() {
     let mut random = Random(0x1234_5678_9abc_def1);
     for round in 0..60 {
         let mut bytes = bytes.clone();
-        // Events and constants: half the file is metadata, of which hardly a byte may differ.
+        // Damage only the second half (events and constants): the first half is metadata, in which most changes make
+        // the file unreadable.
         if round % 2 == 0 {
             bytes.truncate(random.index(bytes.len()));
         } else {

@@ -1,4 +1,4 @@
-//! What a child that acts as the target's user may do, has and leaves, as the kernel reports it.
+//! What a child that acts as the target's user may do, holds and leaves behind, according to the kernel.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ fn is_root(case: &str) -> bool {
     root
 }
 
-/// A process of the user, killed at the end.
+/// A process of the user; it is killed at the end.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -49,7 +49,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// A directory that any user may pass, with one of the user's own and one of ours in it.
+/// A directory that any user may traverse, with one directory of the user and one of ours.
 struct Rooms(PathBuf);
 
 impl Rooms {
@@ -82,14 +82,14 @@ fn refused(result: io::Result<impl Sized>) -> bool {
     result.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// Held by a test that has a child of nobody's: `helpers` would find it in another test, and lose it there.
+/// Locked by tests with a child that has nobody's user: `helpers` would otherwise find another test's child.
 static NOBODYS: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     NOBODYS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// This test's children that act as somebody: they have no exec behind them, so they bear this program's name.
+/// The children of this test that act as a user. They don't exec, so they have this program's name.
 fn helpers(uid: u32) -> Vec<u32> {
     let own = std::process::id().to_string();
     let all = fs::read_dir("/proc").expect("/proc").flatten();
@@ -116,7 +116,8 @@ fn the_kernel_checks_what_the_target_may_do() {
     let mut child = AsTarget::start(&sleeper.target(), LIMIT).expect("a child");
     assert_eq!(child.user().uid, NOBODY);
 
-    // Where the user may write: the file is the user's from the start, and closed to others whatever our umask is.
+    // Where the user may write, the file belongs to the user from the start and is closed to others, whatever our umask
+    // is.
     child.enter(&rooms.theirs()).expect("its directory");
     child.write_whole(".aside", "made", b"bytes").expect("it may");
     let made = fs::metadata(rooms.theirs().join("made")).expect("the file");
@@ -127,7 +128,7 @@ fn the_kernel_checks_what_the_target_may_do() {
     let entered = child.make("inner".as_ref()).expect("it may");
     assert_eq!((entered.uid, entered.mode & 0o7777), (u64::from(NOBODY), 0o700));
 
-    // Where the user may not, root's rights are of no use.
+    // Where the user may not write, root's rights don't help.
     for directory in [rooms.ours(), PathBuf::from("/etc")] {
         child.enter(&directory).expect("all may enter");
         assert!(refused(child.create("new")) && refused(child.make("new".as_ref())) && refused(child.stamp("new")));
@@ -136,7 +137,7 @@ fn the_kernel_checks_what_the_target_may_do() {
     fs::write(rooms.ours().join("canary"), "kept").expect("ours");
     child.enter(&rooms.ours()).expect("all may enter");
     assert!(refused(child.unlink("canary")) && refused(child.rename("canary", "gone")));
-    // Its working directory isn't one that it may write to either.
+    // The user may not write to the target's working directory either.
     child.enter_cwd().expect("its own");
     assert!(refused(child.create("new")));
     fs::set_permissions(rooms.ours(), PermissionsExt::from_mode(0o700)).expect("ours");
@@ -144,7 +145,7 @@ fn the_kernel_checks_what_the_target_may_do() {
 }
 
 #[test]
-fn no_name_of_the_target_s_leads_out_of_it() {
+fn no_name_in_the_target_leads_out_of_it() {
     if !is_root("links") {
         return;
     }
@@ -161,7 +162,7 @@ fn no_name_of_the_target_s_leads_out_of_it() {
     assert!(child.create("link").is_err_and(exists));
     assert!(child.stamp("link").is_err() && child.holds("link", b"kept", |_| true).is_err());
     assert_eq!(fs::read(&canary).expect("ours"), b"kept");
-    // Links of /proc lead to what the child holds, which is ours.
+    // Links in /proc lead to what the child holds, which is ours.
     for link in ["/proc/self/root", "/proc/self/cwd", "/proc/self/fd/3"] {
         symlink(link, rooms.theirs().join("magic")).expect("a link");
         assert!(child.enter(&rooms.theirs().join("magic")).is_err(), "{link}");
@@ -169,7 +170,7 @@ fn no_name_of_the_target_s_leads_out_of_it() {
     }
 }
 
-/// What lies in /proc of the child: the target's user finds nothing there that it could use.
+/// Checks the child's /proc directory: the target's user finds nothing usable there.
 #[test]
 fn the_child_holds_nothing_of_ours() {
     if !is_root("the child's rights") {
@@ -198,7 +199,7 @@ fn the_child_holds_nothing_of_ours() {
         let is_known =
             |path: &Path| path.starts_with("socket:") || path.is_dir() || path.to_string_lossy().starts_with("socket:");
         assert!(open.iter().all(|path| is_known(path)), "{open:?}");
-        // Not dumpable: its files in /proc are root's, and its memory is closed to its own user.
+        // The child isn't dumpable: its files in /proc belong to root, and its own user can't read its memory.
         assert_eq!(fs::metadata(format!("/proc/{helper}/mem")).expect("it lives").uid(), 0);
         let read =
             Command::new("head").args(["-c1", &format!("/proc/{helper}/environ")]).uid(NOBODY).gid(NOBODY).output();
@@ -316,7 +317,7 @@ mod held_calls {
     }
 }
 
-/// The same calls without any right: as the user that we are.
+/// The same calls without privileges, as our own user.
 #[test]
 fn the_own_user_needs_no_rights() {
     let own = rustix::process::geteuid().as_raw();
@@ -330,13 +331,14 @@ fn the_own_user_needs_no_rights() {
     let mut names = child.names().expect("it may");
     names.sort();
     assert_eq!(names, ["begun"]);
-    // Unfinished: it goes with us.
+    // An unfinished file is removed with the child.
     drop(child);
     assert!(!top.join("begun").exists());
     fs::remove_dir_all(&top).expect("ours");
 }
 
-/// A killed command's attach request stays until the VM has made its socket: a VM that finds none prints its threads.
+/// The attach request of a killed command stays until the VM has made its socket: a VM that finds no request prints its
+/// threads.
 #[test]
 fn a_request_outlives_its_command_until_the_answer() {
     const DIRECTORY: &str = "PLIMSOLL_TEST_REQUEST";
@@ -347,7 +349,7 @@ fn a_request_outlives_its_command_until_the_answer() {
         child.outlive("answer").expect("a name");
         child.create("request").expect("it may");
         drop(sleeper);
-        // As SIGKILL: no destructor runs.
+        // Like SIGKILL, this runs no destructor.
         std::process::abort();
     }
     let top = std::env::temp_dir().join(format!("plimsoll-as-target-request-{}", std::process::id()));
@@ -366,13 +368,14 @@ fn a_request_outlives_its_command_until_the_answer() {
     fs::remove_dir_all(&top).expect("ours");
 }
 
-/// The target's user may signal the child: a killed one is an error at once, a stopped one at the deadline of all requests.
+/// The target's user may signal the child. If the child is killed, the request fails at once; if it is stopped, at the
+/// deadline.
 #[test]
 fn a_child_that_its_user_kills_or_stops_is_an_error() {
     if !is_root("the child's user") {
         return;
     }
-    // Other tests' children are another user's.
+    // The children of other tests have another user.
     const OTHER: u32 = 65_001;
     let rooms = Rooms::new("signals", OTHER);
     for (signal, limit) in [("-KILL", LIMIT), ("-STOP", Duration::from_secs(1))] {
@@ -387,7 +390,7 @@ fn a_child_that_its_user_kills_or_stops_is_an_error() {
         child.allow(limit);
         let began = std::time::Instant::now();
         while child.create("made").is_ok() {
-            // The signal is on its way.
+            // The signal may not have arrived yet.
             let _ = child.unlink("made");
             assert!(began.elapsed() < LIMIT, "{signal} has no effect");
         }
@@ -418,7 +421,7 @@ fn a_set_user_id_program_has_no_child() {
 }
 
 #[test]
-fn who_is_gone_has_no_child() {
+fn an_ended_process_has_no_child() {
     let sleeper = Sleeper::of(rustix::process::geteuid().as_raw(), Path::new("/"));
     let target = sleeper.target();
     drop(sleeper);
@@ -426,7 +429,7 @@ fn who_is_gone_has_no_child() {
     assert!(matches!(AsTarget::start(&target, LIMIT), Err(Refused::Gone)));
 }
 
-/// Many names come in more than one packet.
+/// Many names need several packets.
 #[test]
 fn a_long_list_is_whole() {
     let top = std::env::temp_dir().join(format!("plimsoll-as-target-list-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! Known answers, balance, and hostile input.
+//! Known answers, balanced sums, and hostile input.
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
@@ -18,7 +18,7 @@ use plimsoll_segment::{ALL_SECTIONS, Counter, SECTIONS, Section, sites};
 mod synthetic;
 use synthetic::{RowOf, Synthetic, server};
 
-/// Reads through a file, as the program does.
+/// Reads through a file, like the program.
 fn books_of(bytes: &[u8], name: &str) -> Result<Books, String> {
     let path = std::env::temp_dir().join(format!("plimsoll-test-{}-{name}.seg", std::process::id()));
     std::fs::write(&path, bytes).unwrap();
@@ -48,7 +48,7 @@ fn balanced(books: &Books) {
     }
 }
 
-/// A later attach begins new books in the same segment; what is said of them begins there, and a change of the mode after it.
+/// A later attach starts new books in the same segment. Their start and a change of the mode are counted from there.
 #[test]
 fn books_begin_with_the_last_attach() {
     const START: u64 = 1_000_000_000_000;
@@ -68,7 +68,7 @@ fn books_begin_with_the_last_attach() {
 }
 
 #[test]
-fn the_server_has_the_known_answers() {
+fn the_synthetic_server_gives_the_known_answers() {
     let books = books_of(&server(4711).bytes, "known").unwrap();
     balanced(&books);
     assert_eq!(books.gaps, []);
@@ -78,14 +78,14 @@ fn the_server_has_the_known_answers() {
     assert_eq!((zlib.at_peak, zlib.at_peak_count), (Bytes(900_000), 90));
     let own = named(&books, "server");
     assert_eq!((own.live, own.live_count), (Bytes(19 * 64 + 1_999_993), 20));
-    // No central peak in the segment: the live bytes are the peak, and both figures of the pair are of now.
+    // The segment has no central peak: the live bytes are the peak, and both figures of the pair are current.
     assert_eq!((own.peak, own.count_at_peak, own.peak_time_ns), (own.live, 20, None));
     assert_eq!(named(&books, "Java Heap").reserved, Bytes(256 << 20));
     assert_eq!(named(&books, "Thread Stack").reserved, Bytes(0x8_0000 + 0x80_0000 + 4096));
     assert_eq!(named(&books, "Loaded Libraries").committed, Bytes(0x10_0000 + 0x10_0000));
     assert_eq!(books.total.peak, Bytes(3_100_000));
     assert_eq!(books.total.peak_time_ns, Some(1_795_211_234_000_000_000 + 6_000_000_000));
-    // Of the five rows one allocated 300 bytes and one nothing.
+    // Of the five rows, one allocated 300 bytes and one nothing.
     assert_eq!(books.peak_error, Bytes(300 + 4096 + 4096 + 4096));
     assert_eq!(books.process.arguments.join(" "), "server --port 80");
     assert_eq!(books.threads[2].freed_count, 40 + 7900);
@@ -94,11 +94,11 @@ fn the_server_has_the_known_answers() {
 }
 
 #[test]
-fn reserved_and_committed_are_those_of_the_map() {
+fn reserved_and_committed_come_from_the_map() {
     let mut s = server(4711);
     let heap = s.used(Section::Categories) as u16 - 2;
     let caller = s.caller(heap, &[0x40_4000]);
-    // Two committed pieces of one reservation, and a mapping of a category that isn't there.
+    // Two committed parts of one reservation, and a mapping with a missing category.
     let entries = [
         (0x10_0000, 0x14_0000, heap, caller, 3),
         (0x14_0000, 0x30_0000, heap, caller, 0),
@@ -116,14 +116,15 @@ fn reserved_and_committed_are_those_of_the_map() {
     let reasons: Vec<&str> = books.gaps.iter().map(|g| g.reason.as_str()).collect();
     assert_eq!(reasons.len(), 2, "{reasons:?}");
     assert!(reasons[0].starts_with("1 mappings name a category") && reasons[1].starts_with("3 mapping operations"));
-    // Killed in an update: still whole, and said.
+    // Killed during an update: the map is still complete, and the gap says so.
     s.vmap(3, &entries);
     let books = books_of(&s.bytes, "vmap-odd").unwrap();
     assert_eq!(named(&books, "Java Heap").reserved, Bytes(0x20_1000));
     assert!(books.gaps.iter().any(|g| g.reason == "a mapping operation was under way"), "{:?}", books.gaps);
 }
 
-/// One thread frees what another allocated: its own row has fewer blocks than it allocated, but all of them live.
+/// One thread frees what another allocated: the row that frees has fewer blocks than were allocated, but all remaining
+/// ones are live.
 #[test]
 fn heap_growth_counts_blocks_that_another_thread_frees() {
     let mut s = Synthetic::new(4711);
@@ -143,7 +144,8 @@ fn own_cost_identity() {
     let live: u64 = books.callers.iter().map(|c| c.figures.live_count).sum();
     assert_eq!(books.own.bytes(), Bytes(65_536 + 131_072));
     assert_eq!(books.own.trailers, live);
-    // What lies in the side table has no trailer: counted in the threads' slots, and by whoever has none.
+    // Blocks in the side table have no trailer. They are counted in the threads' slots, and in a header counter for
+    // threads without one.
     let mut s = server(4711);
     let (of_slots, elsewhere) = ([(50u64, 20u64), (5, 10)], (7u64, 1u64));
     for (put, taken) in of_slots {
@@ -156,12 +158,12 @@ fn own_cost_identity() {
     s.counter(Counter::table_removes, elsewhere.1);
     let some = books_of(&s.bytes, "tabled").unwrap();
     assert_eq!(some.own.trailers, live - (50 + 5 + 7 - 20 - 10 - 1));
-    // The trailers are in the blocks, the rest is the category's.
+    // The trailers lie inside the blocks; the category has the rest.
     assert_eq!(named(&books, "Plimsoll").committed, Bytes(65_536 + 131_072));
 }
 
 #[test]
-fn a_frame_belongs_to_the_module_that_was_loaded_then() {
+fn a_frame_belongs_to_the_module_loaded_at_that_time() {
     let mut s = Synthetic::new(1);
     let old = s.module("/old.so", 0x1000, 0x2000, 0x1000);
     let new = s.module("/new.so", 0x1000, 0x2000, 0x1000);
@@ -192,10 +194,10 @@ fn references_to_nothing_are_gaps_and_the_books_still_balance() {
 }
 
 #[test]
-fn frees_of_the_first_reading_and_allocations_of_the_second() {
+fn frees_come_from_the_first_reading_and_allocations_from_the_second() {
     let before = server(4711);
     let mut after = server(4711);
-    // Between the readings the worker freed 10 more blocks and allocated 3.
+    // Between the readings, the worker freed 10 more blocks and allocated 3.
     let at = Section::Rows.offset() + 3 * 64;
     after.u64(at + 16, 7922);
     after.u64(at + 40, 7910);
@@ -214,9 +216,9 @@ fn frees_of_the_first_reading_and_allocations_of_the_second() {
     assert_eq!(named(&books, "server").live_count, 7922 - 7900 + 1);
 }
 
-/// A row that came after the first reading holds what an old row has freed since: it counts, and it is no gap.
+/// A row added after the first reading holds blocks that an old row has freed since: it counts, and there is no gap.
 #[test]
-fn rows_that_came_between_the_readings() {
+fn rows_added_between_the_readings_count() {
     let (before, mut after) = (server(4711), server(4711));
     after.row(RowOf { caller: 2, slot: 3, alloc: (1000, 1_000_000, 900_000), free: (7, 7000, 6300) });
     let rows = |s: &Synthetic, n: usize| s.bytes[Section::Rows.offset()..Section::Rows.offset() + n * 64].to_vec();
@@ -237,8 +239,9 @@ fn rows_that_came_between_the_readings() {
     assert!(segment.gaps.is_empty(), "{:?}", segment.gaps);
 }
 
-/// While it is read the program goes on: between any two reads come a category, methods, frames, a caller with a site, a
-/// row, a sample and a mapping, each of which names the newest of the others. Nothing that was read names what wasn't.
+/// The program continues while it is read: between any two reads, there are a new category, methods, frames, a caller
+/// with a site, a row, a sample and a mapping, each of which refers to the newest of the others. No entry that was read
+/// may refer to a missing one.
 #[test]
 fn nothing_refers_to_what_was_read_too_early() {
     let mut s = server(4711);
@@ -282,9 +285,10 @@ fn nothing_refers_to_what_was_read_too_early() {
     assert!(books.gaps.iter().all(|g| !g.reason.contains("name a")), "{:?}", books.gaps);
 }
 
-/// One long update of the map: its number stays, while it changes. Such a copy is of no moment; what stands still is.
+/// A long update of the map: `seq` stays the same while the map changes, so a copy is inconsistent. A map that doesn't
+/// change is consistent.
 #[test]
-fn a_map_in_an_update_that_goes_on_is_read_again() {
+fn a_map_that_changes_during_an_update_is_read_again() {
     for (reads_in_update, moved) in [(9, false), (1000, true)] {
         let mut s = server(4711);
         let mut reads = 0;
@@ -303,7 +307,8 @@ fn a_map_in_an_update_that_goes_on_is_read_again() {
     }
 }
 
-/// A process that ends between the reading of its header and the look for the process ended as it then says.
+/// If a process ends after its header was read but before the process is looked up, its final header decides how it
+/// ended.
 #[test]
 fn an_end_after_the_header_was_read() {
     let mut gone = std::process::Command::new("true").spawn().unwrap();
@@ -352,7 +357,7 @@ fn bad_headers_are_one_clear_sentence() {
 fn a_truncated_file_is_a_gap_at_every_length() {
     let good = server(1).trimmed();
     let mut seen = HashMap::new();
-    // Around each section's start and end, and at a stride that isn't a multiple of any record.
+    // Cut around each section's start and end, and at a stride that isn't a multiple of any record.
     let edges = [4096, Section::Categories.offset(), Section::Callers.offset(), Section::Rows.offset(), good.len()];
     let near = edges.iter().flat_map(|&e| (e.saturating_sub(70)..e + 70).step_by(3));
     for length in near.chain((0..good.len()).step_by(40_009)).filter(|&l| l < good.len()) {
@@ -369,7 +374,7 @@ fn a_truncated_file_is_a_gap_at_every_length() {
     assert!(seen["gap"] > 50 && seen["error"] > 10, "{seen:?}");
 }
 
-/// The server, with a site under its caller in libz, in exact mode and with one sample.
+/// The server with a site under its caller in libz, in exact mode and with one sample.
 fn with_sites() -> Synthetic {
     let mut s = server(1);
     let init = s.method("java/util/zip/Inflater", "init", "(Z)J", "Inflater.java", &[(0, 120), (4, 122), (9, 130)]);
@@ -380,7 +385,7 @@ fn with_sites() -> Synthetic {
     s
 }
 
-/// The profile of the sites adds up to the books, whatever the file holds; figures near the end of i64 count as that end.
+/// The profile of the sites must equal the books, whatever the file holds; figures saturate near the end of i64.
 fn profiled(segment: &parse::Segment, books: &Books, by_thread: bool) -> (Sites, bool) {
     let mut symbols =
         Symbols::new(&symbols::Options { without: true, ..Default::default() }, books, Deadline::after(NAMES));
@@ -430,7 +435,7 @@ fn sites_are_a_profile_that_adds_up() {
     assert_eq!((java.file.as_deref(), java.line), (Some("Inflater.java"), Some(122)));
 }
 
-/// Everything that a reader of sites looks at, of whatever a file holds.
+/// Visits everything that a reader of sites reads.
 fn walk_sites(segment: &parse::Segment) {
     for (i, caller) in segment.callers.iter().enumerate() {
         assert_eq!(segment.caller_of(segment.caller_of(i)), segment.caller_of(i), "a caller's caller is itself");
@@ -488,7 +493,7 @@ fn a_site_counts_for_its_caller() {
     walk_sites(&segment);
 }
 
-/// 100,000 segments with random damage where it can do most harm: header, section table, records in use.
+/// 100,000 segments with random damage in the most sensitive parts: header, section table, records in use.
 #[test]
 fn mutated_segments_never_break_the_reader() {
     let good = with_sites();

@@ -1,6 +1,6 @@
-//! Two reports on one program: its blocks that come and go are noise, its leak is growth, and the sums stay.
+//! Compares two reports on one program: blocks that come and go are noise, a leak is growth, and the sums hold.
 //!
-//! The program is a simulation with known rates: sites whose blocks come at random and stay for a random time.
+//! The program is a simulation with known rates: each site's blocks arrive at random and stay for a random time.
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
@@ -8,14 +8,14 @@ use plimsoll_observer::profile::{Change, Difference, Entry, Frame, Kind, Labels,
 use plimsoll_observer::sites::{self, Detail, Sites, comparable};
 use random::Random;
 
-/// A site: blocks of one size, at a rate, that live for a mean time; and what it leaks on top.
+/// A site: blocks of one size arrive at a rate and live for a mean time; and the blocks that it leaks.
 struct Site {
     stack: [String; 3],
     size: u64,
     rate: f64,
     mean: f64,
     leaks: u64,
-    /// When its living blocks go.
+    /// When its live blocks are freed.
     ends: Vec<f64>,
     leaked: u64,
     cumulative: u64,
@@ -41,7 +41,7 @@ impl Site {
     }
 }
 
-/// `heap`: what is committed without a stack.
+/// `heap` is committed memory without a stack.
 fn report(of: &[Site], title: &str, heap: u64) -> Sites {
     let mut profile = Profile::new(sites::columns());
     profile.title = title.into();
@@ -65,7 +65,8 @@ fn report(of: &[Site], title: &str, heap: u64) -> Sites {
     Sites { profile, ..Sites::default() }
 }
 
-/// Half of them busy, half of them rare ones that begin alike (a compiler's arenas); `leaks` blocks by the first between the reports.
+/// A program with busy sites, and as many rare ones that begin alike (a compiler's arenas). The first site leaks
+/// `leaks` blocks between the reports.
 fn program(random: &mut Random, leaks: u64, named: [&str; 2]) -> (Sites, Sites) {
     let site = |n: usize, random: &mut Random, is_busy: bool| Site {
         stack: match is_busy {
@@ -88,7 +89,7 @@ fn program(random: &mut Random, leaks: u64, named: [&str; 2]) -> (Sites, Sites) 
     (before, report(&sites, named[1], 108 << 20))
 }
 
-/// What isn't called noise, without the line of what has no stack.
+/// All changes that aren't noise, except memory without a stack.
 fn changed(before: &Sites, after: &Sites) -> Vec<(Change, String)> {
     let (one, other) = comparable(before, after);
     let sum = |p: &Profile| p.total()[sites::HELD].amount;
@@ -110,22 +111,22 @@ fn a_healthy_program_does_not_grow_and_a_leak_does() {
     for _ in 0..PAIRS {
         let (before, after) = program(&mut random, 0, ["p, pid 1"; 2]);
         alarms += usize::from(!changed(&before, &after).is_empty());
-        // Of two processes nothing is known of the time between: counted changes count.
+        // For two processes, the time in between is unknown, so changes of counted figures count.
         let (before, after) = program(&mut random, 0, ["p, pid 1", "p, pid 2"]);
         counted_changes += changed(&before, &after).len();
         let (before, after) = program(&mut random, 20_000, ["p, pid 1"; 2]);
         let changes = changed(&before, &after);
         found += usize::from(changes.iter().any(|(change, name)| *change == Change::Grew && name == "work0"));
     }
-    // A family-wise level of 5 %: 40 pairs raise 2 alarms, and hardly ever more than 8.
+    // At a family-wise level of 5 %, 40 pairs give 2 alarms on average, and very rarely more than 8.
     assert!(alarms <= 8, "{alarms} alarms in {PAIRS} pairs");
     assert_eq!(found, PAIRS, "a leak that is found each time");
     assert!(counted_changes > PAIRS * 10, "the same changes without it: {counted_changes}");
 }
 
-/// Blocks that only come are growth, however few.
+/// Blocks that only arrive are growth, however few they are.
 #[test]
-fn what_never_goes_is_not_chance() {
+fn blocks_that_never_go_are_growth() {
     let site = |live: u64| Site {
         stack: ["allocateDirect".into(), "cache".into(), "main".into()],
         size: 1 << 20,
@@ -142,8 +143,8 @@ fn what_never_goes_is_not_chance() {
     assert_eq!(changed(&report(&[small(8)], "p", 100 << 20), &report(&[small(10)], "p", 108 << 20)), []);
 }
 
-/// A caller's early blocks, on which no sample fell, beside another caller of the same functions whose blocks have samples by now:
-/// two calls in one function.
+/// A caller's early blocks have no samples. Another caller with the same functions (two calls in one function) has
+/// samples by now.
 #[test]
 fn a_caller_without_samples_in_both_reports_is_not_new() {
     let with = |sampled: u64, heap: u64| {

@@ -1,4 +1,4 @@
-//! The walk of glibc's arenas against malloc_info(3) of the same, quiescent process.
+//! Compares the walk of glibc's arenas with malloc_info(3) of the same idle process.
 
 mod support;
 
@@ -25,8 +25,8 @@ fn equals_malloc_info(arguments: &[&str]) -> Glibc {
     assert_eq!(glibc.arenas.len(), known.arenas.len());
     for (arena, known) in glibc.arenas.iter().zip(&known.arenas) {
         assert_eq!((arena.fast_count, arena.fast), (known.fast_count, known.fast), "fastbins of {arena:?}");
-        // malloc_info sums raw size fields: each binned chunk brings its flags along, P always, N in some of a thread
-        // arena's (`chunksize_nomask` in __malloc_info). mallinfo2, below, has the sum without them.
+        // malloc_info sums raw size fields: each binned chunk includes its flags, always P, and N for some in a thread
+        // arena (`chunksize_nomask` in __malloc_info). mallinfo2, below, has the sum without flags.
         let flags = known.rest - (arena.bins + arena.top);
         let most = if arena.kind == ArenaKind::Main { 1 } else { 5 };
         assert!(

@@ -1,6 +1,6 @@
-//! The walk of glibc's malloc over an image of a real process's memory in which what malloc keeps for itself was overwritten at
-//! random: the program's bugs do that, and a process in motion looks like it. Whatever is there, the walk ends after a bounded
-//! number of reads, and its sums stay inside the heaps.
+//! Walks glibc's malloc in a copy of a real process's memory in which malloc's own data was overwritten at random. A
+//! bug in a program does that, and a running process may look like it. In all cases, the walk ends after a bounded
+//! number of reads, and its sums don't exceed the heaps.
 
 mod support;
 
@@ -17,7 +17,7 @@ use plimsoll_observer::source::memory::{Memory, PAGE};
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 use support::{Subject, compiled, vmas};
 
-/// The writable memory of a process, copied; `present` has a flag for each page of it.
+/// A copy of the process's writable memory; `present` has a flag per page.
 struct Image {
     parts: Vec<Part>,
     reads: Cell<u64>,
@@ -95,7 +95,7 @@ impl Memory for Image {
     }
 }
 
-/// libc's .data and the anonymous mapping right behind it.
+/// libc's .data and the anonymous mapping directly after it.
 fn libc_data(vmas: &[Vma]) -> AddressRange {
     let index = vmas.iter().position(|vma| vma.name.ends_with("/libc.so.6") && vma.writable).expect("libc's data");
     let tail = vmas.get(index + 1).filter(|next| next.range.start == vmas[index].range.end && next.name.is_empty());
@@ -110,7 +110,7 @@ fn walk(image: &Image, data: AddressRange, vmas: &[Vma]) -> (Option<Glibc>, usiz
     (glibc, gaps.len())
 }
 
-/// What holds whatever the memory says.
+/// Properties that hold for any memory contents.
 fn check(glibc: &Glibc, vmas: &[Vma], image: &Image, how: &str) {
     let mut heaps: Vec<AddressRange> = glibc.arenas.iter().flat_map(|arena| arena.heaps.iter().copied()).collect();
     heaps.extend(glibc.mmapped.iter().map(|chunk| chunk.range));
@@ -137,8 +137,8 @@ fn check(glibc: &Glibc, vmas: &[Vma], image: &Image, how: &str) {
     }
 }
 
-/// Whether private anonymous mappings cover `range` without a hole. There may be several: the kernel splits a block where a part of
-/// it is advised or protected, and where address spaces are laid out at random two that differ come to lie side by side.
+/// Whether private anonymous mappings cover `range` without a hole. There may be several: the kernel splits a block if
+/// a part of it is advised or protected, and with address randomisation two different mappings may be adjacent.
 fn mapped(vmas: &[Vma], range: AddressRange) -> bool {
     let mut from = range.start;
     for vma in vmas.iter().filter(|vma| vma.backing == Backing::Anonymous && !vma.shared) {
@@ -160,7 +160,7 @@ fn resident(image: &Image, range: AddressRange) -> Bytes {
     Bytes(sum)
 }
 
-/// An address that malloc keeps something at, by what it is.
+/// A random address of malloc's own data, with its kind.
 fn place(random: &mut Random, quiet: &Glibc, image: &Image, data: AddressRange) -> (u64, &'static str) {
     let arena = &quiet.arenas[random.below(quiet.arenas.len() as u64) as usize];
     let heap = arena.heaps[random.below(arena.heaps.len() as u64) as usize];
@@ -169,7 +169,7 @@ fn place(random: &mut Random, quiet: &Glibc, image: &Image, data: AddressRange) 
         1 => (heap.start.0 + 8 * random.below(6), "heap_info"),
         2 => (data.start.0 + 8 * random.below(data.length().0 / 8 - 1), "libc's data"),
         3 => {
-            // A thread's cache: of the chunks with its size near the heap's start, the first.
+            // A thread's cache: the first chunk of that size near the heap's start.
             let chunk = (heap.start.0..heap.end.0 - 0x300)
                 .step_by(16)
                 .take(4096)
@@ -192,7 +192,7 @@ fn value(random: &mut Random, quiet: &Glibc, at: u64, before: u64) -> u64 {
         0 => 0,
         1 => u64::MAX - random.below(64),
         2 => random.below(1 << 20),
-        // Rings: an address that leads back here.
+        // Makes a ring: the address of the word itself.
         3 => at,
         4 => at.wrapping_sub(16),
         5 => inside ^ (at >> 12),
@@ -212,7 +212,8 @@ fn overwritten(arguments: &[&str], seed: u64, rounds: usize) {
     assert_eq!(gaps, 0);
     check(&quiet, &vmas, &image, "as it was");
     let heaps: u64 = quiet.arenas.iter().flat_map(|arena| &arena.heaps).map(|heap| heap.length().0).sum();
-    // Each arena may be walked 25 times, the pages of each mapping be looked at once; a list may name each chunk of the heap.
+    // Each arena may be walked 25 times, and each mapping's pages be checked once; a list may contain each chunk of the
+    // heap.
     let pages: u64 = vmas.iter().filter(|vma| vma.writable).map(|vma| vma.rss.0 / PAGE).sum();
     let bound = 30 * reads + 4 * pages + 3 * heaps / 32;
 

@@ -1,4 +1,4 @@
-//! Real VMs, asked what they hold. The answers are what Quiet.java was told to hold and what its flags say.
+//! Queries real VMs. The expected answers follow from Quiet.java's arguments and flags.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn check_what_every_vm_says(jdk: &Jdk, hotspot: &HotSpot) {
         hotspot.regions.iter().filter(|region| region.tag == tag).map(|region| region.range.length()).sum()
     };
     assert_eq!(reserved(VmTag::JavaHeap), Bytes::mib(96));
-    // NMT counts the segment maps beside the segments, 1 byte for each 128.
+    // NMT also counts the segment maps: 1 byte per 128 bytes of the segments.
     let code = reserved(VmTag::Code);
     assert!(code >= Bytes::mib(64) && code <= Bytes::mib(65), "{code}");
     assert!(reserved(VmTag::Class) >= Bytes::mib(8));
@@ -54,7 +54,7 @@ fn check_what_every_vm_says(jdk: &Jdk, hotspot: &HotSpot) {
 }
 
 #[test]
-fn nmt_off_still_says_where_the_regions_lie() {
+fn with_nmt_off_the_regions_are_still_found() {
     for jdk in jdks() {
         let subject = quiet(&jdk, &["-XX:NativeMemoryTracking=off"]);
         let (hotspot, gaps) = ask(subject.pid());
@@ -66,7 +66,7 @@ fn nmt_off_still_says_where_the_regions_lie() {
 }
 
 #[test]
-fn nmt_summary_and_detail_say_how_much_and_where() {
+fn nmt_summary_and_detail_give_sizes_and_regions() {
     for jdk in jdks() {
         for level in ["summary", "detail"] {
             let subject = quiet(&jdk, &[&format!("-XX:NativeMemoryTracking={level}")]);
@@ -76,7 +76,8 @@ fn nmt_summary_and_detail_say_how_much_and_where() {
             check_what_every_vm_says(&jdk, &hotspot);
             let other = hotspot.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
             assert!(other.malloc >= Bytes::mib(32) && other.malloc < Bytes::mib(33), "{other:?}");
-            // The VM's own sum, but for what it rounds or counts apart (its total leaves out blocks of tags it omits).
+            // Equals the VM's own sum, except for rounding and for what the VM counts separately (its total omits
+            // blocks of some tags).
             let total = hotspot.nmt_total.as_ref().expect("a total");
             let sum: Bytes = hotspot.categories.iter().map(|category| category.committed).sum();
             assert!(sum.abs_diff(total.committed) <= Bytes::kib(4), "{jdk:?} {level}: {sum:?} {:?}", total.committed);
@@ -89,10 +90,10 @@ fn nmt_summary_and_detail_say_how_much_and_where() {
     }
 }
 
-/// A VM that looks up names of its own functions (VM.info, NMT's stacks) reads libjvm's symbols and keeps them: 4 to 5 MB, counted as
-/// Internal. (What its compilers take and give back at the same time is theirs.)
+/// A VM that resolves names of its own functions (VM.info, NMT's stacks) reads libjvm's symbols and keeps them: 4 to 5
+/// MB in Internal. (Memory that its compilers take and release meanwhile is in their category.)
 #[test]
-fn a_vm_that_is_asked_keeps_nothing_of_it() {
+fn a_query_leaves_nothing_behind_in_the_vm() {
     for jdk in jdks() {
         let subject = quiet(&jdk, &["-XX:NativeMemoryTracking=summary"]);
         let malloc = || {
@@ -105,9 +106,9 @@ fn a_vm_that_is_asked_keeps_nothing_of_it() {
     }
 }
 
-/// In safepoints of its own counting: none of Thread.print, which walks all stacks.
+/// Counted by the VM's own safepoint statistics: there is none for Thread.print, which walks all stacks.
 #[test]
-fn whole_names_of_threads_cost_no_safepoint_whatever_the_collector() {
+fn full_thread_names_cost_no_safepoint_with_any_collector() {
     const WORKER: &str = "quiet-\"quoted\"-worker-with-a-long-name-";
     for jdk in jdks() {
         let collectors = ["UseG1GC", "UseSerialGC", "UseParallelGC", "UseZGC", "UseShenandoahGC"];
@@ -165,7 +166,7 @@ fn a_vm_that_must_not_be_signalled_lives_on() {
             for perfdata in ["-XX:+UsePerfData", "-XX:-UsePerfData"] {
                 let mut subject = quiet(&jdk, &[flag, perfdata]);
                 let (_, gaps) = ask(subject.pid());
-                // Under -Xrs the listener is up from the start, so that the VM can be asked without a signal.
+                // With -Xrs the listener runs from the start, so the VM can be queried without a signal.
                 assert!(gaps.iter().all(|gap| !reason.is_empty() && gap.reason.contains(reason)), "{gaps:?}");
                 assert_eq!(gaps.is_empty(), reason.is_empty(), "{jdk:?} {flag}");
                 std::thread::sleep(Duration::from_millis(50));
@@ -186,7 +187,7 @@ fn a_vm_in_other_pid_and_mount_namespaces_is_asked_through_proc() {
         let mut unshare = Command::new("unshare");
         unshare.args(["--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "--mount", "sh", "-c"]);
         unshare
-            // The checkout may lie under /tmp: it is put back where it was.
+            // The checkout may lie under /tmp, so it is mounted again at its path.
             .arg(
                 "root=$1; shift; mount --bind \"$root\" /mnt && mount -t tmpfs none /tmp && mkdir -p \"$root\" && \
                  mount --bind /mnt \"$root\" && cd / && \"$@\"",
@@ -218,7 +219,7 @@ fn descendant_named(pid: u32, name: &str) -> u32 {
 }
 
 #[test]
-fn what_is_no_hotspot_vm_is_left_alone() {
+fn other_processes_are_not_queried() {
     let mut subject = Subject::start(Command::new("sh").args(["-c", "echo READY; exec sleep 1000"]));
     let target = Target::open(subject.pid(), Deadline::after(LOOK)).expect("runs");
     let (hotspot, gaps) = read(&target, &vmas(subject.pid()));
@@ -235,7 +236,8 @@ fn direct_buffers_are_found_by_their_own_headers() {
                 .expect("runs");
             let vm = snapshot.hotspot.expect("a VM");
             let other = vm.categories.iter().find(|category| category.name == "Other").expect("direct buffers");
-            // 32 buffers of 1 MiB, zeroed by Java and so resident; page-aligned ends and the cleaner's rest are a page each.
+            // 32 buffers of 1 MiB. Java zeroes them, so they are resident. Page-aligned ends and the cleaner's rest
+            // take one page each.
             let resident = other.malloc_resident.expect("found");
             assert!(resident >= Bytes::mib(32) && resident <= Bytes::mib(32) + Bytes::kib(33 * 4), "{resident}");
             let malloc = |found: bool| -> Bytes {

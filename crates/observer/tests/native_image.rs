@@ -38,7 +38,7 @@ fn facts(child: &Running) -> (NativeImage, Vec<plimsoll_observer::gap::Gap>) {
 }
 
 #[test]
-fn heap_twice_one_reservation_and_the_chunks_of_the_program() {
+fn image_heaps_reservation_and_chunks_of_a_real_program_are_found() {
     let path = native_image("app");
     let child = running(&path, &["48", "8", "4", "4", "1000"]);
     let (image, gaps) = facts(&child);
@@ -48,7 +48,8 @@ fn heap_twice_one_reservation_and_the_chunks_of_the_program() {
     assert_eq!(image.isolates.len(), 1);
     assert_eq!(image.isolates[0].reservation.length(), Bytes(32 << 30));
     let chunks: Bytes = image.heap_chunks.iter().map(|chunk| chunk.length()).sum();
-    // 48 arrays of 1 MiB and as many times 64 of 1 KiB: 51 MiB of arrays; chunks have room, and little else lies in them.
+    // 48 arrays of 1 MiB and 48 × 64 arrays of 1 KiB: 51 MiB of arrays. Chunks have some free space and few other
+    // objects.
     assert!(chunks >= Bytes::mib(51) && chunks < Bytes::mib(57), "{chunks}");
     let unsafe_or_direct: Bytes =
         image.nmt.iter().filter(|(name, _)| name == "Unsafe" || name == "NIO").map(|(_, bytes)| *bytes).sum();
@@ -67,7 +68,7 @@ fn an_image_without_diagnostic_commands_gets_no_signal() {
     assert!(child.0.try_wait().expect("a child").is_none(), "it was signalled");
 }
 
-/// hello HEAP_MIB SECONDS
+/// Runs `hello HEAP_MIB SECONDS`.
 fn running_hello(image: &Path) -> Running {
     let mut child =
         Command::new(image).args(["16", "1000"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");

@@ -1,5 +1,5 @@
-//! The tables of lines in docs/report-lines.md are made from the table of lines. BLESS=1 writes them anew; without it they must be
-//! what would be written. The text around them is written by hand.
+//! The tables in docs/report-lines.md are made from the table of lines. BLESS=1 writes them; without it, they must
+//! equal what would be written. The text around them is written by hand.
 
 use plimsoll_observer::ledger::{Group, LineId};
 use std::fs;
@@ -7,7 +7,7 @@ use std::fs;
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/report-lines.md");
 const HEAD: &str = "| id | what is in it |\n| --- | --- |\n";
 
-/// The rows of a group: those of lines from the table, then the others that are there (the remainder is no line).
+/// The rows of a group: lines of the table, then the group's other rows in the page (the remainder isn't a line).
 fn rows(group: Group, there: &str) -> String {
     let lines = LineId::ALL.iter().filter(|line| line.group() == group);
     let others = there.lines().filter(|row| !row.starts_with("| `")).map(|row| format!("{row}\n"));
@@ -29,7 +29,7 @@ fn page(text: &str) -> String {
 }
 
 #[test]
-fn the_tables_are_those_of_the_program() {
+fn the_page_s_tables_are_current() {
     let text = fs::read_to_string(PATH).expect("docs/report-lines.md");
     let made = page(&text);
     if std::env::var_os("BLESS").is_some() {

@@ -1,4 +1,4 @@
-//! The rules compiled for real objects of this machine: the VM's library, the C library, this very program.
+//! Compiles the rules for real objects of this machine: the VM's library, the C library, this program.
 
 use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::rules::{RuleSet, compile, modules, names, read};
@@ -9,12 +9,12 @@ use std::time::Instant;
 #[path = "../../../fixtures/jdks.rs"]
 mod jdks;
 
-/// The VMs that the rules were written for.
+/// The VMs for which the rules were written.
 fn homes() -> [PathBuf; 2] {
     [17, 25].map(|major| jdks::jdk(major).unwrap_or_else(|| panic!("this test needs JDK {major} (run .ci/setup)")).home)
 }
 
-/// Every function of a file by the file's own symbols: address, size, name.
+/// Every function of a file from the file's own symbols: address, size, name.
 fn functions(path: &Path) -> Vec<(u64, u64, String)> {
     use object::{Object, ObjectSymbol, SymbolKind};
     let bytes = std::fs::read(path).unwrap();
@@ -24,7 +24,7 @@ fn functions(path: &Path) -> Vec<(u64, u64, String)> {
 }
 
 #[test]
-fn tables_of_the_vm_say_what_the_rules_say() {
+fn compiled_tables_equal_the_rules() {
     let rules = RuleSet::parse_built_in().unwrap();
     for jdk in homes() {
         let path = jdk.join("lib/server/libjvm.so");
@@ -39,7 +39,7 @@ fn tables_of_the_vm_say_what_the_rules_say() {
             names_at.entry(*start).or_default().push(name);
         }
         let (mut compared, mut categories, mut through) = (0, 0, 0);
-        // Every seventh function, at its first and its last byte; the naive twin asks rule after rule.
+        // Every seventh function, at its first and its last byte. The naive twin tries rule after rule.
         for (start, size, _) in functions.iter().step_by(7) {
             let rule =
                 names_at[start].iter().filter_map(|n| rules.symbol_rule("libjvm.so", &names::qualified(n))).min();
@@ -62,10 +62,10 @@ fn tables_of_the_vm_say_what_the_rules_say() {
 }
 
 #[test]
-fn the_quick_way_to_a_plain_name_gives_what_the_demangler_gives() {
+fn the_fast_demangler_equals_the_full_one() {
     let (mut plain, mut not) = (0, 0);
     for jdk in homes() {
-        // Every third: the demangler is slow without optimization.
+        // Every third symbol: the demangler is slow without optimization.
         for (_, _, symbol) in functions(&jdk.join("lib/server/libjvm.so")).iter().step_by(3) {
             match names::plain(symbol).filter(|_| !symbol.contains('.')) {
                 Some(name) => {
@@ -80,12 +80,12 @@ fn the_quick_way_to_a_plain_name_gives_what_the_demangler_gives() {
     assert!(plain > 20_000 && not > 1_000);
 }
 
-/// Patterns for releases that aren't here: 21's first ZGC, and NMT after 25.
+/// Patterns for releases that aren't tested here: the first ZGC in 21, and NMT after 25.
 const OTHER_RELEASES: [&str; 3] = ["CommittedMemoryRegion::*", "RegionsTree*", "X[A-Z]*"];
 
-/// A pattern of the VM's rules that fits no function of either JDK is a mistake; generated code has no function.
+/// A pattern of the VM's rules that matches no function of either JDK is an error; generated code has no functions.
 #[test]
-fn patterns_for_the_vm_are_alive() {
+fn every_pattern_for_the_vm_matches_a_function() {
     let rules = RuleSet::parse_built_in().unwrap();
     let mut names: Vec<String> = Vec::new();
     for jdk in homes() {
@@ -110,7 +110,7 @@ fn patterns_for_the_vm_are_alive() {
 }
 
 #[test]
-fn a_launcher_brings_its_vm_and_a_script_its_interpreter() {
+fn a_launcher_s_vm_and_a_script_s_interpreter_are_found() {
     let java = homes()[1].join("bin/java");
     let modules = read::modules_for_command(&java, Deadline::after(NAMES));
     let has = |end: &str| modules.iter().any(|m| m.to_string_lossy().ends_with(end));
@@ -134,7 +134,7 @@ fn a_launcher_brings_its_vm_and_a_script_its_interpreter() {
 fn the_cache_gives_the_same_bytes_and_ignores_broken_files() {
     let rules = RuleSet::parse_built_in().unwrap();
     let directory = std::env::temp_dir().join(format!("plimsoll-cache-{}", std::process::id()));
-    // One that was killed may have had our PID.
+    // A killed process may have had our PID.
     let _ = std::fs::remove_dir_all(&directory);
     let modules = read::modules_for_command(Path::new("/usr/bin/env"), Deadline::after(NAMES));
     assert!(!modules.is_empty());
@@ -153,9 +153,10 @@ fn the_cache_gives_the_same_bytes_and_ignores_broken_files() {
     assert_eq!((third.cached, third.blob), (0, first.blob));
 }
 
-/// This test's own program: the C library's `strdup` is its caller's, this function is nobody's but the program's.
+/// In this test program: memory of the C library's `strdup` counts for its caller; this function belongs to the
+/// program.
 #[test]
-fn frames_of_this_program() {
+fn owners_of_frames_in_this_program() {
     let rules = RuleSet::parse_built_in().unwrap();
     let exe = std::env::current_exe().unwrap();
     let modules = read::modules_for_command(&exe, Deadline::after(NAMES));
@@ -181,7 +182,7 @@ fn frames_of_this_program() {
     assert_eq!(blob.category_name(stdio), b"glibc stdio");
 }
 
-/// `cargo test --release --test rules_compile -- --ignored --nocapture` prints what compiling costs here.
+/// `cargo test --release --test rules_compile -- --ignored --nocapture` prints the cost of compiling.
 #[test]
 #[ignore = "a measurement, not a test"]
 fn cost() {

@@ -1,5 +1,5 @@
-//! The rules against HotSpot's own word: NMT's detail report names the call stack *and* the VM's tag of each site. The
-//! share of bytes and of sites where our category is the VM's tag must not fall below what docs/categories.md states.
+//! Compares the rules with HotSpot's own data: NMT's detail report has the call stack *and* the VM's tag of each site.
+//! The share of bytes and sites for which our category equals the VM's tag must not fall below docs/categories.md.
 
 use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::rules::{RuleSet, modules, read};
@@ -12,14 +12,14 @@ use std::process::{Command, Stdio};
 #[path = "../../../fixtures/jdks.rs"]
 mod jdks;
 
-/// A site as NMT prints it.
+/// A site in NMT's report.
 #[derive(Debug, Clone)]
 struct Site {
     mmap: bool,
     tag: String,
     bytes: u64,
     count: u64,
-    /// Innermost first; ends where a frame has no name.
+    /// Innermost first; ends at a frame without a name.
     frames: Vec<Frame>,
 }
 
@@ -30,7 +30,7 @@ struct Frame {
     symbol: String,
 }
 
-/// Sites of the malloc part, and reservations of the map.
+/// Sites in the malloc part, and reservations in the map.
 fn sites(report: &str) -> Vec<Site> {
     let mut out = Vec::new();
     let mut frames: Vec<Option<Frame>> = Vec::new();
@@ -66,7 +66,7 @@ fn sites(report: &str) -> Vec<Site> {
     out
 }
 
-/// `Arena::grow(…)+0x5d in libjvm.so` → object and symbol; libjvm.so where no object is named.
+/// `Arena::grow(…)+0x5d in libjvm.so` → object and symbol; libjvm.so if no object is given.
 fn frame(avma: u64, text: &str) -> Option<Frame> {
     let (symbol, rest) = text.rsplit_once("+0x")?;
     let object = rest.split_once(" in ").map_or("libjvm.so", |(_, object)| object);
@@ -103,7 +103,7 @@ struct Agreement {
     reserve: Share,
     /// (mmap, VM's tag, our category, stack) → bytes, blocks.
     differences: BTreeMap<(bool, String, String, String), (u64, u64)>,
-    /// The VM tags an arena's chunks `Arena Chunk`, whoever uses the arena: our category → bytes.
+    /// The VM tags an arena's chunks `Arena Chunk`, whatever uses the arena: our category → bytes.
     arenas: BTreeMap<String, u64>,
 }
 
@@ -121,7 +121,8 @@ fn compare(rules: &RuleSet, sites: &[Site]) -> Agreement {
             *out.arenas.entry(ours).or_default() += site.bytes;
             continue;
         }
-        // NMT books a thread's stack under who starts the thread: no mmap call, so nothing for the rules.
+        // NMT books a thread's stack under the caller that starts the thread. There is no mmap call, so the rules don't
+        // apply.
         if site.tag == "Thread Stack" {
             continue;
         }
@@ -157,7 +158,7 @@ fn line(a: &Agreement) -> String {
     )
 }
 
-/// What a running VM says: NMT's detail report, and where its library lies.
+/// Data from a running VM: NMT's detail report, and the address of its library.
 struct Vm {
     report: String,
     bias: u64,
@@ -188,7 +189,8 @@ fn run(jdk: &Path, classes: &Path, main: &str, flags: &[&str]) -> Vm {
     Vm { report: String::from_utf8_lossy(&jcmd.stdout).into_owned(), bias: u64::from_str_radix(bias, 16).unwrap() }
 }
 
-/// The same sites by address, as the tracker sees them: how many get the same owner as by name, how many another.
+/// The same sites by address, as the tracker sees them: number of sites with the same owner as by name, and with
+/// another.
 fn by_address(rules: &RuleSet, blob: &Rules, jdk: &Path, bias: u64, sites: &[Site]) -> (usize, usize) {
     let library = std::fs::read(jdk.join("lib/server/libjvm.so")).unwrap();
     let module = blob.module(b"/x/libjvm.so", &modules::build_id(&library[..]).unwrap());
@@ -226,12 +228,12 @@ fn agrees(major: u32) {
         let (same, other) = by_address(&rules, &blob, &jdk, vm.bias, &sites);
         println!("{name} {main} {}\n  {}\n  by address: {same} as by name, {other} not", flags.join(" "), line(&found));
         assert!(found.malloc.sites > 500 && found.reserve.sites > 8, "NMT's report wasn't understood");
-        // Small VMs have the same few sites that can't be told, among fewer others.
+        // Small VMs have the same few unknown sites among fewer others.
         assert!(found.malloc.bytes() >= 96.0 && found.malloc.sites() >= 88.0, "{main} {flags:?}: {}", line(&found));
         assert!(found.reserve.sites - found.reserve.agree_sites <= 2, "{main} {flags:?}: {}", line(&found));
         malloc.add(&found.malloc);
         reserve.add(&found.reserve);
-        // NMT names the function of the return address, we that of the call before it.
+        // NMT names the function at the return address, we name that of the call before it.
         assert!(same > 500 && other * 200 <= same, "{main} {flags:?}: {same} as by name, {other} not");
     }
     std::fs::remove_dir_all(&classes).unwrap();
@@ -256,7 +258,8 @@ fn jdk_25_agrees_with_the_rules() {
     agrees(25);
 }
 
-/// `PLIMSOLL_NMT_REPORTS='a.nmt b.nmt' cargo test --test rules_hotspot -- --ignored --nocapture`, for work on the rules.
+/// For work on the rules: `PLIMSOLL_NMT_REPORTS='a.nmt b.nmt' cargo test --test rules_hotspot -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a tool, not a test: compares saved NMT reports and prints what differs"]
 fn compare_saved_reports() {

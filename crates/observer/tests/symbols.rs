@@ -1,4 +1,4 @@
-//! Names of code against binutils' own word, out of every kind of file that may hold them; and hostile files.
+//! Compares names of code with binutils, for every kind of file that may have names; and reads hostile files.
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
@@ -40,7 +40,7 @@ fn run(program: &str, arguments: &[&str], directory: &Path) {
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A folder of its own with the program in it.
+/// A directory of its own, with the program in it.
 fn built(name: &str, flags: &[&str]) -> PathBuf {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("symbols").join(name);
     let _ = fs::remove_dir_all(&directory);
@@ -57,7 +57,7 @@ fn module(path: &Path) -> Module {
     Module { path: path.display().to_string(), build_id, ..Module::default() }
 }
 
-/// (function, file, line), innermost first, of these return addresses.
+/// (function, file, line), innermost first, of each return address.
 type Lines = Vec<Vec<(String, Option<String>, Option<u32>)>>;
 
 fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<String>) {
@@ -72,7 +72,7 @@ fn ours(module: &Module, offsets: &[u64], options: &Options) -> (Lines, Vec<Stri
     (offsets.iter().map(lines).collect(), symbols.gaps.iter().map(|g| g.reason.clone()).collect())
 }
 
-/// What addr2line(1) says of the same calls.
+/// The output of addr2line(1) for the same calls.
 fn theirs(path: &Path, offsets: &[u64]) -> Lines {
     let mut arguments = vec!["-ifCa".to_string(), "-e".into(), path.display().to_string()];
     arguments.extend(offsets.iter().map(|o| format!("{:#x}", o - 1)));
@@ -92,7 +92,7 @@ fn theirs(path: &Path, offsets: &[u64]) -> Lines {
     all
 }
 
-/// Addresses all through the program's own functions.
+/// Addresses spread over the program's own functions.
 fn offsets(path: &Path, step: u64, of: impl Fn(&str) -> bool) -> Vec<u64> {
     let bytes = fs::read(path).expect("an object");
     let file = object::File::parse(&*bytes).expect("ELF");
@@ -104,7 +104,7 @@ fn offsets(path: &Path, step: u64, of: impl Fn(&str) -> bool) -> Vec<u64> {
     all.into_iter().collect()
 }
 
-/// Without parameters and clone suffixes, which two demanglers print in two ways.
+/// Removes parameters and clone suffixes, which demanglers print differently.
 fn base(name: &str) -> String {
     let name = name.split(" [clone").next().unwrap_or(name).replace(".constprop.0", "").replace(".part.0", "");
     let name = name.split('(').next().unwrap_or(&name);
@@ -126,7 +126,7 @@ fn compare(path: &Path, offsets: &[u64], least_inlined: usize) {
             differ.push(format!("{offset:#x}: {ours:?}\n    {theirs:?}"));
         }
     }
-    // binutils takes the first of several line rows for one address, gdb and we the last.
+    // If an address has several line rows, binutils takes the first; gdb and we take the last.
     let most = offsets.len() / 100;
     assert!(
         differ.len() <= most,
@@ -162,7 +162,7 @@ fn hidden(path: &Path) -> Vec<u64> {
     HIDDEN.iter().flat_map(|f| offsets(path, 1000, move |name| name == *f)).map(|o| o + 4).collect()
 }
 
-/// The names of `main` and `plain`, sorted; the gaps.
+/// The names of `main` and `plain`, sorted, and the gaps.
 fn found(module: &Module, offsets: &[u64], options: &Options) -> (Vec<String>, Vec<String>) {
     let (lines, gaps) = ours(module, offsets, options);
     let mut names: Vec<String> = lines.iter().filter_map(|l| Some(l.last()?.0.clone())).collect();
@@ -182,7 +182,7 @@ fn names_come_from_separate_files_of_the_same_build_only() {
     let nothing = (Vec::<String>::new(), Vec::<String>::new());
     assert_eq!(found(&stripped, &calls, &Options::default()), nothing);
 
-    // Given later, as a file or a folder.
+    // Given later, as a file or a directory.
     let aside = directory.join("aside");
     fs::create_dir(&aside).expect("a folder");
     fs::rename(directory.join("shop.debug"), aside.join("any.name")).expect("renamed");
@@ -201,7 +201,7 @@ fn names_come_from_separate_files_of_the_same_build_only() {
     let linked = module(&directory.join("linked"));
     assert_eq!(found(&linked, &calls, &Options::default()).0, HIDDEN);
 
-    // A debug file of another build gives none, nor does an object that was replaced.
+    // A debug file of another build gives no names, nor does an object that was replaced.
     let other = built("separate-other", &["-g", "-O1"]);
     run("objcopy", &["--only-keep-debug", "shop", "any.name"], &other);
     let options = Options { given: vec![other.join("any.name")], ..Options::default() };
@@ -212,7 +212,7 @@ fn names_come_from_separate_files_of_the_same_build_only() {
 }
 
 #[test]
-fn a_symbol_table_packed_into_the_object_is_read() {
+fn a_compressed_symbol_table_in_the_object_is_read() {
     let directory = built("mini", &[]);
     let path = directory.join("shop");
     let calls = hidden(&path);
@@ -238,22 +238,23 @@ fn the_cache_answers_until_a_file_changes() {
     let kept: Vec<_> = fs::read_dir(directory.join("cache/symbols")).expect("a cache").flatten().collect();
     assert_eq!(kept.len(), 1);
     assert_eq!(ours(&of, &calls, &options), first, "what is cached is what was found");
-    // It is asked, not only written: a name changed in it is the one that is told.
+    // The cache is read, not only written: a name that was changed in it is reported.
     let text = fs::read_to_string(kept[0].path()).expect("text");
     fs::write(kept[0].path(), text.replace("\nplain\n", "\nfrom the cache\n")).expect("written");
     let named = |lines: &Lines, name: &str| lines.iter().flatten().any(|p| p.0 == name);
     assert!(named(&ours(&of, &calls, &options).0, "from the cache"));
-    // The object is gone, the build id still says that the names are right.
+    // The object is gone, but the build id shows that the names are right.
     fs::rename(&path, directory.join("elsewhere")).expect("renamed");
     assert!(named(&ours(&of, &calls, &options).0, "from the cache"));
-    // There again, with another time stamp: all is asked anew.
+    // It exists again with another time stamp, so all names are resolved again.
     fs::copy(directory.join("elsewhere"), &path).expect("copied");
     assert_eq!(ours(&of, &calls, &options), first);
 }
 
-/// Bytes changed anywhere: headers, tables, debug sections. No panic, no endless loop, and now and then still names.
+/// Changes bytes anywhere: headers, tables, debug sections. No panic, no endless loop, and sometimes there are still
+/// names.
 #[test]
-fn damaged_objects_give_less_but_do_no_harm() {
+fn damaged_objects_give_fewer_names_without_harm() {
     let directory = built("damaged", &["-g"]);
     let path = directory.join("shop");
     let good = fs::read(&path).expect("the object");

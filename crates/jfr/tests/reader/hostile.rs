@@ -1,4 +1,4 @@
-//! Files that were mutated or made to harm: whatever they say, reading ends, within its limits, and without a panic.
+//! Mutated and hostile files: whatever they contain, reading ends, stays within its limits, and never panics.
 
 use plimsoll_jfr::reader::{Limits, Wanted, read};
 
@@ -24,20 +24,20 @@ fn mutations_of_a_small_recording(files: u64) {
         for _ in 0..files / 2 {
             let mut bytes = whole.clone();
             let length = bytes.len();
-            // As often in the header as elsewhere: it leads to everything.
+            // Hit the header in one of eight rounds, because all other reading depends on it.
             let range = if random.index(8) == 0 { 0..68 } else { 0..length };
             random.mutate(&mut bytes, range);
             look_at(&bytes, &mut outcomes);
         }
     }
     eprintln!("{outcomes:?}");
-    // The random numbers are the same each time, so these are no matter of luck.
+    // The random numbers are the same in each run, so these counts don't vary.
     assert!(outcomes.files == files && outcomes.with_flaws > files / 5, "{outcomes:?}");
     assert!(outcomes.events > files * 5 / 2 && outcomes.values > files * 10, "{outcomes:?}");
     assert!(outcomes.unfinished > files / 200 && outcomes.without_events > files / 2000, "{outcomes:?}");
 }
 
-/// A chunk around events that the test writes itself.
+/// A chunk with events that the test writes itself.
 fn around(events: impl FnOnce(&mut Out) -> (u64, u64)) -> Vec<u8> {
     let mut bytes = chunk(true);
     bytes.truncate(68);
@@ -63,16 +63,16 @@ fn element(out: &mut Out, name: i64, attributes: &[i64], children: i64) {
     out.int(children);
 }
 
-/// Sizes and counts that promise more than there is, chains in circles, types that contain themselves: known attacks, one
-/// by one, each within a stated amount of memory.
+/// Known attacks, each within a stated amount of memory: sizes and counts above what the file has, circular chains,
+/// types that contain themselves.
 #[test]
-fn files_made_to_harm() {
-    // Memory is a process's: this test has one of its own.
+fn hostile_files() {
+    // Memory is measured per process, so this test runs in its own process.
     const ALONE: &str = "PLIMSOLL_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let test = std::env::current_exe().expect("a path");
         let mut command = std::process::Command::new(test);
-        command.args(["--exact", "hostile::files_made_to_harm", "--nocapture"]).env(ALONE, "1");
+        command.args(["--exact", "hostile::hostile_files", "--nocapture"]).env(ALONE, "1");
         let output = command.output().expect("this program again");
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(
@@ -107,7 +107,7 @@ fn files_made_to_harm() {
             &mut outcomes,
         );
     }
-    // Metadata that nests without end.
+    // Metadata with unlimited nesting.
     look_at(
         &around(|out| {
             let metadata = out.event(0, |out| {
@@ -120,7 +120,8 @@ fn files_made_to_harm() {
         }),
         &mut outcomes,
     );
-    // 40 types, each with 10 fields of the next: 10⁴⁰ values of no size; and the last of them contains the first.
+    // 40 types, each with 10 fields of the next: 10⁴⁰ values of size zero. In the second round, the last type contains
+    // the first.
     for cyclic in [false, true] {
         let strings: Vec<String> =
             ["root", "metadata", "class", "field", "id", "name", "superType", "jdk.jfr.Event", "class"]
@@ -157,7 +158,7 @@ fn files_made_to_harm() {
             &mut outcomes,
         );
     }
-    // A chain of checkpoints in a circle, forwards, and out of the chunk.
+    // A chain of checkpoints that is circular, that leads forwards, or that leaves the chunk.
     for delta in [i64::from(i32::MIN), -1, 1, 100, i64::MIN, i64::MAX] {
         let whole = chunk(true);
         let checkpoint = u64::from_be_bytes(whole[16..24].try_into().expect("8 bytes")) as usize;
@@ -171,7 +172,7 @@ fn files_made_to_harm() {
         out.bytes[8..16].copy_from_slice(&size.to_be_bytes());
         look_at(&out.bytes, &mut outcomes);
     }
-    // Zeros and ones without end, behind a header that says it isn't finished; and headers behind each other.
+    // Zeros and ones after a header that says it is unfinished; and headers directly after each other.
     for filler in [0u8, 0xff, 1, 2] {
         let mut bytes = chunk(true);
         bytes[8..16].fill(0);
@@ -185,7 +186,7 @@ fn files_made_to_harm() {
         bytes[4..8].copy_from_slice(&[0, major, 0, minor]);
         look_at(&bytes, &mut outcomes);
     }
-    // The largest file is 4 MiB, and held once.
+    // The largest file has 4 MiB and is in memory once.
     let more = peak_rss() - before;
     eprintln!("{outcomes:?}, {} MiB", more >> 20);
     assert!(outcomes.files == 23 && outcomes.with_flaws >= 18, "{outcomes:?}");
@@ -193,7 +194,7 @@ fn files_made_to_harm() {
 }
 
 #[test]
-fn what_is_beyond_the_limits_is_a_flaw() {
+fn data_beyond_the_limits_is_a_flaw() {
     let limited = |limits: Limits| {
         let mut names = 0;
         let summary = read(&chunk(true), limits, &Wanted::named(&["test.Small"]), |event| {
@@ -204,7 +205,7 @@ fn what_is_beyond_the_limits_is_a_flaw() {
     assert_eq!(limited(Limits::default()), (0, 3, 3));
     assert_eq!(limited(Limits { constants: 16, ..Limits::default() }), (1, 3, 0));
     assert_eq!(limited(Limits { constant_count: 0, ..Limits::default() }), (1, 3, 0));
-    // Too big to be decoded: counted, and not shown.
+    // Too large to be decoded: counted but not passed on.
     assert_eq!(limited(Limits { event: 64, ..Limits::default() }).1, 3);
     assert!(limited(Limits { event: 64, ..Limits::default() }).0 > 0);
 }

@@ -1,4 +1,4 @@
-//! The reader on a chunk that has everything, and on files that are mutated or made to harm.
+//! The reader on a chunk that uses the whole format, and on mutated and hostile files.
 
 #[allow(dead_code, reason = "shared by several test programs")]
 #[path = "../support/chunk.rs"]

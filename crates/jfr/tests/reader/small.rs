@@ -1,4 +1,4 @@
-//! What must be read of a chunk with everything in it that the format has, compressed or not.
+//! Reads a chunk that uses the whole format, compressed and uncompressed, and checks every value.
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ fn every_kind_of_field_is_read_compressed_and_not() {
                 .collect();
             assert!(stack.is_truncated());
             assert_eq!(frames, vec![("java.lang.Object".into(), "größer".into(), Some(42)); 2]);
-            // A class whose loader is itself: a view, however deep one looks.
+            // A class that is its own loader: a view of any depth works.
             let class = stack.frames().next().map(|_| event.object("inline.method.type.loader.loader.loader"));
             assert_eq!(class.flatten().and_then(|class| class.string("name")).as_deref(), Some("java/lang/Object"));
             assert!(matches!(event.value("yes"), Value::Boolean(true)));

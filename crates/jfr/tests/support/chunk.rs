@@ -1,4 +1,4 @@
-//! A chunk of two kilobytes with everything in it that the format has, compressed or not, and what must be read of it.
+//! A chunk of two kilobytes that uses the whole format, compressed or not, and the values that a reader must find.
 
 pub struct Out {
     pub bytes: Vec<u8>,
@@ -42,7 +42,7 @@ impl Out {
         units.iter().for_each(|unit| self.integer(i64::from(*unit), 2));
     }
 
-    /// Its size first: as ints are written, or with the padding that HotSpot leaves.
+    /// Writes an event. Its size comes first: as a compressed int, or padded as HotSpot does.
     pub fn event(&mut self, id: i64, fill: impl FnOnce(&mut Out)) -> u64 {
         let mut body = Out { bytes: vec![], compressed: self.compressed };
         body.long(id);
@@ -60,7 +60,7 @@ impl Out {
     }
 }
 
-/// `name(key=value,…)[children]` is an element.
+/// An element `name(key=value,…)[children]`.
 struct Element(&'static str, Vec<(&'static str, String)>, Vec<Element>);
 
 fn class(id: u32, name: &str, more: &[(&'static str, &str)], fields: Vec<Element>) -> Element {
@@ -119,7 +119,7 @@ fn types() -> Vec<Element> {
             &[],
             vec![field("type", 34, &constant, vec![]), field("name", 30, &constant, vec![])],
         ),
-        // Its loader leads back to itself.
+        // The class's loader is the class itself.
         class(
             34,
             "java.lang.Class",
@@ -290,8 +290,8 @@ pub fn chunk(compressed: bool) -> Vec<u8> {
     out.bytes
 }
 
-/// A chunk of an event type per entry of `types` (ids from 50 on: name, then fields of long or, with a leading `$`, String),
-/// whose events `fill` writes.
+/// A chunk with one event type per entry of `types` (ids from 50 on: name, then fields of type long or, with a leading
+/// `$`, String). `fill` writes the events.
 pub fn chunk_of(types: &[(&str, &[&str])], start_ns: u64, end_ns: u64, fill: impl FnOnce(&mut Out)) -> Vec<u8> {
     let mut classes: Vec<Element> = NAMES.iter().map(|(id, name)| class(*id, name, &[], vec![])).collect();
     classes.push(class(20, "jdk.jfr.Timestamp", &[], vec![]));

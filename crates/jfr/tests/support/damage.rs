@@ -1,4 +1,4 @@
-//! Recordings that were damaged, and a reading that looks at everything in them.
+//! Damages recordings, and reads everything in them.
 
 #[path = "../../../../fixtures/random.rs"]
 mod random;
@@ -6,7 +6,7 @@ mod random;
 use plimsoll_jfr::reader::{Array, Event, Limits, Object, Value, Wanted, chunks, read};
 pub use random::Random;
 
-/// Looks at all there is, but for what leads in circles: those are views, and endless.
+/// Visits all values except circular ones, which are endless views.
 fn look(value: &Value<'_>, depth: u32, seen: &mut u64) {
     *seen += 1;
     if depth == 0 || *seen > 400 {
@@ -67,7 +67,7 @@ pub fn look_at(bytes: &[u8], outcomes: &mut Outcomes) {
 }
 
 impl Random {
-    /// Bits, bytes, integers at their ends, holes, repetitions and cuts, within `range`.
+    /// Damages bytes within `range`: flips bits, overwrites bytes and integers, makes holes, repeats and cuts.
     pub fn mutate(&mut self, bytes: &mut Vec<u8>, range: std::ops::Range<usize>) {
         for _ in 0..1 + self.index(5) {
             let end = range.end.min(bytes.len());

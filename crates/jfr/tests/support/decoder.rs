@@ -1,5 +1,5 @@
-//! A small reader of chunks. It walks the events both as the JDK does (to the chunk's end) and as JDK Mission Control does
-//! (to the first metadata event), and both have to find the same.
+//! A small decoder of chunks. It walks the events both like the JDK (to the chunk's end) and like JDK Mission Control
+//! (to the first metadata event); both must find the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Index;
@@ -12,7 +12,7 @@ pub enum Value {
     Text(String),
     Struct(BTreeMap<String, Value>),
     Array(Vec<Value>),
-    /// In the pool of this type.
+    /// A number in the pool of this type.
     Constant(u64, u64),
 }
 
@@ -59,16 +59,16 @@ impl Event {
 
 #[derive(Debug)]
 pub struct Chunk {
-    /// 0 in a chunk that holds nothing.
+    /// 0 for a chunk without events.
     pub types: usize,
 }
 
 #[derive(Debug)]
 pub struct EventType {
     pub name: String,
-    /// `@Label(Site)`
+    /// Such as `@Label(Site)`.
     pub annotations: Vec<String>,
-    /// Name, and type with annotations but for labels and descriptions.
+    /// Name, and type with annotations except labels and descriptions.
     pub fields: Vec<(String, String)>,
 }
 
@@ -297,7 +297,7 @@ fn one_chunk(chunk: &[u8], read: &mut Read) -> Outcome<()> {
                 read.events.push(Event { name: class.get("name").to_owned(), time_ns, fields });
             }
             Some(_) => return Err(format!("an event of type {id} at {position}")),
-            // Nothing but a page of reserve ('L') may stand here, and only where Mission Control has stopped.
+            // Only a reserve page ('L') may follow here, and only where Mission Control has stopped.
             None if id == 0 => ended = true,
             None if id == 1 => {}
             None if id == u64::from(b'L') && ended => {}

@@ -64,7 +64,7 @@ fn a_slow_path_is_a_chunk_where_buffers_are_chunks() {
 }
 
 #[test]
-fn merged_and_added_are_the_same() {
+fn merging_equals_adding() {
     let of: Vec<(u64, Option<u64>)> =
         (0..200u64).map(|i| (i * 7919 % 300_000, (i % 3 > 0).then_some(i * 104_729 % 2_000_000))).collect();
     for at in [0, 1, 77, 199, 200] {

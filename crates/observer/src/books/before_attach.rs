@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_books_do_not_have_is_from_before() {
+    fn blocks_missing_in_the_books_are_from_before_the_attach() {
         let arena = |live, live_count| Arena { live: Bytes(live), live_count, ..Arena::default() };
         let range = AddressRange { start: Avma(0x7000), end: Avma(0x7000 + 0x21000) };
         let glibc = Glibc {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn more_in_the_books_than_in_the_arenas_is_nothing_from_before() {
+    fn more_in_the_books_than_in_the_arenas_means_nothing_from_before() {
         let many = books(1 << 40, 1 << 30, 1 << 41, 1 << 30);
         assert_eq!(before(&Glibc::default(), many, many), Before::default());
     }

@@ -171,7 +171,7 @@ mod tests {
     const OTHER: u64 = 0x7200_0000_0000;
 
     #[test]
-    fn what_grew_is_its_owner_s_and_nothing_else_is() {
+    fn new_memory_goes_to_its_owner_only() {
         use Backing::{Anonymous, Brk};
         let (main, thread) = (0x7300_0000_0000, FIRST + 0x30);
         let arena = |address, kind, heap| Arena { address: Avma(address), kind, heaps: vec![heap], ..Arena::default() };

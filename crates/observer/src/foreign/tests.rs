@@ -99,7 +99,7 @@ fn only_a_regular_file_is_opened_and_without_waiting() {
 }
 
 #[test]
-fn owner_inode_and_links_are_held_to_what_is_expected() {
+fn owner_inode_and_links_must_be_as_expected() {
     let folder = Folder::new("expected");
     let path = folder.0.join("file");
     fs::write(&path, "text").unwrap();
@@ -130,7 +130,7 @@ fn a_path_through_proc_stays_in_that_root() {
 }
 
 #[test]
-fn what_is_read_is_bounded_by_kind_and_not_by_the_length() {
+fn reads_are_limited_by_kind_and_not_by_length() {
     let folder = Folder::new("bounded");
     let path = folder.0.join("sparse");
     let mut file = fs::File::create(&path).unwrap();
@@ -186,7 +186,7 @@ fn pieces_are_the_files_bytes() {
 
 /// With a filter that refuses openat2, as in old container runtimes, the walk replaces it.
 #[test]
-fn where_openat2_is_refused_no_path_leads_out_either() {
+fn without_openat2_no_path_leads_out_either() {
     let folder = Folder::new("refused");
     let inside = folder.0.join("root");
     fs::create_dir_all(inside.join("usr/lib")).unwrap();
@@ -234,7 +234,7 @@ fn refuse(call: libc::c_long, errno: i32) {
 
 /// docs/security.md states these limits.
 #[test]
-fn sizes_and_deadlines_are_those_of_the_page() {
+fn limits_and_deadlines_equal_those_in_security_md() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md")).unwrap();
     let kinds = [
         ("program, library, debug file: what is read of it in all", Kind::Object),
@@ -267,11 +267,11 @@ fn sizes_and_deadlines_are_those_of_the_page() {
 
 /// Whoever can exchange a directory on the way can exchange the library in the cache.
 #[test]
-fn a_cache_lies_only_where_nobody_else_can_change_the_way() {
+fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
     use std::os::unix::fs::{PermissionsExt, chown, lchown};
     if !rustix::process::geteuid().is_root() {
         eprintln!(
-            "skipped: a_cache_lies_only_where_nobody_else_can_change_the_way: only root can give directories away"
+            "skipped: a_cache_is_used_only_if_nobody_else_can_change_its_path: only root can give directories away"
         );
         return;
     }

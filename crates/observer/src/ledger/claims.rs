@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_equal_an_array_painted_first_come_first_served() {
+    fn claims_equal_a_naive_array_in_which_the_first_claim_wins() {
         let mut random = Random(88172645463325252);
         let mut next = |below| random.below(below);
         let (mut split, mut swallowed) = (0, 0);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tracker_is_known_by_its_whole_name() {
+    fn the_tracker_is_recognised_by_its_full_name() {
         let hash = "6c".repeat(32);
         let unpacked = format!("/root/.cache/plimsoll/libplimsoll-{hash}.so");
         let ours = [

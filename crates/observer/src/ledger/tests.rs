@@ -150,7 +150,7 @@ fn invariant_4_conservation_of_lines_and_children() {
 
 /// An arena that grew by 1,000 pages after it was walked.
 #[test]
-fn what_came_since_the_walk_is_told_by_the_books_and_by_java_nio() {
+fn memory_since_the_walk_is_classified_by_the_books_and_by_java_nio() {
     let pages = |n: u64| Bytes(n * 4096);
     let heap = AddressRange::sized(Avma(0x10_0000), pages(1100));
     let arena = Arena {

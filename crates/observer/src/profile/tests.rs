@@ -129,7 +129,7 @@ fn every_view_sums_to_the_total() {
 }
 
 #[test]
-fn groups_are_what_a_naive_sum_says() {
+fn groups_equal_a_naive_sum() {
     let names = names();
     let module = |f: usize| ["libdemo.so", "libdemo.so", "libdemo.so", "app", "app", "app"].get(f).copied();
     let package = |f: usize| match f {
@@ -193,7 +193,7 @@ fn groups_are_what_a_naive_sum_says() {
 }
 
 #[test]
-fn focus_keeps_what_lies_below_and_says_what_it_left_out() {
+fn focus_keeps_what_lies_below_and_counts_the_rest() {
     let names = names();
     let mut dice = Random(4711);
     let (mut kept_some, mut cut, mut recursive) = (0, 0, 0);
@@ -226,7 +226,7 @@ fn focus_keeps_what_lies_below_and_says_what_it_left_out() {
 }
 
 #[test]
-fn patterns_that_are_none_get_one_sentence() {
+fn invalid_patterns_give_one_sentence() {
     for bad in ["(", "a{99999999}", "[z-a]", "(a{1000}){1000}"] {
         let said = Focus::new(bad).expect_err(bad);
         assert!(!said.contains('\n') && said.len() > 10, "{said}");
@@ -234,7 +234,7 @@ fn patterns_that_are_none_get_one_sentence() {
 }
 
 #[test]
-fn a_difference_is_what_a_naive_one_says() {
+fn a_difference_equals_a_naive_one() {
     let names = names();
     let mut dice = Random(31);
     let mut seen: BTreeMap<Change, u64> = BTreeMap::new();
@@ -285,7 +285,7 @@ fn a_difference_is_what_a_naive_one_says() {
 /// Two estimates of the same amounts, many sites, many runs: the share of runs with any reported change stays below the
 /// promised 5 %.
 #[test]
-fn noise_is_called_noise() {
+fn unchanged_sites_are_reported_as_noise() {
     let mut dice = Random(5);
     let (mut alarms, mut noise) = (0, 0);
     const RUNS: u64 = 200;
@@ -310,7 +310,7 @@ fn noise_is_called_noise() {
 }
 
 #[test]
-fn deep_stacks_and_huge_figures_end_in_no_panic() {
+fn deep_stacks_and_huge_figures_cause_no_panic() {
     let mut profile = Profile::new(vec![Column::bytes("live")]);
     let frames: Vec<FrameId> =
         (0..100_000u64).map(|i| profile.frame(Frame { address: Avma(1 + i % 7), ..Frame::default() })).collect();

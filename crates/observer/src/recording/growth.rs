@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_short_says_nothing() {
+    fn too_short_curves_give_no_growth() {
         assert_eq!(growth(&curve(59, |h| 1e9 * h)), None);
         assert_eq!(growth(&[]), None);
         let few: Vec<Point> = (0..5).map(|i| Point::one(i * 60_000_000_000, 5)).collect();

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_as_people_write_them() {
+    fn times_are_parsed_as_users_write_them() {
         let s = 1_000_000_000;
         let read = |text: &str| text.parse::<Bound>();
         assert_eq!(read("+10m"), Ok(Bound::AfterBegin(600 * s)));

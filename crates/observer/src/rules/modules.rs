@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn no_elf_file_needs_nothing() {
+    fn a_file_that_is_not_elf_needs_nothing() {
         assert_eq!(needs(&b"#!/bin/sh"[..]), None);
         assert_eq!(needs(&b"\x7fELF\x02\x01\x01"[..]), None);
         assert_eq!(build_id(&b"\x7fELF"[..]), None);

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_gives_a_part_of_itself_or_a_name() {
+    fn any_text_gives_a_name_or_a_part_of_itself() {
         for junk in
             ["(", "<<<", "operator", "operator(", "a b c(", ")", ">>", "_ZN", "_ZNK9", "_R", "é(ü)", "[clone", " ["]
         {

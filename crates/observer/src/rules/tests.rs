@@ -225,7 +225,7 @@ fn default_rules_in_the_tracker_are_those_of_the_rules_file() {
 }
 
 #[test]
-fn errors_name_file_and_line() {
+fn errors_give_file_and_line() {
     for (text, error) in [
         ("category : x", "mine:1: expected 'category NAME [KIND]: what it holds'"),
         (

@@ -213,7 +213,7 @@ mod tests {
     use super::class;
 
     #[test]
-    fn classes_are_written_as_in_the_source() {
+    fn class_names_are_as_in_the_source() {
         assert_eq!(class("java/util/zip/Inflater"), "java.util.zip.Inflater");
         assert_eq!(class("org/acme/Shop$$Lambda+0x0000713f8c0015e8"), "org.acme.Shop$$Lambda");
         assert_eq!(class("Shop$$Lambda$14/0x0000713f8c0015e8"), "Shop$$Lambda$14");

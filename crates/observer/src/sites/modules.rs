@@ -55,7 +55,7 @@ mod tests {
 
     /// Compared with a linear search.
     #[test]
-    fn the_index_answers_as_a_naive_twin() {
+    fn the_index_equals_a_naive_search() {
         let mut random = Random(5);
         let (mut found, mut reused) = (0, 0);
         for _ in 0..300 {

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_looked_at_is_not_covered() {
+    fn ranges_that_were_not_read_are_not_covered() {
         let residency = Residency::new(vec![range(0, 10), range(10, 20), range(30, 40)], vec![], Bytes(0));
         assert!(residency.covers(range(5, 20)));
         assert!(!residency.covers(range(15, 31)));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_both_ages_are_counted_to_the_byte_among_other_memory() {
+    fn pools_of_both_sizes_are_counted_to_the_byte_among_other_memory() {
         let mut random = Random(1);
         for pool in POOL_SIZES {
             for _ in 0..20 {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn overwritten_headers_are_no_pools_and_never_more_than_there_is() {
+    fn pools_with_overwritten_headers_never_exceed_the_memory() {
         let mut random = Random(2);
         let mut lost = 0;
         for _ in 0..60 {

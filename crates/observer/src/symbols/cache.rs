@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
+    fn written_caches_are_read_back() {
         let text = write("a:1", &some());
         assert_eq!(parse(&text), Some(("a:1", some())));
         assert_eq!(parse("x\n"), None);

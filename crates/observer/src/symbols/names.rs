@@ -129,7 +129,7 @@ mod tests {
 
     /// Each pair doubles the length: 40 pairs would make a terabyte.
     #[test]
-    fn a_name_that_stands_for_gigabytes_is_left_as_it_is() {
+    fn a_name_that_would_expand_to_gigabytes_is_unchanged() {
         let mut bomb = String::from("_Z1f1aIS_S_E");
         for i in 0..60 {
             bomb += &format!("1aIS{}_S{}_E", to36(i), to36(i));

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn code_whose_place_was_used_again_has_no_single_name() {
+    fn code_at_a_reused_address_has_several_names() {
         let map = Map::parse(b"1000 100 old\n1080 40 new\n1000 100 old\n");
         assert_eq!(map.at(0x1000).as_deref(), Some("old"));
         assert_eq!(map.at(0x1090).as_deref(), Some("one of: new | old"));
@@ -138,7 +138,7 @@ mod tests {
 
     /// Compared with a list that is searched for every address.
     #[test]
-    fn random_maps_answer_as_a_naive_twin() {
+    fn random_maps_equal_a_naive_search() {
         let (mut random, mut named, mut shared) = (Random(7), 0, 0);
         for _ in 0..200 {
             let (mut map, mut list) = (Map::default(), Vec::new());

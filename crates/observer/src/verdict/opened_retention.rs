@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_a_background_thread_gives_back_are_a_note() {
+    fn pages_that_a_background_thread_releases_are_a_note() {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(10), mib(1), mib(300));
         let found = retention(&snapshot).expect("300 MiB are free");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn fragmentation_is_not_said_to_go_with_a_purge() {
+    fn a_purge_is_not_offered_for_fragmentation() {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(14), mib(110), mib(1));
         assert!(retention(&snapshot).expect("14 of 124 MiB are live").remedies.is_empty());
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn little_is_kept_in_silence() {
+    fn little_free_memory_gives_no_verdict() {
         let mib = Bytes::mib;
         assert!(retention(&with_heap(mib(300), mib(9), mib(6))).is_none());
         assert!(retention(&with_heap(mib(900), mib(30), mib(30))).is_none());
     }
 
     #[test]
-    fn settings_in_force_are_kept() {
+    fn jemalloc_s_existing_settings_are_kept() {
         let mib = Bytes::mib;
         let mut snapshot = with_heap(mib(10), mib(0), mib(300));
         let settings = "narenas:2,background_thread:false,dirty_decay_ms:-1";
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn tcmalloc_s_settings_in_force_are_not_proposed_again() {
+    fn tcmalloc_s_existing_settings_are_not_proposed_again() {
         let mib = Bytes::mib;
         let parts = [(HeapPart::Live, mib(10)), (HeapPart::Cached, mib(20)), (HeapPart::Dirty, mib(300))];
         let mut snapshot = heap_of(AllocatorKind::Tcmalloc, parts);

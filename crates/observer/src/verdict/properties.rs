@@ -190,7 +190,7 @@ fn value_of(how: &str, option: &str) -> Option<Bytes> {
 }
 
 #[test]
-fn any_snapshot_s_verdicts_keep_to_their_bytes_their_caps_and_their_word() {
+fn verdicts_on_any_snapshot_stay_within_their_bounds() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut seen = std::collections::BTreeMap::<&str, u64>::new();
     let mut capped = std::collections::BTreeMap::<&str, u64>::new();

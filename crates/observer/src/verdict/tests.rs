@@ -45,7 +45,7 @@ fn with_arenas(free: &[Bytes], live: Bytes) -> Snapshot {
 }
 
 #[test]
-fn only_many_arenas_are_told_to_have_a_cap() {
+fn an_arena_cap_is_proposed_only_for_many_arenas() {
     let mib = Bytes::mib;
     assert_eq!(ids(&with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1))), ["arena-retention"]);
     assert_eq!(ids(&with_arenas(&[mib(100), mib(1), mib(1), mib(1), mib(1), mib(1)], mib(1))), ["allocator-retention"]);
@@ -55,7 +55,7 @@ fn only_many_arenas_are_told_to_have_a_cap() {
 }
 
 #[test]
-fn both_kinds_of_retention_may_speak_and_each_of_its_own_bytes() {
+fn both_kinds_of_retention_may_apply_each_to_its_own_bytes() {
     let mib = Bytes::mib;
     let snapshot = with_arenas(&[mib(100), mib(20), mib(20), mib(20), mib(20), mib(20)], mib(1));
     let verdicts = judge(&snapshot, &Ledger::of(&snapshot));
@@ -64,7 +64,7 @@ fn both_kinds_of_retention_may_speak_and_each_of_its_own_bytes() {
 }
 
 #[test]
-fn a_cap_in_force_is_not_proposed_again() {
+fn an_existing_arena_cap_is_not_proposed_again() {
     let mib = Bytes::mib;
     let mut snapshot = with_arenas(&[mib(1), mib(20), mib(20), mib(20), mib(20)], mib(1));
     if let Some(glibc) = &mut snapshot.glibc {
@@ -84,7 +84,7 @@ fn with_limit(limit: Bytes, charged: Bytes, inactive_file: Bytes) -> Snapshot {
 }
 
 #[test]
-fn page_cache_that_can_be_dropped_is_not_near_a_limit() {
+fn reclaimable_page_cache_does_not_count_against_the_limit() {
     let mib = Bytes::mib;
     assert_eq!(ids(&with_limit(mib(200), mib(198), mib(90))), ["healthy"]);
     assert_eq!(ids(&with_limit(mib(200), mib(198), mib(10))), ["limit-near"]);
@@ -93,7 +93,7 @@ fn page_cache_that_can_be_dropped_is_not_near_a_limit() {
 }
 
 #[test]
-fn a_heap_that_may_outgrow_the_limit_is_told_before_it_does() {
+fn a_heap_that_may_outgrow_the_limit_is_reported_in_advance() {
     let mib = Bytes::mib;
     let mut snapshot = with_limit(mib(1000), mib(400), mib(0));
     let heap = JavaHeap { max: Some(mib(950)), occupied: mib(1), ..JavaHeap::default() };
@@ -110,7 +110,7 @@ fn a_heap_that_may_outgrow_the_limit_is_told_before_it_does() {
 }
 
 #[test]
-fn huge_pages_warn_in_stacks_and_only_note_elsewhere() {
+fn huge_pages_are_a_warning_in_stacks_and_a_note_elsewhere() {
     let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
     for vma in &mut snapshot.vmas {
         vma.anon_huge = Bytes::mib(2);
@@ -140,7 +140,7 @@ fn a_full_code_cache_is_named_and_a_large_one_is_not_full() {
 }
 
 #[test]
-fn a_compilation_s_spike_is_said_to_be_one() {
+fn a_compilation_spike_is_reported_as_a_spike() {
     let mut snapshot = with_mappings(&[Bytes::mib(300), Bytes::mib(200)]);
     let range = snapshot.vmas[1].range;
     let region = VmRegion { range, tag: VmTag::Compiler, committed: vec![range] };
@@ -173,7 +173,7 @@ fn a_process_that_could_not_be_read_is_unclear() {
 /// The program's own mmap, a heap that could not be walked, another allocator: each is named, with the command that
 /// settles it.
 #[test]
-fn what_nobody_can_judge_is_unclear_and_named() {
+fn memory_that_cannot_be_judged_is_unclear_and_named() {
     let mib = Bytes::mib;
     let own = |size: Bytes| {
         let mut snapshot = with_mappings(&[mib(100), size]);
@@ -205,7 +205,7 @@ fn what_nobody_can_judge_is_unclear_and_named() {
 
 /// 2,000 Inflaters with 107 MiB, as observed. A VM's own blocks would take as much, but none has these sizes.
 #[test]
-fn open_inflaters_are_not_called_healthy() {
+fn open_inflaters_are_not_healthy() {
     let blocks = |size, count| EqualBlocks { size: Bytes(size), count };
     let with = |peaks: Vec<EqualBlocks>, books: bool| {
         let mut snapshot = with_mappings(&[Bytes::mib(91), Bytes::mib(16)]);
@@ -289,7 +289,7 @@ fn blocks_that_move_between_lines_of_malloc_are_no_growth() {
 
 /// 96, 136 and 168 MiB that were 50 to 68 % of RSS, with NMT off, as observed.
 #[test]
-fn a_leak_beside_mute_books_needs_no_fixed_size() {
+fn a_leak_is_found_without_nmt_at_any_size() {
     let mib = Bytes::mib;
     for (leak, rest) in [(96, 90), (136, 80), (168, 79)] {
         let mut snapshot = with_arenas(&[mib(0)], mib(leak + 10));
@@ -307,7 +307,7 @@ fn a_leak_beside_mute_books_needs_no_fixed_size() {
 
 /// 180 large blocks of one size; half of their pages were never touched.
 #[test]
-fn large_blocks_of_one_size_are_told_by_their_resident_pages() {
+fn large_blocks_of_one_size_count_by_their_resident_pages() {
     let mib = Bytes::mib;
     let mut snapshot = with_mappings(&[mib(100); 1]);
     let mut at = Avma(1 << 40);
@@ -361,7 +361,7 @@ fn a_little_retention_is_a_note() {
 
 /// A node server between two collections: 57 MiB of 127 were free, 10 MiB a moment before.
 #[test]
-fn what_v8_frees_in_batches_warns_only_if_it_stays_free() {
+fn memory_freed_by_v8_warns_only_if_it_stays_free() {
     let mib = Bytes::mib;
     let mut snapshot = with_arenas(&[mib(57)], mib(70));
     assert_eq!(verdict_of(&snapshot, VerdictId::AllocatorRetention).severity, Severity::Warning);
@@ -373,7 +373,7 @@ fn what_v8_frees_in_batches_warns_only_if_it_stays_free() {
 }
 
 #[test]
-fn a_trim_gives_back_pages_of_every_arena() {
+fn a_trim_releases_pages_of_every_arena() {
     let mib = Bytes::mib;
     let snapshot = with_arenas(&[mib(10), mib(20), mib(20), mib(20), mib(20)], mib(1));
     let verdict = verdict_of(&snapshot, VerdictId::ArenaRetention);
@@ -415,7 +415,7 @@ fn an_executor_for_each_task_is_one_pool_of_many_instances() {
 }
 
 #[test]
-fn one_client_resources_is_not_told_to_be_shared() {
+fn sharing_client_resources_is_not_proposed_for_one_instance() {
     let lettuce = |instances: u32| {
         move |index: u32| format!("lettuce-nioEventLoop-{}-{}", 4 + index % instances, 1 + index / instances)
     };
@@ -460,7 +460,7 @@ fn a_limit_of_direct_memory_is_never_below_twice_its_use() {
 }
 
 #[test]
-fn a_cap_of_the_heap_leaves_what_it_has_needed() {
+fn a_heap_cap_is_never_below_what_the_heap_needed() {
     let mib = Bytes::mib;
     let cap = |committed: Bytes, occupied: Bytes, native: Bytes| {
         let mut snapshot = with_mappings(&[native]);
@@ -477,7 +477,7 @@ fn a_cap_of_the_heap_leaves_what_it_has_needed() {
 }
 
 #[test]
-fn a_host_on_madvise_is_not_told_to_go_there() {
+fn madvise_is_not_proposed_if_the_host_uses_it() {
     for (thp, told) in [(crate::snapshot::Thp::Always, true), (crate::snapshot::Thp::Madvise, false)] {
         let mut snapshot = with_mappings(&[Bytes::mib(2); 40]);
         snapshot.host.thp = thp;

@@ -1,4 +1,4 @@
-//! Recordings of JDKs that were mutated: whatever they say, reading ends, within its limits, and without a panic.
+//! Mutated recordings of JDKs: whatever they contain, reading ends, stays within its limits, and never panics.
 
 use crate::damage::{Outcomes, Random, look_at};
 use crate::foreign::{record, scratch};

@@ -1,4 +1,4 @@
-//! Recordings that JDKs and native images make here and now.
+//! Recordings made by JDKs and native images during the test.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Curves and verdicts out of a recording whose every reading is known: an hour, a reading a second.
+//! Curves and verdicts from a recording with known readings: one hour, one reading per second.
 
 use plimsoll_observer::recording::{History, Measure, Range};
 use plimsoll_observer::source::jfr::Recording;
@@ -9,10 +9,10 @@ const MIB: i64 = 1 << 20;
 const S: i64 = 1_000_000_000;
 const START: i64 = 1_795_000_000 * S;
 
-/// MiB at a second.
+/// MiB at a time in seconds.
 type Curve = fn(i64) -> i64;
 
-/// What the process does.
+/// How the process behaves.
 struct Story {
     rss: Curve,
     categories: &'static [(&'static str, Curve)],
@@ -27,7 +27,7 @@ fn recording(story: &Story, seconds: i64, verdicts: bool) -> Vec<u8> {
     ];
     chunk_of(types, START as u64, (START + seconds * S) as u64, |out| {
         for s in 0..seconds {
-            // A saw tooth of 4 MiB and 7 s: growth must be seen through it.
+            // A saw tooth of 4 MiB and 7 s: growth must be detected in spite of it.
             let wobble = s % 7 * MIB * 4 / 7;
             let mut total = 0;
             for (name, value) in story.categories {
@@ -64,7 +64,7 @@ fn read(bytes: Vec<u8>, range: Range) -> History {
     History::read(&Recording::of_bytes(bytes), range).expect("a recording")
 }
 
-/// RSS grows by 360 MiB an hour outside of what the VM knows; classes by 72.
+/// RSS grows by 360 MiB an hour outside the VM's memory; classes by 72.
 const LEAK: Story = Story { rss: |s| 1000 + s / 10, categories: &[("Java Heap", |_| 512), ("Class", |s| 40 + s / 50)] };
 
 #[test]
@@ -101,7 +101,7 @@ fn a_range_is_cut_out() {
 }
 
 #[test]
-fn verdicts_of_ours_and_of_others() {
+fn recorded_and_derived_verdicts() {
     let ids = |history: &History| {
         history.verdicts.iter().map(|v| (v.id.clone(), v.is_derived)).collect::<Vec<(String, bool)>>()
     };
@@ -109,13 +109,13 @@ fn verdicts_of_ours_and_of_others() {
     assert_eq!(ids(&leak), [("class-growth".into(), true), ("native-leak".into(), true)]);
     assert!(leak.verdicts[1].summary.contains("an hour"), "{:?}", leak.verdicts);
 
-    // Below what the VM has committed its own pages are touched one after the other.
+    // RSS below the VM's commitment: the VM's own pages are touched one after the other.
     let touched = Story { rss: |s| 300 + s / 20, categories: &[("Java Heap", |_| 512), ("Class", |_| 40)] };
     assert_eq!(ids(&read(recording(&touched, 3600, false), Range::default())), []);
-    // What the VM itself commits more of is no leak outside of it.
+    // Growth of what the VM commits isn't a leak outside the VM.
     let inside = Story { rss: |s| 600 + s / 10, categories: &[("Java Heap", |_| 512), ("Other", |s| 100 + s / 10)] };
     assert_eq!(ids(&read(recording(&inside, 3600, false), Range::default())), [("direct-buffer-growth".into(), true)]);
-    // A process that was filled in its first minutes and then stays.
+    // A process that grows in its first minutes and then stays.
     let flat = Story { rss: |s| 1000 + s.min(100), categories: &[("Java Heap", |_| 512), ("Class", |_| 40)] };
     let settled = Range { from: "+5m".parse().ok(), to: None };
     assert_eq!(ids(&read(recording(&flat, 3600, false), settled)), []);
@@ -124,12 +124,12 @@ fn verdicts_of_ours_and_of_others() {
     assert_eq!(ids(&recorded), [("arena-retention".into(), false)]);
     let span = &recorded.verdicts[0];
     assert_eq!((span.first_bytes.0, span.last_bytes.0), (100 << 20, 150 << 20));
-    // Nothing else was recorded since: it holds to the end.
+    // Nothing else was recorded afterwards, so it applies until the end.
     assert_eq!((span.first_ns, span.last_ns), (START, START + 3600 * S));
     assert_eq!((span.severity.as_str(), span.remedy.as_str()), ("critical", "MALLOC_ARENA_MAX=4"));
 }
 
-/// An hour of a recording of ours: lines in MiB at a second, a limit of 512 MiB, and `healthy` at each moment by itself.
+/// One hour of our own recording: lines in MiB at a second, a limit of 512 MiB, and `healthy` at each moment.
 fn ledger_of_an_hour(lines: &'static [(&'static str, Curve)]) -> History {
     let types: &[(&str, &[&str])] = &[
         ("plimsoll.Ledger", &["rss"]),
@@ -164,9 +164,9 @@ fn ledger_of_an_hour(lines: &'static [(&'static str, Curve)]) -> History {
 }
 
 #[test]
-fn a_line_that_surely_grows_is_a_verdict_and_the_state_is_not_healthy() {
+fn a_line_that_certainly_grows_is_a_verdict_and_the_state_is_not_healthy() {
     let ids = |history: &History| history.verdicts.iter().map(|v| v.id.clone()).collect::<Vec<String>>();
-    // 72 MiB an hour beside 200 of a heap that fills: 240 left, of which the heap takes 36 an hour.
+    // 72 MiB an hour beside a heap of 200 MiB that fills: 240 MiB left, of which the heap takes 36 an hour.
     let leak =
         ledger_of_an_hour(&[("java-heap", |s| 164 + s / 100), ("glibc-live", |s| s / 50), ("libraries", |_| 36)]);
     assert_eq!(ids(&leak), ["growth"]);
@@ -176,7 +176,7 @@ fn a_line_that_surely_grows_is_a_verdict_and_the_state_is_not_healthy() {
     assert!(summary.ends_with("the limit is reached in 114 min"), "{summary}");
     assert_eq!(leak.verdicts[0].last_bytes.0 >> 20, 71);
 
-    // A heap that fills, and a line that was filled in its first minutes: neither grows for good.
+    // A heap that fills, and a line that grew in its first minutes: neither is lasting growth.
     for lines in [
         &[("java-heap", (|s| 64 + s / 20) as Curve), ("glibc-live", |_| 40)][..],
         &[("java-heap", |_| 64), ("glibc-live", |s| 40 + s.min(100) / 2)],
@@ -185,9 +185,9 @@ fn a_line_that_surely_grows_is_a_verdict_and_the_state_is_not_healthy() {
     }
 }
 
-/// A recorder writes the verdicts when they change, and no line of the ledger that is nothing.
+/// A recorder writes verdicts only when they change, and omits ledger lines that are zero.
 #[test]
-fn what_is_not_written_again_has_ended() {
+fn a_verdict_or_line_that_is_not_recorded_again_has_ended() {
     let types: &[(&str, &[&str])] = &[
         ("plimsoll.Ledger", &["rss"]),
         ("plimsoll.LedgerLine", &["$line", "resident", "committed"]),
@@ -231,7 +231,7 @@ fn what_is_not_written_again_has_ended() {
         history.verdicts.iter().map(|v| (v.id.as_str(), v.first_ns - START, v.last_ns - START)).collect();
     assert_eq!(spans, [("healthy", S, 4 * S), ("native-leak", 4 * S, 10 * S)]);
 
-    // What was said before a cut still holds in it.
+    // A verdict recorded before a cut still applies inside it.
     for (from, to, expected) in [
         ("+2s", "+9s", &[("healthy", 2, 4), ("native-leak", 4, 9)][..]),
         ("+4s", "+9s", &[("native-leak", 4, 9)]),
@@ -247,7 +247,7 @@ fn what_is_not_written_again_has_ended() {
     }
 }
 
-/// A category is written when it has changed: in a cut it has what it had before.
+/// A category is recorded only when it changes. In a cut, it has its last value from before.
 #[test]
 fn a_category_that_stays_is_there_from_the_beginning_of_a_cut() {
     let types: &[(&str, &[&str])] =
@@ -283,9 +283,9 @@ fn a_category_that_stays_is_there_from_the_beginning_of_a_cut() {
     assert_eq!(of("+8s", Measure::LiveCount, "zlib"), [(8, 5)]);
 }
 
-/// One that comes and goes: its span is from its first time to its last, and how much of it it held.
+/// A verdict that comes and goes: its span runs from its first time to its last, and states for how long it applied.
 #[test]
-fn a_verdict_that_comes_and_goes_says_how_long_it_held() {
+fn a_verdict_that_comes_and_goes_states_how_long_it_applied() {
     let types: &[(&str, &[&str])] = &[("plimsoll.Verdict", &["$verdict", "$severity", "bytes", "$summary", "$remedy"])];
     let bytes = chunk_of(types, START as u64, (START + 100 * S) as u64, |out| {
         for (s, id) in [(0, "healthy"), (10, "native-leak"), (15, "healthy"), (60, "native-leak")] {
@@ -307,14 +307,14 @@ fn a_verdict_that_comes_and_goes_says_how_long_it_held() {
     };
     let whole = read(bytes.clone(), Range::default());
     assert_eq!(spans(&whole), [("healthy".into(), [0, 60, 55], 1), ("native-leak".into(), [10, 100, 45], 11)]);
-    // Since 10 s when the cut begins.
+    // It has applied for 10 s when the cut begins.
     let cut = read(bytes, Range { from: "+12s".parse().ok(), to: None });
     assert_eq!(spans(&cut), [("healthy".into(), [15, 60, 45], 16), ("native-leak".into(), [12, 100, 43], 11)]);
 }
 
-/// Files of several processes in one folder are one recording only for their reader.
+/// Files of several processes in one directory are read as one recording, with a gap.
 #[test]
-fn recordings_of_several_processes_are_told_apart() {
+fn recordings_of_several_processes_are_a_gap() {
     let types: &[(&str, &[&str])] =
         &[("plimsoll.Target", &["pid", "$command"]), ("jdk.ResidentSetSize", &["size", "peak"])];
     let of = |pid: i64| {
@@ -334,7 +334,7 @@ fn recordings_of_several_processes_are_told_apart() {
     assert_eq!(gaps([of(7), of(8), of(7)].concat()), ["these are recordings of several processes: 7, 8"]);
 }
 
-/// Without NMT: threads, metaspace, the heap at collections and RSS are what there is.
+/// Without NMT, there are only threads, metaspace, the heap at collections, and RSS.
 #[test]
 fn verdicts_of_a_vm_without_nmt() {
     let types: &[(&str, &[&str])] = &[
@@ -364,14 +364,14 @@ fn verdicts_of_a_vm_without_nmt() {
     let flat: Curve = |_| 512;
     let ids = |rss, threads, heap| ids_of(rss, threads, heap, |s| 300 + s / 100);
     assert_eq!(ids(|s| 700 + s / 10, |_| 30, flat), ["native-leak"]);
-    // The heap takes it.
+    // The heap takes the growth.
     assert_eq!(ids(|s| 700 + s / 10, |_| 30, |s| 512 + s / 10), [""; 0]);
     // Pages of the heap that are touched one after the other.
     assert_eq!(ids(|s| 200 + s / 10, |_| 30, flat), [""; 0]);
     assert_eq!(ids(|_| 700, |s| 30 + s / 20, flat), ["thread-stacks"]);
     assert_eq!(ids(|_| 700, |s| 30 + s.min(60) / 10, flat), [""; 0]);
     assert_eq!(ids_of(|_| 700, |_| 30, flat, |s| 100 + s / 100), ["heap-committed-unused"]);
-    // Half of it was needed once.
+    // Half of the heap was needed once.
     assert_eq!(ids_of(|_| 700, |_| 30, flat, |s| if s == 900 { 300 } else { 100 }), [""; 0]);
 }
 

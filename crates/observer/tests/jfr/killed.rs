@@ -1,4 +1,4 @@
-//! What a JVM leaves in its repository when it is killed, and files that are cut off anywhere.
+//! What a killed JVM leaves in its repository, and files cut off at any position.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ fn now_ns() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as i64
 }
 
-/// Whether the running JVM has written what the test looks for: it flushes once a second, if it gets to it.
+/// Whether the running JVM has written what the test needs. It flushes once a second if it gets CPU time.
 fn has_flushed(folder: &Path, jdk: &Jdk) -> bool {
     let Ok(recording) = Recording::open(folder) else { return false };
     let counts = recording.for_each(&Wanted::all(), |_| ()).counts;
@@ -25,7 +25,7 @@ fn has_flushed(folder: &Path, jdk: &Jdk) -> bool {
 #[test]
 fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
     for jdk in jdks() {
-        // Somewhere between two flushes, and after several.
+        // Between two flushes, and after several.
         for (round, wait) in [300u64, 1650].into_iter().enumerate() {
             let folder = scratch(&format!("killed-{}-{round}", jdk.major));
             let repository = format!("-XX:FlightRecorderOptions=repository={}", folder.display());
@@ -56,7 +56,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
             assert!(!chunks.last().expect("a chunk").is_finished);
             assert!(seen("test.Everything") >= 200 && frames > 200 && threads > 200, "{:?}", summary.counts);
             assert!(!jdk.records_memory() || seen("jdk.NativeMemoryUsage") > 25, "{:?}", summary.counts);
-            // The JVM flushes once a second; how long a flush takes is the machine's affair.
+            // The JVM flushes once a second; how long a flush takes depends on the machine.
             assert!(last < killed && killed - last < 10_000_000_000, "{} ms before", (killed - last) / 1_000_000);
             let _ = std::fs::remove_dir_all(folder);
         }
@@ -72,7 +72,7 @@ fn events(path: &Path) -> (Vec<(u64, String)>, usize) {
 }
 
 #[test]
-fn of_a_file_that_is_cut_off_every_event_before_the_cut_is_read() {
+fn every_event_before_a_cut_is_read() {
     let folder = scratch("cut");
     for jdk in jdks() {
         let file = folder.join("whole.jfr");
@@ -80,7 +80,7 @@ fn of_a_file_that_is_cut_off_every_event_before_the_cut_is_read() {
         let bytes = std::fs::read(&file).expect("recorded");
         let (whole, gaps) = events(&file);
         assert!(whole.len() > 300 && gaps == 0);
-        // The metadata stands after the first events; cut before it, nothing can be told apart.
+        // The metadata follows the first events. A cut before it makes the events unreadable.
         let metadata = u64::from_be_bytes(bytes[24..32].try_into().expect("8 bytes"));
         let cut_file = folder.join("cut.jfr");
         let mut kinds: BTreeMap<&str, u32> = BTreeMap::new();
@@ -89,14 +89,14 @@ fn of_a_file_that_is_cut_off_every_event_before_the_cut_is_read() {
             std::fs::write(&cut_file, &bytes[..cut as usize]).expect("scratch");
             let (read, gaps) = events(&cut_file);
             assert!(read[..] == whole[..read.len()], "cut at {cut}");
-            // Behind the last event there are only checkpoints and metadata.
+            // Only checkpoints and metadata follow the last event.
             let Some(next) = whole.get(read.len()) else { continue };
             if read.is_empty() {
                 *kinds.entry("nothing").or_insert(0) += 1;
                 assert!(gaps > 0 && cut < metadata + 300_000, "cut at {cut}, metadata at {metadata}: {gaps} gaps");
             } else {
                 *kinds.entry("cut").or_insert(0) += 1;
-                // What was not read begins too near to the cut to be whole, but for checkpoints and metadata between.
+                // The first event that was not read must cross the cut, apart from checkpoints and metadata before it.
                 let after = whole.get(read.len() + 1).map_or(bytes.len() as u64, |event| event.0);
                 assert!(after > cut || next.0 >= cut, "cut at {cut}, but {next:?} was whole");
             }

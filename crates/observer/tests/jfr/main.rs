@@ -1,5 +1,5 @@
-//! The reader of flight recordings, held beside the JDK's own on recordings of JDKs and native images, and against files
-//! of theirs that are cut or mutated.
+//! Compares the reader of flight recordings with the JDK's own reader on recordings of JDKs and native images, and
+//! reads truncated and mutated files.
 
 #[allow(dead_code, reason = "shared by several test programs")]
 #[path = "../../../jfr/tests/support/chunk.rs"]

@@ -1,4 +1,4 @@
-//! The naive twin: what `jfr print --json` of a JDK says of a recording, compared with what the reader says, field by field.
+//! The naive twin: compares the output of `jfr print --json` with the reader's, field by field.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,9 +10,9 @@ use serde_json::Value as Json;
 
 use crate::support::Jdk;
 
-/// The JDK's own reader converts the ticks of a chunk by the header of an earlier one while their metadata is the same; ours takes each
-/// chunk's own header, as JMC does. By how much that may differ, for each chunk: the wall clock is set and slewed while the ticks run
-/// on, and a busy machine may put a pause between a chunk's two readings.
+/// While the metadata stays the same, the JDK's reader converts a chunk's ticks with the header of an earlier chunk.
+/// Our reader uses each chunk's own header, as JMC does. This returns the possible difference for each chunk: the wall
+/// clock is adjusted while the ticks run on, and a busy machine may pause between a chunk's two clock readings.
 fn skews(path: &Path, recording: &Recording) -> Vec<i128> {
     let bytes = std::fs::read(path).expect("a recording");
     let header = |offset: u64, field: usize| {
@@ -25,7 +25,7 @@ fn skews(path: &Path, recording: &Recording) -> Vec<i128> {
     let skew = |chunk: &ChunkSummary| {
         let since_ns = header(chunk.offset, ticks) * 1_000_000_000 / header(chunk.offset, ticks_a_second);
         origins.push(header(chunk.offset, wall_ns) - since_ns);
-        // Each conversion rounds for itself.
+        // Each conversion rounds separately.
         let skews = origins.iter().map(|origin| (origin - origins[origins.len() - 1]).abs() + ROUNDING_NS);
         if origins.len() == 1 { 0 } else { skews.max().unwrap_or(0) }
     };
@@ -34,7 +34,7 @@ fn skews(path: &Path, recording: &Recording) -> Vec<i128> {
 
 const ROUNDING_NS: i128 = 1000;
 
-/// What was compared, so that a test can say it compared something.
+/// Numbers of what was compared, so that a test can require a minimum.
 #[derive(Debug, Default)]
 pub struct Compared {
     pub events: BTreeMap<String, u64>,
@@ -44,9 +44,9 @@ pub struct Compared {
     pub objects: u64,
     pub arrays: u64,
     pub times: u64,
-    /// Constants that no checkpoint of the event's chunk brought: the JDK prints null for most of them.
+    /// Constants that no checkpoint of the event's chunk defines; the JDK prints null for most of them.
     pub missing: u64,
-    /// By how much moments in ticks may differ in the chunk at hand.
+    /// Possible difference of times in ticks in the current chunk.
     skew_ns: i128,
 }
 
@@ -65,7 +65,7 @@ fn printed(jdk: &Jdk, recording: &Path) -> BTreeMap<String, Vec<Json>> {
     events
 }
 
-/// All events of all types, each field; the counts of both sides are equal.
+/// Compares all fields of all events of all types; the counts on both sides must be equal.
 pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
     let mut theirs = printed(jdk, path);
     let mut compared = Compared::default();
@@ -88,11 +88,11 @@ pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
     (compared, summary)
 }
 
-/// An event's chunk, start and length in ticks, and number of its type.
+/// An event's chunk, start and length in ticks, and index of its type.
 type Place = (u32, Option<i64>, i64, usize);
 
-/// The place of each event of a type when those of each chunk are sorted by start and length, in which order theirs are put: one that
-/// both sides have, since one chunk's ticks are converted by one header.
+/// The positions of a type's events when those of each chunk are sorted by start and length. The JDK's events are put
+/// in the same order. Both sides have this order, because one header converts all ticks of a chunk.
 fn places(recording: &Recording, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
     let mut ends: BTreeMap<String, Vec<Place>> = BTreeMap::new();
     recording.for_each(&Wanted::all(), |event| {
@@ -150,8 +150,8 @@ fn same(
         }
         Value::Missing(key) => {
             c.missing += 1;
-            // An event that began before its chunk did may name a stack that only the chunk before has. The JDK's reader still has
-            // that in mind where the last event of this type named it too.
+            // An event that began before its chunk may refer to a stack that only the previous chunk has. The JDK's
+            // reader still has that stack if the last event of this type referred to it too.
             if !their.is_null() && event.chunk_number == 0 {
                 wrong(&format!("missing {key}"));
             }
@@ -167,7 +167,7 @@ fn same(
                 let is_moment = matches!(unit, Unit::TicksSinceStart | Unit::EpochMillis | Unit::EpochNanos);
                 let ns = event.in_nanoseconds(field, *value).expect("a time");
                 let expected = their.as_str().and_then(|text| if is_moment { moment(text) } else { span(text) });
-                // The JDK has no figure for the ends of the scale (Long.MIN_VALUE: no timeout).
+                // The JDK prints nothing for extreme values (Long.MIN_VALUE: no timeout).
                 if expected.is_none() && (*value == i64::MIN || *value == i64::MAX || their.is_null()) {
                     return;
                 }
@@ -218,12 +218,12 @@ fn same(
     }
 }
 
-/// JSON has a char as a string, and an unsigned value sometimes with a sign.
+/// JSON represents a char as a string, and an unsigned value sometimes as negative.
 fn integer(value: i64, field: &Field, their: &Json, place: &dyn Fn() -> String) {
     if let Some(text) = their.as_str() {
         let mut letters = text.chars();
         let letter = letters.next().map(|letter| i64::from(u32::from(letter)));
-        // Not a number: the JDK prints what is out of range of its annotation in words.
+        // Not a number: the JDK prints values out of its annotation's range as words.
         assert!(letters.next().is_some() || letter == Some(value), "{}: {value} is {their}", place());
         return;
     }
@@ -233,14 +233,14 @@ fn integer(value: i64, field: &Field, their: &Json, place: &dyn Fn() -> String) 
     assert!(is_same, "{}: {value} is {their}", place());
 }
 
-/// `2026-11-21T00:29:40.595708802Z` in nanoseconds since the epoch.
+/// Converts `2026-11-21T00:29:40.595708802Z` to nanoseconds since 1970 UTC.
 pub fn moment(text: &str) -> Option<i128> {
     let (date, time) = text.split_once('T')?;
-    // Years beyond 9999 carry a sign.
+    // Years after 9999 have a sign.
     let date = date.strip_prefix('+').unwrap_or(date);
     let mut parts = date.splitn(3, '-').map(|part| part.parse::<i128>().ok());
     let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
-    // Days from the civil date (era of 400 years, March first).
+    // Days from the civil date (eras of 400 years, March first).
     let shifted = if month <= 2 { year - 1 } else { year };
     let era = shifted.div_euclid(400);
     let of_era = shifted.rem_euclid(400);
@@ -253,7 +253,7 @@ pub fn moment(text: &str) -> Option<i128> {
     Some((days * 86_400 + hour * 3600 + minute * 60) * 1_000_000_000 + seconds)
 }
 
-/// `PT1H2M3.5S` in nanoseconds.
+/// Converts `PT1H2M3.5S` to nanoseconds.
 fn span(text: &str) -> Option<i128> {
     let mut rest = text.strip_prefix("PT")?;
     let mut total = 0;

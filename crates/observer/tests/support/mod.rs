@@ -15,14 +15,14 @@ mod jdks;
 #[allow(unused_imports, reason = "not every test program has a matrix")]
 pub use jdks::{Jdk, jdks};
 
-/// A child that is killed when the test is over, and what it printed until it was ready.
+/// A child process that is killed after the test, and what it printed until it was ready.
 pub struct Subject {
     pub child: Child,
     pub said: String,
 }
 
 impl Subject {
-    /// Starts the command and waits for a line that says READY.
+    /// Starts the command and waits for a line with READY.
     pub fn start(command: &mut Command) -> Subject {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -36,7 +36,7 @@ impl Subject {
                 break;
             }
         }
-        // Keep the pipe open: a subject that goes on printing must not die of SIGPIPE.
+        // Keep the pipe open: a subject that continues to print must not die of SIGPIPE.
         child.stdout = Some(lines.into_inner());
         Subject { child, said }
     }
@@ -53,8 +53,9 @@ impl Drop for Subject {
     }
 }
 
-/// Makes the file or folder at `path`, once in this process. What lies there is of an earlier process with the same PID, and may be
-/// half or old. One at a time: a program that another thread is still writing can't be started (ETXTBSY).
+/// Makes the file or directory at `path`, once per process. An existing one belongs to an earlier process with the same
+/// PID and may be incomplete or old. Only one at a time: a program that another thread is still writing can't be
+/// started (ETXTBSY).
 fn made(path: PathBuf, make: impl FnOnce(&Path)) -> PathBuf {
     static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,8 +78,8 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     })
 }
 
-/// A native image that `make native-images` built, or of the kit beside the checkout: `app HEAP_MIB DIRECT_MIB UNSAFE_MIB THREADS
-/// SECONDS` and `hello HEAP_MIB SECONDS`.
+/// A native image built by `make native-images`, or from the kit beside the checkout: `app HEAP_MIB DIRECT_MIB
+/// UNSAFE_MIB THREADS SECONDS` and `hello HEAP_MIB SECONDS`.
 pub fn native_image(name: &str) -> PathBuf {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let built = repository.join("target/native-images").join(name);
@@ -92,8 +93,8 @@ pub fn native_image(name: &str) -> PathBuf {
         );
     };
     made(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id())), |image| {
-        // By a shell: a file that this process has open for writing is also open in what other threads' tests start at that
-        // moment, until that has exec'ed, and can't be started as long (ETXTBSY).
+        // Unpacked by a shell: a file that this process has open for writing is also open in children that other tests
+        // start at that moment, until these exec. Until then, it can't be started (ETXTBSY).
         let unpack = "xz -dc \"$1\" >\"$2\" && chmod 755 \"$2\"";
         let mut shell = Command::new("sh");
         assert!(shell.args(["-c", unpack, "sh"]).arg(packed).arg(image).status().expect("sh").success());
@@ -101,7 +102,7 @@ pub fn native_image(name: &str) -> PathBuf {
 }
 
 impl Jdk {
-    /// `java FLAGS -cp … NAME ARGUMENTS` for tests/programs/NAME.java, compiled first.
+    /// Runs `java FLAGS -cp … NAME ARGUMENTS` for tests/programs/NAME.java, which is compiled first.
     pub fn program(&self, name: &str, flags: &[&str], arguments: &[&str]) -> Command {
         let mut java = self.tool("java");
         java.args(flags).arg("-cp").arg(self.compiled(name)).arg(name).args(arguments);
@@ -118,7 +119,7 @@ impl Jdk {
     }
 }
 
-/// The mappings as the proc source reads them.
+/// The mappings as read by the proc source.
 pub fn vmas(pid: u32) -> Vec<Vma> {
     let text = std::fs::read(format!("/proc/{pid}/smaps")).expect("smaps");
     parse_smaps(&text, &[]).vmas

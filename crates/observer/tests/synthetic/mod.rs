@@ -1,5 +1,5 @@
-//! Makes segments with known contents: the format's other side, for tests only. Nothing here is shared with the
-//! tracker, so that a wrong offset on one side can't hide on the other.
+//! Makes segments with known contents, for tests only. It shares no code with the tracker, so that a wrong offset on
+//! one side can't be hidden by the other.
 #![allow(dead_code)]
 
 use std::mem::offset_of;
@@ -9,11 +9,11 @@ use plimsoll_segment::{
     SECTIONS, Sample, Section, SectionEntry, SiteSamples, Thread, VERSION,
 };
 
-/// The length that the header states: reserved address space in reports. It is not today's `plimsoll_segment::FILE_BYTES`, so
-/// that a larger section changes no golden; it is the length in `goldens/report-schema-1.json`.
+/// The length in the header: reserved address space in reports. It isn't today's `plimsoll_segment::FILE_BYTES`, so
+/// that a larger section changes no golden; `goldens/report-schema-1.json` has the same length.
 pub const FILE_BYTES: u64 = 181_682_176;
 
-/// A file under construction; `bytes` is the whole of it, as sparse files read.
+/// A file under construction; `bytes` is the whole file, as a sparse file reads.
 #[derive(Clone)]
 pub struct Synthetic {
     pub bytes: Vec<u8>,
@@ -29,9 +29,9 @@ pub struct RowOf {
 }
 
 impl Synthetic {
-    /// As after boot: fixed categories, the callers 0 to 2, the shared slot.
+    /// The state after boot: fixed categories, callers 0 to 2, the shared slot.
     pub fn new(pid: u32) -> Synthetic {
-        // What isn't used stays out: a file that ends early is read as far as it goes.
+        // Unused parts are left out: a reader reads a short file as far as it goes.
         let mut s = Synthetic { bytes: vec![0; Section::Rows.offset() + (1 << 20)], used: [0; SECTIONS] };
         s.u64(offset_of!(Header, magic), MAGIC);
         s.u32(offset_of!(Header, version), VERSION);
@@ -76,7 +76,7 @@ impl Synthetic {
         self.bytes[at..at + text.len()].copy_from_slice(text);
     }
 
-    /// Claims the next entry of a section: its index and offset.
+    /// Claims the next entry of a section; returns its index and offset.
     fn claim(&mut self, section: Section) -> (usize, usize) {
         let index = self.used[section as usize] as usize;
         self.used[section as usize] += 1;
@@ -109,7 +109,7 @@ impl Synthetic {
         index
     }
 
-    /// Peak (bytes, count, ns) and mapping figures (reserved, committed) of a category.
+    /// Sets peak (bytes, count, ns) and mapping figures (reserved, committed) of a category.
     pub fn category_figures(&mut self, index: usize, peak: (u64, u64, u64), mapped: (u64, u64)) {
         let at = Section::Categories.offset() + index * Category::BYTES;
         self.u64(at + offset_of!(Category, peak_bytes), peak.0);
@@ -121,7 +121,7 @@ impl Synthetic {
         self.u64(at + offset_of!(Category, peak_committed_bytes), mapped.1);
     }
 
-    /// Both halves of the composition: the valid one gets the figures, the other one nonsense.
+    /// Writes both halves of the composition: the valid one gets the figures, the other one invalid data.
     pub fn composition(&mut self, half: usize, at_peak: &[(u64, u64)], time_ns: u64) {
         self.u32(offset_of!(Header, composition), half as u32);
         let base = offset_of!(Header, compositions) + half * size_of::<Composition>();
@@ -177,7 +177,7 @@ impl Synthetic {
         index as u32
     }
 
-    /// A stack, innermost first, every frame a node of its own: the innermost one's index.
+    /// A stack, innermost first; every frame has its own node. Returns the index of the innermost one.
     pub fn stack(&mut self, frames: &[(u64, u8)]) -> u32 {
         if self.used(Section::Frames) == 0 {
             self.claim(Section::Frames);
@@ -194,7 +194,7 @@ impl Synthetic {
         parent
     }
 
-    /// A site under a caller.
+    /// Adds a site under a caller.
     pub fn site(&mut self, parent: u32, category: u16, depth: u16, stack: u32) -> u32 {
         let (index, at) = self.claim(Section::Callers);
         self.u16(at + offset_of!(Caller, depth), depth);
@@ -206,7 +206,7 @@ impl Synthetic {
         index as u32
     }
 
-    /// A live sample of a site that had none.
+    /// Adds a live sample to a site without samples.
     pub fn sample(&mut self, site: u32, slot: u32, requested: u64, weight: f64) {
         if self.used(Section::SiteSamples) == 0 {
             self.claim(Section::SiteSamples);
@@ -232,7 +232,7 @@ impl Synthetic {
         self.u32(at + offset_of!(Sample, slot), slot);
     }
 
-    /// A method; (bytecode index, line) ascending.
+    /// Adds a method; the pairs (bytecode index, line) are ascending.
     pub fn method(&mut self, class: &str, name: &str, signature: &str, source: &str, lines: &[(u16, u16)]) -> u32 {
         let (index, at) = self.claim(Section::Methods);
         self.u64(at + offset_of!(Method, first_ns), 1);
@@ -275,7 +275,7 @@ impl Synthetic {
         self.u64(at + offset_of!(Row, free_requested), row.free.2);
     }
 
-    /// The map with one leaf: (start, end, category, caller, protection) each, ascending.
+    /// Writes the map with one leaf; each entry is (start, end, category, caller, protection), ascending.
     pub fn vmap(&mut self, seq: u64, entries: &[(u64, u64, u16, u32, u64)]) {
         let base = Section::Vmap.offset();
         self.bytes.resize(self.bytes.len().max(base + 1024), 0);
@@ -297,12 +297,12 @@ impl Synthetic {
         }
     }
 
-    /// Entries in use.
+    /// Number of entries in use.
     pub fn used(&self, section: Section) -> usize {
         self.used[section as usize] as usize
     }
 
-    /// Cut behind the last entry in use: small files for fuzzing.
+    /// Cuts the file after the last entry in use, to get small files for fuzzing.
     pub fn trimmed(&self) -> Vec<u8> {
         let last = Section::Rows.offset() + self.used[Section::Rows as usize] as usize * Row::BYTES;
         self.bytes[..last].to_vec()

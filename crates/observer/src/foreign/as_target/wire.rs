@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn ops_have_their_numbers_back() {
+    fn op_numbers_are_decoded() {
         assert_eq!(Op::of(Op::Outlive as u8), Some(Op::Outlive));
         assert_eq!(Op::of(Op::Outlive as u8 + 1), None);
         assert_eq!(Step::of(Step::User as u8), Some(Step::User));

@@ -83,7 +83,7 @@ mod tests {
 
     /// A size written by a hostile process must not wrap around to one that fits the chunk.
     #[test]
-    fn sizes_beyond_all_memory_fit_no_chunk() {
+    fn impossible_sizes_fit_no_chunk() {
         let block = |size: u64, second: u64| {
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&size.to_le_bytes());

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn of_large_chunks_the_header_s_page_is_read_and_small_ones_are_read_together() {
+    fn large_chunks_cost_one_page_each_and_small_ones_are_read_together() {
         let read = |size: u64, count: u64| {
             let mut image = Image { start: START, ..Image::default() };
             (0..count).for_each(|_| put(&mut image.bytes, size, false));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn overwritten_headers_end_the_walk_and_nothing_else() {
+    fn overwritten_headers_only_end_the_walk() {
         let mut random = Random(7);
         let mut broken = 0;
         for _ in 0..150 {

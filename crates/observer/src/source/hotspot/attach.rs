@@ -96,21 +96,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vm_speaks_is_in_its_own_words() {
+    fn the_protocol_version_is_read_from_the_answer() {
         let spoken = ["2 streaming", "2 later,streaming\n", "2", "2 later", "1", "", "3 streaming"].map(version);
         let (whole, two, one) = (Version::TwoWhole, Version::Two, Version::One);
         assert_eq!(spoken, [whole, whole, two, two, one, one, one]);
     }
 
     #[test]
-    fn an_agent_answers_in_the_text() {
+    fn the_agent_s_return_value_is_in_the_text() {
         assert_eq!(return_code("return code: 0\n"), Some(0));
         assert_eq!(return_code("return code: -1"), Some(-1));
         assert_eq!(return_code("/l.so was not loaded.\n/l.so: file too short"), None);
     }
 
     #[test]
-    fn replies_are_told_apart() {
+    fn replies_are_decoded() {
         assert_eq!(reply(b"0\nJDK 25\n"), Reply::Text("JDK 25\n".into()));
         assert_eq!(reply(b"101\nbad"), Reply::Failed { code: 101, text: "bad".into() });
         assert_eq!(reply(b""), Reply::Refused);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn detail_of_both_ages() {
+    fn detail_reports_of_jdk_17_and_25() {
         for (text, total, heap, stacks) in
             [(DETAIL_17, 501_200_883, 406_847_488, 897_024), (DETAIL_25, 492_304_832, 402_653_184, 876_544)]
         {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn off_and_strangers() {
+    fn nmt_off_and_unknown_text() {
         assert_eq!(parse_nmt("Native memory tracking is not enabled\n").mode, NmtMode::Off);
         assert_eq!(parse_nmt("Detail tracking is not enabled"), NmtReport::default());
         assert_eq!(

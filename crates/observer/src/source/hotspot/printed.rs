@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn vm_info_of_both_ages_gives_every_region() {
+    fn vm_info_of_jdk_17_and_25_gives_every_region() {
         for info in [INFO_17, INFO_25] {
             let printed = parse_printed(info);
             assert_eq!(printed.collector.as_deref(), Some("G1"));
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_last_collection_left_is_read_from_the_history() {
+    fn live_bytes_after_the_last_collection_are_read_from_the_history() {
         let now = "garbage-first heap   total reserved 262144K, committed 262144K, used 16553K [0x00000000f0000000, 0x0000000100000000)\n";
         let of = |history: &str| {
             parse_printed(&format!("{now}{history}")).heap.map(|heap| (heap.occupied, heap.live_after_gc))
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_metaspace_and_flags() {
+    fn metaspace_nodes_and_flags_are_read() {
         let text = "- node #0: base 0x00007ff594000000: reserved=65536.00 KB, committed=192.00 KB ( <1%), used=1.00 KB";
         assert_eq!(reserved(&parse_printed(text), VmTag::Class), Bytes::mib(64));
         let flags = parse_flags(

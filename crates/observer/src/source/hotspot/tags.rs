@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_tell_which_tag_is_which() {
+    fn sums_identify_the_tags() {
         let mut categories = [
             category("Other", 16_777_216, 0),
             category("GC", 5_223_793, 0),

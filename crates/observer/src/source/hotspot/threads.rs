@@ -38,7 +38,7 @@ mod tests {
     );
 
     #[test]
-    fn names_and_numbers_of_both_ages() {
+    fn thread_names_and_ids_of_jdk_17_and_21() {
         let threads = parse_threads(DUMP);
         let seen: Vec<_> = threads.iter().map(|thread| (&*thread.name, thread.tid)).collect();
         assert_eq!(seen, [("main", 0x22ae), ("a \"quoted\" name", 8950), ("VM Thread", 8934)]);

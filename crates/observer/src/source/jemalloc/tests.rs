@@ -185,7 +185,7 @@ fn heaps_of_each_version_are_summed_to_the_byte() {
 }
 
 #[test]
-fn other_memory_is_no_heap() {
+fn other_memory_is_not_taken_for_a_heap() {
     let mut random = Random(5);
     let mut made = made(&mut random, VERSIONS[3], 300);
     // The same heap without its root.
@@ -197,7 +197,7 @@ fn other_memory_is_no_heap() {
 }
 
 #[test]
-fn a_layout_of_another_kind_stays_closed() {
+fn a_heap_with_an_unknown_layout_is_not_read() {
     let mut random = Random(6);
     // The size class is where no known version has it, and the state before it is wider.
     let version = Version { class: 33, state: 17, quantum: 16 };

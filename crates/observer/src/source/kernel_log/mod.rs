@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kills_are_found_and_nothing_else_is_one() {
+    fn only_oom_kills_are_found() {
         let of = |text: &str| parse(text.as_bytes());
         let kill = |pid, name: &str, time_us| Some(OomKill { pid, name: name.into(), time_us });
         let cgroup = "3,77,3404078278,-;Memory cgroup out of memory: Killed process 13898 (java) total-vm:4185252kB, anon-rss:1kB\n SUBSYSTEM=x\n";

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn heap_twice_reservation_and_chunks() {
+    fn image_heap_reservation_and_chunks_are_found() {
         let vmas = parse_maps(MAPS.as_bytes(), &[]).vmas;
         let image = find_image(&file(), &vmas);
         let range = |start, end| AddressRange::new(Avma(start), Avma(end));
@@ -185,7 +185,7 @@ mod tests {
     /// From libjsvm.so 24.1.2. Its isolate has 2 GiB between the view and the first chunk, and another mapping directly
     /// follows the reservation.
     #[test]
-    fn chunks_behind_a_large_gap_are_the_isolate_s_and_what_adjoins_it_is_not() {
+    fn chunks_after_a_large_gap_belong_to_the_isolate_and_its_neighbour_does_not() {
         let maps = "\
 7fdad1980000-7fdad1a00000 ---p 00000000 00:00 0
 7fdad1a00000-7fdad7010000 r--p 04be0000 fe:00 7 /js/libjsvm.so

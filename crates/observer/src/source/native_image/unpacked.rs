@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn heap_as_linked_and_view_are_found_by_each_other() {
+    fn the_heap_as_linked_and_its_view_identify_each_other() {
         let (image, program, vmas) = process(5);
         let found = find(&image, &program, &vmas).expect("an image");
         let range = |start| AddressRange::sized(Avma(start), Bytes(HEAP));
@@ -164,14 +164,14 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_only_begins_like_the_heap_is_no_view() {
+    fn memory_that_only_begins_like_the_heap_is_not_a_view() {
         let (image, program, vmas) = process(HEAP / PAGE - 1);
         let found = find(&image, &program, &vmas).expect("an image");
         assert!(found.image_heap.is_empty());
     }
 
     #[test]
-    fn a_program_without_the_version_is_no_image() {
+    fn a_program_without_the_version_is_not_an_image() {
         let (mut image, program, vmas) = process(0);
         image.0.last_mut().expect("data").1[100] = b'x';
         assert!(find(&image, &program, &vmas).is_none());

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_told_to_become_what_he_is() {
+    fn the_remedy_never_names_a_right_that_the_caller_has() {
         let facts = Facts { own_user: 1000, its_user: 0, may_trace: false, in_namespace: false, yama: 0 };
         let of = |facts| closed(facts, 7, "explain");
         assert_eq!(of(facts).reason, "is another user's");

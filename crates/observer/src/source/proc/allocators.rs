@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocator_linked_into_the_program_is_known_by_its_names() {
+    fn a_linked_allocator_is_recognised_by_its_symbols() {
         let redis = program(b"\0main\0je_mallctl\0");
         assert_eq!(linked_in(&redis), Some(vec![AllocatorKind::Jemalloc]));
         assert_eq!(linked_in(&program(b"\0main\0not_je_mallctl_x\0")), Some(vec![]));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_programs_are_no_allocators_and_no_panic() {
+    fn broken_programs_have_no_allocators_and_cause_no_panic() {
         let seed = program(b"\0main\0mi_heap_new\0");
         let (mut some, mut none) = (0, 0);
         for bytes in mutated(&seed, 20_000) {

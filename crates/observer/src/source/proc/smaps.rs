@@ -278,7 +278,7 @@ VmFlags: rd wr
 ";
 
     #[test]
-    fn every_kind_of_header_is_told_apart() {
+    fn every_kind_of_header_is_recognised() {
         let smaps = parse_smaps(TEXT, &[(0, 0x21)]);
         assert_eq!(smaps.bad_lines, 0);
         let kinds: Vec<_> = smaps.vmas.iter().map(|vma| vma.backing.clone()).collect();

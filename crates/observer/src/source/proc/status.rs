@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_tell_of_an_exit() {
+    fn an_exiting_process_is_recognised_by_its_flags() {
         assert!(!parse_exiting(b"12 (a) b) R 1 12 12 0 -1 4194304 100"));
         assert!(parse_exiting(b"12 (a) b) R 1 12 12 0 -1 4194308 100"));
         assert!(!parse_exiting(b"12 (a"));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_and_frame_header_are_where_the_header_says() {
+    fn segments_and_frame_header_are_found_by_the_elf_header() {
         let found = find(&Image(headers()), &mappings()).expect("a program");
         let range = |start, end| AddressRange::new(Avma(START.0 + start), Avma(START.0 + end));
         let ranges: Vec<_> = found.segments.iter().map(|segment| segment.range).collect();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn an_elf_file_that_was_only_read_is_no_program() {
+    fn an_elf_file_in_memory_is_not_a_program() {
         let mut writable = mappings();
         writable[0].writable = true;
         assert_eq!(find(&Image(headers()), &writable), None);

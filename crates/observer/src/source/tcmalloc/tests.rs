@@ -200,7 +200,7 @@ fn heaps_of_each_page_size_are_summed_to_the_byte() {
 
 /// A heap with other sums than tcmalloc states isn't read: a layout that isn't proven gives no figures.
 #[test]
-fn a_heap_with_other_sums_stays_closed() {
+fn a_heap_whose_sums_disagree_is_not_read() {
     let mut random = Random(5);
     let clean = || made(&mut Random(5), 13, 300);
     let mut other = clean();
@@ -222,7 +222,7 @@ fn a_heap_with_other_sums_stays_closed() {
 }
 
 #[test]
-fn caches_that_are_not_found_are_said() {
+fn missing_caches_are_reported() {
     let mut other = made(&mut Random(6), 13, 300);
     let central = other.central;
     put(&mut other.data, central + 8 * STEP * 3, 77);

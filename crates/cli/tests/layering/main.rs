@@ -567,3 +567,24 @@ fn the_security_page_names_tests_that_exist() {
     let missing: Vec<&str> = cited.into_iter().filter(|name| !is_there(name)).collect();
     assert!(missing.is_empty(), "docs/security.md names tests that don't exist: {missing:?}");
 }
+
+/// A module with files below it is `name/mod.rs`, so that everything about it is in one folder.
+#[test]
+fn a_module_with_submodules_is_a_folder_with_mod_rs() {
+    let mut folders: Vec<PathBuf> = vec![top().join("xtask/src"), top().join("fuzz/src")];
+    let crates = fs::read_dir(top().join("crates")).expect("crates");
+    folders.extend(crates.map(|entry| entry.expect("entry").path().join("src")).filter(|src| src.is_dir()));
+    let mut modules = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("entry").path();
+            if path.is_dir() {
+                let beside = path.with_extension("rs");
+                assert!(!beside.exists(), "{}: move it to {}/mod.rs", beside.display(), path.display());
+                modules += usize::from(path.join("mod.rs").exists());
+                folders.push(path);
+            }
+        }
+    }
+    assert!(modules > 30, "only {modules} modules with files below them found");
+}

@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::books::{
-    Before, Books, Caller, Category, Frame, Mode, Module, Origin, Own, ProcessFacts, Runtime, Thread,
+    Before, Books, Caller, Category, Frame, Mode, Module, Origin, ProcessFacts, Runtime, Thread, TrackerCost,
 };
 use plimsoll_observer::ending::{Ending, How};
 use plimsoll_observer::gap::{Gap, Source};
@@ -459,7 +459,7 @@ fn books(r: Report) -> Result<Books, String> {
         // The JSON has no memory map, so a saved report has no --style hotspot detail map.
         mappings: Vec::new(),
         own_mappings: Vec::new(),
-        own: Own {
+        own: TrackerCost {
             trailers: r.own.trailer_blocks,
             tabled: r.own.side_table_blocks,
             side_table: Bytes(r.own.side_table_bytes),

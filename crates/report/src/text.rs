@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Caller, Category, Figures, Frame, Own, Runtime};
+use plimsoll_observer::books::{Books, Caller, Category, Figures, Frame, Runtime, TrackerCost};
 use plimsoll_observer::ending::Ending;
 use plimsoll_observer::gap::Gap;
 use plimsoll_observer::source::segment::Life;
@@ -321,7 +321,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
 
 /// `  65,012 trailers enlarge the heap by 0 B to 0.97 MiB; 512 KiB for 31 blocks without a trailer; 8.0 to 24.1 bytes a
 /// block`
-fn blocks_cost(own: &Own) -> String {
+fn blocks_cost(own: &TrackerCost) -> String {
     let growth = match own.growth {
         (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
         (least, most) => format!("{least} to {most}"),

@@ -10,7 +10,7 @@ const FIELDS: u64 = 0x1_0000;
 pub fn run(bytes: &[u8]) {
     let image = Image::parse(bytes);
     let at = |n: u64| FIELDS + n * 8;
-    let objects = objects::Fields {
+    let objects = objects::ObjectFields {
         oop_base: at(0),
         oop_shift: at(1),
         klass_base: at(2),
@@ -18,7 +18,7 @@ pub fn run(bytes: &[u8]) {
         z_globals: if bytes.len().is_multiple_of(2) { at(4) } else { 0 },
         z_load_shift: 8,
     };
-    let direct_fields = direct::Fields {
+    let direct_fields = direct::BufferFields {
         loaders: at(5),
         loader_next: 0,
         loader_object: 8,
@@ -34,7 +34,7 @@ pub fn run(bytes: &[u8]) {
     if let Some(place) = direct::place(&image, &direct_fields) {
         direct::direct_buffers(&image, &direct_fields, place);
     }
-    let heap_fields = heap::Fields {
+    let heap_fields = heap::HeapFields {
         heap: at(7),
         reserved: 8,
         barrier_set: at(8),
@@ -46,7 +46,7 @@ pub fn run(bytes: &[u8]) {
     for region in heap::regions(&image, &heap_fields) {
         assert!(region.range.start <= region.range.end);
     }
-    let name_fields = names::Fields {
+    let name_fields = names::ThreadFields {
         objects,
         list: at(9),
         length: 0,

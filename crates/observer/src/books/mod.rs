@@ -32,7 +32,7 @@ pub use crate::snapshot::{Booked, BookedSince};
 pub use before_attach::{Before, before};
 pub use mappings::Mapping;
 pub(crate) use mappings::is_file;
-pub use own::Own;
+pub use own::TrackerCost;
 
 /// Figures of a line: first of blocks, then of mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +119,7 @@ pub struct Books {
     /// In address order.
     pub mappings: Vec<Mapping>,
     pub counters: Vec<CounterFacts>,
-    pub own: Own,
+    pub own: TrackerCost,
     /// The tracker's private mappings, as listed in the segment.
     pub own_mappings: Vec<OwnMapping>,
     /// How much a peak may be too low.

@@ -20,7 +20,7 @@ pub const MAIN: u64 = 2;
 /// Plimsoll's own cost: `bytes = private + segment + library`. Trailers lie inside the program's blocks; `growth`
 /// bounds how much they enlarge the allocator's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Own {
+pub struct TrackerCost {
     /// Live blocks with a trailer.
     pub trailers: u64,
     /// Live blocks in the side table.
@@ -42,7 +42,7 @@ pub struct Own {
     pub reserved: Bytes,
 }
 
-impl Own {
+impl TrackerCost {
     pub fn bytes(&self) -> Bytes {
         self.private + self.segment + self.library
     }
@@ -128,7 +128,7 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
     let put = put.saturating_add(segment.counter("table_inserts"));
     let tabled = put.saturating_sub(taken.saturating_add(segment.counter("table_removes")));
     let live = books.callers.iter().fold(0u64, |sum, c| sum.saturating_add(c.figures.live_count));
-    books.own = Own {
+    books.own = TrackerCost {
         trailers: live.saturating_sub(tabled),
         tabled: tabled.min(live),
         growth: growth(segment, &books.callers),

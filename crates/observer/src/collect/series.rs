@@ -19,7 +19,7 @@ use crate::gap::Source;
 use crate::snapshot::{DirectBuffers, Process, Reading, Rss, Snapshot, Vma};
 use crate::source::hotspot::Direct;
 use crate::source::memory::Live;
-use crate::source::proc::{self, Mapped, Target};
+use crate::source::proc::{self, KnownMappings, Target};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ const SEARCH: u32 = 250;
 /// State that a series keeps from one snapshot to the next.
 #[derive(Default)]
 pub struct Series {
-    mapped: Mapped,
+    mapped: KnownMappings,
     /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
     direct: Option<Direct>,
     direct_at: Option<Instant>,
@@ -45,7 +45,7 @@ pub struct Series {
 impl Series {
     /// Starts again with a new snapshot, because the owners were read again.
     pub fn begin(&mut self) {
-        self.mapped = Mapped::default();
+        self.mapped = KnownMappings::default();
     }
 
     /// Updates the VM's count of direct buffers.
@@ -120,7 +120,7 @@ impl Series {
         if mappings.vmas.is_empty() && (!mappings.refused || proc::refusal(process.state, process.pid).is_some()) {
             return Err(io::Error::from(io::ErrorKind::NotFound));
         }
-        self.mapped = Mapped::default();
+        self.mapped = KnownMappings::default();
         snapshot.smaps_refused = mappings.refused;
         snapshot.residency = None;
         Ok((std::mem::replace(&mut snapshot.vmas, mappings.vmas), mappings.took))

@@ -10,7 +10,7 @@
 
 use super::attribute::apportion;
 use super::distinct::proportional;
-use super::{Books, Grade, Owner, Piece};
+use super::{Grade, LineSums, Owner, Piece};
 use crate::gap::Source;
 use crate::lines::LineId;
 use crate::snapshot::{Arena, ArenaKind, Booked, Snapshot};
@@ -32,7 +32,7 @@ pub const fn child_of(kind: ArenaKind) -> &'static str {
     }
 }
 
-pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
+pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
     let Some(glibc) = &snapshot.glibc else { return };
     let mut heaps = vec![Heaps::default(); glibc.arenas.len()];
     for piece in pieces {

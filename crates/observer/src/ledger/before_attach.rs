@@ -4,7 +4,7 @@
 //!   |error|           = the program's traffic during the walk + what is not resident of live
 
 use super::vm_blocks::take;
-use super::{Books, Grade};
+use super::{Grade, LineSums};
 use crate::books::before;
 use crate::gap::Source;
 use crate::lines::LineId;
@@ -14,7 +14,7 @@ use crate::units::Bytes;
 const BEFORE: &str = "from before the attach";
 const SINCE: &str = ", since the attach";
 
-pub fn split(snapshot: &Snapshot, books: &mut Books) {
+pub fn split(snapshot: &Snapshot, books: &mut LineSums) {
     let (Some(glibc), Some([earlier, later])) = (&snapshot.glibc, snapshot.attached) else { return };
     let before = before(glibc, earlier, later);
     let resident = books.resident(LineId::GlibcLive);

@@ -133,7 +133,7 @@ pub struct Ledger {
 
 impl Ledger {
     pub fn of(snapshot: &Snapshot) -> Ledger {
-        let mut books = Books::default();
+        let mut books = LineSums::default();
         let mut pieces = Vec::new();
         let mut repeated = Bytes(0);
         if snapshot.smaps_refused {
@@ -233,7 +233,7 @@ pub fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
 }
 
 /// Without smaps: the kernel's totals by kind, without owners.
-fn by_kind(snapshot: &Snapshot, books: &mut Books) {
+fn by_kind(snapshot: &Snapshot, books: &mut LineSums) {
     let kinds = snapshot.rss_by_kind;
     for (line, detail, bytes) in [
         (LineId::OtherAnonymous, "all anonymous memory, whoever owns it", kinds.anonymous),
@@ -246,13 +246,13 @@ fn by_kind(snapshot: &Snapshot, books: &mut Books) {
 
 /// Sums by line and child, while the ledger is computed.
 #[derive(Default)]
-struct Books {
-    entries: BTreeMap<(LineId, String), Entry>,
+struct LineSums {
+    entries: BTreeMap<(LineId, String), LineSum>,
     overclaimed: Bytes,
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct LineSum {
     resident: Bytes,
     reserved: Bytes,
     committed: Bytes,
@@ -265,9 +265,9 @@ struct Entry {
     of_others: Bytes,
 }
 
-impl Books {
-    fn entry(&mut self, line: LineId, detail: &str) -> &mut Entry {
-        self.entries.entry((line, detail.to_owned())).or_insert(Entry {
+impl LineSums {
+    fn entry(&mut self, line: LineId, detail: &str) -> &mut LineSum {
+        self.entries.entry((line, detail.to_owned())).or_insert(LineSum {
             resident: Bytes(0),
             reserved: Bytes(0),
             committed: Bytes(0),
@@ -283,7 +283,7 @@ impl Books {
         self.of(line).map(|(_, entry)| entry.resident).sum()
     }
 
-    fn of(&self, line: LineId) -> impl Iterator<Item = (&str, &Entry)> {
+    fn of(&self, line: LineId) -> impl Iterator<Item = (&str, &LineSum)> {
         self.entries.iter().filter(move |((of, _), _)| *of == line).map(|((_, detail), entry)| (detail.as_str(), entry))
     }
 
@@ -349,7 +349,7 @@ impl Books {
     }
 }
 
-impl Entry {
+impl LineSum {
     fn add(&mut self, resident: Bytes, reserved: Bytes, committed: Bytes, grade: Grade, error: Bytes, source: Source) {
         self.resident += resident;
         self.reserved += reserved;

@@ -3,13 +3,13 @@
 
 use super::attribute::apportion;
 use super::distinct::proportional;
-use super::{Books, Grade, Owner, Piece};
+use super::{Grade, LineSums, Owner, Piece};
 use crate::gap::Source;
 use crate::lines::LineId;
 use crate::snapshot::{AllocatorKind, HeapPart, Snapshot};
 use crate::units::Bytes;
 
-pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut Books) {
+pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
     let Some(heap) = &snapshot.opened else { return };
     let own = || pieces.iter().filter(|piece| piece.owner == Owner::Opened);
     let sum = |of: fn(&Piece) -> Bytes| own().map(of).sum::<Bytes>();

@@ -21,12 +21,12 @@ const FILES_MOST: Bytes = Bytes(FILE_BYTES as u64 + (64 << 20));
 
 /// The tracker's mappings, and the bytes that the target declared as the tracker's but that were refused.
 #[derive(Default)]
-pub struct Own {
+pub struct TrackerMappings {
     pub accepted: Vec<(AddressRange, Grade, Source)>,
     pub refused: Bytes,
 }
 
-impl Own {
+impl TrackerMappings {
     /// The gap that reports refused bytes.
     pub fn gap(&self) -> Option<Gap> {
         let reason = format!("the process declares {} more as the tracker's than a tracker can use", self.refused);
@@ -44,8 +44,8 @@ impl Own {
     }
 }
 
-pub fn of(snapshot: &Snapshot) -> Own {
-    let mut own = Own::default();
+pub fn of(snapshot: &Snapshot) -> TrackerMappings {
+    let mut own = TrackerMappings::default();
     let listed: Vec<(AddressRange, Bytes, bool)> = listed(snapshot).collect();
     let anonymous: Bytes = snapshot.vmas.iter().filter(|vma| is_own_kind(vma)).map(|vma| vma.rss).sum();
     let others = anonymous - listed.iter().map(|(_, resident, _)| *resident).sum();

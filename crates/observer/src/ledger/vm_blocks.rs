@@ -12,7 +12,7 @@
 
 use super::attribute::apportion;
 use super::opened::child;
-use super::{Books, Grade};
+use super::{Grade, LineSums};
 use crate::gap::Source;
 use crate::lines::LineId;
 use crate::snapshot::{HeapPart, NmtCategory, Snapshot};
@@ -20,7 +20,7 @@ use crate::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
 
-pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
+pub fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let Some(vm) = &snapshot.hotspot else { return };
     let mut wanted: Vec<(LineId, Bytes, Option<Bytes>)> = vm
         .categories
@@ -88,9 +88,9 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut Books) {
 
 /// Moves `bytes` out of the matching children of `line` in proportion to their size, because the blocks' addresses are
 /// unknown.
-pub(super) fn take(books: &mut Books, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
+pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) -> bool, bytes: Bytes, from: Source) {
     let held = books.entries.iter_mut().filter(|((of, detail), _)| *of == line && is_holder(detail));
-    let mut entries: Vec<&mut super::Entry> = held.map(|(_, entry)| entry).collect();
+    let mut entries: Vec<&mut super::LineSum> = held.map(|(_, entry)| entry).collect();
     let weights: Vec<u64> = entries.iter().map(|entry| entry.resident.0).collect();
     let sum: u64 = weights.iter().sum();
     for (entry, share) in entries.iter_mut().zip(apportion(bytes.0.min(sum), &weights, sum)) {

@@ -113,9 +113,9 @@ fn name_in(event: &Event<'_>, field: &str) -> String {
 
 /// The last live bytes and blocks of each category before the range.
 #[derive(Default)]
-struct Before(BTreeMap<String, [u64; 2]>);
+struct FiguresBefore(BTreeMap<String, [u64; 2]>);
 
-impl Before {
+impl FiguresBefore {
     fn keep(&mut self, event: &Event<'_>) {
         let name = name_in(event, Measure::Live.fields().1);
         if self.0.len() < MOST_SERIES || self.0.contains_key(&name) {
@@ -150,7 +150,7 @@ impl History {
         let mut left_out = 0u64;
         let mut lines = Lines::default();
         let mut verdicts = verdicts::Recorded::default();
-        let mut before = Before::default();
+        let mut before = FiguresBefore::default();
         let (lower, upper) = range.open_ended(from, to);
         let summary = recording.for_each(&wanted, |event| match event.name() {
             "jdk.JVMInformation" => history.jvm(event),
@@ -269,7 +269,7 @@ impl History {
     }
 
     /// Values from before the range apply at its beginning.
-    fn hold(&mut self, before: Before) {
+    fn hold(&mut self, before: FiguresBefore) {
         for (name, values) in before.0 {
             for (measure, value) in [Measure::Live, Measure::LiveCount].into_iter().zip(values) {
                 if self.series.len() < MOST_SERIES || self.series.contains_key(&(measure, name.clone())) {

@@ -108,11 +108,11 @@ struct Sampled {
     live: u64,
 }
 
-type Line = [Value; COLUMNS];
-const NOTHING: Line = [Value { amount: 0, variance: 0.0 }; COLUMNS];
+type SiteLine = [Value; COLUMNS];
+const NOTHING: SiteLine = [Value { amount: 0, variance: 0.0 }; COLUMNS];
 
 /// Sums of rows: count, bytes and requested bytes, each of allocations and of frees.
-type Sums = [u64; 6];
+type RowTotals = [u64; 6];
 
 impl Sites {
     /// `now_boottime_ns` is the time of the reading, for ages. `by_thread`: entries are divided by allocating thread.
@@ -177,8 +177,8 @@ pub fn title(books: &Books) -> String {
     format!("native memory of {command}, pid {}", process.pid)
 }
 
-fn rows(segment: &Segment) -> Vec<Sums> {
-    let mut sums = vec![Sums::default(); segment.callers.len()];
+fn rows(segment: &Segment) -> Vec<RowTotals> {
+    let mut sums = vec![RowTotals::default(); segment.callers.len()];
     for row in &segment.rows {
         let Some(sum) = sums.get_mut(row.caller as usize) else { continue };
         let figures =
@@ -250,7 +250,7 @@ fn times(segment: &Segment) -> Times {
 struct Making<'a> {
     segment: &'a Segment,
     books: &'a Books,
-    rows: Vec<Sums>,
+    rows: Vec<RowTotals>,
     sampled: HashMap<u32, Sampled>,
     mapped: HashMap<u32, BTreeMap<usize, Extent>>,
     times: Times,
@@ -332,7 +332,7 @@ impl Making<'_> {
 
     fn is_used(&self, index: usize) -> bool {
         let calls = mapped_calls(&self.segment.callers[index]);
-        self.rows[index] != Sums::default() || self.mapped.contains_key(&(index as u32)) || calls != (0, 0)
+        self.rows[index] != RowTotals::default() || self.mapped.contains_key(&(index as u32)) || calls != (0, 0)
     }
 
     fn category(&mut self, index: usize) -> Option<NameId> {
@@ -345,7 +345,7 @@ impl Making<'_> {
         Some(id)
     }
 
-    fn add(&mut self, stack: crate::profile::StackId, category: usize, raw: usize, values: &Line, detail: Detail) {
+    fn add(&mut self, stack: crate::profile::StackId, category: usize, raw: usize, values: &SiteLine, detail: Detail) {
         let labels = Labels { category: self.category(category), ..Labels::default() };
         if !self.by_thread {
             self.out.profile.add(stack, labels, values);
@@ -361,7 +361,7 @@ impl Making<'_> {
     }
 
     /// Divides an entry by thread: live memory by its live samples, cumulative figures by the rows.
-    fn threads(&self, raw: usize, values: &Line) -> Vec<(Option<String>, Line)> {
+    fn threads(&self, raw: usize, values: &SiteLine) -> Vec<(Option<String>, SiteLine)> {
         let allocated: Vec<(String, f64)> = match self.by_slot.get(&(raw as u32)) {
             Some(rows) => rows.iter().map(|(slot, bytes)| (self.thread_name(*slot, None), *bytes)).collect(),
             None => Vec::new(),
@@ -373,7 +373,7 @@ impl Making<'_> {
         if live.is_empty() {
             live.clone_from(&allocated);
         }
-        let mut by: HashMap<Option<String>, Line> = HashMap::new();
+        let mut by: HashMap<Option<String>, SiteLine> = HashMap::new();
         for (column, value) in values.iter().enumerate() {
             let shares = if matches!(column, CUMULATIVE | CUMULATIVE_COUNT | TEMPORARY) { &allocated } else { &live };
             let sum: f64 = shares.iter().map(|s| s.1).sum();
@@ -409,11 +409,11 @@ impl Making<'_> {
 
     /// A caller's figures: for each of its sites, and (`None`) the rest. They sum to the caller's.
     #[allow(clippy::type_complexity)]
-    fn divide(&self, caller: usize, figures: &Figures, sites: &[usize]) -> Vec<(Option<usize>, Line, Detail)> {
+    fn divide(&self, caller: usize, figures: &Figures, sites: &[usize]) -> Vec<(Option<usize>, SiteLine, Detail)> {
         let none = Sampled::default();
         let of = |site: &usize| self.sampled.get(&(*site as u32)).unwrap_or(&none);
         let mean = self.segment.head.sample_mean as f64;
-        let known = |sums: &Sums, column: usize| match column {
+        let known = |sums: &RowTotals, column: usize| match column {
             LIVE => sums[1].saturating_sub(sums[4]),
             LIVE_COUNT => sums[0].saturating_sub(sums[3]),
             REQUESTED => sums[2].saturating_sub(sums[5]),
@@ -475,7 +475,7 @@ impl Making<'_> {
             rest[PEAK_COUNT] = rest[LIVE_COUNT];
         }
         self.mappings(caller, &mut rest);
-        let of_site = |((site, line), division): ((&usize, Line), [f64; 2])| {
+        let of_site = |((site, line), division): ((&usize, SiteLine), [f64; 2])| {
             (Some(*site), line, Detail { division, ..self.detail(*site) })
         };
         let mut out: Vec<_> = sites.iter().zip(lines).zip(division).map(of_site).collect();
@@ -492,7 +492,7 @@ impl Making<'_> {
         Weight { beyond: (e.value as f64 - rows as f64).max(0.0), variance: e.variance }
     }
 
-    fn mappings(&self, raw: usize, line: &mut Line) {
+    fn mappings(&self, raw: usize, line: &mut SiteLine) {
         let (calls, bytes) = self.segment.callers.get(raw).map(mapped_calls).unwrap_or_default();
         line[MAPPED] = Value::exact(bytes);
         line[MAPPED_COUNT] = Value::exact(calls);
@@ -500,7 +500,7 @@ impl Making<'_> {
     }
 
     /// An entry's blocks under its caller's category, its mappings under their own.
-    fn by_category(&self, raw: usize, category: usize, values: Line) -> Vec<(usize, Line)> {
+    fn by_category(&self, raw: usize, category: usize, values: SiteLine) -> Vec<(usize, SiteLine)> {
         let mut lines = vec![(category, values)];
         for (of, extent) in self.mapped.get(&(raw as u32)).into_iter().flatten() {
             if !lines.iter().any(|(c, _)| c == of) {
@@ -547,7 +547,7 @@ impl Making<'_> {
     }
 }
 
-fn share(whole: u64, line: &Line, all: &[i64; COLUMNS]) -> u64 {
+fn share(whole: u64, line: &SiteLine, all: &[i64; COLUMNS]) -> u64 {
     let of = |column: usize| line[column].amount as f64 / all[column] as f64;
     let part = if all[LIVE] > 0 {
         of(LIVE)

@@ -22,7 +22,7 @@ const TITLE: &str = "plimsoll-symbols 3";
 pub const LARGEST: u64 = 96 << 20;
 
 /// Names by return address as linked; `None`: it was looked up and has no name.
-pub type Known = HashMap<u64, Option<Location>>;
+pub type CachedNames = HashMap<u64, Option<Location>>;
 
 #[derive(Default)]
 struct Texts<'a> {
@@ -39,7 +39,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-pub fn write(fingerprint: &str, known: &Known) -> String {
+pub fn write(fingerprint: &str, known: &CachedNames) -> String {
     let mut texts = Texts::default();
     let mut lines = String::new();
     let mut sorted: Vec<_> = known.iter().collect();
@@ -72,7 +72,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// The fingerprint and the cached names; `None` if it isn't such a file. Damaged lines are left out.
-pub fn parse(text: &str) -> Option<(&str, Known)> {
+pub fn parse(text: &str) -> Option<(&str, CachedNames)> {
     let mut lines = text.split('\n');
     if lines.next()? != TITLE {
         return None;
@@ -83,7 +83,7 @@ pub fn parse(text: &str) -> Option<(&str, Known)> {
     for _ in 0..count {
         texts.push(lines.next()?.into());
     }
-    let mut known = Known::new();
+    let mut known = CachedNames::new();
     known.reserve(lines.size_hint().1.unwrap_or(0).min(text.len() / 8));
     for line in lines {
         if let Some((offset, location)) = entry(line, &texts) {
@@ -120,14 +120,14 @@ fn entry(line: &str, texts: &[Arc<str>]) -> Option<(u64, Option<Location>)> {
 mod tests {
     use super::*;
 
-    fn some() -> Known {
+    fn some() -> CachedNames {
         let place = |f: &str, file: Option<&str>, line| Place {
             function: f.into(),
             file: file.map(Into::into),
             line,
             java: line == Some(7),
         };
-        let mut known = Known::new();
+        let mut known = CachedNames::new();
         known.insert(0x1234, Some(Location { places: vec![place("f(int)", Some("/a b/c.cc"), Some(7))], into: 9 }));
         let two = vec![place("inlined", Some("/a b/c.cc"), None), place("f(int)", None, Some(1))];
         known.insert(0x99, Some(Location { places: two, into: 0 }));

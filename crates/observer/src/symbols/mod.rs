@@ -29,7 +29,7 @@ mod tests;
 
 pub use names::demangle;
 
-use cache::Known;
+use cache::CachedNames;
 use perf_map::Map;
 
 /// A function, and a position in its source.
@@ -68,7 +68,7 @@ pub struct Options {
 pub struct Symbols {
     finder: read::Finder,
     cache: Option<PathBuf>,
-    known: HashMap<usize, Known>,
+    known: HashMap<usize, CachedNames>,
     jit: Option<Map>,
     jit_asked: bool,
     without: bool,
@@ -104,7 +104,7 @@ impl Symbols {
         }
     }
 
-    fn module(&mut self, module: &Module, mut known: Known, offsets: &[u64]) -> Known {
+    fn module(&mut self, module: &Module, mut known: CachedNames, offsets: &[u64]) -> CachedNames {
         if !module.path.starts_with('/') {
             let vdso = if module.path.contains("vdso") { read::vdso() } else { None };
             let answers = vdso.and_then(|bytes| object::resolve_bytes(&bytes, &module.build_id, offsets));
@@ -141,7 +141,7 @@ impl Symbols {
             // There is no file to look up, but the build id shows that these names are right.
             Some((_, cached)) if files.is_empty() && !module.build_id.is_empty() => cached,
             Some((of, cached)) if of == fingerprint && !files.is_empty() => cached,
-            _ => Known::new(),
+            _ => CachedNames::new(),
         };
         let missing: Vec<u64> = offsets.iter().copied().filter(|o| !all.contains_key(o)).collect();
         if !missing.is_empty() && !files.is_empty() {

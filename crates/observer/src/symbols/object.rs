@@ -9,7 +9,7 @@ use gimli::SectionId;
 use object::read::ReadRef;
 use object::{Object, ObjectSection};
 
-use super::cache::Known;
+use super::cache::CachedNames;
 use super::dwarf::{self, Level};
 use super::functions::Functions;
 use super::names;
@@ -28,7 +28,7 @@ const MINI: usize = 64 << 20;
 /// Result for an object's files.
 #[derive(Default)]
 pub struct Answers {
-    pub known: Known,
+    pub known: CachedNames,
     /// Why lines or inlined functions may be missing.
     pub reason: Option<String>,
 }
@@ -82,7 +82,7 @@ pub fn resolve_bytes(bytes: &[u8], build_id: &[u8], offsets: &[u64]) -> Option<A
     Some(Answers { known: join(&Functions::read(&file), Vec::new(), offsets), reason: None })
 }
 
-fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> Known {
+fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> CachedNames {
     let mut texts: HashMap<Vec<u8>, (Arc<str>, bool)> = HashMap::new();
     let mut files: HashMap<String, Arc<str>> = HashMap::new();
     let mut intern = |name: &[u8], readable: &dyn Fn() -> (String, bool)| -> (Arc<str>, bool) {
@@ -96,7 +96,7 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
             }
         }
     };
-    let mut known = Known::new();
+    let mut known = CachedNames::new();
     for (i, &offset) in offsets.iter().enumerate() {
         // The kernel or makecontext(3) returns to a trampoline that was never called: then the return address is its
         // first byte.

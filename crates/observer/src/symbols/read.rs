@@ -57,12 +57,12 @@ pub struct Finder {
     deadline: Deadline,
     /// Start of the process, ns since 1970; 0 if unknown.
     start_ns: u64,
-    given: Given,
-    maps: Option<Vec<Mapped>>,
+    given: GivenFiles,
+    maps: Option<Vec<MapsLine>>,
 }
 
 /// A line of /proc/PID/maps (proc(5)).
-struct Mapped {
+struct MapsLine {
     start: u64,
     range: String,
     inode: u64,
@@ -71,7 +71,7 @@ struct Mapped {
 
 /// Files given by the user.
 #[derive(Default)]
-struct Given {
+struct GivenFiles {
     by_build_id: HashMap<Vec<u8>, PathBuf>,
     by_name: HashMap<String, PathBuf>,
 }
@@ -89,7 +89,7 @@ impl Finder {
         };
         let shares_our_files = same("root") && same("ns/mnt");
         let root = root.unwrap_or_else(|| Root::own(deadline));
-        let given = Given::scan(given, deadline);
+        let given = GivenFiles::scan(given, deadline);
         Finder { pid, process, root, shares_our_files, deadline, start_ns, given, maps: None }
     }
 
@@ -153,7 +153,7 @@ impl Finder {
         self.start_ns == 0 || changed < i128::from(self.start_ns)
     }
 
-    fn maps(&mut self) -> &[Mapped] {
+    fn maps(&mut self) -> &[MapsLine] {
         let pid = self.pid;
         self.maps.get_or_insert_with(|| {
             let Some(text) = pid.and_then(|pid| fs::read(format!("/proc/{pid}/maps")).ok()) else { return Vec::new() };
@@ -161,7 +161,7 @@ impl Finder {
         })
     }
 
-    fn mapped(&mut self, module: &Module) -> Option<&Mapped> {
+    fn mapped(&mut self, module: &Module) -> Option<&MapsLine> {
         let start = module.range.0.0;
         let name = module.name().to_string();
         self.maps().iter().find(|m| m.start == start && m.inode != 0 && m.path.contains(&name))
@@ -280,12 +280,12 @@ impl Finder {
     }
 }
 
-fn mapped_line(line: &str) -> Option<Mapped> {
+fn mapped_line(line: &str) -> Option<MapsLine> {
     let mut words = line.splitn(6, ' ');
     let range = words.next()?.to_string();
     let start = u64::from_str_radix(range.split('-').next()?, 16).ok()?;
     let inode = words.nth(3)?.trim().parse().ok()?;
-    Some(Mapped { start, range, inode, path: words.next().unwrap_or("").trim().to_string() })
+    Some(MapsLine { start, range, inode, path: words.next().unwrap_or("").trim().to_string() })
 }
 
 /// What an object states about its other files.
@@ -345,9 +345,9 @@ fn crc32_of(file: &Opened) -> Option<u32> {
     Some(!crc)
 }
 
-impl Given {
-    fn scan(paths: &[PathBuf], deadline: Deadline) -> Given {
-        let mut given = Given::default();
+impl GivenFiles {
+    fn scan(paths: &[PathBuf], deadline: Deadline) -> GivenFiles {
+        let mut given = GivenFiles::default();
         let mut queue = paths.to_vec();
         let mut seen = 0;
         while let Some(path) = queue.pop() {

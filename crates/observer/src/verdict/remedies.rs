@@ -73,33 +73,33 @@ pub fn other_allocator() -> Remedy {
 /// Pools of threads that exist several times, or that are larger than the CPUs that the process may use.
 pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
-    struct Known {
+    struct KnownPool {
         mark: &'static str,
         /// True: one instance is right, several are too many.
         shared: bool,
         what: &'static str,
         how: &'static str,
     }
-    const POOLS: [Known; 4] = [
-        Known {
+    const POOLS: [KnownPool; 4] = [
+        KnownPool {
             mark: "lettuce-",
             shared: true,
             what: "share one ClientResources among all Redis clients",
             how: "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
         },
-        Known {
+        KnownPool {
             mark: "EventLoop",
             shared: false,
             what: "size Netty's event loops by the quota, not by the host",
             how: "-Dio.netty.eventLoopThreads=4 -Dio.netty.allocator.numDirectArenas=4 -Dio.netty.allocator.numHeapArenas=4",
         },
-        Known {
+        KnownPool {
             mark: "reactor-",
             shared: false,
             what: "size Reactor's loops by the quota, not by the host",
             how: "-Dreactor.netty.ioWorkerCount=4 -Dio.netty.allocator.numDirectArenas=4",
         },
-        Known {
+        KnownPool {
             mark: "ForkJoinPool",
             shared: false,
             what: "size the common pool by the quota",

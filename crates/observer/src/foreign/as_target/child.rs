@@ -181,7 +181,7 @@ fn become_target(plan: &Plan<'_>) -> Result<(), (Step, Errno)> {
 
 /// The directory and the file that the parent's packets refer to.
 #[derive(Default)]
-struct State {
+struct ChildState {
     directory: Option<OwnedFd>,
     file: Option<OwnedFd>,
     /// A file that we made and that isn't renamed yet. It is removed when the parent ends, however that happens.
@@ -211,7 +211,7 @@ impl Name {
 }
 
 fn serve(plan: &mut Plan<'_>) {
-    let mut state = State::default();
+    let mut state = ChildState::default();
     loop {
         let length = match rustix::net::recv(plan.socket, &mut *plan.request, RecvFlags::empty()) {
             Ok((0, _)) => break,
@@ -283,7 +283,7 @@ fn reply(
 /// One request.
 struct Call<'c, 'p> {
     plan: (BorrowedFd<'p>, Option<BorrowedFd<'p>>),
-    state: &'c mut State,
+    state: &'c mut ChildState,
     room: &'c mut [u8],
     payload: &'c mut usize,
     passed: &'c mut Option<OwnedFd>,

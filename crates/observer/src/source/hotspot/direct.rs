@@ -25,7 +25,7 @@ const LONGEST_MIRROR: u64 = 4096;
 
 /// Offsets of fields and addresses of static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fields {
+pub struct BufferFields {
     pub loaders: u64,
     pub loader_next: u64,
     pub loader_object: u64,
@@ -36,13 +36,13 @@ pub struct Fields {
     pub symbol_length: u64,
     pub symbol_body: u64,
     pub mirror_size: u64,
-    pub objects: objects::Fields,
+    pub objects: objects::ObjectFields,
 }
 
-impl Fields {
+impl BufferFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<Fields> {
-        Some(Fields {
+    pub fn of(rows: &Rows) -> Option<BufferFields> {
+        Some(BufferFields {
             loaders: rows.address("ClassLoaderDataGraph", "_head")?,
             loader_next: rows.offset("ClassLoaderData", "_next")?,
             loader_object: rows.offset("ClassLoaderData", "_class_loader")?,
@@ -53,20 +53,20 @@ impl Fields {
             symbol_length: rows.offset("Symbol", "_length")?,
             symbol_body: rows.offset("Symbol", "_body")?,
             mirror_size: rows.address("java_lang_Class", "_oop_size_offset")?,
-            objects: objects::Fields::of(rows)?,
+            objects: objects::ObjectFields::of(rows)?,
         })
     }
 }
 
 /// The two classes. A class never moves; collections move the objects that it refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct BufferClasses {
     bits: u64,
     atomic_long: u64,
 }
 
 /// None if a class isn't loaded yet (no direct buffer was ever created), or if the path ends elsewhere.
-pub fn place(memory: &impl Memory, fields: &Fields) -> Option<Place> {
+pub fn place(memory: &impl Memory, fields: &BufferFields) -> Option<BufferClasses> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
     let (mut bits, mut atomic_long) = (None, None);
     let mut loader = memory.word(Avma(fields.loaders))?;
@@ -91,11 +91,11 @@ pub fn place(memory: &impl Memory, fields: &Fields) -> Option<Place> {
         }
         loader = at(loader, fields.loader_next)?;
     }
-    Some(Place { bits: bits?, atomic_long: atomic_long? })
+    Some(BufferClasses { bits: bits?, atomic_long: atomic_long? })
 }
 
-pub fn direct_buffers(memory: &impl Memory, fields: &Fields, place: Place) -> Option<DirectBuffers> {
-    let Place { bits, atomic_long } = place;
+pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, place: BufferClasses) -> Option<DirectBuffers> {
+    let BufferClasses { bits, atomic_long } = place;
     let encoding = Encoding::read(memory, &fields.objects)?;
     let handle = bits.checked_add(fields.klass_mirror).and_then(|at| memory.word(Avma(at)))?;
     let mirror = encoding.wide(memory.word(Avma(handle))?);
@@ -125,7 +125,7 @@ pub fn direct_buffers(memory: &impl Memory, fields: &Fields, place: Place) -> Op
 }
 
 /// Which of the two wanted names the symbol has.
-fn named(memory: &impl Memory, fields: &Fields, symbol: u64) -> Option<&'static str> {
+fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<&'static str> {
     let mut bytes = [0; 64];
     memory.read(Avma(symbol.checked_add(fields.symbol_length)?), &mut bytes[..2]).then_some(())?;
     let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));

@@ -21,7 +21,7 @@ const LARGEST_CARD: u64 = 1024;
 
 /// Offsets of fields and addresses of static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fields {
+pub struct HeapFields {
     pub heap: u64,
     pub reserved: u64,
     pub barrier_set: u64,
@@ -31,10 +31,10 @@ pub struct Fields {
     pub byte_map_size: u64,
 }
 
-impl Fields {
+impl HeapFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<Fields> {
-        Some(Fields {
+    pub fn of(rows: &Rows) -> Option<HeapFields> {
+        Some(HeapFields {
             heap: rows.address("Universe", "_collectedHeap")?,
             reserved: rows.offset("CollectedHeap", "_reserved")?,
             barrier_set: rows.address("BarrierSet", "_barrier_set")?,
@@ -47,18 +47,18 @@ impl Fields {
 }
 
 /// The regions of the heap and the card table, as far as they are known.
-pub fn regions(memory: &impl Memory, fields: &Fields) -> Vec<VmRegion> {
+pub fn regions(memory: &impl Memory, fields: &HeapFields) -> Vec<VmRegion> {
     let Some(heap) = heap(memory, fields) else { return Vec::new() };
     let region = |tag, range| VmRegion { range, tag, committed: Vec::new() };
     let cards = card_table(memory, fields, heap).map(|cards| region(VmTag::Gc, cards));
     [Some(region(VmTag::JavaHeap, heap)), cards].into_iter().flatten().collect()
 }
 
-fn heap(memory: &impl Memory, fields: &Fields) -> Option<AddressRange> {
+fn heap(memory: &impl Memory, fields: &HeapFields) -> Option<AddressRange> {
     mem_region(memory, memory.word(Avma(fields.heap))?.checked_add(fields.reserved)?)
 }
 
-fn card_table(memory: &impl Memory, fields: &Fields, heap: AddressRange) -> Option<AddressRange> {
+fn card_table(memory: &impl Memory, fields: &HeapFields, heap: AddressRange) -> Option<AddressRange> {
     let barriers = memory.word(Avma(fields.barrier_set))?;
     let table = memory.word(Avma(barriers.checked_add(fields.card_table)?))?;
     let at = |offset: u64| table.checked_add(offset);
@@ -88,7 +88,7 @@ mod tests {
     use crate::source::mutated;
 
     const HEAP: AddressRange = AddressRange { start: Avma(0xfc00_0000), end: Avma(0x1_0000_0000) };
-    const FIELDS: Fields = Fields {
+    const FIELDS: HeapFields = HeapFields {
         heap: BASE,
         reserved: 48,
         barrier_set: BASE + 8,

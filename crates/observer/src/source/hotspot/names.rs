@@ -32,8 +32,8 @@ const TRIES: usize = 3;
 
 /// Offsets of fields and addresses of static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fields {
-    pub objects: objects::Fields,
+pub struct ThreadFields {
+    pub objects: objects::ObjectFields,
     pub list: u64,
     pub length: u64,
     pub threads: u64,
@@ -44,12 +44,12 @@ pub struct Fields {
     pub layout: u64,
 }
 
-impl Fields {
+impl ThreadFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<Fields> {
+    pub fn of(rows: &Rows) -> Option<ThreadFields> {
         const STRING: &str = "_klasses[static_cast<int>(vmClassID::String_klass_knum)]";
-        Some(Fields {
-            objects: objects::Fields::of(rows)?,
+        Some(ThreadFields {
+            objects: objects::ObjectFields::of(rows)?,
             list: rows.address("ThreadsSMRSupport", "_java_thread_list")?,
             length: rows.offset("ThreadsList", "_length")?,
             threads: rows.offset("ThreadsList", "_threads")?,
@@ -64,7 +64,7 @@ impl Fields {
 }
 
 /// None if the path ends elsewhere: then most threads would have no name.
-pub fn threads(memory: &impl Memory, fields: &Fields) -> Option<Vec<JavaThread>> {
+pub fn threads(memory: &impl Memory, fields: &ThreadFields) -> Option<Vec<JavaThread>> {
     let vm = Vm {
         memory,
         fields,
@@ -81,7 +81,7 @@ pub fn threads(memory: &impl Memory, fields: &Fields) -> Option<Vec<JavaThread>>
 
 struct Vm<'m, M> {
     memory: &'m M,
-    fields: &'m Fields,
+    fields: &'m ThreadFields,
     encoding: Encoding,
     string: u64,
     /// Class and layout of the last lookup.
@@ -90,7 +90,7 @@ struct Vm<'m, M> {
 
 /// Where a Thread refers to its name: the width of the reference, and its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct NameField {
     width: usize,
     offset: usize,
 }
@@ -125,7 +125,7 @@ impl<M: Memory> Vm<'_, M> {
         (object != 0 && self.memory.read(Avma(object), &mut bytes)).then_some((tid, bytes))
     }
 
-    fn reference(&self, object: &[u8], place: Place) -> Option<u64> {
+    fn reference(&self, object: &[u8], place: NameField) -> Option<u64> {
         match place.width {
             4 => half_at(object, place.offset).map(|narrow| self.encoding.narrow(narrow)),
             _ => word_at(object, place.offset).map(|wide| self.encoding.wide(wide)),
@@ -133,12 +133,12 @@ impl<M: Memory> Vm<'_, M> {
     }
 
     /// The offset at which most of these objects refer to a String.
-    fn place<'o>(&self, objects: impl Iterator<Item = &'o [u8]>) -> Option<Place> {
-        let mut found = BTreeMap::<Place, usize>::new();
+    fn place<'o>(&self, objects: impl Iterator<Item = &'o [u8]>) -> Option<NameField> {
+        let mut found = BTreeMap::<NameField, usize>::new();
         for object in objects {
             let places = [4, 8]
                 .into_iter()
-                .flat_map(|width| (8..object.len()).step_by(width).map(move |offset| Place { width, offset }));
+                .flat_map(|width| (8..object.len()).step_by(width).map(move |offset| NameField { width, offset }));
             for place in places {
                 if self.reference(object, place).and_then(|string| self.string(string)).is_some() {
                     *found.entry(place).or_default() += 1;
@@ -171,7 +171,7 @@ impl<M: Memory> Vm<'_, M> {
             1 => true,
             _ => return None,
         };
-        let value = Place { width, offset: (header + 8).next_multiple_of(width) };
+        let value = NameField { width, offset: (header + 8).next_multiple_of(width) };
         let bytes = self.bytes(self.reference(&string, value)?)?;
         Some(if is_utf16 {
             let units: Vec<u16> = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_le_bytes(*unit)).collect();
@@ -222,8 +222,8 @@ mod tests {
     use super::*;
     use crate::source::mutated;
 
-    const FIELDS: Fields = Fields {
-        objects: objects::Fields {
+    const FIELDS: ThreadFields = ThreadFields {
+        objects: objects::ObjectFields {
             oop_base: BASE,
             oop_shift: BASE + 8,
             klass_base: BASE + 16,

@@ -22,7 +22,7 @@ const COMPACT_CLASS: u32 = 42;
 
 /// Addresses of the static fields, from the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fields {
+pub struct ObjectFields {
     pub oop_base: u64,
     pub oop_shift: u64,
     pub klass_base: u64,
@@ -33,9 +33,9 @@ pub struct Fields {
     pub z_load_shift: u64,
 }
 
-impl Fields {
+impl ObjectFields {
     /// None if the table lacks one.
-    pub fn of(rows: &Rows) -> Option<Fields> {
+    pub fn of(rows: &Rows) -> Option<ObjectFields> {
         // The names up to JDK 21, and after it.
         let compressed = |of: &str, before: &str, name: &str| {
             rows.address(of, &format!("{before}.{name}")).or_else(|| rows.address(of, name))
@@ -43,7 +43,7 @@ impl Fields {
         let z = "ZGlobalsForVMStructs";
         let coloured = rows.address(z, "_instance_p").zip(rows.offset(z, "_ZPointerLoadShift"));
         let (z_globals, z_load_shift) = coloured.unwrap_or_default();
-        Some(Fields {
+        Some(ObjectFields {
             oop_base: compressed("CompressedOops", "_narrow_oop", "_base")?,
             oop_shift: compressed("CompressedOops", "_narrow_oop", "_shift")?,
             klass_base: compressed("CompressedKlassPointers", "_narrow_klass", "_base")?,
@@ -65,7 +65,7 @@ pub struct Encoding {
 }
 
 impl Encoding {
-    pub fn read(memory: &impl Memory, fields: &Fields) -> Option<Encoding> {
+    pub fn read(memory: &impl Memory, fields: &ObjectFields) -> Option<Encoding> {
         let load_shift = || {
             let globals = memory.word(Avma(fields.z_globals)).filter(|globals| *globals != 0)?;
             memory.word(Avma(memory.word(Avma(globals.checked_add(fields.z_load_shift)?))?))

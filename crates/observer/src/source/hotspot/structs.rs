@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSegment, ObjectSymbol};
 
-use super::direct::{self, Place, direct_buffers};
+use super::direct::{self, BufferClasses, direct_buffers};
 use super::rows::{Row, Rows};
 use super::{heap, names};
 use crate::foreign::{Kind, Regular, Why};
@@ -21,7 +21,7 @@ const LONGEST_NAME: usize = 96;
 
 /// What was read through the table.
 #[derive(Default)]
-pub struct Kept {
+pub struct VmFacts {
     /// None if the VM has no such count.
     pub direct_buffers: Option<DirectBuffers>,
     /// Addresses of the Java heap and its card table.
@@ -34,15 +34,15 @@ pub struct Kept {
 /// count itself takes a few reads of memory.
 #[derive(Clone, Copy)]
 pub struct Direct {
-    fields: direct::Fields,
-    place: Option<Place>,
+    fields: direct::BufferFields,
+    place: Option<BufferClasses>,
 }
 
 impl Direct {
     pub fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<Direct> {
         let library = library(vmas)?;
         let file = target.mapped(library, Kind::Object).ok()?;
-        Some(Direct { fields: direct::Fields::of(&rows(&file, library, memory)?)?, place: None })
+        Some(Direct { fields: direct::BufferFields::of(&rows(&file, library, memory)?)?, place: None })
     }
 
     /// Whether the classes were found.
@@ -62,7 +62,7 @@ fn library(vmas: &[Vma]) -> Option<&Vma> {
 }
 
 /// None if there is no such table. The error says what refused it.
-pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
+pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, String> {
     let Some(library) = library(vmas) else { return Ok(None) };
     let file = target.mapped(library, Kind::Object).map_err(|why| format!("{} {why}", library.name))?;
     let memory =
@@ -73,11 +73,11 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<Kept>, String> {
         return Err(format!("{} {}", library.name, Why::Late));
     }
     let Some(rows) = rows else { return Ok(None) };
-    Ok(Some(Kept {
-        direct_buffers: direct::Fields::of(&rows)
+    Ok(Some(VmFacts {
+        direct_buffers: direct::BufferFields::of(&rows)
             .and_then(|fields| direct_buffers(&memory, &fields, direct::place(&memory, &fields)?)),
-        threads: names::Fields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
-        regions: heap::Fields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
+        threads: names::ThreadFields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
+        regions: heap::HeapFields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
     }))
 }
 

@@ -8,7 +8,7 @@ use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
 use super::read::{self, Mute, Patience, Vm};
-use super::structs::{self, Kept};
+use super::structs::{self, VmFacts};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::gap::{Gap, Source};
@@ -73,7 +73,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
         gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
         None
     });
-    let Kept { direct_buffers, regions, threads } = kept.unwrap_or_default();
+    let VmFacts { direct_buffers, regions, threads } = kept.unwrap_or_default();
     match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(mut vm) => ask(&mut hotspot, &mut vm, threads.is_none().then(|| count_threads(target)), &mut gaps),
         Err(mute) => gaps.push(gap_of(mute, target)),

@@ -24,7 +24,7 @@ const AGREE_AT_LEAST: usize = 95;
 const FEWEST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct ExtentRecord {
     pub bits: u64,
     pub start: u64,
     pub length: u64,
@@ -33,12 +33,12 @@ pub struct Record {
     pub small: bool,
 }
 
-fn is_run(record: &Record) -> bool {
+fn is_run(record: &ExtentRecord) -> bool {
     record.bits >> SMALL & 1 != 0
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ExtentState {
     /// Bytes of the blocks in use.
     Live(u64),
     Dirty,
@@ -81,64 +81,64 @@ impl Classes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ExtentLayout {
     class: u32,
     state: u32,
     classes: Classes,
 }
 
-impl Layout {
+impl ExtentLayout {
     /// The layout that most of these records agree with, or None.
-    pub fn of(sample: &[Record]) -> Option<Layout> {
+    pub fn of(sample: &[ExtentRecord]) -> Option<ExtentLayout> {
         if sample.len() < FEWEST {
             return None;
         }
         let enough = |count: usize| count * 100 >= sample.len() * AGREE_AT_LEAST;
-        let class_at = |one: &Record, shift: u32| (one.bits >> shift) as u8;
+        let class_at = |one: &ExtentRecord, shift: u32| (one.bits >> shift) as u8;
         let same_class = |shift: u32| sample.iter().filter(|one| class_at(one, shift) == one.class).count();
         let class = (SMALL + 3..SMALL + 17).max_by_key(|shift| same_class(*shift))?;
         // For a run that has just become free, the tree keeps the old value.
-        let free = |one: &&Record| CLASSES.iter().all(|classes| classes.size(class_at(one, class)).is_none());
+        let free = |one: &&ExtentRecord| CLASSES.iter().all(|classes| classes.size(class_at(one, class)).is_none());
         let stale = sample.iter().filter(|one| class_at(one, class) != one.class).filter(free).count();
         enough(same_class(class) + stale).then_some(())?;
-        let layouts = [2, 3]
-            .into_iter()
-            .flat_map(|width| CLASSES.into_iter().map(move |classes| Layout { class, state: class - width, classes }));
-        let agreeing = |layout: &Layout| sample.iter().filter(|one| layout.state(one).is_some()).count();
+        let layouts = [2, 3].into_iter().flat_map(|width| {
+            CLASSES.into_iter().map(move |classes| ExtentLayout { class, state: class - width, classes })
+        });
+        let agreeing = |layout: &ExtentLayout| sample.iter().filter(|one| layout.state(one).is_some()).count();
         // In older versions, a free extent may keep its former class. Such a record agrees, but proves less.
-        let proof = |layout: &Layout| sample.iter().filter(|one| layout.proves(one)).count();
+        let proof = |layout: &ExtentLayout| sample.iter().filter(|one| layout.proves(one)).count();
         let best = layouts.max_by_key(|layout| (agreeing(layout), proof(layout)))?;
         enough(agreeing(&best)).then_some(best)
     }
 
-    fn proves(self, record: &Record) -> bool {
+    fn proves(self, record: &ExtentRecord) -> bool {
         match self.state(record) {
-            Some(State::Live(_)) => true,
+            Some(ExtentState::Live(_)) => true,
             Some(_) => self.live_bytes(record).is_none(),
             None => false,
         }
     }
 
     /// The state of the extent, or None if the record contradicts itself.
-    pub fn state(self, record: &Record) -> Option<State> {
+    pub fn state(self, record: &ExtentRecord) -> Option<ExtentState> {
         let state = record.bits >> self.state & ((1 << (self.class - self.state)) - 1);
         // A free run may keep some of these bits, but never all.
         if state != 0 && is_run(record) && self.live_bytes(record).is_some() {
             return None;
         }
         match state {
-            0 => self.live_bytes(record).map(State::Live),
-            1 => Some(State::Dirty),
-            2 => Some(State::Muzzy),
-            3 => Some(State::Retained),
-            4 | 5 => Some(State::Moving),
+            0 => self.live_bytes(record).map(ExtentState::Live),
+            1 => Some(ExtentState::Dirty),
+            2 => Some(ExtentState::Muzzy),
+            3 => Some(ExtentState::Retained),
+            4 | 5 => Some(ExtentState::Moving),
             _ => None,
         }
     }
 
     /// Bytes of live blocks by their size class, if length and class match. A large block may have one page more,
     /// because its start may be shifted (`cache_oblivious`).
-    fn live_bytes(self, record: &Record) -> Option<u64> {
+    fn live_bytes(self, record: &ExtentRecord) -> Option<u64> {
         let class = (record.bits >> self.class) as u8;
         let size = self.classes.size(class)?;
         if !is_run(record) {

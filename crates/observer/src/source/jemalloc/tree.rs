@@ -28,7 +28,7 @@ const SEARCH_BUDGET: usize = 1 << 16;
 
 /// A word of a leaf that refers to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LeafEntry {
     pub page: u64,
     pub record: u64,
     pub class: u8,
@@ -114,7 +114,7 @@ pub fn for_each<M: Memory>(
     leaf: u64,
     start: u64,
     budget: &mut usize,
-    mut seen: impl FnMut(Entry) -> bool,
+    mut seen: impl FnMut(LeafEntry) -> bool,
 ) -> bool {
     let mut at = leaf;
     let mut piece = [0; PAGE as usize];
@@ -132,7 +132,7 @@ pub fn for_each<M: Memory>(
             }
             for (slot, word) in ((at - leaf) / 8..).zip(words(piece)).filter(|(_, word)| word & RECORD != 0) {
                 let (class, small) = ((word >> 48) as u8, word & 1 != 0);
-                if !seen(Entry { page: start + slot * PAGE, record: word & RECORD, class, small }) {
+                if !seen(LeafEntry { page: start + slot * PAGE, record: word & RECORD, class, small }) {
                     return true;
                 }
             }

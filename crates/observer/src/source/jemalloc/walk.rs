@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::extent::{Layout, Record, State};
-use super::tree::{self, Entry, LEAF_COVERS, RECORD_HEAD};
+use super::extent::{ExtentLayout, ExtentRecord, ExtentState};
+use super::tree::{self, LEAF_COVERS, LeafEntry, RECORD_HEAD};
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data, joined};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
@@ -50,15 +50,15 @@ pub fn walk<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous) -> Resu
     let mut budget = LEAF_PAGES;
     for (gib, leaf) in &leaves {
         if sample.len() < SAMPLE {
-            sample.extend(records(memory, &mut pages, *gib, *leaf, &mut budget, &mut Blocks::default())?);
+            sample.extend(records(memory, &mut pages, *gib, *leaf, &mut budget, &mut RecordBlocks::default())?);
         }
     }
     sample.retain(|record| anonymous.holds(record.start, record.length));
-    let layout = Layout::of(&sample).ok_or(Unopened::UnknownRecords)?;
+    let layout = ExtentLayout::of(&sample).ok_or(Unopened::UnknownRecords)?;
     drop(sample);
 
-    let mut sums = Sums { heap: OpenedHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
-    let mut blocks = Blocks::default();
+    let mut sums = HeapSums { heap: OpenedHeap::new(AllocatorKind::Jemalloc), read: 0, contradictions: 0 };
+    let mut blocks = RecordBlocks::default();
     let mut budget = LEAF_PAGES;
     for (gib, leaf) in leaves {
         blocks.candidates.insert(leaf / BLOCK);
@@ -87,9 +87,9 @@ fn records<M: Memory>(
     gib: u64,
     leaf: u64,
     budget: &mut usize,
-    blocks: &mut Blocks,
-) -> Result<Vec<Record>, Unopened> {
-    let mut entries: Vec<Entry> = Vec::new();
+    blocks: &mut RecordBlocks,
+) -> Result<Vec<ExtentRecord>, Unopened> {
+    let mut entries: Vec<LeafEntry> = Vec::new();
     let whole = tree::for_each(memory, pages, leaf, gib << LEAF_COVERS, budget, |entry| {
         // The first page of an extent comes first.
         if entries.last().is_none_or(|last| last.record != entry.record) {
@@ -120,21 +120,27 @@ fn records<M: Memory>(
         let (start, length) = (word(8) / PAGE * PAGE, word(16) / PAGE * PAGE);
         if start == entry.page && length > 0 {
             blocks.candidates.insert(entry.record / BLOCK);
-            records.push(Record { bits: word(0), start, length, class: entry.class, small: entry.small });
+            records.push(ExtentRecord { bits: word(0), start, length, class: entry.class, small: entry.small });
         }
     }
     records.sort_unstable_by_key(|record| record.start);
     Ok(records)
 }
 
-struct Sums {
+struct HeapSums {
     heap: OpenedHeap,
     read: u64,
     contradictions: u64,
 }
 
-impl Sums {
-    fn add<M: Memory>(&mut self, record: Record, layout: Layout, anonymous: &Anonymous, pages: &mut PageStates<'_, M>) {
+impl HeapSums {
+    fn add<M: Memory>(
+        &mut self,
+        record: ExtentRecord,
+        layout: ExtentLayout,
+        anonymous: &Anonymous,
+        pages: &mut PageStates<'_, M>,
+    ) {
         self.read += 1;
         let range = AddressRange::sized(Avma(record.start), Bytes(record.length));
         let overlaps = self.heap.ranges.last().is_some_and(|last| last.end > range.start);
@@ -148,17 +154,17 @@ impl Sums {
         }
         let (length, resident) = (range.length(), pages.resident(range));
         let part = match layout.state(&record) {
-            Some(State::Live(live)) => {
+            Some(ExtentState::Live(live)) => {
                 let live = Bytes(live).min(length);
                 let touched = if record.small { resident.scaled(live.0, length.0) } else { live.min(resident) };
                 self.heap.add(HeapPart::Live, live, touched);
                 self.heap.add(HeapPart::Beside, length - live, resident - touched);
                 return;
             }
-            Some(State::Dirty) => HeapPart::Dirty,
-            Some(State::Muzzy) => HeapPart::Muzzy,
-            Some(State::Retained) => HeapPart::Released,
-            Some(State::Moving) => HeapPart::Unknown,
+            Some(ExtentState::Dirty) => HeapPart::Dirty,
+            Some(ExtentState::Muzzy) => HeapPart::Muzzy,
+            Some(ExtentState::Retained) => HeapPart::Released,
+            Some(ExtentState::Moving) => HeapPart::Unknown,
             None => {
                 self.contradictions += 1;
                 HeapPart::Unknown
@@ -170,11 +176,11 @@ impl Sums {
 
 /// Blocks of records, by the number of their 2 MiB unit.
 #[derive(Default)]
-struct Blocks {
+struct RecordBlocks {
     candidates: BTreeSet<u64>,
 }
 
-impl Blocks {
+impl RecordBlocks {
     /// Returns those with a valid header, in address order. `extents` never share pages with them.
     fn found<M: Memory>(
         self,

@@ -28,20 +28,20 @@ const LEAST_UNALIGNED: u64 = 32 << 10;
 const MOST_PAGES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct ChunkLayout {
     /// Size of aligned chunks, and their alignment.
     size: u64,
     /// Index of the word `next`.
     next: usize,
 }
 
-impl Shape {
+impl ChunkLayout {
     /// Learnt from the header at the start of the image heap.
-    pub fn of(header: &[u8]) -> Option<Shape> {
+    pub fn of(header: &[u8]) -> Option<ChunkLayout> {
         let size = word_at(header, 0)?;
         (size.is_power_of_two() && ALIGNED.contains(&size)).then_some(())?;
         let next = (1..=2).find(|word| word_at(header, word * 8) == Some(size))?;
-        Some(Shape { size, next })
+        Some(ChunkLayout { size, next })
     }
 
     /// Length of the chunk at `at` with these first bytes, if it is one.
@@ -64,7 +64,7 @@ pub fn find<M: Memory>(memory: &M, image: &mut NativeImage, vmas: &[Vma]) -> boo
     let shapes = image
         .image_heap
         .iter()
-        .find_map(|heap| untouched.read(heap.range.start, &mut header).then(|| Shape::of(&header)).flatten());
+        .find_map(|heap| untouched.read(heap.range.start, &mut header).then(|| ChunkLayout::of(&header)).flatten());
     let Some(shape) = shapes else { return true };
     let known: Vec<AddressRange> = image
         .image_heap

@@ -8,7 +8,7 @@
 //! elsewhere, anonymous:    │ ---p │ view │
 //! ```
 
-use super::chunks::Shape;
+use super::chunks::ChunkLayout;
 use super::parse::{VERSION, version};
 use crate::snapshot::{Backing, ImageHeapRange, NativeImage, Unpacked, Vma};
 use crate::source::memory::{Memory, PAGE, Untouched};
@@ -55,7 +55,7 @@ fn is_view(vma: &Vma, program: &Unpacked) -> bool {
 fn copied_from<M: Memory>(memory: &M, program: &Unpacked, from: &[Vma], view: Avma) -> Option<(Avma, Bytes)> {
     let mut header = [0; HEADER];
     memory.read(view, &mut header).then_some(())?;
-    Shape::of(&header)?;
+    ChunkLayout::of(&header)?;
     // The view's protection varies with the contents of the image heap, so it has several mappings without a hole.
     let mut end = view;
     for vma in from.iter().take_while(|vma| vma.backing == Backing::Anonymous && !vma.shared && !vma.inaccessible()) {

@@ -14,7 +14,7 @@ mod unpacked;
 
 pub use access::Closed;
 pub use read::{
-    Mapped, Mappings, Pages, file_remedy, is_exiting, open_jars, permission_remedy, read_allocators, read_host,
+    KnownMappings, Mappings, Pages, file_remedy, is_exiting, open_jars, permission_remedy, read_allocators, read_host,
     read_mappings, read_pages, read_process, read_residency, read_smaps, read_these_threads, read_threads, refusal,
     seconds_since_epoch, timed, why_closed,
 };

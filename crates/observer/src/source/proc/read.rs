@@ -148,7 +148,7 @@ pub struct Pages {
 
 /// State that a series of such readings keeps about the mappings.
 #[derive(Default)]
-pub struct Mapped {
+pub struct KnownMappings {
     /// The lines of status that count address space by kind. Any mmap, munmap, mprotect or brk that changes the amount
     /// of a kind changes these lines. Empty: it is unknown whether the mappings are those of maps.
     accounts: Vec<u8>,
@@ -156,7 +156,7 @@ pub struct Mapped {
 
 /// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
 /// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
-pub fn read_pages(target: &Target, known: &mut Mapped, before: &[Vma]) -> Option<Pages> {
+pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<Pages> {
     let began = Instant::now();
     let pagemap = target.file("pagemap").ok()?;
     let accounts = accounts(&target.read("status").ok()?);
@@ -408,7 +408,7 @@ mod tests {
         let mut gaps = Vec::new();
         // Wait until it sleeps and nothing in it changes any more.
         let mut smaps = read_smaps(&target, &mut gaps).vmas;
-        let (mut known, mut scanned) = (Mapped::default(), None);
+        let (mut known, mut scanned) = (KnownMappings::default(), None);
         for _ in 0..600 {
             std::thread::sleep(Duration::from_millis(50));
             let Some(pages) = read_pages(&target, &mut known, &smaps) else { break };

@@ -29,7 +29,7 @@ const WITHIN: u64 = 16 << 10;
 const RECORD: usize = 2304;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Record {
+struct PthreadRecord {
     /// The stack, guard included.
     stack: AddressRange,
     /// 0 if no thread runs on it.
@@ -81,7 +81,7 @@ fn record_at_top<M: Memory>(
     pages: &mut PageStates<'_, M>,
     range: AddressRange,
     tids: &HashMap<u32, usize>,
-) -> Option<Record> {
+) -> Option<PthreadRecord> {
     let from = range.start.0.max(range.end.0.saturating_sub(WITHIN));
     search(pages, AddressRange::new(Avma(from), range.end), tids)
 }
@@ -91,7 +91,7 @@ fn record_above<M: Memory>(
     pointer: Avma,
     range: AddressRange,
     tids: &HashMap<u32, usize>,
-) -> Option<Record> {
+) -> Option<PthreadRecord> {
     const LONGEST_SEARCH: u64 = 8 << 20;
     const STEP: u64 = 64 << 10;
     let mut from = pointer.0 & !63;
@@ -111,7 +111,7 @@ fn search<M: Memory>(
     pages: &mut PageStates<'_, M>,
     within: AddressRange,
     tids: &HashMap<u32, usize>,
-) -> Option<Record> {
+) -> Option<PthreadRecord> {
     let bytes = pages.read(within)?;
     (0..bytes.len()).step_by(64).find_map(|at| {
         let pthread = within.start.0 + at as u64;
@@ -123,7 +123,7 @@ fn search<M: Memory>(
     })
 }
 
-fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Record> {
+fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<PthreadRecord> {
     let words = || (0..record.len() / 8).map(|index| word_at(record, index * 8).unwrap_or_default());
     let stack = words().zip(words().skip(1)).find_map(|(base, size)| {
         let end = base.checked_add(size)?;
@@ -139,7 +139,7 @@ fn fields(record: &[u8], pthread: u64, tids: &HashMap<u32, usize>) -> Option<Rec
         .map(|half| u32::from_le_bytes(half.try_into().unwrap_or_default()))
         .find(|half| *half != 0 && tids.contains_key(half))
         .unwrap_or(0);
-    Some(Record { stack, tid })
+    Some(PthreadRecord { stack, tid })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 
-use super::sizes::Sizes;
+use super::sizes::BlockSizes;
 use crate::source::heap_data::{Anonymous, Data, words};
 use crate::source::memory::{Memory, Untouched, half_at};
 use crate::units::Avma;
@@ -26,7 +26,7 @@ const MOST_CACHES: usize = 1 << 14;
 const MOST_READS: usize = 1 << 20;
 
 /// Free blocks of each class in the caches of all threads; None if no cache was found.
-pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, sizes: &Sizes) -> Option<Vec<u64>> {
+pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, sizes: &BlockSizes) -> Option<Vec<u64>> {
     let untouched = Untouched::new(memory);
     let lists = sizes.bytes.len() * LIST;
     let mut reads = MOST_READS;
@@ -89,7 +89,7 @@ const MOST_BATCHES: u32 = 64;
 const STEPS: std::ops::RangeInclusive<usize> = 3..=512;
 
 /// Free blocks of each class in the transfer caches; None if they were not found.
-pub fn of_transfers(data: &[Data], sizes: &Sizes, central: &[Central]) -> Option<Vec<u64>> {
+pub fn of_transfers(data: &[Data], sizes: &BlockSizes, central: &[Central]) -> Option<Vec<u64>> {
     let batch = sizes.batch.as_ref()?;
     let classes = sizes.bytes.len();
     for Data { bytes, .. } in data {

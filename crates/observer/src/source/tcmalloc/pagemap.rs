@@ -29,16 +29,16 @@ const SEARCH_BUDGET: usize = 1 << 14;
 const COUNTERS_WITHIN: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct TableLayout {
     shift: u32,
     leaf_bits: u32,
     root_bits: u32,
 }
 
-impl Shape {
-    fn of(shift: u32) -> Shape {
+impl TableLayout {
+    fn of(shift: u32) -> TableLayout {
         let leaf_bits = (ADDRESS_BITS - shift).div_ceil(2);
-        Shape { shift, leaf_bits, root_bits: ADDRESS_BITS - shift - leaf_bits }
+        TableLayout { shift, leaf_bits, root_bits: ADDRESS_BITS - shift - leaf_bits }
     }
 
     fn leaf_bytes(self) -> u64 {
@@ -47,7 +47,7 @@ impl Shape {
 }
 
 pub struct Pagemap {
-    shape: Shape,
+    shape: TableLayout,
     /// Leaves by their index in the root.
     pub leaves: BTreeMap<u64, u64>,
     /// The data after the root.
@@ -55,7 +55,7 @@ pub struct Pagemap {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum SpanState {
     InUse,
     Free,
     Returned,
@@ -66,7 +66,7 @@ pub struct Span {
     pub range: AddressRange,
     /// Address of its record.
     pub record: u64,
-    pub state: State,
+    pub state: SpanState,
     /// 0: one large block.
     pub class: u8,
     pub blocks: u64,
@@ -110,7 +110,7 @@ pub fn search<M: Memory>(
             pointers.extend(found.map(|(position, word)| (neighbours, position, word)));
         }
         pointers.sort_unstable();
-        for shape in SHIFTS.map(Shape::of) {
+        for shape in SHIFTS.map(TableLayout::of) {
             let mut budget = SEARCH_BUDGET;
             let mut known: Vec<usize> = Vec::new();
             let is_leaf = |word: u64| word.is_multiple_of(8) && anonymous.holds(word, shape.leaf_bytes());
@@ -136,7 +136,7 @@ pub fn search<M: Memory>(
 fn covered<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
-    shape: Shape,
+    shape: TableLayout,
     leaf: u64,
     anonymous: &Anonymous,
     budget: &mut usize,
@@ -164,7 +164,7 @@ fn covered<M: Memory>(
     (agreeing >= AGREE_AT_LEAST && agreeing * OLD_PER_NEW >= tested).then_some(index)
 }
 
-fn range_of(first: u64, length: u64, shape: Shape, anonymous: &Anonymous) -> Option<AddressRange> {
+fn range_of(first: u64, length: u64, shape: TableLayout, anonymous: &Anonymous) -> Option<AddressRange> {
     let most = 1 << (ADDRESS_BITS - shape.shift);
     (length > 0 && first < most && length < most).then_some(())?;
     let (start, length) = (first << shape.shift, length << shape.shift);
@@ -248,9 +248,9 @@ impl Pagemap {
     fn span(&self, record: u64, page: u64, bytes: &[u8], anonymous: &Anonymous) -> Option<Span> {
         let (first, length, bits) = (word_at(bytes, 0)?, word_at(bytes, 8)?, half_at(bytes, 40)?);
         let state = match bits >> 24 & 3 {
-            0 => State::InUse,
-            1 => State::Free,
-            2 => State::Returned,
+            0 => SpanState::InUse,
+            1 => SpanState::Free,
+            2 => SpanState::Returned,
             _ => return None,
         };
         let range = range_of(first, length, self.shape, anonymous).filter(|_| first == page)?;

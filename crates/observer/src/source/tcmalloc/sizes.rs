@@ -1,7 +1,7 @@
 //! Block sizes by size class (common.h, SizeMap): 32-bit numbers from 0 for class 0, increasing, then zeros. An array
 //! of the same length before it has the number of blocks of each class that move between caches at once.
 
-use super::pagemap::{Span, State};
+use super::pagemap::{Span, SpanState};
 use crate::source::heap_data::Data;
 
 /// A build has 86 to 127 classes.
@@ -13,7 +13,7 @@ const AGREE_AT_LEAST: usize = 95;
 /// Bytes that move at once, at least 2 blocks (SizeMap::NumMoveSize).
 const MOVED: u32 = 64 << 10;
 
-pub struct Sizes {
+pub struct BlockSizes {
     /// Block size by class; class 0 has none.
     pub bytes: Vec<u64>,
     /// Blocks per batch of the transfer cache, if the array was found.
@@ -21,11 +21,11 @@ pub struct Sizes {
 }
 
 /// The table that agrees with the spans of small blocks.
-pub fn find(data: &[Data], spans: &[Span]) -> Option<Sizes> {
-    let small = || spans.iter().filter(|span| span.state == State::InUse && span.class != 0);
+pub fn find(data: &[Data], spans: &[Span]) -> Option<BlockSizes> {
+    let small = || spans.iter().filter(|span| span.state == SpanState::InUse && span.class != 0);
     let all = small().count();
     let agreeing = |sizes: &[u32]| small().filter(|span| fits(span, sizes)).count();
-    let mut best: Option<(usize, Sizes)> = None;
+    let mut best: Option<(usize, BlockSizes)> = None;
     for Data { bytes, .. } in data {
         let numbers: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|number| u32::from_le_bytes(*number)).collect();
         let mut at = 0;
@@ -39,7 +39,7 @@ pub fn find(data: &[Data], spans: &[Span]) -> Option<Sizes> {
                 if count * 100 >= all * AGREE_AT_LEAST && best.as_ref().is_none_or(|(most, _)| count > *most) {
                     let batch = batches(&numbers[..at], sizes);
                     let bytes = sizes.iter().map(|size| u64::from(*size)).collect();
-                    best = Some((count, Sizes { bytes, batch }));
+                    best = Some((count, BlockSizes { bytes, batch }));
                 }
             }
             at += 1;

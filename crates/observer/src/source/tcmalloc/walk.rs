@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::caches::{self, Central};
-use super::pagemap::{self, Pagemap, SPAN, Span, State, Totals};
-use super::sizes::{self, Sizes};
+use super::pagemap::{self, Pagemap, SPAN, Span, SpanState, Totals};
+use super::sizes::{self, BlockSizes};
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::source::heap_data::{Anonymous, Data, joined};
 use crate::source::memory::{Memory, PAGE, PageStates};
@@ -69,14 +69,14 @@ pub fn walk<M: Memory>(
 }
 
 fn totals(spans: &[Span]) -> Totals {
-    let sum = |states: &[State]| {
+    let sum = |states: &[SpanState]| {
         let of = spans.iter().filter(|span| states.contains(&span.state));
         of.map(|span| span.range.length().0).sum()
     };
     Totals {
-        all: sum(&[State::InUse, State::Free, State::Returned]),
-        free: sum(&[State::Free]),
-        returned: sum(&[State::Returned]),
+        all: sum(&[SpanState::InUse, SpanState::Free, SpanState::Returned]),
+        free: sum(&[SpanState::Free]),
+        returned: sum(&[SpanState::Returned]),
     }
 }
 
@@ -103,10 +103,10 @@ fn opened<M: Memory>(
     for span in spans {
         let (length, resident) = (span.range.length(), pages.resident(span.range));
         match (span.state, usize::from(span.class)) {
-            (State::Free, _) => heap.add(HeapPart::Dirty, length, resident),
-            (State::Returned, _) => heap.add(HeapPart::Released, length, resident),
-            (State::InUse, 0) => heap.add(HeapPart::Live, length, resident),
-            (State::InUse, class) => match classes.get_mut(class) {
+            (SpanState::Free, _) => heap.add(HeapPart::Dirty, length, resident),
+            (SpanState::Returned, _) => heap.add(HeapPart::Released, length, resident),
+            (SpanState::InUse, 0) => heap.add(HeapPart::Live, length, resident),
+            (SpanState::InUse, class) => match classes.get_mut(class) {
                 Some(class_of) => {
                     let capacity = length.0 / sizes.bytes[class];
                     class_of.length += length;
@@ -137,7 +137,7 @@ fn add_small<M: Memory>(
     memory: &M,
     data: &[Data],
     anonymous: &Anonymous,
-    sizes: &Sizes,
+    sizes: &BlockSizes,
     classes: &[Class],
     heap: &mut OpenedHeap,
 ) -> Option<Unread> {

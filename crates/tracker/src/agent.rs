@@ -20,6 +20,7 @@
 //! books are begun only when no thread is in a hook any more that it entered before the detach. That can't be seen from
 //! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
 
+use crate::account::mapping::existing;
 use crate::account::segment::{Segment, set_text};
 use crate::account::{blocks, categories, peaks, rows, samples, table, thread};
 use crate::hook;
@@ -167,7 +168,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
         patch::take_hooks();
         return Answer::NoSegment;
     }
-    hook::mapping::existing::take_in(segment);
+    existing::take_in(segment);
     // Whoever was loading an object when the tables were gone through is done with it now, as a rule.
     patch::look_again();
     answer
@@ -187,7 +188,7 @@ fn first(wish: &Wish, exports: &'static libc::Exports) -> Option<Segment> {
 /// No thread is in a hook that it entered when blocks were booked.
 unsafe fn begin_anew(segment: Segment) -> Segment {
     blocks::renew_secret();
-    hook::mapping::existing::forget(segment);
+    existing::forget(segment);
     // SAFETY: the caller's contract.
     unsafe {
         table::reset_books();

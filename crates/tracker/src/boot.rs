@@ -21,6 +21,7 @@
 //!
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
+use crate::account::mapping;
 use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
 use crate::account::{
@@ -140,7 +141,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         && samples::init()
         && rows::init(segment)
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
-        && hook::mapping::init(segment)
+        && mapping::books::init(segment)
         && own::init(segment);
     if !ready {
         segment_file::withdraw(segment, &directory);

@@ -1,5 +1,6 @@
 //! Where a thread's stack lies. The walker must know what it may read.
 
+use crate::account::mapping::existing;
 use crate::account::thread::Stack;
 use crate::sys::{cpu, os};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
@@ -75,7 +76,7 @@ pub fn unseen() -> Option<Stack> {
     let mut stack = of_new(0, 0, 4096);
     let here = &raw const stack as usize;
     // Made before an attach: its mapping is in the map, and leaves it, as the stacks of other threads aren't there.
-    if let Some((guard, low, high)) = crate::hook::mapping::existing::take_stack_out(here, cpu::thread_pointer()) {
+    if let Some((guard, low, high)) = existing::take_stack_out(here, cpu::thread_pointer()) {
         stack = Stack { low, high, guard: low - guard, kind: 0 };
     }
     (stack.low..stack.high).contains(&here).then_some(stack)

@@ -1,4 +1,4 @@
-//! The hand-over of the books of mappings (`hook/mapping/turns.rs`, the file itself) under loom: every interleaving of a
+//! The hand-over of the books of mappings (`account/mapping/turns.rs`, the file itself) under loom: every interleaving of a
 //! few threads. Each property has a twin with one step left out, which loom must catch.
 // Whether the contracts hold is what loom checks here: a note at each call would claim the result.
 #![allow(clippy::undocumented_unsafe_blocks)]
@@ -25,7 +25,7 @@ mod sync {
 }
 
 #[allow(dead_code, missing_docs)]
-#[path = "../src/hook/mapping/turns.rs"]
+#[path = "../src/account/mapping/turns.rs"]
 mod turns;
 
 use loom::sync::Arc;
@@ -103,7 +103,7 @@ impl Books {
         }
     }
 
-    /// As `locked` and `queued` in hook/mapping/books/mod.rs.
+    /// As `locked` and `queued` in account/mapping/books/mod.rs.
     fn call(&self, me: u32, op: usize, real: impl FnOnce() -> bool) -> bool {
         let frees = op == UNMAP;
         let mut is_done = None;

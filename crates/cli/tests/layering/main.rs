@@ -144,7 +144,6 @@ const TRACKER: Order = Order {
         ("stack/module.rs", "account/categories.rs"),
         ("stack/module.rs", "account/segment.rs"),
         ("stack/module.rs", "account/thread.rs"),
-        ("stacks.rs", "hook/mapping/existing.rs"),
     ],
     knots: &[&[
         "account/blocks.rs",
@@ -277,6 +276,7 @@ const UNSAFE: &[&str] = &[
     "crates/tracker/src/account/index.rs",
     "crates/tracker/src/account/inherited.rs",
     "crates/tracker/src/account/keys.rs",
+    "crates/tracker/src/account/mapping/",
     "crates/tracker/src/account/memo.rs",
     "crates/tracker/src/account/peaks.rs",
     "crates/tracker/src/account/rows.rs",

@@ -16,6 +16,7 @@ pub mod image;
 pub mod index;
 pub mod inherited;
 pub mod keys;
+pub mod mapping;
 pub mod memo;
 pub mod own;
 pub mod peaks;

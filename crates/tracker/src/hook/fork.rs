@@ -21,8 +21,8 @@
 //! A child without a copy (no memory, or the directory is out of the parent's reach), or that can't make a file, books nothing:
 //! the parent counts it, or the child in the parent's file, if it reaches that.
 
-use super::mapping::books::AfterFork;
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
+use crate::account::mapping::books::{self, AfterFork};
 use crate::account::segment::{self, LASTING, Segment, WIPED};
 use crate::account::thread;
 use crate::account::{blocks, categories, own, peaks, retained, samples, segment_file, windows};
@@ -65,7 +65,7 @@ extern "C" fn prepare_child() {
     // maps memory under its own lock would wait for the map, and the fork for it. The child's copy of the map is then as
     // after a kill: valid.
     if !phase::is_late() || blocks::allocator() == Allocator::Glibc as u32 {
-        super::mapping::books::lock_for_fork(parent);
+        books::lock_for_fork(parent);
     }
     tls_set::<PARENT>(parent.base());
     let inherited = if segment_file::reaches_directory() { Inherited::take(parent) } else { None };
@@ -82,7 +82,7 @@ extern "C" fn after_in_parent() {
     if parent != 0
         && let Some(segment) = Segment::published()
     {
-        super::mapping::books::unlock_after_fork(segment);
+        books::unlock_after_fork(segment);
     }
     if inherited != 0 && inherited != WIPED.inherited.load(Relaxed) {
         // SAFETY: this thread's copy, which nobody else knows of; the child has its own.
@@ -107,7 +107,7 @@ fn become_child() {
     // SAFETY: the parent's mapping is still here, or what was put in its place if the parent hadn't booked.
     windows::reset_after_fork(unsafe { Segment::at(parent) });
     if inherited == 0 {
-        super::mapping::books::leave_after_fork();
+        books::leave_after_fork();
         // SAFETY: nobody books there any more: the base was wiped. Free and malloc look for rows there all the same.
         unsafe { windows::blank(Segment::at(parent)) };
         return;
@@ -119,7 +119,7 @@ fn become_child() {
     // The lock that tells others that the parent's segment is in use goes with the mapping.
     // SAFETY: as above.
     if !unsafe { windows::blank(Segment::at(parent)) } {
-        super::mapping::books::leave_after_fork();
+        books::leave_after_fork();
         return inherited.give_back();
     }
     // What else there is to do waits: each page that is written is copied, for a child that may exec at once.
@@ -127,7 +127,7 @@ fn become_child() {
     WIPED.forked[0].store(os::clock_ns(Clock::Boottime), Relaxed);
     WIPED.forked[1].store(os::clock_ns(Clock::Realtime), Relaxed);
     // A handler forked on top of a hook, which goes on with what it had in hand.
-    let is_nested = super::mapping::books::is_held_below() || (tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE);
+    let is_nested = books::is_held_below() || (tls_get::<CURRENT>() == 0 && tls_get::<OWN>() > GONE);
     if is_nested {
         make(inherited);
     } else {
@@ -177,7 +177,7 @@ pub fn process_id() -> Option<u32> {
 
 /// Makes the child's segment.
 fn make(mut inherited: Inherited) {
-    let after = super::mapping::books::leave_after_fork();
+    let after = books::leave_after_fork();
     let base = LASTING.load(Relaxed);
     let [start_boottime_ns, start_realtime_ns] = WIPED.forked.each_ref().map(|time| time.load(Relaxed));
     let pid = WIPED.child.load(Relaxed) as u32;
@@ -214,7 +214,7 @@ fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     child.populated(&inherited.written());
     child.set(Counter::own_segment_bytes, Segment::populated_bytes() as u64);
     child.count(Counter::vmap_lost, after.lost);
-    super::mapping::books::resume_after_fork(child, after.in_map, child.populated_of(Section::Vmap));
+    books::resume_after_fork(child, after.in_map, child.populated_of(Section::Vmap));
     categories::reset_after_fork(child);
     own::reset_after_fork(child);
     samples::reset_after_fork(child);

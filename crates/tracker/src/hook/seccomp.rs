@@ -9,6 +9,7 @@
 //! the same. A program that makes the system call by itself (no libc) isn't seen.
 
 use super::loader::{Next, real};
+use crate::account::mapping::books;
 use crate::account::segment::Segment;
 use crate::sys::cpu::{STRICT, tls_set_half};
 use crate::sys::filter_copy::filter_at;
@@ -48,7 +49,7 @@ fn strict() {
         // A fork child that has no file yet can't make one afterwards.
         let _ = Segment::current();
         // Its id can't be asked for afterwards.
-        super::mapping::id_of_thread();
+        books::id_of_thread();
         tls_set_half::<STRICT>(1);
     }
 }

@@ -9,6 +9,7 @@
 
 use super::entry;
 use crate::account::early;
+use crate::account::mapping::books;
 use crate::account::memo;
 use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
@@ -175,7 +176,7 @@ pub extern "C" fn end(value: *mut c_void) {
     // SAFETY: the value is this thread's state. Destructors run at the thread's end: no frame below goes on.
     let t = unsafe { &mut *(value as *mut ThreadState) };
     if t.end_rounds == 0 {
-        super::mapping::thread_ends(segment);
+        books::thread_ends(segment);
         return thread::detach(segment, t.slot);
     }
     t.end_rounds -= 1;

@@ -34,7 +34,7 @@ pub const PARENT: usize = 32;
 pub const SLOT_MARK: usize = 40;
 /// Twice the drift bound of the rows.
 pub const ROOM_SPAN: usize = 48;
-/// What this thread took the lock of the mapping books with ([`crate::hook::mapping`]); its id in the low half.
+/// What this thread took the lock of the mapping books with ([`crate::account::mapping`]); its id in the low half.
 pub const HOLDS: usize = 56;
 /// [`OWN`] of a thread past its end.
 pub const GONE: usize = 1;

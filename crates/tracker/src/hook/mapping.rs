@@ -6,10 +6,11 @@
 //! | mmap MAP_FIXED, mprotect, mremap, munmap, brk, shmat, shmdt | lock, real call, booked if it succeeded, unlock |
 //!
 //! So a range that munmap gave back and another thread's mmap got at once is booked in the order in which the kernel did
-//! it. A call that failed is never booked. Who has the lock, and what others do meanwhile: [`books`].
+//! it. A call that failed is never booked. Who has the lock, and what others do meanwhile: [`crate::account::mapping::books`].
 // Registers that a call doesn't use are named by their number.
 #![allow(clippy::just_underscores_and_digits)]
 
+use crate::account::mapping::books::{Operation, locked, time};
 use crate::account::segment::Segment;
 use crate::account::vmas::{Placement, Remap};
 use crate::account::{callers, image, memo};
@@ -20,21 +21,10 @@ use crate::stack::read::return_address;
 use crate::stack::{code, java};
 use crate::sys::libc::{self, calls};
 use crate::sys::{errno, os};
-use books::{Operation, locked, time};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 use plimsoll_segment::vmap::{Attributes, Kind};
-
-pub mod books;
-pub mod existing;
-mod sync;
-mod turns;
-
-pub use books::{
-    AfterFork, id_of_thread, init, is_held_below, leave_after_fork, lock_for_fork, resume_after_fork, thread_ends,
-    unlock_after_fork,
-};
 
 const MAP_FAILED: usize = usize::MAX;
 const MAP_TYPE: c_int = 0xf;

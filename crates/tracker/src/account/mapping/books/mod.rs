@@ -97,7 +97,7 @@ static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAI
 
 /// An operation on the map.
 #[derive(Clone, Copy)]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     /// A ticket that turned out to be for nothing.
     Nothing,
     /// mmap and its kin.
@@ -420,7 +420,7 @@ fn queued<R>(
 
 /// The real call under the lock, then the booking of what it did. `frees`: the call may free addresses.
 #[inline(always)]
-pub(super) fn locked<R>(
+pub(crate) fn locked<R>(
     segment: Segment,
     sp: usize,
     frees: bool,
@@ -757,7 +757,7 @@ fn post(segment: Segment, d: Delta) {
 }
 
 /// Milliseconds since the start, as entries have them.
-pub(super) fn time(segment: Segment) -> u32 {
+pub(crate) fn time(segment: Segment) -> u32 {
     (crate::sys::clock::now_ns().wrapping_sub(segment.header().start_boottime_ns.load(Relaxed)) / 1_000_000) as u32
 }
 

@@ -21,10 +21,10 @@
 //! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
 
 use crate::account::mapping::existing;
-use crate::account::segment::{Segment, set_text};
-use crate::account::{blocks, categories, peaks, rows, samples, table, thread};
+use crate::account::{blocks, peaks, rows, samples, table, thread};
 use crate::hook;
 use crate::options::{Options, Path};
+use crate::segment::{Segment, categories, set_text, slots};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
 use crate::{boot, patch, phase, stacks};
@@ -157,7 +157,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     segment.set(Counter::attached_ns, now);
     segment.count(Counter::attaches, 1);
     // Objects may have come and gone unseen.
-    thread::forget_stacks(segment);
+    slots::forget_stacks(segment);
     let Some(done) = patch::put_hooks() else {
         patch::take_hooks();
         return Answer::NoLoader;

@@ -22,15 +22,14 @@
 //! [`CALLER_EARLY`]: plimsoll_segment::CALLER_EARLY
 
 use crate::account::mapping;
-use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{
-    blocks, callers, categories, early, frames, image, own, rows, samples, segment_file, table, thread,
-};
+use crate::account::{blocks, early, image, own, rows, samples, segment_file, table, thread};
 use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
-use crate::stack::module;
+use crate::rules;
+use crate::segment::{Segment, categories, slots};
+use crate::stack::{callers, frames, module};
 use crate::stacks;
 use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::libc::Exports;
@@ -128,13 +127,13 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
     let [argc, argv] = ARGUMENTS.each_ref().map(|a| a.load(Relaxed));
     // SAFETY: argv and argc are the loader's; nobody else has the segment.
     unsafe { command(segment, argc as i32, argv as *const *const c_char) };
-    let rules = options.rules.and_then(map_rules);
+    rules::init(options.rules.and_then(map_rules));
     if options.check.is_some_and(|c| c.to_bytes() == b"1") {
         thread::check_memos();
     }
     let ready = thread::init()
         && hook::thread::init()
-        && module::init(rules)
+        && module::init()
         && categories::init(segment)
         && callers::init(segment)
         && frames::init()
@@ -161,8 +160,8 @@ pub fn book(segment: Segment) -> bool {
     segment.header().end_boottime_ns.store(0, Relaxed);
     segment.header().state.store(State::Running as u32, Release);
     blocks::write_trailers(true);
-    thread::ask_for_trailers(segment, if image::is_image() { 0 } else { blocks::trailer_below() });
-    if !segment.publish() {
+    slots::ask_for_trailers(segment, blocks::short_way_below());
+    if !blocks::publish(segment) {
         return false;
     }
     // Not before: it looks into the rows of whatever passes for a trailer.
@@ -178,7 +177,7 @@ pub fn pass(segment: Segment) {
     Segment::withdraw();
     hook::malloc::FREE.store(libc::real(libc::Call::free) as *mut (), Release);
     blocks::write_trailers(false);
-    thread::ask_for_trailers(segment, 0);
+    slots::ask_for_trailers(segment, 0);
     segment.header().end_boottime_ns.store(os::clock_ns(Clock::Boottime), Relaxed);
     segment.header().state.store(State::Detached as u32, Release);
 }

@@ -4,8 +4,8 @@
 //! The real malloc, mmap, … run outside of that. So a signal handler that allocates while its thread is in the books
 //! finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never waits.
 
-use crate::account::segment::Segment;
 use crate::account::thread::{self, ThreadState};
+use crate::segment::Segment;
 use crate::stacks;
 use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
 use plimsoll_segment::Counter;
@@ -80,7 +80,7 @@ impl Inside {
     #[inline(always)]
     pub fn state(&mut self) -> &mut ThreadState {
         // SAFETY: an `Inside` is made by whoever takes a `current` other than 0 and sets it to 0, so a handler on top finds
-        // none to take; other threads touch what lies in front of the state only (`thread::Shared`).
+        // none to take; other threads touch what lies in front of the state only (`slots::Shared`).
         unsafe { &mut *self.state }
     }
 }

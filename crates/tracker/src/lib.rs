@@ -16,6 +16,8 @@ pub mod hook;
 pub mod options;
 pub mod patch;
 pub mod phase;
+pub mod rules;
+pub mod segment;
 pub mod stack;
 pub mod stacks;
 pub mod summary;

@@ -3,9 +3,9 @@
 //!
 //! Everything is static: no allocation, no stack to speak of (the handler may run on an 8 KiB sigaltstack). One at a time.
 
-use crate::account::segment::Segment;
 use crate::account::segment_file;
 use crate::options::Path;
+use crate::segment::Segment;
 use crate::sys::{libc, os};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int};

@@ -5,7 +5,8 @@
 mod random;
 
 use plimsoll_segment::{FILE_BYTES, Purpose, Section};
-use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::account::blocks;
+use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::stack::java::code::{Blob, Code, Vm};
 use plimsoll_tracker::stack::java::compiled::{self, Stream};
 use plimsoll_tracker::stack::java::structs::{Layout, NONE};
@@ -241,7 +242,7 @@ fn what_is_known_of_a_method_is_what_is_read() {
     let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
     // SAFETY: a zeroed writable mapping of that size, never unmapped.
     let segment = unsafe { Segment::at(base as usize) };
-    assert!(segment.populate_start() && segment.publish());
+    assert!(segment.populate_start() && blocks::publish(segment));
 
     let here = PLANTED as usize;
     // Where what counts lies: pointers, lengths, indexes, texts, lines.

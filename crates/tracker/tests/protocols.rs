@@ -210,7 +210,7 @@ fn without_its_tag_a_slot_is_given_twice() {
     slots(false);
 }
 
-/// account/thread.rs `forget_stacks` beside account/memo.rs `recall` and `walk`. One entry of the memo; `from` says which
+/// segment/slots.rs `forget_stacks` beside account/memo `recall` and `walk`. One entry of the memo; `from` says which
 /// code it was concluded from: 0 none, 1 the library that is closed, 2 the one that comes to lie at its place.
 struct Memory {
     own_in_force: AtomicBool,
@@ -331,7 +331,7 @@ fn drift_is_lost_between_a_load_and_a_store() {
     shared_row(false);
 }
 
-/// account/callers.rs `number` and `insert`: an entry is completed, then its cell claimed; who comes second looks again.
+/// stack/callers.rs `find_or_make`: an entry is completed, then its cell claimed; who comes second looks again.
 struct Callers {
     used: AtomicUsize,
     frames: [AtomicU64; 4],

@@ -19,7 +19,7 @@
 //! goes to the side table ([`super::table`]). A trailer is cleared at free. A block without a valid one that isn't in the
 //! table either is 'unknown or overwritten': counted, never harmful.
 
-use super::segment::WIPED;
+use crate::segment::{Segment, WIPED};
 use crate::sys::{cpu, libc};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Allocator, Section};
@@ -89,6 +89,16 @@ pub fn init(allocator: Allocator) {
     }
     ALLOCATOR.store(allocator as u32, Relaxed);
     write_trailers(true);
+}
+
+/// Makes this the segment of the process, with the secret of the blocks that there are. False: the kernel can't.
+pub fn publish(segment: Segment) -> bool {
+    segment.publish(KEPT.load(Relaxed), short_way_below())
+}
+
+/// Requests below this take the short way. In a native image every call takes the slow path, where headers are read.
+pub fn short_way_below() -> usize {
+    if super::image::is_image() { 0 } else { trailer_below() }
 }
 
 /// From now on keys written before are none.
@@ -225,15 +235,6 @@ pub unsafe fn read_trailer_small(p: *mut u8, usable: usize) -> Option<Key> {
         return None;
     }
     Some(Key { row: row_of_key(v), requested: v >> REQUESTED_SHIFT, sampled: false })
-}
-
-/// Whether a block is in the books already.
-///
-/// # Safety
-/// `p` is a live block.
-pub unsafe fn is_booked(p: *mut u8) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe { read_trailer(p, usable(p)).is_some() || super::table::get(p).is_some() }
 }
 
 /// Clears a trailer.

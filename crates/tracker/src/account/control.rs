@@ -4,9 +4,8 @@
 //! countdown runs in every mode), at its next walk, or when it starts. The first one puts it into force for all, as a
 //! change of the code map is: every thread finds an empty memo, and books what it then walks for in the mode's way.
 
-use super::segment::Segment;
-use super::thread;
 use crate::options::{Options, number};
+use crate::segment::{Segment, slots};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{SAMPLE_MEAN, control, of_control};
@@ -65,7 +64,7 @@ fn change(segment: Segment, asked: u64, known: u64) {
     loop {
         let (mode, _) = of_control(word);
         if h.mode.swap(mode, AcqRel) != mode {
-            thread::forget_stacks(segment);
+            slots::forget_stacks(segment);
         }
         let now = h.in_force.load(Acquire);
         if now == word {

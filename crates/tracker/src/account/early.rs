@@ -4,9 +4,9 @@
 use super::blocks::Key;
 use super::keys::{set_key, take_key};
 use super::peaks;
-use super::rows::{Amount, ROW_EARLY};
-use super::segment::Segment;
+use super::rows::{self, Amount, ROW_EARLY};
 use crate::phase::{self, Phase};
+use crate::segment::Segment;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::CALLER_EARLY;
 
@@ -74,5 +74,6 @@ pub fn store(segment: Segment) {
 /// Tells the central figures of the blocks that the counters have.
 pub fn seed(segment: Segment) {
     let live = |i: usize| EARLY[i].load(Relaxed).wrapping_sub(EARLY[i + 3].load(Relaxed)) as i64;
+    rows::told(CALLER_EARLY, live(0));
     peaks::seed(segment, CALLER_EARLY, live(1), live(0));
 }

@@ -3,29 +3,16 @@
 //! Such an image writes a header into the first 16 bytes of each block that it takes (core/nmt/NmtMallocHeader.java of
 //! oracle/graal): `u64 size; u32 category; u32 magic` (the magic only with assertions on). It does so after malloc has
 //! returned, so the category can't be known at that moment. It is read at the same thread's next call of a hook: between
-//! the two there is nothing but the writing of the header.
-//!
-//! Until then the block is *pending* in its thread's word, and booked under the image. Whoever frees it first takes it out
-//! of that word, so that nobody looks into a block that is gone:
-//!
-//! ```text
-//! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
-//!                    └── free by another thread ──▶ 0           (a claimed one is waited for)
-//! ```
+//! the two there is nothing but the writing of the header ([`super::pending`]).
 
-use super::blocks::{self, Key};
-use super::keys::{set_key, take_key};
-use super::rows::{self, Amount};
-use super::segment::Segment;
-use super::thread::{self, ThreadState};
-use super::{callers, categories, samples};
+use crate::segment::{Segment, categories};
 use crate::stack::module;
 use crate::stack::read::peek;
-use crate::sys::{elf, os};
+use crate::sys::elf;
 use core::ffi::{CStr, c_char};
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering::*};
 use plimsoll_segment::vmap::Kind;
-use plimsoll_segment::{CategoryKind, Counter, NATIVE_IMAGE_CATEGORIES};
+use plimsoll_segment::{CategoryKind, NATIVE_IMAGE_CATEGORIES};
 
 /// Categories by ordinal, core/nmt/NmtCategory.java, of 23 and 24; 25 has [`NATIVE_IMAGE_CATEGORIES`].
 const OF_23: &[&str] = &[
@@ -95,7 +82,7 @@ fn names() -> &'static [&'static str] {
 ///
 /// # Safety
 /// `p` is a block of that many bytes that nobody can free.
-unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u16> {
+pub unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u16> {
     if requested < HEADER as u64 {
         return None;
     }
@@ -114,70 +101,4 @@ unsafe fn category(segment: Segment, p: *mut u8, requested: u64) -> Option<u16> 
     let c = categories::register(segment, name.as_bytes(), CategoryKind::Vm);
     cell.store(c + 1, Relaxed);
     Some(c)
-}
-
-/// Notes a block of this thread whose header the VM is about to write.
-pub fn note(t: &ThreadState, p: *mut u8) {
-    t.shared().pending.store(p as usize, Release);
-}
-
-/// At the entry of a hook: the thread's last block has its header now.
-pub fn settle(segment: Segment, t: &mut ThreadState) {
-    let p = t.shared().pending.load(Relaxed);
-    if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
-        return;
-    }
-    // SAFETY: claimed: whoever frees the block, other than a handler on top of this, waits in `forget` for this thread.
-    unsafe { rebook(segment, t, p as *mut u8) };
-    t.shared().pending.store(0, Release);
-}
-
-/// # Safety
-/// `p` is a live block that nobody can free meanwhile.
-unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let usable = blocks::usable(p);
-        let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| super::table::get(p)) else {
-            return;
-        };
-        let Some(c) = category(segment, p, requested) else { return };
-        let old = segment.row(row).caller.load(Relaxed);
-        let of = segment.caller(callers::parent(segment, old));
-        let mut frames = [0u64; callers::FRAMES];
-        let n = (of.depth.load(Relaxed) as usize).min(frames.len());
-        for (f, from) in frames.iter_mut().zip(&of.frames).take(n) {
-            *f = from.load(Relaxed);
-        }
-        let mut new = callers::number(segment, &frames[..n], of.flags.load(Relaxed), c as u32 + 1);
-        let site = segment.caller(old);
-        if site.parent.load(Relaxed) != 0 {
-            new = callers::site(segment, new, site.stack.load(Relaxed), site.flags.load(Relaxed));
-        }
-        if new == old {
-            return;
-        }
-        let Some((key, amount)) = take_key(p) else { return };
-        let row = rows::row_for(segment, Some(&mut *t), new);
-        let sampled = key.sampled && samples::reassign(segment, p, new);
-        let Some(Amount { .. }) = set_key(p, Key { row, sampled, ..key }) else { return };
-        rows::free(segment, Some(&mut *t), old, amount);
-        rows::alloc(segment, Some(t), new, amount);
-        segment.count(Counter::native_image_headers, 1);
-    }
-}
-
-/// Before a block is freed or moved: no thread may look at it any more.
-pub fn forget(segment: Segment, p: *mut u8) {
-    let claimed = p as usize | 1;
-    for shared in thread::states(segment) {
-        let word: &AtomicUsize = &shared.pending;
-        if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
-            return;
-        }
-        // A handler on top of its own thread's look would wait for ever.
-        while word.load(Acquire) == claimed && !thread::is_own(shared) {
-            os::sleep_ms(0);
-        }
-    }
 }

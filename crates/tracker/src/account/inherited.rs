@@ -22,8 +22,8 @@
 //! complete. A row from then has no caller in the child: its blocks are unknown there.
 
 use super::retained::Looked;
-use super::segment::Segment;
-use super::windows;
+use crate::segment::Segment;
+use crate::segment::windows;
 use crate::sys::os;
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicU64, Ordering::*};

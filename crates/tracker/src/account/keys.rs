@@ -66,3 +66,12 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
         Some((key, Amount { usable: usable as u64, requested: key.requested }))
     }
 }
+
+/// Whether a block is in the books already.
+///
+/// # Safety
+/// `p` is a live block.
+pub unsafe fn is_booked(p: *mut u8) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { blocks::read_trailer(p, blocks::usable(p)).is_some() || table::get(p).is_some() }
+}

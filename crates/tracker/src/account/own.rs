@@ -1,6 +1,6 @@
 //! The list of the tracker's own private mappings, in the segment: an observer would else take them for the program's.
 
-use super::segment::{Segment, WIPED, WipedOnFork};
+use crate::segment::{Segment, WIPED, WipedOnFork};
 use crate::sys::os::{self, Mapping};
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::{Purpose, Section};

@@ -11,9 +11,8 @@
 //! One try-lock guards them: (bytes, count) of a peak are of one moment, and the composition of the total at its peak is
 //! too. Who doesn't get the lock goes on; his row stays over its bound and he tries again at his next block.
 
-use super::callers;
-use super::rows::IndexEntry;
-use super::segment::Segment;
+use crate::segment::Segment;
+use crate::stack::callers;
 use crate::sys::CachePadded;
 use crate::sys::clock::now_ns;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::*};
@@ -50,17 +49,17 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
 /// Tells the central figures what a row of the calling thread gained or lost since it last did.
 #[cold]
 #[inline(never)]
-pub fn flush(segment: Segment, e: &mut IndexEntry, span: i64) {
+pub fn flush(segment: Segment, row: u32, flushed: &mut u32, span: i64) {
     if BUSY.0.swap(true, Acquire) {
         return;
     }
-    let row = segment.row(e.row);
+    let row = segment.row(row);
     // A signal handler on top may free a block of this row at any moment.
     let bytes = span / 2 - row.room.swap(span / 2, Relaxed);
     let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
-    let count = net.wrapping_sub(e.flushed) as i32 as i64;
+    let count = net.wrapping_sub(*flushed) as i32 as i64;
     central(segment, row.caller.load(Relaxed), bytes, count);
-    e.flushed = net;
+    *flushed = net;
     BUSY.0.store(false, Release);
 }
 
@@ -183,6 +182,5 @@ pub unsafe fn reset_books(segment: Segment) {
 
 /// Tells the central figures of blocks that were booked before they were there.
 pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
-    super::rows::told(caller, count);
     central(segment, caller, bytes, count);
 }

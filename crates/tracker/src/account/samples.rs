@@ -16,7 +16,7 @@
 
 use super::rows::Amount;
 use super::sampling;
-use super::segment::Segment;
+use crate::segment::Segment;
 use crate::sys::{CachePadded, os};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{Counter, Section, SiteSamples, TEMPORARY_NS};

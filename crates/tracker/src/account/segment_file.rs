@@ -2,10 +2,11 @@
 
 use super::inherited::{Child, Inherited};
 use super::retained::{self, Looked, file_name, prune};
-use super::segment::Segment;
-use super::{blocks, control, image, windows};
+use super::{blocks, control, image};
 use crate::options::{Options, Path, number};
 use crate::phase;
+use crate::segment::Segment;
+use crate::segment::windows;
 use crate::sys::elf;
 use crate::sys::os::{self, Clock};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};

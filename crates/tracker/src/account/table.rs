@@ -14,7 +14,7 @@
 //! program's own hand-over of the pointer orders both. No tombstones, no locks, nothing ever moves.
 
 use super::blocks::Key;
-use super::segment::Segment;
+use crate::segment::Segment;
 use crate::sys::cpu::{SLOT_MARK, count_own, tls_get};
 use crate::sys::os;
 use core::mem::offset_of;

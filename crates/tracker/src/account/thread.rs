@@ -10,40 +10,17 @@
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
 //! It is complete: a caller not in it has no row of this slot. It doubles at half full.
 
-use super::memo::Memo;
-use super::rows::IndexEntry;
+use super::memo::entry::Memo;
 use super::sampling::Random;
-use super::segment::Segment;
+use crate::segment::Segment;
+use crate::segment::slots::{self, SHARED_BYTES, Shared, shared_of};
 use crate::stack::deep::Scratch;
 use crate::sys::{CachePadded, cpu, libc, os};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*, compiler_fence};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*, compiler_fence};
 use plimsoll_segment::{Counter, Section};
 
 /// Depth of the program's category stack.
 pub const CATEGORY_DEPTH: usize = 14;
-
-/// What others read or write too: other threads, and signal handlers on top of the owner's hook. Atomics only. It lies
-/// directly in front of the [`ThreadState`], outside of what the owner's `&mut ThreadState` covers.
-#[repr(C)]
-pub struct Shared {
-    /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
-    pub trailer_below: AtomicUsize,
-    /// The memo in force: this thread's own, or the empty one after the code map has changed.
-    pub memo: AtomicPtr<Memo>,
-    /// High end of the stack, exclusive.
-    pub stack_high: AtomicUsize,
-    /// `stack_high` − low end.
-    pub stack_bytes: AtomicUsize,
-    /// Block whose VM header may be read at the next entry (native images): address.
-    pub pending: AtomicUsize,
-    /// Row that this slot's next caller gets; 0 none.
-    pub spare_row: AtomicU32,
-    /// In a fork child: what makes its sequence of samples unlike its parent's, until it is drawn from; 0 none.
-    reseed: AtomicU32,
-}
-
-/// How far in front of a state its shared part begins.
-pub const SHARED_BYTES: usize = size_of::<Shared>();
 
 /// See the module comment. Only its own thread touches it, through [`crate::guard::Inside`] or with `current` taken.
 #[repr(C)]
@@ -102,6 +79,16 @@ pub struct ThreadState {
     blocks_then: u64,
 }
 
+/// An entry of a thread's index.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct IndexEntry {
+    /// Row; 0 = empty.
+    pub row: u32,
+    /// Low 32 bits of (allocated − freed) blocks when the drift was last flushed.
+    pub flushed: u32,
+}
+
 /// How the two lie in memory.
 #[repr(C, align(64))]
 struct Block {
@@ -117,16 +104,6 @@ const _: () = assert!(
         && SHARED_BYTES + core::mem::offset_of!(ThreadState, category_tag) < 128
 );
 
-/// The shared part of the state at an address of [`Directory`], [`cpu::OWN`] or [`cpu::CURRENT`].
-///
-/// # Safety
-/// There is a state.
-#[inline(always)]
-pub unsafe fn shared_of(state: usize) -> &'static Shared {
-    // SAFETY: `new_state` makes both in one block, which is never freed; all fields are atomic, and no `&mut` covers them.
-    unsafe { &*((state - SHARED_BYTES) as *const Shared) }
-}
-
 const FIRST_MEMO: usize = 16;
 const LAST_MEMO: usize = 4096;
 /// One miss in so many blocks isn't worth more memory: a walk takes some 2,000 instructions.
@@ -137,82 +114,17 @@ const LEAST_TAILS: usize = 64 << 10;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
-/// Generation of the code map: dlopen and dlclose start a new one.
-pub static GENERATION: AtomicU32 = AtomicU32::new(1);
-
 /// Rooms for deep walks that no thread is using: a walk touches pages all over one, so threads that sample pass them on.
 static PASSED_ON: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
-/// Slots whose threads have ended, newest first: a stack through `NEXT_FREE`, with a tag against ABA.
-static FREE: AtomicU64 = AtomicU64::new(0);
-/// State and link of each slot, private to this process; reserved once, touched where used.
-static DIRECTORY: AtomicUsize = AtomicUsize::new(0);
-
-#[repr(C)]
-struct Directory {
-    state: AtomicUsize,
-    next_free: AtomicU64,
-}
-
-fn directory() -> Option<&'static [Directory; Section::Threads.capacity()]> {
-    let p = DIRECTORY.load(Acquire);
-    // SAFETY: `init` reserved this many zeroed entries, atomics, never unmapped.
-    (p != 0).then(|| unsafe { &*(p as *const [Directory; Section::Threads.capacity()]) })
-}
-
-/// A memo of the largest size that nobody writes: what every thread is given when the code map changes.
-static EMPTY: AtomicUsize = AtomicUsize::new(0);
-
-fn empty() -> *mut Memo {
-    EMPTY.load(Relaxed) as *mut Memo
-}
-
-/// A second empty memo, if remembered stacks are to be checked: in force instead of a thread's own, so that every call
-/// takes the slow path, where a walk is there to compare with.
-static CHECKING: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether what is remembered is to be worked out too, and compared.
-pub fn is_checking() -> bool {
-    CHECKING.load(Relaxed) != 0
+/// Reserves the slots. False: no address space.
+pub fn init() -> bool {
+    slots::init(LAST_MEMO * size_of::<Memo>())
 }
 
 /// Has every remembered stack walked too. Called at boot.
 pub fn check_memos() {
-    if let Some(p) = os::private(LAST_MEMO * size_of::<Memo>()) {
-        CHECKING.store(p as usize, Relaxed);
-    }
-}
-
-/// The code map changes: from now on no thread recalls what it remembered before. Each notices at its next miss and
-/// empties its own memo.
-pub fn forget_stacks(segment: Segment) {
-    GENERATION.fetch_add(1, AcqRel);
-    let Some(directory) = directory() else { return };
-    for d in &directory[1..segment.used(Section::Threads).max(1)] {
-        let t = d.state.load(Acquire);
-        if t != 0 {
-            // SAFETY: the directory names states only.
-            unsafe { shared_of(t) }.memo.store(empty(), Release);
-        }
-    }
-}
-
-/// Reserves the directory. False: no address space.
-pub fn init() -> bool {
-    if DIRECTORY.load(Acquire) != 0 {
-        return true;
-    }
-    match os::private(LAST_MEMO * size_of::<Memo>()) {
-        Some(p) => EMPTY.store(p as usize, Release),
-        None => return false,
-    }
-    match os::private(size_of::<[Directory; Section::Threads.capacity()]>()) {
-        Some(p) => {
-            DIRECTORY.store(p as usize, Release);
-            true
-        }
-        None => false,
-    }
+    slots::check_memos(LAST_MEMO * size_of::<Memo>());
 }
 
 fn private(bytes: usize, segment: Segment) -> Option<*mut u8> {
@@ -225,25 +137,11 @@ fn private(bytes: usize, segment: Segment) -> Option<*mut u8> {
 /// Gives the calling thread a state: a dead thread's slot, or a new one. `None`: no slot or no memory; the thread books
 /// in the shared slot.
 pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut ThreadState> {
-    let directory = directory()?;
+    let directory = slots::directory()?;
     segment.count(Counter::threads_started, 1);
-    let slot = loop {
-        let head = FREE.load(Acquire);
-        let top = (head & 0xffff_ffff) as u32;
-        if top == 0 {
-            break match segment.append(Section::Threads) {
-                Some(i) => i,
-                None => {
-                    segment.count(Counter::threads_shared, 1);
-                    return None;
-                }
-            };
-        }
-        let next = directory[top as usize].next_free.load(Acquire);
-        let tag = (head >> 32).wrapping_add(1) << 32;
-        if FREE.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {
-            break top;
-        }
+    let Some(slot) = slots::claim(segment, directory) else {
+        segment.count(Counter::threads_shared, 1);
+        return None;
     };
     let d = &directory[slot as usize];
     let known = d.state.load(Acquire);
@@ -251,7 +149,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
         known as *mut ThreadState
     } else {
         let Some((t, memo, index)) = new_state(segment) else {
-            give_back(directory, slot);
+            slots::give_back(directory, slot);
             segment.count(Counter::threads_shared, 1);
             return None;
         };
@@ -271,9 +169,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     // SAFETY: the slot was claimed by this thread alone; who had it before let go of the state in `detach`, or is in no
     // thread of this process (a fork).
     let t = unsafe { &mut *t };
-    // In a native image every call takes the slow path, where headers are read.
     let shared = t.shared();
-    shared.trailer_below.store(if super::image::is_image() { 0 } else { super::blocks::trailer_below() }, Relaxed);
+    shared.trailer_below.store(super::blocks::short_way_below(), Relaxed);
     shared.pending.store(0, Relaxed);
     t.random = Random::new(super::blocks::seed() ^ (slot as u64) << 32 ^ segment.thread(slot).generation.load(Relaxed));
     t.draw(segment);
@@ -282,7 +179,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.pushed = 0;
     t.end_rounds = 3;
     // Another stack: nothing remembered of the last thread's holds.
-    shared.memo.store(empty(), Relaxed);
+    shared.memo.store(slots::empty(), Relaxed);
     t.set_room_span(segment, super::peaks::room_span(segment));
     let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
     shared.stack_high.store(stack.high, Relaxed);
@@ -341,61 +238,8 @@ pub fn detach(segment: Segment, slot: u32) {
     cpu::tls_set::<{ cpu::CURRENT }>(0);
     cpu::tls_set::<{ cpu::SLOT_MARK }>(0);
     cpu::tls_set::<{ cpu::OWN }>(cpu::GONE);
-    if let Some(directory) = directory() {
-        give_back(directory, slot);
-    }
-}
-
-fn give_back(directory: &[Directory], slot: u32) {
-    loop {
-        let head = FREE.load(Acquire);
-        directory[slot as usize].next_free.store(head & 0xffff_ffff, Release);
-        let tag = (head >> 32).wrapping_add(1) << 32;
-        if FREE.compare_exchange(head, tag | slot as u64, AcqRel, Relaxed).is_ok() {
-            return;
-        }
-    }
-}
-
-/// In a fork child: parent and child go on with unlike sequences; the distance under way has no memory and may stay.
-pub fn reseed_after_fork(pid: u32) {
-    let own = cpu::tls_get::<{ cpu::OWN }>();
-    if own > cpu::GONE {
-        // SAFETY: other than 0 and GONE the word is this thread's state.
-        unsafe { shared_of(own) }.reseed.store(pid, Relaxed);
-    }
-}
-
-/// In a fork child: all slots but the caller's wait for new threads. Rows, memos and indexes stay as they are: the
-/// child's segment numbers its rows as the parent's does.
-pub fn reset_after_fork(segment: Segment, keep: u32) {
-    FREE.store(0, Relaxed);
-    let Some(directory) = directory() else { return };
-    for i in 1..segment.used(Section::Threads) as u32 {
-        let r = segment.thread(i);
-        let t = directory[i as usize].state.load(Relaxed) as *mut ThreadState;
-        if !t.is_null() {
-            // The parent may have begun that row before it was copied.
-            // SAFETY: the directory names states only.
-            unsafe { shared_of(t as usize) }.spare_row.store(0, Relaxed);
-        }
-        if i == keep {
-            r.tid.store(os::gettid(), Relaxed);
-        } else {
-            if r.state.load(Relaxed) == 1 {
-                r.state.store(2, Relaxed);
-            }
-            let head = FREE.load(Relaxed);
-            directory[i as usize].next_free.store(head & 0xffff_ffff, Relaxed);
-            FREE.store(i as u64, Relaxed);
-        }
-    }
-}
-
-/// Has every thread take the slow way from now on, where it finds that nothing is booked; or the fast one again.
-pub fn ask_for_trailers(segment: Segment, below: usize) {
-    for t in states(segment) {
-        t.trailer_below.store(below, Relaxed);
+    if let Some(directory) = slots::directory() {
+        slots::give_back(directory, slot);
     }
 }
 
@@ -404,7 +248,7 @@ pub fn ask_for_trailers(segment: Segment, below: usize) {
 /// # Safety
 /// No thread is in a hook, and none comes into one.
 pub unsafe fn reset_books(segment: Segment) {
-    let Some(directory) = directory() else { return };
+    let Some(directory) = slots::directory() else { return };
     for (slot, d) in directory[..segment.used(Section::Threads)].iter().enumerate().skip(1) {
         let r = segment.thread(slot as u32);
         r.table_inserts.store(0, Relaxed);
@@ -429,33 +273,6 @@ pub unsafe fn reset_books(segment: Segment) {
     }
 }
 
-/// What all slots' states share.
-pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
-    let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
-    slots.iter().filter_map(|d| {
-        let t = d.state.load(Acquire);
-        // SAFETY: the directory names states only.
-        (t != 0).then(|| unsafe { shared_of(t) })
-    })
-}
-
-/// The shared part of the calling thread's state, whoever has taken the rest.
-fn own() -> Option<&'static Shared> {
-    let own = cpu::tls_get::<{ cpu::OWN }>();
-    // SAFETY: other than 0 and GONE the word is this thread's state.
-    (own > cpu::GONE).then(|| unsafe { shared_of(own) })
-}
-
-/// Whether a state is the calling thread's.
-pub fn is_own(shared: &Shared) -> bool {
-    own().is_some_and(|own| core::ptr::eq(own, shared))
-}
-
-/// Whether an address lies on the calling thread's stack, as far as that is known.
-pub fn is_on_own_stack(address: usize) -> bool {
-    own().is_some_and(|own| own.stack_high.load(Relaxed).wrapping_sub(address) <= own.stack_bytes.load(Relaxed))
-}
-
 /// A stack as far as it is known.
 #[derive(Clone, Copy)]
 pub struct Stack {
@@ -476,6 +293,12 @@ impl ThreadState {
         // SAFETY: every ThreadState is one of `new_state`'s. Its block's address was exposed there: the reference isn't
         // derived from `self`'s.
         unsafe { shared_of(self as *const Self as usize) }
+    }
+
+    /// The memo in force.
+    #[inline(always)]
+    pub fn memo(&self) -> *mut Memo {
+        self.shared().memo.load(Relaxed).cast()
     }
 
     /// The stack's ends, low and high, exclusive; both 0 if they aren't known.
@@ -515,9 +338,9 @@ impl ThreadState {
     /// The memo to put in force again after the code map has changed, and whether that is not this thread's own because
     /// remembered stacks are checked.
     pub fn usual_memo(&self) -> (*mut Memo, bool) {
-        match CHECKING.load(Relaxed) {
-            0 => (self.own_memo, false),
-            p => (p as *mut Memo, true),
+        match slots::checking() {
+            None => (self.own_memo, false),
+            Some(p) => (p.cast(), true),
         }
     }
 
@@ -630,7 +453,7 @@ impl ThreadState {
         if let Some(p) = private(entries * size_of::<Memo>(), segment) {
             let (smaller, bytes) = (self.own_memo, (self.memo_mask + 1) * size_of::<Memo>());
             self.own_memo = p as *mut Memo;
-            self.shared().memo.store(self.usual_memo().0, Relaxed);
+            self.shared().memo.store(self.usual_memo().0.cast(), Relaxed);
             // The larger table first: a fork in between leaves the child a mask that fits both.
             compiler_fence(SeqCst);
             self.memo_mask = entries - 1;

@@ -23,10 +23,9 @@
 
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
-use crate::account::segment::{self, LASTING, Segment, WIPED};
-use crate::account::thread;
-use crate::account::{blocks, categories, own, peaks, retained, samples, segment_file, windows};
+use crate::account::{blocks, own, peaks, retained, samples, segment_file};
 use crate::phase::{self};
+use crate::segment::{self, LASTING, Segment, WIPED, categories, slots, windows};
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
@@ -197,7 +196,7 @@ fn make(mut inherited: Inherited) {
             seed(child, inherited, after);
             child.header().state.store(State::Running as u32, Relaxed);
             child.header().magic.store(MAGIC, Release);
-            child.publish();
+            blocks::publish(child);
         }
         // SAFETY: nobody books there. The mapping that failed may have left a hole.
         None => unsafe {
@@ -219,6 +218,6 @@ fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     own::reset_after_fork(child);
     samples::reset_after_fork(child);
     peaks::reset_after_fork(child);
-    thread::reset_after_fork(child, slot());
-    thread::reseed_after_fork(WIPED.child.load(Relaxed) as u32);
+    slots::reset_after_fork(child, slot());
+    slots::reseed_after_fork(WIPED.child.load(Relaxed) as u32);
 }

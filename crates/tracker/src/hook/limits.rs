@@ -7,7 +7,7 @@ use super::loader::{Next, real};
 use super::seccomp::is_child_of_vfork;
 use super::{malloc, rights};
 use crate::account::own;
-use crate::account::segment::Segment;
+use crate::segment::Segment;
 use crate::sys::libc::Call;
 use crate::sys::os;
 use core::sync::atomic::Ordering::*;

@@ -4,11 +4,11 @@
 //! RTLD_NEXT counts from. But where import tables are patched, dlopen of a path (which needs no run path) is called, so that
 //! what it loads can be patched before anybody calls it; what comes another way is found at the next of these calls.
 
-use crate::account::segment::Segment;
-use crate::account::thread::{self, GENERATION};
 use crate::hook::resolve::resolve;
 use crate::patch;
 use crate::phase::{self, Phase, resolved};
+use crate::segment::Segment;
+use crate::segment::slots::{self, GENERATION};
 use crate::sys::libc::{self, Call};
 use crate::sys::{elf, os};
 use core::ffi::{CStr, c_char, c_void};
@@ -34,7 +34,7 @@ fn next_generation() {
     }
     match Segment::current() {
         Some(s) => {
-            thread::forget_stacks(s);
+            slots::forget_stacks(s);
             s.count(Counter::code_generations, 1);
         }
         None => {

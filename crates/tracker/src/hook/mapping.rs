@@ -11,12 +11,14 @@
 #![allow(clippy::just_underscores_and_digits)]
 
 use crate::account::mapping::books::{Operation, locked, time};
-use crate::account::segment::Segment;
+use crate::account::mapping::count_mapping;
 use crate::account::vmas::{Placement, Remap};
-use crate::account::{callers, image, memo};
+use crate::account::{classify, image, memo};
 use crate::guard::{Entered, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
+use crate::segment::Segment;
+use crate::stack::callers;
 use crate::stack::read::return_address;
 use crate::stack::{code, java};
 use crate::sys::libc::{self, calls};
@@ -52,7 +54,7 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
         Entered::Shared(segment) => {
             // SAFETY: the return address lies at the stack pointer.
             let ra = unsafe { return_address(sp) };
-            (segment, callers::number(segment, &[ra], callers::TRUNCATED, 0))
+            (segment, classify::caller(segment, &[ra], callers::TRUNCATED, 0))
         }
         Entered::Outside => return None,
     };
@@ -136,7 +138,7 @@ pub(super) unsafe fn mapped(
     let done = |placement| {
         move |r: &usize| {
             (*r != MAP_FAILED).then(|| {
-                callers::count_mapping(segment, caller, n as u64);
+                count_mapping(segment, caller, n as u64);
                 Operation::Map { start: *r, bytes: n, attributes, placement }
             })
         }

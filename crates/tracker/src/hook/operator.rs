@@ -5,10 +5,10 @@
 //! assembly of the entry, never from Rust: an exception passes a frame that has nothing but its size.
 
 use super::malloc::slow::{book_fresh, book_release};
-use crate::account::blocks;
-use crate::account::thread::GENERATION;
+use crate::account::keys::is_booked;
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
+use crate::segment::slots::GENERATION;
 use crate::stack::read::return_address;
 use crate::sys::libc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -38,7 +38,7 @@ pub extern "C" fn next(i: usize) -> Next {
 pub unsafe extern "C" fn made(p: *mut u8, n: usize, sp: usize, fp: usize) -> *mut u8 {
     // SAFETY: the caller's contract. jemalloc's aligned forms ask its exported aligned_alloc, whose hook has booked it.
     unsafe {
-        if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && !blocks::is_booked(p) {
+        if !p.is_null() && !libc::is_allocator(return_address(sp) as usize) && !is_booked(p) {
             book_fresh(p, n, sp, fp);
         }
     }

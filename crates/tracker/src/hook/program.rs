@@ -1,9 +1,9 @@
 //! What the program itself calls (include/plimsoll.h): its own categories.
 
-use crate::account::categories;
-use crate::account::segment::Segment;
 use crate::account::thread::CATEGORY_DEPTH;
 use crate::guard::{Entered, enter};
+use crate::segment::Segment;
+use crate::segment::categories;
 use core::ffi::{CStr, c_char};
 use plimsoll_segment::CategoryKind;
 

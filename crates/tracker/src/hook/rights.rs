@@ -6,8 +6,8 @@
 //! Groups aren't looked at: a directory of segments is for its owner alone.
 
 use super::loader::{Next, real};
-use crate::account::segment::Segment;
 use crate::account::segment_file;
+use crate::segment::Segment;
 use crate::sys::libc::Call;
 
 macro_rules! before {

@@ -10,7 +10,8 @@
 
 use super::loader::{Next, real};
 use crate::account::mapping::books;
-use crate::account::segment::Segment;
+use crate::segment::Segment;
+use crate::stack::{callers, frames};
 use crate::sys::cpu::{STRICT, tls_set_half};
 use crate::sys::filter_copy::filter_at;
 use crate::sys::libc::Call;
@@ -61,6 +62,8 @@ fn filtered(given: usize) {
     let Some(filter) = filter_at(given) else { return };
     // In a fork child this makes its file, too, if it has none yet.
     if let (Some(segment), false) = (Segment::current(), os::grows_under(filter)) {
+        callers::reserve();
+        frames::reserve();
         segment.grow_ahead();
     }
     filter.add();

@@ -17,8 +17,8 @@
 //! same code at another place: frames in a copy are told as frames of the object, whose names and rules then hold.
 
 use super::module;
-use crate::account::segment::Segment;
-use crate::account::thread::forget_stacks;
+use crate::segment::Segment;
+use crate::segment::slots::forget_stacks;
 use crate::sys::elf;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 

@@ -17,7 +17,7 @@
 //! in it, the callers of that frame, marked as guessed.
 //!
 //! Every word that a step looks at is logged with its address, in the order of the walk, so that the memo can tell
-//! whether another walk from the same registers would come out the same ([`crate::account::memo`]; the argument is walk.rs's).
+//! whether another walk from the same registers would come out the same (`account/memo`; the argument is walk.rs's).
 //! What Java's frames hang on besides is logged as guards. A step is a function of its registers and of what it logged,
 //! nothing else sways it.
 //!
@@ -34,12 +34,12 @@
 
 use super::arch::native as arch;
 use super::code;
+use super::frames::{self, Frame};
 use super::java::{self, Guard};
 use super::read::peek;
 use super::rule::{BY_TABLE, Base, Cfa, Rule, SavedFp, Step};
-use crate::account::frames;
-use crate::account::segment::Segment;
-use crate::account::thread::GENERATION;
+use crate::segment::Segment;
+use crate::segment::slots::GENERATION;
 use crate::sys::os;
 use core::sync::atomic::Ordering::Relaxed;
 use plimsoll_segment::{Cut, FrameKind, frame_flags};
@@ -52,8 +52,6 @@ const MOST_WORDS: usize = 4 * MOST_FRAMES;
 const BEHIND: u8 = 0x40;
 /// How far a stack that isn't known is followed, bytes.
 const MOST_UNKNOWN: u64 = 1 << 20;
-
-pub use super::java::Frame;
 
 /// A word that the walk depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -7,17 +7,20 @@
 //! with a mark that says why.
 
 pub mod arch;
+pub mod callers;
 pub mod cfi;
 pub mod code;
 pub mod deep;
 mod eh_frame;
 mod expression;
+pub mod frames;
 pub mod java;
 pub mod module;
 pub mod native_image;
 mod program;
 pub mod read;
 pub mod rule;
+pub mod rule_table;
 pub mod walk;
 
 pub use read::{Image, Memory, Stack};

@@ -9,13 +9,14 @@
 //! loads and unloads objects behind dlopen's back too (gconv, NSS): so within a generation extent, tables and name are
 //! compared, and where they differ the code map has changed after all.
 
-use crate::account::segment::{Segment, set_text};
-use crate::account::thread::{GENERATION, forget_stacks};
-use crate::account::{callers, categories};
+use super::callers;
+use crate::segment::categories;
+use crate::segment::slots::{GENERATION, forget_stacks};
+use crate::segment::{Segment, set_text};
 use crate::sys::{elf, libc, os};
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicUsize, Ordering::*};
-use plimsoll_segment::rules::{self, ModuleRules, Rules};
+use plimsoll_segment::rules::{self, ModuleRules};
 use plimsoll_segment::{Counter, Section};
 
 /// What is known of an object. Written once, then read by all threads.
@@ -62,35 +63,20 @@ static LIST: AtomicUsize = AtomicUsize::new(0);
 /// first address → index in LIST + 1.
 static BY_START: [AtomicU16; 2 * KNOWN] = [const { AtomicU16::new(0) }; 2 * KNOWN];
 static LISTED: AtomicU32 = AtomicU32::new(0);
-static RULES: AtomicUsize = AtomicUsize::new(0);
-static RULES_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// A native image was met.
 static IMAGES: AtomicBool = AtomicBool::new(false);
 static SCANNED: AtomicU32 = AtomicU32::new(0);
 static MEMO_LAST: AtomicU32 = AtomicU32::new(0);
 
-/// Reserves the list; takes the compiled rules of this run.
-pub fn init(compiled: Option<&'static [u8]>) -> bool {
+/// Reserves the list.
+pub fn init() -> bool {
     if LIST.load(Relaxed) == 0 {
         match os::private(KNOWN * size_of::<Listed>()) {
             Some(p) => LIST.store(p as usize, Release),
             None => return false,
         }
     }
-    let bytes = compiled.filter(|b| Rules::parse(b).is_some()).unwrap_or(rules::DEFAULT);
-    RULES_BYTES.store(bytes.len(), Relaxed);
-    RULES.store(bytes.as_ptr() as usize, Release);
     true
-}
-
-/// The rules in force.
-pub fn rules() -> Option<Rules<'static>> {
-    let p = RULES.load(Acquire);
-    if p == 0 {
-        return None;
-    }
-    // SAFETY: set by `init`, its length first, from a slice that lives as long as the process.
-    Rules::parse(unsafe { core::slice::from_raw_parts(p as *const u8, RULES_BYTES.load(Relaxed)) })
 }
 
 /// Whether this return address lies in a native image. Asked for each mapping call, so it costs nothing without one.
@@ -255,7 +241,7 @@ fn append(
     // The executable has no name in the loader's list; boot wrote it down, since nothing is asked of /proc after start.
     let path = if name.is_empty() { segment.executable() } else { name };
     let build_id = elf::build_id(start, end, bias);
-    let rules = rules()?.module(path, build_id);
+    let rules = crate::rules::rules()?.module(path, build_id);
     let (unwind_low, unwind_high) = elf::segment_of(start, bias, hdr).unwrap_or((0, 0));
     let file = rules::file_name(path);
     // Deeper frames help only where there are rules for symbols to look at.
@@ -312,7 +298,7 @@ fn append(
 #[cfg(test)]
 #[test]
 fn an_entry_that_is_counted_and_not_written_is_not_read() {
-    assert!(init(None));
+    assert!(init());
     // Another thread is between the two.
     let i = LISTED.fetch_add(1, AcqRel);
     assert!(listed(i).is_none() && listed(KNOWN as u32).is_none());

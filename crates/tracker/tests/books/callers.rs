@@ -1,10 +1,12 @@
-//! account/callers.rs: one number for each stack.
+//! stack/callers.rs and account/classify.rs: one number for each stack.
 
 use crate::segment::counter;
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{CALLER_OVERFLOW, CategoryKind, Counter, Section};
-use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::account::{callers, categories};
+use plimsoll_tracker::account::classify;
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::segment::categories;
+use plimsoll_tracker::stack::callers;
 use std::collections::HashMap;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::*;
@@ -21,7 +23,7 @@ fn stack(random: &mut Random) -> Stack {
 }
 
 fn number(segment: Segment, s: &Stack) -> u32 {
-    callers::number(segment, &s.0, s.1, s.2)
+    classify::caller(segment, &s.0, s.1, s.2)
 }
 
 #[test]
@@ -61,7 +63,7 @@ fn the_same_stack_has_one_number() {
         assert_eq!(counter(segment, Counter::callers_merged), 0);
         // Only the first eight frames count.
         let long: Vec<u64> = (1..12).collect();
-        assert_eq!(callers::number(segment, &long, 0, 0), callers::number(segment, &long[..callers::FRAMES], 0, 0));
+        assert_eq!(classify::caller(segment, &long, 0, 0), classify::caller(segment, &long[..callers::FRAMES], 0, 0));
     });
 }
 
@@ -96,7 +98,7 @@ fn a_full_section_merges_and_counts() {
     alone(|| {
         let segment = fresh();
         let room = Section::Callers.capacity() - segment.used(Section::Callers);
-        let of = |i: usize| callers::number(segment, &[0x1000 + i as u64 * 2, 0x77], 0, 0);
+        let of = |i: usize| classify::caller(segment, &[0x1000 + i as u64 * 2, 0x77], 0, 0);
         let numbers: Vec<u32> = (0..room).map(of).collect();
         assert!(numbers.iter().all(|n| *n > CALLER_OVERFLOW));
         assert_eq!(counter(segment, Counter::callers_merged), 0);

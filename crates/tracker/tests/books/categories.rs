@@ -1,10 +1,10 @@
-//! account/categories.rs: one number for each name.
+//! segment/categories.rs: one number for each name.
 
 use crate::segment::counter;
 use crate::{alone, fresh};
 use plimsoll_segment::{CategoryKind, Counter, FIXED_CATEGORIES, Section};
-use plimsoll_tracker::account::categories;
-use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::segment::categories;
 use std::collections::HashSet;
 use std::sync::Barrier;
 use std::sync::atomic::Ordering::*;

@@ -3,10 +3,11 @@
 use crate::segment::by_caller;
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{FILE_BYTES, Purpose, Section};
+use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::inherited::{Child, Inherited};
 use plimsoll_tracker::account::rows::{self, Amount};
-use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::account::{callers, thread};
+use plimsoll_tracker::account::thread;
+use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::os;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -38,7 +39,7 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                         // Now and then a caller that nobody had; what it allocates another thread may free at once.
                         made += u64::from(made < round.load(Relaxed) * 10 && random.below(4) == 0);
                         let frame = 0x1_0000 * (n + 1) + 2 * (made - random.below(made.min(8) + 1));
-                        let caller = callers::number(parent, &[frame], 0, 1);
+                        let caller = classify::caller(parent, &[frame], 0, 1);
                         let amount = Amount { usable: 24 + random.below(100) * 16, requested: 24 };
                         rows::alloc(parent, t.as_deref_mut(), caller, amount);
                         let mut pool = pool.lock().expect("pool");

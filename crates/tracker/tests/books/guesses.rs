@@ -2,8 +2,9 @@
 
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{Cut, FrameKind, frame_flags};
-use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::stack::deep::{Deep, Frame, Reach, Scratch};
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::stack::deep::{Deep, Reach, Scratch};
+use plimsoll_tracker::stack::frames::Frame;
 use plimsoll_tracker::stack::rule::{Base, Cfa, Rule, SavedFp};
 use plimsoll_tracker::stack::{Entry, code};
 

@@ -1,8 +1,8 @@
-//! account/index.rs beside a map, and how much memory few entries touch.
+//! segment/index.rs beside a map, and how much memory few entries touch.
 
 use crate::{Random, alone, touched};
 use plimsoll_segment::Purpose;
-use plimsoll_tracker::account::index::Index;
+use plimsoll_tracker::segment::index::Index;
 use plimsoll_tracker::sys::os;
 use std::collections::HashMap;
 

@@ -13,14 +13,16 @@ use plimsoll_segment::{
     Caller, Category, CategoryKind, FILE_BYTES, Sample, Section, SiteSamples, Thread, control as control_word,
 };
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
-use plimsoll_tracker::account::memo::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
-use plimsoll_tracker::account::segment::Segment;
+use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
-use plimsoll_tracker::account::{categories, control, table, windows};
+use plimsoll_tracker::account::{control, table};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
 use plimsoll_tracker::hook::{aligned, program, resolve};
 use plimsoll_tracker::options::Options;
+use plimsoll_tracker::rules;
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::segment::{categories, slots, windows};
 use plimsoll_tracker::stack::module;
 use plimsoll_tracker::sys::cpu::{CURRENT, OWN, tls_get, tls_set};
 use plimsoll_tracker::sys::libc::{Call, REAL};
@@ -385,7 +387,8 @@ fn run(version: Version, windowed: bool, mut to: File) {
     resolve::resolve();
     REAL_FREE.store(REAL[Call::free as usize].swap(looks as *const () as usize, Relaxed), Relaxed);
     let segment = if windowed { in_windows() } else { segment::fresh() };
-    assert!(module::init(None) && segment.publish());
+    rules::init(None);
+    assert!(module::init() && blocks::publish(segment));
     control::start(segment, &Options::default());
     let categories: Vec<u32> = ["zlib", "tables", "text"]
         .map(|name| categories::register(segment, name.as_bytes(), CategoryKind::Program) as u32 + 1)
@@ -522,7 +525,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
             }
             990..=991 => {
                 note = "code map";
-                thread::forget_stacks(segment);
+                slots::forget_stacks(segment);
             }
             992..=994 => {
                 note = "mode";

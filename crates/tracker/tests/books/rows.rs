@@ -3,10 +3,11 @@
 use crate::segment::{Sums, by_caller, counter};
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{CategoryKind, Counter, Section};
+use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::rows::{self, Amount};
-use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::thread::{self, ThreadState};
-use plimsoll_tracker::account::{callers, categories};
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::segment::categories;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -84,7 +85,7 @@ fn make_callers(segment: Segment, n: usize) -> Vec<u32> {
     let pushed: Vec<u32> = ["alpha", "beta", "gamma", "delta", "epsilon"]
         .map(|name| categories::register(segment, name.as_bytes(), CategoryKind::Program) as u32 + 1)
         .into();
-    let of = |i: usize| callers::number(segment, &[0x4000 + i as u64 * 16], 0, pushed[i % pushed.len()]);
+    let of = |i: usize| classify::caller(segment, &[0x4000 + i as u64 * 16], 0, pushed[i % pushed.len()]);
     (0..n).map(of).collect()
 }
 

@@ -4,17 +4,19 @@ use crate::segment::counter;
 use crate::{Random, alone, fresh};
 use plimsoll_segment::sites::Estimate;
 use plimsoll_segment::{Counter, Section, SiteSamplesFacts};
+use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::rows::Amount;
 use plimsoll_tracker::account::samples::{self, Drawn};
-use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::account::{callers, frames, sampling};
-use plimsoll_tracker::stack::deep::Frame;
+use plimsoll_tracker::account::sampling;
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::stack::frames::Frame;
+use plimsoll_tracker::stack::{callers, frames};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 
 /// A site of its own for each number.
 pub fn site(segment: Segment, number: u64) -> u32 {
-    let caller = callers::number(segment, &[0x1000], 0, 1);
+    let caller = classify::caller(segment, &[0x1000], 0, 1);
     let frame = Frame { value: 0x10_0000 + number, kind: plimsoll_segment::FrameKind::Native, flags: 0 };
     let stack = frames::stack(segment, 0, 0, &[frame], &mut [0]).expect("room for a frame");
     callers::site(segment, caller, stack, 0)

@@ -1,8 +1,10 @@
 //! A segment over anonymous memory, with the tables that boot makes, and sums over its rows.
 
 use plimsoll_segment::{Counter, FILE_BYTES, Purpose, SLOT_SHARED, Section};
-use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::account::{callers, categories, frames, rows, samples, thread};
+use plimsoll_tracker::account::{rows, samples, thread};
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::segment::categories;
+use plimsoll_tracker::stack::{callers, frames};
 use plimsoll_tracker::sys::os;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;

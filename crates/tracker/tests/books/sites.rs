@@ -1,10 +1,11 @@
-//! account/frames.rs and the sites of callers.rs beside a map of whole stacks.
+//! stack/frames.rs and the sites of callers.rs beside a map of whole stacks.
 
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{CallerFacts, FrameKind, FrameNodeFacts, Section, sites};
-use plimsoll_tracker::account::segment::Segment;
-use plimsoll_tracker::account::{callers, frames};
-use plimsoll_tracker::stack::deep::Frame;
+use plimsoll_tracker::account::classify;
+use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::stack::frames::Frame;
+use plimsoll_tracker::stack::{callers, frames};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
@@ -18,7 +19,7 @@ fn number(segment: Segment, stack: &[Frame]) -> u32 {
     let mut nodes = vec![0; stack.len()];
     let node = frames::stack(segment, 0, 0, stack, &mut nodes).expect("room");
     assert_eq!(nodes[0], node);
-    let caller = callers::number(segment, &[stack[0].value], 0, 1);
+    let caller = classify::caller(segment, &[stack[0].value], 0, 1);
     callers::site(segment, caller, node, 0)
 }
 
@@ -99,10 +100,10 @@ fn a_full_section_merges_into_the_caller() {
         assert!(made >= 100_000 && merged > 10_000);
         let counted = segment.header().values[plimsoll_segment::Counter::sites_merged as usize].load(Relaxed);
         assert_eq!(counted, merged);
-        let caller = callers::number(segment, &[0x4000], 0, 1);
+        let caller = classify::caller(segment, &[0x4000], 0, 1);
         assert_eq!(number(segment, &[frame(0x4000), frame(1)]), caller, "its blocks are the caller's own");
         assert_ne!(
-            callers::number(segment, &[0x8000], 0, 1),
+            classify::caller(segment, &[0x8000], 0, 1),
             plimsoll_segment::CALLER_OVERFLOW,
             "callers have room left"
         );

@@ -4,7 +4,7 @@ use crate::segment::counter;
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{Counter, Section};
 use plimsoll_tracker::account::blocks::Key;
-use plimsoll_tracker::account::{table, thread};
+use plimsoll_tracker::account::{blocks, table, thread};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -154,7 +154,7 @@ fn four_threads() {
 fn blocks_are_counted_by_who_moves_them() {
     alone(|| {
         let segment = fresh();
-        assert!(segment.publish());
+        assert!(blocks::publish(segment));
         let (put, taken) = (
             |slot| segment.thread(slot).table_inserts.load(Relaxed),
             |slot| segment.thread(slot).table_removes.load(Relaxed),

@@ -4,8 +4,8 @@ use crate::segment::counter;
 use crate::{alone, fresh, touched};
 use plimsoll_segment::{Counter, Purpose, Section};
 use plimsoll_tracker::account::rows;
-use plimsoll_tracker::account::segment::Segment;
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
+use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::sys::os;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
@@ -74,7 +74,7 @@ fn a_slot_goes_on() {
         let next = attach(segment);
         assert_eq!((next.slot, next as *const ThreadState), (slot, state), "the newest free slot is taken first");
         assert_eq!((next.category(), next.pushed, next.end_rounds), (0, 0, 3));
-        assert_ne!(next.shared().memo.load(Relaxed), next.own_memo, "the empty memo is in force");
+        assert_ne!(next.memo(), next.own_memo, "the empty memo is in force");
         assert_eq!(segment.thread(slot).generation.load(Relaxed), 2);
         let more = attach(segment);
         assert!(more.slot != slot && more.slot != other.slot);

@@ -1,10 +1,10 @@
 //! What was mapped before the tracker came (an attach), and what an earlier attach left in the map.
 
 use super::books::{NO_FRAME, Operation, take, time};
-use crate::account::categories::EARLY;
-use crate::account::segment::Segment;
 use crate::account::vmas::Placement;
 use crate::phase::{self};
+use crate::segment::Segment;
+use crate::segment::categories::EARLY;
 use crate::stack::code;
 use crate::sys::{cpu, libc, os};
 use core::ops::Range;

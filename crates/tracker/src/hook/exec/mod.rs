@@ -11,7 +11,7 @@ mod environment;
 mod program;
 
 use super::loader::real;
-use crate::account::segment::Segment;
+use crate::segment::Segment;
 use crate::sys::cpu::ARGUMENT_REGISTERS;
 use crate::sys::errno;
 use crate::sys::libc::{self, Call, calls};

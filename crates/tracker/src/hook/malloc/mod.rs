@@ -30,15 +30,14 @@ pub mod x86_64;
 use self::slow::{book_fresh, book_slow, caller_of_key, finish_any, place_of, real_call};
 use crate::account::blocks::{self, Key, TRAILER};
 use crate::account::early;
-use crate::account::image;
 use crate::account::keys::{set_key, take_key};
 use crate::account::rows::{self, Amount};
-use crate::account::samples;
-use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
+use crate::account::{image, pending, samples};
 use crate::guard::{Entered, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
+use crate::segment::Segment;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc;
@@ -108,10 +107,10 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             match enter() {
                 Entered::Thread(mut inside) => {
                     let segment = inside.segment;
-                    image::settle(segment, inside.state());
-                    image::forget(segment, p);
+                    pending::settle(segment, inside.state());
+                    pending::forget(segment, p);
                 }
-                Entered::Shared(segment) => image::forget(segment, p),
+                Entered::Shared(segment) => pending::forget(segment, p),
                 Entered::Outside => {}
             }
         }

@@ -6,12 +6,13 @@ use crate::account::early;
 use crate::account::keys::{amount_of, set_key, take_key, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
-use crate::account::segment::Segment;
 use crate::account::thread::ThreadState;
-use crate::account::{callers, control, image, memo, peaks, sampling};
+use crate::account::{classify, control, image, memo, peaks, pending, sampling};
 use crate::guard::{Entered, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
+use crate::segment::Segment;
+use crate::stack::callers;
 use crate::stack::read::return_address;
 use crate::sys::cpu::{CURRENT, tls_get, tls_set};
 use crate::sys::libc;
@@ -187,7 +188,7 @@ unsafe fn flush(segment: Segment, t: *mut ThreadState, p: *mut u8, caller: u32) 
     let state = unsafe { &mut *t };
     let span = state.room_span;
     if let Some(e) = rows::find(segment, state, caller) {
-        peaks::flush(segment, e, span);
+        peaks::flush(segment, e.row, &mut e.flushed, span);
     }
     tls_set::<CURRENT>(t as usize);
     p
@@ -327,18 +328,18 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
             Entered::Thread(mut inside) => {
                 let segment = inside.segment;
                 if image::is_image() {
-                    image::settle(segment, inside.state());
+                    pending::settle(segment, inside.state());
                 }
                 if let Some(place) = place_of(inside.state(), n, sp, fp) {
                     book_in(segment, Some(inside.state()), p, n, place);
                 }
                 if image::is_image() {
-                    image::note(inside.state(), p);
+                    pending::note(inside.state(), p);
                 }
             }
             Entered::Shared(segment) => {
                 let ra = return_address(sp);
-                let caller = callers::number(segment, &[ra], callers::TRUNCATED, 0);
+                let caller = classify::caller(segment, &[ra], callers::TRUNCATED, 0);
                 let row = rows::shared_row(segment, caller);
                 book_in(segment, None, p, n, Place { row, drawn: None });
             }
@@ -375,7 +376,7 @@ fn flush_own(segment: Segment, caller: u32) {
     if let Entered::Thread(mut inside) = enter() {
         let span = inside.state().room_span;
         if let Some(e) = rows::find(segment, inside.state(), caller) {
-            peaks::flush(segment, e, span);
+            peaks::flush(segment, e.row, &mut e.flushed, span);
         }
     }
 }
@@ -481,8 +482,8 @@ unsafe fn release_slow(p: *mut u8) {
             Entered::Thread(mut inside) => {
                 let segment = inside.segment;
                 if image::is_image() {
-                    image::settle(segment, inside.state());
-                    image::forget(segment, p);
+                    pending::settle(segment, inside.state());
+                    pending::forget(segment, p);
                 }
                 match take_booked(segment, p) {
                     Some((caller, amount)) => rows::free(segment, Some(inside.state()), caller, amount),
@@ -491,7 +492,7 @@ unsafe fn release_slow(p: *mut u8) {
             }
             Entered::Shared(segment) => {
                 if image::is_image() {
-                    image::forget(segment, p);
+                    pending::forget(segment, p);
                 }
                 match take_booked(segment, p) {
                     Some((caller, amount)) => rows::free(segment, None, caller, amount),

@@ -13,10 +13,11 @@
 
 use super::slow::off_path;
 use crate::account::blocks::{CHECKED, REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
-use crate::account::memo::Memo;
-use crate::account::segment::{self, LASTING, WIPED};
-use crate::account::thread::{SHARED_BYTES, Shared, ThreadState};
-use crate::account::windows::MAPPED;
+use crate::account::memo::entry::Memo;
+use crate::account::thread::ThreadState;
+use crate::segment::slots::{SHARED_BYTES, Shared};
+use crate::segment::windows::MAPPED;
+use crate::segment::{self, LASTING, WIPED};
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
 use crate::sys::libc::{Call, REAL};
 use core::mem::offset_of;
@@ -61,9 +62,9 @@ macro_rules! entry_straight {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name(n: usize) -> *mut u8 {
-            use $crate::account::segment;
+            use $crate::segment;
             use $crate::hook::malloc::slow::off_path;
-            use $crate::account::memo::{self, Memo};
+            use $crate::account::memo::entry::{self as memo, Memo};
             use $crate::hook::malloc::x86_64::at;
             core::arch::naked_asm!(
                 ".cfi_startproc",
@@ -77,7 +78,7 @@ macro_rules! entry_straight {
                 "lea rax, [rdi + 8]",
                 "sub qword ptr [r9 + {countdown}], rax",
                 "js 21f",
-                // The entry: `memo::place` says the same.
+                // The entry: `memo::entry::place` says the same.
                 "mov rcx, qword ptr [rsp]",
                 "lea rdx, [rsp + rcx*8]",
                 "imul edx, edx, {hash}",

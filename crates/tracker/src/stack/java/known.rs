@@ -16,7 +16,7 @@ use core::sync::atomic::Ordering::*;
 use super::cells::{Cells, WORDS};
 use super::code::Vm;
 use super::memory;
-use crate::account::segment::Segment;
+use crate::segment::Segment;
 use crate::stack::read::peek;
 
 /// ConstMethod::_has_linenumber_table; from 21 on ConstMethodFlags::_misc_has_linenumber_table.

@@ -17,8 +17,8 @@ use super::code::Vm;
 use super::compiled::Stream;
 use super::known::{self, Known};
 use super::memory::{self, Bytes, load, slice};
-use crate::account::segment::Segment;
-use crate::account::thread;
+use crate::segment::Segment;
+use crate::segment::slots;
 
 /// A symbol's text is no longer (Symbol::max_symbol_length).
 const TEXT: usize = 65_535;
@@ -121,7 +121,7 @@ pub fn identity(vm: &Vm, method: u64) -> Option<u64> {
 #[inline]
 fn recall(vm: &Vm, method: u64) -> Option<(u64, u32)> {
     let known = known::recall(vm, method)?;
-    if !thread::is_checking() {
+    if !slots::is_checking() {
         return Some(known);
     }
     let is_same = read_identity(vm, method) == Some(known.0);

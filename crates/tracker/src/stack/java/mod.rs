@@ -26,11 +26,12 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
 use super::code as elsewhere;
+use super::frames::Frame;
 use super::read::peek;
 use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
-use crate::account::segment::Segment;
-use crate::account::thread::{self, GENERATION, forget_stacks};
+use crate::segment::Segment;
+use crate::segment::slots::{self, GENERATION, forget_stacks};
 use code::{Blob, Code, Vm};
 use once::Once;
 use structs::Layout;
@@ -109,7 +110,7 @@ pub fn unmapping_if<R>(so: bool, start: usize, bytes: usize, real: impl FnOnce()
 /// The rule for code in no module: `pc` is inside the call, one below the return address.
 pub fn rule(pc: u64) -> Option<Rule> {
     let vm = vm().filter(|vm| vm.holds(pc))?;
-    if !thread::is_checking()
+    if !slots::is_checking()
         && let Some(known) = returns::recall(pc + 1)
     {
         return Some(known.rule);
@@ -189,20 +190,12 @@ impl Guard {
     }
 }
 
-/// One frame as it is written into the segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
-    pub value: u64,
-    pub kind: FrameKind,
-    pub flags: u8,
-}
-
 /// The frames that a return address in the code cache stands for, innermost first; `words` are what the walk noted of
 /// it. `None`: the code cache doesn't hold it, or what it holds isn't understood: a frame of code without a name.
 pub fn frames(segment: Segment, ra: u64, words: [u64; 2], mut each: impl FnMut(Frame)) -> Option<Guard> {
     let vm = vm().filter(|vm| vm.holds(ra))?;
     let known = if words[0] == 0 { returns::recall(ra) } else { None };
-    if let Some(known) = known.as_ref().filter(|_| !thread::is_checking()) {
+    if let Some(known) = known.as_ref().filter(|_| !slots::is_checking()) {
         known.frames().for_each(each);
         return Some(known.guard);
     }

@@ -7,7 +7,8 @@
 //! deoptimised has its own return address in the frame: none is kept.
 
 use super::cells::{Cells, WORDS};
-use super::{Frame, Guard, memory};
+use super::{Guard, memory};
+use crate::stack::frames::Frame;
 use crate::stack::rule::Rule;
 use plimsoll_segment::FrameKind;
 

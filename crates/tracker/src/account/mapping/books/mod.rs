@@ -40,9 +40,8 @@
 
 use super::sync::Cell;
 use super::turns::{Next, Slot, Turns};
-use crate::account::segment::Segment;
-use crate::account::thread;
 use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
+use crate::segment::{Segment, slots};
 use crate::stack::read::return_address;
 use crate::sys::{cpu, os};
 use core::cell::UnsafeCell;
@@ -304,7 +303,7 @@ fn frame_of_holder() -> [usize; 2] {
 /// Whether this thread, at `sp`, has left the frame, by a jump out of a signal handler: on one stack, a frame that is
 /// still there lies above the current one, and its return address is what it was.
 fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
-    let on_stack = thread::is_on_own_stack;
+    let on_stack = slots::is_on_own_stack;
     // SAFETY: `frame` is above `sp` on this thread's own stack: what lies there is mapped, the frame itself or a later one.
     on_stack(sp) && on_stack(frame) && (sp >= frame || unsafe { return_address(frame) } as usize != returned)
 }

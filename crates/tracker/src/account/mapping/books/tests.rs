@@ -2,7 +2,8 @@
 //! kernel says afterwards is the answer that is expected.
 
 use super::*;
-use crate::account::categories;
+use crate::account::blocks;
+use crate::segment::categories;
 use core::sync::atomic::AtomicU32;
 use plimsoll_segment::vmap::Kind;
 use plimsoll_segment::{FILE_BYTES, Purpose};
@@ -23,7 +24,7 @@ fn alone(room: usize) -> (MutexGuard<'static, ()>, Segment) {
         let segment = unsafe { Segment::at(base) };
         segment.header().composition.store(2, Relaxed);
         segment.header().pid.store(os::getpid(), Relaxed);
-        assert!(segment.populate_start() && categories::init(segment) && segment.publish());
+        assert!(segment.populate_start() && categories::init(segment) && blocks::publish(segment));
         BASE_OF_ALL.store(base, Relaxed);
     }
     // SAFETY: as above.

@@ -1,13 +1,10 @@
 //! Callers: up to eight return addresses with a category, numbered when first seen, never removed; and sites, the deep
 //! stacks under them, numbered in the same section.
 
-use super::index::{Free, Index};
-use super::segment::Segment;
-use super::{categories, frames};
-use crate::stack::module::{self, Module};
-use core::cell::Cell;
-use core::sync::atomic::{AtomicU64, Ordering::*};
-use plimsoll_segment::rules::{CALLED_BY_GENERATED, Decision, ModuleRules, Target};
+use super::frames;
+use crate::segment::index::{Free, Index};
+use crate::segment::{Segment, categories};
+use core::sync::atomic::{AtomicU32, Ordering::*};
 use plimsoll_segment::{CALLER_OVERFLOW, CALLER_SITE, Caller, Counter, Purpose, Section};
 
 /// Frames kept at most.
@@ -48,20 +45,23 @@ pub fn reserve() {
 /// Entries that sites leave to callers.
 const CALLERS_ONLY: usize = Section::Callers.capacity() / 8;
 
-fn hash(frames: &[u64], pushed: u32, flags: u32) -> u64 {
+/// Of frames under a pushed category; its top bit is set.
+pub fn hash(frames: &[u64], pushed: u32, flags: u32) -> u64 {
     let seed = 0x9e37_79b9_7f4a_7c15u64 ^ (pushed as u64) << 32 ^ flags as u64;
     frames.iter().fold(seed, |h, &f| (h.rotate_left(23) ^ f).wrapping_mul(0xd6e8_feb8_6659_fd93)) | 1 << 63
 }
 
-/// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none).
-pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 {
+/// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none). A new one has the category
+/// that `category` gives its frames.
+#[inline(always)]
+pub fn number(segment: Segment, frames: &[u64], flags: u32, pushed: u32, category: impl Fn(&[u64]) -> u16) -> u32 {
     let frames = &frames[..frames.len().min(FRAMES)];
     let is = |c: &Caller| {
         c.depth.load(Relaxed) as usize == frames.len()
             && frames.iter().enumerate().all(|(k, f)| c.frames[k].load(Relaxed) == *f)
     };
     let make = |c: &Caller| {
-        let category = if pushed != 0 { pushed as u16 - 1 } else { classify(segment, frames).0 };
+        let category = if pushed != 0 { pushed as u16 - 1 } else { category(frames) };
         for (k, f) in frames.iter().enumerate() {
             c.frames[k].store(*f, Relaxed);
         }
@@ -139,24 +139,19 @@ pub fn innermost(segment: Segment, index: u32) -> u64 {
     c.frames[0].load(Relaxed)
 }
 
-/// A mapping was made by this site. A mapping may be replaced by the next call of the same site (a native image's heap
-/// chunks are), so the map alone can't tell how many calls there were.
-pub fn count_mapping(segment: Segment, index: u32, bytes: u64) {
-    let c = segment.caller(index);
-    if c.flags.load(Relaxed) & CALLER_SITE != 0 {
-        c.frames[1].fetch_add(1, Relaxed);
-        c.frames[2].fetch_add(bytes, Relaxed);
-    }
-}
-
 /// Hash of callers whose code is gone: a later stack with the same addresses is another caller.
 const RETIRED: u64 = 1;
 
+static RETIREMENTS: AtomicU32 = AtomicU32::new(0);
+
+/// How often code was replaced: what is known of addresses holds for one of these counts.
+pub fn retirements() -> u32 {
+    RETIREMENTS.load(Acquire)
+}
+
 /// The code in this range has been replaced.
 pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
-    for cell in &DECIDED {
-        cell.store(0, Relaxed);
-    }
+    RETIREMENTS.fetch_add(1, AcqRel);
     frames::retire(segment, range.clone());
     for i in 3..segment.used(Section::Callers) as u32 {
         let c = segment.caller(i);
@@ -170,63 +165,4 @@ pub fn retire(segment: Segment, range: core::ops::Range<u64>) {
             c.hash.store(RETIRED, Release);
         }
     }
-}
-
-/// Frames (hashed) whose category is known to be decided, or known not to be: bit 0. Racy on purpose: a cell is one word.
-static DECIDED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
-
-/// Whether these frames decide the category, whatever lies further out.
-pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
-    let h = hash(frames, 0, 0) & !1;
-    let cell = &DECIDED[(h >> 20) as usize & (DECIDED.len() - 1)];
-    let known = cell.load(Relaxed);
-    if known & !1 == h {
-        return known & 1 != 0;
-    }
-    let decided = classify(segment, frames).1;
-    cell.store(h | decided as u64, Relaxed);
-    decided
-}
-
-/// The category of frames, and whether frames further out could not change it.
-fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
-    let Some(rules) = module::rules() else { return (categories::OTHER, true) };
-    let mut modules: [Option<Module>; FRAMES] = [None; FRAMES];
-    for (m, f) in modules.iter_mut().zip(frames) {
-        *m = module::find(segment, *f as usize - 1);
-    }
-    let with = |i: usize| -> (ModuleRules<'static>, u64) {
-        match modules[i] {
-            Some(m) => (m.rules, frames[i] - 1 - m.bias as u64),
-            None => (rules.module(b"", b""), 0),
-        }
-    };
-    let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
-    let exhausted = Cell::new(false);
-    // A rule that decides stops asking for frames: who asks behind the last one is not decided yet.
-    let all = (0..known).map(with).chain(core::iter::from_fn(|| {
-        exhausted.set(true);
-        None
-    }));
-    // All is through, and then comes code of no file: the first that is no wrapper left no frame.
-    let generated = || -> Option<u16> {
-        let (inner, last) = (modules[0]?, modules[known.checked_sub(1)?]?);
-        let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), Target::Through);
-        match last.rules.lookup(CALLED_BY_GENERATED.into()) {
-            Target::Category(i) if through && known < frames.len() => Some(i),
-            _ => None,
-        }
-    };
-    let category = match rules.classify(all) {
-        Decision::Category(i) => categories::of_rule(segment, i),
-        Decision::Object(0) if generated().is_some() => {
-            generated().map_or(categories::OTHER, |i| categories::of_rule(segment, i))
-        }
-        Decision::Object(i) => match modules[i] {
-            Some(m) => segment.module(m.id).category.load(Relaxed),
-            None => categories::NO_FILE,
-        },
-        Decision::Unknown => categories::NO_FILE,
-    };
-    (category, !exhausted.get())
 }

@@ -4,13 +4,7 @@
 //! ([`crate::stack::walk`] states and keeps that). So an entry keeps every word, with its place, and a remembered stack is taken
 //! only if each of them is still what it was.
 //!
-//! ```text
-//! Memo 192 B    tag 8: return address | site << 47 | pushed category << 48 │ sp 8 │ fp 8 │ row key 8 │ row offset 4 │ words 1 │ uses fp 1
-//!               13 offsets of 2 B from sp, in bytes
-//!               13 words of 8 B; those not used are the return address at offset 0, so that several compare at a time
-//!               tail 8: where the rest of a deep stack's words are, or 0
-//! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
-//! ```
+//! [`entry`] shows an entry.
 //!
 //! An entry of a mapping call or of a sample names a site and is a deep stack's: all words that the walk to the outermost
 //! frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry is too, and its row one
@@ -28,173 +22,26 @@
 //! been remembered. The fast path is the same.
 
 use super::blocks::{row_key, row_of_key};
-use super::callers::{self, FRAMES};
-use super::segment::Segment;
-use super::thread::{GENERATION, ThreadState};
-use super::{control, rows};
+use super::thread::ThreadState;
+use super::{classify, control, rows};
+use crate::segment::{Segment, row_offset};
+use crate::stack::callers::{self, FRAMES};
 use crate::stack::deep::{Deep, Reach, Word};
-use crate::stack::java::{Guard, memory};
-use crate::stack::module::{self, Module};
-use crate::stack::native_image;
+use crate::stack::java::Guard;
+use crate::stack::module;
 use crate::stack::read::{peek, return_address};
-use crate::stack::rule::BY_TABLE;
-use crate::stack::{Entry, Image, Read, Rule, Stack, Walk, Walker, rule_for};
-use crate::sys::{elf, os};
-use core::mem::offset_of;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
-use plimsoll_segment::{Counter, Row, Section};
+use crate::stack::rule_table::rule_at;
+use crate::stack::{Entry, Read, Stack, Walk, Walker};
+use core::sync::atomic::Ordering::*;
+use entry::*;
+use plimsoll_segment::{Counter, Section};
 
-/// Words of an entry.
-const WORDS: usize = 13;
-/// Words of a tail at least: with 4 or 8 a pair took 52 ns 8 frames deep with frame pointers, with those filled up to 12 it
-/// takes 44 (AMD EPYC, plain 26). Presumably a loop of one or two rounds has malloc's random branches mispredicted.
-const TAIL_WORDS: usize = 12;
-/// In the tag of an entry of a mapping call or a sample, which names a site; no user address has it.
-const SITE: u64 = 1 << 47;
+pub mod entry;
+
 /// Bytes of a thread's tails beyond which no sample's stack is remembered.
 const SAMPLES_TAILS: usize = 256 << 10;
 /// Frames that are walked first.
 const SHORT: usize = 4;
-
-/// See the module comment.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-pub struct Memo {
-    /// Return address, and the pushed category.
-    pub tag: u64,
-    /// Stack pointer at entry; its low bits: [`NO_WORDS`], [`SEVEN_WORDS`], [`MORE_WORDS`] or 0 for one to three words.
-    pub sp: usize,
-    fp: usize,
-    /// The upper part of the trailers of this row's blocks.
-    pub row_key: u64,
-    /// Offset in the segment of this thread's row for the caller; of a mapping call or a sample, its site.
-    pub row: u32,
-    words_used: u8,
-    uses_fp: u8,
-    /// Where the words are.
-    pub offsets: [u16; WORDS],
-    /// What they were.
-    pub words: [u64; WORDS],
-    tail: *mut Tail,
-}
-const _: () = assert!(size_of::<Memo>() == 192);
-
-/// There is nothing to compare but the return address.
-pub const NO_WORDS: usize = 1;
-/// More than seven words.
-pub const MORE_WORDS: usize = 2;
-/// Four to seven words, or fewer and the frame pointer counts.
-pub const SEVEN_WORDS: usize = 3;
-/// Multiplier of [`place`].
-pub const HASH: u32 = 0x61c8_8647;
-
-impl Memo {
-    /// Where the frame pointer and whether it counts are, for the assembly of malloc.
-    pub const FP_AT: usize = offset_of!(Memo, fp);
-    /// See [`Memo::FP_AT`].
-    pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
-
-    /// Whether the entry is for this stack pointer, a multiple of 8.
-    #[inline(always)]
-    fn is_at(&self, sp: usize) -> bool {
-        self.sp ^ sp < 4
-    }
-}
-
-/// See the module comment; words, offsets and guards follow it in memory.
-#[repr(C)]
-struct Tail {
-    words: u16,
-    guards: u16,
-    /// Bytes that were given to it, itself included.
-    room: u32,
-    /// [`memory::unmappings`] when the guards were last found to hold: what they name can be read as long as it is that.
-    readable: AtomicU64,
-}
-
-impl Tail {
-    fn bytes(words: usize, guards: usize) -> usize {
-        (size_of::<Tail>() + words * 10 + guards * size_of::<Guard>()).next_multiple_of(256)
-    }
-
-    fn values(&self) -> *mut u64 {
-        (self as *const Tail).wrapping_add(1) as *mut u64
-    }
-    fn offsets(&self) -> *mut u16 {
-        self.values().wrapping_add(self.words as usize) as *mut u16
-    }
-    /// Words come by fours: 40 bytes each.
-    fn guards(&self) -> *mut Guard {
-        self.offsets().wrapping_add(self.words as usize) as *mut Guard
-    }
-
-    /// Whether its words are what they were.
-    ///
-    /// # Safety
-    /// As [`same`].
-    #[inline(always)]
-    unsafe fn same(&self, sp: usize) -> bool {
-        let (values, offsets) = (self.values(), self.offsets());
-        let mut different = 0;
-        let mut i = 0;
-        while i < self.words as usize {
-            // SAFETY: a tail has as many values and offsets as it says; each offset is inside the stack.
-            let word = |i: usize| unsafe { peek::<u64>((sp + *offsets.add(i) as usize * 8) as u64) ^ *values.add(i) };
-            different |= word(i) | word(i + 1) | word(i + 2) | word(i + 3);
-            i += 4;
-        }
-        different == 0
-    }
-}
-
-crate::any_alignment! {
-    /// The hooks' fast path asks these, on the stack as it is.
-    fn guards_hold(tail: *const Tail) -> bool = all_hold;
-    /// Whether every word of an entry that was made for this stack pointer is what it was.
-    pub fn same_words(m: *const Memo, sp: usize, fp: usize) -> bool = all_same;
-}
-
-#[inline(never)]
-unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -> bool {
-    // SAFETY: the caller's contract.
-    unsafe { same(&*m, sp, fp) }
-}
-
-unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
-    // Before the guards are asked: what is unmapped meanwhile has them ask again next time.
-    let now = memory::unmappings();
-    // SAFETY: the tail of an entry of this thread, which has as many guards as it says and isn't written meanwhile.
-    let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
-    if tail.readable.load(Relaxed) == now {
-        // SAFETY: each of them held when UNMAPPINGS was what it is now.
-        return guards.iter().all(|g| unsafe { g.holds_where_readable() });
-    }
-    let hold = guards.iter().all(|g| g.holds());
-    if hold {
-        tail.readable.store(now, Relaxed);
-    }
-    hold
-}
-
-/// Offset in the segment of a row.
-pub const fn row_offset(row: u32) -> u32 {
-    (Section::Rows.offset() + row as usize * Row::BYTES) as u32
-}
-const _: () = assert!(Section::Rows.offset() + Section::Rows.capacity() * Row::BYTES < u32::MAX as usize);
-
-/// Where entries of a tag begin to be looked for: of one call, those that name a site elsewhere than the row's.
-#[inline(always)]
-fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
-    place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
-}
-
-/// The product carries low bits up, and its own low ones are zero: the stack pointer and 8 × ra are multiples of 8.
-#[inline(always)]
-fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
-    let h = (sp as u32).wrapping_add((ra as u32).wrapping_mul(8)).wrapping_mul(HASH);
-    // SAFETY: a thread's own memo has mask + 1 entries, and what is in force instead is of the largest size.
-    unsafe { memo.add((h >> 6) as usize & mask) }
-}
 
 /// The remembered entry for this call, if every word it was concluded from is still what it was.
 ///
@@ -205,7 +52,7 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: the caller's contract; `place` answers an entry that only this thread writes, with its state borrowed mutably.
     unsafe {
         let ra = return_address(sp);
-        recall_at(&*place(t.shared().memo.load(Relaxed), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
+        recall_at(&*place(t.memo(), t.memo_mask, ra, sp), ra | t.category_tag, sp, fp)
     }
 }
 
@@ -218,7 +65,7 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     // SAFETY: as in `recall`; an offset is used where the entry was made for this stack pointer, so it is inside the stack.
     unsafe {
         let ra = return_address(sp);
-        let m = &*place(t.shared().memo.load(Relaxed), t.memo_mask, ra, sp);
+        let m = &*place(t.memo(), t.memo_mask, ra, sp);
         let word = |i: usize| peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i];
         if m.tag != ra | t.category_tag {
             return None;
@@ -241,65 +88,6 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
         let ra = return_address(sp);
         recall_at(&*place_of(memo, t.memo_mask, ra, tag, sp), ra | tag, sp, fp)
     }
-}
-
-#[inline(always)]
-unsafe fn recall_at(m: &Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
-    if m.tag != tag || !m.is_at(sp) {
-        return None;
-    }
-    // SAFETY: the entry was made for this return address and stack pointer.
-    unsafe { same(m, sp, fp) }.then_some(m)
-}
-
-/// Whether every word of an entry is what it was.
-///
-/// # Safety
-/// The entry was made for this stack pointer on this thread's stack.
-#[inline(always)]
-unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
-    // SAFETY: each offset is inside the stack. Unused offsets are 0.
-    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i] };
-    let mut guarded = false;
-    if m.words_used > 3 {
-        if m.words_used > 7 {
-            if !m.tail.is_null() {
-                // SAFETY: an entry's tail is its own until the entry is given up; rooms are never unmapped.
-                let tail = unsafe { &*m.tail };
-                // SAFETY: as this function.
-                if !unsafe { tail.same(sp) } {
-                    return false;
-                }
-                guarded = tail.guards != 0;
-            }
-            if word(12) | word(11) | word(10) || word(9) | word(8) | word(7) {
-                return false;
-            }
-        }
-        if word(6) | word(5) || word(4) | word(3) || (m.uses_fp != 0 && fp != m.fp) {
-            return false;
-        }
-    }
-    if m.words_used > 0 && (word(2) | word(1) | word(0)) {
-        return false;
-    }
-    // Last: stacks differ at their inner ends, and only a stack that is there has live methods.
-    // SAFETY: `guarded` says that there is a tail.
-    !guarded || unsafe { guards_hold(m.tail) }
-}
-
-/// The second place of a call: wrappers (operator new, xmalloc) are called at one depth from many places. Whoever came
-/// first leads; the others lie where the words say that stand where the leader's first ones did, or beside that.
-///
-/// # Safety
-/// `m` is the leader, made for this stack pointer on this thread's stack.
-#[inline(always)]
-unsafe fn second(mask: usize, m: &Memo, sp: usize) -> usize {
-    // SAFETY: each offset is inside the stack.
-    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) };
-    let h = (m.tag ^ word(0).rotate_left(11) ^ word(1).rotate_left(23) ^ word(2).rotate_left(37) ^ (sp as u64) << 3)
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (h >> 40) as usize & mask
 }
 
 /// The entry in the second place, if there is a leader and the words are what they were.
@@ -329,7 +117,7 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
     // SAFETY: as this function.
-    if let Some(m) = unsafe { recall_second(t, t.shared().memo.load(Relaxed), t.category_tag, sp, fp) } {
+    if let Some(m) = unsafe { recall_second(t, t.memo(), t.category_tag, sp, fp) } {
         let row = row_of_key(m.row_key);
         return (segment.row(row).caller.load(Relaxed), row);
     }
@@ -368,7 +156,7 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
 pub unsafe fn mapping(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) -> u32 {
     let tag = t.category_tag | SITE;
     // SAFETY: as this function.
-    match unsafe { recall_from(t, t.shared().memo.load(Relaxed), tag, sp, fp) } {
+    match unsafe { recall_from(t, t.memo(), tag, sp, fp) } {
         Some(m) => m.row,
         // SAFETY: as this function.
         None => unsafe { walk_mapping(segment, t, tag, sp, fp) },
@@ -384,7 +172,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
     // SAFETY: as `recall`.
-    if let Some(m) = unsafe { recall_second(t, t.shared().memo.load(Relaxed), tag, sp, fp) } {
+    if let Some(m) = unsafe { recall_second(t, t.memo(), tag, sp, fp) } {
         return m.row;
     }
     segment.count(Counter::stack_walks, 1);
@@ -413,9 +201,9 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
 /// Puts the usual memo in force, emptied if the code map has changed. Answers whether what it remembers is to be checked.
 fn put_in_force(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
     let (usual, checking) = t.usual_memo();
-    if t.shared().memo.load(Acquire) != usual {
+    if t.shared().memo.load(Acquire) != usual.cast() {
         // In force again first: a change of the code map that comes now must not be undone by this store afterwards.
-        t.shared().memo.store(usual, Release);
+        t.shared().memo.store(usual.cast(), Release);
         // SAFETY: this thread's own, of which no entry is borrowed now; zeroes are an empty entry.
         unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
         t.give_up_tails();
@@ -462,7 +250,7 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     // Four frames tell most callers' category; where they don't, and the object's rules go deeper, eight.
     let first = depth.min(SHORT);
     let mut w = walk_to(first, &mut frames);
-    if depth > first && w.frames == first && !callers::is_decided(segment, &frames[..first]) {
+    if depth > first && w.frames == first && !classify::is_decided(segment, &frames[..first]) {
         w = walk_to(depth, &mut frames);
     }
     let mut flags = 0;
@@ -481,7 +269,7 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     }
     // What a truncated walk saw depends on where the page ended: as a caller it is what its innermost frame is.
     let n = if w.wall.is_some() && !known { 1 } else { n };
-    let caller = callers::number(segment, &frames[..n], flags, t.category());
+    let caller = classify::caller(segment, &frames[..n], flags, t.category());
     Short { caller, walk: w, reads, known }
 }
 
@@ -553,7 +341,7 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
 #[inline(never)]
 pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, caller: u32) -> u32 {
     let tag = t.category_tag | SITE;
-    let memo = t.shared().memo.load(Relaxed);
+    let memo = t.memo();
     // SAFETY: as this function.
     let known = unsafe { recall_from(t, memo, tag, sp, fp).or_else(|| recall_second(t, memo, tag, sp, fp)) };
     match known {
@@ -683,98 +471,4 @@ fn remember(
     };
     // SAFETY: as above. An entry without a tail gives up the room that the one in its place had.
     unsafe { *at = m };
-}
-
-/// Rules by pc, remembered for all threads. A cell is (mark, rule): the mark binds pc, rule and generation by a product,
-/// so that a torn pair (two threads filling one cell) matches no pc. Small first: pcs touch a table all over.
-static RULES: AtomicUsize = AtomicUsize::new(0);
-/// Rules that were not remembered, since the table last grew.
-static MISSES: AtomicU32 = AtomicU32::new(0);
-const FIRST_RULES: usize = 10;
-const LAST_RULES: usize = 14;
-
-/// Makes the table, or a larger one, which begins empty. Its address is a multiple of 64: the low bits are log2 of its cells.
-fn grow_rules(known: usize) {
-    let bits = if known == 0 { FIRST_RULES } else { (known & 63) + 2 };
-    if bits <= LAST_RULES
-        && let Some(p) = os::private(16 << bits)
-    {
-        // If another thread was first, ours stays untouched.
-        let _ = RULES.compare_exchange(known, p as usize | bits, AcqRel, Relaxed);
-    }
-    MISSES.store(0, Relaxed);
-}
-
-#[inline(always)]
-fn rule_cell(pc: u64) -> Option<&'static [AtomicU64; 2]> {
-    let known = RULES.load(Acquire);
-    if known == 0 {
-        return None;
-    }
-    let at = (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - (known & 63))) as usize;
-    // SAFETY: a table of 2^(known & 63) cells of atomics, zeroed, never given back; `at` is below that.
-    Some(unsafe { &*((known & !63) as *const [AtomicU64; 2]).add(at) })
-}
-
-/// The rule for a pc was not remembered.
-fn missed() {
-    let known = RULES.load(Acquire);
-    if known == 0 || MISSES.fetch_add(1, Relaxed) >> ((known & 63) + 1) != 0 {
-        grow_rules(known);
-    }
-}
-
-fn mark(pc: u64, bits: u64) -> u64 {
-    pc ^ bits.wrapping_mul(0xd6e8_feb8_6659_fd93)
-        ^ (GENERATION.load(Relaxed) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-fn rule_at(segment: Segment, pc: u64) -> Option<Rule> {
-    if let Some(cell) = rule_cell(pc) {
-        let bits = cell[1].load(Relaxed);
-        if cell[0].load(Relaxed) == mark(pc, bits) {
-            return Some(Rule::from_bits(bits));
-        }
-    }
-    missed();
-    let at = pc & !BY_TABLE;
-    let m = module::find(segment, at as usize)?;
-    segment.count(Counter::rule_walks, 1);
-    let rule = if m.keeps_fp && pc == at { Rule::convention() } else { rule_in(&m, at) };
-    if let Some(cell) = rule_cell(pc) {
-        cell[1].store(rule.to_bits(), Relaxed);
-        cell[0].store(mark(pc, rule.to_bits()), Relaxed);
-    }
-    Some(rule)
-}
-
-fn rule_in(m: &Module, pc: u64) -> Rule {
-    let rule = if m.eh_frame_hdr == 0 {
-        Rule::FRAME_POINTER
-    } else {
-        // SAFETY: the loaded segment of an object that holds a live caller's code.
-        let tables = unsafe { Image::mapped(m.unwind_low as u64, m.unwind_high as u64) };
-        rule_for(tables, m.eh_frame_hdr as u64, pc)
-    };
-    if m.is_image && rule == Rule::FRAME_POINTER {
-        return java_rule(m, pc).unwrap_or(rule);
-    }
-    rule
-}
-
-/// The rule for a method of a native image.
-#[cfg(target_arch = "x86_64")]
-fn java_rule(m: &Module, pc: u64) -> Option<Rule> {
-    let (low, high) = elf::segment_of(m.start, m.bias, pc as usize)?;
-    // SAFETY: the loaded segment of the object that holds this code, which a live stack is in.
-    let text = unsafe { Image::mapped(low as u64, high as u64) };
-    // Methods begin at multiples of 16 of their address, wherever the segment begins.
-    let skipped = low.next_multiple_of(16) - low;
-    native_image::rule(text.bytes.get(skipped..)?, (pc as usize - low).checked_sub(skipped)?)
-}
-
-/// On AArch64 only the frame pointers are followed.
-#[cfg(not(target_arch = "x86_64"))]
-fn java_rule(_: &Module, _: u64) -> Option<Rule> {
-    None
 }

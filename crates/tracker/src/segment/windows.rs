@@ -12,7 +12,7 @@
 //! The base lies far from where the kernel puts mappings of its own choice, so nobody takes the gaps, and a record
 //! has one address in both forms. Nothing may be read beyond a window: who has a record's number asks [`mapped`] first.
 
-use crate::account::segment::Segment;
+use super::Segment;
 use crate::sys::os::{self, Fd};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 use plimsoll_segment::{ALL_SECTIONS, FILE_BYTES, PAGE, SECTIONS, Section};

@@ -4,20 +4,25 @@
 //! (MADV_WIPEONFORK): a child finds no segment, instead of writing into its parent's file. A child of fork() makes its own
 //! when it first asks for one ([`Segment::current`], `hook::fork`); a child of a raw clone books nothing.
 
-use super::windows::{self, Growing};
 use crate::sys::os;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::{
     Caller, Category, Counter, FrameNode, Header, Method, Module, OwnMapping, Record, Row, Sample, Section,
     SectionEntry, SiteSamples, Thread,
 };
+use windows::Growing;
+
+pub mod categories;
+pub mod index;
+pub mod slots;
+pub mod windows;
 
 #[repr(C, align(4096))]
 pub struct WipedOnFork {
     base: AtomicUsize,
     /// The same, detached too.
     mapped: AtomicUsize,
-    /// What the trailers of blocks are xored with ([`super::blocks`]): odd, so that none passes where this was wiped.
+    /// What the trailers of blocks are xored with (`account::blocks`): odd, so that none passes where this was wiped.
     pub secret: AtomicU64,
     /// Requests below this get a trailer and the short way; 0 in a process that books nothing.
     below: AtomicUsize,
@@ -117,17 +122,18 @@ impl Segment {
         Segment(base)
     }
 
-    /// Makes this the segment of the process. False: the kernel can't wipe the page on fork; then nothing is published.
-    pub fn publish(self) -> bool {
+    /// Makes this the segment of the process, with what its trailers are xored with, and the bound of the short way. False:
+    /// the kernel can't wipe the page on fork; then nothing is published.
+    pub fn publish(self, secret: u64, below: usize) -> bool {
         // SAFETY: a page that is WIPED alone; zeroes say that there is no segment.
         if !unsafe { os::wipe_on_fork(&raw const WIPED as usize, 4096) } {
             return false;
         }
         LASTING.store(self.0, Release);
-        super::blocks::restore_secret();
+        WIPED.secret.store(secret, Relaxed);
         WIPED.mapped.store(self.0, Release);
         WIPED.base.store(self.0, Release);
-        WIPED.below.store(if super::image::is_image() { 0 } else { super::blocks::trailer_below() }, Release);
+        WIPED.below.store(below, Release);
         true
     }
 
@@ -174,7 +180,7 @@ impl Segment {
     /// A row by its offset in the segment.
     ///
     /// # Safety
-    /// `offset` comes from [`super::memo::row_offset`] of a row below the capacity.
+    /// `offset` comes from [`row_offset`] of a row below the capacity.
     #[inline(always)]
     pub unsafe fn row_at(self, offset: u32) -> &'static Row {
         // SAFETY: the caller's contract; as in `record`.
@@ -317,8 +323,6 @@ impl Segment {
     /// at least 64 KiB. Java's sections have none where there is no Java.
     pub fn grow_ahead(self) {
         const LEAST: usize = 64 << 10;
-        super::callers::reserve();
-        super::frames::reserve();
         for s in plimsoll_segment::ALL_SECTIONS {
             let (used, limit) = (self.used(s) * s.entry_bytes(), s.capacity() * s.entry_bytes());
             let unused = used == 0 && matches!(s, Section::Methods | Section::Names);
@@ -376,6 +380,12 @@ impl Segment {
         self.header().values[c as usize].store(n, Relaxed);
     }
 }
+
+/// Offset in the segment of a row.
+pub const fn row_offset(row: u32) -> u32 {
+    (Section::Rows.offset() + row as usize * Row::BYTES) as u32
+}
+const _: () = assert!(Section::Rows.offset() + Section::Rows.capacity() * Row::BYTES < u32::MAX as usize);
 
 /// Copies text into a NUL-padded field, cut at its end.
 pub fn set_text(field: &[core::sync::atomic::AtomicU8], text: &[u8]) {

@@ -2,9 +2,8 @@
 //! the nodes from there on, so the 100,000 stacks of a large program take a few nodes each. Numbered when first seen,
 //! never removed; what lies at an address that other code has taken is retired and no longer found.
 
-use super::index::Index;
-use super::segment::Segment;
-use crate::stack::deep::Frame;
+use crate::segment::Segment;
+use crate::segment::index::Index;
 use core::sync::atomic::Ordering::*;
 use plimsoll_segment::{Counter, FrameKind, FrameNode, Purpose, Section, frame_flags};
 
@@ -19,6 +18,14 @@ pub fn init() -> bool {
 /// Reserves all of the index, for a program that is about to forbid system calls.
 pub fn reserve() {
     INDEX.reserve();
+}
+
+/// One frame as it is written into the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub value: u64,
+    pub kind: FrameKind,
+    pub flags: u8,
 }
 
 fn hash(parent: u32, f: Frame) -> u64 {

@@ -2,7 +2,7 @@
 //!
 //! Order of decision for a caller: pushed by the program → a rule → the loaded object that calls.
 
-use super::segment::{Segment, set_text};
+use super::{Segment, set_text};
 use core::sync::atomic::{AtomicU16, Ordering::*};
 use plimsoll_segment::rules::{self, ModuleRules, Target};
 use plimsoll_segment::{Category, CategoryKind, Counter, FIXED_CATEGORIES, Section, text};
@@ -88,7 +88,7 @@ pub fn of_rule(segment: Segment, i: u16) -> u16 {
     if known != 0 {
         return known - 1;
     }
-    let Some(rules) = crate::stack::module::rules() else { return OTHER };
+    let Some(rules) = crate::rules::rules() else { return OTHER };
     let c = register(segment, rules.category_name(i), CategoryKind::Rule);
     cell.store(c + 1, Relaxed);
     c

@@ -1,0 +1,72 @@
+//! Whose memory a caller's blocks are: the category of its frames, by the rules and by the object that calls.
+
+use crate::segment::{Segment, categories};
+use crate::stack::callers::{self, FRAMES};
+use crate::stack::module::{self, Module};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+use plimsoll_segment::rules::{CALLED_BY_GENERATED, Decision, ModuleRules, Target};
+
+/// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none), numbered and classified.
+pub fn caller(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 {
+    callers::number(segment, frames, flags, pushed, |frames| classify(segment, frames).0)
+}
+
+/// Frames (hashed) whose category is known to be decided, or known not to be: bit 0. Racy on purpose: a cell is one word.
+static DECIDED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+/// Whether these frames decide the category, whatever lies further out.
+pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
+    let h = callers::hash(frames, callers::retirements(), 0) & !1;
+    let cell = &DECIDED[(h >> 20) as usize & (DECIDED.len() - 1)];
+    let known = cell.load(Relaxed);
+    if known & !1 == h {
+        return known & 1 != 0;
+    }
+    let decided = classify(segment, frames).1;
+    cell.store(h | decided as u64, Relaxed);
+    decided
+}
+
+/// The category of frames, and whether frames further out could not change it.
+fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
+    let Some(rules) = crate::rules::rules() else { return (categories::OTHER, true) };
+    let mut modules: [Option<Module>; FRAMES] = [None; FRAMES];
+    for (m, f) in modules.iter_mut().zip(frames) {
+        *m = module::find(segment, *f as usize - 1);
+    }
+    let with = |i: usize| -> (ModuleRules<'static>, u64) {
+        match modules[i] {
+            Some(m) => (m.rules, frames[i] - 1 - m.bias as u64),
+            None => (rules.module(b"", b""), 0),
+        }
+    };
+    let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
+    let exhausted = Cell::new(false);
+    // A rule that decides stops asking for frames: who asks behind the last one is not decided yet.
+    let all = (0..known).map(with).chain(core::iter::from_fn(|| {
+        exhausted.set(true);
+        None
+    }));
+    // All is through, and then comes code of no file: the first that is no wrapper left no frame.
+    let generated = || -> Option<u16> {
+        let (inner, last) = (modules[0]?, modules[known.checked_sub(1)?]?);
+        let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), Target::Through);
+        match last.rules.lookup(CALLED_BY_GENERATED.into()) {
+            Target::Category(i) if through && known < frames.len() => Some(i),
+            _ => None,
+        }
+    };
+    let category = match rules.classify(all) {
+        Decision::Category(i) => categories::of_rule(segment, i),
+        Decision::Object(0) if generated().is_some() => {
+            generated().map_or(categories::OTHER, |i| categories::of_rule(segment, i))
+        }
+        Decision::Object(i) => match modules[i] {
+            Some(m) => segment.module(m.id).category.load(Relaxed),
+            None => categories::NO_FILE,
+        },
+        Decision::Unknown => categories::NO_FILE,
+    };
+    (category, !exhausted.get())
+}

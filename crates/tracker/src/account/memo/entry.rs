@@ -1,0 +1,214 @@
+//! An entry of the memo, and the comparison that decides whether it still holds.
+//!
+//! ```text
+//! Memo 192 B    tag 8: return address | site << 47 | pushed category << 48 │ sp 8 │ fp 8 │ row key 8 │ row offset 4 │ words 1 │ uses fp 1
+//!               13 offsets of 2 B from sp, in bytes
+//!               13 words of 8 B; those not used are the return address at offset 0, so that several compare at a time
+//!               tail 8: where the rest of a deep stack's words are, or 0
+//! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
+//! ```
+
+use crate::stack::java::{Guard, memory};
+use crate::stack::read::peek;
+use core::mem::offset_of;
+use core::sync::atomic::{AtomicU64, Ordering::*};
+
+/// Words of an entry.
+pub(super) const WORDS: usize = 13;
+/// Words of a tail at least: with 4 or 8 a pair took 52 ns 8 frames deep with frame pointers, with those filled up to 12 it
+/// takes 44 (AMD EPYC, plain 26). Presumably a loop of one or two rounds has malloc's random branches mispredicted.
+pub(super) const TAIL_WORDS: usize = 12;
+/// In the tag of an entry of a mapping call or a sample, which names a site; no user address has it.
+pub(super) const SITE: u64 = 1 << 47;
+/// See the module comment.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub struct Memo {
+    /// Return address, and the pushed category.
+    pub tag: u64,
+    /// Stack pointer at entry; its low bits: [`NO_WORDS`], [`SEVEN_WORDS`], [`MORE_WORDS`] or 0 for one to three words.
+    pub sp: usize,
+    pub(super) fp: usize,
+    /// The upper part of the trailers of this row's blocks.
+    pub row_key: u64,
+    /// Offset in the segment of this thread's row for the caller; of a mapping call or a sample, its site.
+    pub row: u32,
+    pub(super) words_used: u8,
+    pub(super) uses_fp: u8,
+    /// Where the words are.
+    pub offsets: [u16; WORDS],
+    /// What they were.
+    pub words: [u64; WORDS],
+    pub(super) tail: *mut Tail,
+}
+const _: () = assert!(size_of::<Memo>() == 192);
+
+/// There is nothing to compare but the return address.
+pub const NO_WORDS: usize = 1;
+/// More than seven words.
+pub const MORE_WORDS: usize = 2;
+/// Four to seven words, or fewer and the frame pointer counts.
+pub const SEVEN_WORDS: usize = 3;
+/// Multiplier of [`place`].
+pub const HASH: u32 = 0x61c8_8647;
+
+impl Memo {
+    /// Where the frame pointer and whether it counts are, for the assembly of malloc.
+    pub const FP_AT: usize = offset_of!(Memo, fp);
+    /// See [`Memo::FP_AT`].
+    pub const USES_FP_AT: usize = offset_of!(Memo, uses_fp);
+
+    /// Whether the entry is for this stack pointer, a multiple of 8.
+    #[inline(always)]
+    pub(super) fn is_at(&self, sp: usize) -> bool {
+        self.sp ^ sp < 4
+    }
+}
+
+/// See the module comment; words, offsets and guards follow it in memory.
+#[repr(C)]
+pub(super) struct Tail {
+    pub(super) words: u16,
+    pub(super) guards: u16,
+    /// Bytes that were given to it, itself included.
+    pub(super) room: u32,
+    /// [`memory::unmappings`] when the guards were last found to hold: what they name can be read as long as it is that.
+    pub(super) readable: AtomicU64,
+}
+
+impl Tail {
+    pub(super) fn bytes(words: usize, guards: usize) -> usize {
+        (size_of::<Tail>() + words * 10 + guards * size_of::<Guard>()).next_multiple_of(256)
+    }
+
+    pub(super) fn values(&self) -> *mut u64 {
+        (self as *const Tail).wrapping_add(1) as *mut u64
+    }
+    pub(super) fn offsets(&self) -> *mut u16 {
+        self.values().wrapping_add(self.words as usize) as *mut u16
+    }
+    /// Words come by fours: 40 bytes each.
+    pub(super) fn guards(&self) -> *mut Guard {
+        self.offsets().wrapping_add(self.words as usize) as *mut Guard
+    }
+
+    /// Whether its words are what they were.
+    ///
+    /// # Safety
+    /// As [`same`].
+    #[inline(always)]
+    unsafe fn same(&self, sp: usize) -> bool {
+        let (values, offsets) = (self.values(), self.offsets());
+        let mut different = 0;
+        let mut i = 0;
+        while i < self.words as usize {
+            // SAFETY: a tail has as many values and offsets as it says; each offset is inside the stack.
+            let word = |i: usize| unsafe { peek::<u64>((sp + *offsets.add(i) as usize * 8) as u64) ^ *values.add(i) };
+            different |= word(i) | word(i + 1) | word(i + 2) | word(i + 3);
+            i += 4;
+        }
+        different == 0
+    }
+}
+
+crate::any_alignment! {
+    /// The hooks' fast path asks these, on the stack as it is.
+    fn guards_hold(tail: *const Tail) -> bool = all_hold;
+    /// Whether every word of an entry that was made for this stack pointer is what it was.
+    pub fn same_words(m: *const Memo, sp: usize, fp: usize) -> bool = all_same;
+}
+
+#[inline(never)]
+pub(super) unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -> bool {
+    // SAFETY: the caller's contract.
+    unsafe { same(&*m, sp, fp) }
+}
+
+unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
+    // Before the guards are asked: what is unmapped meanwhile has them ask again next time.
+    let now = memory::unmappings();
+    // SAFETY: the tail of an entry of this thread, which has as many guards as it says and isn't written meanwhile.
+    let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
+    if tail.readable.load(Relaxed) == now {
+        // SAFETY: each of them held when UNMAPPINGS was what it is now.
+        return guards.iter().all(|g| unsafe { g.holds_where_readable() });
+    }
+    let hold = guards.iter().all(|g| g.holds());
+    if hold {
+        tail.readable.store(now, Relaxed);
+    }
+    hold
+}
+
+/// Where entries of a tag begin to be looked for: of one call, those that name a site elsewhere than the row's.
+#[inline(always)]
+pub(super) fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
+    place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
+}
+
+/// The product carries low bits up, and its own low ones are zero: the stack pointer and 8 × ra are multiples of 8.
+#[inline(always)]
+pub(super) fn place(memo: *mut Memo, mask: usize, ra: u64, sp: usize) -> *mut Memo {
+    let h = (sp as u32).wrapping_add((ra as u32).wrapping_mul(8)).wrapping_mul(HASH);
+    // SAFETY: a thread's own memo has mask + 1 entries, and what is in force instead is of the largest size.
+    unsafe { memo.add((h >> 6) as usize & mask) }
+}
+
+#[inline(always)]
+pub(super) unsafe fn recall_at(m: &Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
+    if m.tag != tag || !m.is_at(sp) {
+        return None;
+    }
+    // SAFETY: the entry was made for this return address and stack pointer.
+    unsafe { same(m, sp, fp) }.then_some(m)
+}
+
+/// Whether every word of an entry is what it was.
+///
+/// # Safety
+/// The entry was made for this stack pointer on this thread's stack.
+#[inline(always)]
+pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
+    // SAFETY: each offset is inside the stack. Unused offsets are 0.
+    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) != m.words[i] };
+    let mut guarded = false;
+    if m.words_used > 3 {
+        if m.words_used > 7 {
+            if !m.tail.is_null() {
+                // SAFETY: an entry's tail is its own until the entry is given up; rooms are never unmapped.
+                let tail = unsafe { &*m.tail };
+                // SAFETY: as this function.
+                if !unsafe { tail.same(sp) } {
+                    return false;
+                }
+                guarded = tail.guards != 0;
+            }
+            if word(12) | word(11) | word(10) || word(9) | word(8) | word(7) {
+                return false;
+            }
+        }
+        if word(6) | word(5) || word(4) | word(3) || (m.uses_fp != 0 && fp != m.fp) {
+            return false;
+        }
+    }
+    if m.words_used > 0 && (word(2) | word(1) | word(0)) {
+        return false;
+    }
+    // Last: stacks differ at their inner ends, and only a stack that is there has live methods.
+    // SAFETY: `guarded` says that there is a tail.
+    !guarded || unsafe { guards_hold(m.tail) }
+}
+
+/// The second place of a call: wrappers (operator new, xmalloc) are called at one depth from many places. Whoever came
+/// first leads; the others lie where the words say that stand where the leader's first ones did, or beside that.
+///
+/// # Safety
+/// `m` is the leader, made for this stack pointer on this thread's stack.
+#[inline(always)]
+pub(super) unsafe fn second(mask: usize, m: &Memo, sp: usize) -> usize {
+    // SAFETY: each offset is inside the stack.
+    let word = |i: usize| unsafe { peek::<u64>((sp + m.offsets[i] as usize) as u64) };
+    let h = (m.tag ^ word(0).rotate_left(11) ^ word(1).rotate_left(23) ^ word(2).rotate_left(37) ^ (sp as u64) << 3)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (h >> 40) as usize & mask
+}

@@ -1,0 +1,86 @@
+//! Blocks of a native image whose header the VM has yet to write ([`super::image`]).
+//!
+//! Until the thread's next call of a hook the block is *pending* in its thread's word, and booked under the image. Whoever frees it first takes it out
+//! of that word, so that nobody looks into a block that is gone:
+//!
+//! ```text
+//! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
+//!                    └── free by another thread ──▶ 0           (a claimed one is waited for)
+//! ```
+
+use super::blocks::{self, Key};
+use super::keys::{set_key, take_key};
+use super::rows::{self, Amount};
+use super::thread::ThreadState;
+use super::{classify, image, samples, table};
+use crate::segment::{Segment, slots};
+use crate::stack::callers;
+use crate::sys::os;
+use core::sync::atomic::{AtomicUsize, Ordering::*};
+use plimsoll_segment::Counter;
+
+/// Notes a block of this thread whose header the VM is about to write.
+pub fn note(t: &ThreadState, p: *mut u8) {
+    t.shared().pending.store(p as usize, Release);
+}
+
+/// At the entry of a hook: the thread's last block has its header now.
+pub fn settle(segment: Segment, t: &mut ThreadState) {
+    let p = t.shared().pending.load(Relaxed);
+    if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
+        return;
+    }
+    // SAFETY: claimed: whoever frees the block, other than a handler on top of this, waits in `forget` for this thread.
+    unsafe { rebook(segment, t, p as *mut u8) };
+    t.shared().pending.store(0, Release);
+}
+
+/// # Safety
+/// `p` is a live block that nobody can free meanwhile.
+unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let usable = blocks::usable(p);
+        let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| table::get(p)) else {
+            return;
+        };
+        let Some(c) = image::category(segment, p, requested) else { return };
+        let old = segment.row(row).caller.load(Relaxed);
+        let of = segment.caller(callers::parent(segment, old));
+        let mut frames = [0u64; callers::FRAMES];
+        let n = (of.depth.load(Relaxed) as usize).min(frames.len());
+        for (f, from) in frames.iter_mut().zip(&of.frames).take(n) {
+            *f = from.load(Relaxed);
+        }
+        let mut new = classify::caller(segment, &frames[..n], of.flags.load(Relaxed), c as u32 + 1);
+        let site = segment.caller(old);
+        if site.parent.load(Relaxed) != 0 {
+            new = callers::site(segment, new, site.stack.load(Relaxed), site.flags.load(Relaxed));
+        }
+        if new == old {
+            return;
+        }
+        let Some((key, amount)) = take_key(p) else { return };
+        let row = rows::row_for(segment, Some(&mut *t), new);
+        let sampled = key.sampled && samples::reassign(segment, p, new);
+        let Some(Amount { .. }) = set_key(p, Key { row, sampled, ..key }) else { return };
+        rows::free(segment, Some(&mut *t), old, amount);
+        rows::alloc(segment, Some(t), new, amount);
+        segment.count(Counter::native_image_headers, 1);
+    }
+}
+
+/// Before a block is freed or moved: no thread may look at it any more.
+pub fn forget(segment: Segment, p: *mut u8) {
+    let claimed = p as usize | 1;
+    for shared in slots::states(segment) {
+        let word: &AtomicUsize = &shared.pending;
+        if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
+            return;
+        }
+        // A handler on top of its own thread's look would wait for ever.
+        while word.load(Acquire) == claimed && !slots::is_own(shared) {
+            os::sleep_ms(0);
+        }
+    }
+}

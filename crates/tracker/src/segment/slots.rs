@@ -1,0 +1,223 @@
+//! Thread slots: where each slot's state lies, and the part of the state that others than its owner touch.
+//!
+//! ```text
+//! slot ──directory──▶ Shared │ the owner's private state ([`crate::account::thread`])
+//! ```
+//! Here also is the generation of the code map: when it changes, every slot's memo is put out of force.
+
+use super::Segment;
+use crate::sys::{cpu, os};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use plimsoll_segment::Section;
+
+/// What others read or write too: other threads, and signal handlers on top of the owner's hook. Atomics only. It lies
+/// directly in front of the private state, outside of what the owner's `&mut` covers.
+#[repr(C)]
+pub struct Shared {
+    /// Requests below this get a trailer by asking for 8 bytes more; 0 on allocators other than glibc's.
+    pub trailer_below: AtomicUsize,
+    /// The memo in force: this thread's own, or the empty one after the code map has changed.
+    pub memo: AtomicPtr<u8>,
+    /// High end of the stack, exclusive.
+    pub stack_high: AtomicUsize,
+    /// `stack_high` − low end.
+    pub stack_bytes: AtomicUsize,
+    /// Block whose VM header may be read at the next entry (native images): address.
+    pub pending: AtomicUsize,
+    /// Row that this slot's next caller gets; 0 none.
+    pub spare_row: AtomicU32,
+    /// In a fork child: what makes its sequence of samples unlike its parent's, until it is drawn from; 0 none.
+    pub reseed: AtomicU32,
+}
+
+/// How far in front of a state its shared part begins.
+pub const SHARED_BYTES: usize = size_of::<Shared>();
+
+/// The shared part of the state at an address of [`Slot`], [`cpu::OWN`] or [`cpu::CURRENT`].
+///
+/// # Safety
+/// There is a state.
+#[inline(always)]
+pub unsafe fn shared_of(state: usize) -> &'static Shared {
+    // SAFETY: a state and its shared part are made as one block, which is never freed; all fields are atomic, and no
+    // `&mut` covers them.
+    unsafe { &*((state - SHARED_BYTES) as *const Shared) }
+}
+
+/// Generation of the code map: dlopen and dlclose start a new one.
+pub static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+/// Slots whose threads have ended, newest first: a stack through `next_free`, with a tag against ABA.
+static FREE: AtomicU64 = AtomicU64::new(0);
+/// A [`Slot`] for each thread, private to this process; reserved once, touched where used.
+static DIRECTORY: AtomicUsize = AtomicUsize::new(0);
+
+/// State and link of a slot.
+#[repr(C)]
+pub struct Slot {
+    /// Address of its state; 0 before its first thread.
+    pub state: AtomicUsize,
+    next_free: AtomicU64,
+}
+
+/// All slots. Slot 0 is that of the shared rows.
+pub type Slots = [Slot; Section::Threads.capacity()];
+
+/// All slots. `None`: before [`init`].
+pub fn directory() -> Option<&'static Slots> {
+    let p = DIRECTORY.load(Acquire);
+    // SAFETY: `init` reserved this many zeroed entries, atomics, never unmapped.
+    (p != 0).then(|| unsafe { &*(p as *const Slots) })
+}
+
+/// A memo of the largest size that nobody writes: what every thread is given when the code map changes.
+static EMPTY: AtomicUsize = AtomicUsize::new(0);
+
+/// The memo that remembers nothing.
+pub fn empty() -> *mut u8 {
+    EMPTY.load(Relaxed) as *mut u8
+}
+
+/// A second empty memo, if remembered stacks are to be checked: in force instead of a thread's own, so that every call
+/// takes the slow path, where a walk is there to compare with.
+static CHECKING: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether what is remembered is to be worked out too, and compared.
+pub fn is_checking() -> bool {
+    checking().is_some()
+}
+
+/// The memo in force instead of a thread's own, if remembered stacks are checked.
+pub fn checking() -> Option<*mut u8> {
+    let p = CHECKING.load(Relaxed);
+    (p != 0).then_some(p as *mut u8)
+}
+
+/// Has every remembered stack walked too. `memo_bytes`: the largest memo. Called at boot.
+pub fn check_memos(memo_bytes: usize) {
+    if let Some(p) = os::private(memo_bytes) {
+        CHECKING.store(p as usize, Relaxed);
+    }
+}
+
+/// The code map changes: from now on no thread recalls what it remembered before. Each notices at its next miss and
+/// empties its own memo.
+pub fn forget_stacks(segment: Segment) {
+    GENERATION.fetch_add(1, AcqRel);
+    for shared in states(segment) {
+        shared.memo.store(empty(), Release);
+    }
+}
+
+/// Reserves the directory, and the empty memo of so many bytes. False: no address space.
+pub fn init(memo_bytes: usize) -> bool {
+    if DIRECTORY.load(Acquire) != 0 {
+        return true;
+    }
+    match os::private(memo_bytes) {
+        Some(p) => EMPTY.store(p as usize, Release),
+        None => return false,
+    }
+    match os::private(size_of::<Slots>()) {
+        Some(p) => {
+            DIRECTORY.store(p as usize, Release);
+            true
+        }
+        None => false,
+    }
+}
+
+/// Claims a slot for the calling thread: a dead thread's, or a new one. `None`: all are taken.
+pub fn claim(segment: Segment, directory: &Slots) -> Option<u32> {
+    loop {
+        let head = FREE.load(Acquire);
+        let top = (head & 0xffff_ffff) as u32;
+        if top == 0 {
+            return segment.append(Section::Threads);
+        }
+        let next = directory[top as usize].next_free.load(Acquire);
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        if FREE.compare_exchange(head, tag | next, AcqRel, Relaxed).is_ok() {
+            return Some(top);
+        }
+    }
+}
+
+/// The slot waits for its next thread.
+pub fn give_back(directory: &Slots, slot: u32) {
+    loop {
+        let head = FREE.load(Acquire);
+        directory[slot as usize].next_free.store(head & 0xffff_ffff, Release);
+        let tag = (head >> 32).wrapping_add(1) << 32;
+        if FREE.compare_exchange(head, tag | slot as u64, AcqRel, Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// In a fork child: parent and child go on with unlike sequences; the distance under way has no memory and may stay.
+pub fn reseed_after_fork(pid: u32) {
+    if let Some(own) = own() {
+        own.reseed.store(pid, Relaxed);
+    }
+}
+
+/// In a fork child: all slots but the caller's wait for new threads. Rows, memos and indexes stay as they are: the
+/// child's segment numbers its rows as the parent's does.
+pub fn reset_after_fork(segment: Segment, keep: u32) {
+    FREE.store(0, Relaxed);
+    let Some(directory) = directory() else { return };
+    for i in 1..segment.used(Section::Threads) as u32 {
+        let r = segment.thread(i);
+        let t = directory[i as usize].state.load(Relaxed);
+        if t != 0 {
+            // The parent may have begun that row before it was copied.
+            // SAFETY: the directory names states only.
+            unsafe { shared_of(t) }.spare_row.store(0, Relaxed);
+        }
+        if i == keep {
+            r.tid.store(os::gettid(), Relaxed);
+        } else {
+            if r.state.load(Relaxed) == 1 {
+                r.state.store(2, Relaxed);
+            }
+            let head = FREE.load(Relaxed);
+            directory[i as usize].next_free.store(head & 0xffff_ffff, Relaxed);
+            FREE.store(i as u64, Relaxed);
+        }
+    }
+}
+
+/// Has every thread take the slow way from now on, where it finds that nothing is booked; or the fast one again.
+pub fn ask_for_trailers(segment: Segment, below: usize) {
+    for t in states(segment) {
+        t.trailer_below.store(below, Relaxed);
+    }
+}
+
+/// What all slots' states share.
+pub fn states(segment: Segment) -> impl Iterator<Item = &'static Shared> {
+    let slots = directory().map_or(&[][..], |d| &d[1..segment.used(Section::Threads).max(1)]);
+    slots.iter().filter_map(|d| {
+        let t = d.state.load(Acquire);
+        // SAFETY: the directory names states only.
+        (t != 0).then(|| unsafe { shared_of(t) })
+    })
+}
+
+/// The shared part of the calling thread's state, whoever has taken the rest.
+fn own() -> Option<&'static Shared> {
+    let own = cpu::tls_get::<{ cpu::OWN }>();
+    // SAFETY: other than 0 and GONE the word is this thread's state.
+    (own > cpu::GONE).then(|| unsafe { shared_of(own) })
+}
+
+/// Whether a state is the calling thread's.
+pub fn is_own(shared: &Shared) -> bool {
+    own().is_some_and(|own| core::ptr::eq(own, shared))
+}
+
+/// Whether an address lies on the calling thread's stack, as far as that is known.
+pub fn is_on_own_stack(address: usize) -> bool {
+    own().is_some_and(|own| own.stack_high.load(Relaxed).wrapping_sub(address) <= own.stack_bytes.load(Relaxed))
+}

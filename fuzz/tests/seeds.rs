@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use plimsoll_observer::snapshot::AllocatorKind;
+use plimsoll_observer::snapshot::{AllocatorKind, HeapPart};
 
 #[allow(dead_code)]
 #[path = "../../crates/jfr/tests/support/chunk.rs"]
@@ -176,6 +176,39 @@ fn tcmalloc() -> Vec<u8> {
     memory.0
 }
 
+/// One isolate's spaces with a few pages each, as V8 13 orders the fields.
+fn v8() -> Vec<u8> {
+    const PAGES: u64 = 0x2a_0000_0000;
+    const RECORDS: u64 = 0x5555_8000_0000;
+    const SPACES: u64 = RECORDS + 0x1_0000;
+    const HEAP: u64 = RECORDS + 0x3_0000;
+    let mut memory = Memory::default();
+    memory.mapping(PAGES, 16 * 64, 0);
+    memory.mapping(RECORDS, 64, 0);
+    for number in 0..16 {
+        let (at, record) = (PAGES + number * (256 << 10), RECORDS + number * 320);
+        // Two halves of the young generation, old objects, large ones.
+        let (kind, neighbour) = (number / 4, |other: u64| RECORDS + other * 320);
+        let (size, flags) = [(256 << 10, 8), (256 << 10, 16), (256 << 10, 4), (252 << 10, 4)][kind as usize];
+        let (start, end, space) = (at + 16, at + size, SPACES + kind * 512);
+        let allocated = if kind == 2 { 1000 * number } else { size - 16 };
+        let mark = if kind == 3 { 16 } else { 16 + allocated };
+        memory.words(at, &[flags, record]);
+        memory.words(record, &[7, at, size, allocated, 0, mark, size, end, HEAP, start, space]);
+        let next = if number % 4 < 3 { neighbour(number + 1) } else { 0 };
+        let before = if number % 4 > 0 { neighbour(number - 1) } else { 0 };
+        memory.words(record + 33 * 8, &[next, before]);
+        if number % 4 == 0 {
+            let all: u64 = if kind == 2 { 4 * 1000 * 8 + 6000 } else { 4 * allocated };
+            memory.words(space, &[7, HEAP, kind, 4 * size, 4 * size]);
+            memory.words(space + 15 * 8, &[all]);
+        }
+    }
+    let (young, old) = (PAGES + 5 * (256 << 10), PAGES + 9 * (256 << 10));
+    memory.words(HEAP - 0x9000, &[young + 16, young + 4096, young + (256 << 10), old + 16, old + 64, old + 512]);
+    memory.0
+}
+
 #[test]
 fn seeds_of_heaps_are_opened_by_their_walks() {
     put("malloc_memory", "tcmalloc", &tcmalloc());
@@ -184,5 +217,12 @@ fn seeds_of_heaps_are_opened_by_their_walks() {
         let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
         let opened = plimsoll_fuzz::targets::malloc_memory::opened(&image).expect(name);
         assert_eq!(opened.kind, kind);
+    }
+    put("malloc_memory", "v8", &v8());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory/v8");
+    let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
+    let heap = plimsoll_observer::parsers::v8::walk(&image, &image.vmas).expect("V8's heap");
+    for part in [HeapPart::Young, HeapPart::Old, HeapPart::Large, HeapPart::FreeYoung] {
+        assert!(heap.part(part).length.0 > 4096, "{part:?}: {:?}", heap.parts);
     }
 }

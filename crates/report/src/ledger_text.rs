@@ -390,11 +390,10 @@ impl<W: Write> Page<'_, W> {
                 }
             }
             LineId::OtherAllocator => {
-                let opened = self.snapshot.opened.as_ref();
-                let is_part =
-                    |child: &&Line| opened.is_none_or(|heap| !child.name.starts_with(&format!("{}: ", heap.kind)));
+                let opened = || self.snapshot.opened_heaps();
+                let is_part = |child: &&Line| opened().all(|heap| !child.name.starts_with(&format!("{}: ", heap.kind)));
                 let others = line.children.iter().filter(is_part).take(2).map(|child| cut(&child.name, 32));
-                let kinds: Vec<String> = opened.map(opened_heap).into_iter().chain(others).collect();
+                let kinds: Vec<String> = opened().map(opened_heap).chain(others).collect();
                 let unsure =
                     if line.grade == Grade::Estimated { "; the program's own mmap may be among it" } else { "" };
                 notes.push(format!("{}{unsure}", kinds.join(", ")));
@@ -719,7 +718,13 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     rows
 }
 
-/// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`
+/// `jemalloc: 10.4 MiB live, 99.5 MiB in free pages`, `V8: 41.2 MiB live, 20.3 MiB free for young objects, 2.1 MiB free in old pages`
 fn opened_heap(heap: &OpenedHeap) -> String {
-    format!("{}: {} live, {} in free pages", heap.kind, heap.resident(HeapPart::Live), heap.purgeable())
+    let (kind, live) = (heap.kind, heap.live());
+    if kind == AllocatorKind::V8 {
+        let [young, old] = [HeapPart::FreeYoung, HeapPart::FreeOld];
+        let part = |part: HeapPart| format!("{} {}", heap.resident(part), part.name());
+        return format!("{kind}: {live} live, {}, {}", part(young), part(old));
+    }
+    format!("{kind}: {live} live, {} in free pages", heap.purgeable())
 }

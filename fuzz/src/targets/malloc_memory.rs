@@ -3,7 +3,7 @@
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
 use plimsoll_observer::parsers::{jemalloc, pymalloc, tcmalloc, v8};
-use plimsoll_observer::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Snapshot, Thread, Vma};
+use plimsoll_observer::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_observer::source::proc::find_stacks;
 use plimsoll_observer::units::Bytes;
@@ -34,7 +34,8 @@ pub fn run(bytes: &[u8]) {
         .map(|vma| LibcData { base: vma.range.start, bytes: image.bytes(vma.range) })
         .collect();
     let opened = opened(&image);
-    if let Some(heap) = &opened {
+    let v8 = v8::walk(&image, &image.vmas).ok();
+    for heap in opened.iter().chain(&v8) {
         let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
         assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths, "parts are not the heap");
         assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch or overlap");
@@ -45,12 +46,11 @@ pub fn run(bytes: &[u8]) {
         let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();
         let most = 4096 + 64 * (mapped / 16 + bytes.len() as u64);
         assert!(image.reads.get() <= most, "{} reads of {mapped} mapped bytes", image.reads.get());
-        let node = LoadedAllocator { kind: AllocatorKind::V8, path: "/usr/bin/node".into(), serves_malloc: false };
         let mut threads: Vec<Thread> =
             (1..5).map(|tid| Thread { tid, namespaced_tid: tid, ..Thread::default() }).collect();
         let idle_stacks = find_stacks(&image, &image.vmas, &mut threads);
         let snapshot = Snapshot {
-            v8_pages: v8::find(&image, &[node], &image.vmas),
+            v8: v8.clone(),
             pymalloc: pymalloc::find(&image, &image.vmas),
             vmas: image.vmas.clone(),
             idle_stacks,

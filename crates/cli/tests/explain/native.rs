@@ -378,20 +378,43 @@ fn the_heap_of_go_is_a_line_and_what_it_gave_back_is_said() {
     std::fs::remove_file(program).unwrap();
 }
 
+/// Bytes of V8's heap in that part, touched or not: what V8 counts.
+fn v8_part(explained: &Explained, part: &str) -> u64 {
+    let lines = explained.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == "other-allocator");
+    let children = lines.flat_map(|line| line["children"].as_array().unwrap());
+    let of_part = children.filter(|child| child["name"] == format!("V8: {part}"));
+    of_part.map(|child| child["reserved_bytes"].as_u64().unwrap()).sum()
+}
+
+/// With each isolate: the main thread's, and those of two workers.
 #[test]
-fn the_heap_of_v8_is_known_by_its_pages_and_buffers_are_malloc_s() {
-    let mut node = Command::new("node");
-    // No thread of the runtime returns pages later, and no collection runs after an idle time: either would shrink the
-    // heap meanwhile.
-    node.args(["--expose-gc", "--max-semi-space-size=1", "--single-threaded-gc", "--no-memory-reducer"])
-        .arg(crate::fixture::root().join("fixtures/explain/heap.js"));
-    let fixture = Fixture::run(&mut node);
-    let explained = fixture.explained();
-    explained.line_is("other-allocator", fixture.truth("heap"));
-    let blocks = explained.child("glibc-live", "large blocks");
-    let truth = fixture.truth("external");
-    assert!(truth >= 48 * MIB && blocks.abs_diff(truth) * 100 <= truth * 3, "{blocks} {truth}");
-    only_opaque(&explained, "NODE_OPTIONS=--trace-gc");
+fn v8_s_heap_is_told_apart_as_v8_counts_it_and_buffers_are_malloc_s() {
+    for workers in [0, 2] {
+        let mut node = Command::new("node");
+        // No thread of the runtime returns pages later, and no collection runs after an idle time: either would shrink the
+        // heap meanwhile.
+        node.args(["--expose-gc", "--max-semi-space-size=1", "--single-threaded-gc", "--no-memory-reducer"])
+            .arg(crate::fixture::root().join("fixtures/explain/heap.js"))
+            .arg(workers.to_string());
+        let fixture = Fixture::run(&mut node);
+        let explained = fixture.explained();
+        explained.line_is("other-allocator", fixture.truth("heap"));
+        let kinds = [("young objects", "young"), ("old objects", "old"), ("large objects", "large"), ("code", "code")];
+        let live: u64 = kinds.iter().map(|(_, truth)| fixture.truth(truth)).sum();
+        let mut found_live = 0;
+        for (part, truth) in kinds {
+            let (found, truth) = (v8_part(&explained, part), fixture.truth(truth));
+            found_live += found;
+            // Young objects of an isolate, 1 MiB at most, may have become old ones since.
+            let error = truth * 3 / 100 + (1 + workers) * MIB;
+            assert!(found.abs_diff(truth) <= error, "{part}: {found} {truth}: {:#}", explained.0["lines"]);
+        }
+        assert!(found_live.abs_diff(live) * 100 <= live * 3, "{found_live} {live}: {:#}", explained.0["lines"]);
+        let blocks = explained.child("glibc-live", "large blocks");
+        let truth = fixture.truth("external");
+        assert!(truth >= 48 * MIB && blocks.abs_diff(truth) * 100 <= truth * 3, "{blocks} {truth}");
+        own_verdicts(&explained, &["healthy"]);
+    }
 }
 
 #[test]

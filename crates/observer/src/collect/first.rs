@@ -10,7 +10,7 @@ use crate::ledger::{self, Ledger, LineId};
 use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
 use crate::source::memory::Live;
 use crate::source::proc::{self, Target, timed};
-use crate::source::{cgroup, glibc, hotspot, native_image, opened, pymalloc, segment, v8};
+use crate::source::{cgroup, glibc, hotspot, native_image, opened, pymalloc, segment};
 use crate::units::AddressRange;
 
 /// Why there is no result: one line for the user.
@@ -178,11 +178,13 @@ impl Reader<'_> {
         }
         snapshot.opened = opened;
         gaps.extend(closed);
+        let (v8, closed) = opened::read_v8(target, &snapshot.allocators, &snapshot.vmas);
+        snapshot.v8 = v8;
+        gaps.extend(closed);
         match Live::open(target) {
             Ok(memory) => {
                 snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);
                 snapshot.pymalloc = pymalloc::find(&memory, &snapshot.vmas);
-                snapshot.v8_pages = v8::find(&memory, &snapshot.allocators, &snapshot.vmas);
                 snapshot.unpacked = proc::find_unpacked(&memory, &snapshot.vmas);
             }
             // If an allocator's reader already reported the error, don't repeat it. Without mappings, there is nothing

@@ -98,7 +98,7 @@ impl Series {
         if snapshot.residency.is_none() {
             residency(target, snapshot, &mut gaps);
         }
-        if let Some(heap) = &mut snapshot.opened {
+        for heap in snapshot.opened.iter_mut().chain(&mut snapshot.v8) {
             heap.is_fresh = false;
         }
         snapshot.gaps.retain(|gap| !matches!(gap.source, Source::Proc | Source::Pagemap));

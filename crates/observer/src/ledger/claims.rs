@@ -7,7 +7,7 @@ use super::pools::{ThreadPools, thread_names};
 use super::{Grade, Owner, own};
 use crate::gap::Source;
 use crate::lines::LineId;
-use crate::snapshot::{AllocatorKind, ArenaKind, Backing, Snapshot, VmTag, Vma};
+use crate::snapshot::{AllocatorKind, ArenaKind, Backing, OpenedHeap, Snapshot, VmTag, Vma};
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +45,13 @@ impl Claims {
         }
     }
 
+    fn opened(&mut self, heap: &OpenedHeap) {
+        let owner = Owner::Opened(heap.kind);
+        for range in &heap.ranges {
+            self.add(Claim { range: *range, owner: owner.clone(), grade: Grade::Exact, source: Source::Allocator });
+        }
+    }
+
     /// Claims that overlap `range`, in address order.
     pub fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Claim> {
         let first = match self.by_start.range(..=range.start).next_back() {
@@ -56,7 +63,6 @@ impl Claims {
 }
 
 pub const GO_HEAP: &str = "Go's heap";
-pub const V8_HEAP: &str = "V8's heap";
 pub const PYTHON_POOLS: &str = "CPython's pools of small objects";
 
 /// All claims of a snapshot. The most reliable source comes first.
@@ -100,8 +106,8 @@ fn glibc(snapshot: &Snapshot, claims: &mut Claims) {
 }
 
 fn opened(snapshot: &Snapshot, claims: &mut Claims) {
-    for range in snapshot.opened.iter().flat_map(|heap| &heap.ranges) {
-        claims.add(Claim { range: *range, owner: Owner::Opened, grade: Grade::Exact, source: Source::Allocator });
+    if let Some(heap) = &snapshot.opened {
+        claims.opened(heap);
     }
 }
 
@@ -269,9 +275,8 @@ fn runtimes(snapshot: &Snapshot, claims: &mut Claims) {
         let owner = Owner::line(LineId::OtherAllocator, PYTHON_POOLS);
         claims.add(Claim { range: *pools, owner, grade: Grade::Exact, source: Source::Allocator });
     }
-    for page in &snapshot.v8_pages {
-        let owner = Owner::line(LineId::OtherAllocator, V8_HEAP);
-        claims.add(Claim { range: *page, owner, grade: Grade::Exact, source: Source::Allocator });
+    if let Some(heap) = &snapshot.v8 {
+        claims.opened(heap);
     }
 }
 

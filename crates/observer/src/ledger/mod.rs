@@ -30,14 +30,14 @@ pub use crate::lines::{Group, LineId};
 pub use crate::snapshot::Baseline;
 pub use arenas::child_of as child_of_arenas;
 pub use cgroup::CgroupSum;
-pub use claims::{GO_HEAP, PYTHON_POOLS, V8_HEAP, vma_at};
+pub use claims::{GO_HEAP, PYTHON_POOLS, vma_at};
 pub use distinct::mapped_again;
 pub use opened::child as child_of_heap;
 pub use own::{is_tracker, of as own_mappings};
 pub use pools::{ThreadPools, thread_names};
 
 use crate::gap::Source;
-use crate::snapshot::{HeapPart, OpenedHeap, Snapshot, Vma};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 
 /// How a figure was obtained, from best to worst.
@@ -67,8 +67,8 @@ pub enum Owner {
     Line(LineId, String),
     /// A heap of the arena with this index. Its bytes go to three lines.
     Arena(usize),
-    /// The heap of an allocator that Plimsoll can read. Its bytes go to the children of one line.
-    Opened,
+    /// The heap of an allocator that Plimsoll can read, by kind. Its bytes go to the children of one line.
+    Opened(AllocatorKind),
 }
 
 impl Owner {
@@ -229,7 +229,7 @@ pub fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
         let mut told_apart = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
         told_apart.any(|part| child == opened::child(heap.kind, part))
     };
-    (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.opened.as_ref().is_some_and(is_part)
+    (child == PYTHON_POOLS && snapshot.pymalloc.is_some()) || snapshot.opened_heaps().any(is_part)
 }
 
 /// Without smaps: the kernel's totals by kind, without owners.

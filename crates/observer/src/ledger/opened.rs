@@ -6,12 +6,17 @@ use super::distinct::proportional;
 use super::{Grade, LineSums, Owner, Piece};
 use crate::gap::Source;
 use crate::lines::LineId;
-use crate::snapshot::{AllocatorKind, HeapPart, Snapshot};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot};
 use crate::units::Bytes;
 
 pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
-    let Some(heap) = &snapshot.opened else { return };
-    let own = || pieces.iter().filter(|piece| piece.owner == Owner::Opened);
+    for heap in snapshot.opened_heaps() {
+        split_one(snapshot, heap, pieces, books);
+    }
+}
+
+fn split_one(snapshot: &Snapshot, heap: &OpenedHeap, pieces: &[Piece], books: &mut LineSums) {
+    let own = || pieces.iter().filter(|piece| piece.owner == Owner::Opened(heap.kind));
     let sum = |of: fn(&Piece) -> Bytes| own().map(of).sum::<Bytes>();
     let (resident, mut error) = (sum(|piece| piece.resident), sum(|piece| piece.error));
     let of_others: Bytes = own().map(|piece| piece.resident - proportional(&snapshot.vmas[piece.vma], piece)).sum();

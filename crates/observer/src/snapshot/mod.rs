@@ -72,8 +72,8 @@ pub struct Snapshot {
     pub booked: Option<BookedSince>,
     /// The tracker's own mappings according to the segment. The target controls it, so the ledger checks them.
     pub own_mappings: Vec<OwnMapping>,
-    /// Pages of V8's heap, in address order.
-    pub v8_pages: Vec<AddressRange>,
+    /// V8's heap, of all isolates together.
+    pub v8: Option<OpenedHeap>,
     /// The program itself, if a packer unpacked it into memory without a file.
     pub unpacked: Option<Unpacked>,
     /// Allocators found among the mapped files, including glibc's.
@@ -110,6 +110,11 @@ pub struct OwnMapping {
 pub type Sourced<T> = (Option<T>, Vec<Gap>);
 
 impl Snapshot {
+    /// Heaps that a walk has split: of the allocator that serves malloc, and V8's.
+    pub fn opened_heaps(&self) -> impl Iterator<Item = &OpenedHeap> {
+        self.opened.iter().chain(&self.v8)
+    }
+
     /// Rss of the smaps reading; the ledger must equal it to the byte. If smaps was refused, the kernel's totals in
     /// status.
     pub fn rss(&self) -> Bytes {

@@ -39,12 +39,30 @@ pub enum HeapPart {
     Released,
     /// The allocator's own records.
     Records,
+    /// V8: objects of the young generation, up to where the next one goes.
+    Young,
+    /// V8: objects that have survived, and garbage that no collection has found yet.
+    Old,
+    /// V8: objects with pages of their own.
+    Large,
+    /// V8: compiled code.
+    Code,
+    /// V8: objects that never change.
+    ReadOnly,
+    /// V8: the rest of the young generation's pages: the next objects go there.
+    FreeYoung,
+    /// V8: pages of the young generation at a moment in which no page takes new objects, so that they can't be split.
+    YoungUnsplit,
+    /// V8: the rest of the other pages.
+    FreeOld,
+    /// V8: pages that no space has any more, and that are still mapped.
+    Leaving,
     /// Pages whose record could not be decoded.
     Unknown,
 }
 
 impl HeapPart {
-    pub const ALL: [HeapPart; 8] = [
+    pub const ALL: [HeapPart; 17] = [
         HeapPart::Live,
         HeapPart::Cached,
         HeapPart::Beside,
@@ -52,6 +70,15 @@ impl HeapPart {
         HeapPart::Muzzy,
         HeapPart::Released,
         HeapPart::Records,
+        HeapPart::Young,
+        HeapPart::Old,
+        HeapPart::Large,
+        HeapPart::Code,
+        HeapPart::ReadOnly,
+        HeapPart::FreeYoung,
+        HeapPart::YoungUnsplit,
+        HeapPart::FreeOld,
+        HeapPart::Leaving,
         HeapPart::Unknown,
     ];
 
@@ -64,6 +91,15 @@ impl HeapPart {
             HeapPart::Muzzy => "free pages (muzzy)",
             HeapPart::Released => "free pages (released)",
             HeapPart::Records => "its own records",
+            HeapPart::Young => "young objects",
+            HeapPart::Old => "old objects",
+            HeapPart::Large => "large objects",
+            HeapPart::Code => "code",
+            HeapPart::ReadOnly => "read-only objects",
+            HeapPart::FreeYoung => "free for young objects",
+            HeapPart::YoungUnsplit => "young objects, and free for them",
+            HeapPart::FreeOld => "free in old pages",
+            HeapPart::Leaving => "pages on their way back",
             HeapPart::Unknown => "unclassified",
         }
     }
@@ -80,6 +116,13 @@ impl OpenedHeap {
 
     pub fn resident(&self, part: HeapPart) -> Bytes {
         self.part(part).resident
+    }
+
+    /// Resident bytes of blocks that the program hasn't freed, and of objects that V8 hasn't collected.
+    pub fn live(&self) -> Bytes {
+        const LIVE: [HeapPart; 6] =
+            [HeapPart::Live, HeapPart::Young, HeapPart::Old, HeapPart::Large, HeapPart::Code, HeapPart::ReadOnly];
+        LIVE.into_iter().map(|part| self.resident(part)).sum()
     }
 
     /// Bytes that a purge releases: whole free pages.

@@ -1,9 +1,9 @@
-//! Reads the heap of the allocator that serves malloc instead of glibc: opens the target's memory, reads the data of
-//! the object that contains the allocator, and calls the walk for that kind. The target keeps running: it is neither
+//! Reads the heap of the allocator that serves malloc instead of glibc, and V8's: opens the target's memory, reads the data
+//! of the object that contains the allocator, and calls the walk for that kind. The target keeps running: it is neither
 //! stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
-use super::{jemalloc, tcmalloc};
+use super::{jemalloc, tcmalloc, v8};
 use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
@@ -51,6 +51,28 @@ pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> So
             (None, vec![closed("the command's time was over before the walk was".to_owned())])
         }
         Err(reason) => (None, vec![closed(reason.to_owned())]),
+    }
+}
+
+/// V8's heap, which lies beside malloc's.
+pub fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+    if allocators.iter().all(|known| known.kind != AllocatorKind::V8) {
+        return (None, Vec::new());
+    }
+    // Where memory can't be opened, other sources say so.
+    let Ok(memory) = Live::open(target) else { return (None, Vec::new()) };
+    let memory = Timely { memory, deadline: target.deadline() };
+    let walk = || v8::walk(&memory, vmas);
+    match (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk())) {
+        Ok(heap) => (Some(heap), Vec::new()),
+        Err(unopened) => {
+            let reason = match memory.deadline.has_passed() {
+                true => "the command's time was over before the walk was",
+                false => unopened.reason(),
+            };
+            let effect = "objects and free space of V8 are not separated (line other-allocator)";
+            (None, vec![Gap::new(Source::Allocator, format!("V8's heap can't be walked: {reason}"), effect)])
+        }
     }
 }
 

@@ -24,7 +24,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         let name = match &piece.owner {
             Owner::Line(line, _) => line.name(),
             Owner::Arena(_) => "glibc arenas",
-            Owner::Opened => LineId::OtherAllocator.name(),
+            Owner::Opened(_) => LineId::OtherAllocator.name(),
         };
         *by_owner.entry(name).or_default() += 1;
     }

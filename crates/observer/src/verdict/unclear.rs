@@ -6,7 +6,7 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId, suspects};
 use crate::gap::Source;
-use crate::ledger::{GO_HEAP, Line, LineId, V8_HEAP, is_opened};
+use crate::ledger::{GO_HEAP, Line, LineId, is_opened};
 use crate::units::{Bytes, counted};
 
 /// Percentage of RSS that may remain unjudged for `healthy`.
@@ -132,7 +132,7 @@ fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {
             "GODEBUG=gctrace=1 COMMAND",
             "one line on stderr for each collection",
         ),
-        V8_HEAP => remedy(
+        child if child.starts_with("V8") => remedy(
             Effort::Restart,
             "have V8 say after each collection how much is live",
             "NODE_OPTIONS=--trace-gc COMMAND",

@@ -1,0 +1,324 @@
+//! Made heaps whose records have their fields in the orders of several versions, and in any other; a twin knows what is where.
+
+use std::collections::BTreeMap;
+
+use super::layout::ALIGNMENT;
+use super::{Unopened, walk};
+use crate::random::Random;
+use crate::snapshot::{Backing, HeapPart, OpenedHeap, PartBytes, Vma};
+use crate::source::made_image::Image;
+use crate::source::memory::PAGE;
+use crate::units::{AddressRange, Avma, Bytes};
+
+const START: u64 = 0x2a_0000_0000;
+/// Spaces, heaps and records that lie outside the pages.
+const RECORDS: u64 = 0x7000_0000;
+const ISOLATES: u64 = 0x7800_0000;
+const RECORD: u64 = 40 * 8;
+
+/// Where each field is, in words.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    behind: bool,
+    flags: u64,
+    size: u64,
+    heap: u64,
+    start: u64,
+    end: u64,
+    allocated: u64,
+    owner: u64,
+    next: u64,
+}
+
+/// src/heap/memory-chunk-layout.h and src/heap/memory-chunk-metadata.h.
+const V8_10: Order =
+    Order { behind: false, flags: 1, size: 0, heap: 2, start: 3, end: 4, allocated: 5, owner: 8, next: 29 };
+const V8_12: Order =
+    Order { behind: false, flags: 0, size: 2, heap: 3, start: 4, end: 5, allocated: 6, owner: 9, next: 33 };
+const V8_13: Order =
+    Order { behind: true, flags: 0, size: 6, heap: 8, start: 9, end: 7, allocated: 3, owner: 10, next: 33 };
+
+/// The fields at places that no version has.
+fn any_order(random: &mut Random) -> Order {
+    let behind = random.below(2) == 0;
+    let first = if behind { 0 } else { 1 };
+    let mut places: Vec<u64> = (first + 3..14).collect();
+    for index in (1..places.len()).rev() {
+        places.swap(index, random.below(index as u64 + 1) as usize);
+    }
+    let [size, heap, start, end, owner] = std::array::from_fn(|index| places[index]);
+    Order { behind, flags: 0, size, heap, start, end, allocated: first, owner, next: 14 + random.below(24) }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    From,
+    To,
+    Old,
+    Large,
+    Code,
+    ReadOnly,
+    Leaving,
+}
+
+struct Made {
+    image: Image,
+    vmas: Vec<Vma>,
+    parts: BTreeMap<HeapPart, PartBytes>,
+    ranges: u64,
+    /// Addresses of the spaces' bytes committed.
+    committed: Vec<u64>,
+}
+
+/// The heaps of `isolates` isolates. Each has pages of every kind.
+fn made(random: &mut Random, order: Order, isolates: u64) -> Made {
+    let mut made =
+        Made { image: Image::default(), vmas: Vec::new(), parts: BTreeMap::new(), ranges: 0, committed: Vec::new() };
+    let mut number = 0;
+    for isolate in 0..isolates {
+        let heap = ISOLATES + isolate * (1 << 20) + 0xc000 + random.below(0x800) * 8;
+        let spaces = RECORDS + isolate * (1 << 20);
+        let many = 6 + random.below(12);
+        for (space, kind) in [Kind::From, Kind::To, Kind::Old, Kind::Large, Kind::Code].into_iter().enumerate() {
+            one_space(random, &mut made, order, (heap, spaces + space as u64 * 512), kind, many, &mut number);
+        }
+    }
+    one_space(random, &mut made, order, (0, 0), Kind::ReadOnly, 1, &mut number);
+    one_space(random, &mut made, order, (0, 0), Kind::Leaving, 1, &mut number);
+    let range = AddressRange::new(Avma(START), Avma(START + number * ALIGNMENT));
+    let memory = |range, writable| Vma {
+        range,
+        writable,
+        readable: true,
+        backing: Backing::Anonymous,
+        rss: Bytes(PAGE),
+        ..Vma::default()
+    };
+    let at_end = |pages: u64| Avma(range.end.0 - pages * ALIGNMENT);
+    made.vmas = vec![
+        memory(AddressRange::new(range.start, at_end(2)), true),
+        memory(AddressRange::new(at_end(2), at_end(1)), false),
+        memory(AddressRange::new(at_end(1), range.end), true),
+    ];
+    made
+}
+
+fn one_space(
+    random: &mut Random,
+    made: &mut Made,
+    order: Order,
+    (heap, owner): (u64, u64),
+    kind: Kind,
+    many: u64,
+    number: &mut u64,
+) {
+    let header = if order.behind { 16 } else { 0x1130 };
+    let is_large = kind == Kind::Large;
+    let chunks: Vec<(u64, u64)> = (0..many)
+        .map(|_| {
+            let size = if is_large { ALIGNMENT + (1 + random.below(100)) * PAGE } else { ALIGNMENT };
+            let at = START + *number * ALIGNMENT;
+            *number += size.div_ceil(ALIGNMENT);
+            (at, size)
+        })
+        .collect();
+    let record = |at: u64| match order.behind {
+        true => RECORDS + (1 << 24) + (at - START) / ALIGNMENT * RECORD,
+        false => at,
+    };
+    let current = random.below(many);
+    let (mut all, mut allocated_in_all) = (0, 0);
+    for (index, (at, size)) in chunks.iter().copied().enumerate() {
+        let guard = if kind == Kind::Code { PAGE } else { 0 };
+        let (start, end) = (at + header, at + size - guard - if is_large { 8 * random.below(500) } else { 0 });
+        let area = end - start;
+        let is_young = matches!(kind, Kind::From | Kind::To);
+        let allocated = if is_young || is_large { area } else { random.below(area / 8) * 8 };
+        let flags = match kind {
+            Kind::From => 2 | 8,
+            Kind::To => 2 | 16,
+            _ => 4,
+        };
+        let at_record = |word: u64| record(at) + word * 8;
+        made.image.put(at + order.flags * 8, flags);
+        if order.behind {
+            made.image.put(at + 8, record(at));
+        }
+        let mark = if is_large { header } else { header + allocated.max(8) };
+        for (word, value) in [
+            (order.size, size),
+            (order.heap, heap),
+            (order.start, start),
+            (order.end, end),
+            (order.allocated, allocated),
+            (order.allocated + 1, 0),
+            (order.allocated + 2, mark),
+            (order.owner, owner),
+            (order.next, chunks.get(index + 1).map(|(next, _)| record(*next)).unwrap_or_default()),
+            (order.next + 1, index.checked_sub(1).map(|before| record(chunks[before].0)).unwrap_or_default()),
+        ] {
+            made.image.put(at_record(word), value);
+        }
+        for page in at / PAGE..(at + size) / PAGE {
+            if random.below(3) > 0 {
+                made.image.touch(page);
+            }
+        }
+        all += size;
+        allocated_in_all += allocated;
+        // What is live of it, by the part's name.
+        let mut live = allocated;
+        let (objects, rest) = match kind {
+            Kind::From => {
+                live = 0;
+                (HeapPart::Young, HeapPart::FreeYoung)
+            }
+            Kind::To => {
+                let top = start + random.below(area / 8) * 8;
+                live = match (index as u64).cmp(&current) {
+                    std::cmp::Ordering::Less => area,
+                    std::cmp::Ordering::Equal => top - start,
+                    std::cmp::Ordering::Greater => 0,
+                };
+                if index as u64 == current {
+                    for (word, value) in [start, top, end].into_iter().enumerate() {
+                        made.image.put(heap - 0x9000 + word as u64 * 8, value);
+                    }
+                }
+                (HeapPart::Young, HeapPart::FreeYoung)
+            }
+            Kind::Old => {
+                // The next objects go into the last 64 bytes that count as allocated.
+                if index as u64 == current && allocated >= 64 {
+                    live -= 64;
+                    for (word, value) in [start, end - 64, end].into_iter().enumerate() {
+                        made.image.put(heap - 0x9000 + 24 + word as u64 * 8, value);
+                    }
+                }
+                (HeapPart::Old, HeapPart::FreeOld)
+            }
+            Kind::Large => (HeapPart::Large, HeapPart::FreeOld),
+            Kind::Code => (HeapPart::Code, HeapPart::FreeOld),
+            Kind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records),
+            Kind::Leaving => {
+                live = area;
+                (HeapPart::Leaving, HeapPart::Leaving)
+            }
+        };
+        let resident = made.image.resident(at, at + size);
+        let of_header = header.min(resident);
+        let of_live = live.min(resident - of_header);
+        made.ranges += size;
+        for (part, length, resident) in [
+            (HeapPart::Records, size - area, of_header),
+            (objects, live, of_live),
+            (rest, area - live, resident - of_header - of_live),
+        ] {
+            let sums = made.parts.entry(part).or_default();
+            sums.length += Bytes(length);
+            sums.resident += Bytes(resident);
+        }
+    }
+    if owner != 0 {
+        let space = [0x41e_2a18, heap, 2, all, all];
+        for (word, value) in space.into_iter().enumerate() {
+            made.image.put(owner + word as u64 * 8, value);
+        }
+        made.committed.push(owner + 3 * 8);
+        if !matches!(kind, Kind::From | Kind::To) {
+            made.image.put(owner + 15 * 8, allocated_in_all);
+        }
+    }
+}
+
+fn parts(heap: &OpenedHeap) -> BTreeMap<HeapPart, PartBytes> {
+    heap.parts.clone().into_iter().filter(|(_, bytes)| bytes.length + bytes.resident > Bytes(0)).collect()
+}
+
+fn assert_found(made: &Made, order: Order) {
+    let heap = walk(&made.image, &made.vmas).unwrap_or_else(|error| panic!("{error:?}: {order:?}"));
+    let mut expected = made.parts.clone();
+    expected.retain(|_, bytes| bytes.length + bytes.resident > Bytes(0));
+    assert_eq!(parts(&heap), expected, "{order:?}");
+    assert_eq!(heap.ranges.iter().map(|range| range.length()).sum::<Bytes>(), Bytes(made.ranges));
+}
+
+#[test]
+fn heaps_of_known_versions_are_told_apart_to_the_byte() {
+    let mut random = Random(7);
+    for order in [V8_10, V8_12, V8_13] {
+        for isolates in 1..4 {
+            assert_found(&made(&mut random, order, isolates), order);
+        }
+    }
+}
+
+#[test]
+fn the_order_of_the_fields_is_found_whatever_it_is() {
+    let mut random = Random(11);
+    for _ in 0..16 {
+        let order = any_order(&mut random);
+        assert_found(&made(&mut random, order, 1), order);
+    }
+}
+
+#[test]
+fn a_young_generation_between_two_collections_is_not_split() {
+    let mut random = Random(19);
+    for order in [V8_10, V8_12, V8_13] {
+        let mut made = made(&mut random, order, 1);
+        let isolates = made.image.pages.range_mut(ISOLATES / PAGE..(ISOLATES + (1 << 20)) / PAGE);
+        isolates.for_each(|(_, page)| page.fill(0));
+        let heap = walk(&made.image, &made.vmas).expect("the sums hold");
+        let [young, free, both] = [HeapPart::Young, HeapPart::FreeYoung, HeapPart::YoungUnsplit];
+        let expected = made.parts[&young].length + made.parts[&free].length;
+        assert_eq!((heap.part(young).length, heap.part(free).length), (Bytes(0), Bytes(0)));
+        assert_eq!(heap.part(both).length, expected);
+    }
+}
+
+#[test]
+fn a_heap_whose_spaces_state_other_sums_stays_closed() {
+    let mut random = Random(13);
+    for order in [V8_10, V8_12, V8_13] {
+        let mut made = made(&mut random, order, 1);
+        assert!(walk(&made.image, &made.vmas).is_ok());
+        for committed in made.committed.clone() {
+            made.image.put(committed, 64 << 20);
+        }
+        assert_eq!(walk(&made.image, &made.vmas).unwrap_err(), Unopened::OtherSums);
+        for page in made.image.pages.values_mut() {
+            page.fill(0);
+        }
+        assert_eq!(walk(&made.image, &made.vmas).unwrap_err(), Unopened::NoPages);
+    }
+}
+
+#[test]
+fn overwritten_records_never_make_more_than_there_is() {
+    let mut random = Random(17);
+    let (mut opened, mut closed) = (0, 0);
+    for round in 0..48 {
+        let order = [V8_10, V8_12, V8_13][round % 3];
+        let mut made = made(&mut random, order, 1);
+        // Most of what is overwritten is a record's or a space's.
+        let is_record = |page: &u64| page * PAGE < START || (page * PAGE).is_multiple_of(ALIGNMENT);
+        let chosen: Vec<u64> = made.image.pages.keys().copied().filter(is_record).collect();
+        for _ in 0..random.below(100) {
+            let page = chosen[random.below(chosen.len() as u64) as usize];
+            made.image.put(page * PAGE + random.below(60) * 8, START + random.below(1 << 26));
+        }
+        match walk(&made.image, &made.vmas) {
+            Ok(heap) => {
+                opened += 1;
+                let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
+                assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths);
+                let end = made.vmas.last().expect("mappings").range.end;
+                assert!(heap.ranges.iter().all(|range| range.start.0 >= START && range.end <= end));
+                assert!(heap.parts.values().all(|part| part.resident <= lengths));
+            }
+            Err(_) => closed += 1,
+        }
+    }
+    assert!(opened > 10 && closed > 10, "{opened} {closed}");
+}

@@ -1,0 +1,274 @@
+//! Sums over all pages, with what of each is resident.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::layout::{self, ALIGNMENT, Candidate, Chunks, Layout, Spaces, Words, read_words};
+use crate::snapshot::{AllocatorKind, Backing, HeapPart, OpenedHeap, Vma};
+use crate::source::heap_data::{Anonymous, joined, words};
+use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// Headers looked at: 64 GiB of pages.
+const MOST_HEADERS: usize = 1 << 18;
+/// The heap is a part of its isolate, and the isolate is not larger.
+const ISOLATE: u64 = 64 << 10;
+/// Of a heap, and of an allocator that it points at: as much as is searched.
+const HEAP: u64 = 16 << 10;
+const ALLOCATOR: u64 = 4 << 10;
+/// Flags of pages in the two halves of the young generation (kFromPage, kToPage).
+const YOUNG: u64 = 8 | 16;
+/// Bytes that a space states, in its record, that it has committed.
+const COMMITTED: usize = 3;
+/// The target runs on between the first page and the last: one in that many bytes may have changed.
+const MOVED: u64 = 32;
+
+/// Why the heap stays closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    NoPages,
+    OtherSums,
+    Unreadable,
+}
+
+impl Unopened {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Unopened::NoPages => "no pages with records of a layout that holds for all of them were found",
+            Unopened::OtherSums => "the sizes of its pages don't add up to what its spaces state",
+            Unopened::Unreadable => "its records can't be read",
+        }
+    }
+}
+
+struct Page {
+    range: AddressRange,
+    node: u64,
+    next: u64,
+    heap: u64,
+    owner: u64,
+    start: u64,
+    end: u64,
+    allocated: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Young,
+    /// A young page with one large object.
+    LargeYoung,
+    Old,
+    Large,
+    Code,
+    ReadOnly,
+    /// Its space has let it go; it is still mapped.
+    Released,
+}
+
+pub fn walk<M: Memory>(memory: &M, vmas: &[Vma]) -> Result<OpenedHeap, Unopened> {
+    let untouched = Untouched::new(memory);
+    let chunks = || Chunks::new(memory, could_hold(vmas), MOST_HEADERS);
+    let behind = |(at, chunk): (u64, Words)| {
+        let record = chunk[1].is_multiple_of(8).then(|| read_words(&untouched, chunk[1]))??;
+        Some(Candidate { at, chunk: [chunk[0], chunk[1]], record })
+    };
+    let inside = |(at, record): (u64, Words)| Some(Candidate { at, chunk: [record[0], record[1]], record });
+    let found = layout::find(memory, false, chunks().filter_map(inside))
+        .or_else(|| layout::find(memory, true, chunks().filter_map(behind)));
+    let layout = found.ok_or(Unopened::NoPages)?;
+    let candidate = |chunk| if layout.behind { behind(chunk) } else { inside(chunk) };
+    let pages = pages(&layout, chunks(), vmas, candidate);
+    let mut spaces = Spaces { memory: &untouched, known: HashMap::new() };
+    if !is_proven(&pages, &mut spaces) {
+        return Err(Unopened::OtherSums);
+    }
+    let tops = Tops::of(&pages, &untouched);
+    opened(memory, &pages, &tops)
+}
+
+fn could_hold(vmas: &[Vma]) -> Vec<AddressRange> {
+    let holds = |vma: &&Vma| {
+        vma.backing == Backing::Anonymous && vma.readable && !vma.shared && vma.name.is_empty() && vma.rss > Bytes(0)
+    };
+    joined(vmas.iter().filter(holds).map(|vma| vma.range))
+}
+
+fn pages<M: Memory>(
+    layout: &Layout,
+    mut chunks: Chunks<'_, M>,
+    vmas: &[Vma],
+    candidate: impl Fn((u64, Words)) -> Option<Candidate>,
+) -> Vec<Page> {
+    let mut pages: Vec<Page> = Vec::new();
+    let anonymous = Anonymous::of(vmas);
+    while let Some(chunk) = chunks.next() {
+        let Some(found) = candidate(chunk) else { continue };
+        let Some((size, start, end)) = layout.area(&found) else { continue };
+        let record = &found.record;
+        let allocated = record[layout.allocated];
+        let at = vmas.partition_point(|vma| vma.range.end.0 <= found.at);
+        let Some(vma) = vmas.get(at) else { continue };
+        if !anonymous.holds(found.at, size) {
+            continue;
+        }
+        let (owner, heap) = (record[layout.owner], record[layout.heap]);
+        // A large object's page has room for nothing else: its high-water mark stays where the area starts.
+        let is_large = size != ALIGNMENT && allocated > 0 && record[layout.allocated + 2] == start - found.at;
+        let flags = layout.flags(&found);
+        let kind = match () {
+            () if owner == 0 && !vma.writable => Kind::ReadOnly,
+            () if owner == 0 => Kind::Released,
+            () if flags & YOUNG != 0 && is_large => Kind::LargeYoung,
+            () if flags & YOUNG != 0 => Kind::Young,
+            // Up to V8 12 code isn't executable while it is written; but a guard lies between the ends of its area and its page.
+            () if vma.executable || found.at + size - end >= PAGE => Kind::Code,
+            () if is_large => Kind::Large,
+            () => Kind::Old,
+        };
+        let range = AddressRange::sized(Avma(found.at), Bytes(size));
+        chunks.skip_to(range.end.0);
+        let (node, next) = (found.node(layout.behind), layout.next.map(|next| record[next]).unwrap_or_default());
+        pages.push(Page { range, node, next, heap, owner, start, end, allocated, kind });
+    }
+    pages
+}
+
+/// The sizes of all pages of a space are what the space states, for nearly all bytes; a page of another heap is none.
+fn is_proven<M: Memory>(pages: &[Page], spaces: &mut Spaces<'_, M>) -> bool {
+    let mut sums: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for page in pages.iter().filter(|page| page.owner != 0) {
+        let sum = sums.entry((page.owner, page.heap)).or_default();
+        *sum = sum.saturating_add(page.range.length().0);
+    }
+    let (mut all, mut wrong) = (0u64, 0u64);
+    for ((owner, heap), sum) in sums {
+        let stated = spaces.at(owner).filter(|space| space[1] == heap).map(|space| space[COMMITTED]);
+        all = all.saturating_add(sum);
+        wrong = wrong.saturating_add(stated.map_or(sum, |stated| stated.abs_diff(sum)));
+    }
+    all > 0 && wrong <= all / MOVED
+}
+
+/// Where new objects go.
+#[derive(Default)]
+struct Tops {
+    /// By page: how many of its bytes are objects. A young page that isn't here has none.
+    young: HashMap<u64, u64>,
+    /// Heaps whose young page in use was found.
+    known: Vec<u64>,
+    /// By page: bytes that count as allocated, and are still free.
+    free: HashMap<u64, u64>,
+}
+
+impl Tops {
+    fn of<M: Memory>(pages: &[Page], memory: &Untouched<'_, M>) -> Tops {
+        let mut tops = Tops::default();
+        let mut heaps: Vec<u64> = pages.iter().filter(|page| page.owner != 0).map(|page| page.heap).collect();
+        heaps.sort_unstable();
+        heaps.dedup();
+        let by_node: HashMap<u64, &Page> = pages.iter().map(|page| (page.node, page)).collect();
+        for heap in heaps.into_iter().filter(|heap| heap.is_multiple_of(8) && *heap > ISOLATE) {
+            // The young generation's area lies in the isolate, before its heap.
+            let before: Vec<Area<'_>> =
+                read(memory, heap - ISOLATE, ISOLATE).map(|words| areas(pages, heap, &words)).unwrap_or_default();
+            if let Some(area) = before.iter().find(|area| area.page.kind == Kind::Young) {
+                tops.known.push(heap);
+                tops.young.insert(area.page.node, area.top - area.page.start);
+                tops.fill_before(pages, &by_node, area.page);
+            }
+            // Each old space has one too: in the isolate, in the heap, or in an allocator that the heap points at.
+            let within = read(memory, heap, HEAP).unwrap_or_default();
+            let is_pointer = |word: &&u64| word.is_multiple_of(8) && (PAGE..1 << 47).contains(*word);
+            let mut pointers: Vec<u64> = within.iter().filter(is_pointer).copied().collect();
+            pointers.sort_unstable();
+            pointers.dedup();
+            let pointed = pointers.iter().filter_map(|at| read(memory, *at, ALLOCATOR));
+            let pointed: Vec<Area<'_>> = pointed.flat_map(|words| areas(pages, heap, &words)).collect();
+            // By their limits, since copies of one area may be older.
+            let mut free: HashMap<u64, (u64, u64)> = HashMap::new();
+            for area in before.into_iter().chain(areas(pages, heap, &within)).chain(pointed) {
+                if matches!(area.page.kind, Kind::Old | Kind::Code) {
+                    let known = free.entry(area.limit).or_insert((area.page.node, area.limit - area.top));
+                    known.1 = known.1.min(area.limit - area.top);
+                }
+            }
+            for (page, bytes) in free.into_values() {
+                *tops.free.entry(page).or_default() += bytes;
+            }
+        }
+        tops
+    }
+
+    /// Pages before the one in use are full.
+    fn fill_before(&mut self, pages: &[Page], by_node: &HashMap<u64, &Page>, current: &Page) {
+        let of_space =
+            |page: &&Page| page.kind == Kind::Young && page.owner == current.owner && page.heap == current.heap;
+        let nexts: HashMap<u64, u64> = pages.iter().filter(of_space).map(|page| (page.next, page.node)).collect();
+        let mut node = current.node;
+        // Of a list that leads back to itself each page counts once.
+        while let Some(before) = nexts.get(&node).filter(|before| !self.young.contains_key(before)) {
+            let Some(page) = by_node.get(before) else { return };
+            self.young.insert(*before, page.end - page.start);
+            node = *before;
+        }
+    }
+}
+
+/// Free space where the next objects of a heap go: from `top` to `limit`, in one page.
+struct Area<'p> {
+    page: &'p Page,
+    top: u64,
+    limit: u64,
+}
+
+/// All areas among these words: start, top, limit.
+fn areas<'p>(pages: &'p [Page], heap: u64, words: &[u64]) -> Vec<Area<'p>> {
+    let area = |words: &[u64]| {
+        let &[start, top, limit] = words else { return None };
+        // Objects are never referred to by an aligned address: V8 marks pointers to them in the lowest bit.
+        let is_ordered = 0 < start && start <= top && top <= limit && (start | top | limit).is_multiple_of(8);
+        let after = is_ordered.then(|| pages.partition_point(|page| page.range.start.0 <= start))?;
+        let page = pages[..after].last()?;
+        (page.heap == heap && start >= page.start && limit <= page.end).then_some(Area { page, top, limit })
+    };
+    words.windows(3).filter_map(area).collect()
+}
+
+fn read<M: Memory>(memory: &Untouched<'_, M>, at: u64, length: u64) -> Option<Vec<u64>> {
+    let mut bytes = vec![0; length as usize];
+    memory.read(Avma(at), &mut bytes).then(|| words(&bytes).collect())
+}
+
+fn opened<M: Memory>(memory: &M, pages: &[Page], tops: &Tops) -> Result<OpenedHeap, Unopened> {
+    let mut heap = OpenedHeap::new(AllocatorKind::V8);
+    let mut states = PageStates::new(memory);
+    for page in pages {
+        let (length, resident) = (page.range.length(), states.resident(page.range));
+        let area = Bytes(page.end - page.start);
+        let allocated = Bytes(page.allocated).min(area);
+        let free = Bytes(tops.free.get(&page.node).copied().unwrap_or_default());
+        let (objects, rest, live) = match page.kind {
+            Kind::Young if tops.known.contains(&page.heap) => {
+                let live = tops.young.get(&page.node).copied().unwrap_or_default();
+                (HeapPart::Young, HeapPart::FreeYoung, Bytes(live).min(area))
+            }
+            Kind::Young => (HeapPart::YoungUnsplit, HeapPart::YoungUnsplit, area),
+            Kind::LargeYoung => (HeapPart::Young, HeapPart::FreeYoung, allocated),
+            Kind::Old => (HeapPart::Old, HeapPart::FreeOld, allocated - free),
+            Kind::Large => (HeapPart::Large, HeapPart::FreeOld, allocated),
+            Kind::Code => (HeapPart::Code, HeapPart::FreeOld, allocated - free),
+            Kind::ReadOnly => (HeapPart::ReadOnly, HeapPart::Records, allocated),
+            Kind::Released => (HeapPart::Leaving, HeapPart::Leaving, area),
+        };
+        // Objects were written when they were made, and the header before them.
+        let header = Bytes(page.start - page.range.start.0).min(resident);
+        let live_resident = live.min(resident - header);
+        heap.add(HeapPart::Records, length - area, header);
+        heap.add(objects, live, live_resident);
+        heap.add(rest, area - live, resident - header - live_resident);
+    }
+    heap.ranges = joined(pages.iter().map(|page| page.range));
+    if states.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+}
+
+const _: () = assert!(ALIGNMENT.is_multiple_of(PAGE));

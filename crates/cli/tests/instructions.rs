@@ -32,7 +32,10 @@ fn program(name: &str) -> PathBuf {
 
 /// The tracker's library as `plimsoll run` unpacks it.
 fn library() -> PathBuf {
-    let (cache, segments) = (scratch().join("cache"), scratch().join("segments"));
+    // LD_PRELOAD cannot express a path with a blank. Elsewhere the path stays, since its length moves the figures.
+    let has_blank = scratch().as_os_str().as_encoded_bytes().contains(&b' ');
+    let cache = if has_blank { std::env::temp_dir().join("plimsoll-instructions") } else { scratch().join("cache") };
+    let segments = scratch().join("segments");
     let _ = fs::remove_dir_all(&cache);
     let mut run = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     run.args(["run", "--", "true"]).env("XDG_CACHE_HOME", &cache).env("PLIMSOLL_DIR", &segments);

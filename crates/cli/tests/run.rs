@@ -164,7 +164,7 @@ fn dispositions_mask_and_preload_are_as_we_found_them() {
     for ignored in ["", "trap '' PIPE; ", "trap '' CHLD HUP; "] {
         let plain = Command::new("sh").args(["-c", &format!("{ignored}exec sh -c \"{script}\"")]).output().unwrap();
         for way in ["", "--report summary --report-to /dev/null"] {
-            let run = format!("{ignored}exec {} run {way} -- sh -c \"{script}\"", env!("CARGO_BIN_EXE_plimsoll"));
+            let run = format!("{ignored}exec \"{}\" run {way} -- sh -c \"{script}\"", env!("CARGO_BIN_EXE_plimsoll"));
             let out = Command::new("sh")
                 .args(["-c", &run])
                 .env("XDG_CACHE_HOME", &place.0)

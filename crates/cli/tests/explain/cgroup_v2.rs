@@ -81,9 +81,9 @@ impl Contained {
         };
         // The hierarchies of version 1 are hidden: a machine that runs version 2 has none.
         let script = format!(
-            "set -e; cd {place}; mount -t cgroup2 none hierarchy; mkdir -p hierarchy/{group}/inner; \
+            "set -e; cd \"{place}\"; mount -t cgroup2 none hierarchy; mkdir -p hierarchy/{group}/inner; \
              echo $$ >hierarchy/{group}/inner/cgroup.procs; umount -l /sys/fs/cgroup || true; \
-             exec unshare --mount {outside} sh -c 'set -e; {inside}; exec {program} 64'",
+             exec unshare --mount {outside} sh -c 'set -e; {inside}; exec \"{program}\" 64'",
             place = place.display(),
             program = compiled("healthy", &[]).display(),
         );

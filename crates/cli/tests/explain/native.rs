@@ -272,8 +272,11 @@ fn invariant_4_conservation_of_a_cgroup_and_its_limit() {
         return skip("cgroup", "no memory cgroup can be made here");
     };
     // The shell joins the group, so that all the fixture's pages are charged to it.
-    let enter =
-        format!("echo $$ > {}/cgroup.procs && exec {} 119", group.path.display(), compiled("healthy", &[]).display());
+    let enter = format!(
+        "echo $$ > {}/cgroup.procs && exec \"{}\" 119",
+        group.path.display(),
+        compiled("healthy", &[]).display()
+    );
     let fixture = Fixture::run(Command::new("sh").args(["-c", &enter]));
     let explained = fixture.explained();
     let limit = &explained.0["limit"];

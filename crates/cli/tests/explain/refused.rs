@@ -73,7 +73,7 @@ fn a_limit_that_was_asked_for_is_in_the_json() {
 #[test]
 fn a_report_that_nobody_can_get_is_refused() {
     let fixture = Fixture::c("healthy", &["8"]);
-    let shell = format!("exec {PLIMSOLL} explain {} >&-", fixture.pid());
+    let shell = format!("exec \"{PLIMSOLL}\" explain {} >&-", fixture.pid());
     let output = Command::new("sh").args(["-c", &shell]).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{error}");

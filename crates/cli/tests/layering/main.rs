@@ -4,6 +4,7 @@
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -437,9 +438,10 @@ const IMPORTED_WEAKLY: [&str; 8] = [
 const NEWEST: (u32, u32) = (2, 17);
 
 fn unpacked_library() -> PathBuf {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layering");
+    // Not below the clone: LD_PRELOAD cannot express a path with a blank, so plimsoll would use another cache.
+    let dir = std::env::temp_dir().join(format!("plimsoll-layering-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
-    fs::create_dir_all(&dir).expect("scratch directory");
+    fs::DirBuilder::new().mode(0o700).create(&dir).expect("scratch directory");
     let status = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["run", "--", "true"])
         .env("XDG_CACHE_HOME", &dir)
@@ -449,7 +451,10 @@ fn unpacked_library() -> PathBuf {
     assert!(status.success());
     let unpacked = fs::read_dir(dir.join("plimsoll")).expect("cache").map(|e| e.expect("entry").path());
     let mut libraries = unpacked.filter(|p| p.extension().is_some_and(|e| e == "so"));
-    libraries.next().expect("the library is unpacked")
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layering.so");
+    fs::copy(libraries.next().expect("the library is unpacked"), &kept).expect("a copy");
+    fs::remove_dir_all(dir).expect("our own");
+    kept
 }
 
 fn said(program: &str, arguments: &[&str], file: &Path) -> String {

@@ -24,7 +24,7 @@ pub fn java() -> PathBuf {
 pub fn idle(scratch: &Scratch) -> String {
     let source = scratch.path().join("Idle.java");
     fs::write(&source, IDLE).expect("written");
-    format!("exec {} -Xmx64m -XX:+EnableDynamicAgentLoading {}", java().display(), source.display())
+    format!("exec \"{}\" -Xmx64m -XX:+EnableDynamicAgentLoading {}", java().display(), source.display())
 }
 
 /// A bind mount over `.pruned` in the target's mount namespace: O_NOFOLLOW does not prevent that. Giving the opened

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::Memory;
-use crate::source::proc::Target;
-use crate::units::Avma;
+use super::{Memory, PAGE, PRESENT};
+use crate::source::proc::{Target, zero_pages};
+use crate::units::{AddressRange, Avma, Bytes};
 
 pub struct Live {
     memory: File,
@@ -47,6 +47,19 @@ impl Memory for Live {
         }
         for (word, bytes) in into.iter_mut().zip(bytes.as_chunks::<8>().0) {
             *word = u64::from_le_bytes(*bytes);
+        }
+        // The shared zero page is present and not in Rss: like a page that isn't there, it reads as zeros.
+        let within =
+            AddressRange::sized(Avma(first.saturating_mul(PAGE)), Bytes((into.len() as u64).saturating_mul(PAGE)));
+        if into.iter().any(|word| *word & PRESENT != 0)
+            && let Ok(zero) = zero_pages(pagemap, within)
+        {
+            for page in zero.iter().flat_map(|run| run.start.0 / PAGE..run.end.0 / PAGE) {
+                let index = page.checked_sub(first).and_then(|index| usize::try_from(index).ok());
+                if let Some(word) = index.and_then(|index| into.get_mut(index)) {
+                    *word = 0;
+                }
+            }
         }
         true
     }

@@ -18,6 +18,7 @@ pub use read::{
     read_mappings, read_pages, read_process, read_residency, read_smaps, read_these_threads, read_threads, refusal,
     seconds_since_epoch, timed, why_closed,
 };
+pub use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use stacks::find_stacks;
 pub use unpacked::find as find_unpacked;

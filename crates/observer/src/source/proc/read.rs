@@ -250,7 +250,12 @@ pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> i
             found.entries(at, page, &buffer[..got * ENTRY]);
             at += got as u64;
         }
-        looked_at.push(AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page))));
+        let seen = AddressRange::new(Avma(first.saturating_mul(page)), Avma(at.saturating_mul(page)));
+        // A page map has the shared zero page as present, and Rss leaves it out. Only the scan tells, from Linux 6.7 on.
+        if let Ok(zero) = scan::zero_pages(pagemap, seen) {
+            found.leave_out(zero);
+        }
+        looked_at.push(seen);
     }
     Ok(Residency::new(looked_at, found.runs, Bytes(found.swapped_pages.saturating_mul(page))))
 }

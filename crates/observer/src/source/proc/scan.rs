@@ -82,18 +82,29 @@ pub(super) const END: u64 = if cfg!(target_arch = "aarch64") { 1 << 48 } else { 
 
 /// Ranges of resident pages; some may occur twice. An error if the kernel lacks the call.
 pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
-    let mut regions = vec![PageRegion::default(); MOST];
+    scan(pagemap, AddressRange::new(Avma(0), Avma(END)), ZERO_PAGE)
+}
+
+/// Ranges where the shared zero page is mapped: memory that was read and never written.
+pub fn zero_pages(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
+    scan(pagemap, within, 0)
+}
+
+/// Ranges of pages that are present and, unless `inverted` has it, the shared zero page.
+fn scan(pagemap: impl AsFd, within: AddressRange, inverted: u64) -> io::Result<Vec<AddressRange>> {
+    let most = usize::try_from(within.length().0 / 4096 + 1).map_or(MOST, |pages| pages.min(MOST));
+    let mut regions = vec![PageRegion::default(); most];
     let mut found = Vec::new();
-    let mut at = 0;
-    while at < END {
+    let mut at = within.start.0;
+    while at < within.end.0 {
         let scan = Scan {
             arguments: ScanArguments {
                 size: size_of::<ScanArguments>() as u64,
                 start: at,
-                end: END,
+                end: within.end.0,
                 regions: regions.as_mut_ptr() as u64,
-                regions_length: MOST as u64,
-                inverted: ZERO_PAGE,
+                regions_length: most as u64,
+                inverted,
                 all_of: PRESENT | ZERO_PAGE,
                 returned: PRESENT,
                 ..ScanArguments::default()
@@ -153,6 +164,7 @@ mod tests {
         // A page that is only read is the zero page.
         let read: u64 = (1..2047).step_by(2).map(|page| u64::from(block[skip + page * PAGE])).sum();
         assert_eq!(read, 0);
+        assert_eq!(found, read_residency(&pagemap, &[within], Bytes(PAGE as u64)).expect("own pagemap"));
         assert_eq!(scan().expect("as before"), found);
     }
 }

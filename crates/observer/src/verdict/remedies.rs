@@ -1,6 +1,6 @@
 //! Remedies that several rules offer. Each `how` can be pasted unchanged.
 
-use super::case::Case;
+use super::case::{Case, ThreadPool};
 pub use super::remedy::remedy;
 use super::{Effort, Remedy};
 use crate::ledger::LineId;
@@ -70,6 +70,9 @@ pub fn other_allocator() -> Remedy {
     )
 }
 
+/// Lettuce's pools belong to its ClientResources, which all clients may share.
+const SHARED: &str = "lettuce-";
+
 /// Pools of threads that exist several times, or that are larger than the CPUs that the process may use.
 pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
@@ -82,7 +85,7 @@ pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     }
     const POOLS: [KnownPool; 4] = [
         KnownPool {
-            mark: "lettuce-",
+            mark: SHARED,
             shared: true,
             what: "share one ClientResources among all Redis clients",
             how: "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
@@ -121,8 +124,36 @@ pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
             0 | 1 => format!("{threads} × {}", pool.name),
             many => format!("{threads} × {} in {} instances", pool.name, count(many as u64)),
         };
-        Some(remedy(Effort::Code, format!("{what} ({found})"), known.how, ""))
+        let remedy = remedy(Effort::Code, format!("{what} ({found})"), known.how, "");
+        Some(if known.shared { shared(case, known.mark, remedy) } else { remedy })
     })
+}
+
+/// What a VM mallocs for a thread besides its stack, at most. Measured: docs/decisions/verdicts.md.
+const VM_OF_A_THREAD: Bytes = Bytes::kib(64);
+
+/// `threads` fewer, which held that much of stack. One that serves for several goes deeper at times.
+pub fn without_threads(remedy: Remedy, threads: u64, stack: Bytes) -> Remedy {
+    remedy.saves(stack.scaled(9, 10), stack + VM_OF_A_THREAD.scaled(threads, 1))
+}
+
+/// All pools with that mark exist once. Netty keeps direct buffers for each thread, too.
+fn shared(case: Case<'_>, mark: &str, remedy: Remedy) -> Remedy {
+    let pools = case.thread_pools();
+    let several = || pools.iter().filter(|pool| pool.name.contains(mark) && pool.instances > 1);
+    let gone = |all: u64, pool: &ThreadPool| Bytes(all).scaled(pool.instances as u64 - 1, pool.instances as u64);
+    let stack: Bytes = several().map(|pool| gone(pool.stack.0, pool)).sum();
+    let threads: Bytes = several().map(|pool| gone(pool.threads as u64, pool)).sum();
+    let remedy = without_threads(remedy, threads.0, stack);
+    match remedy.effect.bounds() {
+        Some((least, most)) => remedy.saves(least, most + case.resident(LineId::DirectBuffers)),
+        None => remedy,
+    }
+}
+
+/// Several instances of a pool that is known to need one.
+pub fn has_repeated_pools(case: Case<'_>) -> bool {
+    case.thread_pools().iter().any(|pool| pool.instances > 1 && pool.name.contains(SHARED))
 }
 
 /// There is no remedy that switches off all instrumentations: which ones the program needs is unknown from outside.

@@ -2,14 +2,18 @@
 //! pages do.
 
 use super::case::{Case, ThreadPool};
-use super::remedies::{fewer_threads, remedy};
+use super::remedies::{fewer_threads, has_repeated_pools, remedy, without_threads};
 use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use crate::units::{Bytes, count, counted};
 
 const PERCENT: f64 = 10.0;
+/// A pool of which one suffices has several instances: a mistake, however little it costs now.
+const PERCENT_OF_REPEATED: f64 = 3.0;
 /// With fewer threads than this, there is no leak of threads.
 const MANY: usize = 64;
+/// Threads of the proposed pool.
+const POOL: u64 = 8;
 /// The kernel's own stack of each thread (THREAD_SIZE on x86-64), charged to the cgroup but not part of RSS.
 const KERNEL_STACK: Bytes = Bytes::kib(16);
 
@@ -17,7 +21,8 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let stacks = case.ledger.line(LineId::ThreadStacks)?;
     let threads = case.snapshot.threads.len();
     let pool = case.thread_pools().into_iter().next()?;
-    if threads < MANY || !case.matters(stacks.resident, PERCENT, Bytes::mib(1)) {
+    let percent = if has_repeated_pools(case) { PERCENT_OF_REPEATED } else { PERCENT };
+    if threads < MANY || !case.matters(stacks.resident, percent, Bytes::mib(1)) {
         return None;
     }
     let each = Bytes(stacks.resident.0 / threads as u64);
@@ -57,11 +62,21 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
             many => format!("share one pool in place of {} instances of {}", count(many as u64), pool.name),
         };
         let how = if case.is_jvm() {
-            "try (var executor = Executors.newFixedThreadPool(8)) { … }   // one for all, closed at the end"
+            &format!(
+                "try (var executor = Executors.newFixedThreadPool({POOL})) {{ … }}   // one for all, closed at the end"
+            )
         } else {
             "pthread_detach or pthread_join every thread that ends; reuse workers"
         };
-        remedy(Effort::Code, what, how, "")
+        let remedy = remedy(Effort::Code, what, how, "");
+        // An executor for each task: the pool that is printed takes their place.
+        let threads = pool.threads as u64;
+        match threads.saturating_sub(POOL) {
+            gone if case.is_jvm() && gone > 0 && pool.instances * 2 > pool.threads => {
+                without_threads(remedy, gone, pool.stack.scaled(gone, threads))
+            }
+            _ => remedy,
+        }
     }));
     Some(Verdict {
         id: VerdictId::ThreadStacks,

@@ -18,7 +18,17 @@ pub const SMALL_HEAP: [&str; 3] = ["-Xms64m", "-Xmx64m", "-XX:+AlwaysPreTouch"];
 pub const BOOKS: &str = "-XX:NativeMemoryTracking=summary";
 
 /// Each subject, and the jars that it needs, by the beginning of their names.
-const SUBJECTS: [(&str, &[&str]); 1] = [("Streams", &["zstd", "snappy", "lz4"])];
+const SUBJECTS: [(&str, &[&str]); 9] = [
+    ("Burst", &[]),
+    ("Executors", &[]),
+    ("Inflaters", &[]),
+    ("Lettuce", &["lettuce", "netty", "reactor", "reactive"]),
+    ("Lucene", &["lucene"]),
+    ("Netty", &["netty"]),
+    ("Peak", &[]),
+    ("Rocks", &["rocksdbjni"]),
+    ("Streams", &["zstd", "snappy", "lz4"]),
+];
 
 /// In `make test` a case has one VM, the one that it names; in `make test-full` all.
 pub fn on(major: u32) -> Vec<Jdk> {
@@ -66,14 +76,22 @@ pub fn jars(beginnings: &[&str]) -> Vec<PathBuf> {
     jars
 }
 
-/// `options` are the VM's; `environment` is what a remedy sets.
-pub fn start(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Fixture {
+pub fn command(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str]) -> Command {
     let (_, needs) = SUBJECTS.iter().find(|(name, _)| *name == class).expect("a subject");
     let path = std::iter::once(folder().join("classes")).chain(jars(needs));
     let path: Vec<String> = path.map(|path| path.display().to_string()).collect();
     let mut command = jdk.tool("java");
     command.args(options).args(["-cp", &path.join(":"), class]).args(arguments);
-    Fixture::run(command.envs(environment.iter().copied()).stdin(Stdio::piped()).stderr(Stdio::null()))
+    command
+}
+
+pub fn started(command: &mut Command) -> Fixture {
+    Fixture::run(command.stdin(Stdio::piped()).stderr(Stdio::null()))
+}
+
+/// `options` are the VM's; `environment` is what a remedy sets.
+pub fn start(jdk: &Jdk, options: &[&str], class: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Fixture {
+    started(command(jdk, options, class, arguments).envs(environment.iter().copied()))
 }
 
 /// Exactly these; the machine's own cgroup may be near its limit besides.

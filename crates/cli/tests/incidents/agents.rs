@@ -1,0 +1,36 @@
+//! The OpenTelemetry agent in a program whose workers had a burst.
+
+use crate::fixture::Fixture;
+use crate::kit::{has, how, jars, on, promised, remedy, rss, saved, start, typed};
+use crate::stage::Jdk;
+
+fn with_agent(jdk: &Jdk, options: &[&str]) -> Fixture {
+    let agent = format!("-javaagent:{}", jars(&["opentelemetry-javaagent"])[0].display());
+    let exporters = ["-Dotel.traces.exporter=none", "-Dotel.metrics.exporter=none", "-Dotel.logs.exporter=none"];
+    let options = [&[agent.as_str(), "-Xms64m", "-Xmx64m", "-XX:+AlwaysPreTouch"], &exporters[..], options].concat();
+    start(jdk, &options, "Burst", &["40", "12"], &[])
+}
+
+fn burst_beside_the_agent(jdk: &Jdk) {
+    let case = format!("40 workers' burst beside the OpenTelemetry agent, JDK {}", jdk.major);
+    let mut workers = with_agent(jdk, &[]);
+    let explained = workers.explained();
+    has(&case, &explained, &["arena-retention"]);
+    let trim = remedy(&explained, "arena-retention", 0);
+    let before = rss(&workers);
+    typed(&mut workers, &trim);
+    saved(&case, &trim, before, rss(&workers));
+    workers.serves();
+    // Which instrumentations a program needs isn't known: none is named, and no figure is promised.
+    let remedies = explained.verdict("arena-retention")["remedies"].as_array().unwrap().clone();
+    let switch = remedies.iter().find(|remedy| how(remedy).starts_with("-Dotel")).expect("the agent's remedy");
+    assert_eq!((how(switch), promised(switch)), ("-Dotel.instrumentation.NAME.enabled=false", None), "{case}");
+    let mut fewer = with_agent(jdk, &["-Dotel.instrumentation.executors.enabled=false"]);
+    fewer.serves();
+}
+
+#[test]
+#[ignore = "full: the agent takes seconds to start"]
+fn a_burst_beside_the_opentelemetry_agent() {
+    on(17).iter().for_each(burst_beside_the_agent);
+}

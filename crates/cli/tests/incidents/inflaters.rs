@@ -1,0 +1,42 @@
+//! Inflaters that nobody ended, too few for a warning: the way out of `unclear`, to its end.
+
+use crate::fixture::Fixture;
+use crate::kit::{SMALL_HEAP, evidence, has, on, remedy, rss, saved, start, typed};
+use crate::stage::Jdk;
+
+fn inflaters(jdk: &Jdk, books: &str, end: &str) -> Fixture {
+    let options = [&SMALL_HEAP[..], &["-Xint", books]].concat();
+    start(jdk, &options, "Inflaters", &["1000", end], &[])
+}
+
+fn attach_names_the_line(jdk: &Jdk, nmt: &str) {
+    let case = format!("1,000 Inflaters never ended, NMT {nmt}, JDK {}", jdk.major);
+    let books = format!("-XX:NativeMemoryTracking={nmt}");
+    let mut open = inflaters(jdk, &books, "open");
+    let explained = open.explained();
+    has(&case, &explained, &["unclear"]);
+    let (grown, bytes) = (open.truth("grown"), explained.verdict("unclear")["bytes"].as_u64().unwrap());
+    // What it can't judge is these blocks; with NMT also what the VM's books lack besides.
+    assert!(bytes.abs_diff(grown) <= grown / 10 + (2 << 20), "{case}: {bytes}, {grown} grown");
+    let said = evidence(&explained, "unclear");
+    assert!(said.contains("an Inflater's window"), "{case}: {said}");
+    let report = typed(&mut open, &remedy(&explained, "unclear", 0));
+    assert!(report.contains("Inflaters.open"), "{case}: {report}");
+    open.serves();
+    // The line ends them now.
+    let mut ended = inflaters(jdk, &books, "closed");
+    saved(&case, &remedy(&explained, "unclear", 0), explained.0["rss_bytes"].as_u64().unwrap(), rss(&ended));
+    has(&case, &ended.explained(), &["healthy"]);
+    ended.serves();
+}
+
+#[test]
+fn attach_names_the_line_that_opens_inflaters() {
+    on(25).iter().for_each(|jdk| attach_names_the_line(jdk, "off"));
+}
+
+#[test]
+#[ignore = "full: the same with NMT"]
+fn attach_names_the_line_that_opens_inflaters_beside_nmt() {
+    on(17).iter().for_each(|jdk| attach_names_the_line(jdk, "summary"));
+}

@@ -1,0 +1,105 @@
+//! Netty's direct buffers: by java.nio with a cleaner, and by Unsafe without one, pooled and unpooled.
+
+use crate::fixture::Fixture;
+use crate::kit::{BOOKS, SMALL_HEAP, evidence, has, how, near, on, remedy, rss, saved, start, typed};
+use crate::stage::Jdk;
+
+const BUFFERS: u64 = 200;
+const BYTES: u64 = 500_000;
+
+/// With these Netty calls Unsafe by itself, and its buffers are in no count of java.nio's.
+const WITHOUT_CLEANER: [&str; 2] =
+    ["-Dio.netty.tryReflectionSetAccessible=true", "--add-opens=java.base/java.nio=ALL-UNNAMED"];
+
+fn netty(jdk: &Jdk, which: &str, options: &[&str], end: &str) -> Fixture {
+    let options = [&SMALL_HEAP[..], &["-XX:MaxDirectMemorySize=1g"], options].concat();
+    start(jdk, &options, "Netty", &[which, &BUFFERS.to_string(), &BYTES.to_string(), end], &[])
+}
+
+fn released(case: &str, jdk: &Jdk, which: &str, options: &[&str], before: u64, remedy: &serde_json::Value) {
+    let mut fixed = netty(jdk, which, options, "released");
+    saved(case, remedy, before, rss(&fixed));
+    let explained = fixed.explained();
+    has(case, &explained, &["healthy"]);
+    fixed.serves();
+}
+
+fn counted_by_nio(jdk: &Jdk, which: &str) {
+    let case = format!("Netty, {which} buffers with a cleaner, JDK {}", jdk.major);
+    let mut kept = netty(jdk, which, &[], "kept");
+    assert_eq!(kept.truth("cleaner"), 1, "{case}");
+    let explained = kept.explained();
+    has(&case, &explained, &["direct-buffer-growth"]);
+    near(&case, "direct buffers", explained.line("direct-buffers"), kept.truth("used"));
+    // NIO's cache is none of Netty's business.
+    let verdict = explained.verdict("direct-buffer-growth");
+    assert!(!verdict["remedies"].to_string().contains("maxCachedBufferSize"), "{case}: {verdict:#}");
+    // A collection frees nothing that is in use: so the verdict says, and so it is.
+    let collect = remedy(&explained, "direct-buffer-growth", 0);
+    assert!(how(&collect).ends_with("GC.run"), "{case}: {collect:#}");
+    typed(&mut kept, &collect);
+    near(&case, "direct buffers after a collection", kept.explained().line("direct-buffers"), kept.truth("used"));
+    // The proposed limit is above what the program uses: with it in force it works.
+    let limit = remedy(&explained, "direct-buffer-growth", 1);
+    assert!(how(&limit).starts_with("-XX:MaxDirectMemorySize="), "{case}: {limit:#}");
+    let mut limited = netty(jdk, which, &[how(&limit)], "kept");
+    saved(&case, &limit, explained.0["rss_bytes"].as_u64().unwrap(), rss(&limited));
+    limited.serves();
+    kept.serves();
+}
+
+fn unsafe_without_books(jdk: &Jdk, which: &str) {
+    let case = format!("Netty, {which} buffers of Unsafe without cleaner, NMT off, JDK {}", jdk.major);
+    let mut kept = netty(jdk, which, &WITHOUT_CLEANER, "kept");
+    assert_eq!(kept.truth("cleaner"), 0, "{case}");
+    let explained = kept.explained();
+    has(&case, &explained, &["native-leak"]);
+    near(&case, "large blocks", explained.child("glibc-live", "large blocks"), kept.truth("used"));
+    let said = evidence(&explained, "native-leak");
+    assert!(said.contains("Netty is in the program"), "{case}: {said}");
+    let end = crate::kit::last(&explained, "native-leak").clone();
+    assert_eq!(end["what"], "end what wraps native memory: Netty", "{case}");
+    let report = typed(&mut kept, &remedy(&explained, "native-leak", 0));
+    assert!(report.contains("PlatformDependent"), "{case}: {report}");
+    kept.serves();
+    released(&case, jdk, which, &WITHOUT_CLEANER, explained.0["rss_bytes"].as_u64().unwrap(), &end);
+}
+
+fn unsafe_with_books(jdk: &Jdk) {
+    let case = format!("Netty, pooled buffers of Unsafe without cleaner, NMT on, JDK {}", jdk.major);
+    let options = [&WITHOUT_CLEANER[..], &[BOOKS]].concat();
+    let mut kept = netty(jdk, "pooled", &options, "kept");
+    assert_eq!(kept.truth("cleaner"), 0, "{case}");
+    let explained = kept.explained();
+    has(&case, &explained, &["direct-buffer-growth"]);
+    // Chunks that Unsafe allocates aren't zeroed: what was written is resident, not what the pool counts.
+    near(&case, "direct buffers", explained.line("direct-buffers"), BUFFERS * BYTES);
+    // java.nio counts none of it, so no limit of java.nio's is proposed.
+    let verdict = explained.verdict("direct-buffer-growth");
+    assert!(!verdict["remedies"].to_string().contains("MaxDirectMemorySize"), "{case}: {verdict:#}");
+    typed(&mut kept, &remedy(&explained, "direct-buffer-growth", 0));
+    kept.serves();
+}
+
+#[test]
+fn unpooled_buffers_of_unsafe_without_books() {
+    on(17).iter().for_each(|jdk| unsafe_without_books(jdk, "unpooled"));
+}
+
+#[test]
+#[ignore = "full: a second case of Netty"]
+fn pooled_buffers_of_unsafe_with_books() {
+    on(25).iter().for_each(unsafe_with_books);
+}
+
+#[test]
+#[ignore = "full: a third case of Netty"]
+fn pooled_buffers_with_a_cleaner() {
+    on(25).iter().for_each(|jdk| counted_by_nio(jdk, "pooled"));
+}
+
+#[test]
+#[ignore = "full: a fourth case of Netty"]
+fn unpooled_buffers_with_a_cleaner() {
+    on(17).iter().for_each(|jdk| counted_by_nio(jdk, "unpooled"));
+}

@@ -1,0 +1,134 @@
+//! Threads that exist once for each task or client where one pool would suffice.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use crate::fixture::Fixture;
+use crate::kit::{SMALL_HEAP, evidence, has, how, last, near, on, promised, remedy, rss, saved, start, typed};
+use crate::stage::Jdk;
+
+const EXECUTORS: usize = 600;
+
+fn executors(jdk: &Jdk, which: &str) -> Fixture {
+    start(jdk, &SMALL_HEAP, "Executors", &[&EXECUTORS.to_string(), "600", which], &[])
+}
+
+/// What the kernel has resident in the stacks: of each of those threads the mapping that its stack pointer lies in.
+fn stacks(pid: u32, name: &str) -> u64 {
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let mut mappings = Vec::new();
+    for line in read(format!("/proc/{pid}/smaps")).lines() {
+        let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+        let range = range.and_then(|(a, b)| Some((u64::from_str_radix(a, 16).ok()?, u64::from_str_radix(b, 16).ok()?)));
+        if let Some(range) = range {
+            mappings.push((range, 0));
+        } else if let (Some(kib), Some(last)) = (line.strip_prefix("Rss:"), mappings.last_mut()) {
+            last.1 = kib.trim().trim_end_matches(" kB").parse::<u64>().expect("KiB") << 10;
+        }
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten().map(|entry| entry.path());
+    let named = tasks.filter(|task| read(task.join("comm").display().to_string()).starts_with(name));
+    let pointer = |task: std::path::PathBuf| {
+        // `NUMBER ARGUMENTS… SP PC`, proc(5).
+        let text = read(task.join("syscall").display().to_string());
+        let hex =
+            text.split_whitespace().rev().nth(1).and_then(|word| word.strip_prefix("0x")).expect("a stack pointer");
+        u64::from_str_radix(hex, 16).expect("a number")
+    };
+    let resident = |sp: u64| mappings.iter().find(|((start, end), _)| (*start..*end).contains(&sp)).expect("a stack").1;
+    named.map(pointer).map(resident).sum()
+}
+
+fn one_executor_for_each_task(jdk: &Jdk) {
+    let case = format!("600 single-thread executors, JDK {}", jdk.major);
+    let mut many = executors(jdk, "single");
+    let explained = many.explained();
+    has(&case, &explained, &["thread-stacks"]);
+    assert_eq!(many.truth("threads"), EXECUTORS as u64);
+    near(&case, "the pool's stacks", explained.child("thread-stacks", "pool-N-thread"), stacks(many.pid(), "pool-"));
+    let said = evidence(&explained, "thread-stacks");
+    assert!(said.contains("pool-N-thread: 600 threads in 600 instances"), "{case}: {said}");
+    assert_eq!(explained.0["overclaimed_bytes"], 0, "{case}: the zero page is not resident");
+    // The first remedy shows what the threads wait for, the last makes one pool of them.
+    let printed = typed(&mut many, &remedy(&explained, "thread-stacks", 0));
+    assert!(printed.contains("\"pool-") && printed.contains("-thread-1\""), "{case}: {printed}");
+    many.serves();
+    let shares = last(&explained, "thread-stacks");
+    assert!(how(shares).contains("newFixedThreadPool(8)") && promised(shares).is_some(), "{case}: {shares:#}");
+    let mut one = executors(jdk, "shared");
+    assert_eq!(one.truth("threads"), 8);
+    saved(&case, shares, explained.0["rss_bytes"].as_u64().unwrap(), rss(&one));
+    one.serves();
+    has(&case, &one.explained(), &["healthy"]);
+}
+
+struct Redis(Child, u16);
+
+impl Redis {
+    fn new() -> Redis {
+        // A port that was free a moment ago; Redis ends at once if another has taken it meanwhile.
+        for _ in 0..20 {
+            let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
+            let mut command = Command::new("redis-server");
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]).stdout(Stdio::null());
+            let mut redis = Redis(command.spawn().expect("redis-server (run .ci/setup)"), port);
+            while redis.0.try_wait().expect("a child").is_none() {
+                if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
+                    return redis;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
+        panic!("Redis finds no port");
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn clients(jdk: &Jdk, redis: &Redis, resources: &str) -> Fixture {
+    start(jdk, &SMALL_HEAP, "Lettuce", &[&redis.1.to_string(), resources], &[])
+}
+
+fn a_client_resources_for_each_client(jdk: &Jdk) {
+    let redis = Redis::new();
+    let case = format!("Lettuce, 12 ClientResources, JDK {}", jdk.major);
+    let mut twelve = clients(jdk, &redis, "12");
+    let explained = twelve.explained();
+    assert_eq!(twelve.truth("threads"), 96);
+    has(&case, &explained, &["healthy", "thread-stacks"]);
+    let loops = explained.child("thread-stacks", "lettuce-nioEventLoop");
+    near(&case, "the loops' stacks", loops, stacks(twelve.pid(), "lettuce-nioEven"));
+    let said = evidence(&explained, "thread-stacks");
+    assert!(said.contains("96 threads in 12 instances"), "{case}: {said}");
+    let printed = typed(&mut twelve, &remedy(&explained, "thread-stacks", 0));
+    assert!(printed.contains("lettuce-nioEventLoop"), "{case}: {printed}");
+    twelve.serves();
+    let shares = last(&explained, "thread-stacks");
+    assert!(
+        how(shares).contains("DefaultClientResources.create()") && promised(shares).is_some(),
+        "{case}: {shares:#}"
+    );
+    let mut one = clients(jdk, &redis, "1");
+    assert_eq!(one.truth("threads"), 8);
+    saved(&case, shares, explained.0["rss_bytes"].as_u64().unwrap(), rss(&one));
+    one.serves();
+    // With one nothing is to be shared.
+    let explained = one.explained();
+    has(&case, &explained, &["healthy"]);
+    assert!(!explained.0["verdicts"].to_string().contains("ClientResources"), "{case}: {:#}", explained.0["verdicts"]);
+}
+
+#[test]
+fn an_executor_for_each_task() {
+    on(17).iter().for_each(one_executor_for_each_task);
+}
+
+#[test]
+fn lettuce_with_a_client_resources_for_each_client_and_with_one() {
+    on(25).iter().for_each(a_client_resources_for_each_client);
+}

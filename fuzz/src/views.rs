@@ -1,9 +1,17 @@
 //! Every output format of a profile, with what must hold for each.
 
-use plimsoll_observer::profile::{By, Difference, Profile, Tree};
+use plimsoll_observer::profile::{Difference, GroupBy, Profile, Tree};
 use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
 
-const BY: [By; 7] = [By::Site, By::Caller, By::Category, By::Package, By::Module, By::Thread, By::Class];
+const BY: [GroupBy; 7] = [
+    GroupBy::Site,
+    GroupBy::Caller,
+    GroupBy::Category,
+    GroupBy::Package,
+    GroupBy::Module,
+    GroupBy::Thread,
+    GroupBy::Class,
+];
 
 /// A format for programs must be well formed.
 pub fn is_json(bytes: &[u8]) -> serde_json::Value {

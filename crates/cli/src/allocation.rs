@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use plimsoll_observer::allocation::{self, Allocations, Choice};
 use plimsoll_observer::profile::{Difference, Focus, Profile};
-use plimsoll_observer::recording::{Sites, sites};
-use plimsoll_observer::source::jfr::Recording;
+use plimsoll_observer::recording::{RecordedSites, sites};
+use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{allocation as print, words};
 
@@ -117,30 +117,30 @@ fn difference_of(
 
 /// Native memory by call site, if Plimsoll wrote the recording.
 fn own_sites(target: &Path, range: &recording::Options) -> Result<Option<Profile>, Failure> {
-    let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
+    let recording = RecordingFiles::open(target).map_err(|gap| words::printable(&gap.reason))?;
     let (_, to_ns) = range.bounds(&recording, target)?;
     let shown = shown(target);
     match sites(&recording, to_ns) {
-        Sites::Foreign => Ok(None),
-        Sites::Of(mut profile) => {
+        RecordedSites::Foreign => Ok(None),
+        RecordedSites::Of(mut profile) => {
             profile.title += &format!(", at {}", words::moment_text(profile.time_ns));
             Ok(Some(*profile))
         }
-        Sites::None { later_ns: Some(later), .. } => {
+        RecordedSites::None { later_ns: Some(later), .. } => {
             let first = words::moment_text(u64::try_from(later).unwrap_or(0));
             Err(format!("'{shown}' has no call sites before --to: its first are from {first}").into())
         }
-        Sites::None { mode, .. } if mode == "untracked" => Err(format!(
+        RecordedSites::None { mode, .. } if mode == "untracked" => Err(format!(
             "'{shown}' has no call sites: its process was recorded without the tracker (plimsoll record -- COMMAND starts \
              one with it, plimsoll attach PID brings it into a JVM)"
         )
         .into()),
-        Sites::None { .. } => Err(format!("'{shown}' has no call sites").into()),
+        RecordedSites::None { .. } => Err(format!("'{shown}' has no call sites").into()),
     }
 }
 
 fn read(target: &Path, range: &recording::Options, stacks: &Stacks) -> Result<Allocations, Failure> {
-    let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
+    let recording = RecordingFiles::open(target).map_err(|gap| words::printable(&gap.reason))?;
     let (from_ns, to_ns) = range.bounds(&recording, target)?;
     let focus = stacks
         .focus

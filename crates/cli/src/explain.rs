@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, Kind, LOOK, NAMES, given};
+use plimsoll_observer::foreign::{Deadline, FileKind, LOOK, NAMES, given};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::Bytes;
@@ -84,7 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn read_baseline(file: &Path) -> Result<Earlier, Failure> {
     let failed = |why: String| Failure(format!("'{}' {why}", shown(file)));
-    let bytes = given(file, Kind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
+    let bytes = given(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
     ledger_json::parse_baseline(&bytes).map_err(failed)
 }
 

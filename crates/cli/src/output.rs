@@ -50,25 +50,25 @@ pub enum By {
 
 impl By {
     /// The table of the books that this choice selects; `None`: the choice needs the sites.
-    pub fn lines(self) -> Option<text::By> {
+    pub fn lines(self) -> Option<text::LinesBy> {
         match self {
-            By::Category => Some(text::By::Category),
-            By::Caller => Some(text::By::Caller),
-            By::Module => Some(text::By::Module),
-            By::Thread => Some(text::By::Thread),
+            By::Category => Some(text::LinesBy::Category),
+            By::Caller => Some(text::LinesBy::Caller),
+            By::Module => Some(text::LinesBy::Module),
+            By::Thread => Some(text::LinesBy::Thread),
             By::Site | By::Package | By::Class => None,
         }
     }
 
-    pub fn groups(self) -> profile::By {
+    pub fn groups(self) -> profile::GroupBy {
         match self {
-            By::Category => profile::By::Category,
-            By::Caller => profile::By::Caller,
-            By::Site => profile::By::Site,
-            By::Package => profile::By::Package,
-            By::Class => profile::By::Class,
-            By::Module => profile::By::Module,
-            By::Thread => profile::By::Thread,
+            By::Category => profile::GroupBy::Category,
+            By::Caller => profile::GroupBy::Caller,
+            By::Site => profile::GroupBy::Site,
+            By::Package => profile::GroupBy::Package,
+            By::Class => profile::GroupBy::Class,
+            By::Module => profile::GroupBy::Module,
+            By::Thread => profile::GroupBy::Thread,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::builder::PossibleValue;
 use plimsoll_observer::recording::{Bound, History, Range};
-use plimsoll_observer::source::jfr::{Recording, is_recording};
+use plimsoll_observer::source::jfr::{RecordingFiles, is_recording};
 use plimsoll_report::recording_chart::{self as charts, Chart};
 use plimsoll_report::{recording as table, recording_diff, recording_json, words};
 
@@ -58,7 +58,7 @@ impl Options {
     }
 
     /// In nanoseconds since the epoch.
-    pub fn bounds(&self, recording: &Recording, target: &Path) -> Result<(Option<i64>, Option<i64>), Failure> {
+    pub fn bounds(&self, recording: &RecordingFiles, target: &Path) -> Result<(Option<i64>, Option<i64>), Failure> {
         let chunks = recording.chunks();
         let begin = chunks.iter().map(|chunk| chunk.begin_ns).min();
         let (Some(begin), Some(end)) = (begin, chunks.iter().map(|chunk| chunk.end_ns).max()) else {
@@ -69,7 +69,7 @@ impl Options {
     }
 
     fn read(&self, target: &Path) -> Result<History, Failure> {
-        let recording = Recording::open(target).map_err(|gap| words::printable(&gap.reason))?;
+        let recording = RecordingFiles::open(target).map_err(|gap| words::printable(&gap.reason))?;
         let range = Range { from: self.from, to: self.to };
         let history = History::read(&recording, range);
         history.map_err(|e| format!("'{}': {e}", shown(target)).into())

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use plimsoll_observer::foreign::{self, Ask, Deadline, Kind};
+use plimsoll_observer::foreign::{self, Ask, Deadline, FileKind};
 
 /// Signals that this process ignores, and that an exec must restore. Rust's runtime ignores SIGPIPE before `main`.
 /// SIGXFSZ is ignored so that a file above the limit (`ulimit -f`) gives an error of the write.
@@ -101,7 +101,7 @@ pub fn boottime_ns() -> u64 {
 
 /// Opens a program, which any user may own.
 pub fn open(path: &Path, deadline: Deadline) -> Result<foreign::Regular, foreign::Why> {
-    foreign::open(path, Ask::of(Kind::Object), deadline)
+    foreign::open(path, Ask::of(FileKind::Object), deadline)
 }
 
 /// The first bytes of a file, at most `bytes`; empty if it cannot be read.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::books::{Booked, Books, before};
-use plimsoll_observer::foreign::{self, Ask, Deadline, Kind, Why};
+use plimsoll_observer::foreign::{self, Ask, Deadline, FileKind, Why};
 use plimsoll_observer::sites::Sites;
 use plimsoll_observer::source::segment::{self, Life, Segment};
 use plimsoll_observer::source::{glibc, proc};
@@ -217,10 +217,10 @@ pub fn books(path: &Path, life: Life, deadline: Deadline) -> Result<Books, Failu
 /// The bytes of a file that looks like a saved report; `None` for any other file.
 fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
     let looks_like_json = |start: &[u8]| start.iter().take(64).find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
-    match foreign::open(path, Ask::of(Kind::Saved), deadline) {
+    match foreign::open(path, Ask::of(FileKind::Saved), deadline) {
         Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),
         // A pipe can be read only once.
-        Ok(_) | Err(Why::NotAFile) => match foreign::given(path, Kind::Saved, deadline) {
+        Ok(_) | Err(Why::NotAFile) => match foreign::given(path, FileKind::Saved, deadline) {
             Ok(bytes) => Ok(Some(bytes).filter(|bytes| looks_like_json(bytes))),
             Err(Why::NotAFile) => Ok(None),
             Err(why) => Err(why),

@@ -15,7 +15,7 @@ use plimsoll_jfr::reader::{self, Limits, Wanted};
 use plimsoll_jfr::writer::kinds::{
     Address, Amount, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
-use plimsoll_jfr::writer::{self, Body, Frame, FrameKind, Kind, Recording, Stack, Store, Table, Type};
+use plimsoll_jfr::writer::{self, Body, FieldKind, Frame, FrameKind, Recording, Stack, Store, Table, Type};
 use random::Random;
 
 const SECOND: u64 = 1_000_000_000;
@@ -25,7 +25,7 @@ const NOW: &str = "when the test wants it";
 
 enum Name {}
 impl writer::Value for Name {
-    const KIND: Kind = Kind { words: "name", of: 31, pooled: true, annotations: &[] };
+    const KIND: FieldKind = FieldKind { words: "name", of: 31, pooled: true, annotations: &[] };
     type Of<'a> = &'a str;
     fn put(value: &&str, body: &mut Body<'_>) {
         body.constant(31, value);

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use plimsoll_jfr::reader::{Value, Wanted};
-use plimsoll_observer::source::jfr::Recording;
+use plimsoll_observer::source::jfr::RecordingFiles;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, file] = arguments.as_slice() else { panic!("jfr_read skip|memory|fields|stacks FILE") };
     let begin = Instant::now();
-    let recording = Recording::open(Path::new(file)).expect("a recording");
+    let recording = RecordingFiles::open(Path::new(file)).expect("a recording");
     let wanted = match mode.as_str() {
         "skip" => Wanted::named(&[]),
         "memory" => Wanted::named(&["jdk.NativeMemoryUsage", "jdk.ResidentSetSize", "jdk.GCHeapSummary"]),

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use plimsoll_observer::allocation::{self, Allocations, Choice, OBJECT_BYTES, SLOW_PATH_BYTES, SLOW_PATHS};
-use plimsoll_observer::profile::{By, Change, Difference, Focus, Value};
-use plimsoll_observer::source::jfr::Recording;
+use plimsoll_observer::profile::{Change, Difference, Focus, GroupBy, Value};
+use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_observer::units::Bytes;
 use serde_json::Value as Json;
 
@@ -49,7 +49,7 @@ fn recorded(jdk: &Jdk, name: &str, settings: &[&str], arguments: &[&str]) -> Pat
 }
 
 fn read(path: &Path) -> Allocations {
-    allocation::read(&Recording::open(path).expect("a recording"), Choice::default())
+    allocation::read(&RecordingFiles::open(path).expect("a recording"), Choice::default())
 }
 
 /// Thread, class, frames (innermost first) → bytes taken, slow paths, object bytes.
@@ -158,21 +158,21 @@ fn every_jdk_s_recording_names_the_allocators() {
             assert!(taken >= objects && taken < objects + ARRAY, "{taken} {objects}, JDK {}", jdk.major);
             // Reading with a focus gives the same result; the rest is left out.
             let focus = Focus::new(root).expect("a pattern");
-            let recording = Recording::open(&path).expect("a recording");
+            let recording = RecordingFiles::open(&path).expect("a recording");
             let below = allocation::read(&recording, Choice { focus: Some(&focus), ..Choice::default() });
             assert_eq!(below.profile.total(), focused.profile.total());
             assert_eq!(below.left_out, focused.left_out);
             assert_eq!((below.threads.len(), below.threads[0].thread.as_str()), (1, "main"));
             assert_eq!((below.threads[0].slow_paths, below.slow_paths()), (arrays as u64, arrays as u64));
             assert!(below.profile.gaps.is_empty(), "{:?}", below.profile.gaps);
-            let classes = focused.profile.group(By::Class, SLOW_PATHS);
+            let classes = focused.profile.group(GroupBy::Class, SLOW_PATHS);
             assert_eq!((classes.len(), classes[0].name.as_str()), (1, "byte[]"));
-            let sites = focused.profile.group(By::Site, SLOW_PATHS);
+            let sites = focused.profile.group(GroupBy::Site, SLOW_PATHS);
             assert_eq!((sites.len(), sites[0].name.as_str()), (1, "Allocates.arrays"));
         }
         // Boxes lie in their thread's buffers. So the buffers' bytes belong to the boxes, except in the last, partly
         // filled one.
-        let threads = of.profile.group(By::Thread, SLOW_PATH_BYTES);
+        let threads = of.profile.group(GroupBy::Thread, SLOW_PATH_BYTES);
         let maker = threads.iter().find(|g| g.name == "box-maker").expect("the thread");
         let boxes = 400_000 * 80;
         let [taken, slow_paths, _] = amounts(&maker.values);
@@ -180,7 +180,7 @@ fn every_jdk_s_recording_names_the_allocators() {
         let by_thread = of.threads.iter().find(|t| t.thread == "box-maker").expect("the thread");
         assert_eq!((by_thread.slow_paths as i64, by_thread.bytes as i64), (slow_paths, taken));
         assert_eq!(of.threads.iter().map(|t| t.slow_paths).sum::<u64>(), of.slow_paths());
-        let packages = of.profile.group(By::Package, SLOW_PATH_BYTES);
+        let packages = of.profile.group(GroupBy::Package, SLOW_PATH_BYTES);
         let ours = packages.iter().find(|g| g.name == "(default package)").expect("ours");
         assert!(amounts(&ours.values)[0] >= 13 * ARRAY + boxes * 9 / 10);
     }
@@ -215,7 +215,7 @@ fn missing_events_are_a_gap_with_the_command_that_enables_them() {
         assert!(of.slow_paths() >= 5 && of.profile.gaps.is_empty(), "{:?}", of.profile.gaps);
         // Enabled events that didn't occur are no gap: here, a range without new buffers.
         let range = allocation::read(
-            &Recording::open(&file).expect("a recording"),
+            &RecordingFiles::open(&file).expect("a recording"),
             Choice { from_ns: Some(0), to_ns: Some(1), focus: None },
         );
         assert_eq!((range.slow_paths(), range.profile.gaps.len()), (0, 0), "{:?}", range.profile.gaps);
@@ -278,7 +278,7 @@ fn a_native_image_s_slow_paths_and_chunks_are_counted() {
     );
     // Frames of the slow path can be searched for. Below the program's own method, there are only its arrays.
     let main = of.profile.focus(&Focus::new(r"^App\.main$").expect("a pattern")).profile;
-    let arrays = main.group(By::Class, SLOW_PATH_BYTES);
+    let arrays = main.group(GroupBy::Class, SLOW_PATH_BYTES);
     let arrays = arrays.iter().find(|g| g.name == "byte[]").expect("its arrays");
     let [_, _, objects] = amounts(&arrays.values);
     // Arrays of 1 KiB that fitted into a buffer had no slow path.
@@ -293,7 +293,7 @@ fn a_cut_or_mutated_recording_is_a_gap() {
     let jdks = jdks();
     let path = recorded(&jdks[0], "mutated", &TLAB_EVENTS, &["10000", "5", "0"]);
     let bytes = std::fs::read(path).expect("the recording");
-    let whole = allocation::read(&Recording::of_bytes(bytes.clone()), Choice::default());
+    let whole = allocation::read(&RecordingFiles::of_bytes(bytes.clone()), Choice::default());
     assert!(whole.profile.gaps.is_empty(), "{:?}", whole.profile.gaps);
     let mut gaps = 0;
     let mut random = Random(0x1234_5678_9abc_def1);
@@ -309,7 +309,7 @@ fn a_cut_or_mutated_recording_is_a_gap() {
                 bytes[half + random.index(half)] = random.index(256) as u8;
             }
         }
-        let of = allocation::read(&Recording::of_bytes(bytes), Choice::default());
+        let of = allocation::read(&RecordingFiles::of_bytes(bytes), Choice::default());
         let by_thread: u64 = of.threads.iter().map(|t| t.slow_paths).sum();
         assert_eq!(by_thread, of.slow_paths());
         gaps += usize::from(!of.profile.gaps.is_empty());

@@ -4,7 +4,7 @@
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
-use plimsoll_observer::profile::{Change, Difference, Entry, Frame, Kind, Labels, Profile, Value};
+use plimsoll_observer::profile::{Change, Difference, Entry, Frame, FrameOrigin, Labels, Profile, Value};
 use plimsoll_observer::sites::{self, Detail, Sites, comparable};
 use random::Random;
 
@@ -52,7 +52,8 @@ fn report(of: &[Site], title: &str, heap: u64) -> Sites {
     profile.add(none, Labels { category, ..Labels::default() }, &values);
     for site in of {
         let live = site.ends.len() as u64 + site.leaked;
-        let frame = |name: &String| Frame { function: Some(name.clone()), kind: Kind::Native, ..Frame::default() };
+        let frame =
+            |name: &String| Frame { function: Some(name.clone()), kind: FrameOrigin::Native, ..Frame::default() };
         let frames: Vec<_> = site.stack.iter().map(|name| profile.frame(frame(name))).collect();
         let stack = profile.stack(&frames);
         let mut values = vec![Value::default(); profile.columns.len()];
@@ -155,7 +156,7 @@ fn a_caller_without_samples_in_both_reports_is_not_new() {
                 continue;
             }
             let frame =
-                |name: &&str| Frame { function: Some(name.to_string()), kind: Kind::Native, ..Frame::default() };
+                |name: &&str| Frame { function: Some(name.to_string()), kind: FrameOrigin::Native, ..Frame::default() };
             let frames: Vec<_> = names.iter().map(|name| of.profile.frame(frame(name))).collect();
             let stack = of.profile.stack(&frames);
             let mut values = vec![Value::default(); of.profile.columns.len()];

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use plimsoll_observer::allocation::{Allocations, Chunks};
-use plimsoll_observer::profile::By;
+use plimsoll_observer::profile::GroupBy;
 use plimsoll_observer::units::Bytes;
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub const SCHEMA: &str = "plimsoll.allocations/2";
 const THREADS: usize = 8;
 
 /// `all`: list every entry, never sum up the small ones.
-pub fn write(out: &mut dyn Write, of: &Allocations, view: &View, by: By, all: bool) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, of: &Allocations, view: &View, by: GroupBy, all: bool) -> io::Result<()> {
     writeln!(out, "{}", printable(&heading(of)))?;
     let events: Vec<String> = of.events.iter().map(|(name, n)| format!("{} {name}", count(*n))).collect();
     if !events.is_empty() {
@@ -27,10 +27,10 @@ pub fn write(out: &mut dyn Write, of: &Allocations, view: &View, by: By, all: bo
     }
     if of.slow_paths() > 0 {
         writeln!(out)?;
-        threads(out, of, all || by == By::Thread)?;
+        threads(out, of, all || by == GroupBy::Thread)?;
     }
     // The view by thread already is the table of slow paths by thread.
-    if by == By::Thread && of.slow_paths() > 0 && view.measure() == "slow_path" {
+    if by == GroupBy::Thread && of.slow_paths() > 0 && view.measure() == "slow_path" {
         return text::gaps(out, view);
     }
     writeln!(out)?;

@@ -8,14 +8,14 @@ use plimsoll_observer::units::Bytes;
 use serde::Serialize;
 
 use crate::hotspot::{Entry, summarize};
-use crate::text::{By, frame_text};
+use crate::text::{LinesBy, frame_text};
 use crate::words::{count, cut, duration, moment, moment_text, printable};
 
 /// Schema of the JSON.
 pub const SCHEMA: &str = "plimsoll.diff/1";
 
 /// Biggest growth first.
-pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: By) -> io::Result<()> {
+pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by: LinesBy) -> io::Result<()> {
     for (word, books) in [("before", before), ("after ", after)] {
         let command = books.process.arguments.join(" ");
         writeln!(out, "{word}  {}  pid {}  {}", moment_text(books.time_ns), books.process.pid, cut(&command, 80))?;
@@ -31,9 +31,11 @@ pub fn text(out: &mut dyn Write, before: &Books, after: &Books, diff: &Diff, by:
         "live", "change", "blocks", "change", "committed", "change"
     )?;
     match by {
-        By::Category | By::Thread => lines(out, diff.categories.iter().map(|(name, c)| (vec![name.clone()], c)))?,
-        By::Module => lines(out, diff.modules.iter().map(|(name, c)| (vec![name.clone()], c)))?,
-        By::Caller => lines(
+        LinesBy::Category | LinesBy::Thread => {
+            lines(out, diff.categories.iter().map(|(name, c)| (vec![name.clone()], c)))?
+        }
+        LinesBy::Module => lines(out, diff.modules.iter().map(|(name, c)| (vec![name.clone()], c)))?,
+        LinesBy::Caller => lines(
             out,
             diff.callers.iter().map(|(caller, change)| {
                 // The caller's frame ids belong to `of`, the books that it comes from.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::recording::{Figures, Growth, History, Measure};
+use plimsoll_observer::recording::{CurveFigures, Growth, History, Measure};
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::Severity;
 
@@ -19,7 +19,7 @@ pub struct Section {
 pub struct Row {
     pub name: String,
     pub measure: Measure,
-    pub figures: Figures,
+    pub figures: CurveFigures,
 }
 
 const PROCESS: [Measure; 10] = [

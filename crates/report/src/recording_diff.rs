@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_observer::recording::{Figures, History, Measure};
+use plimsoll_observer::recording::{CurveFigures, History, Measure};
 use plimsoll_observer::units::Bytes;
 
 use crate::recording::{head, period, sections, signed};
@@ -13,12 +13,12 @@ use crate::words::{cut, printable};
 pub struct Change {
     pub name: String,
     pub measure: Measure,
-    pub before: Option<Figures>,
-    pub after: Option<Figures>,
+    pub before: Option<CurveFigures>,
+    pub after: Option<CurveFigures>,
 }
 
 impl Change {
-    pub fn of(&self, figure: impl Fn(&Figures) -> u64) -> i64 {
+    pub fn of(&self, figure: impl Fn(&CurveFigures) -> u64) -> i64 {
         let [before, after] = [&self.before, &self.after].map(|side| side.as_ref().map_or(0, &figure));
         let change = i128::from(after) - i128::from(before);
         // The file chooses its figures: a change beyond an i64 prints as the largest i64.
@@ -75,10 +75,10 @@ pub fn text(out: &mut dyn Write, before: &History, after: &History) -> io::Resul
             "last", "then", "change", "max", "then", "change"
         )?;
         for change in changes {
-            let side = |figures: &Option<Figures>, figure: fn(&Figures) -> u64| {
+            let side = |figures: &Option<CurveFigures>, figure: fn(&CurveFigures) -> u64| {
                 figures.as_ref().map_or("–".into(), |figures| Bytes(figure(figures)).to_string())
             };
-            let column = |figure: fn(&Figures) -> u64| {
+            let column = |figure: fn(&CurveFigures) -> u64| {
                 let (one, other) = (side(&change.before, figure), side(&change.after, figure));
                 format!("{one:>10} {other:>10} {:>11}", signed(change.of(figure) as f64))
             };

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::recording::{Figures, History, Measure};
+use plimsoll_observer::recording::{CurveFigures, History, Measure};
 use serde::Serialize;
 
 use crate::json::EndedLine;
@@ -112,7 +112,7 @@ fn time(ns: i64) -> String {
     moment(ns.max(0) as u64)
 }
 
-fn numbers(figures: &Figures) -> Numbers {
+fn numbers(figures: &CurveFigures) -> Numbers {
     Numbers {
         readings: figures.readings,
         first: figures.first,

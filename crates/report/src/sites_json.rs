@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use plimsoll_observer::books::Figures;
-use plimsoll_observer::profile::{Entry, Frame, FrameId, Kind, Labels, Module, ModuleId, Profile, Value};
+use plimsoll_observer::profile::{Entry, Frame, FrameId, FrameOrigin, Labels, Module, ModuleId, Profile, Value};
 use plimsoll_observer::sites::{self, Detail, Sites};
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 use serde::ser::SerializeMap;
@@ -227,7 +227,7 @@ pub(crate) fn parse<'a>(
             address: Avma(f.address),
             file: f.file.clone(),
             line: f.line,
-            kind: Kind::ALL.into_iter().find(|k| k.name() == f.kind).unwrap_or_default(),
+            kind: FrameOrigin::ALL.into_iter().find(|k| k.name() == f.kind).unwrap_or_default(),
             inlined: f.inlined,
         })
     };

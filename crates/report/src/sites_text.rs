@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use plimsoll_observer::books::{Books, Mode};
-use plimsoll_observer::profile::{By, Column, Entry, Focused, FrameId, Function, Kind, Profile, Unit, Value};
+use plimsoll_observer::profile::{
+    Column, Entry, Focused, FrameId, FrameOrigin, Function, GroupBy, Profile, Unit, Value,
+};
 use plimsoll_observer::sites::{self, Detail, Sites};
 use plimsoll_observer::source::segment::Life;
 
@@ -52,7 +54,7 @@ pub fn write(out: &mut dyn Write, books: &Books, of: &Sites, choice: Choice<'_>)
     writeln!(out)?;
     let table = Table::of(profile, choice.column, total[choice.column].amount);
     writeln!(out, "{}  site", table.head())?;
-    let groups = profile.group(By::Site, choice.column);
+    let groups = profile.group(GroupBy::Site, choice.column);
     let groups: Vec<_> = groups.into_iter().filter(|g| g.values[choice.column].amount != 0).collect();
     let shown = if choice.all { groups.len() } else { groups.len().min(LINES) };
     let mut nameless = Nameless::default();
@@ -171,9 +173,10 @@ struct Nameless {
 }
 
 impl Nameless {
-    fn note(&mut self, function: &Function, kind: Kind) {
+    fn note(&mut self, function: &Function, kind: FrameOrigin) {
         self.listed += 1;
-        if matches!(kind, Kind::Native | Kind::Unknown) && !function.named && !function.module.is_empty() {
+        if matches!(kind, FrameOrigin::Native | FrameOrigin::Unknown) && !function.named && !function.module.is_empty()
+        {
             *self.by_module.entry(function.module.clone()).or_default() += 1;
         }
     }
@@ -210,7 +213,7 @@ fn frames(
         let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
         nameless.note(function, frame.kind);
         let module = match (frame.kind, function.named) {
-            (Kind::Native | Kind::Unknown, true) if !function.module.is_empty() => {
+            (FrameOrigin::Native | FrameOrigin::Unknown, true) if !function.module.is_empty() => {
                 format!("  {}", printable(&function.module))
             }
             _ => String::new(),

@@ -12,7 +12,7 @@ use crate::words::{count, counted, cut, duration, moment_text, printable};
 
 /// What one line of the table stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum LinesBy {
     #[default]
     Category,
     Caller,
@@ -25,14 +25,14 @@ const NAME: usize = 26;
 /// Lines of callers, modules and threads that are shown. All others share one line, so that the sum is complete.
 const LINES: usize = 30;
 
-pub fn write(out: &mut dyn Write, books: &Books, by: By) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, books: &Books, by: LinesBy) -> io::Result<()> {
     head(out, books)?;
     writeln!(out)?;
     match by {
-        By::Category => categories(out, books)?,
-        By::Caller => callers(out, books)?,
-        By::Module => modules(out, books)?,
-        By::Thread => threads(out, books)?,
+        LinesBy::Category => categories(out, books)?,
+        LinesBy::Caller => callers(out, books)?,
+        LinesBy::Module => modules(out, books)?,
+        LinesBy::Thread => threads(out, books)?,
     }
     foot(out, books)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use plimsoll_observer::allocation::{Allocations, Chunks, IN_NEW_TLAB, OUTSIDE_TLAB, ThreadSlowPaths, Vm};
-use plimsoll_observer::profile::{By, Column, Frame, FrameId, Kind, Labels, Profile, Value, Weight};
+use plimsoll_observer::profile::{Column, Frame, FrameId, FrameOrigin, GroupBy, Labels, Profile, Value, Weight};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::allocation;
 use plimsoll_report::profile::View;
@@ -33,7 +33,7 @@ fn quarkus() -> Allocations {
             .into_iter()
             .chain(outer.iter().map(|s| s.to_string()));
         let frames: Vec<FrameId> = names
-            .map(|name| profile.frame(Frame { function: Some(name), kind: Kind::Java, ..Frame::default() }))
+            .map(|name| profile.frame(Frame { function: Some(name), kind: FrameOrigin::Java, ..Frame::default() }))
             .collect();
         let stack = profile.stack(&frames);
         let labels = Labels { thread: Some(profile.name(thread)), ..Labels::default() };
@@ -84,8 +84,8 @@ fn golden(name: &str, text: &str) {
 fn slow_paths_are_told_by_thread_and_in_heap_chunks() {
     let of = quarkus();
     let by_calls = View::new(&of.profile, Some("slow_path"), Weight::Calls).expect("calls");
-    golden("allocations.txt", &text(|out| allocation::write(out, &of, &by_calls, By::Site, false)));
-    golden("allocations-by-package.txt", &text(|out| allocation::write(out, &of, &by_calls, By::Package, false)));
+    golden("allocations.txt", &text(|out| allocation::write(out, &of, &by_calls, GroupBy::Site, false)));
+    golden("allocations-by-package.txt", &text(|out| allocation::write(out, &of, &by_calls, GroupBy::Package, false)));
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn hotspot_has_no_heap_chunks() {
     of.chunks = None;
     of.threads.iter_mut().for_each(|t| t.chunks = None);
     let view = View::new(&of.profile, None, Weight::Bytes).expect("bytes");
-    let text = text(|out| allocation::write(out, &of, &view, By::Thread, false));
+    let text = text(|out| allocation::write(out, &of, &view, GroupBy::Thread, false));
     assert!(
         text.starts_with(
             "allocations of OpenJDK 64-Bit Server VM (25.0.3+9-LTS) for linux-amd64 JRE (25.0.3+9-LTS), pid 4711\n"

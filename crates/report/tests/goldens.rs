@@ -63,7 +63,7 @@ fn the_smallest_categories_share_a_line() {
         s.row(synthetic::RowOf { caller, slot: 1, alloc: (2, 64, 60), free: (0, 0, 0) });
     }
     let books = books(s, 1_010_000_000_000);
-    let text = String::from_utf8(bytes(|out| text::write(out, &books, text::By::Category))).expect("UTF-8");
+    let text = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category))).expect("UTF-8");
     let line = text.lines().find(|line| line.contains(" small ones")).expect("a line for all of them");
     let number: usize = line.split(' ').next().unwrap().parse().unwrap();
     assert!(number >= 6 && !text.contains("small-3"), "{text}");
@@ -81,10 +81,10 @@ fn the_smallest_categories_share_a_line() {
 fn text_by_everything() {
     let books = server();
     for (by, name) in [
-        (text::By::Category, "report.txt"),
-        (text::By::Caller, "report-by-caller.txt"),
-        (text::By::Module, "report-by-module.txt"),
-        (text::By::Thread, "report-by-thread.txt"),
+        (text::LinesBy::Category, "report.txt"),
+        (text::LinesBy::Caller, "report-by-caller.txt"),
+        (text::LinesBy::Module, "report-by-module.txt"),
+        (text::LinesBy::Thread, "report-by-thread.txt"),
     ] {
         golden(name, &bytes(|out| text::write(out, &books, by)));
     }
@@ -153,9 +153,9 @@ fn differences() {
     let sum: i128 = d.categories.iter().map(|(_, c)| c.growth()).sum();
     assert_eq!(sum, d.total.growth(), "Σ categories = total in a diff too");
     for (by, name) in [
-        (text::By::Category, "diff.txt"),
-        (text::By::Caller, "diff-by-caller.txt"),
-        (text::By::Module, "diff-by-module.txt"),
+        (text::LinesBy::Category, "diff.txt"),
+        (text::LinesBy::Caller, "diff-by-caller.txt"),
+        (text::LinesBy::Module, "diff-by-module.txt"),
     ] {
         golden(name, &bytes(|out| changes::text(out, &before, &after, &d, by)));
     }
@@ -189,7 +189,7 @@ fn a_fault_has_no_figure() {
     s.row(synthetic::RowOf { caller: zlib, slot: 1, alloc: (0, 0, 0), free: (51, 500_001, 495_000) });
     let books = books(s, 1_010_000_000_000);
     let page = |by| String::from_utf8(bytes(|out| text::write(out, &books, by))).expect("UTF-8");
-    let category = page(text::By::Category);
+    let category = page(text::LinesBy::Category);
     let line = |page: &str, name: &str| page.lines().find(|l| l.contains(name)).map(str::to_string).expect("a line");
     assert!(line(&category, "  live ").ends_with("unknown: a fault, see below"), "{category}");
     for name in ["zlib", "total"] {
@@ -197,7 +197,7 @@ fn a_fault_has_no_figure() {
         assert_eq!(line.split_whitespace().nth(1), Some("fault"), "{line}");
     }
     assert!(category.contains("fault: 1 caller has more freed than allocated, by 1 blocks"), "{category}");
-    assert!(page(text::By::Caller).lines().any(|l| l.trim_start().starts_with("fault")));
+    assert!(page(text::LinesBy::Caller).lines().any(|l| l.trim_start().starts_with("fault")));
     let written = bytes(|out| json::write(out, &books, None, json::Frames::InSites));
     let (saved, _) = json::parse(&written).expect("our own");
     assert!(saved.total.fault && saved.categories.iter().any(|c| c.name == "zlib" && c.figures.fault));

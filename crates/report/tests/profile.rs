@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use plimsoll_observer::gap::{Gap, Source};
 use plimsoll_observer::profile::{
-    By, Column, Difference, Focus, Frame, FrameId, Kind, Labels, Module, Profile, Value, Weight,
+    Column, Difference, Focus, Frame, FrameId, FrameOrigin, GroupBy, Labels, Module, Profile, Value, Weight,
 };
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
@@ -80,7 +80,7 @@ impl Shop {
             address: Avma(if base == 0 { 0 } else { base + hash }),
             file: line.is_some().then(|| format!("{class}.{}", if kind == "J" { "java" } else { "c" })),
             line,
-            kind: if kind == "J" { Kind::Java } else { Kind::Native },
+            kind: if kind == "J" { FrameOrigin::Java } else { FrameOrigin::Native },
             inlined: kind == "V" && name.starts_with("inline_"),
         };
         self.profile.frame(frame)
@@ -309,7 +309,7 @@ fn nothing_foreign_becomes_markup() {
             assert!(!hostile.contains(|c: char| c.is_control() && c != '\n') && !hostile.contains('\u{202e}'));
             shown += count(&hostile, "&lt;script&gt;alert(1)");
         }
-        let text = text_of(|out| text::write(out, &view(&profile), By::Site, true));
+        let text = text_of(|out| text::write(out, &view(&profile), GroupBy::Site, true));
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
     }
     assert!(shown > 100, "{shown}");
@@ -347,7 +347,7 @@ fn the_text_tree_sums_at_every_level() {
         let profile = hostile(&mut dice);
         // Whole figures are printed below 1 KiB.
         assert!(whole(&profile).0 < 1024);
-        let text = text_of(|out| text::write(out, &view(&profile), By::Site, round % 2 == 0));
+        let text = text_of(|out| text::write(out, &view(&profile), GroupBy::Site, round % 2 == 0));
         checked += check_tree(&text, whole(&profile).0);
         small += usize::from(text.contains("smaller callee"));
         let entries = text.lines().skip_while(|l| !l.contains("outermost first")).take_while(|l| !l.starts_with("gap"));
@@ -360,7 +360,7 @@ fn the_text_tree_sums_at_every_level() {
 #[test]
 fn tables_sum_to_the_whole() {
     let profile = shop(100);
-    for by in By::ALL.into_iter().filter(|by| *by != By::Site) {
+    for by in GroupBy::ALL.into_iter().filter(|by| *by != GroupBy::Site) {
         let text = text_of(|out| {
             text::write(out, &View::new(&profile, Some("live"), Weight::Calls).expect("calls"), by, false)
         });
@@ -529,7 +529,7 @@ fn a_focus_says_what_is_elsewhere() {
     let focus = Focus::new(r"Upload\.").expect("a pattern");
     let focused = profile.focus(&focus);
     let below = view(&focused.profile).focused(r"Upload\.", &focused.left_out);
-    let text = text_of(|out| text::write(out, &below, By::Site, false));
+    let text = text_of(|out| text::write(out, &below, GroupBy::Site, false));
     assert!(text.contains("live: 180 MiB in 90 blocks\nbelow /Upload\\./; 496 MiB are elsewhere"), "{text}");
     assert!(text.contains("100.0 %  ████████  org.acme.shop.Upload.read:132 › java.nio"), "{text}");
     let svg = text_of(|out| svg::write(out, &below));
@@ -564,7 +564,7 @@ fn an_empty_profile_is_no_failure() {
     let difference = Difference::new((&profile, 0), (&profile, 0));
     parsed(&text_of(|out| svg::write(out, &view(&profile))));
     parsed(&text_of(|out| svg::difference(out, &difference)));
-    for by in By::ALL {
+    for by in GroupBy::ALL {
         assert!(text_of(|out| text::write(out, &view(&profile), by, false)).contains("live: 0 B"));
     }
     assert_eq!(text_of(|out| folded::write(out, &view(&profile))), "");
@@ -582,9 +582,9 @@ fn every_format_of_one_profile() {
     let changes = Difference::new((&before, 0), (&after, 0));
     let lines = |by| text_of(|out| text::write(out, &view(&before), by, false));
     for (name, bytes) in [
-        ("profile-tree.txt", lines(By::Site)),
-        ("profile-by-category.txt", lines(By::Category)),
-        ("profile-by-package.txt", lines(By::Package)),
+        ("profile-tree.txt", lines(GroupBy::Site)),
+        ("profile-by-category.txt", lines(GroupBy::Category)),
+        ("profile-by-package.txt", lines(GroupBy::Package)),
         ("profile-diff.txt", text_of(|out| difference::write(out, &changes, false))),
         ("shop.svg", text_of(|out| svg::write(out, &view(&before)))),
         ("shop.html", text_of(|out| html::write(out, &view(&before)))),

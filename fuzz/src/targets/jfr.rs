@@ -2,26 +2,26 @@
 
 use plimsoll_jfr::reader::Wanted;
 use plimsoll_observer::allocation::{self, Choice};
-use plimsoll_observer::recording::{History, Range, Sites, sites};
-use plimsoll_observer::source::jfr::Recording;
+use plimsoll_observer::recording::{History, Range, RecordedSites, sites};
+use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_report::recording_chart::{Chart, write as chart};
 use plimsoll_report::{allocation as allocations, recording, recording_diff, recording_json};
 
 use crate::views::{self, is_json, is_plain, is_xml, written};
 
 pub fn run(bytes: &[u8]) {
-    let file = Recording::of_bytes(bytes.to_vec());
+    let file = RecordingFiles::of_bytes(bytes.to_vec());
     if let Ok(history) = History::read(&file, Range::default()) {
         of_history(&history);
     }
     let of = allocation::read(&file, Choice::default());
     if let Ok(view) = plimsoll_report::profile::View::new(&of.profile, None, plimsoll_observer::profile::Weight::Bytes)
     {
-        is_plain(&written(|out| allocations::write(out, &of, &view, plimsoll_observer::profile::By::Site, false)));
+        is_plain(&written(|out| allocations::write(out, &of, &view, plimsoll_observer::profile::GroupBy::Site, false)));
         is_json(&written(|out| allocations::write_json(out, &of, &view)));
     }
     views::all(&of.profile);
-    if let Sites::Of(profile) = sites(&file, None) {
+    if let RecordedSites::Of(profile) = sites(&file, None) {
         views::all(&profile);
     }
     let mut fields = 0u64;

@@ -16,7 +16,7 @@ use plimsoll_observer::source::segment::{Life, Segment, parse, read_parts};
 use plimsoll_observer::symbols::{Options, Symbols};
 use plimsoll_report::jfr::{Cost, Instant, Site, TABLE, Target, Told};
 use plimsoll_report::json::{self, Frames};
-use plimsoll_report::text::{self, By};
+use plimsoll_report::text::{self, LinesBy};
 use plimsoll_report::{diff as print, hotspot, native_image};
 use plimsoll_segment::{HEADER_BYTES, Section};
 
@@ -117,7 +117,7 @@ fn of_sites(books: &Books, sites: &Sites) {
 
 /// Every table of the books.
 pub fn of_books(books: &Books) {
-    for by in [By::Category, By::Caller, By::Module, By::Thread] {
+    for by in [LinesBy::Category, LinesBy::Caller, LinesBy::Module, LinesBy::Thread] {
         is_plain(&written(|out| text::write(out, books, by)));
         let same = diff(books, books);
         is_plain(&written(|out| print::text(out, books, books, &same, by)));

@@ -10,14 +10,14 @@ use plimsoll_observer::books::Books;
 use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::profile::{Frame, Profile};
 use plimsoll_observer::sites::Sites;
-use plimsoll_observer::symbols::{Options, Place, Symbols};
+use plimsoll_observer::symbols::{Options, SourcePlace, Symbols};
 use plimsoll_observer::units::Avma;
 use plimsoll_report::jfr::{Site, unnamed};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Module path ("" for code outside modules) → offset (there: address) → functions. An empty list: the symbols have no
 /// name for it.
-type Known = HashMap<String, HashMap<u64, Vec<Place>>>;
+type Known = HashMap<String, HashMap<u64, Vec<SourcePlace>>>;
 
 #[derive(Default)]
 pub struct Names {
@@ -102,7 +102,7 @@ fn key<'p>(profile: &'p Profile, frame: &Frame) -> (&'p str, u64) {
     }
 }
 
-fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u64>) -> HashMap<u64, Vec<Place>> {
+fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u64>) -> HashMap<u64, Vec<SourcePlace>> {
     let index = books.modules.iter().position(|of| of.path == module);
     match index {
         Some(index) => {
@@ -112,7 +112,7 @@ fn find(symbols: &mut Symbols, books: &Books, module: &str, offsets: BTreeSet<u6
         }
         None => {
             // A JIT listed this code under this address. Other code may take the address later, but that is rare.
-            let place = |name: String| Place { function: name.into(), file: None, line: None, java: false };
+            let place = |name: String| SourcePlace { function: name.into(), file: None, line: None, java: false };
             let named = |at| (at, symbols.jit(Avma(at)).map(place).into_iter().collect());
             offsets.into_iter().map(named).collect()
         }

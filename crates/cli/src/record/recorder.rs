@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_observer::books::{Booked, BookedSince, Books};
-use plimsoll_observer::collect::{Figures, Regions, Series, take};
+use plimsoll_observer::collect::{MappingDetail, Regions, Series, take};
 use plimsoll_observer::ending;
 use plimsoll_observer::foreign::{Deadline, LOOK, NAMES};
 use plimsoll_observer::gap::Source;
@@ -258,7 +258,7 @@ impl Recorder {
         let Some(snapshot) = &mut self.snapshot else { return false };
         snapshot.booked = snapshot.booked.zip(booked).map(|(since, now)| BookedSince { now, ..since });
         let before = processor_time();
-        let figures = if full { Figures::Whole } else { Figures::Pages };
+        let figures = if full { MappingDetail::Whole } else { MappingDetail::Pages };
         let read = self.series.again(&self.target, snapshot, (process.clone(), rss), figures).is_ok();
         let spent = processor_time().saturating_sub(before);
         let saved = now.checked_sub(SAVED).map_or(now, |oldest| self.lines_at.max(oldest));

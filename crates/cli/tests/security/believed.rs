@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use plimsoll_observer::collect::{Regions, take};
-use plimsoll_observer::foreign::{Deadline, Kind, LOOK};
+use plimsoll_observer::foreign::{Deadline, FileKind, LOOK};
 use plimsoll_observer::source::proc::Target;
 use plimsoll_segment::Header;
 
@@ -82,7 +82,7 @@ fn a_replaced_file_is_read_through_its_mapping() {
         let snapshot = take(number, Regions::AsNeeded, Deadline::after(LOOK)).expect("a snapshot");
         let vma = snapshot.vmas.iter().find(|vma| vma.name.ends_with("/libtwin.so")).expect("it is mapped").clone();
         let target = Target::open(number, Deadline::after(LOOK)).expect("it runs");
-        target.mapped(&vma, Kind::Object).expect("root may").read().expect("root may")
+        target.mapped(&vma, FileKind::Object).expect("root may").read().expect("root may")
     };
     assert!(mapped() == genuine, "another file was read");
     fs::remove_file(&path).expect("ours");

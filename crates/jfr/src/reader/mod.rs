@@ -31,7 +31,7 @@ pub use door::{Input, Reader, chunks, read};
 pub use event::Event;
 pub use flaw::Flaw;
 pub use stack::{Frame, Stack, Thread};
-pub use types::{Annotation, Field, Kind, Type, Unit};
+pub use types::{Annotation, Field, FieldType, Type, Unit};
 pub use value::{Array, Object, Value};
 pub use walk::{ChunkSummary, Summary, Wanted};
 pub use window::ReadAt;

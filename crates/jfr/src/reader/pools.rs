@@ -8,7 +8,7 @@
 
 use super::cursor::{Broken, Cursor, Parsed};
 use super::schema::Schema;
-use super::types::Kind;
+use super::types::FieldType;
 use super::{Limits, shape, text};
 use crate::format::CHECKPOINT;
 
@@ -65,7 +65,7 @@ impl Pools {
                 continue;
             }
             for field in &schema.types[index as usize].fields {
-                if let (Kind::String, false, Some(string)) = (field.kind, field.constant, self.string) {
+                if let (FieldType::String, false, Some(string)) = (field.kind, field.constant, self.string) {
                     self.pools[string as usize].is_wanted = true;
                 }
                 if let Some(next) = field.type_index {

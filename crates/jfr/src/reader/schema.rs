@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::cursor::{Broken, Cursor, Parsed};
 use super::shape;
 use super::text::{self, Text};
-use super::types::{Annotation, Field, Kind, Type, Unit, annotation};
+use super::types::{Annotation, Field, FieldType, Type, Unit, annotation};
 use crate::format::METADATA;
 
 /// Metadata above these limits is hostile: JDK 25 has 1,500 fields and 7,000 strings.
@@ -154,18 +154,19 @@ impl Builder {
 
     fn field(&self, element: &Element<'_>) -> Field {
         let type_index = element.id("class").and_then(|id| self.schema.index_of(id));
-        let kind = type_index.map_or(Kind::Unknown, |index| match self.schema.types[index as usize].name.as_str() {
-            "boolean" => Kind::Boolean,
-            "byte" => Kind::Byte,
-            "short" => Kind::Short,
-            "char" => Kind::Char,
-            "int" => Kind::Int,
-            "long" => Kind::Long,
-            "float" => Kind::Float,
-            "double" => Kind::Double,
-            "java.lang.String" => Kind::String,
-            _ => Kind::Struct(index),
-        });
+        let kind =
+            type_index.map_or(FieldType::Unknown, |index| match self.schema.types[index as usize].name.as_str() {
+                "boolean" => FieldType::Boolean,
+                "byte" => FieldType::Byte,
+                "short" => FieldType::Short,
+                "char" => FieldType::Char,
+                "int" => FieldType::Int,
+                "long" => FieldType::Long,
+                "float" => FieldType::Float,
+                "double" => FieldType::Double,
+                "java.lang.String" => FieldType::String,
+                _ => FieldType::Struct(index),
+            });
         let annotations = self.annotations(element);
         Field {
             name: element.get("name").to_string(),

@@ -6,29 +6,29 @@
 
 use super::cursor::{Broken, Cursor, Parsed};
 use super::text;
-use super::types::{Field, Kind, Shape, Step, Type};
+use super::types::{Field, FieldType, SkipProgram, SkipStep, Type};
 
 const DEPTH: u32 = 32;
 
 /// The step for one value of the field, regardless of its array.
-fn step(field: &Field, types: &[Type]) -> Option<Step> {
+fn step(field: &Field, types: &[Type]) -> Option<SkipStep> {
     Some(match field.kind {
-        _ if field.constant => Step::Integers { count: 1, width: 8 },
-        Kind::Boolean | Kind::Byte => Step::Bytes(1),
-        Kind::Short | Kind::Char => Step::Integers { count: 1, width: 2 },
-        Kind::Int => Step::Integers { count: 1, width: 4 },
-        Kind::Long => Step::Integers { count: 1, width: 8 },
-        Kind::Float => Step::Bytes(4),
-        Kind::Double => Step::Bytes(8),
-        Kind::String => Step::String,
-        Kind::Unknown => Step::Unknown,
-        Kind::Struct(index) => {
+        _ if field.constant => SkipStep::Integers { count: 1, width: 8 },
+        FieldType::Boolean | FieldType::Byte => SkipStep::Bytes(1),
+        FieldType::Short | FieldType::Char => SkipStep::Integers { count: 1, width: 2 },
+        FieldType::Int => SkipStep::Integers { count: 1, width: 4 },
+        FieldType::Long => SkipStep::Integers { count: 1, width: 8 },
+        FieldType::Float => SkipStep::Bytes(4),
+        FieldType::Double => SkipStep::Bytes(8),
+        FieldType::String => SkipStep::String,
+        FieldType::Unknown => SkipStep::Unknown,
+        FieldType::Struct(index) => {
             let shape = &types[index as usize].shape;
             match (shape.is_compiled, shape.height >= DEPTH) {
                 // The struct isn't compiled yet, so it contains itself.
-                (false, _) | (_, true) => Step::Unknown,
+                (false, _) | (_, true) => SkipStep::Unknown,
                 _ if shape.steps.is_empty() => return None,
-                _ => Step::Struct(index),
+                _ => SkipStep::Struct(index),
             }
         }
     })
@@ -36,7 +36,7 @@ fn step(field: &Field, types: &[Type]) -> Option<Step> {
 
 fn inline_struct(field: &Field) -> Option<u32> {
     match field.kind {
-        Kind::Struct(index) if !field.constant => Some(index),
+        FieldType::Struct(index) if !field.constant => Some(index),
         _ => None,
     }
 }
@@ -65,22 +65,22 @@ pub(super) fn compile(types: &mut [Type]) {
         }
     }
     for index in 0..types.len() {
-        let steps: Vec<Option<Step>> = types[index].fields.iter().map(|field| step(field, types)).collect();
+        let steps: Vec<Option<SkipStep>> = types[index].fields.iter().map(|field| step(field, types)).collect();
         types[index].fields.iter_mut().zip(steps).for_each(|(field, step)| field.step = step);
     }
 }
 
-fn shape_of(of: &Type, types: &[Type]) -> Shape {
-    let mut steps: Vec<Step> = vec![];
+fn shape_of(of: &Type, types: &[Type]) -> SkipProgram {
+    let mut steps: Vec<SkipStep> = vec![];
     let mut height = 1;
     for field in &of.fields {
         let one = step(field, types);
-        if let Some(Step::Struct(child)) = one {
+        if let Some(SkipStep::Struct(child)) = one {
             height = height.max(types[child as usize].shape.height + 1);
         }
         // An array of zero-sized elements still has a count.
         match (field.array, one) {
-            (true, one) => steps.extend([Step::Array, one.unwrap_or(Step::Bytes(0))]),
+            (true, one) => steps.extend([SkipStep::Array, one.unwrap_or(SkipStep::Bytes(0))]),
             (false, Some(one)) => match (merge(&steps, one), steps.last_mut()) {
                 (Some(merged), Some(last)) => *last = merged,
                 _ => steps.push(one),
@@ -88,19 +88,19 @@ fn shape_of(of: &Type, types: &[Type]) -> Shape {
             (false, None) => {}
         }
     }
-    Shape { steps, height, is_compiled: true }
+    SkipProgram { steps, height, is_compiled: true }
 }
 
 /// Merges `next` into the last step, unless that step belongs to an array.
-fn merge(steps: &[Step], next: Step) -> Option<Step> {
+fn merge(steps: &[SkipStep], next: SkipStep) -> Option<SkipStep> {
     let [before @ .., last] = steps else { return None };
-    if before.last() == Some(&Step::Array) {
+    if before.last() == Some(&SkipStep::Array) {
         return None;
     }
     match (*last, next) {
-        (Step::Bytes(a), Step::Bytes(b)) => Some(Step::Bytes(a + b)),
-        (Step::Integers { count, width }, Step::Integers { count: c, width: w }) => {
-            Some(Step::Integers { count: count + c, width: width + w })
+        (SkipStep::Bytes(a), SkipStep::Bytes(b)) => Some(SkipStep::Bytes(a + b)),
+        (SkipStep::Integers { count, width }, SkipStep::Integers { count: c, width: w }) => {
+            Some(SkipStep::Integers { count: count + c, width: width + w })
         }
         _ => None,
     }
@@ -111,7 +111,7 @@ pub(super) fn skip(types: &[Type], index: u32, cursor: &mut Cursor<'_>) -> Parse
     let mut steps = types[index as usize].shape.steps.iter();
     while let Some(step) = steps.next() {
         match (step, steps.as_slice()) {
-            (Step::Array, [element, ..]) => {
+            (SkipStep::Array, [element, ..]) => {
                 steps.next();
                 skip_array(types, *element, cursor)?;
             }
@@ -125,7 +125,7 @@ pub(super) fn skip(types: &[Type], index: u32, cursor: &mut Cursor<'_>) -> Parse
 #[inline]
 pub(super) fn skip_field(types: &[Type], field: &Field, cursor: &mut Cursor<'_>) -> Parsed<()> {
     match (field.array, field.step) {
-        (true, one) => skip_array(types, one.unwrap_or(Step::Bytes(0)), cursor),
+        (true, one) => skip_array(types, one.unwrap_or(SkipStep::Bytes(0)), cursor),
         (false, Some(one)) => skip_step(types, one, cursor),
         (false, None) => Ok(()),
     }
@@ -137,26 +137,26 @@ pub(super) fn skip_element(types: &[Type], field: &Field, cursor: &mut Cursor<'_
 }
 
 #[inline]
-fn skip_step(types: &[Type], step: Step, cursor: &mut Cursor<'_>) -> Parsed<()> {
+fn skip_step(types: &[Type], step: SkipStep, cursor: &mut Cursor<'_>) -> Parsed<()> {
     match step {
-        Step::Bytes(count) => cursor.take(count as usize).map(|_| ()),
-        Step::Integers { count, .. } if cursor.compressed => cursor.skip_leb128(count as usize),
-        Step::Integers { width, .. } => cursor.take(width as usize).map(|_| ()),
-        Step::String => text::skip(cursor),
-        Step::Struct(index) => skip(types, index, cursor),
-        Step::Unknown => Err(Broken::Malformed("a field of a type that the metadata doesn't describe")),
-        Step::Array => Ok(()),
+        SkipStep::Bytes(count) => cursor.take(count as usize).map(|_| ()),
+        SkipStep::Integers { count, .. } if cursor.compressed => cursor.skip_leb128(count as usize),
+        SkipStep::Integers { width, .. } => cursor.take(width as usize).map(|_| ()),
+        SkipStep::String => text::skip(cursor),
+        SkipStep::Struct(index) => skip(types, index, cursor),
+        SkipStep::Unknown => Err(Broken::Malformed("a field of a type that the metadata doesn't describe")),
+        SkipStep::Array => Ok(()),
     }
 }
 
-fn skip_array(types: &[Type], element: Step, cursor: &mut Cursor<'_>) -> Parsed<()> {
+fn skip_array(types: &[Type], element: SkipStep, cursor: &mut Cursor<'_>) -> Parsed<()> {
     let count = cursor.count()?;
     match element {
-        Step::Bytes(size) => cursor.take(count.saturating_mul(size as usize)).map(|_| ()),
-        Step::Integers { width, .. } if !cursor.compressed => {
+        SkipStep::Bytes(size) => cursor.take(count.saturating_mul(size as usize)).map(|_| ()),
+        SkipStep::Integers { width, .. } if !cursor.compressed => {
             cursor.take(count.saturating_mul(width as usize)).map(|_| ())
         }
-        Step::Integers { .. } => cursor.skip_leb128(count),
+        SkipStep::Integers { .. } => cursor.skip_leb128(count),
         _ => (0..count).try_for_each(|_| skip_step(types, element, cursor)),
     }
 }

@@ -49,7 +49,7 @@ pub enum Unit {
 
 /// How the bytes of a field are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldType {
     /// One byte; any value but 0 is true.
     Boolean,
     /// 8 bits.
@@ -80,7 +80,7 @@ pub struct Field {
     /// Name as declared, such as `startTime`.
     pub name: String,
     /// How its bytes are encoded.
-    pub kind: Kind,
+    pub kind: FieldType,
     /// Index of its type. For a constant, the type of the value that the key refers to.
     pub type_index: Option<u32>,
     /// Whether the field holds a key into its type's constant pool.
@@ -94,7 +94,7 @@ pub struct Field {
     /// Annotations in the order of the metadata.
     pub annotations: Vec<Annotation>,
     /// How to skip it; None if it has no size.
-    pub(super) step: Option<Step>,
+    pub(super) step: Option<SkipStep>,
 }
 
 /// A type of the chunk: of an event, a constant, a struct or an annotation.
@@ -112,7 +112,7 @@ pub struct Type {
     pub fields: Vec<Field>,
     /// Annotations in the order of the metadata.
     pub annotations: Vec<Annotation>,
-    pub(super) shape: Shape,
+    pub(super) shape: SkipProgram,
 }
 
 impl Type {
@@ -146,7 +146,7 @@ pub(super) fn annotation<'a>(all: &'a [Annotation], name: &str) -> Option<&'a st
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SkipStep {
     /// This many bytes, compressed or not.
     Bytes(u32),
     /// If compressed, `count` integers; else `width` bytes.
@@ -162,8 +162,8 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Shape {
-    pub(super) steps: Vec<Step>,
+pub struct SkipProgram {
+    pub(super) steps: Vec<SkipStep>,
     /// Nesting depth of structs, this one included.
     pub(super) height: u32,
     pub(super) is_compiled: bool,

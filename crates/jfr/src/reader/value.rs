@@ -8,7 +8,7 @@ use super::pools::Pools;
 use super::schema::Schema;
 use super::shape;
 use super::text::{self, Text};
-use super::types::{Field, Kind, Type, Unit};
+use super::types::{Field, FieldType, Type, Unit};
 
 /// What is needed to decode the values of one chunk.
 #[derive(Clone, Copy)]
@@ -85,20 +85,20 @@ impl<'c> Chunk<'c> {
             return self.constant(field, key, depth);
         }
         Ok(match field.kind {
-            Kind::Boolean => Value::Boolean(cursor.u8()? != 0),
-            Kind::Byte if field.unsigned => Value::Integer(i64::from(cursor.u8()?)),
-            Kind::Byte => Value::Integer(i64::from(cursor.u8()? as i8)),
-            Kind::Short if field.unsigned => Value::Integer(i64::from(cursor.u16()?)),
-            Kind::Short => Value::Integer(i64::from(cursor.i16()?)),
-            Kind::Char => Value::Integer(i64::from(cursor.u16()?)),
-            Kind::Int if field.unsigned => Value::Integer(i64::from(cursor.i32()? as u32)),
-            Kind::Int => Value::Integer(i64::from(cursor.i32()?)),
-            Kind::Long => Value::Integer(cursor.i64()?),
-            Kind::Float => Value::Float(cursor.f32()?),
-            Kind::Double => Value::Double(cursor.f64()?),
-            Kind::String => self.text(cursor, depth)?,
-            Kind::Struct(index) => self.object(index, &cursor.bytes[cursor.at..], depth)?,
-            Kind::Unknown => Value::Null,
+            FieldType::Boolean => Value::Boolean(cursor.u8()? != 0),
+            FieldType::Byte if field.unsigned => Value::Integer(i64::from(cursor.u8()?)),
+            FieldType::Byte => Value::Integer(i64::from(cursor.u8()? as i8)),
+            FieldType::Short if field.unsigned => Value::Integer(i64::from(cursor.u16()?)),
+            FieldType::Short => Value::Integer(i64::from(cursor.i16()?)),
+            FieldType::Char => Value::Integer(i64::from(cursor.u16()?)),
+            FieldType::Int if field.unsigned => Value::Integer(i64::from(cursor.i32()? as u32)),
+            FieldType::Int => Value::Integer(i64::from(cursor.i32()?)),
+            FieldType::Long => Value::Integer(cursor.i64()?),
+            FieldType::Float => Value::Float(cursor.f32()?),
+            FieldType::Double => Value::Double(cursor.f64()?),
+            FieldType::String => self.text(cursor, depth)?,
+            FieldType::Struct(index) => self.object(index, &cursor.bytes[cursor.at..], depth)?,
+            FieldType::Unknown => Value::Null,
         })
     }
 

@@ -88,14 +88,14 @@ pub struct Summary {
     pub more_flaws: u64,
 }
 
-enum Trouble {
+enum ReadProblem {
     Io(io::Error),
     Broken(u64, &'static str),
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
-        Trouble::Io(error)
+impl From<io::Error> for ReadProblem {
+    fn from(error: io::Error) -> ReadProblem {
+        ReadProblem::Io(error)
     }
 }
 
@@ -168,10 +168,10 @@ impl Walker {
         self.summary.flaws.push(Flaw { file: self.file.clone(), offset, what: what.to_owned(), effect });
     }
 
-    fn trouble(&mut self, base: u64, trouble: Trouble) {
+    fn trouble(&mut self, base: u64, trouble: ReadProblem) {
         match trouble {
-            Trouble::Io(error) => self.flaw(base, &format!("can't be read: {error}")),
-            Trouble::Broken(offset, what) => self.flaw(offset, what),
+            ReadProblem::Io(error) => self.flaw(base, &format!("can't be read: {error}")),
+            ReadProblem::Broken(offset, what) => self.flaw(offset, what),
         }
     }
 
@@ -212,7 +212,7 @@ impl Walker {
             let header = match window.view(*base, HEADER_BYTES) {
                 Ok(bytes) => Header::parse(bytes),
                 Err(error) => {
-                    self.trouble(*base, Trouble::Io(error));
+                    self.trouble(*base, ReadProblem::Io(error));
                     return None;
                 }
             };
@@ -252,7 +252,7 @@ impl Walker {
         let steps = match step_through(window, base, window.length, header, &self.limits) {
             Ok(steps) => steps,
             Err(error) => {
-                self.trouble(base, Trouble::Io(error));
+                self.trouble(base, ReadProblem::Io(error));
                 return None;
             }
         };
@@ -274,7 +274,7 @@ impl Walker {
         steps: Option<Steps>,
         wanted: &Wanted,
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, Trouble> {
+    ) -> Result<ControlFlow<()>, ReadProblem> {
         let mut steps = steps;
         // The offset of a flush may be wrong, so in an unfinished chunk only metadata found by stepping is used.
         let offset = steps.as_ref().map_or(Some(base.saturating_add(header.metadata)), |steps| steps.metadata);
@@ -331,43 +331,43 @@ impl Walker {
         self.flaw_with(base, "the chunk was cut off before its metadata was written", effect);
     }
 
-    fn metadata(&self, window: &mut Window<'_>, at: u64, end: u64, header: &Header) -> Result<Schema, Trouble> {
+    fn metadata(&self, window: &mut Window<'_>, at: u64, end: u64, header: &Header) -> Result<Schema, ReadProblem> {
         let broken = |broken| match broken {
-            Broken::Short => Trouble::Broken(at, "metadata that is cut off"),
-            Broken::Malformed(what) => Trouble::Broken(at, what),
+            Broken::Short => ReadProblem::Broken(at, "metadata that is cut off"),
+            Broken::Malformed(what) => ReadProblem::Broken(at, what),
         };
         let (size, id) = head(window.view(at, HEAD)?, header.compressed).map_err(broken)?;
         if id != METADATA || size > end.saturating_sub(at) {
-            return Err(Trouble::Broken(at, "no metadata where the header has it"));
+            return Err(ReadProblem::Broken(at, "no metadata where the header has it"));
         }
         if size > self.limits.metadata as u64 {
-            return Err(Trouble::Broken(at, "metadata beyond the limit of this reader"));
+            return Err(ReadProblem::Broken(at, "metadata beyond the limit of this reader"));
         }
         let bytes = window.view(at, size as usize)?;
-        let bytes = bytes.get(..size as usize).ok_or(Trouble::Broken(at, "metadata that is cut off"))?;
+        let bytes = bytes.get(..size as usize).ok_or(ReadProblem::Broken(at, "metadata that is cut off"))?;
         Schema::parse(bytes, header.compressed).map_err(broken)
     }
 
     /// Offsets of the checkpoints in the order of the file, found by following their chain.
-    fn chain(&self, window: &mut Window<'_>, base: u64, end: u64, header: &Header) -> Result<Vec<u64>, Trouble> {
+    fn chain(&self, window: &mut Window<'_>, base: u64, end: u64, header: &Header) -> Result<Vec<u64>, ReadProblem> {
         let mut at = base.saturating_add(header.checkpoint);
         let mut chain = vec![];
         loop {
             if at < base + HEADER_BYTES as u64 || at >= end {
-                return Err(Trouble::Broken(at, "the chain of checkpoints leads out of the chunk"));
+                return Err(ReadProblem::Broken(at, "the chain of checkpoints leads out of the chunk"));
             }
             let bytes = window.view(at, 64)?;
             let checkpoint = pools::checkpoint(&mut Cursor::new(bytes, header.compressed));
             let delta = match checkpoint {
                 Ok(checkpoint) => checkpoint.delta,
-                Err(_) => return Err(Trouble::Broken(at, "the chain of checkpoints leads to something else")),
+                Err(_) => return Err(ReadProblem::Broken(at, "the chain of checkpoints leads to something else")),
             };
             chain.push(at);
             if delta == 0 {
                 break;
             }
             if delta > 0 || chain.len() >= self.limits.checkpoints {
-                return Err(Trouble::Broken(at, "the chain of checkpoints doesn't lead backwards"));
+                return Err(ReadProblem::Broken(at, "the chain of checkpoints doesn't lead backwards"));
             }
             at = at.saturating_sub(delta.unsigned_abs());
         }
@@ -381,8 +381,8 @@ impl Walker {
             let end = checkpoints.get(number + 1).map_or(end, |next| end.min(*next));
             if let Err(trouble) = self.checkpoint(window, *at, end, header, schema) {
                 let (offset, what) = match trouble {
-                    Trouble::Io(error) => (*at, format!("can't be read: {error}")),
-                    Trouble::Broken(offset, what) => (offset, what.to_string()),
+                    ReadProblem::Io(error) => (*at, format!("can't be read: {error}")),
+                    ReadProblem::Broken(offset, what) => (offset, what.to_string()),
                 };
                 self.flaw_with(offset, &what, "names, stacks and threads from there on are missing");
             }
@@ -403,11 +403,11 @@ impl Walker {
         end: u64,
         header: &Header,
         schema: &Schema,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReadProblem> {
         let broken = |at: u64| {
             move |broken| match broken {
-                Broken::Short => Trouble::Broken(at, "a checkpoint that is cut off"),
-                Broken::Malformed(what) => Trouble::Broken(at, what),
+                Broken::Short => ReadProblem::Broken(at, "a checkpoint that is cut off"),
+                Broken::Malformed(what) => ReadProblem::Broken(at, what),
             }
         };
         let bytes = window.view(offset, 64)?;
@@ -423,7 +423,7 @@ impl Walker {
             let pool = (|| Ok((cursor.i64()?, cursor.count()?)))().map_err(broken(at))?;
             let (id, mut left) = pool;
             let Some(type_index) = schema.index_of(id) else {
-                return Err(Trouble::Broken(at, "constants of a type that the metadata doesn't describe"));
+                return Err(ReadProblem::Broken(at, "constants of a type that the metadata doesn't describe"));
             };
             at += cursor.at as u64;
             let mut need = 1 << 12;
@@ -440,7 +440,9 @@ impl Walker {
                     Ok(()) => {}
                     Err(Broken::Short) if !is_rest && used > 0 => need = 1 << 12,
                     Err(Broken::Short) if !is_rest && need < self.limits.event => need *= 4,
-                    Err(Broken::Short) if !is_rest => return Err(Trouble::Broken(at, "a constant beyond the limit")),
+                    Err(Broken::Short) if !is_rest => {
+                        return Err(ReadProblem::Broken(at, "a constant beyond the limit"));
+                    }
                     Err(error) => return Err(broken(at)(error)),
                 }
             }
@@ -458,7 +460,7 @@ impl Walker {
         slots: &mut Slots,
         wanted: &Wanted,
         visit: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, Trouble> {
+    ) -> Result<ControlFlow<()>, ReadProblem> {
         let chunk = Chunk { header, schema, pools: &self.pools };
         let chunk_number = self.summary.chunks.len().saturating_sub(1) as u32;
         let mut at = base + HEADER_BYTES as u64;
@@ -476,18 +478,18 @@ impl Walker {
                 }
                 let here = at + position as u64;
                 let (size, id) = head(rest, header.compressed).map_err(|broken| match broken {
-                    Broken::Short => Trouble::Broken(here, "an event that is cut off"),
-                    Broken::Malformed(what) => Trouble::Broken(here, what),
+                    Broken::Short => ReadProblem::Broken(here, "an event that is cut off"),
+                    Broken::Malformed(what) => ReadProblem::Broken(here, what),
                 })?;
                 if size > end - here {
-                    return Err(Trouble::Broken(here, "an event that reaches beyond its chunk"));
+                    return Err(ReadProblem::Broken(here, "an event that reaches beyond its chunk"));
                 }
                 let slot = slots.get(id);
                 if slot.is_wanted && size <= self.limits.event as u64 {
                     let size = size as usize;
                     let Some(bytes) = rest.get(..size) else {
                         if is_rest {
-                            return Err(Trouble::Broken(here, "an event that is cut off"));
+                            return Err(ReadProblem::Broken(here, "an event that is cut off"));
                         }
                         need = size;
                         break;

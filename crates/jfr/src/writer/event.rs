@@ -44,7 +44,7 @@ pub struct Field {
     /// Description without a full stop; may be empty.
     pub description: &'static str,
     /// Type and unit of its values.
-    pub kind: Kind,
+    pub kind: FieldKind,
 }
 
 impl Field {
@@ -53,7 +53,7 @@ impl Field {
         name: "startTime",
         label: "Start Time",
         description: "",
-        kind: Kind {
+        kind: FieldKind {
             words: "moment",
             of: types::LONG,
             pooled: false,
@@ -64,7 +64,7 @@ impl Field {
 
 /// Type of a field, and the annotations that give readers its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
+pub struct FieldKind {
     /// Name of the kind in [`Table::document`].
     pub words: &'static str,
     /// Id of the type.
@@ -78,7 +78,7 @@ pub struct Kind {
 /// A kind of field: the Rust type of its values, and how they are written.
 pub trait Value {
     /// The kind as declared in the metadata.
-    const KIND: Kind;
+    const KIND: FieldKind;
     /// Rust type of the values.
     type Of<'a>;
     /// Writes one value.

@@ -2,7 +2,7 @@
 
 use super::batch::Body;
 use super::constants::Stack;
-use super::event::{Kind, Value};
+use super::event::{FieldKind, Value};
 use super::types::{
     BOOLEAN, DATA_AMOUNT, FLOAT, INT, LONG, MEMORY_ADDRESS, NMT_TYPE, PERCENTAGE, STACK_TRACE, STRING, THREAD,
     TIMESPAN, TIMESTAMP, UNSIGNED,
@@ -13,7 +13,7 @@ macro_rules! kinds {
         $given:ty => |$value:ident, $body:ident| $put:expr;)*) => {
         $($(#[$doc])* pub enum $name {}
         impl Value for $name {
-            const KIND: Kind = Kind { words: $words, of: $of, pooled: $pooled, annotations: &[$($annotation),*] };
+            const KIND: FieldKind = FieldKind { words: $words, of: $of, pooled: $pooled, annotations: &[$($annotation),*] };
             type Of<'a> = $given;
             fn put($value: &Self::Of<'_>, $body: &mut Body<'_>) {
                 $put

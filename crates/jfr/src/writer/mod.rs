@@ -19,6 +19,6 @@ mod types;
 
 pub use batch::{Batch, Body};
 pub use constants::{Frame, FrameKind, Stack};
-pub use event::{Event, Field, Kind, Table, Value};
+pub use event::{Event, Field, FieldKind, Table, Value};
 pub use recording::{Recording, Store};
 pub use types::Type;

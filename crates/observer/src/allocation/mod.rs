@@ -17,8 +17,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use crate::gap::{Gap, Source};
-use crate::profile::{By, Column, Focus, Frame, FrameId, Kind, Labels, NameId, Profile, StackId, Value, Weight};
-use crate::source::jfr::{self, Recording};
+use crate::profile::{
+    Column, Focus, Frame, FrameId, FrameOrigin, GroupBy, Labels, NameId, Profile, StackId, Value, Weight,
+};
+use crate::source::jfr::{self, RecordingFiles};
 use plimsoll_jfr::reader::{Event, Summary, Type, Wanted};
 
 mod chunks;
@@ -124,7 +126,7 @@ pub struct Choice<'a> {
 }
 
 /// Reads the whole recording once.
-pub fn read(recording: &Recording, choice: Choice) -> Allocations {
+pub fn read(recording: &RecordingFiles, choice: Choice) -> Allocations {
     // The settings refer to event types by number; each chunk's types resolve these numbers.
     let types: Rc<RefCell<HashMap<i64, &'static str>>> = Rc::default();
     let seen = Rc::clone(&types);
@@ -337,7 +339,7 @@ impl<'a> Filling<'a> {
         self.slow_paths.values().for_each(|taken| all.merge(taken));
         let rule = Rule::of(&allocations.vm, &all).filter(|_| allocations.slow_paths() > 0);
         allocations.chunks = rule.as_ref().map(|rule| Chunks::of_all(rule, &all));
-        for group in allocations.profile.group(By::Thread, SLOW_PATHS) {
+        for group in allocations.profile.group(GroupBy::Thread, SLOW_PATHS) {
             let [bytes, slow_paths] = [SLOW_PATH_BYTES, SLOW_PATHS].map(|c| group.values[c].amount.max(0) as u64);
             let id = allocations.profile.name(&group.name);
             if let Some(taken) = self.slow_paths.get(&id) {
@@ -394,7 +396,14 @@ fn java_frame(frame: &plimsoll_jfr::reader::Frame) -> Frame {
     });
     let line = frame.line();
     let inlined = frame.kind().is_some_and(|k| k == "Inlined");
-    Frame { function, file: file.filter(|_| line.is_some()), line, kind: Kind::Java, inlined, ..Frame::default() }
+    Frame {
+        function,
+        file: file.filter(|_| line.is_some()),
+        line,
+        kind: FrameOrigin::Java,
+        inlined,
+        ..Frame::default()
+    }
 }
 
 /// `[Ljava.lang.String;` → `java.lang.String[]`, `[[B` → `byte[][]`; other names unchanged.

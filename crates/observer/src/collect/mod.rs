@@ -15,4 +15,4 @@ mod new_memory;
 mod series;
 
 pub use first::{Refusal, Regions, take};
-pub use series::{Figures, Series};
+pub use series::{MappingDetail, Series};

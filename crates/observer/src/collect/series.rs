@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 /// How much is read about the mappings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Figures {
+pub enum MappingDetail {
     Pages,
     Whole,
 }
@@ -71,12 +71,12 @@ impl Series {
         target: &Target,
         snapshot: &mut Snapshot,
         (process, rss_by_kind): (Process, Rss),
-        figures: Figures,
+        figures: MappingDetail,
     ) -> io::Result<()> {
         let since = Instant::now();
         let mut gaps = Vec::new();
         let began = since.elapsed();
-        let could_scan = figures == Figures::Pages && !snapshot.smaps_refused;
+        let could_scan = figures == MappingDetail::Pages && !snapshot.smaps_refused;
         let pages = could_scan.then(|| proc::read_pages(target, &mut self.mapped, &snapshot.vmas)).flatten();
         let threads = process.thread_count;
         snapshot.process = process;

@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, makedev};
 
 use super::regular::{self, Why};
-use super::{Ask, Deadline, Kind, open, resolve};
+use super::{Ask, Deadline, FileKind, open, resolve};
 
 /// Reads its bytes. A named FIFO or a device isn't opened, because that might wait for ever.
-pub fn given(path: &Path, kind: Kind, deadline: Deadline) -> Result<Vec<u8>, Why> {
+pub fn given(path: &Path, kind: FileKind, deadline: Deadline) -> Result<Vec<u8>, Why> {
     if open::inside_of(path).is_some() {
         return open::open(path, Ask::of(kind), deadline)?.read();
     }

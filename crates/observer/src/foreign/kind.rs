@@ -2,7 +2,7 @@
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// A program, a library, or a file with its debug information. The limit applies to the bytes read, not to the
     /// file's length.
     Object,
@@ -22,7 +22,7 @@ pub enum Kind {
 
 /// Maximum number of bytes of one file that are read into memory.
 struct Cap {
-    kind: Kind,
+    kind: FileKind,
     /// For a file of root or of the caller.
     own: u64,
     /// For any other file: its owner controls its contents, and so the cost of reading it.
@@ -33,20 +33,20 @@ const MIB: u64 = 1 << 20;
 
 /// All limits.
 const CAPS: [Cap; 7] = [
-    Cap { kind: Kind::Object, own: 2048 * MIB, foreign: 512 * MIB },
-    Cap { kind: Kind::JitMap, own: 512 * MIB, foreign: 64 * MIB },
-    Cap { kind: Kind::Counters, own: 16 * MIB, foreign: 16 * MIB },
-    Cap { kind: Kind::Segment, own: 192 * MIB, foreign: 192 * MIB },
-    Cap { kind: Kind::Text, own: 16 * MIB, foreign: MIB },
-    Cap { kind: Kind::Cache, own: 128 * MIB, foreign: 0 },
-    Cap { kind: Kind::Saved, own: 1024 * MIB, foreign: 256 * MIB },
+    Cap { kind: FileKind::Object, own: 2048 * MIB, foreign: 512 * MIB },
+    Cap { kind: FileKind::JitMap, own: 512 * MIB, foreign: 64 * MIB },
+    Cap { kind: FileKind::Counters, own: 16 * MIB, foreign: 16 * MIB },
+    Cap { kind: FileKind::Segment, own: 192 * MIB, foreign: 192 * MIB },
+    Cap { kind: FileKind::Text, own: 16 * MIB, foreign: MIB },
+    Cap { kind: FileKind::Cache, own: 128 * MIB, foreign: 0 },
+    Cap { kind: FileKind::Saved, own: 1024 * MIB, foreign: 256 * MIB },
 ];
 
 /// Limit of bytes in holes that are read from one file. No tool leaves larger holes in these files, and a hole costs
 /// its maker nothing.
 pub const HOLES: u64 = 16 * MIB;
 
-impl Kind {
+impl FileKind {
     pub fn cap(self, is_own: bool) -> u64 {
         let cap = CAPS.iter().find(|cap| cap.kind == self);
         cap.map_or(0, |cap| if is_own { cap.own } else { cap.foreign })

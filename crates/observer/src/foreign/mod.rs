@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Root (/proc/PID/root, or ours) ─ path ─▶ openat2 IN_ROOT, O_PATH ─ fstat: regular? owner? inode? ─▶ reopened through
-//! /proc/self/fd, non-blocking ─▶ Regular: bounded by `Kind`, by holes, and by the `Deadline` of the whole command
+//! /proc/self/fd, non-blocking ─▶ Regular: bounded by `FileKind`, by holes, and by the `Deadline` of the whole command
 //! ```
 //! The target's owner decides what lies at a path, and may exchange it at any time: a FIFO, a device, a link out of a
 //! container, a sparse file of a terabyte. So nothing is opened before the inode is known to be a regular file, and all
@@ -27,7 +27,7 @@ mod tests;
 pub use deadline::{ATTACH, Deadline, LOOK, NAMES};
 pub use folder::Folder;
 pub use given::given;
-pub use kind::Kind;
+pub use kind::FileKind;
 pub use open::{Ask, Root, linked, open};
 pub use pieces::Pieces;
 pub use regular::{Regular, Why};

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use super::regular::{Regular, Why, again};
-use super::{Deadline, Kind, resolve};
+use super::{Deadline, FileKind, resolve};
 
 /// A tree of files: a process's (its root and its mounts), or ours.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Root {
 /// What a file must be, besides a regular file.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    pub kind: Kind,
+    pub kind: FileKind,
     /// Whether the last component may be a symbolic link; earlier ones always may. No link leads out of a process's
     /// root.
     pub links: bool,
@@ -33,7 +33,7 @@ pub struct Ask<'a> {
 }
 
 impl Ask<'_> {
-    pub fn of(kind: Kind) -> Ask<'static> {
+    pub fn of(kind: FileKind) -> Ask<'static> {
         Ask { kind, links: true, owners: None, inode: None }
     }
 }

@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::kind::HOLES;
-use super::{Deadline, Kind};
+use super::{Deadline, FileKind};
 
 /// Why a file wasn't read. Displays as the end of a sentence that begins with the file.
 #[derive(Debug)]
@@ -78,12 +78,12 @@ pub struct Regular {
     file: File,
     path: PathBuf,
     meta: Metadata,
-    kind: Kind,
+    kind: FileKind,
     deadline: Deadline,
 }
 
 impl Regular {
-    pub(super) fn new(file: File, path: PathBuf, meta: Metadata, kind: Kind, deadline: Deadline) -> Regular {
+    pub(super) fn new(file: File, path: PathBuf, meta: Metadata, kind: FileKind, deadline: Deadline) -> Regular {
         Regular { file, path, meta, kind, deadline }
     }
 

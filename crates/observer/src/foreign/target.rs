@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Ask, Deadline, Kind, Regular, Root, Why, linked};
+use super::{Ask, Deadline, FileKind, Regular, Root, Why, linked};
 use crate::snapshot::Vma;
 
 /// No /proc file is longer than this on a normal system; a read stops there. 65,530 mappings give about 60 MiB of
@@ -68,7 +68,7 @@ impl Target {
     }
 
     /// Opens the mapped file. The name is only a hint: another file that replaced it isn't opened.
-    pub fn mapped(&self, vma: &Vma, kind: Kind) -> Result<Regular, Why> {
+    pub fn mapped(&self, vma: &Vma, kind: FileKind) -> Result<Regular, Why> {
         let ask = Ask { inode: Some(vma.inode), ..Ask::of(kind) };
         let named = match vma.deleted {
             true => Err(Why::Replaced),
@@ -81,12 +81,12 @@ impl Target {
 
     /// Opens what is mapped at `start-end` (hexadecimal, as in maps), even if its name changed or was deleted.
     pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
-        linked(&self.directory, &format!("map_files/{range}"), Ask::of(Kind::Object), self.deadline())
+        linked(&self.directory, &format!("map_files/{range}"), Ask::of(FileKind::Object), self.deadline())
     }
 
     /// Opens the file of the program that the process runs.
     pub fn program(&self) -> Result<Regular, Why> {
-        linked(&self.directory, "exe", Ask::of(Kind::Object), self.deadline())
+        linked(&self.directory, "exe", Ask::of(FileKind::Object), self.deadline())
     }
 
     /// Opens a file below `/proc/PID`, such as `smaps` or `task/12/stat`.

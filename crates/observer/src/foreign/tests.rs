@@ -90,12 +90,12 @@ fn only_a_regular_file_is_opened_and_without_waiting() {
     symlink("fifo", folder.0.join("link")).unwrap();
     let root = Root::at(&folder.0, soon()).unwrap();
     for name in ["fifo", "link", "."] {
-        let refused = root.open(Path::new(name), Ask::of(Kind::Object));
+        let refused = root.open(Path::new(name), Ask::of(FileKind::Object));
         assert!(matches!(refused, Err(Why::NotAFile)), "{name}: {refused:?}");
     }
-    let refused = Root::own(soon()).open(Path::new("/dev/zero"), Ask::of(Kind::Text));
+    let refused = Root::own(soon()).open(Path::new("/dev/zero"), Ask::of(FileKind::Text));
     assert!(matches!(refused, Err(Why::NotAFile)), "{refused:?}");
-    assert_eq!(root.open(Path::new("file"), Ask::of(Kind::Text)).unwrap().text().unwrap(), "text");
+    assert_eq!(root.open(Path::new("file"), Ask::of(FileKind::Text)).unwrap().text().unwrap(), "text");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn owner_inode_and_links_must_be_as_expected() {
     symlink("file", folder.0.join("link")).unwrap();
     let meta = fs::metadata(&path).unwrap();
     let root = Root::at(&folder.0, soon()).unwrap();
-    let of = Ask::of(Kind::Text);
+    let of = Ask::of(FileKind::Text);
     let ask = |name: &str, ask: Ask<'_>| root.open(Path::new(name), ask).map(drop);
     assert!(ask("file", Ask { owners: Some(&[meta.uid()]), inode: Some(meta.ino()), ..of }).is_ok());
     assert!(matches!(ask("file", Ask { owners: Some(&[meta.uid() + 1]), ..of }), Err(Why::Owner(_))));
@@ -125,7 +125,7 @@ fn a_path_through_proc_stays_in_that_root() {
     symlink(folder.0.join("file"), folder.0.join("link")).unwrap();
     for pid in ["self".to_string(), std::process::id().to_string()] {
         let path = PathBuf::from(format!("/proc/{pid}/root{}", folder.0.join("link").display()));
-        assert_eq!(open(&path, Ask::of(Kind::Text), soon()).unwrap().text().unwrap(), "text");
+        assert_eq!(open(&path, Ask::of(FileKind::Text), soon()).unwrap().text().unwrap(), "text");
     }
 }
 
@@ -138,9 +138,9 @@ fn reads_are_limited_by_kind_and_not_by_length() {
     file.set_len(1 << 40).unwrap();
     let began = Instant::now();
     let root = Root::at(&folder.0, soon()).unwrap();
-    let large = root.open(Path::new("sparse"), Ask::of(Kind::Text)).unwrap();
+    let large = root.open(Path::new("sparse"), Ask::of(FileKind::Text)).unwrap();
     assert!(matches!(large.read(), Err(Why::TooLarge(_))));
-    let object = root.open(Path::new("sparse"), Ask::of(Kind::Object)).unwrap();
+    let object = root.open(Path::new("sparse"), Ask::of(FileKind::Object)).unwrap();
     let pieces = object.pieces();
     assert_eq!((&pieces).read_bytes_at(0, 4), Ok(&b"head"[..]));
     assert_eq!((&pieces).read_bytes_at_until(0..1 << 40, 0), Ok(&b"head"[..]));
@@ -151,7 +151,7 @@ fn reads_are_limited_by_kind_and_not_by_length() {
     }
     // Below the size limit, but one large hole.
     file.set_len(HOLES + (8 << 20)).unwrap();
-    let holes = root.open(Path::new("sparse"), Ask::of(Kind::JitMap)).unwrap();
+    let holes = root.open(Path::new("sparse"), Ask::of(FileKind::JitMap)).unwrap();
     assert!(matches!(holes.read(), Err(Why::Sparse)), "{:?}", holes.read());
     assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
 }
@@ -165,7 +165,7 @@ fn pieces_are_the_files_bytes() {
     file.write_all(&bytes).unwrap();
     file.seek(SeekFrom::Start(0)).unwrap();
     let root = Root::at(&folder.0, soon()).unwrap();
-    let opened = root.open(Path::new("file"), Ask::of(Kind::Object)).unwrap();
+    let opened = root.open(Path::new("file"), Ask::of(FileKind::Object)).unwrap();
     let pieces = opened.pieces();
     let whole = bytes.as_slice();
     for at in (0..bytes.len() as u64).step_by(997).chain(bytes.len() as u64 - 300..bytes.len() as u64 + 5) {
@@ -208,8 +208,8 @@ fn without_openat2_no_path_leads_out_either() {
             );
             assert_eq!(direct.map(drop).unwrap_err().raw_os_error(), errno);
             let root = Root::at(&inside, soon()).unwrap();
-            assert_eq!(root.open(Path::new("/lib/a.so"), Ask::of(Kind::Text)).unwrap().text().unwrap(), "inside");
-            assert!(root.open(Path::new("/up"), Ask::of(Kind::Text)).is_err());
+            assert_eq!(root.open(Path::new("/lib/a.so"), Ask::of(FileKind::Text)).unwrap().text().unwrap(), "inside");
+            assert!(root.open(Path::new("/up"), Ask::of(FileKind::Text)).is_err());
         });
         thread.join().unwrap();
     }
@@ -237,13 +237,13 @@ fn refuse(call: libc::c_long, errno: i32) {
 fn limits_and_deadlines_equal_those_in_security_md() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md")).unwrap();
     let kinds = [
-        ("program, library, debug file: what is read of it in all", Kind::Object),
-        ("perf map, jitdump", Kind::JitMap),
-        ("hsperfdata", Kind::Counters),
-        ("segment", Kind::Segment),
-        ("text: rules, `ld.so.conf`, cgroup files", Kind::Text),
-        ("kept names and tables", Kind::Cache),
-        ("saved report, baseline", Kind::Saved),
+        ("program, library, debug file: what is read of it in all", FileKind::Object),
+        ("perf map, jitdump", FileKind::JitMap),
+        ("hsperfdata", FileKind::Counters),
+        ("segment", FileKind::Segment),
+        ("text: rules, `ld.so.conf`, cgroup files", FileKind::Text),
+        ("kept names and tables", FileKind::Cache),
+        ("saved report, baseline", FileKind::Saved),
     ];
     let size = |bytes: u64| match bytes >> 20 {
         0 => "none: they must be our own".to_owned(),

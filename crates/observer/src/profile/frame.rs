@@ -5,7 +5,7 @@ use crate::units::Avma;
 
 /// Origin of a frame's code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum FrameOrigin {
     Native,
     /// A Java method, of HotSpot (interpreted or compiled) or of a native image.
     Java,
@@ -16,16 +16,17 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Native, Kind::Java, Kind::Jit, Kind::Kernel, Kind::Unknown];
+impl FrameOrigin {
+    pub const ALL: [FrameOrigin; 5] =
+        [FrameOrigin::Native, FrameOrigin::Java, FrameOrigin::Jit, FrameOrigin::Kernel, FrameOrigin::Unknown];
 
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Native => "native",
-            Kind::Java => "java",
-            Kind::Jit => "jit",
-            Kind::Kernel => "kernel",
-            Kind::Unknown => "unknown",
+            FrameOrigin::Native => "native",
+            FrameOrigin::Java => "java",
+            FrameOrigin::Jit => "jit",
+            FrameOrigin::Kernel => "kernel",
+            FrameOrigin::Unknown => "unknown",
         }
     }
 }
@@ -41,7 +42,7 @@ pub struct Frame {
     pub address: Avma,
     pub file: Option<String>,
     pub line: Option<u32>,
-    pub kind: Kind,
+    pub kind: FrameOrigin,
     /// The compiler inlined it into the next outer frame.
     pub inlined: bool,
 }
@@ -55,7 +56,7 @@ pub struct Function {
     pub name: String,
     /// The module's name (not its path); empty if there is none.
     pub module: String,
-    pub kind: Kind,
+    pub kind: FrameOrigin,
     /// Whether the function has a real name.
     pub named: bool,
 }
@@ -101,7 +102,7 @@ impl Frame {
         let module = module.map(|m| m.name().to_string()).unwrap_or_default();
         let named = self.function.as_ref().is_some_and(|f| !f.is_empty());
         let name = match &self.function {
-            Some(function) if named && self.kind == Kind::Java => stable(function),
+            Some(function) if named && self.kind == FrameOrigin::Java => stable(function),
             Some(function) if named => function.clone(),
             _ if !module.is_empty() => format!("{module}+{:#x}", self.offset),
             _ if self.address != Avma(0) => format!("{:#x}", self.address),
@@ -116,16 +117,16 @@ const NO_STACK: &str = "[no stack: ";
 impl Function {
     /// Whether it replaces a missing stack.
     pub fn is_no_stack(&self) -> bool {
-        self.kind == Kind::Unknown && self.name.starts_with(NO_STACK)
+        self.kind == FrameOrigin::Unknown && self.name.starts_with(NO_STACK)
     }
 
     pub fn is_truncation(&self) -> bool {
-        self.kind == Kind::Unknown && self.name == "[truncated]"
+        self.kind == FrameOrigin::Unknown && self.name == "[truncated]"
     }
 
     /// The package of a Java method: `org.acme` for `org.acme.Shop$Item.<init>`. Empty for a class without a package.
     pub fn package(&self) -> Option<&str> {
-        if self.kind != Kind::Java || !self.named {
+        if self.kind != FrameOrigin::Java || !self.named {
             return None;
         }
         let method = self.name.split('(').next().unwrap_or(&self.name);

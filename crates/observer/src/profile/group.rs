@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::{Entry, Kind, Profile, StackId, Value};
+use super::{Entry, FrameOrigin, Profile, StackId, Value};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     #[default]
     Site,
     /// The function that called the allocator: the innermost frame.
@@ -21,18 +21,26 @@ pub enum By {
     Class,
 }
 
-impl By {
-    pub const ALL: [By; 7] = [By::Site, By::Caller, By::Category, By::Package, By::Module, By::Thread, By::Class];
+impl GroupBy {
+    pub const ALL: [GroupBy; 7] = [
+        GroupBy::Site,
+        GroupBy::Caller,
+        GroupBy::Category,
+        GroupBy::Package,
+        GroupBy::Module,
+        GroupBy::Thread,
+        GroupBy::Class,
+    ];
 
     pub const fn name(self) -> &'static str {
         match self {
-            By::Site => "site",
-            By::Caller => "caller",
-            By::Category => "category",
-            By::Package => "package",
-            By::Module => "module",
-            By::Thread => "thread",
-            By::Class => "class",
+            GroupBy::Site => "site",
+            GroupBy::Caller => "caller",
+            GroupBy::Category => "category",
+            GroupBy::Package => "package",
+            GroupBy::Module => "module",
+            GroupBy::Thread => "thread",
+            GroupBy::Class => "class",
         }
     }
 }
@@ -53,7 +61,7 @@ const NONE: &str = "(none)";
 
 impl Profile {
     /// Groups the entries: biggest first by `column`, then by name, so that the order is reproducible.
-    pub fn group(&self, by: By, column: usize) -> Vec<Group> {
+    pub fn group(&self, by: GroupBy, column: usize) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
         let mut group_of: HashMap<Key, usize> = HashMap::new();
         for (entry, values) in self.entries() {
@@ -73,7 +81,7 @@ impl Profile {
         groups
     }
 
-    fn key(&self, by: By, entry: Entry) -> Key {
+    fn key(&self, by: GroupBy, entry: Entry) -> Key {
         let frames = self.frames_of(entry.stack);
         let function = |f| self.function_at(self.function_of(f));
         let label = |name: Option<super::NameId>| Key::Text(name.map_or(NONE, |n| self.name_at(n)).into());
@@ -82,14 +90,14 @@ impl Profile {
             Key::Text(modules.next().map_or(NONE, |f| &f.module).into())
         };
         match by {
-            By::Site => Key::Site(frames.iter().map(|f| self.function_of(*f).0).collect()),
-            By::Caller => frames.first().map_or(Key::Text(NONE.into()), |f| Key::Function(self.function_of(*f).0)),
-            By::Category => label(entry.labels.category),
-            By::Thread => label(entry.labels.thread),
-            By::Class => label(entry.labels.class),
-            By::Module => module(),
-            By::Package => {
-                let java = || frames.iter().map(|f| function(*f)).filter(|f| f.kind == Kind::Java && f.named);
+            GroupBy::Site => Key::Site(frames.iter().map(|f| self.function_of(*f).0).collect()),
+            GroupBy::Caller => frames.first().map_or(Key::Text(NONE.into()), |f| Key::Function(self.function_of(*f).0)),
+            GroupBy::Category => label(entry.labels.category),
+            GroupBy::Thread => label(entry.labels.thread),
+            GroupBy::Class => label(entry.labels.class),
+            GroupBy::Module => module(),
+            GroupBy::Package => {
+                let java = || frames.iter().map(|f| function(*f)).filter(|f| f.kind == FrameOrigin::Java && f.named);
                 match java().find(|f| !f.is_runtime()).or_else(|| java().next()).and_then(|f| f.package()) {
                     Some("") => Key::Text("(default package)".into()),
                     Some(package) => Key::Text(package.into()),
@@ -99,7 +107,7 @@ impl Profile {
         }
     }
 
-    fn group_name(&self, by: By, key: &Key) -> String {
+    fn group_name(&self, by: GroupBy, key: &Key) -> String {
         match key {
             Key::Text(text) => text.to_string(),
             Key::Function(f) => self.functions.at(*f).name.clone(),

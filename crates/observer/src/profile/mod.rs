@@ -32,8 +32,8 @@ mod trim;
 pub(crate) use difference::Copy;
 pub use difference::{Change, Difference, SiteChange};
 pub use focus::{Focus, Focused};
-pub use frame::{Frame, Function, Kind};
-pub use group::{By, Group};
+pub use frame::{Frame, FrameOrigin, Function};
+pub use group::{Group, GroupBy};
 use intern::Interned;
 pub use tree::{Node, Tree};
 

@@ -26,13 +26,17 @@ fn frame(profile: &mut Profile, function: usize, line: u32) -> FrameId {
     let lib = profile.module(Module { path: "/usr/lib/libdemo.so".into(), ..Module::default() });
     let app = profile.module(Module { path: "/opt/app".into(), ..Module::default() });
     let offset = 0x100 * function as u64;
-    let java =
-        |name: &str| Frame { function: Some(name.into()), kind: Kind::Java, line: Some(line), ..Frame::default() };
+    let java = |name: &str| Frame {
+        function: Some(name.into()),
+        kind: FrameOrigin::Java,
+        line: Some(line),
+        ..Frame::default()
+    };
     let native = |module, name: Option<&str>| Frame {
         function: name.map(str::to_string),
         module: Some(module),
         offset: offset + if name.is_some() { u64::from(line) } else { 0 },
-        kind: Kind::Native,
+        kind: FrameOrigin::Native,
         line: name.map(|_| line),
         ..Frame::default()
     };
@@ -49,7 +53,7 @@ fn frame(profile: &mut Profile, function: usize, line: u32) -> FrameId {
         9 => java("org.acme.Shop$Item.<init>"),
         10 => java("org.other.Job.run"),
         11 => java("Main.main"),
-        12 => Frame { address: Avma(0x7000), kind: Kind::Jit, ..Frame::default() },
+        12 => Frame { address: Avma(0x7000), kind: FrameOrigin::Jit, ..Frame::default() },
         _ => Frame::truncated(),
     };
     profile.frame(frame)
@@ -105,7 +109,7 @@ fn every_view_sums_to_the_total() {
         let variance: f64 = plain.iter().map(|p| p.variance).sum();
         assert!((profile.total()[0].variance - variance).abs() <= variance * 1e-9);
         merged += plain.len() - profile.entries().len();
-        for by in By::ALL {
+        for by in GroupBy::ALL {
             let groups = profile.group(by, 0);
             let of_groups = groups.iter().map(|g| sums(&g.values)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
             assert_eq!(of_groups, total, "by {}", by.name());
@@ -144,16 +148,16 @@ fn groups_equal_a_naive_sum() {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     for _ in 0..100 {
         let (profile, plain) = random(&mut dice, 200);
-        for by in [By::Site, By::Caller, By::Module, By::Thread, By::Package] {
+        for by in [GroupBy::Site, GroupBy::Caller, GroupBy::Module, GroupBy::Thread, GroupBy::Package] {
             let mut twin: BTreeMap<String, (i64, i64)> = BTreeMap::new();
             for p in &plain {
                 let first = |of: &dyn Fn(usize) -> Option<&'static str>| p.frames.iter().find_map(|f| of(*f));
                 let none = "(none)".to_string();
                 let key = match by {
-                    By::Site => p.frames.iter().map(|f| names[*f].clone()).collect::<Vec<_>>().join(";"),
-                    By::Caller => p.frames.first().map_or(none, |f| names[*f].clone()),
-                    By::Module => first(&module).map_or(none, str::to_string),
-                    By::Thread => p.thread.map_or(none, |t| THREADS[t].to_string()),
+                    GroupBy::Site => p.frames.iter().map(|f| names[*f].clone()).collect::<Vec<_>>().join(";"),
+                    GroupBy::Caller => p.frames.first().map_or(none, |f| names[*f].clone()),
+                    GroupBy::Module => first(&module).map_or(none, str::to_string),
+                    GroupBy::Thread => p.thread.map_or(none, |t| THREADS[t].to_string()),
                     _ => first(&|f| package(f).filter(|_| f >= 8))
                         .or_else(|| first(&package))
                         .or_else(|| first(&module))
@@ -171,7 +175,8 @@ fn groups_equal_a_naive_sum() {
                     }
                     None => group.name.clone(),
                 };
-                *seen.entry(format!("{} {}", by.name(), if by == By::Site { "x" } else { &key })).or_default() += 1;
+                *seen.entry(format!("{} {}", by.name(), if by == GroupBy::Site { "x" } else { &key })).or_default() +=
+                    1;
                 assert!(found.insert(key.clone(), sums(&group.values)).is_none(), "{key} twice by {}", by.name());
             }
             assert_eq!(found, twin, "by {}", by.name());
@@ -338,7 +343,7 @@ fn packages_of_hidden_and_nested_classes() {
         ("Main.main", ""),
         ("main", ""),
     ] {
-        let function = Function { name: name.into(), kind: Kind::Java, named: true, ..Function::default() };
+        let function = Function { name: name.into(), kind: FrameOrigin::Java, named: true, ..Function::default() };
         assert_eq!(function.package(), Some(package), "{name}");
     }
 }
@@ -359,7 +364,7 @@ fn hidden_classes_of_two_runs_are_the_same_function() {
         ("main", "main"),
     ] {
         let mut profile = Profile::new(vec![]);
-        let frame = Frame { function: Some(name.into()), kind: Kind::Java, ..Frame::default() };
+        let frame = Frame { function: Some(name.into()), kind: FrameOrigin::Java, ..Frame::default() };
         let frame = profile.frame(frame);
         assert_eq!(profile.function_at(profile.function_of(frame)).name, stable);
         assert_eq!(profile.frame_at(frame).function.as_deref(), Some(name));

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 pub use growth::Growth;
 pub use point::Point;
 pub use range::{Bound, Range};
-pub use series::{Figures, Series};
-pub use sites::{Sites, sites};
+pub use series::{CurveFigures, Series};
+pub use sites::{RecordedSites, sites};
 pub use verdicts::VerdictSpan;
 
 use crate::ending::Ending;
@@ -125,7 +125,7 @@ impl FiguresBefore {
 }
 
 impl History {
-    pub fn read(recording: &jfr::Recording, range: Range) -> Result<History, String> {
+    pub fn read(recording: &jfr::RecordingFiles, range: Range) -> Result<History, String> {
         let chunks = recording.chunks();
         let (Some(begin), Some(end)) =
             (chunks.iter().map(|chunk| chunk.begin_ns).min(), chunks.iter().map(|chunk| chunk.end_ns).max())

@@ -16,7 +16,7 @@ pub struct Series {
 
 /// A curve's figures in a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
+pub struct CurveFigures {
     pub readings: u64,
     pub first: u64,
     pub last: u64,
@@ -82,11 +82,11 @@ impl Series {
         &self.points
     }
 
-    pub fn figures(&self) -> Option<Figures> {
+    pub fn figures(&self) -> Option<CurveFigures> {
         let (first, last) = (self.points.first()?, self.points.last()?);
         let max = self.points.iter().map(|point| point.max).max()?;
         let readings = self.points.iter().map(|point| point.count).sum::<u64>();
-        Some(Figures {
+        Some(CurveFigures {
             readings,
             first: first.first,
             last: last.last,

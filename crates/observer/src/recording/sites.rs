@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use crate::gap::{Gap, Source};
-use crate::profile::{Column, Frame, FrameId, Kind, Labels, Module, Profile, Value};
-use crate::source::jfr::{Recording, gaps};
+use crate::profile::{Column, Frame, FrameId, FrameOrigin, Labels, Module, Profile, Value};
+use crate::source::jfr::{RecordingFiles, gaps};
 use plimsoll_jfr::reader::{self, Event, Wanted};
 
 const SITE: &str = "plimsoll.Site";
@@ -26,7 +26,7 @@ fn columns() -> Vec<Column> {
 /// Names in the event; the first value is an estimate.
 const FIELDS: [&str; 7] = ["live", "liveCount", "cumulative", "cumulativeCount", "requested", "peak", "countAtPeak"];
 
-pub enum Sites {
+pub enum RecordedSites {
     Of(Box<Profile>),
     /// Our recording without sites: the tracker's mode, and the time of the first sites after the given time, if any.
     None {
@@ -38,7 +38,7 @@ pub enum Sites {
 }
 
 /// `to_ns` is since 1970 UTC, inclusive.
-pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
+pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     let (mut mode, mut later_ns) = (None, None);
     let mut found: Option<(i64, Profile)> = None;
     let mut of = (String::new(), 0);
@@ -66,19 +66,19 @@ pub fn sites(recording: &Recording, to_ns: Option<i64>) -> Sites {
         }
     });
     let Some((_, mut profile)) = found else {
-        return mode.map_or(Sites::Foreign, |mode| Sites::None { mode, later_ns });
+        return mode.map_or(RecordedSites::Foreign, |mode| RecordedSites::None { mode, later_ns });
     };
     profile.title = format!("native memory of {}, pid {}", of.0, of.1);
     profile.gaps = gaps(summary.flaws);
     if profile.entries().all(|(_, values)| values[0].variance == 0.0) {
-        return Sites::Of(profile.into());
+        return RecordedSites::Of(profile.into());
     }
     profile.gaps.push(Gap::new(
         Source::Jfr,
         "a recording has the error of live bytes only",
         "blocks, calls and peaks of sampled sites are shown without their error",
     ));
-    Sites::Of(profile.into())
+    RecordedSites::Of(profile.into())
 }
 
 /// Limit of distinct stacks. Plimsoll writes 200.
@@ -120,14 +120,14 @@ fn frame(profile: &mut Profile, of: &reader::Frame) -> FrameId {
     let line = of.line();
     let frame = if is_java(of) {
         let function = Some(format!("{class}.{name}"));
-        Frame { function, line, kind: Kind::Java, inlined: kind == "Inlined", ..Frame::default() }
+        Frame { function, line, kind: FrameOrigin::Java, inlined: kind == "Inlined", ..Frame::default() }
     } else {
         let module = (!class.is_empty()).then(|| Module { path: class.into_owned(), ..Module::default() });
         let module = module.map(|module| profile.module(module));
         let kind = match &*kind {
-            "Native" => Kind::Native,
-            "Kernel" => Kind::Kernel,
-            _ => Kind::Jit,
+            "Native" => FrameOrigin::Native,
+            "Kernel" => FrameOrigin::Kernel,
+            _ => FrameOrigin::Jit,
         };
         // A frame without a name is recorded by its offset.
         match name.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()) {

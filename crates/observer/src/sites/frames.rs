@@ -9,7 +9,7 @@ use plimsoll_segment::{FrameKind, FrameNodeFacts, frame_flags, sites};
 
 use super::modules::ModuleIndex;
 use crate::books::{Books, Frame as ShortFrame};
-use crate::profile::{Frame, FrameId, Kind, Module, ModuleId, Profile};
+use crate::profile::{Frame, FrameId, FrameOrigin, Module, ModuleId, Profile};
 use crate::source::segment::Segment;
 use crate::symbols::Symbols;
 use crate::units::{AddressRange, Avma};
@@ -142,14 +142,14 @@ impl<'a> Frames<'a> {
 
     fn code(&mut self, profile: &mut Profile, symbols: &mut Symbols, address: Avma, module: Option<usize>) {
         let Some(index) = module else {
-            let frame = Frame { function: symbols.jit(address), address, kind: Kind::Jit, ..Frame::default() };
+            let frame = Frame { function: symbols.jit(address), address, kind: FrameOrigin::Jit, ..Frame::default() };
             let frame = profile.frame(frame);
             self.frames.push(frame);
             return;
         };
         let id = self.module(profile, index);
         let offset = address.0.wrapping_sub(self.books.modules[index].bias);
-        let plain = Frame { module: Some(id), offset, address, kind: Kind::Native, ..Frame::default() };
+        let plain = Frame { module: Some(id), offset, address, kind: FrameOrigin::Native, ..Frame::default() };
         let Some(location) = symbols.at(index, offset) else {
             let frame = profile.frame(plain);
             self.frames.push(frame);
@@ -161,7 +161,7 @@ impl<'a> Frames<'a> {
                 function: Some(place.function.to_string()),
                 file: place.file.as_ref().map(|f| f.to_string()),
                 line: place.line,
-                kind: if place.java { Kind::Java } else { Kind::Native },
+                kind: if place.java { FrameOrigin::Java } else { FrameOrigin::Native },
                 inlined: i < last,
                 ..plain.clone()
             });
@@ -170,20 +170,20 @@ impl<'a> Frames<'a> {
     }
 
     fn java(&self, node: &FrameNodeFacts) -> Frame {
-        let unknown = Frame { kind: Kind::Java, ..Frame::default() };
+        let unknown = Frame { kind: FrameOrigin::Java, ..Frame::default() };
         let Some((method, bci)) = node.method() else { return unknown };
         let Some(facts) = self.segment.methods.get(method) else { return unknown };
         let names = facts.names(&self.segment.names);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         if facts.flags & STUB != 0 || names.class.is_empty() {
             let function = Some(text(names.name)).filter(|name| !name.is_empty());
-            return Frame { function, kind: Kind::Jit, ..Frame::default() };
+            return Frame { function, kind: FrameOrigin::Jit, ..Frame::default() };
         }
         Frame {
             function: Some(format!("{}.{}", class(&text(names.class)), text(names.name))),
             file: Some(text(names.source)).filter(|file| !file.is_empty()),
             line: bci.and_then(|bci| names.line(bci)).map(u32::from),
-            kind: Kind::Java,
+            kind: FrameOrigin::Java,
             inlined: node.flags & frame_flags::INLINED != 0,
             ..Frame::default()
         }

@@ -14,7 +14,7 @@ use plimsoll_segment::rules::{Decision, Target};
 
 use super::{COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT, REQUESTED, RESERVED, Sites};
 use crate::books::{Books, Category, Figures, Origin};
-use crate::profile::{Entry, FrameId, Kind, Labels, Profile, Value};
+use crate::profile::{Entry, FrameId, FrameOrigin, Labels, Profile, Value};
 use crate::rules::RuleSet;
 use crate::units::Bytes;
 
@@ -63,7 +63,7 @@ impl Sites {
 
 fn by_method(rules: &RuleSet, profile: &Profile, frame: FrameId) -> Option<u16> {
     let frame = profile.frame_at(frame);
-    let name = frame.function.as_deref().filter(|_| frame.kind == Kind::Java)?;
+    let name = frame.function.as_deref().filter(|_| frame.kind == FrameOrigin::Java)?;
     category(rules.rules[rules.symbol_rule(JAVA, name)?].target)
 }
 
@@ -89,7 +89,9 @@ fn again(rules: &RuleSet, profile: &Profile, frames: &[FrameId]) -> Option<u16> 
             let path = f.module.map(|m| profile.module_at(m).path.clone()).unwrap_or_default();
             let function = f.function.as_deref().map(|name| match name.rsplit_once('.') {
                 // Local symbols of a native image have the class's simple name; rules write them as Class_method.
-                Some((class, method)) if f.kind == Kind::Java && !class.contains('.') => format!("{class}_{method}"),
+                Some((class, method)) if f.kind == FrameOrigin::Java && !class.contains('.') => {
+                    format!("{class}_{method}")
+                }
                 _ => name.to_string(),
             });
             (path, function)

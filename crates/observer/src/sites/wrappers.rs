@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::profile::{FrameId, Kind, Profile};
+use crate::profile::{FrameId, FrameOrigin, Profile};
 use crate::rules::{RuleSet, names};
 
 pub struct Wrappers<'a> {
@@ -25,7 +25,7 @@ impl<'a> Wrappers<'a> {
         let rules = self.rules;
         *self.known.entry(id).or_insert_with(|| {
             let frame = profile.frame_at(id);
-            let Some(module) = frame.module.filter(|_| frame.kind == Kind::Native) else { return false };
+            let Some(module) = frame.module.filter(|_| frame.kind == FrameOrigin::Native) else { return false };
             let object = profile.module_at(module).name();
             match frame.function.as_deref() {
                 Some(function) => rules.is_through(object, Some(&names::qualified(function))),

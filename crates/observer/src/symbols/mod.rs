@@ -34,7 +34,7 @@ use perf_map::Map;
 
 /// A function, and a position in its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SourcePlace {
     pub function: Arc<str>,
     pub file: Option<Arc<str>>,
     pub line: Option<u32>,
@@ -46,7 +46,7 @@ pub struct Place {
 /// last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    pub places: Vec<Place>,
+    pub places: Vec<SourcePlace>,
     /// Offset of the address from the start of the last function.
     pub into: u64,
 }

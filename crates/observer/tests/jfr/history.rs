@@ -1,7 +1,7 @@
 //! Curves and verdicts from a recording with known readings: one hour, one reading per second.
 
 use plimsoll_observer::recording::{History, Measure, Range};
-use plimsoll_observer::source::jfr::Recording;
+use plimsoll_observer::source::jfr::RecordingFiles;
 
 use crate::chunk::{Out, chunk_of};
 
@@ -61,7 +61,7 @@ fn verdict(out: &mut Out, s: i64, mib: i64) {
 }
 
 fn read(bytes: Vec<u8>, range: Range) -> History {
-    History::read(&Recording::of_bytes(bytes), range).expect("a recording")
+    History::read(&RecordingFiles::of_bytes(bytes), range).expect("a recording")
 }
 
 /// RSS grows by 360 MiB an hour outside the VM's memory; classes by 72.
@@ -96,7 +96,7 @@ fn a_range_is_cut_out() {
         let expected = ((LEAK.rss)(first) * MIB + first % 7 * MIB * 4 / 7) as u64;
         assert_eq!((rss.first, rss.readings), (expected, count), "{from} to {to}");
     }
-    let late = History::read(&Recording::of_bytes(bytes), range("+1h", ""));
+    let late = History::read(&RecordingFiles::of_bytes(bytes), range("+1h", ""));
     assert!(late.is_err_and(|reason| reason.contains("later than the end")));
 }
 

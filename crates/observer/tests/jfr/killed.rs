@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use plimsoll_jfr::reader::Wanted;
-use plimsoll_observer::source::jfr::{Recording, is_recording};
+use plimsoll_observer::source::jfr::{RecordingFiles, is_recording};
 
 use crate::foreign::{record, scratch};
 use crate::support::{Jdk, Subject, jdks};
@@ -16,7 +16,7 @@ fn now_ns() -> i64 {
 
 /// Whether the running JVM has written what the test needs. It flushes once a second if it gets CPU time.
 fn has_flushed(folder: &Path, jdk: &Jdk) -> bool {
-    let Ok(recording) = Recording::open(folder) else { return false };
+    let Ok(recording) = RecordingFiles::open(folder) else { return false };
     let counts = recording.for_each(&Wanted::all(), |_| ()).counts;
     let seen = |name: &str| counts.get(name).copied().unwrap_or(0);
     seen("test.Everything") >= 200 && (!jdk.records_memory() || seen("jdk.NativeMemoryUsage") > 25)
@@ -43,7 +43,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
             subject.child.wait().expect("it ended");
 
             assert!(is_recording(&folder));
-            let recording = Recording::open(&folder).expect("a repository");
+            let recording = RecordingFiles::open(&folder).expect("a repository");
             let (mut last, mut frames, mut threads) = (i64::MIN, 0, 0);
             let summary = recording.for_each(&Wanted::all(), |event| {
                 last = last.max(event.time().unwrap_or(i64::MIN));
@@ -65,7 +65,7 @@ fn the_chunks_of_a_killed_jvm_are_read_to_the_end() {
 
 fn events(path: &Path) -> (Vec<(u64, String)>, usize) {
     let mut events = vec![];
-    let summary = Recording::open(path).expect("a file").for_each(&Wanted::all(), |event| {
+    let summary = RecordingFiles::open(path).expect("a file").for_each(&Wanted::all(), |event| {
         events.push((event.offset, event.name().to_string()));
     });
     (events, summary.flaws.len())

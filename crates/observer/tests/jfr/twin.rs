@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use plimsoll_jfr::reader::{ChunkSummary, Event, Field, Summary, Unit, Value, Wanted};
-use plimsoll_observer::source::jfr::Recording;
+use plimsoll_observer::source::jfr::RecordingFiles;
 use serde_json::Value as Json;
 
 use crate::support::Jdk;
@@ -13,7 +13,7 @@ use crate::support::Jdk;
 /// While the metadata stays the same, the JDK's reader converts a chunk's ticks with the header of an earlier chunk.
 /// Our reader uses each chunk's own header, as JMC does. This returns the possible difference for each chunk: the wall
 /// clock is adjusted while the ticks run on, and a busy machine may pause between a chunk's two clock readings.
-fn skews(path: &Path, recording: &Recording) -> Vec<i128> {
+fn skews(path: &Path, recording: &RecordingFiles) -> Vec<i128> {
     let bytes = std::fs::read(path).expect("a recording");
     let header = |offset: u64, field: usize| {
         let at = offset as usize + field;
@@ -70,7 +70,7 @@ pub fn compare(jdk: &Jdk, path: &Path) -> (Compared, Summary) {
     let mut theirs = printed(jdk, path);
     let mut compared = Compared::default();
     let mut next: BTreeMap<String, usize> = BTreeMap::new();
-    let recording = Recording::open(path).expect("a recording");
+    let recording = RecordingFiles::open(path).expect("a recording");
     let (places, skews) = (places(&recording, &mut theirs), skews(path, &recording));
     let summary = recording.read(&Wanted::all(), &mut |event| {
         let place = next.entry(event.name().to_string()).or_insert(0);
@@ -93,7 +93,7 @@ type Place = (u32, Option<i64>, i64, usize);
 
 /// The positions of a type's events when those of each chunk are sorted by start and length. The JDK's events are put
 /// in the same order. Both sides have this order, because one header converts all ticks of a chunk.
-fn places(recording: &Recording, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
+fn places(recording: &RecordingFiles, theirs: &mut BTreeMap<String, Vec<Json>>) -> BTreeMap<String, Vec<usize>> {
     let mut ends: BTreeMap<String, Vec<Place>> = BTreeMap::new();
     recording.for_each(&Wanted::all(), |event| {
         let ends = ends.entry(event.name().to_string()).or_default();

@@ -6,7 +6,7 @@
 use plimsoll_jfr::writer::kinds::{
     self, Count, Flag, Moment, Nanoseconds, NmtType, NoThread, Number, Share, Text, Trace,
 };
-use plimsoll_jfr::writer::{Body, Kind, Table, Type, Value};
+use plimsoll_jfr::writer::{Body, FieldKind, Table, Type, Value};
 use plimsoll_observer::units::{Avma, Bytes};
 
 /// What Plimsoll's recordings declare in their metadata.
@@ -15,7 +15,7 @@ const NAME: u64 = 31;
 
 pub enum Amount {}
 impl Value for Amount {
-    const KIND: Kind = kinds::Amount::KIND;
+    const KIND: FieldKind = kinds::Amount::KIND;
     type Of<'a> = Bytes;
     fn put(value: &Bytes, body: &mut Body<'_>) {
         body.long(value.0);
@@ -24,7 +24,7 @@ impl Value for Amount {
 
 pub enum Address {}
 impl Value for Address {
-    const KIND: Kind = kinds::Address::KIND;
+    const KIND: FieldKind = kinds::Address::KIND;
     type Of<'a> = Avma;
     fn put(value: &Avma, body: &mut Body<'_>) {
         body.long(value.0);
@@ -34,7 +34,7 @@ impl Value for Address {
 /// A word that repeats: stored once, in the pool of names.
 pub enum Name {}
 impl Value for Name {
-    const KIND: Kind = Kind { words: "name", of: NAME, pooled: true, annotations: &[] };
+    const KIND: FieldKind = FieldKind { words: "name", of: NAME, pooled: true, annotations: &[] };
     type Of<'a> = &'a str;
     fn put(value: &&str, body: &mut Body<'_>) {
         body.constant(NAME, value);

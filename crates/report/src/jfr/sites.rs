@@ -3,16 +3,16 @@
 
 use plimsoll_jfr::writer::{Frame, FrameKind, Stack};
 use plimsoll_observer::books::Figures;
-use plimsoll_observer::profile::{Frame as Deep, FrameId, Kind, Profile, Value};
+use plimsoll_observer::profile::{Frame as Deep, FrameId, FrameOrigin, Profile, Value};
 use plimsoll_observer::sites::{self, Sites};
-use plimsoll_observer::symbols::Place;
+use plimsoll_observer::symbols::SourcePlace;
 use plimsoll_observer::units::Bytes;
 
 use super::instant::{MOST_SITES, Site};
 
 impl Site {
     /// Biggest first. `named` gives the functions at the return address of a frame without a name, innermost first.
-    pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [Place]>) -> Vec<Site> {
+    pub fn of<'n>(of: &Sites, named: impl Fn(&Profile, &Deep) -> Option<&'n [SourcePlace]>) -> Vec<Site> {
         let profile = &of.profile;
         let sites = by_size(profile).into_iter().enumerate().map(|(rank, (stack, category, values))| Site {
             stack: if rank < MOST_SITES { frames(profile, stack, &named) } else { Stack::default() },
@@ -28,7 +28,8 @@ impl Site {
 pub fn unnamed(of: &Sites) -> impl Iterator<Item = &Deep> {
     let profile = &of.profile;
     let biggest = by_size(profile).into_iter().take(MOST_SITES).flat_map(|(stack, ..)| stack);
-    let nameless = |frame: &&Deep| frame.function.is_none() && matches!(frame.kind, Kind::Native | Kind::Jit);
+    let nameless =
+        |frame: &&Deep| frame.function.is_none() && matches!(frame.kind, FrameOrigin::Native | FrameOrigin::Jit);
     biggest.map(|frame| profile.frame_at(*frame)).filter(nameless)
 }
 
@@ -56,7 +57,11 @@ fn figures(values: &[Value]) -> Figures {
     }
 }
 
-fn frames<'n>(profile: &Profile, stack: &[FrameId], named: &impl Fn(&Profile, &Deep) -> Option<&'n [Place]>) -> Stack {
+fn frames<'n>(
+    profile: &Profile,
+    stack: &[FrameId],
+    named: &impl Fn(&Profile, &Deep) -> Option<&'n [SourcePlace]>,
+) -> Stack {
     let mut out = Stack::default();
     for id in stack {
         let frame = profile.frame_at(*id);
@@ -68,7 +73,7 @@ fn frames<'n>(profile: &Profile, stack: &[FrameId], named: &impl Fn(&Profile, &D
         let module = frame.module.map_or("", |module| profile.module_at(module).name());
         let line = frame.line.unwrap_or(0);
         match (&frame.function, named(profile, frame)) {
-            (Some(name), _) if frame.kind == Kind::Java => out.frames.push(java(name, line, frame.inlined)),
+            (Some(name), _) if frame.kind == FrameOrigin::Java => out.frames.push(java(name, line, frame.inlined)),
             (Some(name), _) => out.frames.push(native(module, name.clone(), line, frame.kind)),
             (None, Some(places)) if !places.is_empty() => {
                 let last = places.len() - 1;
@@ -96,11 +101,11 @@ fn java(name: &str, line: u32, inlined: bool) -> Frame {
     Frame { class: class.into(), function: function.into(), line, kind }
 }
 
-fn native(module: &str, function: String, line: u32, kind: Kind) -> Frame {
+fn native(module: &str, function: String, line: u32, kind: FrameOrigin) -> Frame {
     let kind = match kind {
-        Kind::Jit | Kind::Java => FrameKind::Jit,
-        Kind::Kernel => FrameKind::Kernel,
-        Kind::Native | Kind::Unknown => FrameKind::Native,
+        FrameOrigin::Jit | FrameOrigin::Java => FrameKind::Jit,
+        FrameOrigin::Kernel => FrameKind::Kernel,
+        FrameOrigin::Native | FrameOrigin::Unknown => FrameKind::Native,
     };
     Frame { class: module.into(), function, line, kind }
 }

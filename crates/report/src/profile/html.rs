@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{By, Change, Column, Difference, Profile, StackId, Value};
+use plimsoll_observer::profile::{Change, Column, Difference, GroupBy, Profile, StackId, Value};
 
 use super::svg::{self, escaped};
 use super::text::sum_words;
@@ -38,7 +38,15 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     writeln!(out, "<div class=graph>")?;
     svg::write(out, view)?;
     writeln!(out, "</div>")?;
-    for by in [By::Site, By::Category, By::Package, By::Class, By::Thread, By::Module, By::Caller] {
+    for by in [
+        GroupBy::Site,
+        GroupBy::Category,
+        GroupBy::Package,
+        GroupBy::Class,
+        GroupBy::Thread,
+        GroupBy::Module,
+        GroupBy::Caller,
+    ] {
         table(out, view, by, &total)?;
     }
     close(out, profile)
@@ -99,14 +107,14 @@ fn close(out: &mut dyn Write, profile: &Profile) -> io::Result<()> {
     writeln!(out, "</html>")
 }
 
-fn table(out: &mut dyn Write, view: &View, by: By, total: &[Value]) -> io::Result<()> {
+fn table(out: &mut dyn Write, view: &View, by: GroupBy, total: &[Value]) -> io::Result<()> {
     let profile = view.profile;
     let groups = profile.group(by, view.column);
     // A table with one line would repeat the total.
     if groups.len() < 2 {
         return Ok(());
     }
-    let is_open = if by == By::Site { " open" } else { "" };
+    let is_open = if by == GroupBy::Site { " open" } else { "" };
     let head = format!("by {}: {}", by_words(by), words::count(groups.len() as u64));
     // The name stands beside the columns that the page is about. Other columns, if any, follow to the right.
     let about: Vec<usize> = [Some(view.column), profile.companion(view.column)].into_iter().flatten().collect();

@@ -5,7 +5,9 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{By, Column, Difference, Frame, Function, Kind, Profile, Unit, Value, Weight};
+use plimsoll_observer::profile::{
+    Column, Difference, Frame, FrameOrigin, Function, GroupBy, Profile, Unit, Value, Weight,
+};
 use plimsoll_observer::units::Bytes;
 
 use crate::words;
@@ -43,12 +45,12 @@ pub const TEXT: Exporter = Exporter {
 
 /// The text by call site, whatever grouping was chosen.
 pub const TREE: Exporter =
-    Exporter { view: |out, view, shape| text::write(out, view, By::Site, shape.all), is_of_stacks: true, ..TEXT };
+    Exporter { view: |out, view, shape| text::write(out, view, GroupBy::Site, shape.all), is_of_stacks: true, ..TEXT };
 
 /// How much of a view to show, and in which lines. Pictures and formats of other programs ignore it.
 #[derive(Clone, Copy)]
 pub struct Shape {
-    pub by: By,
+    pub by: GroupBy,
     pub all: bool,
 }
 
@@ -178,19 +180,19 @@ pub(crate) fn named(function: &Function) -> String {
 }
 
 /// The name of each kind of frame in legends.
-pub(crate) const fn kind_words(kind: Kind) -> &'static str {
+pub(crate) const fn kind_words(kind: FrameOrigin) -> &'static str {
     match kind {
-        Kind::Native => "native",
-        Kind::Java => "Java",
-        Kind::Jit => "generated code",
-        Kind::Kernel => "kernel",
-        Kind::Unknown => "unknown",
+        FrameOrigin::Native => "native",
+        FrameOrigin::Java => "Java",
+        FrameOrigin::Jit => "generated code",
+        FrameOrigin::Kernel => "kernel",
+        FrameOrigin::Unknown => "unknown",
     }
 }
 
-pub(crate) const fn by_words(by: By) -> &'static str {
+pub(crate) const fn by_words(by: GroupBy) -> &'static str {
     match by {
-        By::Site => "call site",
+        GroupBy::Site => "call site",
         other => other.name(),
     }
 }

@@ -19,7 +19,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Difference, Kind, Tree, Unit, Value};
+use plimsoll_observer::profile::{Difference, FrameOrigin, Tree, Unit, Value};
 
 use super::text::sum_words;
 use super::{Exporter, View, amount, change, error, kind_words, moments_words, named, position, share};
@@ -61,7 +61,7 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     if let Some(words) = moments_words(view.profile, view.of()) {
         subtitle += &format!("; {words}");
     }
-    let kinds = Kind::ALL.iter().map(|k| (kind_class(*k), kind_words(*k))).collect();
+    let kinds = FrameOrigin::ALL.iter().map(|k| (kind_class(*k), kind_words(*k))).collect();
     Picture { view, tree: &tree, title: &view.profile.title, subtitle, legend: kinds, paint: &|_| None }.write(out)
 }
 
@@ -91,13 +91,13 @@ pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()
     Picture { view: &view, tree: &tree, title: &title, subtitle, legend, paint: &paint }.write(out)
 }
 
-const fn kind_class(kind: Kind) -> &'static str {
+const fn kind_class(kind: FrameOrigin) -> &'static str {
     match kind {
-        Kind::Native => "n",
-        Kind::Java => "j",
-        Kind::Jit => "c",
-        Kind::Kernel => "o",
-        Kind::Unknown => "u",
+        FrameOrigin::Native => "n",
+        FrameOrigin::Java => "j",
+        FrameOrigin::Jit => "c",
+        FrameOrigin::Kernel => "o",
+        FrameOrigin::Unknown => "u",
     }
 }
 

@@ -10,7 +10,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{By, Column, Function, Tree, Unit, Value};
+use plimsoll_observer::profile::{Column, Function, GroupBy, Tree, Unit, Value};
 
 use super::{View, amount, by_words, called_at, error, magnitude, moments_words, named, share};
 use crate::words;
@@ -25,10 +25,10 @@ const LONG: usize = 60;
 const LINES: usize = 50;
 
 /// `all`: list every entry, never sum up the small ones.
-pub fn write(out: &mut dyn Write, view: &View, by: By, all: bool) -> io::Result<()> {
+pub fn write(out: &mut dyn Write, view: &View, by: GroupBy, all: bool) -> io::Result<()> {
     heading(out, view)?;
     match by {
-        By::Site => tree(out, view, all),
+        GroupBy::Site => tree(out, view, all),
         by => lines(out, view, by, all),
     }?;
     gaps(out, view)
@@ -281,7 +281,7 @@ fn wrap(names: &[String], room: usize) -> Vec<String> {
     lines
 }
 
-fn lines(out: &mut dyn Write, view: &View, by: By, all: bool) -> io::Result<()> {
+fn lines(out: &mut dyn Write, view: &View, by: GroupBy, all: bool) -> io::Result<()> {
     let profile = view.profile;
     let groups = profile.group(by, view.column);
     let total = profile.total();

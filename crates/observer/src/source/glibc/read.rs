@@ -1,7 +1,7 @@
 //! Opens the target's memory, finds its libc among the mappings, and passes both to `survey`.
 
 use super::survey::{LibcData, Wanted, survey};
-use crate::foreign::Kind;
+use crate::foreign::FileKind;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Glibc, Sourced, Vma};
 use crate::source::memory::{Live, PageStates};
@@ -96,7 +96,7 @@ fn version(target: &Target, path: &str, vmas: &[Vma]) -> Option<String> {
     const NAME: &[u8] = b"GNU C Library";
     const BANNER: &[u8] = b"release version ";
     let vma = vmas.iter().find(|vma| vma.name == path)?;
-    let bytes = target.mapped(vma, Kind::Object).ok()?.head(VERSION_WITHIN).ok()?;
+    let bytes = target.mapped(vma, FileKind::Object).ok()?.head(VERSION_WITHIN).ok()?;
     let name = memchr::memmem::find(&bytes, NAME)?;
     let rest = &bytes[name..bytes.len().min(name + 256)];
     let at = memchr::memmem::find(rest, BANNER)? + BANNER.len();

@@ -27,7 +27,7 @@ use super::attach::{self, BAD_VERSION, Reply, Version};
 use super::peer;
 use super::perfdata::PerfData;
 use crate::foreign::as_target::{AsTarget, Refused, User};
-use crate::foreign::{Deadline, Kind};
+use crate::foreign::{Deadline, FileKind};
 use crate::snapshot::Vma;
 use crate::source::proc::Target;
 
@@ -96,7 +96,7 @@ pub fn perfdata(target: &Target, vmas: &[Vma]) -> Result<Option<PerfData>, Strin
     // If VMs share a /tmp, another VM's file may have replaced a deleted one.
     let mut own = vmas.iter().filter(|vma| !vma.deleted);
     let Some(counters) = own.find(|vma| vma.name.contains("/hsperfdata_")) else { return Ok(None) };
-    let read = target.mapped(counters, Kind::Counters).and_then(|file| file.read());
+    let read = target.mapped(counters, FileKind::Counters).and_then(|file| file.read());
     Ok(PerfData::parse(&read.map_err(|why| format!("{} {why}", counters.name))?))
 }
 

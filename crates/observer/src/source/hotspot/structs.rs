@@ -9,7 +9,7 @@ use object::{Object, ObjectSegment, ObjectSymbol};
 use super::direct::{self, BufferClasses, direct_buffers};
 use super::rows::{Row, Rows};
 use super::{heap, names};
-use crate::foreign::{Kind, Regular, Why};
+use crate::foreign::{FileKind, Regular, Why};
 use crate::snapshot::{DirectBuffers, JavaThread, VmRegion, Vma};
 use crate::source::memory::{Live, Memory, half_at, word_at};
 use crate::source::proc::Target;
@@ -41,7 +41,7 @@ pub struct Direct {
 impl Direct {
     pub fn of(target: &Target, vmas: &[Vma], memory: &Live) -> Option<Direct> {
         let library = library(vmas)?;
-        let file = target.mapped(library, Kind::Object).ok()?;
+        let file = target.mapped(library, FileKind::Object).ok()?;
         Some(Direct { fields: direct::BufferFields::of(&rows(&file, library, memory)?)?, place: None })
     }
 
@@ -64,7 +64,7 @@ fn library(vmas: &[Vma]) -> Option<&Vma> {
 /// None if there is no such table. The error says what refused it.
 pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, String> {
     let Some(library) = library(vmas) else { return Ok(None) };
-    let file = target.mapped(library, Kind::Object).map_err(|why| format!("{} {why}", library.name))?;
+    let file = target.mapped(library, FileKind::Object).map_err(|why| format!("{} {why}", library.name))?;
     let memory =
         Live::open(target).map_err(|error| format!("the VM's own tables in /proc/{}/mem: {error}", target.pid()))?;
     let rows = rows(&file, library, &memory);

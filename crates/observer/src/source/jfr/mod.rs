@@ -2,4 +2,4 @@
 
 mod read;
 
-pub use read::{Recording, gaps, is_recording};
+pub use read::{RecordingFiles, gaps, is_recording};

@@ -38,7 +38,7 @@ enum Origin {
 }
 
 /// The files found at a path; none is kept open.
-pub struct Recording {
+pub struct RecordingFiles {
     origin: Origin,
     limits: Limits,
 }
@@ -84,8 +84,8 @@ fn chunk_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-impl Recording {
-    pub fn open(path: &Path) -> Result<Recording, Gap> {
+impl RecordingFiles {
+    pub fn open(path: &Path) -> Result<RecordingFiles, Gap> {
         let refused = |error: io::Error| {
             Gap::new(Source::Jfr, format!("{} can't be read: {error}", path.display()), "nothing of it is shown")
         };
@@ -99,16 +99,16 @@ impl Recording {
             let reason = format!("{} has no file *.jfr", path.display());
             return Err(Gap::new(Source::Jfr, reason, "nothing of it is shown"));
         }
-        Ok(Recording { origin: Origin::Files(files), limits: Limits::default() })
+        Ok(RecordingFiles { origin: Origin::Files(files), limits: Limits::default() })
     }
 
     /// A recording in memory.
-    pub fn of_bytes(bytes: Vec<u8>) -> Recording {
-        Recording { origin: Origin::Bytes(bytes), limits: Limits::default() }
+    pub fn of_bytes(bytes: Vec<u8>) -> RecordingFiles {
+        RecordingFiles { origin: Origin::Bytes(bytes), limits: Limits::default() }
     }
 
-    pub fn with_limits(self, limits: Limits) -> Recording {
-        Recording { limits, ..self }
+    pub fn with_limits(self, limits: Limits) -> RecordingFiles {
+        RecordingFiles { limits, ..self }
     }
 
     /// Calls `visit` for each wanted event, in the order of the file (not by time), until it breaks. Reads only the

@@ -7,7 +7,7 @@ use object::{Object, ObjectSection, ObjectSegment, SegmentFlags};
 
 use super::parse::{ImageFile, LARGE, VERSION, find_image, parse_image_nmt, version};
 use super::{chunks, unpacked};
-use crate::foreign::{Kind, Regular};
+use crate::foreign::{FileKind, Regular};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Backing, Isolate, NativeImage, Sourced, Vma};
 use crate::source::hotspot::{Mute, Patience, Vm};
@@ -25,7 +25,7 @@ pub fn read(target: &Target, vmas: &[Vma], vm: Option<&[AddressRange]>) -> Sourc
     let executables = vmas.iter().filter(|vma| vma.executable && vma.backing == Backing::File && !vma.deleted);
     let found = executables
         .filter(|vma| seen.insert(vma.name.as_str()))
-        .find_map(|vma| image_file(&target.mapped(vma, Kind::Object).ok()?, &vma.name, vm.is_none()));
+        .find_map(|vma| image_file(&target.mapped(vma, FileKind::Object).ok()?, &vma.name, vm.is_none()));
     if found.is_none() && vm.is_some() {
         return (None, Vec::new());
     }

@@ -17,7 +17,7 @@ use super::find::{namespace_pid, own_user, users};
 use super::parse::{self, Head};
 use super::read::{Cause, ReadError, head_of, refused};
 use crate::ending::Ending;
-use crate::foreign::{self, Ask, Deadline, Kind, Why};
+use crate::foreign::{self, Ask, Deadline, FileKind, Why};
 use crate::snapshot::Vma;
 use crate::source::proc::{self, Target};
 
@@ -31,7 +31,7 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
     let not_its_own = |why: String| ReadError { path: path.into(), cause: Cause::NotItsOwn(why) };
     // The kernel's own links to a process's mapped files are safe to follow; no others are followed.
     let is_mapping = path.starts_with("/proc") && path.parent().is_some_and(|parent| parent.ends_with("map_files"));
-    let ask = Ask { links: is_mapping, ..Ask::of(Kind::Segment) };
+    let ask = Ask { links: is_mapping, ..Ask::of(FileKind::Segment) };
     let file = foreign::open(path, ask, deadline).map_err(|why| refused(path, why))?;
     let head = head_of(&file, path)?;
     if !is_of(&head, pid) {
@@ -50,7 +50,7 @@ pub fn set_control(pid: u32, path: &Path, mode: u32, mean: u64, deadline: Deadli
 
 /// Writes how a process ended into its segment. Only into a file of our own, because the process was our child.
 pub fn set_ended(path: &Path, ending: Ending, deadline: Deadline) -> Result<(), ReadError> {
-    let file = foreign::open(path, Ask { links: false, ..Ask::of(Kind::Segment) }, deadline);
+    let file = foreign::open(path, Ask { links: false, ..Ask::of(FileKind::Segment) }, deadline);
     let file = file.map_err(|why| refused(path, why))?;
     head_of(&file, path)?;
     let meta = file.meta();

@@ -22,7 +22,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::parse::{Head, Segment};
 use super::read::{self, ReadError};
 use crate::ending::{Ending, How};
-use crate::foreign::{self, Ask, Deadline, Folder, Kind};
+use crate::foreign::{self, Ask, Deadline, FileKind, Folder};
 use crate::gap::{Gap, Source};
 use crate::source::kernel_log;
 use crate::source::proc::Target;
@@ -119,13 +119,13 @@ fn environment_directory(pid: u32) -> Option<PathBuf> {
 
 /// The segments of a directory with a readable header, oldest first: of a directory that the caller has named.
 pub fn list(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
-    list_asked(directory, Ask::of(Kind::Segment), deadline)
+    list_asked(directory, Ask::of(FileKind::Segment), deadline)
 }
 
 /// The same of a directory that was found: only root's and our own. Other users may be able to write to it.
 pub fn list_own(directory: &Path, deadline: Deadline) -> Vec<(PathBuf, Head)> {
     let owners = [0, own_user()];
-    list_asked(directory, Ask { links: false, owners: Some(&owners), ..Ask::of(Kind::Segment) }, deadline)
+    list_asked(directory, Ask { links: false, owners: Some(&owners), ..Ask::of(FileKind::Segment) }, deadline)
 }
 
 fn list_asked(directory: &Path, ask: Ask<'_>, deadline: Deadline) -> Vec<(PathBuf, Head)> {
@@ -146,7 +146,7 @@ pub fn find_by_pid(pid: u32, deadline: Deadline) -> Option<(PathBuf, Head, Life)
     // have its number.
     let mut owners = users(pid);
     owners.extend([0, own_user()]);
-    let ask = Ask { links: false, ..Ask::of(Kind::Segment) };
+    let ask = Ask { links: false, ..Ask::of(FileKind::Segment) };
     for directory in search_directories(Some(pid), deadline) {
         let paths = names(&directory, &prefix, deadline).into_iter().map(|name| directory.join(name));
         let mut heads: Vec<(PathBuf, Head)> = paths
@@ -378,7 +378,7 @@ fn mapped_files(target: &Target) -> Option<impl Iterator<Item = (Vec<PathBuf>, A
         let named = [target.path(path), PathBuf::from(path)];
         let named = named.into_iter().filter(|_| kept.len() == name.len());
         let inode = std::str::from_utf8(line.split(|b| *b == b' ').nth(4)?).ok()?.parse().ok()?;
-        let ask = Ask { inode: Some(inode), ..Ask::of(Kind::Segment) };
+        let ask = Ask { inode: Some(inode), ..Ask::of(FileKind::Segment) };
         Some((named.chain([mapping]).collect(), ask))
     }))
 }

@@ -12,7 +12,7 @@ use plimsoll_segment::{BadHeader, HEADER_BYTES, HeaderFacts, SUFFIX, Section, Th
 use crate::snapshot::OwnMapping;
 
 use super::parse::{self, Head, Raw, Segment};
-use crate::foreign::{self, Ask, Deadline, Kind, Regular, Why};
+use crate::foreign::{self, Ask, Deadline, FileKind, Regular, Why};
 
 /// Why a file can't be used as a segment. Displays as one sentence that names the file.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl std::error::Error for ReadError {}
 
 /// Reads and parses the first page of a file.
 pub fn head(path: &Path, deadline: Deadline) -> Result<Head, ReadError> {
-    let file = foreign::open(path, Ask::of(Kind::Segment), deadline).map_err(|why| refused(path, why))?;
+    let file = foreign::open(path, Ask::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))?;
     head_of(&file, path)
 }
 
@@ -227,7 +227,7 @@ const VMAP_TRIES: u32 = 11;
 const VMAP_PAUSE: Duration = Duration::from_micros(50);
 
 pub(super) fn open(path: &Path, deadline: Deadline) -> Result<Regular, ReadError> {
-    foreign::open(path, Ask::of(Kind::Segment), deadline).map_err(|why| refused(path, why))
+    foreign::open(path, Ask::of(FileKind::Segment), deadline).map_err(|why| refused(path, why))
 }
 
 pub(super) fn refused(path: &Path, why: Why) -> ReadError {

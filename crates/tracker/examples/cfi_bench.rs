@@ -1,4 +1,4 @@
-//! Cold rule lookups over a file's unwind tables, and walks whose rules are at hand, to be counted in instructions:
+//! Cold rule lookups over a file's unwind tables, and walks with known rules. callgrind counts their instructions:
 //!
 //! ```sh
 //! cargo build --release -p plimsoll-tracker --example cfi_bench
@@ -24,9 +24,9 @@ fn main() {
     let n: usize = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(10_000);
     let module = image::Module::load(&path).expect("an ELF file with .eh_frame_hdr");
 
-    // The copy stands at its own address here: what the tables say is relative.
+    // The copy is at another address than the original: the tables contain relative addresses only.
     let at = module.bytes.as_ptr() as u64;
-    // SAFETY: the module's bytes: they outlive the reads, and nobody writes to them.
+    // SAFETY: the module's bytes outlive the reads, and nothing writes to them.
     let memory = unsafe { Image::mapped(at, at + module.bytes.len() as u64) };
     let hdr = module.eh_frame_hdr - module.base + at;
     let mut random = random::Random(42);

@@ -22,7 +22,7 @@ fn main() {
     let mut book = book.expect("room for a map");
     let attributes = |caller: u64| Attributes::new(caller as u32, 1, Kind::Anonymous, 3, 0);
     let mut live = 0i64;
-    // What the tracker does with a delta is not this bench's subject; one addition stands for it.
+    // The bench does not measure what the tracker does with a delta; one addition stands for it.
     macro_rules! post {
         () => {
             |delta: Delta| live += black_box(delta.reserved)

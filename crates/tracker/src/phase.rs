@@ -1,4 +1,4 @@
-//! How far the tracker is in this process.
+//! How far the tracker has started in this process.
 //!
 //! ```text
 //! New ── first call of a hook ──▶ Resolved ── constructor ──▶ On ◀── attach, detach ──▶ Passing
@@ -13,13 +13,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 pub enum Phase {
     /// The real functions are not known yet.
     New,
-    /// They are; blocks are booked as early ones.
+    /// The real functions are known; blocks are booked as early ones.
     Resolved,
     /// Every block is booked in the segment.
     On,
     /// Every hook passes through, for good.
     Off,
-    /// Loaded late: nothing is booked, not even early; not before an attach, and after a detach.
+    /// Loaded late: nothing is booked, neither before an attach nor after a detach.
     Passing,
 }
 

@@ -1,4 +1,5 @@
-//! Segments of dead processes: how many stay, and which are removed. Their names are PID-START, the start in ns of CLOCK_BOOTTIME.
+//! Segments of dead processes: how many to keep, and which to remove. Their names are PID-START, the start in ns of
+//! CLOCK_BOOTTIME.
 
 use crate::options::Path;
 use crate::sys::os;
@@ -7,24 +8,25 @@ use plimsoll_segment::{RETAINED, SUFFIX};
 
 static RETAIN: AtomicUsize = AtomicUsize::new(RETAINED);
 
-/// What [`prune`] looks at: the first 512 names. The stack that a fork child begins its books on may be too small for it.
+/// The names that [`prune`] examines: the first 512. A fork child may begin its books on a stack that is too small for
+/// this buffer.
 pub struct Looked {
     names: [(u64, u32); 512],
     buffer: [u8; 4096],
 }
 
 impl Looked {
-    /// Nothing was looked at yet.
+    /// No name has been examined yet.
     pub(super) const fn new() -> Looked {
         Looked { names: [(0, 0); 512], buffer: [0; 4096] }
     }
 }
 
-/// Removes the oldest segments of dead processes beyond what the options say. Nobody is asked for before there are half as
-/// many again, so that most starts ask for no process at all. A bounded look: the first 512 names.
+/// Removes the oldest segments of dead processes beyond the limit of the options. It begins only when there are half as
+/// many again, so that most starts query no process. It examines at most the first 512 names.
 ///
-/// Containers share a directory, each with a process 1 of its own: a PID says nothing. Who lives still maps its file, and
-/// holds the lock on it for that long.
+/// Containers share a directory, each with its own process 1, so a PID proves nothing. A living process maps its file,
+/// and holds the lock on it as long as it lives.
 pub fn prune(directory: os::Fd, looked: &mut Looked) {
     let retain = RETAIN.load(Relaxed).max(1);
     let Looked { names, buffer } = looked;
@@ -48,7 +50,7 @@ pub fn prune(directory: os::Fd, looked: &mut Looked) {
             at += length;
         }
     }
-    // One more is about to be made: room for it too.
+    // A new segment is about to be made: it counts, too.
     if n < retain + retain / 2 {
         return;
     }
@@ -76,8 +78,8 @@ pub fn file_name(pid: u32, start: u64) -> Path<64> {
     name
 }
 
-/// Whether the process of a segment is there. Where the file system has no locks, by its PID. What can't be opened as a
-/// segment (a FIFO of this name, in a directory that containers share) is nobody's to remove.
+/// Whether the process of a segment is alive. If the file system has no locks, its PID decides. A file that cannot be
+/// opened as a segment (a FIFO of this name, in a directory that containers share) is never removed.
 fn is_mapped(directory: os::Fd, (start, pid): (u64, u32)) -> bool {
     let Some(fd) = os::open_at(directory, file_name(pid, start).as_c()) else { return true };
     let locked = os::is_locked(fd);
@@ -85,7 +87,7 @@ fn is_mapped(directory: os::Fd, (start, pid): (u64, u32)) -> bool {
     locked.unwrap_or_else(|| os::process_exists(pid))
 }
 
-/// PID and start of a segment's name.
+/// PID and start from the name of a segment.
 fn parse_name(entry: &[u8]) -> Option<(u32, u64)> {
     let name = &entry[..entry.iter().position(|&b| b == 0)?];
     let stem = name.strip_suffix(SUFFIX.as_bytes())?;
@@ -97,7 +99,7 @@ fn parse_name(entry: &[u8]) -> Option<(u32, u64)> {
     Some((decimal(&stem[..dash])? as u32, decimal(&stem[dash + 1..])?))
 }
 
-/// What the options say: so many stay.
+/// The number of segments to keep, from the options.
 pub fn keep(segments: usize) {
     RETAIN.store(segments, Relaxed);
 }

@@ -1,8 +1,9 @@
-//! Which blocks are sampled, and what a sample stands for.
+//! Decides which blocks are sampled, and what a sample stands for.
 //!
-//! Marks lie on the line of all requested bytes of a thread, eight more for each block, so that none has none, as a
-//! Poisson process: a block is sampled if a mark lies in it. The distance to the next mark is exponential with the given
-//! mean; it has no memory, so it may be drawn anew at any moment that doesn't depend on it.
+//! Marks form a Poisson process on the line of all requested bytes of a thread. Each block counts eight bytes more, so
+//! that an empty block can have a mark. A block is sampled if a mark lies in it. The distance to the next mark is
+//! exponential with the given mean. It has no memory, so it may be drawn again at any moment that does not depend on
+//! it.
 //!
 //! ```text
 //! p(n) = 1 − exp(−(n + 8) / mean)            a block of n requested bytes is sampled, whatever other blocks are
@@ -11,7 +12,7 @@
 //! ```
 //! The countdown is the distance rounded down to whole bytes: blocks have whole bytes, so this changes no decision.
 
-/// Bytes that count in addition to what was asked for.
+/// Bytes that count in addition to the requested ones.
 pub const EXTRA: usize = 8;
 
 /// A thread's source of random numbers: xorshift64* (Vigna, 2016). Never 0.
@@ -19,7 +20,7 @@ pub const EXTRA: usize = 8;
 pub struct Random(pub u64);
 
 impl Random {
-    /// Seeded by anything.
+    /// Any seed is valid.
     pub fn new(seed: u64) -> Random {
         // The finaliser of splitmix64: neighbouring seeds make unlike sequences.
         let x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);

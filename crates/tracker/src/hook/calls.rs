@@ -11,7 +11,7 @@ use crate::sys::cpu::nr;
 use crate::sys::libc::{Call, calls};
 use core::ffi::c_int;
 
-/// Numbers that the entry looks up are below.
+/// The entry looks up numbers below this one.
 pub const NUMBERS: usize = 448;
 const MEMORY: [usize; 6] = [nr::MMAP, nr::MUNMAP, nr::MREMAP, nr::MPROTECT, nr::PKEY_MPROTECT, nr::MADVISE];
 const LOOKED_AT: [usize; 4] = [nr::SECCOMP, nr::PRCTL, nr::SETRLIMIT, nr::PRLIMIT64];
@@ -69,12 +69,12 @@ pub unsafe extern "C" fn booked(number: usize, arguments: &[usize; 6], sp: usize
         resolve();
     }
     let [a, b, c, d, e, f] = *arguments;
-    // SAFETY: the program's own call, as it asked for it.
+    // SAFETY: the program's own call, unchanged.
     let real = move || unsafe { calls::by_number(number, [a, b, c, d, e, f]) };
     let answer = move || real() as c_int;
     // SAFETY: the return address lies at the stack pointer.
     let from = unsafe { return_address(sp) } as usize;
-    // An allocator with an mmap of its own (gperftools) makes it of this call: it is in the books by its name.
+    // The mmap of gperftools makes this call: the mmap hook has booked it.
     if syscall::is_of_real_mmap(from) {
         return real();
     }

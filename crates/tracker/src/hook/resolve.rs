@@ -1,12 +1,12 @@
-//! The first call of any hook: finds the real functions, by reading the loader's list (no dlsym, no allocation), and whose malloc is
-//! below.
+//! The first call of any hook: reads the loader's list to find the real functions (no dlsym, no allocation), and finds
+//! out whose malloc is below.
 
 use crate::account::{blocks, image};
 use crate::phase::{self, Phase};
 use crate::sys::{elf, libc};
 use plimsoll_segment::Allocator;
 
-/// Finds the real functions and looks whose malloc they are.
+/// Finds the real functions and the owner of malloc.
 #[cold]
 pub fn resolve() {
     libc::resolve();
@@ -35,8 +35,8 @@ pub fn resolve() {
     phase::leave_new();
 }
 
-/// Whether the size in front of a block says what malloc_usable_size says. No size that malloc maps by itself is tried:
-/// the free of one would raise the program's mmap threshold for good (mallopt(3), M_MMAP_THRESHOLD).
+/// Whether the word before a block holds the size that malloc_usable_size returns. Only small sizes are tried: freeing
+/// a block with its own mapping would raise the program's mmap threshold for good (mallopt(3), M_MMAP_THRESHOLD).
 fn chunks_are_glibc() -> bool {
     [1usize, 24, 25, 1000, 70_001].iter().all(|&n| {
         // SAFETY: resolved; the block is freed again. A libc that is not glibc has no gnu_get_libc_version.

@@ -4,7 +4,8 @@ use super::entry;
 use crate::sys::libc::{self, Call};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 
-/// Where the entry goes on with a number that [`super::calls`] doesn't name: what looks for the real function, and then that.
+/// The target of the entry for a number that [`super::calls`] does not name: first the search for the real function,
+/// then that function.
 pub static GO_ON: AtomicPtr<()> = AtomicPtr::new(entry::first_syscall as *mut ());
 
 /// From, to.

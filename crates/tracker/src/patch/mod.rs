@@ -1,21 +1,22 @@
-//! Import tables: how calls come to the hooks in a process that was there before them.
+//! Import tables: how calls reach the hooks in a process that is older than the tracker.
 //!
-//! Each loaded object has words that the loader filled with the addresses of functions: slots of its procedure linkage
-//! table, entries of its global offset table, pointers in its data. Those that hold the real function of a hooked call get
-//! the hook instead, one store each; on detach, those that hold a hook get the real function again. No thread is stopped:
-//! a call goes one way or the other.
+//! In each loaded object the loader has filled words with addresses of functions: slots of the procedure linkage table,
+//! entries of the global offset table, pointers in data. A word that holds the real function of a hooked call gets the
+//! hook, by one store. On detach, a word that holds a hook gets the real function again. No thread is stopped: a call
+//! takes either way.
 //!
 //! | word | what is done |
 //! | --- | --- |
 //! | holds the real function, and its symbol is the hooked call's | the hook |
 //! | a slot not bound yet (it points into its own object's code), symbol defined elsewhere | the hook |
 //! | holds anything else: an allocator of the object's own, a wrapper | nothing |
-//! | lies in pages that the loader made read-only (RELRO) | they are made writable for the moment |
+//! | lies in pages that the loader made read-only (RELRO) | they are made writable during the change |
 //! | lies in code (text relocations) | nothing; counted |
 //!
-//! The list is walked under the loader's lock (dl_iterate_phdr), so no object is unmapped meanwhile. One that another thread
-//! is loading at this very moment is left out (`_dl_find_object` doesn't know it before it is relocated), and found at the
-//! next call of dlopen, dlsym or dlclose, as are objects that libc loads by itself. dlopen of a path is followed at once.
+//! The list is walked under the loader's lock (dl_iterate_phdr), so no object is unmapped meanwhile. An object that
+//! another thread is loading at this moment is left out (`_dl_find_object` does not know it before it is relocated).
+//! The next call of dlopen, dlsym or dlclose finds it, as it finds objects that libc loads by itself. After dlopen of a
+//! path the new objects are searched at once.
 
 use crate::sys::{elf, libc, os};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -30,7 +31,7 @@ enum Way {
     Reals,
 }
 
-/// What a walk did.
+/// The result of a walk.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Words written.
@@ -39,14 +40,14 @@ pub struct Done {
     pub left: u64,
 }
 
-/// Hooks are wanted in the import tables.
+/// Whether the import tables should hold the hooks.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// There may be objects that nobody has looked at.
+/// There may be objects that have not been searched.
 static PENDING: AtomicBool = AtomicBool::new(false);
-/// Thread pointer of who walks.
+/// Thread pointer of the walking thread.
 static WALKER: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether calls come to the hooks by patched tables, and not because the loader bound them so.
+/// Whether calls come to the hooks by patched tables, not because the loader bound them.
 #[inline]
 pub fn is_wanted() -> bool {
     WANTED.load(Acquire)
@@ -56,7 +57,7 @@ fn take_turn(wait: bool) -> bool {
     let me = crate::sys::cpu::thread_pointer();
     let mut waited = 0;
     while WALKER.compare_exchange(0, me, Acquire, Relaxed).is_err() {
-        // A fork child may find the turn of a thread that isn't there; a walk takes milliseconds.
+        // A fork child may inherit the turn of a thread that it does not have; a walk takes milliseconds.
         if !wait || waited > 5_000 {
             return false;
         }
@@ -66,21 +67,21 @@ fn take_turn(wait: bool) -> bool {
     true
 }
 
-/// Puts the hooks into the import tables of all objects. `None`: another thread is at it and doesn't come to an end, or
-/// libc has no dl_iterate_phdr.
+/// Puts the hooks into the import tables of all objects. `None`: another thread is walking and does not finish, or libc
+/// has no dl_iterate_phdr.
 pub fn put_hooks() -> Option<Done> {
     if !take_turn(true) {
         return None;
     }
     WANTED.store(true, Release);
     let done = walk(Way::Hooks);
-    // Whoever loads an object right now isn't done with it.
+    // Another thread is loading an object right now, so the search must be repeated.
     PENDING.store(true, Release);
     WALKER.store(0, Release);
     done
 }
 
-/// Gives all import tables their functions back.
+/// Puts the real functions back into all import tables.
 pub fn take_hooks() -> Option<Done> {
     if !take_turn(true) {
         return None;
@@ -99,8 +100,8 @@ pub fn expect_more() {
     }
 }
 
-/// Looks at the objects that have come since. Called in hooks of the loader's calls, so it waits for nobody: whoever walks
-/// at this moment may be waiting for a lock of the loader's that this thread holds.
+/// Searches the objects that are new. Called in hooks of the loader's calls, so it never waits: the walking thread may
+/// be waiting for a lock of the loader that this thread holds.
 #[cold]
 pub fn look_again() {
     if !is_wanted() || !take_turn(false) {
@@ -118,7 +119,7 @@ pub fn is_pending() -> bool {
     PENDING.load(Relaxed)
 }
 
-/// In a fork child: who walked isn't here.
+/// In a fork child: the walking thread does not exist here.
 pub fn reset_after_fork() {
     // A store would copy the page.
     if WALKER.load(Relaxed) != 0 {
@@ -136,7 +137,7 @@ fn walk(way: Way) -> Option<Done> {
     .then_some(done)
 }
 
-/// Whether the loader is through with an object. Before glibc 2.35 it can't be asked.
+/// Whether the loader has finished an object. Before glibc 2.35 it cannot be queried.
 fn is_complete(o: &elf::Loaded) -> bool {
     libc::other(libc::Other::FindObject) == 0
         || o.dynamic().first().is_none_or(|first| libc::find_object(&raw const *first as usize).is_some())
@@ -152,10 +153,10 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
                 u64::from(tables.relocates_text && tables.symbol(slot.symbol).is_some_and(|s| is_hooked(s.name)));
             continue;
         }
-        // SAFETY: inside a data segment of an object that the loader's lock keeps where it is.
+        // SAFETY: inside a data segment of an object; the loader's lock keeps it mapped.
         let word = unsafe { elf::word(at) };
         let Some(to) = wanted(o, &tables, slot, word.load(Relaxed), way) else { continue };
-        // Asks the kernel whether the page can be written, and has it there.
+        // Queries the kernel whether the page is writable, and makes it present.
         if !os::populate(at & !4095, 4096) {
             let guarded = o.guarded().filter(|g| (g.start..g.end).contains(&at) && opened.is_none());
             // SAFETY: the object's RELRO pages. They are read-only, so the loader is done with them; its lock keeps them where they are.
@@ -169,7 +170,7 @@ fn object(o: &elf::Loaded, way: Way, done: &mut Done) {
         done.written += 1;
     }
     if let Some(g) = opened {
-        // SAFETY: as above; only one walk goes on at a time, and this one is done with them.
+        // SAFETY: the object's RELRO pages, as above; only one walk runs at a time, and this one is done with them.
         unsafe { os::protect(g.start, g.end - g.start, false) };
     }
 }
@@ -178,7 +179,7 @@ fn is_hooked(name: &[u8]) -> bool {
     (0..libc::HOOKED).any(|i| libc::name_by_number(i).to_bytes() == name)
 }
 
-/// What the word should hold; `None`: it stays.
+/// The new value of the word; `None`: it stays.
 fn wanted(o: &elf::Loaded, tables: &Tables<'_>, slot: relocation::Slot, holds: usize, way: Way) -> Option<usize> {
     if way == Way::Reals {
         return (0..libc::HOOKED).find(|&i| holds != 0 && holds == libc::export(i)).map(libc::real_by_number);

@@ -9,12 +9,12 @@
 //! ```
 //! DT_RELR holds relative relocations only, and those name no symbol. (System V ABI; x86-64 and AArch64 supplements.)
 
-/// What of a relocation's kind counts here.
+/// The kinds of relocation that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Through the procedure linkage table: perhaps not bound yet.
     Call,
-    /// The address in a table or in data.
+    /// An address in a table or in data.
     Pointer,
 }
 
@@ -59,7 +59,7 @@ pub struct Tables<'a> {
 /// A word that the loader fills with the address of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Where (Svma).
+    /// Its address (Svma).
     pub at: u64,
     /// Index of the symbol.
     pub symbol: u32,
@@ -67,7 +67,7 @@ pub struct Slot {
     pub kind: Kind,
 }
 
-/// What a symbol is called, and whether the object defines it itself.
+/// The name of a symbol, and whether the object defines it itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
     /// Without its NUL.
@@ -85,8 +85,8 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl<'a> Tables<'a> {
-    /// Finds the tables of an object loaded at `bias`. `memory` gives bytes at an address, as many as asked or all to the end
-    /// of what is mapped there. What isn't there, or lies outside, is an empty table.
+    /// Finds the tables of an object loaded at `bias`. `memory` returns the bytes at an address: the requested number,
+    /// or all up to the end of the mapping. A table that is missing or lies outside is empty.
     pub fn find(dynamic: &[u8], bias: u64, memory: impl Fn(u64, Option<u64>) -> Option<&'a [u8]>) -> Tables<'a> {
         let value = |tag: u64| {
             let entries = dynamic.chunks_exact(16).map(|e| (u64_at(e, 0), u64_at(e, 8)));
@@ -122,7 +122,7 @@ impl<'a> Tables<'a> {
             let symbol = (info >> 32) as u32;
             (symbol != 0).then_some(Slot { at, symbol, kind })
         };
-        // Some linkers count the second table into the first: a word met twice is found done the second time.
+        // Some linkers include the second table in the first: a word met twice is already done the second time.
         self.rela.chunks_exact(RELA).chain(self.plt.chunks_exact(RELA)).filter_map(slot)
     }
 

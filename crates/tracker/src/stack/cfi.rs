@@ -72,7 +72,8 @@ fn scan(tables: Image<'_>, eh_frame: u64, pc: u64) -> Option<Option<Fde<'_>>> {
     None
 }
 
-/// The body of the record at `at`, behind its length. No compiler writes the 64-bit form (length 0xffff_ffff), and
+/// The body of the record at `at`, after its length. No compiler writes the 64-bit form (length 0xffff_ffff), and
+/// libgcc does not read it.
 /// libgcc doesn't read it.
 #[inline(always)]
 fn record(tables: Image<'_>, at: u64) -> Option<Cursor<'_>> {
@@ -126,7 +127,7 @@ fn cie(tables: Image<'_>, at: u64) -> Option<Cie<'_>> {
     match letters.u8()? {
         0 => return Some(cie),
         b'z' => {}
-        // Without 'z' the length of the augmentation is unknown, and with it what follows.
+        // Without 'z' the length of the augmentation is unknown, so the rest cannot be read.
         _ => return None,
     }
     cie.augmented = true;

@@ -1,4 +1,4 @@
-//! What `.eh_frame` consists of: its records, and the position at which they are read. [`super::cfi`] finds a record;
+//! The records of `.eh_frame`, and the position at which they are read. [`super::cfi`] finds a record;
 //! [`super::program`] runs it.
 
 use super::read::Image;
@@ -13,7 +13,7 @@ pub(super) mod encoding {
     pub const SDATA4: u8 = 0x0b;
 }
 
-/// A common information entry: what several frame description entries share.
+/// A common information entry: the part that several frame description entries share.
 pub(super) struct Cie<'a> {
     pub code_factor: u64,
     pub data_factor: i64,
@@ -46,7 +46,7 @@ impl Fde<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Cursor<'a> {
     pub left: &'a [u8],
-    /// The address just behind `left`.
+    /// The address just after `left`.
     end: u64,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Cursor<'a> {
         Some((value | sign) as i64)
     }
 
-    /// By value and back, so that a cursor whose address nobody takes stays in registers.
+    /// By value and back, so that a cursor stays in registers.
     #[inline(always)]
     pub fn leb(&mut self, first: u8) -> Option<(u64, u32, u8)> {
         let (value, shift, last, after) = self.leb_tail(first)?;
@@ -178,7 +178,7 @@ impl<'a> Cursor<'a> {
         Some((value, self))
     }
 
-    /// Steps over a pointer whose value isn't needed.
+    /// Skips a pointer whose value is not needed.
     pub fn pass(&mut self, encoding: u8) -> Option<()> {
         if encoding == encoding::OMIT {
             return Some(());

@@ -1,12 +1,12 @@
-//! DWARF expressions (DWARF 5, 2.5), as far as unwind tables have them and without the registers' values.
+//! DWARF expressions (DWARF 5, 2.5), limited to the operations of unwind tables and without the registers' values.
 
 use super::arch::x86_64::{FP, RA, SP};
 use super::eh_frame::Cursor;
 
-/// Those of PLT stubs need three.
+/// PLT stubs need three.
 const OPERANDS: usize = 8;
 
-/// What an expression can come to: a constant, `base + offset`, or `*(base + offset) + deref`.
+/// The possible results of an expression: a constant, `base + offset`, or `*(base + offset) + deref`.
 #[derive(Clone, Copy)]
 pub(super) struct Value {
     pub base: Option<Operand>,
@@ -14,7 +14,7 @@ pub(super) struct Value {
     pub deref: Option<i64>,
 }
 
-/// A quantity that isn't known before the walk.
+/// A quantity that is unknown before the walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operand {
     Sp,
@@ -44,8 +44,9 @@ impl Value {
     }
 }
 
-/// `None`: damaged, or with other operations, or more than a `Value`. The pc is known, which settles the expressions of
-/// PLT stubs, `rsp + 8 + ((rip & 15) >= 11) * 8`. Each operation is at least a byte long.
+/// `None`: the expression is damaged, has other operations, or its result does not fit a `Value`. The pc is known,
+/// which settles the expressions of PLT stubs, `rsp + 8 + ((rip & 15) >= 11) * 8`. Each operation has at least one
+/// byte, so the loop ends.
 #[cold]
 pub(super) fn evaluate(mut code: Cursor<'_>, pushed: Option<Value>, pc: u64) -> Option<Value> {
     let mut stack = [Value::constant(0); OPERANDS];

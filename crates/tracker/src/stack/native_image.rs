@@ -29,7 +29,7 @@ use super::rule::{Base, Cfa, Rule, SavedFp};
 const ALIGNMENT: usize = 16;
 /// No method is longer: the longest seen has 45 KiB.
 const LONGEST: usize = 256 << 10;
-/// How far behind the prologue an entry point has saved the frame pointer.
+/// Bytes after the prologue within which an entry point has saved the frame pointer.
 const SAVING: usize = 160;
 
 /// See the module comment.
@@ -46,9 +46,9 @@ struct Prologue {
     kind: Kind,
     /// Pushed %rbp: 8, else 0.
     pushed: i32,
-    /// The frame's size, without what was pushed.
+    /// The size of the frame, without pushed registers.
     size: i32,
-    /// Where the stack pointer has its value for good.
+    /// The offset from which on the stack pointer has its final value.
     complete: usize,
 }
 
@@ -165,7 +165,7 @@ fn saved_fp(text: &[u8], from: usize, cfa: i32) -> Option<i16> {
 /// The rule for the code at offset `at` of `text`, an executable segment of an image, which begins at a multiple of 16.
 /// `None`: no method begins near enough.
 ///
-/// As for every rule, a return address is asked for less one.
+/// As for every rule, a return address is looked up less one.
 pub fn rule(text: &[u8], at: usize) -> Option<Rule> {
     let mut start = at & !(ALIGNMENT - 1);
     let nearest = at.saturating_sub(LONGEST);

@@ -34,7 +34,7 @@ impl CfaRule {
 
 #[derive(Clone, Copy)]
 enum Register {
-    /// One that a walk doesn't follow, or an expression beyond it.
+    /// A register that a walk does not follow, or an expression that a rule cannot express.
     Other,
     Sp,
     Fp,
@@ -50,7 +50,7 @@ enum Saved {
     Other,
 }
 
-/// An offset that no frame has stands for all that don't fit.
+/// Stands for all offsets that do not fit; no frame has it.
 const FAR: i32 = i32::MIN;
 
 fn offset(n: i64) -> i32 {
@@ -173,7 +173,7 @@ impl Machine<'_> {
         Some(())
     }
 
-    /// The register rules that compilers hardly ever write. By value and back: see `Cursor::leb`.
+    /// The register rules that compilers rarely write. By value and back: see `Cursor::leb`.
     #[cold]
     fn rare<'c>(&mut self, op: u8, mut code: Cursor<'c>, data_factor: i64) -> Option<Cursor<'c>> {
         let factored = |n: i64| offset(n.wrapping_mul(data_factor));
@@ -246,7 +246,7 @@ impl Machine<'_> {
 }
 
 impl Row {
-    /// Nothing known: all zero, which makes a machine cheap to set up.
+    /// No register is known: all zero, which makes a machine cheap to set up.
     const START: Self = Self { cfa: CfaRule::NONE, fp: Saved::Same, ra: Saved::Same, sp_elsewhere: false };
 
     fn rule(self) -> Option<Rule> {

@@ -1,9 +1,9 @@
 //! Checked reads over addresses. The only place under `stack/` that dereferences one.
 
-/// What can be loaded at any alignment.
+/// A type that can be loaded at any alignment.
 ///
 /// # Safety
-/// Every bit pattern is a value.
+/// Every bit pattern is a valid value.
 pub unsafe trait Plain: Copy {}
 macro_rules! plain {
     ($($t:ty)*) => {$(
@@ -17,8 +17,8 @@ plain! { u8 i8 u16 i16 u32 i32 u64 }
 #[repr(C, packed)]
 struct Unaligned<T>(T);
 
-/// The value at `at`. Volatile, since other threads of the program, or of its VM, may be writing it. At any alignment: a
-/// misaligned stack is the program's own affair.
+/// The value at `at`. Volatile, because other threads of the program or its VM may be writing it. At any alignment: the
+/// program may have misaligned its stack.
 ///
 /// # Safety
 /// Its bytes can be read.
@@ -38,7 +38,7 @@ pub unsafe fn return_address(sp: usize) -> u64 {
     unsafe { peek(sp as u64) }
 }
 
-/// Bytes that stand, or stood, at `base`: a module's unwind tables, a file's section, a copied stack.
+/// Bytes that are, or were, at `base`: a module's unwind tables, a file's section, a copied stack.
 #[derive(Clone, Copy)]
 pub struct Image<'a> {
     pub base: u64,
@@ -51,21 +51,21 @@ impl Image<'static> {
     /// # Safety
     /// `start..end` must be mapped readable and unchanging for as long as the value and its copies are used.
     pub const unsafe fn mapped(start: u64, end: u64) -> Self {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller's contract.
         let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, end.saturating_sub(start) as usize) };
         Self { base: start, bytes }
     }
 }
 
 impl<'a> Image<'a> {
-    /// What there is from `at` on.
+    /// All bytes from `at` on.
     #[inline(always)]
     pub(super) fn tail(&self, at: u64) -> Option<&'a [u8]> {
         self.bytes.get(usize::try_from(at.checked_sub(self.base)?).ok()?..)
     }
 }
 
-/// Words by address; `None` where there is none to be read.
+/// Words by address; `None` if there is none to read.
 pub trait Memory {
     fn word(&self, at: u64) -> Option<u64>;
 }
@@ -76,7 +76,7 @@ impl Memory for Image<'_> {
     }
 }
 
-/// A thread's own stack, while it walks it.
+/// The stack of the thread that walks it.
 #[derive(Clone, Copy, Debug)]
 pub struct Stack {
     start: u64,

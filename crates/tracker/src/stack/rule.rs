@@ -75,10 +75,10 @@ pub enum SavedFp {
     Fp(i16),
 }
 
-/// A rule taken apart.
+/// A decoded rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// The tables say something that a rule can't, or are damaged.
+    /// The tables are damaged, or a rule cannot express them.
     Unknown,
     /// The outermost frame: its return address is undefined (`_start`, a thread's first function).
     End,
@@ -90,7 +90,7 @@ pub enum Step {
         cfa: Cfa,
         fp: SavedFp,
     },
-    /// HotSpot's interpreter: fixed slots around the frame pointer; one of them holds the caller's stack pointer.
+    /// HotSpot's interpreter: fixed slots around the frame pointer, one of which holds the caller's stack pointer.
     Interpreted,
     /// HotSpot: a frame of this many bytes, whose return address was replaced; its own is kept at this offset from its
     /// stack pointer.
@@ -146,7 +146,7 @@ impl Rule {
         };
         let fp = match fp {
             SavedFp::Same => SAME,
-            // At the CFA itself lies the caller's frame, and at its lowest offset nothing real.
+            // The caller's frame begins at the CFA, and no register is saved at the lowest offset.
             SavedFp::Lost | SavedFp::Cfa(SAME | LOST) => LOST,
             SavedFp::Cfa(offset) => offset,
             SavedFp::Fp(offset) => {
@@ -215,7 +215,7 @@ impl Rule {
             | (self.kind as u64) << 56
     }
 
-    /// Any word is some rule: a torn or foreign one can mislead a walk, and not break it.
+    /// Every bit pattern decodes: a torn or foreign word can mislead a walk, but stays memory-safe.
     #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self { cfa: bits as i32, fp: (bits >> 32) as i16, add: (bits >> 48) as i8, kind: (bits >> 56) as u8 }

@@ -1,4 +1,4 @@
-//! The walk from a hooked call to the outermost frame, and the words it was concluded from.
+//! The walk from a hooked call to the outermost frame, and the words that determined it.
 //!
 //! ```text
 //!    ┌──────────────┐ hi

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 /// CLOCK_BOOTTIME − CLOCK_MONOTONIC at boot.
 static CLOCK_OFFSET: AtomicU64 = AtomicU64::new(0);
 
-/// Notes how far the two clocks lie apart. Called at boot.
+/// Measures how far the two clocks differ. Called at boot.
 pub fn start() {
     CLOCK_OFFSET.store(os::clock_ns(Clock::Boottime).wrapping_sub(os::clock_ns(Clock::MonotonicCoarse)), Relaxed);
 }
@@ -17,8 +17,8 @@ pub fn now_ns() -> u64 {
     libc::clock_ns(Clock::MonotonicCoarse).wrapping_add(CLOCK_OFFSET.load(Relaxed))
 }
 
-/// The same, and later than any answer before: which of two objects at one address a caller was seen in hangs on the order.
-/// A finer clock reads the time stamp counter, which is death in seccomp's strict mode.
+/// As `now_ns`, and later than any earlier result: the order decides which of two objects at one address a caller was
+/// in. A finer clock would read the time stamp counter, which seccomp's strict mode punishes with death.
 pub fn ordered_ns() -> u64 {
     static LAST: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
     let now = now_ns();

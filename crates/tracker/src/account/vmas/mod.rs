@@ -1,9 +1,9 @@
 //! The virtual memory map's writer: mmap, munmap, mprotect and mremap, booked range by range.
 //!
-//! Every operation goes through its range from left to right. A step takes the longest run that lies in one leaf and ends
-//! up with the same attributes, replaces it by one entry (joined with a neighbour that is alike) and posts what that
-//! changed: O(log n) to find, one leaf to rewrite. What is posted is always what the map then says, also when room ran
-//! out: a lost step changes neither.
+//! Every operation goes through its range from left to right. A step takes the longest run that lies in one leaf and
+//! ends up with the same attributes. It replaces the run by one entry, joined with a neighbour that is alike, and posts
+//! the change: O(log n) to find, one leaf to rewrite. The posts always match the map, also without space: a lost step
+//! changes neither.
 
 mod region;
 #[cfg(test)]
@@ -13,10 +13,10 @@ mod tree;
 use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Kind, LEAF_ENTRIES, Operation, PAGE_BITS, Vma, header};
 use tree::{Leaf, Tree};
 
-/// How the address came about.
+/// How the address was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The kernel chose a free range: what the map still has there is stale, and replaced.
+    /// The kernel chose a free range: an entry that the map still has there is stale, and replaced.
     Chosen,
     /// MAP_FIXED: commits, re-commits or uncommits where there is a reservation ([`Attributes::overlay`]).
     Fixed,
@@ -32,7 +32,7 @@ pub struct Delta {
     pub committed: i64,
 }
 
-/// What an operation changed in all. Equal to the sum of its deltas.
+/// The total change of an operation. Equal to the sum of its deltas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Diff {
     pub reserved: i64,
@@ -102,7 +102,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.tree.region.header().get(header::LOST_BYTES)
     }
 
-    /// New books begin: what could not be booked in the old ones is nothing of theirs.
+    /// New books begin: the losses of the old ones do not count for them.
     pub fn forget_losses(&mut self) {
         let head = self.tree.region.header();
         self.tree.region.put(head, header::LOST_OPS, 0);
@@ -116,7 +116,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         (vma.end > address).then_some(vma)
     }
 
-    /// A mapping was made.
+    /// Books a new mapping.
     pub fn map(
         &mut self,
         start: u64,
@@ -133,15 +133,15 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.end(diff)
     }
 
-    /// A range is about to be unmapped. `removed` gets the pieces, so that a munmap that then fails can be booked back by
-    /// [`VmaBook::restore`].
+    /// Books an unmap before it happens. `removed` gets the pieces, so that [`VmaBook::restore`] can book a failed
+    /// munmap back.
     pub fn unmap(&mut self, start: u64, bytes: u64, mut post: impl FnMut(Delta), mut removed: impl FnMut(Vma)) -> Diff {
         self.begin(Operation::Unmap, start, bytes);
         let diff = self.apply(start, bytes, |_| Attributes::HOLE, &mut post, &mut removed);
         self.end(diff)
     }
 
-    /// A piece that [`VmaBook::unmap`] removed is still there.
+    /// Books back a piece that [`VmaBook::unmap`] removed, because it still exists.
     pub fn restore(&mut self, piece: &Vma, mut post: impl FnMut(Delta)) -> Diff {
         let bytes = piece.end.saturating_sub(piece.start);
         self.begin(Operation::Restore, piece.start, bytes);
@@ -150,7 +150,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.end(diff)
     }
 
-    /// A range's protection was set: from none to some commits to `caller`'s account, from some to none uncommits.
+    /// Books a change of protection: from none to some commits to `caller`'s account, from some to none uncommits.
     pub fn protect(
         &mut self,
         start: u64,
@@ -190,7 +190,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.end(diff + gone)
     }
 
-    /// The first part of a remap: what the new range becomes.
+    /// The first part of a remap: the attributes of the new range.
     fn carry(&mut self, remap: Remap, post: &mut impl FnMut(Delta)) -> Diff {
         let (old, old_end) = pages(remap.old, remap.old_bytes);
         let (new, new_end) = pages(remap.new, remap.new_bytes);
@@ -249,7 +249,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         diff
     }
 
-    /// Gives each piece of the range the attributes that `change` makes of its present ones.
+    /// Gives each piece of the range the attributes that `change` computes from its present ones.
     #[inline(always)]
     fn apply(
         &mut self,
@@ -267,7 +267,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         diff
     }
 
-    /// One run, from `from` on; returns where it ends. Here what is usual: the range lies in a hole or in one entry.
+    /// One run, from `from` on; returns its end. The usual cases: the range lies in a hole or in one entry.
     #[inline(always)]
     fn step(
         &mut self,
@@ -394,7 +394,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         true
     }
 
-    /// A step of any kind.
+    /// A step of the general case.
     #[inline(never)]
     #[unsafe(link_section = ".text.hot")]
     fn step_any(
@@ -412,7 +412,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let run = Run::new(leaf, first, from, limit, change);
         let Run { new, upto, next, changed } = run;
         if upto <= from {
-            // Only in a map that the tracked program scribbled over.
+            // Only in a map that the tracked program has overwritten.
             diff.lost += end - from;
             return (end, diff);
         }
@@ -420,7 +420,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             return (upto, diff);
         }
 
-        // Neighbours that are alike join; what the run cuts off of others stays.
+        // Neighbours that are alike join; the parts of other entries outside the run stay.
         let (mut begin, mut to) = (first, next);
         let mut whole = Vma::new(from, upto, new);
         let mut parts = [whole; 3];
@@ -541,7 +541,7 @@ fn book(of: Attributes, bytes: i64, post: &mut impl FnMut(Delta), diff: &mut Dif
     diff.committed += committed;
 }
 
-/// Posts what `bytes` that were `old` and become `new` change.
+/// Posts the change when `bytes` go from `old` to `new`.
 #[inline(always)]
 fn exchange(old: Attributes, new: Attributes, bytes: u64, post: &mut impl FnMut(Delta), diff: &mut Diff) {
     let bytes = bytes as i64;

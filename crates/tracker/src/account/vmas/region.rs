@@ -1,5 +1,5 @@
-//! The words of the map's region: every load and store of the map goes through here, and none leaves the region, whatever
-//! the tracked program may have scribbled into it.
+//! The words of the map's region: every load and store of the map goes through here. None leaves the region, whatever
+//! the tracked program may have written into it.
 
 use core::hint::select_unpredictable;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -34,7 +34,7 @@ impl Region {
         Block(self.base)
     }
 
-    /// A number out of range gives the header: wrong, but ours.
+    /// A number out of range gives the header: a wrong block, but inside the region.
     #[inline(always)]
     pub(super) fn block(&self, number: u64) -> Block {
         let inside = if number < self.blocks as u64 { number as usize } else { 0 };
@@ -52,8 +52,8 @@ impl Region {
         super::tests::stored(self.base.cast(), self.blocks * BLOCK);
     }
 
-    /// The store that makes what was stored before it valid. Nothing moves across it, neither by the compiler (a SIGKILL
-    /// sees program order) nor by the processor (a live reader doesn't).
+    /// The store that makes the earlier stores valid. Neither the compiler (a SIGKILL sees program order) nor the
+    /// processor (a live reader does not) moves a store across it.
     #[inline(always)]
     pub(super) fn publish(&mut self, block: Block, at: usize, value: u64) {
         fence(Ordering::Release);
@@ -82,7 +82,7 @@ impl Block {
         Vma::from_words([self.get(word), self.get(word + 1), self.get(word + 2), self.get(word + 3)])
     }
 
-    /// How many entries of a leaf start at `address` or below: its free ones start nowhere. Four comparisons.
+    /// How many entries of a leaf start at `address` or below; free entries start nowhere. Four comparisons.
     #[inline(always)]
     pub(super) fn entries_from(self, order: u64, address: u64) -> usize {
         let mut at = 0;

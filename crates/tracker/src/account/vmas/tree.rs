@@ -12,11 +12,12 @@ const LEAF_JOINED: usize = 10;
 const NODE_LOW: usize = 16;
 const NODE_JOINED: usize = 48;
 
-/// Blocks that only replacing and joining may use (one for each level, given back in the same update); a split leaves them.
+/// Blocks reserved for replacing and joining (one for each level, returned in the same update); a split never takes
+/// them.
 const SPARE: usize = MAX_HEIGHT + 2;
-/// Bytes that are asked for at first: most programs have few mappings.
+/// Bytes requested at first: most programs have few mappings.
 const FIRST: usize = 8 << 10;
-/// Bytes that are asked for at a time.
+/// Bytes requested at a time.
 const GROW_STEP: usize = 16 << 10;
 const _: () = assert!((2 + SPARE) * BLOCK <= FIRST && GROW_STEP.is_multiple_of(FIRST));
 
@@ -28,7 +29,7 @@ pub(super) struct Leaf {
     pub(super) count: usize,
     /// How many of its entries start at the address or below.
     pub(super) at: usize,
-    /// Where its share ends.
+    /// The end of its share.
     pub(super) high: u64,
 }
 
@@ -63,13 +64,13 @@ struct Path {
     leaf: u64,
 }
 
-/// What a run of slots or entries becomes, at most a split in two.
+/// The result for a run of slots or entries, at most a split in two.
 type Slots = ([u64; 2], usize);
 
 pub(super) struct Tree<G> {
     pub(super) region: Region,
     grow: G,
-    /// Start of the entry that was inserted last: tells ascending and descending mappings at a split.
+    /// Start of the entry that was inserted last: shows whether mappings ascend or descend at a split.
     last_start: u64,
     /// The leaf that was found last, and addresses that are in its share: operations come in clusters.
     hint: Hint,
@@ -165,7 +166,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
                 self.region.put(block, 4 * entry_number(order, place), NOWHERE);
             }
             if high <= at {
-                // Scribbled over.
+                // The program has overwritten the header.
                 return;
             }
             at = high;
@@ -188,7 +189,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         Leaf { block, order, count, at, high }
     }
 
-    /// [`Tree::find`] that leaves the hint alone.
+    /// As [`Tree::find`], but leaves the hint alone.
     #[unsafe(link_section = ".text.hot")]
     pub(super) fn peek(&self, address: u64) -> Leaf {
         self.leaf(self.search(address), address)
@@ -316,7 +317,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         true
     }
 
-    /// Entries `from..to` of the leaf that holds `address` become `new`. Whatever it takes, one store does it.
+    /// Entries `from..to` of the leaf that holds `address` become `new`. One store makes the change valid.
     #[inline(always)]
     pub(super) fn splice(&mut self, address: u64, leaf: &Leaf, from: usize, to: usize, new: &[Vma]) {
         let Leaf { block, order, count, .. } = *leaf;
@@ -597,7 +598,7 @@ fn gather(entries: impl Iterator<Item = Vma>, all: &mut [Vma], n: &mut usize) {
     }
 }
 
-/// What the tests must have met.
+/// The cases that the tests must meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
     LeafSplit,

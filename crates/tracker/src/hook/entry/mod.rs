@@ -1,4 +1,5 @@
-//! Where the program's calls come in: assembly for each CPU that keeps the arguments, notes the caller, and goes on to the hook.
+//! The entries of the program's calls: assembly for each CPU that keeps the arguments, notes the caller, and goes on to
+//! the hook.
 //!
 //! On x86-64 `malloc` and `free` have no entry here: [`super::malloc`] says what runs instead.
 

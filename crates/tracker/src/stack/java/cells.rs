@@ -1,15 +1,15 @@
-//! A table of what is known by an address, for all threads: fifteen words each, the first of which is the address.
+//! A table of facts by address, for all threads: fifteen words each, the first of which is the address.
 //!
-//! Cells are taken one after the other, so that what is touched is what is used. When there are no more, and when two
-//! addresses fall on each other, the later one puts the other out. Nobody waits: who finds another thread at a cell goes
-//! without.
+//! Cells are taken one after the other, so that only used pages are touched. When all are taken, or when two addresses
+//! fall on the same slot, the later one replaces the other. No thread waits: a thread that finds another one at a cell
+//! does without the fact.
 
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::*, fence};
 
 /// Words of a cell.
 pub const WORDS: usize = 15;
 
-/// A copy is whole if the version is even and the same before and after.
+/// A copy is complete if the version is even and the same before and after.
 #[repr(C, align(128))]
 struct Cell {
     version: AtomicU32,
@@ -18,7 +18,7 @@ struct Cell {
 
 /// `CELLS` of 128 B; as many places, a power of two, as addresses are to be spread over.
 pub struct Cells<const CELLS: usize, const PLACES: usize> {
-    /// Of an address, its cell + 1.
+    /// The index of an address's cell, plus 1.
     places: [AtomicU16; PLACES],
     taken: AtomicU32,
     cells: [Cell; CELLS],
@@ -40,7 +40,7 @@ impl<const CELLS: usize, const PLACES: usize> Cells<CELLS, PLACES> {
         &self.places[hash as usize & (PLACES - 1)]
     }
 
-    /// What was kept of this address.
+    /// The words that were kept for this address.
     #[inline(always)]
     pub fn kept(&self, address: u64) -> Option<[u64; WORDS]> {
         let cell = self.cells.get((self.place(address).load(Relaxed) as usize).wrapping_sub(1))?;
@@ -55,7 +55,7 @@ impl<const CELLS: usize, const PLACES: usize> Cells<CELLS, PLACES> {
         let place = self.place(words[0]);
         if place.load(Relaxed) == 0 {
             let taken = self.taken.load(Relaxed) as usize;
-            // Two threads may take the same one: the cell says whose it is.
+            // Two threads may take the same cell: the address in the cell decides.
             let next = if taken < CELLS { taken } else { words[0] as usize / 8 % CELLS };
             self.taken.store((taken + 1).min(CELLS) as u32, Relaxed);
             place.store(next as u16 + 1, Relaxed);

@@ -7,8 +7,8 @@
 //!          │               free    │          ff = free
 //! memory   ├ header │ CodeBlob: header │ code │ … ┤
 //! ```
-//! (hotspot, share/memory/heap.hpp, share/code/codeBlob.hpp.) A code heap grows and is never given back, and a blob that
-//! has a frame on the stack isn't freed.
+//! (hotspot, share/memory/heap.hpp, share/code/codeBlob.hpp.) A code heap grows and never shrinks, and a blob with a
+//! frame on the stack is not freed.
 
 use super::memory::{Name, c_string, load};
 use super::structs::{Layout, NONE};
@@ -23,7 +23,7 @@ const HOPS: usize = 4096;
 struct Heap {
     /// Of the reserved range, fixed.
     low: u64,
-    /// Where the VM keeps the end of the committed one.
+    /// The address where the VM keeps the end of the committed range.
     high_at: u64,
     map: u64,
     log2: u32,
@@ -41,7 +41,7 @@ pub struct Vm {
     pub skips_zero_bytes: bool,
 }
 
-/// What a pc of the code cache is in.
+/// The kind of code at a pc of the code cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Interpreter,
@@ -55,7 +55,7 @@ pub enum Code {
     Upcall,
     /// Where frames of a virtual thread return to that have callers in the Java heap; or the stub that fetches them.
     Continuation,
-    /// Other stubs: what frame they have isn't said.
+    /// Other stubs, whose frame is unknown.
     Other,
 }
 
@@ -134,7 +134,7 @@ impl Vm {
         None
     }
 
-    /// What holds this return address.
+    /// The code that holds this return address.
     pub fn code(&self, pc: u64) -> Option<Code> {
         if self.interpreter.0 <= pc && pc < self.interpreter.1 {
             return Some(Code::Interpreter);
@@ -158,7 +158,7 @@ impl Vm {
         })
     }
 
-    /// What the VM calls the blob that holds this pc.
+    /// The VM's name for the blob that holds this pc.
     pub fn blob_name(&self, pc: u64) -> Option<Name> {
         load(self.blob(pc)?.wrapping_add(self.layout.blob_name as u64)).and_then(c_string)
     }

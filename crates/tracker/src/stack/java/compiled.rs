@@ -1,4 +1,4 @@
-//! Compiled methods: which Java methods, inlined into each other, a return address stands for.
+//! Compiled methods: the Java methods, inlined into each other, that a return address stands for.
 //!
 //! ```text
 //! PcDesc[]  { code offset i32, scope i32, objects i32, flags i32 }   by code offset; first and last are sentinels
@@ -13,7 +13,7 @@ use super::code::{Blob, Vm};
 use super::memory::{Bytes, load, slice};
 use super::structs::NONE;
 
-/// Inlined into each other at most: C2 stops far below.
+/// Limit of methods inlined into each other: C2 stops far below.
 const INLINED: usize = 64;
 
 /// A Java frame as the VM describes it.
@@ -25,8 +25,8 @@ pub struct Virtual {
     pub inlined: bool,
 }
 
-/// What tells one nmethod from a later one at the same place: the word that holds its compile id, which is never given
-/// out again.
+/// Distinguishes an nmethod from a later one at the same address: the word that holds its compile id, which the VM
+/// never reuses.
 pub fn identity_at(vm: &Vm, blob: Blob) -> u64 {
     blob.at.wrapping_add(vm.layout.compile_id as u64 & !7)
 }

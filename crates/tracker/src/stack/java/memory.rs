@@ -1,9 +1,9 @@
 //! Loads from the VM's memory (code cache, metaspace, C heap) that can't fault.
 //!
-//! What a live frame points to is alive: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
-//! page is read only after the kernel said that it can be ([`os::readable`]: rt_sigprocmask, which systemd's
-//! filters let pass; process_vm_readv is in systemd's @debug group, where a filter kills), and the answer is kept until some of
-//! the process's memory is unmapped or protected, which the hooks see before it happens.
+//! A live frame points to live data: its nmethod, its method, the class. But a damaged stack may point anywhere. So a
+//! page is read only after the kernel has confirmed that it is readable ([`os::readable`]: rt_sigprocmask, which
+//! systemd's filters permit; process_vm_readv is in systemd's @debug group, where a filter kills). The answer is kept
+//! until memory of the process is unmapped or protected, which the hooks see before it happens.
 
 use crate::stack::read::{Plain, peek};
 use crate::sys::os;
@@ -11,17 +11,17 @@ use core::marker::PhantomData;
 use core::ops::{Deref, Range};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// Pages known to be readable: page number | generation << 36. A page has four cells to be in: with one, two pages of a
-/// VM's that fell on each other had the kernel asked at every walk (javac: 50,000 times). A cell is one word: a lost store
-/// costs a question.
+/// Pages known to be readable: page number | generation << 36. A page may be in one of four cells. With one cell, two
+/// pages of a VM collided and the kernel was queried at every walk (javac: 50,000 times). A cell is one word: a lost
+/// store only costs a query.
 static PAGES: [[AtomicU64; WAYS]; 1024] = [const { [const { AtomicU64::new(0) }; WAYS] }; 1024];
 const WAYS: usize = 4;
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 const PAGE_BITS: u32 = 36;
-/// How often memory was unmapped or made unreadable: each time before it is, and after.
+/// Incremented each time that memory is unmapped or made unreadable: once before and once after.
 static UNMAPPINGS: AtomicU64 = AtomicU64::new(1);
 
-/// Whoever found memory readable after this was asked finds it so as long as the answer is the same.
+/// While this value is unchanged, memory that was found readable stays readable.
 #[inline]
 pub fn unmappings() -> u64 {
     UNMAPPINGS.load(Acquire)
@@ -36,7 +36,7 @@ fn mark(page: u64) -> u64 {
     page | (GENERATION.load(Relaxed) as u64) << PAGE_BITS
 }
 
-/// Whether the page can be read.
+/// Whether the page is readable.
 #[inline]
 fn page(number: u64) -> bool {
     let mark = mark(number);
@@ -52,11 +52,11 @@ fn ask(number: u64, mark: u64) -> bool {
     }
     let cells = cells(number);
     let is_old = |cell: &&AtomicU64| cell.load(Relaxed) >> PAGE_BITS != mark >> PAGE_BITS;
-    // In turn: pages that are asked for in turn don't put each other out.
+    // Cells are filled in turn, so that pages that are queried in turn do not replace one another.
     let cell = cells.iter().find(is_old).unwrap_or(&cells[TURN.fetch_add(1, Relaxed) as usize % WAYS]);
     cell.store(mark, SeqCst);
     if UNMAPPINGS.load(SeqCst) != before {
-        // It may have been forgotten between the answer and the store.
+        // The page may have been forgotten between the answer and the store.
         cell.store(0, Relaxed);
     }
     true

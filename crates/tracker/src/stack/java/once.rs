@@ -1,4 +1,5 @@
-//! A value that one thread makes and all then read. Nobody waits: who comes while it is being made goes without.
+//! A value that one thread makes and all threads then read. No thread waits: while the value is being made, others do
+//! without it.
 //!
 //! ```text
 //! EMPTY ── claim ──▶ BUSY ── fill ──▶ READY, for good
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    /// A thread that found nothing may come to claim only after another has filled it: the readers' value must stay.
+    /// A thread that found no value may claim it only after another has filled it: the readers' value must stay.
     #[test]
     fn is_made_once() {
         let once = Once::empty();

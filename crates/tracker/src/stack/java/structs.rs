@@ -1,4 +1,4 @@
-//! Where things lie in this VM's objects, from the tables that libjvm exports for the serviceability agent.
+//! Field offsets of this VM's objects, from the tables that libjvm exports for the serviceability agent.
 //!
 //! ```text
 //! gHotSpotVMStructs ─▶ { type, field, …, static?, offset, address } … up to a null type
@@ -168,7 +168,7 @@ impl Layout {
         layout.is_whole().then_some(layout)
     }
 
-    /// Whether all is there that frames can't be read without, in one form or the other.
+    /// Whether every field is known without which frames cannot be read, in one form or the other.
     fn is_whole(&self) -> bool {
         let one = |a: u32, b: u32| (a != NONE) != (b != NONE);
         let all = [

@@ -188,6 +188,7 @@ pub mod nr {
     pub const GETDENTS64: usize = 61;
     pub const CLOCK_GETTIME: usize = 113;
     pub const OPENAT: usize = 56;
+    pub const FACCESSAT: usize = 48;
     pub const MKDIRAT: usize = 34;
     pub const UNLINKAT: usize = 35;
     pub const PRLIMIT64: usize = 261;

@@ -688,6 +688,20 @@ pub fn close(fd: Fd) {
     let _ = unsafe { syscall(nr::CLOSE, [fd.0, 0, 0, 0, 0, 0]) };
 }
 
+/// Whether the program that takes the place of this one may read a file. A process that was root's may still have
+/// capabilities (setpriv keeps them) that an exec takes away; access(2) ignores them unless the real user is root.
+pub fn is_readable_after_exec(path: &core::ffi::CStr) -> bool {
+    const R_OK: usize = 4;
+    let path = path.as_ptr() as usize;
+    // The call that the loader begins with, so a filter that lets programs start allows it.
+    #[cfg(target_arch = "x86_64")]
+    let (number, arguments) = (nr::ACCESS, [path, R_OK, 0, 0, 0, 0]);
+    #[cfg(not(target_arch = "x86_64"))]
+    let (number, arguments) = (nr::FACCESSAT, [AT_CWD, path, R_OK, 0, 0, 0]);
+    // SAFETY: a C string.
+    unsafe { syscall(number, arguments) }.is_ok()
+}
+
 /// A regular file that may be executed, open for reading.
 pub struct Program {
     fd: Fd,

@@ -217,6 +217,7 @@ pub mod nr {
     pub const GETDENTS64: usize = 217;
     pub const CLOCK_GETTIME: usize = 228;
     pub const OPENAT: usize = 257;
+    pub const ACCESS: usize = 21;
     pub const MKDIRAT: usize = 258;
     pub const UNLINKAT: usize = 263;
     pub const FALLOCATE: usize = 285;

@@ -97,7 +97,9 @@ impl Extended {
         let library = preload.strip_prefix(PRELOAD)?;
         // `preload` is followed by its NUL.
         let path = CStr::from_bytes_until_nul(&kept()[PRELOAD.len()..]).ok()?;
-        os::Program::open(os::WORKING_DIRECTORY, path)?;
+        if !os::is_readable_after_exec(path) {
+            return None;
+        }
         let (mut count, mut listed) = (0, None);
         while let Some(string) = string_at(given, count)? {
             if begins_with(string, PRELOAD)? {

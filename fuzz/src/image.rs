@@ -13,7 +13,7 @@ use plimsoll_observer::snapshot::{Backing, Vma};
 use plimsoll_observer::source::memory::{Memory, PAGE};
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "",
     "[heap]",
     "[stack]",
@@ -24,6 +24,7 @@ const NAMES: [&str; 10] = [
     "[anon: glibc: malloc]",
     "/usr/lib/libjemalloc.so.2",
     "/usr/lib/libtcmalloc.so.4",
+    "/usr/lib/libmimalloc.so.2",
 ];
 /// 64 MiB in total: a real process has more, but an input must be cheap.
 const MOST_PAGES: u64 = 1 << 14;

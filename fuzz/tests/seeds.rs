@@ -209,10 +209,37 @@ fn v8() -> Vec<u8> {
     memory.0
 }
 
+/// One segment as mimalloc 2.0.9 lays it out: a page of small blocks, of which another thread freed some; free slices.
+fn mimalloc() -> Vec<u8> {
+    const DATA: u64 = 0x7f00_0000_0000;
+    const SEGMENT: u64 = 0x39c_9600_0000;
+    const SECRET: u64 = 0x1949_34d2_19e0_680a;
+    const PAGE: u64 = SEGMENT + (64 << 10);
+    let mut memory = Memory::default();
+    memory.mapping(DATA, 1, 10);
+    memory.words(DATA + 0x80, &[SECRET]);
+    memory.mapping(SEGMENT, 8192, 0);
+    // In use, cookie, slices, first slices, kind, entries, owner.
+    memory.words(SEGMENT + 208, &[1, SEGMENT ^ SECRET, 512, 1, 0, 512, 0x7f16_c68f_36c0]);
+    let record = |slice: u64| SEGMENT + 264 + slice * 80;
+    memory.words(record(0), &[1, 0, 0, 65536 << 32]);
+    let (capacity, reserved, used, block) = (64 << 16, 64 << 32, 40, 1024 << 32);
+    memory.words(record(1), &[1, capacity | reserved, PAGE + 41 * 1024, used | block, 0, PAGE | 2]);
+    memory.words(PAGE, &[PAGE + 1024]);
+    memory.words(PAGE + 1024, &[0]);
+    memory.words(record(2), &[510]);
+    memory.0
+}
+
 #[test]
 fn seeds_of_heaps_are_opened_by_their_walks() {
     put("malloc_memory", "tcmalloc", &tcmalloc());
-    for (name, kind) in [("jemalloc", AllocatorKind::Jemalloc), ("tcmalloc", AllocatorKind::Tcmalloc)] {
+    put("malloc_memory", "mimalloc", &mimalloc());
+    for (name, kind) in [
+        ("jemalloc", AllocatorKind::Jemalloc),
+        ("tcmalloc", AllocatorKind::Tcmalloc),
+        ("mimalloc", AllocatorKind::Mimalloc),
+    ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory").join(name);
         let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
         let opened = plimsoll_fuzz::targets::malloc_memory::opened(&image).expect(name);

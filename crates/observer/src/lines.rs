@@ -106,15 +106,16 @@ lines! {
          (5.x) has the children `jemalloc: live` (blocks by their size class, thread caches included), `free beside live blocks` \
          (which no purge gives back), `free pages (dirty)` and `(muzzy)` (which a purge gives back), `free pages (released)`, and \
          `its own records`. tcmalloc's heap (gperftools) has the same children and `free in caches`: free blocks in thread caches \
-         and transfer caches. Heaps of languages: CPython's pools of small objects (each recognised by its header, with its live \
+         and transfer caches. mimalloc's heap (2.x) has the same children; blocks that another thread has freed and their owner has not \
+         taken back are `free beside live blocks`, and `free pages (released)` includes what was never touched. Heaps of languages: CPython's pools of small objects (each recognised by its header, with its live \
          bytes), Go's heap (its arenas of 64 MiB, including the stacks of goroutines and of Go's own threads), V8's heap, \
          of all isolates (workers have one each): `V8: young objects`, `old objects` (with garbage that no collection has found yet), \
          `large objects`, `code` and `read-only objects`; `free for young objects` (the rest of the young generation's pages: the next \
          objects go there), or both together as `young objects, and free for them` during a collection and right after it; \
          `free in old pages`, `its own records` (page headers), and `pages on their way back`. Array buffers and \
          `Buffer`s are malloc's. Memory that Go or an allocator returned by MADV_FREE stays resident until the kernel needs it; the note \
-         has its size. Except for jemalloc, tcmalloc and these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
-         mappings, so it is estimated. Live and free memory of mimalloc and musl's malloc can't be separated from \
+         has its size. Except for jemalloc, tcmalloc, mimalloc and these heaps, the line has all unnamed anonymous mappings that no other line has. It may include the program's own \
+         mappings, so it is estimated. Live and free memory of musl's malloc can't be separated from \
          outside."
     ThreadStacks "thread-stacks" "thread stacks" Stacks
         "Stacks of threads with their guards, the thread library's record and thread-local storage at their top. Children are \

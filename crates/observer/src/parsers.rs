@@ -23,6 +23,7 @@ parsers! {
     jemalloc: source::jemalloc;
     jitdump: symbols::jitdump;
     kernel_log: source::kernel_log;
+    mimalloc: source::mimalloc;
     names: source::hotspot::names;
     object: symbols::object;
     objects: source::hotspot::objects;

@@ -2,7 +2,7 @@
 
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
-use plimsoll_observer::parsers::{jemalloc, pymalloc, tcmalloc, v8};
+use plimsoll_observer::parsers::{jemalloc, mimalloc, pymalloc, tcmalloc, v8};
 use plimsoll_observer::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_observer::source::proc::find_stacks;
@@ -24,7 +24,11 @@ pub fn opened(image: &Image) -> Option<OpenedHeap> {
     let anonymous = Anonymous::of(&image.vmas);
     let jemalloc = jemalloc::walk(image, &data_of("libjemalloc.so.2"), &anonymous).ok();
     let tcmalloc = || tcmalloc::walk(image, &data_of("libtcmalloc.so.4"), &anonymous).ok().map(|(heap, _)| heap);
-    jemalloc.or_else(tcmalloc)
+    let mimalloc = || {
+        let data = || data_of("libmimalloc.so.2");
+        mimalloc::walk(image, data, &anonymous, &anonymous).ok().map(|(heap, _)| heap)
+    };
+    jemalloc.or_else(tcmalloc).or_else(mimalloc)
 }
 
 pub fn run(bytes: &[u8]) {

@@ -1,12 +1,15 @@
 //! Builds, starts and stops the programs of fixtures/explain, and reads plimsoll's output about them.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::stage::{cached, fetch, fetcher};
 
 pub const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -149,6 +152,23 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     assert!(built.success(), "{name} does not compile");
     std::fs::rename(&own, &binary).expect("same directory");
     binary
+}
+
+/// A program of fixtures/rust, built once from crates.io with the versions of its Cargo.lock.
+pub fn rust(package: &str, program: &str) -> PathBuf {
+    let source = root().join("fixtures/rust").join(package);
+    let mut hasher = DefaultHasher::new();
+    for file in ["Cargo.toml", "Cargo.lock", "src/main.rs"] {
+        std::fs::read(source.join(file)).expect("a package").hash(&mut hasher);
+    }
+    let folder = cached(&format!("rust-{package}-{:x}", hasher.finish()), |part| {
+        let mut build = fetcher("cargo");
+        build.args(["build", "--release", "--locked", "--manifest-path"]).arg(source.join("Cargo.toml"));
+        fetch(build.arg("--target-dir").arg(part.join("target")), part);
+        std::fs::rename(part.join("target/release").join(program), part.join(program)).expect("it was built");
+        std::fs::remove_dir_all(part.join("target")).expect("ours");
+    });
+    folder.join(program)
 }
 
 #[derive(Debug)]

@@ -225,13 +225,7 @@ fn other_allocators_are_recognised_and_hold_what_the_program_asked_for() {
         let line =
             explained.0["lines"].as_array().unwrap().iter().find(|line| line["id"] == "other-allocator").unwrap();
         assert!(line["children"].to_string().contains(name), "{line:#}");
-        if name != "mimalloc" {
-            own_verdicts(&explained, &["healthy"]);
-            continue;
-        }
-        own_verdicts(&explained, &["unclear"]);
-        let summary = explained.verdict("unclear")["summary"].to_string();
-        assert!(summary.contains(name), "{summary}");
+        own_verdicts(&explained, &["healthy"]);
     }
 }
 

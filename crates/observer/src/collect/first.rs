@@ -171,7 +171,8 @@ impl Reader<'_> {
         snapshot.glibc = glibc.map(|glibc| with_arena_cap(glibc, snapshot));
         gaps.extend(glibc_gaps);
         let (opened, closed) = timed(since, Source::Allocator, &mut readings, || {
-            opened::read(target, &snapshot.allocators, &snapshot.vmas)
+            let program = snapshot.process.executable.as_deref();
+            opened::read(target, &snapshot.allocators, program, &snapshot.vmas)
         });
         if opened.is_none() {
             readings.retain(|reading| reading.source != Source::Allocator);

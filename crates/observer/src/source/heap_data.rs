@@ -46,6 +46,13 @@ impl Anonymous {
         Anonymous(joined(vmas.iter().filter(could_hold).map(|vma| vma.range)))
     }
 
+    /// Of that, mappings with a page that is resident or swapped out; all where no mapping is known to have one (smaps was refused).
+    pub fn touched(vmas: &[Vma]) -> Anonymous {
+        let is_touched = |vma: &&Vma| vma.rss > Bytes(0) || vma.swap > Bytes(0);
+        let touched: Vec<Vma> = vmas.iter().filter(is_touched).cloned().collect();
+        Anonymous::of(if touched.is_empty() { vmas } else { &touched })
+    }
+
     pub fn holds(&self, at: u64, length: u64) -> bool {
         let range = AddressRange::sized(Avma(at), Bytes(length));
         at.checked_add(length).is_some() && self.around(at).is_some_and(|around| around.covers(range))

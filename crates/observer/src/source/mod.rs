@@ -10,6 +10,7 @@ pub(crate) mod jemalloc;
 pub mod jfr;
 pub mod kernel_log;
 pub mod memory;
+pub(crate) mod mimalloc;
 pub mod native_image;
 pub(crate) mod opened;
 pub mod proc;

@@ -3,7 +3,7 @@
 //! stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
-use super::{jemalloc, tcmalloc, v8};
+use super::{jemalloc, mimalloc, tcmalloc, v8};
 use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
@@ -13,18 +13,28 @@ use crate::units::Avma;
 
 const ATTEMPTS: usize = 3;
 
-/// The heap of a process whose malloc isn't glibc's, if there is a walk for its kind.
-pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
-    let has_walk = |kind| matches!(kind, AllocatorKind::Jemalloc | AllocatorKind::Tcmalloc);
+/// The heap of a process whose malloc isn't glibc's, if there is a walk for its kind. A Rust program may use mimalloc
+/// beside glibc's malloc, and if it is stripped, nothing names the allocator. So without a known allocator, mimalloc's
+/// walk is tried on the program's own data.
+pub fn read(
+    target: &Target,
+    allocators: &[LoadedAllocator],
+    program: Option<&str>,
+    vmas: &[Vma],
+) -> Sourced<OpenedHeap> {
+    let has_walk = |kind| matches!(kind, AllocatorKind::Jemalloc | AllocatorKind::Tcmalloc | AllocatorKind::Mimalloc);
     let serves = |known: &&LoadedAllocator| known.serves_malloc && has_walk(known.kind);
-    let Some(found) = allocators.iter().find(serves) else { return (None, Vec::new()) };
+    let Some(found) = allocators.iter().find(serves) else {
+        let heap = program.and_then(|program| unnamed(&timely(target).ok()?, program, vmas));
+        return (heap, Vec::new());
+    };
     let kind = found.kind;
     let closed = |reason: String| {
         let effect = format!("{kind}'s live and free memory is not separated (line other-allocator)");
         Gap::new(Source::Allocator, format!("{kind} can't be walked: {reason}"), effect)
     };
-    let memory = match Live::open(target) {
-        Ok(memory) => Timely { memory, deadline: target.deadline() },
+    let memory = match timely(target) {
+        Ok(memory) => memory,
         Err(error) => {
             let gap = closed(format!("/proc/{}/mem can't be opened: {error}", target.pid()));
             return (None, vec![gap.remedy(file_remedy(target.pid()))]);
@@ -32,17 +42,18 @@ pub fn read(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> So
     };
     let anonymous = Anonymous::of(vmas);
     let walk = || {
-        let data = data_of(&memory, &found.path, vmas);
+        let data = || data_of(&memory, &found.path, vmas);
         match kind {
             AllocatorKind::Jemalloc => {
-                jemalloc::walk(&memory, &data, &anonymous).map(|heap| (heap, None)).map_err(|closed| closed.reason())
+                jemalloc::walk(&memory, &data(), &anonymous).map(|heap| (heap, None)).map_err(|closed| closed.reason())
             }
-            _ => tcmalloc::walk(&memory, &data, &anonymous).map_err(|closed| closed.reason()),
+            AllocatorKind::Mimalloc => {
+                mimalloc::walk(&memory, data, &anonymous, &Anonymous::touched(vmas)).map_err(|closed| closed.reason())
+            }
+            _ => tcmalloc::walk(&memory, &data(), &anonymous).map_err(|closed| closed.reason()),
         }
     };
-    // The target keeps running, so data that contradicts itself now may be consistent at the next attempt.
-    let walked = (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk()));
-    match walked {
+    match repeated(walk) {
         Ok((heap, unread)) => {
             let unread = unread.map(|(reason, effect)| Gap::new(Source::Allocator, reason.to_owned(), effect));
             (Some(heap), unread.into_iter().collect())
@@ -60,10 +71,8 @@ pub fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) ->
         return (None, Vec::new());
     }
     // Where memory can't be opened, other sources say so.
-    let Ok(memory) = Live::open(target) else { return (None, Vec::new()) };
-    let memory = Timely { memory, deadline: target.deadline() };
-    let walk = || v8::walk(&memory, vmas);
-    match (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk())) {
+    let Ok(memory) = timely(target) else { return (None, Vec::new()) };
+    match repeated(|| v8::walk(&memory, vmas)) {
         Ok(heap) => (Some(heap), Vec::new()),
         Err(unopened) => {
             let reason = match memory.deadline.has_passed() {
@@ -74,6 +83,25 @@ pub fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) ->
             (None, vec![Gap::new(Source::Allocator, format!("V8's heap can't be walked: {reason}"), effect)])
         }
     }
+}
+
+/// The heap of a mimalloc that is linked into the program without its symbols.
+fn unnamed(memory: &Timely, program: &str, vmas: &[Vma]) -> Option<OpenedHeap> {
+    let (anonymous, touched) = (Anonymous::of(vmas), Anonymous::touched(vmas));
+    let walk = || mimalloc::walk(memory, || data_of(memory, program, vmas), &anonymous, &touched);
+    let first = walk();
+    // Most programs have no such heap, so one attempt is enough.
+    let walked = if first == Err(mimalloc::Unopened::NoSegments) { first } else { first.or_else(|_| repeated(walk)) };
+    walked.ok().map(|(heap, _)| heap)
+}
+
+/// The target keeps running, so data that contradicts itself now may be consistent at the next attempt.
+fn repeated<T, E>(walk: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk()))
+}
+
+fn timely(target: &Target) -> std::io::Result<Timely> {
+    Ok(Timely { memory: Live::open(target)?, deadline: target.deadline() })
 }
 
 /// Memory that can be read until the command's deadline.

@@ -16,6 +16,7 @@ pub fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy>
     match heap.kind {
         AllocatorKind::Jemalloc => jemalloc(case, heap, returns, is_library),
         AllocatorKind::Tcmalloc => tcmalloc(case, heap, is_library),
+        AllocatorKind::Mimalloc => mimalloc(case, heap),
         _ => Vec::new(),
     }
 }
@@ -58,6 +59,34 @@ fn tcmalloc(case: Case<'_>, heap: &OpenedHeap, is_library: bool) -> Vec<Remedy> 
             ));
         }
     }
+    remedies
+}
+
+/// No call by gdb: mi_collect purges for the calling thread only, and one that was stopped inside malloc would find its heap changed.
+fn mimalloc(case: Case<'_>, heap: &OpenedHeap) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
+    let pages = heap.purgeable();
+    if pages < FLOOR {
+        return remedies;
+    }
+    let is_at_once = |name: &&str| setting(case, name).is_some_and(|value| value.trim() == "0");
+    if !["MIMALLOC_PURGE_DELAY", "MIMALLOC_DECOMMIT_DELAY"].iter().any(is_at_once) {
+        let at_once = remedy(
+            Effort::Restart,
+            "have mimalloc give pages back as soon as they are free",
+            "MIMALLOC_PURGE_DELAY=0 MIMALLOC_DECOMMIT_DELAY=0",
+            "a system call for each run of pages that becomes free, and faults when they are used again. Version 2.0 reads the \
+             second variable, later versions the first",
+        );
+        remedies.push(at_once.saves(Bytes(0), pages));
+    }
+    let collect = remedy(
+        Effort::Code,
+        "give free pages back after a burst, in each thread that freed memory",
+        "mi_collect(true)",
+        "a thread purges only its own pages; version 2.0 keeps free pages of segments that still have live blocks",
+    );
+    remedies.push(collect.saves(Bytes(0), pages));
     remedies
 }
 

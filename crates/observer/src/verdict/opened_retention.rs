@@ -68,6 +68,9 @@ fn when_pages_go_back(heap: &OpenedHeap, returns: bool) -> Option<&'static str> 
         AllocatorKind::Tcmalloc => Some(
             "tcmalloc gives free pages back only while the program frees more: by default one for every 1,000 that it frees",
         ),
+        AllocatorKind::Mimalloc => Some(
+            "mimalloc gives free pages back after a delay, and only while the thread that freed them calls malloc or free",
+        ),
         _ => None,
     }
 }
@@ -156,6 +159,28 @@ mod tests {
         let found = retention(&snapshot).expect("300 MiB are free");
         let wanted = "MALLOC_CONF=narenas:2,background_thread:true";
         assert!(found.remedies.iter().any(|remedy| remedy.how == wanted), "{:?}", found.remedies);
+    }
+
+    #[test]
+    fn mimalloc_s_delay_is_proposed_unless_it_is_zero() {
+        let mib = Bytes::mib;
+        let mut snapshot = heap_of(AllocatorKind::Mimalloc, [(HeapPart::Live, mib(10)), (HeapPart::Dirty, mib(300))]);
+        let how = |snapshot: &Snapshot| -> Vec<(String, Effect)> {
+            let found = retention(snapshot).expect("300 MiB are free");
+            found.remedies.into_iter().map(|remedy| (remedy.how, remedy.effect)).collect()
+        };
+        let effect = Effect::Modelled(mib(0), mib(300));
+        let delay = ("MIMALLOC_PURGE_DELAY=0 MIMALLOC_DECOMMIT_DELAY=0".to_owned(), effect);
+        let collect = ("mi_collect(true)".to_owned(), effect);
+        assert_eq!(how(&snapshot), [delay.clone(), collect.clone()]);
+        // -1: never. 0: at once, in the versions that read this variable.
+        snapshot.process.environment.push(("MIMALLOC_PURGE_DELAY".to_owned(), "-1".to_owned()));
+        assert_eq!(how(&snapshot), [delay, collect.clone()]);
+        snapshot.process.environment[0].1 = "0".to_owned();
+        assert_eq!(how(&snapshot), [collect]);
+        // What lies beside live blocks goes only with them.
+        let parts = [(HeapPart::Live, mib(14)), (HeapPart::Beside, mib(110)), (HeapPart::Dirty, mib(1))];
+        assert!(how(&heap_of(AllocatorKind::Mimalloc, parts)).is_empty());
     }
 
     #[test]

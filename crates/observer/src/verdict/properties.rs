@@ -61,8 +61,14 @@ fn snapshot(random: &mut Random) -> Snapshot {
         glibc(random, &mut snapshot);
     }
     if random.one_in(3) {
-        let kinds = [AllocatorKind::Jemalloc, AllocatorKind::Go, AllocatorKind::Glibc, AllocatorKind::Tcmalloc];
-        let kind = kinds[random.below(4) as usize];
+        const KINDS: [AllocatorKind; 5] = [
+            AllocatorKind::Jemalloc,
+            AllocatorKind::Go,
+            AllocatorKind::Glibc,
+            AllocatorKind::Tcmalloc,
+            AllocatorKind::Mimalloc,
+        ];
+        let kind = KINDS[random.below(5) as usize];
         snapshot.allocators.push(LoadedAllocator { kind, path: "x".into(), serves_malloc: !kind.is_runtime() });
     }
     if random.one_in(2) {

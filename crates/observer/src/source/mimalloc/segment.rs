@@ -1,0 +1,188 @@
+//! One segment: its slices, and the blocks of its pages. A page's `used` includes blocks that other threads have freed. Those
+//! stand in the page's own list, which the owner takes back at its next need. The first of them stands in a list of the owner's;
+//! a flag in the page's list says so.
+
+use std::collections::BTreeMap;
+
+use super::shape::{FREE, HEADER, Header, Record, SLICE, Shape};
+use crate::source::memory::{Memory, PAGE, PageStates, half_at, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// The lowest two bits of a page's list of blocks that other threads freed (mi_delayed_t).
+const FLAGS: u64 = 3;
+/// One block stands in the owner's list.
+const NO_DELAYED_FREE: u64 = 2;
+/// From here on a block size of 32 bits means: the whole page.
+const HUGE_BLOCK: u64 = 2 << 30;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    pub base: u64,
+    pub header: Header,
+    pub pages: Vec<Page>,
+    pub free: Vec<AddressRange>,
+    /// Pages whose fields make sense.
+    pub sound: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Page {
+    pub range: AddressRange,
+    pub block: u64,
+    /// Blocks that were ever handed out or stand in a list.
+    pub capacity: u64,
+    pub used: u64,
+    record: u64,
+    thread_free: u64,
+    keys: Option<[u64; 2]>,
+}
+
+impl Segment {
+    pub fn range(&self) -> AddressRange {
+        AddressRange::sized(Avma(self.base), Bytes(self.header.slices * SLICE))
+    }
+
+    /// None where the sums of the slices are not those of the header.
+    pub fn read<M: Memory>(pages: &mut PageStates<'_, M>, base: u64, shape: &Shape) -> Option<Segment> {
+        let read = |pages: &mut PageStates<'_, M>, length: usize| {
+            pages.read(AddressRange::sized(Avma(base), Bytes(length as u64)))
+        };
+        let header = shape.header(base, &read(pages, HEADER)?)?;
+        let records = if header.is_huge { header.first_slices } else { header.entries };
+        let bytes = read(pages, shape.records + (records as usize + 1) * shape.record.bytes)?;
+        let header = shape.header(base, &bytes)?;
+        let mut segment = Segment { base, header, pages: Vec::new(), free: Vec::new(), sound: 0 };
+        let mut slice = 0;
+        // Of a huge segment only the first slices and the one page behind them.
+        let end = if header.is_huge { header.slices } else { header.entries };
+        while slice < end {
+            let at = shape.records + slice as usize * shape.record.bytes;
+            let record = bytes.get(at..at + shape.record.bytes)?;
+            let (length, offset) = (u64::from(half_at(record, 0)?), half_at(record, 4)?);
+            // The last slice of a huge segment may be a guard.
+            let is_page = length > 0 && length <= header.slices - slice && offset == 0;
+            let is_first = slice > 0 || length == header.first_slices;
+            (is_page && is_first).then_some(())?;
+            let range = AddressRange::sized(Avma(base + slice * SLICE), Bytes(length * SLICE));
+            match block_size(record, &shape.record, range)? {
+                0 => segment.free.push(range),
+                _ if slice == 0 => {}
+                block => {
+                    let page = page(base + at as u64, record, &shape.record, range, block)?;
+                    segment.sound += usize::from(is_sound(record, &shape.record, &page));
+                    segment.pages.push(page);
+                }
+            }
+            slice += length;
+            if header.is_huge && slice > header.first_slices {
+                break;
+            }
+        }
+        let is_whole = header.is_huge || slice == header.entries;
+        // A segment that was given back has one page of the whole rest, which isn't counted.
+        let free = segment.header.used == 0;
+        let is_counted = free || segment.pages.len() as u64 == header.used;
+        (is_whole && is_counted).then(|| if free { segment.emptied() } else { segment })
+    }
+
+    /// Of a segment that was given back the header stays.
+    fn emptied(mut self) -> Segment {
+        self.free = vec![self.range()];
+        self.pages.clear();
+        self
+    }
+}
+
+fn block_size(record: &[u8], fields: &Record, range: AddressRange) -> Option<u64> {
+    let size = match fields.used_is_half {
+        true => u64::from(half_at(record, fields.block)?),
+        false => word_at(record, fields.block)?,
+    };
+    Some(if fields.used_is_half && size >= HUGE_BLOCK { range.length().0 } else { size })
+}
+
+fn quarter_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    Some(u64::from(half_at(bytes, offset)? & 0xffff))
+}
+
+fn page(at: u64, record: &[u8], fields: &Record, range: AddressRange, block: u64) -> Option<Page> {
+    let used = match fields.used_is_half {
+        true => u64::from(half_at(record, fields.used)?),
+        false => quarter_at(record, fields.used)?,
+    };
+    let keys = match fields.keys {
+        Some(keys) => Some([word_at(record, keys)?, word_at(record, keys + 8)?]),
+        None => None,
+    };
+    let capacity = quarter_at(record, 10)?;
+    let thread_free = word_at(record, fields.thread_free)?;
+    Some(Page { range, block, capacity, used, record: at, thread_free, keys })
+}
+
+/// Blocks fit into the page, and its lists begin in it.
+fn is_sound(record: &[u8], fields: &Record, page: &Page) -> bool {
+    let Some(reserved) = quarter_at(record, 12) else { return false };
+    let begins = |word: u64| word == 0 || page.range.contains(Avma(word));
+    let lists = [FREE, fields.local_free].map(|at| word_at(record, at));
+    page.capacity <= reserved
+        && page.used <= page.capacity
+        && reserved.checked_mul(page.block).is_some_and(|bytes| bytes <= page.range.length().0)
+        && lists.iter().all(|list| list.is_some_and(begins))
+        && begins(page.thread_free & !FLAGS)
+}
+
+impl Page {
+    /// Bytes of blocks that are in use; at most the page.
+    pub fn live<M: Memory>(&self, memory: &M, budget: &mut u64) -> Bytes {
+        let delayed = u64::from(self.thread_free & FLAGS == NO_DELAYED_FREE);
+        let blocks = self.used.saturating_sub(delayed);
+        let freed = self.freed_elsewhere(memory, blocks, budget);
+        Bytes(self.block.saturating_mul(blocks - freed)).min(self.range.length())
+    }
+
+    /// Bytes from the page's begin on that were ever handed out.
+    pub fn extended(&self) -> AddressRange {
+        let bytes = self.block.saturating_mul(self.capacity).min(self.range.length().0);
+        AddressRange::sized(self.range.start, Bytes(bytes.next_multiple_of(PAGE)))
+    }
+
+    /// Blocks in the list of those that other threads freed: at most `most`.
+    fn freed_elsewhere<M: Memory>(&self, memory: &M, most: u64, budget: &mut u64) -> u64 {
+        let mut read = BTreeMap::new();
+        let mut at = self.thread_free & !FLAGS;
+        let mut count = 0;
+        while count < most && at != 0 && *budget > 0 {
+            *budget -= 1;
+            let Some(link) = self.link(memory, &mut read, at) else { break };
+            count += 1;
+            at = self.next(link);
+        }
+        count
+    }
+
+    /// The first word of a block.
+    fn link<M: Memory>(&self, memory: &M, read: &mut BTreeMap<u64, Vec<u8>>, at: u64) -> Option<u64> {
+        self.range.contains(Avma(at)).then_some(())?;
+        let number = at / PAGE;
+        let page = match read.entry(number) {
+            std::collections::btree_map::Entry::Occupied(page) => page.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => {
+                let mut bytes = vec![0; PAGE as usize];
+                memory.read(Avma(number * PAGE), &mut bytes).then_some(())?;
+                place.insert(bytes)
+            }
+        };
+        word_at(page, (at % PAGE) as usize)
+    }
+
+    /// Where a link leads (mi_ptr_decode). A build with keys for padding only doesn't encode links; null is encoded as the page's record.
+    fn next(&self, link: u64) -> u64 {
+        match self.keys {
+            Some([first, second]) if link != 0 && !self.range.contains(Avma(link)) => {
+                let decoded = link.wrapping_sub(first).rotate_right((first % 64) as u32) ^ second;
+                if decoded == self.record { 0 } else { decoded }
+            }
+            _ => link,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Finds the segments and adds them up. What no segment holds of an arena, and segments that were given back, is free memory:
+//! resident until mimalloc purges it.
+
+use std::collections::BTreeMap;
+
+use super::segment::Segment;
+use super::shape::{HEADER, SLICE, Shape};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use crate::source::heap_data::{Anonymous, Data, joined, words};
+use crate::source::memory::{Memory, PAGE, PageState, PageStates};
+use crate::units::{AddressRange, Avma, Bytes};
+
+/// Segments begin at multiples of this; before 2.0.9 at every other.
+const ALIGNMENT: u64 = 32 << 20;
+/// Addresses that are looked at: 32 TiB of anonymous memory.
+const MOST_ADDRESSES: usize = 1 << 20;
+/// Headers that are searched for a shape.
+const TESTED: usize = 512;
+/// Blocks that are followed in lists of other threads.
+const MOST_LINKS: u64 = 1 << 22;
+/// Of 100 pages so many have to make sense: those of a moment may not.
+const SOUND_AT_LEAST: usize = 90;
+/// One in so many segments may contradict itself, because the target runs on.
+const TORN_AT_MOST: usize = 16;
+const MOST_ARENA_BLOCKS: u64 = 1 << 20;
+
+/// Why the heap stays closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    NoSegments,
+    NoSecret,
+    OtherSums,
+    Unreadable,
+}
+
+impl Unopened {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Unopened::NoSegments => "no segment of mimalloc 2 was found (versions 1 and 3 have another layout)",
+            Unopened::NoSecret => "the secret of its segments is not in its data",
+            Unopened::OtherSums => "the sums over its slices are not those that its segments keep themselves",
+            Unopened::Unreadable => "its records can't be read",
+        }
+    }
+}
+
+/// What could not be read beside an opened heap, and what that does to the figures.
+pub type Unread = (&'static str, &'static str);
+
+const NO_ARENAS: Unread = (
+    "the size of one of mimalloc's arenas was not found",
+    "its free memory outside of segments counts as other-anonymous",
+);
+
+/// Segments are looked for in the `touched` part of anonymous memory. `data` is read only where there are segments.
+pub fn walk<M: Memory>(
+    memory: &M,
+    data: impl FnOnce() -> Vec<Data>,
+    anonymous: &Anonymous,
+    touched: &Anonymous,
+) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+    let mut pages = PageStates::new(memory);
+    let headers = headers(&mut pages, touched);
+    let shapes = shapes(&mut pages, &headers);
+    if shapes.is_empty() {
+        return Err(Unopened::NoSegments);
+    }
+    let data = data();
+    let mut result = Err(Unopened::NoSecret);
+    for (shape, secret) in shapes {
+        if data.iter().any(|data| words(&data.bytes).any(|word| word == secret)) {
+            result = opened(memory, &data, anonymous, &headers, &shape, secret);
+            if result.is_ok() {
+                break;
+            }
+        }
+    }
+    result
+}
+
+/// Bytes where a segment may begin.
+fn headers<M: Memory>(pages: &mut PageStates<'_, M>, touched: &Anonymous) -> Vec<(u64, Vec<u8>)> {
+    let first = |range: &AddressRange| range.start.0.next_multiple_of(ALIGNMENT);
+    let all = touched.0.iter().flat_map(|range| (first(range)..range.end.0).step_by(ALIGNMENT as usize));
+    let mut headers = Vec::new();
+    for base in all.take(MOST_ADDRESSES).filter(|base| touched.holds(*base, HEADER as u64)) {
+        // Reading an untouched page would make the kernel map one.
+        if pages.of(base / PAGE) != PageState::Absent {
+            let header = pages.read(AddressRange::sized(Avma(base), Bytes(HEADER as u64)));
+            headers.extend(header.map(|header| (base, header)));
+        }
+    }
+    headers
+}
+
+/// The shapes that segments agree on, with their secret: those of the most pages first.
+fn shapes<M: Memory>(pages: &mut PageStates<'_, M>, headers: &[(u64, Vec<u8>)]) -> Vec<(Shape, u64)> {
+    let mut found: BTreeMap<(Shape, u64), (usize, usize)> = BTreeMap::new();
+    let mut tested = 0;
+    for (base, header) in headers {
+        let shapes = Shape::of(*base, header);
+        tested += usize::from(!shapes.is_empty());
+        if tested > TESTED {
+            break;
+        }
+        for shape in shapes {
+            if let Some(segment) = Segment::read(pages, *base, &shape) {
+                let (sound, all) = found.entry((shape, segment.header.secret)).or_default();
+                *sound += segment.sound;
+                *all += segment.pages.len();
+            }
+        }
+    }
+    found.retain(|_, (sound, all)| *sound > 0 && *sound * 100 >= *all * SOUND_AT_LEAST);
+    let mut found: Vec<_> = found.into_iter().collect();
+    found.sort_by_key(|(_, (sound, _))| std::cmp::Reverse(*sound));
+    found.into_iter().map(|(found, _)| found).collect()
+}
+
+fn opened<M: Memory>(
+    memory: &M,
+    data: &[Data],
+    anonymous: &Anonymous,
+    headers: &[(u64, Vec<u8>)],
+    shape: &Shape,
+    secret: u64,
+) -> Result<(OpenedHeap, Option<Unread>), Unopened> {
+    let mut heap = OpenedHeap::new(AllocatorKind::Mimalloc);
+    let mut pages = PageStates::new(memory);
+    let mut budget = MOST_LINKS;
+    let (mut end, mut segments, mut torn) = (0, 0, 0);
+    let (mut held, mut free) = (Vec::new(), Vec::new());
+    let mut arenas = BTreeMap::new();
+    for (base, header) in headers {
+        let Some(stated) = shape.header(*base, header).filter(|header| header.secret == secret) else { continue };
+        // In a large block may stand what was a segment before.
+        if *base < end || !anonymous.holds(*base, stated.slices * SLICE) {
+            continue;
+        }
+        segments += 1;
+        if let Some(start) = shape.arena(*base, header) {
+            arenas.entry(start).or_insert(None);
+        }
+        let read = (0..2).find_map(|_| Segment::read(&mut pages, *base, shape));
+        match read.filter(|segment| segment.header.secret == secret) {
+            Some(segment) if segment.header.used == 0 => free.push(segment.range()),
+            Some(segment) if anonymous.holds(*base, segment.range().length().0) => {
+                end = segment.range().end.0;
+                held.push(segment.range());
+                add(memory, &mut pages, &segment, &mut budget, &mut heap);
+            }
+            _ => {
+                torn += 1;
+                let range = AddressRange::sized(Avma(*base), Bytes(stated.slices * SLICE));
+                end = range.end.0;
+                held.push(range);
+                heap.add(HeapPart::Unknown, range.length(), pages.resident(range));
+            }
+        }
+    }
+    if segments == torn || torn * TORN_AT_MOST > segments {
+        return Err(Unopened::OtherSums);
+    }
+    find_lengths(data, anonymous, shape.slices * SLICE, &mut arenas);
+    free.extend(arenas.iter().filter_map(|(start, length)| Some(AddressRange::sized(Avma(*start), (*length)?))));
+    free.sort_unstable();
+    let free = without(&joined(free), &held);
+    for range in &free {
+        add_free(&mut pages, *range, &mut heap);
+    }
+    heap.ranges = held;
+    heap.ranges.extend(free);
+    heap.ranges.sort_unstable();
+    heap.ranges = joined(heap.ranges);
+    let unread = arenas.values().any(Option::is_none).then_some(NO_ARENAS);
+    if pages.readable { Ok((heap, unread)) } else { Err(Unopened::Unreadable) }
+}
+
+fn add<M: Memory>(
+    memory: &M,
+    pages: &mut PageStates<'_, M>,
+    segment: &Segment,
+    budget: &mut u64,
+    heap: &mut OpenedHeap,
+) {
+    let mut rest = (segment.range().length(), pages.resident(segment.range()));
+    let mut add = |heap: &mut OpenedHeap, part, length: Bytes, resident: Bytes| {
+        rest = (rest.0 - length, rest.1 - resident);
+        heap.add(part, length, resident);
+    };
+    let mut free = segment.free.clone();
+    for page in &segment.pages {
+        let live = page.live(memory, budget);
+        if live == Bytes(0) {
+            free.push(page.range);
+            continue;
+        }
+        // Behind the blocks that were handed out nothing is live.
+        let (all, extended) = (pages.resident(page.range), page.extended());
+        let resident = pages.resident(extended).scaled(live.0.min(extended.length().0), extended.length().0);
+        add(heap, HeapPart::Live, live, resident);
+        add(heap, HeapPart::Beside, page.range.length() - live, all - resident);
+    }
+    for range in free {
+        let resident = pages.resident(range);
+        add(heap, HeapPart::Dirty, resident, resident);
+        add(heap, HeapPart::Released, range.length() - resident, Bytes(0));
+    }
+    // The header and the records, and guards of a secure build.
+    heap.add(HeapPart::Records, rest.0, rest.1);
+}
+
+fn add_free<M: Memory>(pages: &mut PageStates<'_, M>, range: AddressRange, heap: &mut OpenedHeap) {
+    let resident = pages.resident(range);
+    heap.add(HeapPart::Dirty, resident, resident);
+    heap.add(HeapPart::Released, range.length() - resident, Bytes(0));
+}
+
+/// An arena's own record (mi_arena_t) has its begin, then its length in blocks. The first records of all stand in the data.
+fn find_lengths(data: &[Data], anonymous: &Anonymous, block: u64, arenas: &mut BTreeMap<u64, Option<Bytes>>) {
+    for Data { bytes, .. } in data {
+        let mut before = 0;
+        for word in words(bytes) {
+            if let Some(length) = arenas.get_mut(&before).filter(|length| length.is_none())
+                && (1..=MOST_ARENA_BLOCKS).contains(&word)
+                && anonymous.holds(before, word * block)
+            {
+                *length = Some(Bytes(word * block));
+            }
+            before = word;
+        }
+    }
+}
+
+/// Of sorted, disjoint ranges: what none of `taken` (sorted too) has.
+fn without(ranges: &[AddressRange], taken: &[AddressRange]) -> Vec<AddressRange> {
+    let mut left = Vec::new();
+    for range in ranges {
+        let mut start = range.start;
+        let first = taken.partition_point(|taken| taken.end <= range.start);
+        for taken in taken[first..].iter().take_while(|taken| taken.start < range.end) {
+            if start < taken.start {
+                left.push(AddressRange::new(start, taken.start));
+            }
+            start = start.max(taken.end);
+        }
+        if start < range.end {
+            left.push(AddressRange::new(start, range.end));
+        }
+    }
+    left
+}

@@ -7,6 +7,7 @@ use super::case::{Case, ago};
 use super::remedies::remedy;
 use super::{Effort, Remedy, Severity, Verdict, VerdictId};
 use crate::ledger::{Baseline, Group, LineId};
+use crate::snapshot::{HeapPart, OpenedHeap};
 use crate::units::Bytes;
 
 /// A change below both limits is noise.
@@ -38,6 +39,21 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
         format!("{line}: {then} then, {} now: {} more", case.resident(grown.line), between(grown.least, grown.most))
     };
     let mut evidence: Vec<String> = grown.iter().take(NAMED).map(was).collect();
+    if largest.line == LineId::OtherAllocator
+        && let Some(heap) = mostly_v8(case)
+    {
+        let objects = heap.resident(HeapPart::Old) + heap.resident(HeapPart::Large);
+        let free = heap.resident(HeapPart::FreeOld);
+        let young: Bytes = [HeapPart::Young, HeapPart::FreeYoung, HeapPart::YoungUnsplit]
+            .map(|part| heap.resident(part))
+            .iter()
+            .copied()
+            .sum();
+        evidence.push(format!(
+            "V8: {objects} of old and large objects, with garbage that no collection has found yet; {free} free in old pages; \
+             {young} for young objects, which --max-semi-space-size bounds"
+        ));
+    }
     let mut summary =
         format!("{} grew by {} in {}", largest.line.name(), between(largest.least, largest.most), ago(seconds));
     if seconds >= LEAST_SECONDS {
@@ -82,6 +98,13 @@ fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
     (change - error > Bytes(0)).then(|| Grown { line, least: change - error, most: change + error })
 }
 
+/// V8's heap, if it is most of its line: the tracker's books don't know its objects.
+fn mostly_v8(case: Case<'_>) -> Option<&OpenedHeap> {
+    let heap = case.snapshot.v8.as_ref()?;
+    let resident: Bytes = heap.parts.values().map(|part| part.resident).sum();
+    (resident.percent_of(case.resident(LineId::OtherAllocator)) > 50.0).then_some(heap)
+}
+
 fn between(least: Bytes, most: Bytes) -> String {
     if least.to_string() == most.to_string() { least.to_string() } else { format!("{least} to {most}") }
 }
@@ -107,6 +130,13 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
             let how = format!("ps -T -p {pid} -o comm= | sort | uniq -c | sort -rn | head");
             remedy(Effort::Now, "see which threads there are", how, "")
         }
+        LineId::OtherAllocator if mostly_v8(case).is_some() => remedy(
+            Effort::Now,
+            "see which objects there are, in a heap snapshot",
+            format!("node inspect -p {pid}   # then: takeHeapSnapshot()"),
+            "stops the program while the snapshot is taken, which may need as much memory again; opens the inspector's port on \
+             127.0.0.1. The memory panel of a browser's developer tools shows the file",
+        ),
         _ => case.name_the_callers(),
     };
     vec![who, confirm]

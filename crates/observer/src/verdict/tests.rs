@@ -4,8 +4,8 @@
 use super::*;
 use crate::ledger::{Baseline, LineId};
 use crate::snapshot::{
-    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, EqualBlocks, Glibc, HotSpot, JavaHeap,
-    LoadedAllocator, NmtCategory, Snapshot, Thread, VmRegion, VmTag, Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, EqualBlocks, Glibc, HeapPart, HotSpot,
+    JavaHeap, LoadedAllocator, NmtCategory, OpenedHeap, Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use crate::units::{AddressRange, Avma};
 
@@ -234,6 +234,34 @@ fn with_baseline(mut snapshot: Snapshot, seconds: f64, rss: Bytes, lines: &[(Lin
     snapshot.time = 1000.0;
     snapshot.baseline = Some(Baseline { time: 1000.0 - seconds, rss, lines: lines.to_vec(), errors: Vec::new() });
     snapshot
+}
+
+/// Objects are not malloc's: the tracker's books would not name them.
+#[test]
+fn growth_of_v8_s_heap_leads_to_a_heap_snapshot() {
+    let mib = Bytes::mib;
+    let range = AddressRange::sized(Avma(1 << 30), mib(200));
+    let mut heap = OpenedHeap::new(AllocatorKind::V8);
+    heap.ranges.push(range);
+    heap.add(HeapPart::Old, mib(180), mib(180));
+    heap.add(HeapPart::FreeOld, mib(20), mib(20));
+    let vma = Vma { range, readable: true, writable: true, rss: mib(200), ..Vma::default() };
+    let mut snapshot = Snapshot { vmas: vec![vma], v8: Some(heap), ..Snapshot::default() };
+    snapshot.process.pid = 4711;
+    let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::OtherAllocator, mib(100))]);
+    let verdict = verdict_of(&snapshot, VerdictId::Growth);
+    assert_eq!((verdict.bytes, verdict.severity), (mib(100), Severity::Warning));
+    assert!(verdict.remedies[0].how.starts_with("node inspect -p 4711 "), "{:?}", verdict.remedies);
+    assert!(
+        verdict.evidence.iter().any(|line| line.starts_with("V8: 180 MiB of old and large objects")),
+        "{verdict:?}"
+    );
+    // Beside other memory in the line, it is not known whose the growth is.
+    let mut other = snapshot.clone();
+    other.allocators.push(LoadedAllocator { kind: AllocatorKind::V8, path: "node".into(), serves_malloc: false });
+    let beside = AddressRange::sized(Avma(1 << 40), mib(300));
+    other.vmas.push(Vma { range: beside, readable: true, writable: true, rss: mib(300), ..Vma::default() });
+    assert!(!verdict_of(&other, VerdictId::Growth).remedies[0].how.contains("inspect"));
 }
 
 /// 7 MiB that became 29, and 153 MiB that became 600, as observed.

@@ -24,6 +24,7 @@ use crate::account::mapping::existing;
 use crate::account::{blocks, peaks, rows, samples, table, thread};
 use crate::hook;
 use crate::options::{Options, Path};
+use crate::segment::books::Books;
 use crate::segment::{Segment, categories, set_text, slots};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
@@ -193,9 +194,9 @@ unsafe fn begin_anew(segment: Segment) -> Segment {
     unsafe {
         table::reset_books();
         samples::reset_books(segment);
-        rows::reset_books(segment);
+        rows::reset_books(Books::of(segment));
         peaks::reset_books(segment);
-        thread::reset_books(segment);
+        thread::reset_books(Books::of(segment));
     }
     let counted = [
         Counter::unknown_frees,

@@ -28,6 +28,7 @@ use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
 use crate::rules;
+use crate::segment::books::Books;
 use crate::segment::{Segment, categories, slots};
 use crate::stack::{callers, frames, module};
 use crate::stacks;
@@ -88,7 +89,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
         phase::enter(Phase::Off);
         return;
     };
-    early::store(segment);
+    // SAFETY: no segment is published.
+    early::store(unsafe { Books::of(segment) });
     table::settle(segment);
     early::seed(segment);
     if !book(segment) {
@@ -138,7 +140,8 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         && callers::init(segment)
         && frames::init()
         && samples::init()
-        && rows::init(segment)
+        // SAFETY: no segment is published.
+        && rows::init(unsafe { Books::of(segment) })
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
         && mapping::books::init(segment)
         && own::init(segment);

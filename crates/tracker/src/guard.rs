@@ -3,18 +3,82 @@
 //! A hook takes the thread's state by taking `current` out of the thread-local word and puts it back when it has booked.
 //! The real malloc, mmap, … run outside of that. So a signal handler that allocates while its thread is in the books
 //! finds the word empty and books in the shared rows; it never sees a half-made row, memo or index, and never waits.
+//!
+//! [`Taken`] is the state while a hook has it. [`Inside`] and [`Nested`] hand out [`Books`], without which no row is written.
 
 use crate::account::thread::{self, ThreadState};
 use crate::segment::Segment;
+use crate::segment::books::Books;
 use crate::stacks;
 use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
+use core::ops::{Deref, DerefMut};
 use plimsoll_segment::Counter;
 
-/// Proof that this thread's state is ours until it is dropped.
+/// This thread's state, taken: ours until this is dropped, which gives it back.
+pub struct Taken(*mut ThreadState);
+
+impl Taken {
+    /// The state that a fast path has taken already.
+    ///
+    /// # Safety
+    /// `state` is what `current` held, and `current` was set to 0.
+    #[inline(always)]
+    pub unsafe fn of(state: *mut ThreadState) -> Taken {
+        Taken(state)
+    }
+
+    /// Takes the state that a fast path has found.
+    ///
+    /// # Safety
+    /// `state` is what `current` holds, and not 0.
+    #[inline(always)]
+    pub unsafe fn now(state: *mut ThreadState) -> Taken {
+        tls_set::<CURRENT>(0);
+        Taken(state)
+    }
+}
+
+impl Deref for Taken {
+    type Target = ThreadState;
+    #[inline(always)]
+    fn deref(&self) -> &ThreadState {
+        // SAFETY: a `Taken` is made by whoever takes a `current` other than 0 and sets it to 0, so a handler on top finds
+        // none to take; other threads touch what lies in front of the state only (`slots::Shared`).
+        unsafe { &*self.0 }
+    }
+}
+
+impl DerefMut for Taken {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut ThreadState {
+        // SAFETY: as above.
+        unsafe { &mut *self.0 }
+    }
+}
+
+impl Drop for Taken {
+    #[inline(always)]
+    fn drop(&mut self) {
+        tls_set::<CURRENT>(self.0 as usize);
+    }
+}
+
+/// The thread is inside the tracker, with its state.
 pub struct Inside {
-    state: *mut ThreadState,
-    /// The segment the state books in.
-    pub segment: Segment,
+    state: Taken,
+    segment: Segment,
+}
+
+/// The thread is inside the tracker, without a state.
+pub struct Nested(Segment);
+
+impl Nested {
+    /// The books.
+    #[inline(always)]
+    pub fn books(&self) -> Books<'_> {
+        // SAFETY: `enter` found the state taken by a frame below this one, or that there is none.
+        unsafe { Books::of(self.0) }
+    }
 }
 
 /// Who a hook is.
@@ -22,7 +86,7 @@ pub enum Entered {
     /// With a state of its own.
     Thread(Inside),
     /// Nested in a signal, past the thread's end, or without a slot: shared rows.
-    Shared(Segment),
+    Shared(Nested),
     /// There are no books (before boot, in an unprepared fork child, or none could be made).
     Outside,
 }
@@ -33,8 +97,9 @@ pub fn enter() -> Entered {
     let Some(segment) = Segment::current() else { return Entered::Outside };
     let current = tls_get::<CURRENT>();
     if current != 0 {
-        tls_set::<CURRENT>(0);
-        return Entered::Thread(Inside { state: current as *mut ThreadState, segment });
+        // SAFETY: just found.
+        let state = unsafe { Taken::now(current as *mut ThreadState) };
+        return Entered::Thread(Inside { state, segment });
     }
     enter_without(segment)
 }
@@ -53,41 +118,37 @@ fn enter_without(segment: Segment) -> Entered {
             }
             tls_set_half::<DEPTH>(0);
             match t {
-                Some(t) => Entered::Thread(Inside { state: t, segment }),
-                None => Entered::Shared(segment),
+                // SAFETY: a new state, which `current` does not name yet.
+                Some(t) => Entered::Thread(Inside { state: unsafe { Taken::of(t) }, segment }),
+                None => Entered::Shared(Nested(segment)),
             }
         }
         own => {
             if own != GONE {
                 segment.count(Counter::nested_entries, 1);
             }
-            Entered::Shared(segment)
+            Entered::Shared(Nested(segment))
         }
     }
 }
 
 impl Inside {
-    /// Takes the state that the fast path has already found.
-    ///
-    /// # Safety
-    /// `state` is what `current` held, and `current` was set to 0.
+    /// The segment that the state books in.
     #[inline(always)]
-    pub unsafe fn taken(state: *mut ThreadState, segment: Segment) -> Inside {
-        Inside { state, segment }
+    pub fn segment(&self) -> Segment {
+        self.segment
     }
 
     /// The state.
     #[inline(always)]
     pub fn state(&mut self) -> &mut ThreadState {
-        // SAFETY: an `Inside` is made by whoever takes a `current` other than 0 and sets it to 0, so a handler on top finds
-        // none to take; other threads touch what lies in front of the state only (`slots::Shared`).
-        unsafe { &mut *self.state }
+        &mut self.state
     }
-}
 
-impl Drop for Inside {
+    /// The books, and the state.
     #[inline(always)]
-    fn drop(&mut self) {
-        tls_set::<CURRENT>(self.state as usize);
+    pub fn parts(&mut self) -> (Books<'_>, &mut ThreadState) {
+        // SAFETY: the state is taken.
+        (unsafe { Books::of(self.segment) }, &mut self.state)
     }
 }

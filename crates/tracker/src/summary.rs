@@ -118,18 +118,18 @@ fn write(segment: Segment, work: &mut Work) {
     let rows = segment.used(Section::Rows) as u32;
     for allocated in [false, true] {
         for i in 1..rows {
-            let r = segment.row(i);
-            if r.slot.load(Acquire) == 0 {
+            let r = segment.seen(i);
+            if !r.is_used() {
                 continue;
             }
-            let c = segment.caller(r.caller.load(Relaxed)).category.load(Relaxed);
+            let c = segment.caller(r.caller()).category.load(Relaxed);
             let Some(s) = sums.get_mut(c as usize) else { continue };
             if allocated {
-                s.bytes = s.bytes.wrapping_add(r.alloc_bytes.load(Acquire));
-                s.count = s.count.wrapping_add(r.alloc_count.load(Acquire));
+                let (bytes, count) = r.allocated();
+                (s.bytes, s.count) = (s.bytes.wrapping_add(bytes), s.count.wrapping_add(count));
             } else {
-                s.bytes = s.bytes.wrapping_sub(r.free_bytes.load(Acquire));
-                s.count = s.count.wrapping_sub(r.free_count.load(Acquire));
+                let (bytes, count) = r.freed();
+                (s.bytes, s.count) = (s.bytes.wrapping_sub(bytes), s.count.wrapping_sub(count));
             }
         }
     }

@@ -7,6 +7,7 @@ use super::peaks;
 use super::rows::{self, Amount, ROW_EARLY};
 use crate::phase::{self, Phase};
 use crate::segment::Segment;
+use crate::segment::books::Books;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use plimsoll_segment::CALLER_EARLY;
 
@@ -56,8 +57,8 @@ fn add(at: usize, a: Amount) {
 }
 
 /// Moves the counters into a fresh segment.
-pub fn store(segment: Segment) {
-    let early = segment.row(ROW_EARLY);
+pub fn store(books: Books<'_>) {
+    let early = books.row(ROW_EARLY);
     let row = [
         &early.alloc_count,
         &early.alloc_bytes,

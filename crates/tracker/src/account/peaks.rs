@@ -12,6 +12,7 @@
 //! too. Who doesn't get the lock goes on; his row stays over its bound and he tries again at his next block.
 
 use crate::segment::Segment;
+use crate::segment::books::{Books, OwnRow};
 use crate::stack::callers;
 use crate::sys::CachePadded;
 use crate::sys::clock::now_ns;
@@ -49,60 +50,73 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
 /// Tells the central figures what a row of the calling thread gained or lost since it last did.
 #[cold]
 #[inline(never)]
-pub fn flush(segment: Segment, row: u32, flushed: &mut u32, span: i64) {
-    if BUSY.0.swap(true, Acquire) {
-        return;
-    }
-    let row = segment.row(row);
+pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
+    let Some(mut central) = Central::lock(*books) else { return };
     // A signal handler on top may free a block of this row at any moment.
     let bytes = span / 2 - row.room.swap(span / 2, Relaxed);
     let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
     let count = net.wrapping_sub(*flushed) as i32 as i64;
-    central(segment, row.caller.load(Relaxed), bytes, count);
+    central.add(row.caller.load(Relaxed), bytes, count);
     *flushed = net;
-    BUSY.0.store(false, Release);
 }
 
 /// The same for a shared row. Nobody waits for the lock, which a signal handler may find held below itself: what isn't
 /// told now stays in the row's room.
-pub fn flush_shared(segment: Segment, row: &Row, flushed: &AtomicU32) {
-    if BUSY.0.swap(true, Acquire) {
-        return;
-    }
+pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
+    let Some(mut central) = Central::lock(*books) else { return };
     let bytes = row.room.swap(0, Relaxed).wrapping_neg();
     let net = row.alloc_count.load(Relaxed).wrapping_sub(row.free_count.load(Relaxed)) as u32;
     let count = net.wrapping_sub(flushed.swap(net, Relaxed)) as i32 as i64;
-    central(segment, row.caller.load(Relaxed), bytes, count);
-    BUSY.0.store(false, Release);
+    central.add(row.caller.load(Relaxed), bytes, count);
 }
 
-fn central(segment: Segment, caller: u32, bytes: i64, count: i64) {
-    let h = segment.header();
-    segment.count(Counter::drift_flushes, 1);
-    let c = segment.caller(caller);
-    raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
-    let parent = callers::parent(segment, caller);
-    if parent != caller {
-        let c = segment.caller(parent);
+/// The central figures, locked: the only way to write them while hooks book.
+struct Central(Segment);
+
+impl Central {
+    /// `None`: another thread has the lock, or this thread's own interrupted call.
+    #[inline(always)]
+    fn lock(segment: Segment) -> Option<Central> {
+        (!BUSY.0.swap(true, Acquire)).then_some(Central(segment))
+    }
+
+    /// Tells of a caller's blocks, and its category, and the total.
+    fn add(&mut self, caller: u32, bytes: i64, count: i64) {
+        let segment = self.0;
+        let h = segment.header();
+        segment.count(Counter::drift_flushes, 1);
+        let c = segment.caller(caller);
         raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
-    }
-    let k = segment.category(c.category.load(Relaxed));
-    if raise(&k.peak_bytes, &k.count_at_peak, add(&k.live_bytes, bytes), add(&k.live_count, count)) {
-        k.peak_ns.store(now_ns(), Relaxed);
-    }
-    let total = add(&h.live_bytes, bytes);
-    let blocks = add(&h.live_count, count);
-    if raise(&h.peak_bytes, &h.count_at_peak, total, blocks) {
-        let now = now_ns();
-        h.peak_ns.store(now, Relaxed);
-        let valid = h.composition.load(Relaxed);
-        let kept = match valid {
-            0 | 1 => h.compositions[valid as usize].total_bytes.load(Relaxed),
-            _ => 0,
-        };
-        if total as u64 > kept + kept / 100 {
-            keep_composition(segment, if valid == 0 { 1 } else { 0 }, now);
+        let parent = callers::parent(segment, caller);
+        if parent != caller {
+            let c = segment.caller(parent);
+            raise(&c.peak_bytes, &c.count_at_peak, add(&c.live_bytes, bytes), add(&c.live_count, count));
         }
+        let k = segment.category(c.category.load(Relaxed));
+        if raise(&k.peak_bytes, &k.count_at_peak, add(&k.live_bytes, bytes), add(&k.live_count, count)) {
+            k.peak_ns.store(now_ns(), Relaxed);
+        }
+        let total = add(&h.live_bytes, bytes);
+        let blocks = add(&h.live_count, count);
+        if raise(&h.peak_bytes, &h.count_at_peak, total, blocks) {
+            let now = now_ns();
+            h.peak_ns.store(now, Relaxed);
+            let valid = h.composition.load(Relaxed);
+            let kept = match valid {
+                0 | 1 => h.compositions[valid as usize].total_bytes.load(Relaxed),
+                _ => 0,
+            };
+            if total as u64 > kept + kept / 100 {
+                keep_composition(segment, if valid == 0 { 1 } else { 0 }, now);
+            }
+        }
+    }
+}
+
+impl Drop for Central {
+    #[inline(always)]
+    fn drop(&mut self) {
+        BUSY.0.store(false, Release);
     }
 }
 
@@ -180,7 +194,9 @@ pub unsafe fn reset_books(segment: Segment) {
     BUSY.0.store(false, Release);
 }
 
-/// Tells the central figures of blocks that were booked before they were there.
+/// Tells the central figures of blocks that were booked before they were there. Called at boot, where nobody has the lock.
 pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
-    central(segment, caller, bytes, count);
+    if let Some(mut central) = Central::lock(segment) {
+        central.add(caller, bytes, count);
+    }
 }

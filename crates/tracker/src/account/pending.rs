@@ -13,6 +13,7 @@ use super::keys::{set_key, take_key};
 use super::rows::{self, Amount};
 use super::thread::ThreadState;
 use super::{classify, image, samples, table};
+use crate::segment::books::Books;
 use crate::segment::{Segment, slots};
 use crate::stack::callers;
 use crate::sys::os;
@@ -25,19 +26,20 @@ pub fn note(t: &ThreadState, p: *mut u8) {
 }
 
 /// At the entry of a hook: the thread's last block has its header now.
-pub fn settle(segment: Segment, t: &mut ThreadState) {
+pub fn settle(books: Books<'_>, t: &mut ThreadState) {
     let p = t.shared().pending.load(Relaxed);
     if p == 0 || t.shared().pending.compare_exchange(p, p | 1, AcqRel, Relaxed).is_err() {
         return;
     }
     // SAFETY: claimed: whoever frees the block, other than a handler on top of this, waits in `forget` for this thread.
-    unsafe { rebook(segment, t, p as *mut u8) };
+    unsafe { rebook(books, t, p as *mut u8) };
     t.shared().pending.store(0, Release);
 }
 
 /// # Safety
 /// `p` is a live block that nobody can free meanwhile.
-unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
+unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
+    let segment = *books;
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
@@ -45,7 +47,7 @@ unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
             return;
         };
         let Some(c) = image::category(segment, p, requested) else { return };
-        let old = segment.row(row).caller.load(Relaxed);
+        let old = segment.seen(row).caller();
         let of = segment.caller(callers::parent(segment, old));
         let mut frames = [0u64; callers::FRAMES];
         let n = (of.depth.load(Relaxed) as usize).min(frames.len());
@@ -61,11 +63,11 @@ unsafe fn rebook(segment: Segment, t: &mut ThreadState, p: *mut u8) {
             return;
         }
         let Some((key, amount)) = take_key(p) else { return };
-        let row = rows::row_for(segment, Some(&mut *t), new);
+        let row = rows::row_for(books, Some(&mut *t), new);
         let sampled = key.sampled && samples::reassign(segment, p, new);
         let Some(Amount { .. }) = set_key(p, Key { row, sampled, ..key }) else { return };
-        rows::free(segment, Some(&mut *t), old, amount);
-        rows::alloc(segment, Some(t), new, amount);
+        rows::free(books, Some(&mut *t), old, amount);
+        rows::alloc(books, Some(t), new, amount);
         segment.count(Counter::native_image_headers, 1);
     }
 }

@@ -9,7 +9,7 @@
 
 use super::peaks;
 use super::thread::{IndexEntry, ThreadState};
-use crate::segment::Segment;
+use crate::segment::books::{Books, OwnRow};
 use crate::sys::cpu::{add_own, count_own};
 use crate::sys::os;
 use core::mem::offset_of;
@@ -40,8 +40,8 @@ pub struct Amount {
     pub requested: u64,
 }
 
-/// Makes the fixed rows of a fresh segment.
-pub fn init(segment: Segment) -> bool {
+/// Makes the fixed rows of a fresh books.
+pub fn init(books: Books<'_>) -> bool {
     if SHARED.load(Relaxed) == 0 {
         match os::private(Section::Callers.capacity() * size_of::<SharedEntry>()) {
             Some(p) => SHARED.store(p as usize, Release),
@@ -49,11 +49,11 @@ pub fn init(segment: Segment) -> bool {
         }
     }
     // Row 0 and row 3 stay empty.
-    if segment.append_some(Section::Rows, 4) != Some(0) {
+    if books.append_some(Section::Rows, 4) != Some(0) {
         return false;
     }
     for (row, caller) in [(ROW_OVERFLOW, CALLER_OVERFLOW), (ROW_EARLY, CALLER_EARLY)] {
-        identify(segment.row(row), caller, SLOT_SHARED);
+        identify(books.row(row), caller, SLOT_SHARED);
         if let Some(e) = shared_entry(caller) {
             e.row.store(row, Release);
         }
@@ -74,15 +74,15 @@ fn shared_entry(caller: u32) -> Option<&'static SharedEntry> {
 }
 
 /// The shared row of a caller; the overflow caller's if there is no room.
-pub fn shared_row(segment: Segment, caller: u32) -> u32 {
+pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
     let Some(e) = shared_entry(caller) else { return ROW_OVERFLOW };
     let row = e.row.load(Acquire);
     if row != 0 {
         return row;
     }
-    match segment.append_some(Section::Rows, 2) {
+    match books.append_some(Section::Rows, 2) {
         Some(row) => {
-            identify(segment.row(row), caller, SLOT_SHARED);
+            identify(books.row(row), caller, SLOT_SHARED);
             match e.row.compare_exchange(0, row, AcqRel, Acquire) {
                 Ok(_) => row,
                 // Another was first; ours stays empty.
@@ -90,14 +90,14 @@ pub fn shared_row(segment: Segment, caller: u32) -> u32 {
             }
         }
         None => {
-            segment.count(Counter::rows_shared, 1);
+            books.count(Counter::rows_shared, 1);
             ROW_OVERFLOW
         }
     }
 }
 
 /// Index entry of this thread's row for a caller. `None`: there is no room for a row; use the shared one.
-pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut IndexEntry> {
+pub fn find<'t>(books: Books<'_>, t: &'t mut ThreadState, caller: u32) -> Option<&'t mut IndexEntry> {
     let mask = t.index_mask;
     let mut at = caller & mask;
     loop {
@@ -106,22 +106,22 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
         if e.row == 0 {
             break;
         }
-        if segment.row(e.row).caller.load(Relaxed) == caller {
+        if books.seen(e.row).caller() == caller {
             return Some(e);
         }
         at = (at + 1) & mask;
     }
     if (t.index_used + 1) * 2 > mask + 1 {
-        if !t.grow_index(segment) {
+        if !t.grow_index(*books) {
             return None;
         }
-        return find(segment, t, caller);
+        return find(books, t, caller);
     }
     // Load and store: other threads leave it alone, and a handler in between can't come here with this state.
     let spare = &t.shared().spare_row;
     let row = match spare.load(Relaxed) {
         0 => {
-            let row = segment.append_some(Section::Rows, 2)?;
+            let row = books.append_some(Section::Rows, 2)?;
             spare.store(row + 1, Relaxed);
             row
         }
@@ -130,7 +130,7 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
             row
         }
     };
-    let r = segment.row(row);
+    let r = books.row(row);
     r.room.store(t.room_span / 2, Relaxed);
     identify(r, caller, t.slot);
     t.index_used += 1;
@@ -140,10 +140,10 @@ pub fn find(segment: Segment, t: &mut ThreadState, caller: u32) -> Option<&mut I
     Some(e)
 }
 
-/// Books an allocation in a row of the calling thread (in another's, adds could be lost). True: the drift has passed its bound.
+/// Books an allocation in a row of the calling thread. True: the drift has passed its bound.
 #[inline(always)]
-pub fn add_alloc(row: &Row, a: Amount) -> bool {
-    let p = row as *const Row as *const u8;
+pub fn add_alloc(row: OwnRow, a: Amount) -> bool {
+    let p = &raw const *row as *const u8;
     // SAFETY: words of a row, which are atomics.
     unsafe {
         add_own::<{ offset_of!(Row, alloc_bytes) }>(p, a.usable);
@@ -156,8 +156,8 @@ pub fn add_alloc(row: &Row, a: Amount) -> bool {
 
 /// Books a release in a row of the calling thread, likewise. True: the drift has passed its bound.
 #[inline(always)]
-pub fn add_free(row: &Row, a: Amount, room_span: i64) -> bool {
-    let p = row as *const Row as *const u8;
+pub fn add_free(row: OwnRow, a: Amount, room_span: i64) -> bool {
+    let p = &raw const *row as *const u8;
     // SAFETY: words of a row, which are atomics.
     unsafe {
         add_own::<{ offset_of!(Row, free_bytes) }>(p, a.usable);
@@ -168,52 +168,60 @@ pub fn add_free(row: &Row, a: Amount, room_span: i64) -> bool {
     row.room.load(Relaxed) > room_span
 }
 
+/// Tells the central figures of this thread's row for a caller.
+pub fn flush(books: Books<'_>, t: &mut ThreadState, caller: u32) {
+    let span = t.room_span;
+    if let Some(e) = find(books, t, caller) {
+        peaks::flush(books, e.row(books), &mut e.flushed, span);
+    }
+}
+
 /// The row in which this thread books a caller's blocks: its own, or the shared one.
-pub fn row_for(segment: Segment, t: Option<&mut ThreadState>, caller: u32) -> u32 {
-    t.and_then(|t| find(segment, t, caller)).map_or_else(|| shared_row(segment, caller), |e| e.row)
+pub fn row_for(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32) -> u32 {
+    t.and_then(|t| find(books, t, caller)).map_or_else(|| shared_row(books, caller), |e| e.row)
 }
 
 /// Books an allocation of this thread by caller number.
-pub fn alloc(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
+pub fn alloc(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
     if let Some(t) = t {
         let span = t.room_span;
-        if let Some(e) = find(segment, t, caller) {
-            if add_alloc(segment.row(e.row), a) {
-                peaks::flush(segment, e.row, &mut e.flushed, span);
+        if let Some(e) = find(books, t, caller) {
+            if add_alloc(e.row(books), a) {
+                peaks::flush(books, e.row(books), &mut e.flushed, span);
             }
             return;
         }
     }
-    let row = segment.row(shared_row(segment, caller));
+    let row = books.row(shared_row(books, caller));
     row.alloc_count.fetch_add(1, Release);
     row.alloc_bytes.fetch_add(a.usable, Release);
     row.alloc_requested.fetch_add(a.requested, Release);
-    tell_shared(segment, row, a.usable as i64);
+    tell_shared(books, row, a.usable as i64);
 }
 
 /// Books a release by this thread by caller number.
-pub fn free(segment: Segment, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
+pub fn free(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amount) {
     if let Some(t) = t {
         let span = t.room_span;
-        if let Some(e) = find(segment, t, caller) {
-            if add_free(segment.row(e.row), a, span) {
-                peaks::flush(segment, e.row, &mut e.flushed, span);
+        if let Some(e) = find(books, t, caller) {
+            if add_free(e.row(books), a, span) {
+                peaks::flush(books, e.row(books), &mut e.flushed, span);
             }
             return;
         }
     }
-    let row = segment.row(shared_row(segment, caller));
+    let row = books.row(shared_row(books, caller));
     row.free_count.fetch_add(1, Release);
     row.free_bytes.fetch_add(a.usable, Release);
     row.free_requested.fetch_add(a.requested, Release);
-    tell_shared(segment, row, -(a.usable as i64));
+    tell_shared(books, row, -(a.usable as i64));
 }
 
 /// A shared row begins with no room, and tells the central figures of every block, or of several when it next can.
-fn tell_shared(segment: Segment, row: &Row, bytes: i64) {
+fn tell_shared(books: Books<'_>, row: &Row, bytes: i64) {
     row.room.fetch_sub(bytes, Relaxed);
     if let Some(e) = shared_entry(row.caller.load(Relaxed)) {
-        peaks::flush_shared(segment, row, &e.flushed);
+        peaks::flush_shared(books, row, &e.flushed);
     }
 }
 
@@ -221,15 +229,15 @@ fn tell_shared(segment: Segment, row: &Row, bytes: i64) {
 ///
 /// # Safety
 /// No thread is in a hook, and none comes into one.
-pub unsafe fn reset_books(segment: Segment) {
-    for i in 1..segment.used(Section::Rows) as u32 {
-        let r = segment.row(i);
+pub unsafe fn reset_books(books: Books<'_>) {
+    for i in 1..books.used(Section::Rows) as u32 {
+        let r = books.row(i);
         let cells =
             [&r.alloc_count, &r.alloc_bytes, &r.alloc_requested, &r.free_count, &r.free_bytes, &r.free_requested];
         cells.into_iter().for_each(|c| c.store(0, Relaxed));
         r.room.store(0, Relaxed);
     }
-    for i in 0..segment.used(Section::Callers) as u32 {
+    for i in 0..books.used(Section::Callers) as u32 {
         told(i, 0);
     }
 }

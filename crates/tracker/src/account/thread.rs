@@ -13,6 +13,7 @@
 use super::memo::entry::Memo;
 use super::sampling::Random;
 use crate::segment::Segment;
+use crate::segment::books::{Books, OwnRow};
 use crate::segment::slots::{self, SHARED_BYTES, Shared, shared_of};
 use crate::stack::deep::Scratch;
 use crate::sys::{CachePadded, cpu, libc, os};
@@ -84,9 +85,18 @@ pub struct ThreadState {
 #[repr(C)]
 pub struct IndexEntry {
     /// Row; 0 = empty.
-    pub row: u32,
+    pub(super) row: u32,
     /// Low 32 bits of (allocated − freed) blocks when the drift was last flushed.
-    pub flushed: u32,
+    pub(super) flushed: u32,
+}
+
+impl IndexEntry {
+    /// Its row.
+    #[inline(always)]
+    pub fn row(&self, books: Books<'_>) -> OwnRow {
+        // SAFETY: entries are made in a thread's index only, with rows of its slot.
+        unsafe { OwnRow::indexed(*books, self.row) }
+    }
 }
 
 /// How the two lie in memory.
@@ -180,7 +190,8 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.end_rounds = 3;
     // Another stack: nothing remembered of the last thread's holds.
     shared.memo.store(slots::empty(), Relaxed);
-    t.set_room_span(segment, super::peaks::room_span(segment));
+    // SAFETY: the state is this thread's from here on, and `current` is 0.
+    t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
     let stack = stack.unwrap_or(Stack { low: 0, high: 0, guard: 0, kind: 0 });
     shared.stack_high.store(stack.high, Relaxed);
     shared.stack_bytes.store(stack.high - stack.low, Relaxed);
@@ -247,10 +258,10 @@ pub fn detach(segment: Segment, slot: u32) {
 ///
 /// # Safety
 /// No thread is in a hook, and none comes into one.
-pub unsafe fn reset_books(segment: Segment) {
+pub unsafe fn reset_books(books: Books<'_>) {
     let Some(directory) = slots::directory() else { return };
-    for (slot, d) in directory[..segment.used(Section::Threads)].iter().enumerate().skip(1) {
-        let r = segment.thread(slot as u32);
+    for (slot, d) in directory[..books.used(Section::Threads)].iter().enumerate().skip(1) {
+        let r = books.thread(slot as u32);
         r.table_inserts.store(0, Relaxed);
         r.table_removes.store(0, Relaxed);
         let t = d.state.load(Acquire) as *mut ThreadState;
@@ -266,7 +277,7 @@ pub unsafe fn reset_books(segment: Segment) {
                 let e = &mut *(*t).index.add(i);
                 e.flushed = 0;
                 if e.row != 0 {
-                    segment.row(e.row).room.store(span / 2, Relaxed);
+                    e.row(books).room.store(span / 2, Relaxed);
                 }
             }
         }
@@ -293,6 +304,13 @@ impl ThreadState {
         // SAFETY: every ThreadState is one of `new_state`'s. Its block's address was exposed there: the reference isn't
         // derived from `self`'s.
         unsafe { shared_of(self as *const Self as usize) }
+    }
+
+    /// The books, and the state again. `None`: there are none, detached or in a fork child that has none yet.
+    #[inline(always)]
+    pub fn with_books(&mut self) -> Option<(Books<'_>, &mut ThreadState)> {
+        // SAFETY: whoever has this reference has taken the state.
+        Segment::current().map(|segment| (unsafe { Books::of(segment) }, self))
     }
 
     /// The memo in force.
@@ -322,14 +340,14 @@ impl ThreadState {
     }
 
     /// A new drift bound. What the rows of an adopted slot already lag behind stays what it is.
-    fn set_room_span(&mut self, segment: Segment, span: i64) {
+    fn set_room_span(&mut self, books: Books<'_>, span: i64) {
         let more = (span - self.room_span) / 2;
         self.room_span = span;
         for i in 0..=self.index_mask as usize {
             // SAFETY: the index has that many entries, and is reached through this borrowed state only.
-            let row = unsafe { (*self.index.add(i)).row };
-            if row != 0 {
-                let room = &segment.row(row).room;
+            let e = unsafe { &*self.index.add(i) };
+            if e.row != 0 {
+                let room = &e.row(books).room;
                 room.store(room.load(Relaxed).wrapping_add(more), Relaxed);
             }
         }
@@ -470,7 +488,7 @@ impl ThreadState {
         (0..=self.index_mask as usize).fold(0u64, |sum, i| {
             // SAFETY: as in `set_room_span`.
             let row = unsafe { (*self.index.add(i)).row };
-            sum.wrapping_add(if row != 0 { segment.row(row).alloc_count.load(Relaxed) } else { 0 })
+            sum.wrapping_add(if row != 0 { segment.seen(row).blocks() } else { 0 })
         })
     }
 
@@ -488,7 +506,7 @@ impl ThreadState {
             unsafe {
                 let e = *self.index.add(i);
                 if e.row != 0 {
-                    let mut at = segment.row(e.row).caller.load(Relaxed) as usize & mask;
+                    let mut at = segment.seen(e.row).caller() as usize & mask;
                     while (*new.add(at)).row != 0 {
                         at = (at + 1) & mask;
                     }

@@ -25,6 +25,7 @@ use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
 use crate::account::{blocks, own, peaks, retained, samples, segment_file};
 use crate::phase::{self};
+use crate::segment::books::Books;
 use crate::segment::{self, LASTING, Segment, WIPED, categories, slots, windows};
 use crate::sys::cpu::{CURRENT, GONE, OWN, PARENT, PREPARED, SLOT_MARK, tls_get, tls_set};
 use crate::sys::libc;
@@ -207,8 +208,10 @@ fn make(mut inherited: Inherited) {
 }
 
 fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
+    // SAFETY: no segment is published.
+    let books_of_child = unsafe { Books::of(child) };
     for row in inherited.unknown_rows() {
-        child.row(row).caller.store(NO_CALLER, Relaxed);
+        books_of_child.row(row).caller.store(NO_CALLER, Relaxed);
     }
     child.populated(&inherited.written());
     child.set(Counter::own_segment_bytes, Segment::populated_bytes() as u64);

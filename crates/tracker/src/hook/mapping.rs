@@ -48,10 +48,12 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
     // SAFETY: the entry's stack and frame pointer.
     let (segment, caller) = match enter() {
         Entered::Thread(mut inside) => {
+            let segment = inside.segment();
             // SAFETY: as above.
-            (inside.segment, unsafe { memo::mapping(inside.segment, inside.state(), sp, fp) })
+            (segment, unsafe { memo::mapping(segment, inside.state(), sp, fp) })
         }
-        Entered::Shared(segment) => {
+        Entered::Shared(nested) => {
+            let segment = *nested.books();
             // SAFETY: the return address lies at the stack pointer.
             let ra = unsafe { return_address(sp) };
             (segment, classify::caller(segment, &[ra], callers::TRUNCATED, 0))
@@ -70,7 +72,7 @@ fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
     let ra = unsafe { return_address(sp) };
     // Its module may not be known yet, and is learnt of: only where nobody is in the books.
     if let (Some(offset), Entered::Thread(inside)) = (offset, enter()) {
-        code::mapped_file(inside.segment, ra, start, bytes, offset as u64);
+        code::mapped_file(inside.segment(), ra, start, bytes, offset as u64);
     }
 }
 

@@ -21,7 +21,7 @@ pub unsafe extern "C" fn category(name: *const c_char) -> u32 {
 /// `void plimsoll_category_push(uint32_t category)`: what this thread allocates from here on belongs to it.
 pub extern "C" fn category_push(category: u32) {
     if let Entered::Thread(mut inside) = enter() {
-        let segment = inside.segment;
+        let segment = inside.segment();
         let t = inside.state();
         let depth = t.pushed as usize;
         t.pushed += 1;

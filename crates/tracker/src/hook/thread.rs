@@ -112,7 +112,7 @@ pub unsafe extern "C" fn pthread_create(
             return calls::pthread_create(out, attr, routine, argument);
         }
         let creator = match enter() {
-            Entered::Thread(mut inside) => memo::mapping(inside.segment, inside.state(), sp, fp),
+            Entered::Thread(mut inside) => memo::mapping(inside.segment(), inside.state(), sp, fp),
             _ => 0,
         };
         let Some((i, start)) = take() else { return calls::pthread_create(out, attr, routine, argument) };

@@ -12,6 +12,7 @@ use plimsoll_segment::{
 };
 use windows::Growing;
 
+pub mod books;
 pub mod categories;
 pub mod index;
 pub mod slots;
@@ -71,7 +72,8 @@ static POPULATED: [AtomicUsize; plimsoll_segment::SECTIONS] =
     [const { AtomicUsize::new(0) }; plimsoll_segment::SECTIONS];
 
 /// A mapped segment: the token for its records. Whoever has one may load and store any of them, from any thread, since they
-/// consist of atomics. That a row or a slot has one writer is the books' rule, not memory's: breaking it makes sums wrong.
+/// consist of atomics. That a row has one writer is the books' rule, not memory's: breaking it makes sums wrong, so a row is reached
+/// through a token of [`books`] only.
 #[derive(Clone, Copy)]
 pub struct Segment(usize);
 
@@ -168,9 +170,9 @@ impl Segment {
         unsafe { &*(self.0 as *const Header) }
     }
 
-    /// A row. Any number names one: of a damaged key a wrong one, but ours.
+    /// A row, for the tokens of [`books`] only. Any number names one: of a damaged key a wrong one, but ours.
     #[inline(always)]
-    pub fn row(self, i: u32) -> &'static Row {
+    fn row(self, i: u32) -> &'static Row {
         let at = i as usize * Row::BYTES;
         let at = if at < windows::mapped(Section::Rows) { at } else { 0 };
         // SAFETY: as in `record`.
@@ -182,7 +184,7 @@ impl Segment {
     /// # Safety
     /// `offset` comes from [`row_offset`] of a row below the capacity.
     #[inline(always)]
-    pub unsafe fn row_at(self, offset: u32) -> &'static Row {
+    unsafe fn row_at(self, offset: u32) -> &'static Row {
         // SAFETY: the caller's contract; as in `record`.
         unsafe { &*((self.0 + offset as usize) as *const Row) }
     }

@@ -1,7 +1,7 @@
 //! account/inherited.rs: a copy of the books that three threads go on with.
 
 use crate::segment::by_caller;
-use crate::{Random, alone, fresh};
+use crate::{Random, alone, books, fresh};
 use plimsoll_segment::{FILE_BYTES, Purpose, Section};
 use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::inherited::{Child, Inherited};
@@ -41,14 +41,14 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                         let frame = 0x1_0000 * (n + 1) + 2 * (made - random.below(made.min(8) + 1));
                         let caller = classify::caller(parent, &[frame], 0, 1);
                         let amount = Amount { usable: 24 + random.below(100) * 16, requested: 24 };
-                        rows::alloc(parent, t.as_deref_mut(), caller, amount);
+                        rows::alloc(books(parent), t.as_deref_mut(), caller, amount);
                         let mut pool = pool.lock().expect("pool");
                         pool.push((caller, amount));
                         if pool.len() > 3 {
                             let at = random.below(pool.len() as u64) as usize;
                             let (caller, amount) = pool.swap_remove(at);
                             drop(pool);
-                            rows::free(parent, t.as_deref_mut(), caller, amount);
+                            rows::free(books(parent), t.as_deref_mut(), caller, amount);
                         }
                     }
                 });

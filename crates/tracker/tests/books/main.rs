@@ -21,4 +21,4 @@ mod trailers;
 
 pub use alone::alone;
 pub use random::Random;
-pub use segment::{fresh, touched};
+pub use segment::{books, fresh, touched};

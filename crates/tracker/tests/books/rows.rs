@@ -1,7 +1,7 @@
 //! account/rows.rs and peaks.rs beside exact sums.
 
 use crate::segment::{Sums, by_caller, counter};
-use crate::{Random, alone, fresh};
+use crate::{Random, alone, books, fresh};
 use plimsoll_segment::{CategoryKind, Counter, Section};
 use plimsoll_tracker::account::classify;
 use plimsoll_tracker::account::rows::{self, Amount};
@@ -130,7 +130,7 @@ fn random_operations() {
                 let caller = callers[(random.below(300) * random.below(300) / 300) as usize];
                 let usable = size(caller);
                 let b = Block { caller, amount: Amount { usable, requested: usable - random.below(16) } };
-                rows::alloc(segment, state, caller, b.amount);
+                rows::alloc(books(segment), state, caller, b.amount);
                 let s = twin.entry(caller).or_default();
                 (s.alloc_count, s.alloc_bytes) = (s.alloc_count + 1, s.alloc_bytes + usable);
                 s.alloc_requested += b.amount.requested;
@@ -138,7 +138,7 @@ fn random_operations() {
                 (caller, usable as i64, 1)
             } else {
                 let b = live.swap_remove(random.below(live.len() as u64) as usize);
-                rows::free(segment, state, b.caller, b.amount);
+                rows::free(books(segment), state, b.caller, b.amount);
                 let s = twin.entry(b.caller).or_default();
                 (s.free_count, s.free_bytes) = (s.free_count + 1, s.free_bytes + b.amount.usable);
                 s.free_requested += b.amount.requested;
@@ -191,17 +191,17 @@ fn adopted_rows_lag_no_more() {
         for round in 0..30 {
             let mut t = thread::attach(segment, None);
             for c in &callers {
-                rows::alloc(segment, t.as_deref_mut(), *c, Amount { usable: 3000, requested: 3000 });
+                rows::alloc(books(segment), t.as_deref_mut(), *c, Amount { usable: 3000, requested: 3000 });
                 total.add(3000, 1);
             }
             // A large block raises the peak, and with it the bound of rows to come.
-            rows::alloc(segment, t.as_deref_mut(), callers[0], Amount { usable: 1 << 28, requested: 1 << 28 });
+            rows::alloc(books(segment), t.as_deref_mut(), callers[0], Amount { usable: 1 << 28, requested: 1 << 28 });
             total.add(1 << 28, 1);
             let t = t.expect("a slot");
             for c in &callers[1..] {
                 // The row is the caller's only one: what it keeps back is all that the central figure lacks.
-                let e = rows::find(segment, t, *c).expect("a row");
-                let kept_back = segment.row(e.row).room.load(Relaxed);
+                let e = rows::find(books(segment), t, *c).expect("a row");
+                let kept_back = e.row(books(segment)).room.load(Relaxed);
                 let central = segment.caller(*c).live_bytes.load(Relaxed);
                 assert_eq!(central + t.room_span / 2 - kept_back, 3000 * (round + 1), "round {round}");
             }
@@ -231,9 +231,9 @@ fn a_full_row_section_shares() {
         while segment.append(Section::Rows).is_some() {}
         let (mut bytes, mut booked) = (0, BTreeMap::<u32, u64>::new());
         for i in 0..1000u64 {
-            let row = rows::row_for(segment, t.as_deref_mut(), callers[i as usize % 20]);
-            let caller = segment.row(row).caller.load(Relaxed);
-            rows::alloc(segment, t.as_deref_mut(), caller, Amount { usable: 40 + i, requested: i });
+            let row = rows::row_for(books(segment), t.as_deref_mut(), callers[i as usize % 20]);
+            let caller = segment.seen(row).caller();
+            rows::alloc(books(segment), t.as_deref_mut(), caller, Amount { usable: 40 + i, requested: i });
             *booked.entry(caller).or_default() += 40 + i;
             bytes += 40 + i;
         }
@@ -269,7 +269,7 @@ fn four_threads_and_a_reader() {
                                 let caller = callers[random.below(24) as usize];
                                 let usable = 24 + random.below(100) * 16;
                                 let b = Block { caller, amount: Amount { usable, requested: usable - 8 } };
-                                rows::alloc(segment, t.as_deref_mut(), caller, b.amount);
+                                rows::alloc(books(segment), t.as_deref_mut(), caller, b.amount);
                                 let s = sums.entry(caller).or_default();
                                 (s.alloc_count, s.alloc_bytes) = (s.alloc_count + 1, s.alloc_bytes + usable);
                                 s.alloc_requested += usable - 8;
@@ -278,7 +278,7 @@ fn four_threads_and_a_reader() {
                                 let taken =
                                     if random.below(3) == 0 { pool.lock().expect("pool").pop() } else { own.pop() };
                                 let Some(b) = taken else { continue };
-                                rows::free(segment, t.as_deref_mut(), b.caller, b.amount);
+                                rows::free(books(segment), t.as_deref_mut(), b.caller, b.amount);
                                 let s = sums.entry(b.caller).or_default();
                                 (s.free_count, s.free_bytes) = (s.free_count + 1, s.free_bytes + b.amount.usable);
                                 s.free_requested += b.amount.requested;
@@ -318,7 +318,7 @@ fn four_threads_and_a_reader() {
         // to a lock that was taken.
         let mut kept_back = BTreeMap::<u32, i64>::new();
         for i in 0..segment.used(Section::Rows) as u32 {
-            let row = segment.row(i);
+            let row = books(segment).row(i);
             let half = if row.slot.load(Relaxed) > 1 { HALF } else { 0 };
             *kept_back.entry(row.caller.load(Relaxed)).or_default() += half - row.room.load(Relaxed);
         }

@@ -3,6 +3,7 @@
 use plimsoll_segment::{Counter, FILE_BYTES, Purpose, SLOT_SHARED, Section};
 use plimsoll_tracker::account::{rows, samples, thread};
 use plimsoll_tracker::segment::Segment;
+use plimsoll_tracker::segment::books::Books;
 use plimsoll_tracker::segment::categories;
 use plimsoll_tracker::stack::{callers, frames};
 use plimsoll_tracker::sys::os;
@@ -18,11 +19,17 @@ pub fn fresh() -> Segment {
     segment
 }
 
+/// The right to book: in these tests no hook runs beside them in the same thread.
+pub fn books(segment: Segment) -> Books<'static> {
+    // SAFETY: the threads of these tests enter no hook while they use it.
+    unsafe { Books::of(segment) }
+}
+
 /// Makes the tables of books that begin.
 pub fn begin(segment: Segment) {
     segment.header().composition.store(2, Relaxed);
     assert!(segment.populate_start() && thread::init() && categories::init(segment) && callers::init(segment));
-    assert!(rows::init(segment) && frames::init() && samples::init());
+    assert!(rows::init(books(segment)) && frames::init() && samples::init());
     assert_eq!(segment.append(Section::Threads), Some(SLOT_SHARED));
 }
 
@@ -57,7 +64,7 @@ pub fn by_caller(segment: Segment) -> BTreeMap<u32, Sums> {
     for freed in [true, false] {
         // Counted anew: a newer row may hold what an old one has freed.
         for i in 0..segment.used(Section::Rows) as u32 {
-            let row = segment.row(i);
+            let row = books(segment).row(i);
             if row.slot.load(Acquire) == 0 {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! account/table.rs beside a HashMap.
 
 use crate::segment::counter;
-use crate::{Random, alone, fresh};
+use crate::{Random, alone, books, fresh};
 use plimsoll_segment::{Counter, Section};
 use plimsoll_tracker::account::blocks::Key;
 use plimsoll_tracker::account::{blocks, table, thread};
@@ -191,7 +191,7 @@ fn blocks_are_counted_by_who_moves_them() {
         assert_eq!(table::remove(64 as *mut u8), Some(k));
         assert_eq!(header(), (2, 1));
         // SAFETY: no thread is in a hook: there are none.
-        unsafe { thread::reset_books(segment) };
+        unsafe { thread::reset_books(books(segment)) };
         assert!(twins.iter().all(|&(slot, ..)| (put(slot), taken(slot)) == (0, 0)));
         println!("exercised: {} slots and the header", twins.len());
     });

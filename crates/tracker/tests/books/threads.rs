@@ -1,7 +1,7 @@
 //! account/thread.rs: slots are handed out once at a time, and go on to the next thread.
 
 use crate::segment::counter;
-use crate::{alone, fresh, touched};
+use crate::{alone, books, fresh, touched};
 use plimsoll_segment::{Counter, Purpose, Section};
 use plimsoll_tracker::account::rows;
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
@@ -134,7 +134,7 @@ fn what_a_thread_outgrew_goes_back() {
         let t = attach(segment);
         let before = pools();
         for caller in 3..40_000 {
-            rows::find(segment, t, caller).expect("room for a row");
+            rows::find(books(segment), t, caller).expect("room for a row");
         }
         // Entries of 8 bytes at the caller's number.
         let index = pools() - before;

@@ -24,6 +24,7 @@
 use super::blocks::{row_key, row_of_key};
 use super::thread::ThreadState;
 use super::{classify, control, rows};
+use crate::segment::books::Books;
 use crate::segment::{Segment, row_offset};
 use crate::stack::callers::{self, FRAMES};
 use crate::stack::deep::{Deep, Reach, Word};
@@ -113,13 +114,14 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
 /// As `recall`.
 #[cold]
 #[inline(never)]
-pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) -> (u32, u32) {
+pub unsafe fn walk(books: Books<'_>, t: &mut ThreadState, sp: usize, fp: usize) -> (u32, u32) {
+    let segment = *books;
     // SAFETY: the caller's contract.
     let ra = unsafe { return_address(sp) };
     // SAFETY: as this function.
     if let Some(m) = unsafe { recall_second(t, t.memo(), t.category_tag, sp, fp) } {
         let row = row_of_key(m.row_key);
-        return (segment.row(row).caller.load(Relaxed), row);
+        return (segment.seen(row).caller(), row);
     }
     segment.count(Counter::stack_walks, 1);
     let (mode, _) = control::now(segment);
@@ -133,18 +135,18 @@ pub unsafe fn walk(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize) 
     let entry = Entry { ra, sp: sp as u64, fp: fp as u64 };
     let Short { caller, walk: w, reads, known } = short(segment, t, entry, mode);
     let deep = if mode == control::EXACT { deep(segment, t, entry, caller) } else { None };
-    let row = rows::row_for(segment, Some(&mut *t), deep.as_ref().map_or(caller, |d| d.0));
+    let row = rows::row_for(books, Some(&mut *t), deep.as_ref().map_or(caller, |d| d.0));
     if let Some(key) = remembered {
-        let same = segment.row(row_of_key(key)).caller.load(Relaxed) == segment.row(row).caller.load(Relaxed);
+        let same = segment.seen(row_of_key(key)).caller() == segment.seen(row).caller();
         segment.count(Counter::memo_checks, 1);
         segment.count(Counter::memo_disagreements, !same as u64);
     }
-    if known && sp.is_multiple_of(8) && segment.row(row).slot.load(Relaxed) == t.slot_mark {
+    if known && sp.is_multiple_of(8) && segment.seen(row).slot_mark() == t.slot_mark {
         let of = Of { tag: t.category_tag, row_key: row_key(row), row: row_offset(row) };
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), of);
     }
     t.leave(segment);
-    (segment.row(row).caller.load(Relaxed), row)
+    (segment.seen(row).caller(), row)
 }
 
 /// The site of a mapping call, its caller in mode off: remembered, or walked for.

@@ -34,12 +34,12 @@ use crate::account::keys::{set_key, take_key};
 use crate::account::rows::{self, Amount};
 use crate::account::thread::ThreadState;
 use crate::account::{image, pending, samples};
-use crate::guard::{Entered, enter};
+use crate::guard::{Entered, Taken, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
 use crate::stack::read::return_address;
-use crate::sys::cpu::{CURRENT, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, tls_get};
 use crate::sys::libc;
 use crate::sys::libc::calls;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
@@ -68,8 +68,8 @@ pub unsafe extern "C" fn calloc(n: usize, size: usize, sp: usize, fp: usize) -> 
     unsafe {
         match n.checked_mul(size) {
             Some(bytes) if !t.is_null() && bytes < (*t).shared().trailer_below.load(Relaxed) => {
-                tls_set::<CURRENT>(0);
-                let place = place_of(t, bytes, sp, fp);
+                let mut t = Taken::now(t);
+                let place = place_of(&mut t, bytes, sp, fp);
                 let p = calls::calloc(1, bytes + TRAILER);
                 finish_any(t, p, bytes, place)
             }
@@ -106,11 +106,11 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
         if image::is_image() {
             match enter() {
                 Entered::Thread(mut inside) => {
-                    let segment = inside.segment;
-                    pending::settle(segment, inside.state());
-                    pending::forget(segment, p);
+                    let (books, t) = inside.parts();
+                    pending::settle(books, t);
+                    pending::forget(*books, p);
                 }
-                Entered::Shared(segment) => pending::forget(segment, p),
+                Entered::Shared(nested) => pending::forget(*nested.books(), p),
                 Entered::Outside => {}
             }
         }
@@ -143,8 +143,8 @@ pub unsafe extern "C" fn realloc(p: *mut u8, n: usize, sp: usize, fp: usize) -> 
             book_slow(q, n, sp, fp);
             return q;
         }
-        tls_set::<CURRENT>(0);
-        let place = place_of(t, n, sp, fp);
+        let mut t = Taken::now(t);
+        let place = place_of(&mut t, n, sp, fp);
         finish_any(t, q, n, place)
     }
 }
@@ -160,13 +160,16 @@ fn release(old: Option<(Key, Amount)>, sample: Option<(Segment, samples::Taken)>
         segment.count(Counter::unknown_free_bytes, usable as u64);
     };
     match enter() {
-        Entered::Thread(mut inside) => match booked(inside.segment) {
-            Some((caller, amount)) => rows::free(inside.segment, Some(inside.state()), caller, amount),
-            None => unknown(inside.segment),
-        },
-        Entered::Shared(segment) => match booked(segment) {
-            Some((caller, amount)) => rows::free(segment, None, caller, amount),
-            None => unknown(segment),
+        Entered::Thread(mut inside) => {
+            let (books, t) = inside.parts();
+            match booked(*books) {
+                Some((caller, amount)) => rows::free(books, Some(t), caller, amount),
+                None => unknown(*books),
+            }
+        }
+        Entered::Shared(nested) => match booked(*nested.books()) {
+            Some((caller, amount)) => rows::free(nested.books(), None, caller, amount),
+            None => unknown(*nested.books()),
         },
         Entered::Outside => early::release(old.map(|o| o.1)),
     }

@@ -12,7 +12,8 @@ use crate::account::memo;
 use crate::account::rows::{self, Amount};
 use crate::account::thread::ThreadState;
 use crate::segment::Segment;
-use crate::sys::cpu::{CURRENT, ROOM_SPAN, SLOT_MARK, tls_get, tls_get_half, tls_set};
+use crate::segment::books::{OwnRow, SlotMark};
+use crate::sys::cpu::{CURRENT, ROOM_SPAN, tls_get, tls_set};
 use crate::sys::libc::calls;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -59,7 +60,7 @@ unsafe fn finish(t: *mut ThreadState, p: *mut u8, n: usize, row_key: u64, row: u
         };
         let amount = Amount { usable: (usable - TRAILER) as u64, requested: n as u64 };
         blocks::write_trailer(p, usable, row_key, n);
-        let row = segment.row_at(row);
+        let row = OwnRow::remembered(segment, row);
         if rows::add_alloc(row, amount) {
             return off_path::flush(t, p, row.caller.load(Relaxed));
         }
@@ -83,10 +84,7 @@ pub unsafe extern "C" fn free_glibc(p: *mut u8) {
         let Some(usable) = blocks::usable_small(p) else { return off_path::free(p) };
         let Some(key) = blocks::read_trailer_small(p, usable) else { return off_path::free(p) };
         let Some(segment) = Segment::current() else { return off_path::free(p) };
-        let row = segment.row(key.row);
-        if row.slot.load(Relaxed) != tls_get_half::<SLOT_MARK>() {
-            return off_path::free(p);
-        }
+        let Some(row) = OwnRow::of(segment, key.row, SlotMark::of_thread()) else { return off_path::free(p) };
         blocks::clear_trailer(p, usable);
         let amount = Amount { usable: (usable - TRAILER) as u64, requested: key.requested };
         if rows::add_free(row, amount, tls_get::<ROOM_SPAN>() as i64) {

@@ -7,14 +7,15 @@ use crate::account::keys::{amount_of, set_key, take_key, to_table};
 use crate::account::rows::{self, Amount};
 use crate::account::samples::{self, Drawn};
 use crate::account::thread::ThreadState;
-use crate::account::{classify, control, image, memo, peaks, pending, sampling};
-use crate::guard::{Entered, enter};
+use crate::account::{classify, control, image, memo, pending, sampling};
+use crate::guard::{Entered, Taken, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
+use crate::segment::books::{Books, OwnRow, SlotMark};
 use crate::stack::callers;
 use crate::stack::read::return_address;
-use crate::sys::cpu::{CURRENT, tls_get, tls_set};
+use crate::sys::cpu::{CURRENT, tls_get};
 use crate::sys::libc;
 use crate::sys::libc::calls;
 use core::sync::atomic::Ordering::Relaxed;
@@ -41,7 +42,8 @@ pub mod off_path {
 unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
-        let place = walk(t, sp, fp).map(|row| Place { row, drawn: None });
+        let mut t = Taken::of(t);
+        let place = walk(&mut t, sp, fp).map(|row| Place { row, drawn: None });
         finish_any(t, calls::malloc(n + TRAILER), n, place)
     }
 }
@@ -52,7 +54,8 @@ unsafe extern "C" fn malloc_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadS
 unsafe extern "C" fn malloc_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
     // SAFETY: as in `portable::malloc`; the fast path has taken the state.
     unsafe {
-        let place = sampled(t, n, sp, fp);
+        let mut t = Taken::of(t);
+        let place = sampled(&mut t, n, sp, fp);
         finish_any(t, calls::malloc(n + TRAILER), n, place)
     }
 }
@@ -65,10 +68,13 @@ pub(super) struct Place {
 }
 
 /// The place of a block of n bytes by this call, which counts down to the next sample. `None`: an unprepared fork child.
-pub(super) unsafe fn place_of(t: *mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
-    // SAFETY: the caller has taken the state.
+///
+/// # Safety
+/// `sp` and `fp` are the hooked call's.
+pub(super) unsafe fn place_of(t: &mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+    // SAFETY: the caller's contract.
     unsafe {
-        if (*t).passes_mark(n) {
+        if t.passes_mark(n) {
             return sampled(t, n, sp, fp);
         }
         row_of(t, sp, fp).map(|row| Place { row, drawn: None })
@@ -77,57 +83,54 @@ pub(super) unsafe fn place_of(t: *mut ThreadState, n: usize, sp: usize, fp: usiz
 
 #[cold]
 #[inline(never)]
-unsafe fn sampled(t: *mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
-    let segment = Segment::current()?;
-    // SAFETY: the caller has taken the state.
-    unsafe {
-        let weight = sampling::weight(n as u64, (*t).mean);
-        let mode = (*t).draw(segment);
-        let row = row_of(t, sp, fp)?;
-        if mode == control::OFF {
-            return Some(Place { row, drawn: None });
-        }
-        let site = site_of(segment, t, row, sp, fp);
-        let row = if site == segment.row(row).caller.load(Relaxed) {
-            row
-        } else {
-            rows::row_for(segment, Some(&mut *t), site)
-        };
-        Some(Place { row, drawn: Some(Drawn { site, slot: (*t).slot, weight }) })
+unsafe fn sampled(t: &mut ThreadState, n: usize, sp: usize, fp: usize) -> Option<Place> {
+    let (books, t) = t.with_books()?;
+    let weight = sampling::weight(n as u64, t.mean);
+    let mode = t.draw(*books);
+    // SAFETY: as `place_of`.
+    let row = unsafe { row_of(t, sp, fp) }?;
+    if mode == control::OFF {
+        return Some(Place { row, drawn: None });
     }
+    // SAFETY: as `place_of`.
+    let site = unsafe { site_of(*books, t, row, sp, fp) };
+    let row = if site == books.seen(row).caller() { row } else { rows::row_for(books, Some(t), site) };
+    Some(Place { row, drawn: Some(Drawn { site, slot: t.slot, weight }) })
 }
 
 /// The site of a call whose row is known: in exact mode the row is a site's already.
-unsafe fn site_of(segment: Segment, t: *mut ThreadState, row: u32, sp: usize, fp: usize) -> u32 {
-    let caller = segment.row(row).caller.load(Relaxed);
+unsafe fn site_of(segment: Segment, t: &mut ThreadState, row: u32, sp: usize, fp: usize) -> u32 {
+    let caller = segment.seen(row).caller();
     if callers::parent(segment, caller) != caller || segment.header().mode.load(Relaxed) == control::OFF {
         return caller;
     }
-    // SAFETY: the caller has taken the state.
-    unsafe { memo::site(segment, &mut *t, sp, fp, caller) }
+    // SAFETY: as `place_of`.
+    unsafe { memo::site(segment, t, sp, fp, caller) }
 }
 
 /// The row for this call, remembered or walked for. `None`: an unprepared fork child.
-unsafe fn row_of(t: *mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
-    // SAFETY: the caller has taken the state.
-    match unsafe { memo::recall(&*t, sp, fp) } {
+unsafe fn row_of(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
+    // SAFETY: as `place_of`.
+    match unsafe { memo::recall(t, sp, fp) } {
         Some(m) => Some(blocks::row_of_key(m.row_key)),
         // SAFETY: as above.
         None => unsafe { walk(t, sp, fp) },
     }
 }
 
-unsafe fn walk(t: *mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
-    // SAFETY: the caller has taken the state.
-    Segment::current().map(|segment| unsafe { memo::walk(segment, &mut *t, sp, fp).1 })
+unsafe fn walk(t: &mut ThreadState, sp: usize, fp: usize) -> Option<u32> {
+    let (books, t) = t.with_books()?;
+    // SAFETY: as `place_of`.
+    Some(unsafe { memo::walk(books, t, sp, fp).1 })
 }
 
 /// Books a fresh block of glibc's that was asked for with room for a trailer, and gives the state back.
 /// Detached, or an unprepared fork child, since the state was taken.
 #[cold]
 #[inline(never)]
-extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
-    tls_set::<CURRENT>(t as usize);
+unsafe extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
+    // SAFETY: the fast path has taken the state.
+    drop(unsafe { Taken::of(t) });
     p
 }
 
@@ -136,32 +139,30 @@ extern "C" fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 {
 #[inline(never)]
 unsafe extern "C" fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: u32) -> *mut u8 {
     // SAFETY: as `finish_any`.
-    unsafe { finish_any(t, p, n, Some(Place { row, drawn: None })) }
+    unsafe { finish_any(Taken::of(t), p, n, Some(Place { row, drawn: None })) }
 }
 
 /// The same for any block and any row.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn finish_any(t: *mut ThreadState, p: *mut u8, n: usize, place: Option<Place>) -> *mut u8 {
-    // SAFETY: the caller holds the state; p is null or a live block of at least n bytes.
-    unsafe {
-        if let (false, Some(segment), Some(place)) = (p.is_null(), Segment::current(), place) {
-            book_in(segment, Some(&mut *t), p, n, place);
-        }
+pub(super) unsafe fn finish_any(mut t: Taken, p: *mut u8, n: usize, place: Option<Place>) -> *mut u8 {
+    if let (false, Some(place), Some((books, t))) = (p.is_null(), place, t.with_books()) {
+        // SAFETY: p is a live block of at least n bytes.
+        unsafe { book_in(books, Some(t), p, n, place) };
     }
-    tls_set::<CURRENT>(t as usize);
     p
 }
 
 /// Writes a block's key and books it in its row.
-unsafe fn book_in(segment: Segment, t: Option<&mut ThreadState>, p: *mut u8, n: usize, place: Place) {
+unsafe fn book_in(books: Books<'_>, t: Option<&mut ThreadState>, p: *mut u8, n: usize, place: Place) {
+    let segment = *books;
     let Place { row, drawn } = place;
     // SAFETY: p is a live block of at least n bytes.
     unsafe {
         // A sample is entered with what its block's key will make of its size.
         let sampled = drawn.is_some_and(|drawn| samples::insert(segment, p, drawn, amount_of(p, n)));
         match set_key(p, Key { row, requested: n as u64, sampled }) {
-            Some(amount) => rows::alloc(segment, t, segment.row(row).caller.load(Relaxed), amount),
+            Some(amount) => rows::alloc(books, t, segment.seen(row).caller(), amount),
             None => {
                 if sampled && let Some(taken) = samples::take(segment, p) {
                     samples::end(segment, taken);
@@ -183,25 +184,18 @@ unsafe fn unbooked(segment: Segment, p: *mut u8) {
 /// The drift of a row is beyond its bound.
 #[cold]
 #[inline(never)]
-unsafe fn flush(segment: Segment, t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 {
-    // SAFETY: the caller holds the state.
-    let state = unsafe { &mut *t };
-    let span = state.room_span;
-    if let Some(e) = rows::find(segment, state, caller) {
-        peaks::flush(segment, e.row, &mut e.flushed, span);
-    }
-    tls_set::<CURRENT>(t as usize);
-    p
+fn flush(t: &mut ThreadState, caller: u32) {
+    let Some((books, t)) = t.with_books() else { return };
+    rows::flush(books, t, caller);
 }
 
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn flush_now(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 {
-    match Segment::current() {
-        // SAFETY: the caller holds the state.
-        Some(segment) => unsafe { flush(segment, t, p, caller) },
-        None => unbooked_now(t, p),
-    }
+    // SAFETY: the fast path has taken the state.
+    let mut t = unsafe { Taken::of(t) };
+    flush(&mut t, caller);
+    p
 }
 
 /// malloc over another allocator, of a large block, or where there is no state.
@@ -252,17 +246,16 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
     if t.is_null() || image::is_image() {
         return false;
     }
-    tls_set::<CURRENT>(0);
-    // SAFETY: a non-null `current` is this thread's state, taken now; p is a live block; the entry's row is this thread's.
+    // SAFETY: a non-null `current` is this thread's state; p is a live block; the entry's row is this thread's.
     unsafe {
-        if (*t).passes_mark(n) {
+        let mut t = Taken::now(t);
+        if t.passes_mark(n) {
             book_sample(t, p, n, sp, fp);
             return true;
         }
-        let Some(m) = memo::recall_few(&*t, sp, fp) else {
+        let Some(m) = memo::recall_few(&t, sp, fp) else {
             // The slow path counts this block again.
-            (*t).countdown += (n + sampling::EXTRA) as i64;
-            tls_set::<CURRENT>(t as usize);
+            t.countdown += (n + sampling::EXTRA) as i64;
             return false;
         };
         let usable = blocks::usable(p);
@@ -272,25 +265,23 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
         } else if enter_table(segment, p, usable, m.row_key, n) {
             Amount { usable: usable as u64, requested: n as u64 }
         } else {
-            tls_set::<CURRENT>(t as usize);
             return true;
         };
-        let row = segment.row_at(m.row);
+        let row = OwnRow::remembered(segment, m.row);
         if rows::add_alloc(row, amount) {
-            flush(segment, t, p, row.caller.load(Relaxed));
+            flush(&mut t, row.caller.load(Relaxed));
         }
     }
-    tls_set::<CURRENT>(t as usize);
     true
 }
 
 /// The block in which a mark of the sampling lies.
 #[cold]
 #[inline(never)]
-unsafe fn book_sample(t: *mut ThreadState, p: *mut u8, n: usize, sp: usize, fp: usize) {
-    // SAFETY: the caller has taken the state.
+unsafe fn book_sample(mut t: Taken, p: *mut u8, n: usize, sp: usize, fp: usize) {
+    // SAFETY: the caller's contract.
     unsafe {
-        let place = sampled(t, n, sp, fp);
+        let place = sampled(&mut t, n, sp, fp);
         finish_any(t, p, n, place);
     }
 }
@@ -326,22 +317,23 @@ pub unsafe fn book_slow(p: *mut u8, n: usize, sp: usize, fp: usize) {
     unsafe {
         match enter() {
             Entered::Thread(mut inside) => {
-                let segment = inside.segment;
+                let (books, t) = inside.parts();
                 if image::is_image() {
-                    pending::settle(segment, inside.state());
+                    pending::settle(books, t);
                 }
-                if let Some(place) = place_of(inside.state(), n, sp, fp) {
-                    book_in(segment, Some(inside.state()), p, n, place);
+                if let Some(place) = place_of(t, n, sp, fp) {
+                    book_in(books, Some(&mut *t), p, n, place);
                 }
                 if image::is_image() {
-                    pending::note(inside.state(), p);
+                    pending::note(t, p);
                 }
             }
-            Entered::Shared(segment) => {
+            Entered::Shared(nested) => {
+                let books = nested.books();
                 let ra = return_address(sp);
-                let caller = classify::caller(segment, &[ra], callers::TRUNCATED, 0);
-                let row = rows::shared_row(segment, caller);
-                book_in(segment, None, p, n, Place { row, drawn: None });
+                let caller = classify::caller(*books, &[ra], callers::TRUNCATED, 0);
+                let row = rows::shared_row(books, caller);
+                book_in(books, None, p, n, Place { row, drawn: None });
             }
             Entered::Outside => early::alloc(p, n),
         }
@@ -363,21 +355,17 @@ unsafe fn take_block(segment: Segment, p: *mut u8) -> Option<(Key, Amount)> {
 
 #[inline(never)]
 unsafe extern "C" fn free_flush(p: *mut u8, caller: u32) {
-    if let Some(segment) = Segment::current() {
-        flush_own(segment, caller);
-    }
+    flush_own(caller);
     // SAFETY: the program's block, booked as free.
     unsafe { calls::free(p) }
 }
 
 #[cold]
 #[inline(never)]
-fn flush_own(segment: Segment, caller: u32) {
+fn flush_own(caller: u32) {
     if let Entered::Thread(mut inside) = enter() {
-        let span = inside.state().room_span;
-        if let Some(e) = rows::find(segment, inside.state(), caller) {
-            peaks::flush(segment, e.row, &mut e.flushed, span);
-        }
+        let (books, t) = inside.parts();
+        rows::flush(books, t, caller);
     }
 }
 
@@ -442,11 +430,10 @@ unsafe fn release_known(p: *mut u8) {
         if key.sampled {
             end_sample(segment, p);
         }
-        let row = segment.row(key.row);
-        if row.slot.load(Relaxed) != (*t).slot_mark {
-            free_for_other(segment, p, key, amount);
-        } else if rows::add_free(row, amount, (*t).room_span) {
-            flush_own(segment, row.caller.load(Relaxed));
+        match OwnRow::of(segment, key.row, SlotMark::of_state((*t).slot_mark)) {
+            None => free_for_other(segment, p, key, amount),
+            Some(row) if rows::add_free(row, amount, (*t).room_span) => flush_own(row.caller.load(Relaxed)),
+            Some(_) => {}
         }
     }
 }
@@ -468,8 +455,14 @@ unsafe fn free_for_other(segment: Segment, p: *mut u8, key: Key, amount: Amount)
     // SAFETY: the caller's contract.
     let Some(caller) = caller_of_key(segment, key) else { return unsafe { unknown(segment, p) } };
     match enter() {
-        Entered::Thread(mut inside) => rows::free(segment, Some(inside.state()), caller, amount),
-        _ => rows::free(segment, None, caller, amount),
+        Entered::Thread(mut inside) => {
+            let (books, t) = inside.parts();
+            rows::free(books, Some(t), caller, amount);
+        }
+        Entered::Shared(nested) => rows::free(nested.books(), None, caller, amount),
+        // Detached since `segment` was found, where the block is still booked.
+        // SAFETY: no segment is published.
+        Entered::Outside => rows::free(unsafe { Books::of(segment) }, None, caller, amount),
     }
 }
 
@@ -480,23 +473,24 @@ unsafe fn release_slow(p: *mut u8) {
     unsafe {
         match enter() {
             Entered::Thread(mut inside) => {
-                let segment = inside.segment;
+                let (books, t) = inside.parts();
                 if image::is_image() {
-                    pending::settle(segment, inside.state());
-                    pending::forget(segment, p);
+                    pending::settle(books, t);
+                    pending::forget(*books, p);
                 }
-                match take_booked(segment, p) {
-                    Some((caller, amount)) => rows::free(segment, Some(inside.state()), caller, amount),
-                    None => unknown(segment, p),
+                match take_booked(*books, p) {
+                    Some((caller, amount)) => rows::free(books, Some(t), caller, amount),
+                    None => unknown(*books, p),
                 }
             }
-            Entered::Shared(segment) => {
+            Entered::Shared(nested) => {
+                let books = nested.books();
                 if image::is_image() {
-                    pending::forget(segment, p);
+                    pending::forget(*books, p);
                 }
-                match take_booked(segment, p) {
-                    Some((caller, amount)) => rows::free(segment, None, caller, amount),
-                    None => unknown(segment, p),
+                match take_booked(*books, p) {
+                    Some((caller, amount)) => rows::free(books, None, caller, amount),
+                    None => unknown(*books, p),
                 }
             }
             Entered::Outside => early::free(p),
@@ -514,10 +508,10 @@ unsafe fn take_booked(segment: Segment, p: *mut u8) -> Option<(u32, Amount)> {
 /// `None`: no such row is in use. A fork child has blocks of them that other threads of its parent allocated while it was
 /// made; else the key was damaged.
 pub(super) fn caller_of_key(segment: Segment, key: Key) -> Option<u32> {
-    let row = segment.row(key.row);
-    let caller = row.caller.load(Relaxed);
+    let row = segment.seen(key.row);
+    let caller = row.caller();
     let there = (caller as usize) < plimsoll_segment::Section::Callers.capacity();
-    (row.slot.load(Relaxed) != 0).then_some(if there { caller } else { CALLER_EARLY })
+    (row.slot_mark() != 0).then_some(if there { caller } else { CALLER_EARLY })
 }
 
 #[cold]

@@ -10,6 +10,7 @@ mod observers;
 mod recorder;
 mod recordings;
 mod results;
+mod savings;
 mod servers;
 mod sites;
 mod sites_programs;
@@ -55,6 +56,7 @@ const GROUPS: &[(&str, Group)] = &[
     ("report-sites", observers::many_sites),
     ("explain", observers::explain),
     ("arena", observers::arena),
+    ("savings", savings::savings),
 ];
 
 pub fn run(arguments: &[String]) -> Result<()> {

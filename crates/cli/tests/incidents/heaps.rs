@@ -43,7 +43,8 @@ fn restarted(jdk: &Jdk, options: &[&str], which: usize, replaces: &str, marks: &
 #[ignore = "full: minutes until the collector gives memory back"]
 fn shenandoah_gives_back_sooner() {
     on(25).iter().for_each(|jdk| {
-        restarted(jdk, &["-XX:+UseShenandoahGC"], 1, "none", &["ShenandoahUncommitDelay", "SoftMaxHeapSize"]);
+        let first = ["-XX:+UseShenandoahGC", "-Xms400m"];
+        restarted(jdk, &first, 0, "-Xms", &["-Xms", "ShenandoahUncommitDelay", "SoftMaxHeapSize"]);
     });
 }
 
@@ -51,8 +52,8 @@ fn shenandoah_gives_back_sooner() {
 #[ignore = "full: minutes until the collector gives memory back"]
 fn a_first_size_above_the_need_goes_first() {
     on(17).iter().for_each(|jdk| {
-        let last = ["-XX:+UseG1GC", "-Xms400m"];
-        restarted(jdk, &last, 0, "-Xms", &["-Xms", "G1PeriodicGCInterval"]);
+        let first = ["-XX:+UseG1GC", "-Xms400m"];
+        restarted(jdk, &first, 0, "-Xms", &["-Xms", "G1PeriodicGCInterval"]);
     });
 }
 

@@ -22,3 +22,29 @@ mod rocks;
 mod stage;
 mod streams;
 mod threads;
+
+/// docs/incidents.md counts the cases: each test here is a row, and each row is a test that exists.
+#[test]
+fn the_page_of_incidents_has_each_case() {
+    let tests = stage::repository().join("crates/cli/tests");
+    let read = |path: &std::path::Path| std::fs::read_to_string(path).unwrap_or_default();
+    let page = read(&stage::repository().join("docs/incidents.md"));
+    let rows: Vec<&str> = page.lines().filter_map(|line| line.strip_suffix("` |")?.rsplit('`').next()).collect();
+    for row in &rows {
+        let (program, test) = row.split_once('/').expect("PROGRAM/TEST");
+        let (file, name) = match test.split_once("::") {
+            Some((module, name)) => (tests.join(program).join(format!("{module}.rs")), name),
+            None => (tests.join(format!("{program}.rs")), test),
+        };
+        assert!(read(&file).contains(&format!("\nfn {name}()")), "docs/incidents.md: no test {row}");
+    }
+    for entry in std::fs::read_dir(tests.join("incidents")).expect("this program's files").flatten() {
+        let module = entry.path().file_stem().expect("a name").to_string_lossy().into_owned();
+        for test in read(&entry.path()).split("#[test]\n").skip(1) {
+            let name = test.split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).expect("a function").0;
+            let row = format!("incidents/{module}::{name}");
+            assert!(module == "main" || rows.contains(&row.as_str()), "docs/incidents.md lacks {row}");
+        }
+    }
+    assert!(rows.len() >= 45, "{} cases", rows.len());
+}

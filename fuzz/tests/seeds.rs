@@ -231,9 +231,75 @@ fn mimalloc() -> Vec<u8> {
     memory.0
 }
 
+/// A chunk of 4 MiB: eight spans of objects, one of stacks, free pages and pages that were given back.
+fn go() -> Vec<u8> {
+    const DATA: u64 = 0x5a_0000;
+    const HEAP: u64 = 0xc0_0000_0000;
+    const META: u64 = 0x7f00_0000_0000;
+    const PERSISTENT: u64 = META + (2 << 20);
+    const BITS: u64 = META + (3 << 20);
+    let mut memory = Memory::default();
+    memory.mapping(DATA, 20, 6);
+    memory.mapping(HEAP, 1024, 0);
+    memory.mapping(META, 1024, 0);
+    let mut records = Vec::new();
+    for number in 0..9u64 {
+        let (start, record) = (HEAP + number * 8 * 8192, PERSISTENT + 64 + number * 160);
+        let (state, size) = if number == 8 { (2, 4096) } else { (1, 1024 << (number % 4)) };
+        let objects = if state == 1 { 65536 / size } else { 0 };
+        memory.words(record + 24, &[start, 8]);
+        memory.words(record + 64, &[BITS + 16 + number * 8, BITS + 4096]);
+        memory.words(record + 96, &[(objects / 2) | 2 << 16 | state << 24, size, start + objects * size]);
+        records.push(record);
+    }
+    let chunk = HEAP.wrapping_sub(0xffff_8000_0000_0000) >> 22;
+    // 72 pages in spans; of the others every second word of bits was given back.
+    memory.words(
+        META + (chunk & 0x1fff) * 128,
+        &[u64::MAX, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, u64::MAX, 0, u64::MAX, 0, u64::MAX, 0],
+    );
+    memory.words(PERSISTENT, &[0, 0, HEAP, HEAP + (4 << 20)]);
+    memory.words(META + (2 << 20) + (512 << 10), &records);
+    memory.words(BITS, &[4096, 0]);
+    memory.words(DATA + 64, &[100, i64::MAX as u64, 4 << 20]);
+    memory.words(DATA + 64 + 34 * 8, &[64 * 8192, 192 * 8192, (440 - 192) * 8192]);
+    memory.words(DATA + 1024, &[PERSISTENT, 0, BITS, 0, 0]);
+    let place = DATA + 2048;
+    for (level, bits) in [14, 17, 20, 23, 26].into_iter().enumerate() {
+        memory.words(place + 24 * level as u64, &[META + (4096 << level), 1, 1 << bits]);
+    }
+    memory.words(place + 120 + (chunk >> 13) * 8, &[META]);
+    memory.words(
+        place + 120 + 65536,
+        &[
+            HEAP,
+            chunk,
+            chunk + 1,
+            PERSISTENT + 16,
+            1,
+            16,
+            4 << 20,
+            DATA, // ranges in use
+            META,
+            0,
+            1 << 26,
+            0,
+            0, // index
+            META + (2 << 20) + (512 << 10),
+            records.len() as u64,
+            1024,
+        ],
+    );
+    memory.0
+}
+
 #[test]
 fn seeds_of_heaps_are_opened_by_their_walks() {
     put("malloc_memory", "tcmalloc", &tcmalloc());
+    put("malloc_memory", "go", &go());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/malloc_memory/go");
+    let image = plimsoll_fuzz::image::Image::parse(&fs::read(path).expect("seed"));
+    assert!(plimsoll_fuzz::targets::malloc_memory::go(&image).is_some(), "the seed of Go's heap stays closed");
     put("malloc_memory", "mimalloc", &mimalloc());
     for (name, kind) in [
         ("jemalloc", AllocatorKind::Jemalloc),

@@ -107,8 +107,11 @@ lines! {
          (which no purge gives back), `free pages (dirty)` and `(muzzy)` (which a purge gives back), `free pages (released)`, and \
          `its own records`. tcmalloc's heap (gperftools) has the same children and `free in caches`: free blocks in thread caches \
          and transfer caches. mimalloc's heap (2.x) has the same children; blocks that another thread has freed and their owner has not \
-         taken back are `free beside live blocks`, and `free pages (released)` includes what was never touched. Heaps of languages: CPython's pools of small objects (each recognised by its header, with its live \
-         bytes), Go's heap (its arenas of 64 MiB, including the stacks of goroutines and of Go's own threads), V8's heap, \
+         taken back are `free beside live blocks`, and `free pages (released)` includes what was never touched. Go's heap (Go 1.21 and later) has them too: `Go's heap: live` (objects, dead ones included until they are \
+         swept), `free pages (dirty)` (which `debug.FreeOSMemory` gives back), `(muzzy)` (given back and still resident), `free in caches` \
+         (free pages that processors hold), `stacks of goroutines` (and of Go's own threads); one that can't be walked is one child, \
+         `Go's heap`: its arenas of 64 MiB. Heaps of other languages: CPython's pools of small objects (each recognised by its header, with its live \
+         bytes), V8's heap, \
          of all isolates (workers have one each): `V8: young objects`, `old objects` (with garbage that no collection has found yet), \
          `large objects`, `code` and `read-only objects`; `free for young objects` (the rest of the young generation's pages: the next \
          objects go there), or both together as `young objects, and free for them` during a collection and right after it; \

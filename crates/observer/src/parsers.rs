@@ -18,6 +18,7 @@ parsers! {
     direct: source::hotspot::direct;
     dwarf: symbols::dwarf;
     functions: symbols::functions;
+    golang: source::golang;
     heap: source::hotspot::heap;
     heap_data: source::heap_data;
     jemalloc: source::jemalloc;

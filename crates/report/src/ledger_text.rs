@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::gap::Source;
-use plimsoll_observer::ledger::{Grade, Group, Ledger, Line, LineId, Owner};
+use plimsoll_observer::ledger::{GO_HEAP, Grade, Group, Ledger, Line, LineId, Owner, child_of_heap};
 use plimsoll_observer::snapshot::{
     AllocatorKind, CgroupVersion, HeapPart, NmtMode, OpenedHeap, ProcessState, Snapshot,
 };
@@ -391,7 +391,7 @@ impl<W: Write> Page<'_, W> {
             }
             LineId::OtherAllocator => {
                 let opened = || self.snapshot.opened_heaps();
-                let is_part = |child: &&Line| opened().all(|heap| !child.name.starts_with(&format!("{}: ", heap.kind)));
+                let is_part = |child: &&Line| opened().all(|heap| !is_part_of(heap, &child.name));
                 let others = line.children.iter().filter(is_part).take(2).map(|child| cut(&child.name, 32));
                 let kinds: Vec<String> = opened().map(opened_heap).chain(others).collect();
                 let unsure =
@@ -726,5 +726,13 @@ fn opened_heap(heap: &OpenedHeap) -> String {
         let part = |part: HeapPart| format!("{} {}", heap.resident(part), part.name());
         return format!("{kind}: {live} live, {}, {}", part(young), part(old));
     }
-    format!("{kind}: {live} live, {} in free pages", heap.purgeable())
+    let free = heap.purgeable();
+    if kind == AllocatorKind::Go {
+        return format!("{GO_HEAP}: {live} live, {free} in free pages, {} of stacks", heap.resident(HeapPart::Stacks));
+    }
+    format!("{kind}: {live} live, {free} in free pages")
+}
+
+fn is_part_of(heap: &OpenedHeap, child: &str) -> bool {
+    HeapPart::ALL.into_iter().any(|part| child == child_of_heap(heap.kind, part))
 }

@@ -2,7 +2,7 @@
 
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
-use plimsoll_observer::parsers::{jemalloc, mimalloc, pymalloc, tcmalloc, v8};
+use plimsoll_observer::parsers::{golang, jemalloc, mimalloc, pymalloc, tcmalloc, v8};
 use plimsoll_observer::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_observer::source::proc::find_stacks;
@@ -14,21 +14,32 @@ use crate::image::Image;
 /// `glibc::read` reads 64 MiB of a process; an input must be cheaper.
 const LARGEST_DATA: Bytes = Bytes::mib(4);
 
+fn data_of(image: &Image, name: &str) -> Vec<Data> {
+    let of = |vma: &&Vma| vma.writable && vma.name.ends_with(name) && vma.range.length() <= LARGEST_DATA;
+    let data = image.vmas.iter().filter(of);
+    data.map(|vma| Data { base: vma.range.start, bytes: image.bytes(vma.range) }).collect()
+}
+
 /// The heap of an allocator that replaces glibc's.
 pub fn opened(image: &Image) -> Option<OpenedHeap> {
-    let data_of = |name: &str| -> Vec<Data> {
-        let of = |vma: &&Vma| vma.writable && vma.name.ends_with(name) && vma.range.length() <= LARGEST_DATA;
-        let data = image.vmas.iter().filter(of);
-        data.map(|vma| Data { base: vma.range.start, bytes: image.bytes(vma.range) }).collect()
-    };
     let anonymous = Anonymous::of(&image.vmas);
-    let jemalloc = jemalloc::walk(image, &data_of("libjemalloc.so.2"), &anonymous).ok();
-    let tcmalloc = || tcmalloc::walk(image, &data_of("libtcmalloc.so.4"), &anonymous).ok().map(|(heap, _)| heap);
+    let jemalloc = jemalloc::walk(image, &data_of(image, "libjemalloc.so.2"), &anonymous).ok();
+    let tcmalloc = || tcmalloc::walk(image, &data_of(image, "libtcmalloc.so.4"), &anonymous).ok().map(|(heap, _)| heap);
     let mimalloc = || {
-        let data = || data_of("libmimalloc.so.2");
+        let data = || data_of(image, "libmimalloc.so.2");
         mimalloc::walk(image, data, &anonymous, &anonymous).ok().map(|(heap, _)| heap)
     };
     jemalloc.or_else(tcmalloc).or_else(mimalloc)
+}
+
+/// The heap of Go's runtime in the program.
+pub fn go(image: &Image) -> Option<OpenedHeap> {
+    let places = golang::Places {
+        anonymous: Anonymous::of(&image.vmas),
+        writable: Anonymous::of_writable(&image.vmas),
+        named: Vec::new(),
+    };
+    golang::walk(image, &data_of(image, "/app/image"), &places).ok()
 }
 
 pub fn run(bytes: &[u8]) {
@@ -39,7 +50,8 @@ pub fn run(bytes: &[u8]) {
         .collect();
     let opened = opened(&image);
     let v8 = v8::walk(&image, &image.vmas).ok();
-    for heap in opened.iter().chain(&v8) {
+    let go = go(&image);
+    for heap in opened.iter().chain(&v8).chain(&go) {
         let lengths: Bytes = heap.ranges.iter().map(|range| range.length()).sum();
         assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths, "parts are not the heap");
         assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch or overlap");
@@ -61,6 +73,7 @@ pub fn run(bytes: &[u8]) {
             threads,
             glibc,
             opened: opened.clone(),
+            go: go.clone(),
             ..Snapshot::default()
         };
         let ledger = Ledger::of(&snapshot);

@@ -6,6 +6,7 @@ mod baseline;
 mod cgroup_v2;
 #[allow(dead_code, reason = "other test programs share it")]
 mod fixture;
+mod golang;
 mod isolates;
 mod java;
 mod jdks;

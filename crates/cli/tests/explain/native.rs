@@ -334,47 +334,6 @@ fn small_objects_of_cpython_are_known_by_their_pools() {
     assert!((mib - truth).abs() <= truth * 0.03, "{note} {truth}");
 }
 
-/// The heap of a runtime that cannot be read, with what would open it. If the machine gives huge pages to every
-/// process, that may be reported, too.
-#[track_caller]
-fn only_opaque(explained: &Explained, settles: &str) {
-    let besides: Vec<&str> = explained.verdicts().into_iter().filter(|id| *id == "huge-pages").collect();
-    own_verdicts(explained, &[&["unclear"], besides.as_slice()].concat());
-    let unclear = explained.verdict("unclear");
-    assert!(unclear["remedies"][0]["how"].as_str().unwrap().starts_with(settles), "{unclear:#}");
-}
-
-/// Pages that Go returned with MADV_FREE stay resident until the kernel needs them. They still belong to Go, and the
-/// note says so.
-#[test]
-fn the_heap_of_go_is_a_line_and_what_it_gave_back_is_said() {
-    let program = scratch().join(format!("heap-go-{}", std::process::id()));
-    let source = crate::fixture::root().join("fixtures/explain/heap.go");
-    let go = ["/usr/local/go/bin/go", "/usr/bin/go"].into_iter().find(|go| std::path::Path::new(go).exists());
-    let mut build = Command::new(go.unwrap_or("go"));
-    build.args(["build", "-o"]).arg(&program).arg(source).env("GOCACHE", scratch().join("go-cache"));
-    let built = build.output().expect("go (run .ci/setup)");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    for lazily in [true, false] {
-        let advice = format!("madvdontneed={}", u8::from(!lazily));
-        let fixture = Fixture::run(Command::new(&program).env("GODEBUG", advice).env_remove("GOFLAGS"));
-        let explained = fixture.explained();
-        // The kernel may have taken some already: smaps shows what is left.
-        let maps = std::fs::read_to_string(format!("/proc/{}/smaps", fixture.pid())).unwrap();
-        let lazy = maps.lines().filter_map(|line| line.strip_prefix("LazyFree:")?.trim().strip_suffix(" kB"));
-        let left: u64 = lazy.map(|kib| kib.trim().parse::<u64>().unwrap() * 1024).sum();
-        assert!(lazily || left == 0, "{left}");
-        let (found, truth) = (explained.child("other-allocator", "Go's heap"), fixture.truth("held") + left);
-        assert!(found.abs_diff(truth) * 100 <= truth * 3, "{found} {truth} {left}: {:#}", explained.0["lines"]);
-        assert!(explained.line("thread-stacks") <= MIB, "{:#}", explained.0["lines"]);
-        only_opaque(&explained, "GODEBUG=gctrace=1");
-        let text = String::from_utf8(run(fixture.pid(), &[]).stdout).unwrap();
-        assert!(text.lines().next().unwrap().contains("Go"), "{text}");
-        assert_eq!(text.contains("given back"), left * 100 >= truth, "{left}: {text}");
-    }
-    std::fs::remove_file(program).unwrap();
-}
-
 /// Bytes of V8's heap in that part, touched or not: what V8 counts.
 fn v8_part(explained: &Explained, part: &str) -> u64 {
     let lines = explained.0["lines"].as_array().unwrap().iter().filter(|line| line["id"] == "other-allocator");

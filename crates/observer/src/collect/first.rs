@@ -182,6 +182,9 @@ impl Reader<'_> {
         let (v8, closed) = opened::read_v8(target, &snapshot.allocators, &snapshot.vmas);
         snapshot.v8 = v8;
         gaps.extend(closed);
+        let (go, closed) = opened::read_go(target, &snapshot.allocators, &snapshot.vmas);
+        snapshot.go = go;
+        gaps.extend(closed);
         match Live::open(target) {
             Ok(memory) => {
                 snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);

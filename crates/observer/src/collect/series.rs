@@ -98,7 +98,7 @@ impl Series {
         if snapshot.residency.is_none() {
             residency(target, snapshot, &mut gaps);
         }
-        for heap in snapshot.opened.iter_mut().chain(&mut snapshot.v8) {
+        for heap in snapshot.opened.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
             heap.is_fresh = false;
         }
         snapshot.gaps.retain(|gap| !matches!(gap.source, Source::Proc | Source::Pagemap));

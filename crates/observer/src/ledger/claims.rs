@@ -248,6 +248,10 @@ fn go_heap(snapshot: &Snapshot, claims: &mut Claims) {
     if !snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::Go) {
         return;
     }
+    // Go's own records are the best source. In a series, memory that came after the walk is recognised by its shape.
+    if let Some(heap) = &snapshot.go {
+        claims.opened(heap);
+    }
     // A glibc arena has the same shape. If it was walked, it is claimed already; otherwise it is the smaller part.
     let mut claim = |range: AddressRange, grade: Grade| {
         let owner = Owner::line(LineId::OtherAllocator, GO_HEAP);

@@ -2,6 +2,7 @@
 //! are two readings. If smaps has more, the surplus is unclassified; if it has less, the shares are scaled down.
 
 use super::attribute::apportion;
+use super::claims::GO_HEAP;
 use super::distinct::proportional;
 use super::{Grade, LineSums, Owner, Piece};
 use crate::gap::Source;
@@ -44,5 +45,8 @@ fn split_one(snapshot: &Snapshot, heap: &OpenedHeap, pieces: &[Piece], books: &m
 
 /// Name of the child for a part of the heap.
 pub fn child(kind: AllocatorKind, part: HeapPart) -> String {
-    format!("{kind}: {}", part.name())
+    match kind {
+        AllocatorKind::Go => format!("{GO_HEAP}: {}", part.name()),
+        _ => format!("{kind}: {}", part.name()),
+    }
 }

@@ -32,7 +32,7 @@ pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
-pub use opened::{HeapPart, OpenedHeap, PartBytes};
+pub use opened::{GoPace, HeapPart, OpenedHeap, PartBytes};
 pub use process::{
     AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
     VmaFlags,
@@ -74,6 +74,8 @@ pub struct Snapshot {
     pub own_mappings: Vec<OwnMapping>,
     /// V8's heap, of all isolates together.
     pub v8: Option<OpenedHeap>,
+    /// Go's heap, with the records and stacks of its runtime.
+    pub go: Option<OpenedHeap>,
     /// The program itself, if a packer unpacked it into memory without a file.
     pub unpacked: Option<Unpacked>,
     /// Allocators found among the mapped files, including glibc's.
@@ -110,9 +112,9 @@ pub struct OwnMapping {
 pub type Sourced<T> = (Option<T>, Vec<Gap>);
 
 impl Snapshot {
-    /// Heaps that a walk has split: of the allocator that serves malloc, and V8's.
+    /// Heaps that a walk has split: of the allocator that serves malloc, V8's, and Go's.
     pub fn opened_heaps(&self) -> impl Iterator<Item = &OpenedHeap> {
-        self.opened.iter().chain(&self.v8)
+        self.opened.iter().chain(&self.v8).chain(&self.go)
     }
 
     /// Rss of the smaps reading; the ledger must equal it to the byte. If smaps was refused, the kernel's totals in

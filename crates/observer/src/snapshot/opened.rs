@@ -14,6 +14,23 @@ pub struct OpenedHeap {
     /// Everything that the allocator holds from the kernel: sorted, disjoint, never touching.
     pub ranges: Vec<AddressRange>,
     pub parts: BTreeMap<HeapPart, PartBytes>,
+    /// Of Go's heap: when it collects, and what was live then.
+    pub pace: Option<GoPace>,
+}
+
+/// How Go's collector is set, and what it found at its last collection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GoPace {
+    /// False where these figures were not found: all others are None then.
+    pub is_known: bool,
+    /// GOGC; None where it is off.
+    pub percent: Option<u32>,
+    /// GOMEMLIMIT, where there is one.
+    pub memory_limit: Option<Bytes>,
+    /// Live bytes at which it collects next; None without a goal.
+    pub goal: Option<Bytes>,
+    /// Bytes that were live at the last collection.
+    pub marked: Option<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +54,8 @@ pub enum HeapPart {
     Muzzy,
     /// Whole free pages that were released; only the addresses are kept.
     Released,
+    /// Stacks of Go's goroutines and threads, with those that it keeps for new ones.
+    Stacks,
     /// The allocator's own records.
     Records,
     /// V8: objects of the young generation, up to where the next one goes.
@@ -62,13 +81,14 @@ pub enum HeapPart {
 }
 
 impl HeapPart {
-    pub const ALL: [HeapPart; 17] = [
+    pub const ALL: [HeapPart; 18] = [
         HeapPart::Live,
         HeapPart::Cached,
         HeapPart::Beside,
         HeapPart::Dirty,
         HeapPart::Muzzy,
         HeapPart::Released,
+        HeapPart::Stacks,
         HeapPart::Records,
         HeapPart::Young,
         HeapPart::Old,
@@ -90,6 +110,7 @@ impl HeapPart {
             HeapPart::Dirty => "free pages (dirty)",
             HeapPart::Muzzy => "free pages (muzzy)",
             HeapPart::Released => "free pages (released)",
+            HeapPart::Stacks => "stacks of goroutines",
             HeapPart::Records => "its own records",
             HeapPart::Young => "young objects",
             HeapPart::Old => "old objects",
@@ -107,7 +128,7 @@ impl HeapPart {
 
 impl OpenedHeap {
     pub fn new(kind: AllocatorKind) -> OpenedHeap {
-        OpenedHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new() }
+        OpenedHeap { kind, is_fresh: true, ranges: Vec::new(), parts: BTreeMap::new(), pace: None }
     }
 
     pub fn part(&self, part: HeapPart) -> PartBytes {
@@ -125,9 +146,10 @@ impl OpenedHeap {
         LIVE.into_iter().map(|part| self.resident(part)).sum()
     }
 
-    /// Bytes that a purge releases: whole free pages.
+    /// Bytes that a purge releases: whole free pages. Go never releases a page twice.
     pub fn purgeable(&self) -> Bytes {
-        self.resident(HeapPart::Dirty) + self.resident(HeapPart::Muzzy)
+        let muzzy = if self.kind == AllocatorKind::Go { Bytes(0) } else { self.resident(HeapPart::Muzzy) };
+        self.resident(HeapPart::Dirty) + muzzy
     }
 
     pub fn add(&mut self, part: HeapPart, length: Bytes, resident: Bytes) {

@@ -53,6 +53,12 @@ impl Anonymous {
         Anonymous::of(if touched.is_empty() { vmas } else { &touched })
     }
 
+    /// What of it is writable.
+    pub fn of_writable(vmas: &[Vma]) -> Anonymous {
+        let is_writable = |vma: &&Vma| vma.backing == Backing::Anonymous && vma.writable && !vma.shared;
+        Anonymous(joined(vmas.iter().filter(is_writable).map(|vma| vma.range)))
+    }
+
     pub fn holds(&self, at: u64, length: u64) -> bool {
         let range = AddressRange::sized(Avma(at), Bytes(length));
         at.checked_add(length).is_some() && self.around(at).is_some_and(|around| around.covers(range))

@@ -4,6 +4,7 @@
 
 pub mod cgroup;
 pub mod glibc;
+pub(crate) mod golang;
 pub(crate) mod heap_data;
 pub mod hotspot;
 pub(crate) mod jemalloc;

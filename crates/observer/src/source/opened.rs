@@ -3,7 +3,7 @@
 //! stopped nor signalled.
 
 use super::heap_data::{Anonymous, data_of};
-use super::{jemalloc, mimalloc, tcmalloc, v8};
+use super::{golang, jemalloc, mimalloc, tcmalloc, v8};
 use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
 use crate::snapshot::{AllocatorKind, LoadedAllocator, OpenedHeap, Sourced, Vma};
@@ -62,6 +62,34 @@ pub fn read(
             (None, vec![closed("the command's time was over before the walk was".to_owned())])
         }
         Err(reason) => (None, vec![closed(reason.to_owned())]),
+    }
+}
+
+/// Go's heap, which lies beside malloc's.
+pub fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+    let Some(found) = allocators.iter().find(|known| known.kind == AllocatorKind::Go) else {
+        return (None, Vec::new());
+    };
+    // Where memory can't be opened, other sources say so.
+    let Ok(memory) = Live::open(target) else { return (None, Vec::new()) };
+    let memory = Timely { memory, deadline: target.deadline() };
+    let is_named = |vma: &&Vma| vma.name.starts_with("[anon: Go: ") && !vma.name.contains("heap]");
+    let places = golang::Places {
+        anonymous: Anonymous::of(vmas),
+        writable: Anonymous::of_writable(vmas),
+        named: vmas.iter().filter(is_named).map(|vma| vma.range).collect(),
+    };
+    let walk = || golang::walk(&memory, &data_of(&memory, &found.path, vmas), &places);
+    match (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk())) {
+        Ok(heap) => (Some(heap), Vec::new()),
+        Err(unopened) => {
+            let reason = match memory.deadline.has_passed() {
+                true => "the command's time was over before the walk was",
+                false => unopened.reason(),
+            };
+            let effect = "live, free and stack memory of Go are not separated (line other-allocator)";
+            (None, vec![Gap::new(Source::Allocator, format!("Go's heap can't be walked: {reason}"), effect)])
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod classes;
 mod code_cache;
 mod compiler_arena;
 mod direct_buffers;
+mod go_retention;
 mod growth;
 mod healthy;
 mod heap_unused;
@@ -65,7 +66,7 @@ macro_rules! verdicts {
 // Each row has a verdict, its id, the line whose bytes it is about (or `whole`), and the rules that may return it.
 verdicts! {
     ArenaRetention "arena-retention" of GlibcRetained: arena_retention::rule;
-    AllocatorRetention "allocator-retention" of GlibcRetained: allocator_retention::rule, opened_retention::rule;
+    AllocatorRetention "allocator-retention" of GlibcRetained: allocator_retention::rule, opened_retention::rule, go_retention::rule;
     ThreadStacks "thread-stacks" of ThreadStacks: thread_stacks::rule;
     DirectBufferGrowth "direct-buffer-growth" of DirectBuffers: direct_buffers::rule;
     ClassGrowth "class-growth" of Class: classes::rule;

@@ -1,0 +1,84 @@
+//! The collector's controller (mgcpacer.go, `gcController`), from Go 1.21 on:
+//!
+//! ```text
+//! 0 GOGC i32   8 GOMEMLIMIT   16 smallest goal = 4 MiB × GOGC / 100   …   72 goal   …   152 live bytes at the last collection
+//! …   272 bytes in spans of objects   280 bytes of pages given back   288 bytes of pages that are free
+//! ```
+//!
+//! It has the totals that prove the walk, and is found by them.
+
+use super::pages::PAGE_OF_GO;
+use crate::snapshot::GoPace;
+use crate::source::heap_data::{Data, words};
+use crate::source::memory::{Memory, word_at};
+use crate::units::{Avma, Bytes};
+
+/// Bytes of pages, as the walk finds them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub in_spans: u64,
+    pub given_back: u64,
+    pub free: u64,
+    /// In page caches of processors: the runtime counts each of these pages among the free ones or among those given back.
+    pub cached: u64,
+}
+
+/// Of a small heap: spans that come and go while it is read.
+const LEAST_SLACK: u64 = 128 << 10;
+const LEAST_GOAL: u64 = 4 << 20;
+/// Words from the beginning to the totals.
+const WORDS_BEFORE: usize = 34;
+const GOAL: usize = 9;
+const MARKED: usize = 19;
+
+/// Whether the runtime states these totals, and how it paces its collections, where that was found beside them. The target runs on
+/// while it is walked: a figure may lie anywhere between what was stated before the walk and what is stated after it.
+pub fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Option<GoPace> {
+    let all = walked.in_spans + walked.given_back + walked.free + walked.cached;
+    let slack = (all / 64).max(LEAST_SLACK);
+    let holds = |before: [u64; 3], after: [u64; 3]| {
+        let near = |of: fn([u64; 3]) -> u64, least: u64, most: u64| {
+            let (lower, upper) = (of(before).min(of(after)), of(before).max(of(after)));
+            lower.saturating_sub(slack) <= most && least <= upper.saturating_add(slack)
+        };
+        let unused = walked.given_back + walked.free + walked.cached;
+        near(|stated| stated[0], walked.in_spans, walked.in_spans)
+            && near(|stated| stated[1] + stated[2], unused, unused)
+            && near(|stated| stated[1], walked.given_back, walked.given_back + walked.cached)
+            && near(|stated| stated[2], walked.free, walked.free + walked.cached)
+    };
+    let is_total = |word: &u64| word.is_multiple_of(PAGE_OF_GO) && *word <= 1 << 47;
+    data.iter().find_map(|part| {
+        let data: Vec<u64> = words(&part.bytes).collect();
+        data.windows(3).enumerate().find_map(|(number, before)| {
+            // The counters before the walk have to be right but for what the program does meanwhile: half of all at most.
+            let is_far = before[0].abs_diff(walked.in_spans) > all / 2 + slack;
+            (before[0] > 0 && before.iter().all(is_total) && !is_far).then_some(())?;
+            let mut after = [0; 24];
+            memory.read(Avma(part.base.0 + 8 * number as u64), &mut after).then_some(())?;
+            let after = [word_at(&after, 0)?, word_at(&after, 8)?, word_at(&after, 16)?];
+            (after.iter().all(is_total) && holds([before[0], before[1], before[2]], after))
+                .then(|| pace(&data[..number]))
+        })
+    })
+}
+
+/// From the words before the totals. The smallest goal follows from GOGC: it proves that these words are what they are taken for.
+fn pace(before: &[u64]) -> GoPace {
+    let begin = before.len().checked_sub(WORDS_BEFORE).map(|at| &before[at..]);
+    let Some(&[percent, limit, least, ref rest @ ..]) = begin else { return GoPace::default() };
+    let percent = percent as u32 as i32;
+    let states_least = least == LEAST_GOAL.wrapping_mul(i64::from(percent) as u64) / 100;
+    if percent < -1 || !states_least || limit > i64::MAX as u64 {
+        return GoPace::default();
+    }
+    let word = |number: usize| rest.get(number - 3).copied();
+    let goal = word(GOAL).filter(|goal| *goal < 1 << 47);
+    GoPace {
+        is_known: true,
+        percent: u32::try_from(percent).ok(),
+        memory_limit: (limit != i64::MAX as u64).then_some(Bytes(limit)),
+        goal: goal.map(Bytes),
+        marked: word(MARKED).map(Bytes).filter(|marked| goal.is_none_or(|goal| marked.0 <= goal)),
+    }
+}

@@ -1,0 +1,201 @@
+//! The page allocator (mpagealloc.go, `pageAlloc`), from Go 1.21 on:
+//!
+//! ```text
+//! 0    summaries, a slice for each of five levels: address, length, capacity (2^14, 2^17, 2^20, 2^23, 2^26)
+//! 120  chunks: 2^13 addresses, each of 2^13 × (512 bits "allocated", 512 bits "given back")
+//! then the lowest page to search, first and last chunk, ranges in use (a slice), the sum of their lengths,
+//! index of what could be given back: a slice with a capacity of 2^26
+//! ```
+
+use std::collections::BTreeMap;
+
+use crate::source::heap_data::{Anonymous, Data, words};
+use crate::source::memory::{Memory, PAGE, Untouched, word_at};
+use crate::units::{AddressRange, Avma, Bytes};
+
+pub const PAGE_OF_GO: u64 = 8192;
+const PAGES_A_CHUNK: u64 = 512;
+const CHUNK: u64 = PAGES_A_CHUNK * PAGE_OF_GO;
+/// Bits of a chunk: 512 and 512.
+const CHUNK_BITS: usize = 128;
+const LEVELS: [u64; 5] = [1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 26];
+const CHUNKS: usize = 3 * LEVELS.len();
+const ROOT: usize = 1 << 13;
+const LEAF: u64 = 1 << 13;
+const LEAF_BYTES: u64 = LEAF * CHUNK_BITS as u64;
+/// Where chunks are counted from (malloc.go, `arenaBaseOffset`): x86-64, and all others.
+const BASES: [u64; 2] = [0xffff_8000_0000_0000, 0];
+/// Words behind the chunks that may hold the ranges, and behind those the index and the spans.
+const RANGES_WITHIN: usize = 16;
+const INDEX_WITHIN: usize = 32;
+const MOST_RANGES: u64 = 1 << 16;
+/// There is one; more can only be made to look like it.
+const MOST_PLACES: usize = 4;
+/// Chunks of a heap of 2 TiB.
+const MOST_CHUNKS: usize = 1 << 19;
+
+/// Bits of the pages of one chunk.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    pub allocated: [u64; 8],
+    pub given_back: [u64; 8],
+    /// Pages that a span has.
+    pub taken: [u64; 8],
+}
+
+#[derive(Debug)]
+pub struct Pages {
+    /// Address ranges in use: sorted, disjoint, whole chunks.
+    pub in_use: Vec<AddressRange>,
+    /// By the address that they begin at.
+    pub chunks: BTreeMap<u64, Chunk>,
+    /// Where chunks and arenas are counted from.
+    pub base: u64,
+    /// Memory of summaries, bits and index, touched or not.
+    pub records: Vec<AddressRange>,
+    /// Number of the first word in the data behind it.
+    pub end: usize,
+}
+
+/// Word numbers in the data where the five summaries may begin.
+pub fn places(data: &Data) -> Vec<usize> {
+    let all: Vec<u64> = words(&data.bytes).collect();
+    let begins = |at: &usize| {
+        let level = |level: usize| (all[at + 3 * level], all[at + 3 * level + 1], all[at + 3 * level + 2]);
+        LEVELS.iter().enumerate().all(|(number, capacity)| {
+            let (address, length, stated) = level(number);
+            stated == *capacity && length <= stated && address != 0 && address.is_multiple_of(PAGE)
+        })
+    };
+    (0..all.len().saturating_sub(CHUNKS + ROOT)).filter(begins).take(MOST_PLACES).collect()
+}
+
+/// The allocator whose summaries begin at that word of the data; None where what follows contradicts itself.
+pub fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: &Anonymous) -> Option<Pages> {
+    let word = |number: usize| word_at(&data.bytes, 8 * number);
+    let untouched = Untouched::new(memory);
+    let behind = place + CHUNKS + ROOT;
+    let (in_use, after) = (behind..behind + RANGES_WITHIN)
+        .find_map(|at| Some((ranges_in_use(&untouched, data, at, anonymous)?, at + 4)))?;
+    let index = (after..after + INDEX_WITHIN).find(|at| word(*at + 2) == Some(LEVELS[4]))?;
+    let mut records: Vec<AddressRange> = Vec::new();
+    let slices = (0..LEVELS.len()).map(|level| place + 3 * level).chain([index]);
+    for slice in slices {
+        records.push(AddressRange::sized(Avma(word(slice)?), Bytes(word(slice + 2)? * 8)));
+    }
+    let first = in_use.first()?.start.0;
+    let leaf_of = |base: u64, chunk: u64| {
+        let number = chunk.wrapping_sub(base) / CHUNK;
+        let leaf = word(place + CHUNKS + usize::try_from(number / LEAF).ok().filter(|root| *root < ROOT)?)?;
+        anonymous.holds(leaf, LEAF_BYTES).then_some((leaf, leaf + number % LEAF * CHUNK_BITS as u64))
+    };
+    let base = BASES.into_iter().find(|base| leaf_of(*base, first).is_some())?;
+    let mut chunks = BTreeMap::new();
+    let mut page = vec![0; PAGE as usize];
+    let mut known = None;
+    for range in &in_use {
+        let mut at = range.start.0;
+        while at < range.end.0 {
+            let (leaf, bits) = leaf_of(base, at)?;
+            if chunks.len() >= MOST_CHUNKS {
+                return None;
+            }
+            let bytes = AddressRange::sized(Avma(leaf), Bytes(LEAF_BYTES));
+            if records.last() != Some(&bytes) {
+                records.push(bytes);
+            }
+            let (begin, from) = (bits / PAGE * PAGE, (bits % PAGE) as usize);
+            if known != Some(begin) {
+                untouched.read(Avma(begin), &mut page).then_some(())?;
+                known = Some(begin);
+            }
+            let mut both = [0; 16];
+            for (bits, word) in both.iter_mut().zip(words(page.get(from..from + CHUNK_BITS)?)) {
+                *bits = word;
+            }
+            let [mut allocated, mut given_back] = [[0; 8]; 2];
+            allocated.copy_from_slice(&both[..8]);
+            given_back.copy_from_slice(&both[8..]);
+            chunks.insert(at, Chunk { allocated, given_back, taken: [0; 8] });
+            at += CHUNK;
+        }
+    }
+    Some(Pages { in_use, chunks, base, records, end: index + 3 })
+}
+
+/// A slice of pairs of addresses whose lengths have the sum that stands behind it.
+fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anonymous) -> Option<Vec<AddressRange>> {
+    let word = |number: usize| word_at(&data.bytes, 8 * (at + number));
+    let (address, length, capacity, sum) = (word(0)?, word(1)?, word(2)?, word(3)?);
+    let could_be = (1..=capacity).contains(&length) && length <= MOST_RANGES && anonymous.holds(address, length * 16);
+    could_be.then_some(())?;
+    let mut bytes = vec![0; usize::try_from(length * 16).ok()?];
+    memory.read(Avma(address), &mut bytes).then_some(())?;
+    let mut ranges: Vec<AddressRange> = Vec::new();
+    for pair in bytes.as_chunks::<16>().0 {
+        let (start, end) = (word_at(pair, 0)?, word_at(pair, 8)?);
+        let follows = ranges.last().is_none_or(|last| last.end.0 <= start);
+        let is_range = start < end && start.is_multiple_of(CHUNK) && end.is_multiple_of(CHUNK);
+        (follows && is_range && anonymous.holds(start, end - start)).then_some(())?;
+        ranges.push(AddressRange::new(Avma(start), Avma(end)));
+    }
+    (ranges.iter().map(|range| range.length().0).sum::<u64>() == sum).then_some(ranges)
+}
+
+impl Pages {
+    /// Takes the pages for a span, or none of them where one isn't allocated, or was taken before.
+    pub fn take(&mut self, start: u64, pages: u64) -> bool {
+        let all = || (0..pages).map(|page| start + page * PAGE_OF_GO);
+        let could_be = all().all(|page| {
+            let (word, bit) = place(page);
+            let chunk = self.chunks.get(&(page / CHUNK * CHUNK));
+            chunk.is_some_and(|chunk| (chunk.allocated[word] & !chunk.taken[word]) & bit != 0)
+        });
+        for page in all().filter(|_| could_be) {
+            let (word, bit) = place(page);
+            if let Some(chunk) = self.chunks.get_mut(&(page / CHUNK * CHUNK)) {
+                chunk.taken[word] |= bit;
+            }
+        }
+        could_be
+    }
+
+    /// Runs of pages that no span took.
+    pub fn runs(&self) -> impl Iterator<Item = (AddressRange, Free)> + '_ {
+        self.chunks.iter().flat_map(|(start, chunk)| {
+            let kind = |page: u64| {
+                let (word, bit) = place(start + page * PAGE_OF_GO);
+                let is = |bits: &[u64; 8]| bits[word] & bit != 0;
+                match (is(&chunk.allocated), is(&chunk.given_back)) {
+                    _ if is(&chunk.taken) => None,
+                    (true, _) => Some(Free::Cached),
+                    (false, true) => Some(Free::GivenBack),
+                    (false, false) => Some(Free::Kept),
+                }
+            };
+            let mut runs: Vec<(AddressRange, Free)> = Vec::new();
+            for (page, kind) in (0..PAGES_A_CHUNK).filter_map(|page| Some((page, kind(page)?))) {
+                let range = AddressRange::sized(Avma(start + page * PAGE_OF_GO), Bytes(PAGE_OF_GO));
+                match runs.last_mut() {
+                    Some((last, known)) if *known == kind && last.end == range.start => last.end = range.end,
+                    _ => runs.push((range, kind)),
+                }
+            }
+            runs
+        })
+    }
+}
+
+/// Word and bit of a page among those of its chunk.
+fn place(page: u64) -> (usize, u64) {
+    let number = page % CHUNK / PAGE_OF_GO;
+    ((number / 64) as usize, 1 << (number % 64))
+}
+
+/// What a page is that no span has. In a page cache of a processor it counts as allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Free {
+    Kept,
+    GivenBack,
+    Cached,
+}

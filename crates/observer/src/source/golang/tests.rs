@@ -1,0 +1,360 @@
+//! Heaps of Go made word by word, of each layout that is known.
+
+use std::collections::BTreeMap;
+
+use super::pages::PAGE_OF_GO;
+use super::walk::{Places, Unopened, walk};
+use crate::snapshot::{GoPace, HeapPart, OpenedHeap};
+use crate::source::Random;
+use crate::source::heap_data::{Anonymous, Data};
+use crate::source::made_image::Image;
+use crate::source::memory::PAGE;
+use crate::units::{AddressRange, Avma, Bytes};
+
+const DATA: u64 = 0x5a_0000;
+const HEAP: u64 = 0xc0_0000_0000;
+const CHUNK: u64 = 4 << 20;
+/// Summaries and their index: reserved only.
+const RESERVED: u64 = 0x7e00_0000_0000;
+const META: u64 = 0x7f00_0000_0000;
+const LEAF: u64 = META;
+const LIST: u64 = META + (2 << 20);
+const PERSISTENT: u64 = META + (4 << 20);
+const BITS: u64 = META + (8 << 20);
+const ARENA: u64 = META + (12 << 20);
+const ARENAS: u64 = META + (16 << 20);
+const META_END: u64 = META + (64 << 20);
+const X86: u64 = 0xffff_8000_0000_0000;
+
+type Sums = BTreeMap<HeapPart, u64>;
+
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Of the end of a span's objects.
+    end: usize,
+    spans_at: u64,
+    base: u64,
+}
+
+/// Go 1.22 and later, 1.21, and AArch64.
+const LAYOUTS: [Layout; 3] = [
+    Layout { end: 112, spans_at: 0, base: X86 },
+    Layout { end: 120, spans_at: (1 << 20) + (16 << 10), base: X86 },
+    Layout { end: 112, spans_at: 0, base: 0 },
+];
+
+struct Made {
+    image: Image,
+    length: usize,
+    sums: Sums,
+    heap_end: u64,
+    /// Numbers of words in the data.
+    totals: usize,
+    list: usize,
+    place: usize,
+    span_records: Vec<u64>,
+}
+
+impl Made {
+    fn word(&mut self, number: usize, word: u64) {
+        self.image.put(DATA + 8 * number as u64, word);
+    }
+
+    fn walked(&self) -> Result<OpenedHeap, Unopened> {
+        let mut bytes = vec![0; self.length];
+        assert!(crate::source::memory::Memory::read(&self.image, Avma(DATA), &mut bytes));
+        let range = |start: u64, end: u64| AddressRange::new(Avma(start), Avma(end));
+        let (heap, meta) = (range(HEAP, self.heap_end), range(META, META_END));
+        let places = Places {
+            anonymous: Anonymous(vec![heap, range(RESERVED, RESERVED + (2 << 30)), meta]),
+            writable: Anonymous(vec![heap, meta]),
+            named: Vec::new(),
+        };
+        walk(&self.image, &[Data { base: Avma(DATA), bytes }], &places)
+    }
+}
+
+/// What a run of pages is.
+#[derive(Clone, Copy, PartialEq)]
+enum Run {
+    Small(u64),
+    Large,
+    Stacks,
+    Work,
+    Kept,
+    GivenBack,
+    Cached,
+}
+
+fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
+    let mut image = Image::default();
+    let mut sums = Sums::new();
+    let mut add = |part: HeapPart, bytes: u64| *sums.entry(part).or_default() += bytes;
+    let (mut allocated, mut given_back) = (vec![false; chunks as usize * 512], vec![false; chunks as usize * 512]);
+    let mut span_records = Vec::new();
+    let (mut page, mut totals) = (0, [0u64; 3]);
+    while page < chunks * 512 {
+        let pages = (1 + random.below(12)).min(chunks * 512 - page);
+        let run = match random.below(9) {
+            0..3 => Run::Small([16, 48, 1024, 2048][random.below(4) as usize]),
+            3 => Run::Large,
+            4 => Run::Stacks,
+            5 => Run::Work,
+            6 => Run::Kept,
+            7 => Run::GivenBack,
+            _ => Run::Cached,
+        };
+        let (start, length) = (HEAP + page * PAGE_OF_GO, pages * PAGE_OF_GO);
+        for page in start / PAGE..(start + length) / PAGE {
+            if random.below(3) > 0 && run != Run::GivenBack {
+                image.touch(page);
+            }
+        }
+        let bits = page as usize..(page + pages) as usize;
+        allocated[bits.clone()].fill(!matches!(run, Run::Kept | Run::GivenBack));
+        given_back[bits].fill(run == Run::GivenBack);
+        let (size, objects, state) = match run {
+            Run::Small(size) => (size, random.below((length / size).min(60_000) + 1), 1),
+            Run::Large => (length, 1, 1),
+            Run::Stacks => (2048 << random.below(4), 0, 2),
+            Run::Work => (0, 0, 2),
+            _ => (0, 0, 0),
+        };
+        match run {
+            Run::Small(_) | Run::Large => {
+                add(HeapPart::Live, objects * size);
+                add(HeapPart::Beside, length - objects * size);
+                totals[0] += length;
+            }
+            Run::Stacks => add(HeapPart::Stacks, length),
+            Run::Work => add(HeapPart::Records, length),
+            Run::Kept => add(HeapPart::Dirty, length),
+            Run::GivenBack => add(HeapPart::Released, length),
+            Run::Cached => add(HeapPart::Cached, length),
+        }
+        match run {
+            Run::Kept | Run::Cached => totals[2] += length,
+            Run::GivenBack => totals[1] += length,
+            _ => {}
+        }
+        if state > 0 {
+            let record = PERSISTENT + 64 + 160 * span_records.len() as u64;
+            span_records.push(record);
+            image.put(record + 24, start);
+            image.put(record + 32, pages);
+            let end = layout.end as u64;
+            for back in [48, 40] {
+                image.put(record + end - back, BITS + 16 + 8 * random.below(4000));
+            }
+            image.put(record + end - 16, objects | 3 << 16 | state << 24);
+            image.put(record + end - 8, size);
+            let whole = length.checked_div(size).map_or(length, |objects| objects * size);
+            image.put(record + end, start + whole);
+            let slot = layout.spans_at + page * 8;
+            (0..pages).for_each(|page| image.put(ARENA + slot + page * 8, record));
+        }
+        page += pages;
+    }
+    // A record that no span has any more.
+    let dead = PERSISTENT + 64 + 160 * span_records.len() as u64;
+    image.put(dead + 24, HEAP);
+    image.put(dead + 32, 4);
+    span_records.push(dead);
+    let chunk = |at: u64| at.wrapping_sub(layout.base) / CHUNK;
+    for (number, (allocated, given_back)) in allocated.chunks(512).zip(given_back.chunks(512)).enumerate() {
+        let at = LEAF + chunk(HEAP + number as u64 * CHUNK) % (1 << 13) * 128;
+        for (bits, at) in [(allocated, at), (given_back, at + 64)] {
+            for (number, bits) in bits.chunks(64).enumerate() {
+                let word = (0..64).fold(0, |word, bit| word | u64::from(bits[bit]) << bit);
+                image.put(at + 8 * number as u64, word);
+            }
+        }
+    }
+    // The ranges in use lie in the first chunk of what is never freed, behind its link; then the records of spans.
+    image.put(PERSISTENT, PERSISTENT + (512 << 10));
+    image.put(PERSISTENT + (512 << 10), 0);
+    image.put(PERSISTENT + 16, HEAP);
+    image.put(PERSISTENT + 24, HEAP + chunks * CHUNK);
+    for (number, record) in span_records.iter().enumerate() {
+        image.put(LIST + 8 * number as u64, *record);
+    }
+    image.put(BITS, 4096);
+    image.put(BITS + (256 << 10), 0);
+    image.put(BITS + (512 << 10), 0);
+    image.put(ARENAS + HEAP.wrapping_sub(layout.base) / (64 << 20) % (1 << 22) * 8, ARENA);
+
+    let place = 300 + random.below(200) as usize;
+    let behind = place + 15 + (1 << 13);
+    let length = 8 * (behind + 1200);
+    let mut made = Made {
+        image,
+        length,
+        sums: Sums::new(),
+        heap_end: HEAP + chunks * CHUNK,
+        totals: 100,
+        list: 0,
+        place,
+        span_records,
+    };
+    for number in 0..length / 8 {
+        let noise = [0, random.below(1000), META + 64 * random.below(9000) + 8, HEAP + 8192 * random.below(500)];
+        made.word(number, noise[random.below(4) as usize]);
+    }
+    let mut reserved = RESERVED;
+    for (level, capacity) in [14, 17, 20, 23, 26].map(|bits| 1u64 << bits).into_iter().enumerate() {
+        made.word(place + 3 * level, reserved);
+        made.word(place + 3 * level + 1, capacity / 8);
+        made.word(place + 3 * level + 2, capacity);
+        reserved += capacity * 8;
+    }
+    (0..1 << 13).for_each(|root| made.word(place + 15 + root, 0));
+    made.word(place + 15 + (chunk(HEAP) >> 13) as usize, LEAF);
+    for (number, word) in [HEAP, chunk(HEAP), chunk(HEAP) + chunks].into_iter().enumerate() {
+        made.word(behind + number, word);
+    }
+    let in_use = [PERSISTENT + 16, 1, 16, chunks * CHUNK, DATA + 8];
+    let index = [reserved, 1 << 20, 1 << 26, 4, 9, 4, 0, 0];
+    let list = [LIST, made.span_records.len() as u64, 20_000];
+    let rest = in_use.into_iter().chain(index).chain([0, 0, 77]).chain(list);
+    rest.enumerate().for_each(|(number, word)| made.word(behind + 3 + number, word));
+    made.list = behind + 3 + 16;
+    made.word(made.list + 60, ARENAS);
+    made.word(200, PERSISTENT);
+    for (number, word) in [0, BITS, BITS + (256 << 10), BITS + (512 << 10)].into_iter().enumerate() {
+        made.word(220 + number, word);
+    }
+    let begin = made.totals - 34;
+    for (number, word) in [100, i64::MAX as u64, 4 << 20].into_iter().enumerate() {
+        made.word(begin + number, word);
+    }
+    made.word(begin + 9, 64 << 20);
+    made.word(begin + 19, 31 << 20);
+    (0..3).for_each(|number| made.word(made.totals + number, totals[number]));
+    let record = (layout.spans_at + (64 << 10) + (4 << 10)).next_multiple_of(PAGE);
+    let meta = (1 << 20) + 20_000u64 * 8 / PAGE * PAGE + PAGE + 2 * (256 << 10) + 3 * (64 << 10) + record + (32 << 20);
+    *sums.entry(HeapPart::Records).or_default() += meta;
+    made.sums = sums;
+    made
+}
+
+#[test]
+fn heaps_of_each_layout_are_summed_to_the_byte() {
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    for layout in LAYOUTS {
+        for chunks in [1, 3, 9] {
+            let made = made(&mut random, layout, chunks);
+            let heap = made.walked().expect("a heap");
+            let found: Sums = heap
+                .parts
+                .iter()
+                .filter(|(_, part)| part.length > Bytes(0))
+                .map(|(part, bytes)| (*part, bytes.length.0))
+                .collect();
+            assert_eq!(found, made.sums, "end at {}, {chunks} chunks", layout.end);
+            let sum = |of: fn(&crate::snapshot::PartBytes) -> Bytes| heap.parts.values().map(of).sum::<Bytes>();
+            assert_eq!(sum(|part| part.length), heap.ranges.iter().map(|range| range.length()).sum());
+            let of_heap: Bytes = Bytes(made.image.resident(HEAP, made.heap_end));
+            let of_records: Bytes = Bytes(made.image.resident(META, META_END));
+            assert_eq!(sum(|part| part.resident), of_heap + of_records);
+            let pace = GoPace {
+                is_known: true,
+                percent: Some(100),
+                memory_limit: None,
+                goal: Some(Bytes::mib(64)),
+                marked: Some(Bytes::mib(31)),
+            };
+            assert_eq!(heap.pace, Some(pace));
+        }
+    }
+}
+
+/// A heap whose sums are others than the runtime states stays closed: there is no figure from a layout that isn't proven.
+#[test]
+fn a_heap_with_other_sums_stays_closed() {
+    let clean = || made(&mut Random(5), LAYOUTS[0], 4);
+    assert!(clean().walked().is_ok());
+    for total in 0..3 {
+        let mut other = clean();
+        other.word(other.totals + total, 12 << 20);
+        assert_eq!(other.walked(), Err(Unopened::OtherSums), "total {total}");
+    }
+    let mut other = clean();
+    other.word(other.place + 2, 1 << 15);
+    assert_eq!(other.walked(), Err(Unopened::NoPages));
+    let mut other = clean();
+    other.word(other.list, 0);
+    assert_eq!(other.walked(), Err(Unopened::NoSpans));
+    // One of four spans of objects is lost.
+    let mut other = clean();
+    for record in other.span_records.clone().into_iter().step_by(4) {
+        other.image.put(record + 32, 0);
+    }
+    assert_eq!(other.walked(), Err(Unopened::OtherSums));
+}
+
+#[test]
+fn pages_that_were_given_back_and_are_still_resident_are_kept_apart() {
+    let mut made = made(&mut Random(9), LAYOUTS[0], 2);
+    for page in HEAP / PAGE..made.heap_end / PAGE {
+        made.image.touch(page);
+    }
+    let heap = made.walked().expect("a heap");
+    let (muzzy, released) = (heap.part(HeapPart::Muzzy), heap.part(HeapPart::Released));
+    assert_eq!((muzzy.length.0, released.length.0), (made.sums[&HeapPart::Released], 0));
+    assert_eq!(heap.purgeable(), heap.resident(HeapPart::Dirty));
+}
+
+#[test]
+fn settings_of_the_collector_are_read_as_they_stand() {
+    for (percent, limit, goal) in [(-1i64, 300u64 << 20, u64::MAX), (50, i64::MAX as u64, 9 << 20), (0, 1, 4 << 20)] {
+        let mut made = made(&mut Random(11), LAYOUTS[0], 2);
+        let begin = made.totals - 34;
+        let least = (4u64 << 20).wrapping_mul(percent as u64) / 100;
+        for (number, word) in [u64::from(percent as i32 as u32), limit, least].into_iter().enumerate() {
+            made.word(begin + number, word);
+        }
+        made.word(begin + 9, goal);
+        made.word(begin + 19, 3 << 20);
+        let pace = made.walked().expect("a heap").pace.expect("a pace");
+        assert_eq!(pace.percent, u32::try_from(percent).ok());
+        assert_eq!(pace.memory_limit, (limit < i64::MAX as u64).then_some(Bytes(limit)));
+        assert_eq!(pace.goal, (goal < u64::MAX).then_some(Bytes(goal)));
+        // Another number than 4 MiB × GOGC / 100 is no proof of GOGC: then nothing is stated.
+        made.word(begin + 2, least ^ 1 << 20);
+        assert_eq!(made.walked().expect("a heap").pace, Some(GoPace::default()));
+    }
+}
+
+#[test]
+fn overwritten_records_never_panic_and_never_sum_to_more_than_there_is() {
+    let mut random = Random(7);
+    let (mut opened, mut closed) = (0, 0);
+    for round in 0..60 {
+        let mut made = made(&mut random, LAYOUTS[round % 3], 2);
+        let pages: Vec<u64> = made.image.pages.keys().copied().filter(|page| page * PAGE >= META).collect();
+        for _ in 0..random.below(5) {
+            let page = pages[random.below(pages.len() as u64) as usize];
+            let at = page * PAGE + random.below(PAGE / 8) * 8;
+            let word = [random.below(u64::MAX), HEAP + (1 << 31), PERSISTENT, u64::MAX, 0][random.below(5) as usize];
+            made.image.put(at, word);
+        }
+        for _ in 0..random.below(3) {
+            let near = [made.place, made.list - 24, made.totals - 40][random.below(3) as usize];
+            let word = [random.below(u64::MAX), HEAP, META + 4096, 1 << 26, 0][random.below(5) as usize];
+            made.word(near + random.below(40) as usize, word);
+        }
+        let present = made.image.pages.len() as u64 * PAGE;
+        match made.walked() {
+            Ok(heap) => {
+                opened += 1;
+                let resident: Bytes = heap.parts.values().map(|part| part.resident).sum();
+                let lengths: Bytes = heap.parts.values().map(|part| part.length).sum();
+                assert!(resident.0 <= present);
+                assert_eq!(lengths, heap.ranges.iter().map(|range| range.length()).sum());
+                assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start));
+            }
+            Err(_) => closed += 1,
+        }
+    }
+    assert!(opened > 5 && closed > 5, "{opened} {closed}");
+}

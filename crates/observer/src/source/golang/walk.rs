@@ -1,0 +1,138 @@
+//! Sums over all spans and all free pages, with the pages of each that are resident.
+
+use super::pacer::{self, Totals};
+use super::pages::{self, Free, Pages};
+use super::records;
+use super::spans::{self, Spans, State};
+use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
+use crate::source::heap_data::{Anonymous, Data, joined};
+use crate::source::memory::{Memory, PageStates};
+use crate::units::{AddressRange, Bytes};
+
+/// Why the heap stays closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unopened {
+    NoPages,
+    NoSpans,
+    OtherSums,
+    Unreadable,
+}
+
+impl Unopened {
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Unopened::NoPages => "no page allocator of Go 1.21 or later was found in its data",
+            Unopened::NoSpans => "no list of spans was found in its data",
+            Unopened::OtherSums => "the sums over its spans and free pages are not those that it keeps itself",
+            Unopened::Unreadable => "its records can't be read",
+        }
+    }
+}
+
+/// Where the runtime's memory may lie.
+pub struct Places {
+    /// All anonymous memory, accessible or not.
+    pub anonymous: Anonymous,
+    /// What of it is writable: of reservations only that part is counted.
+    pub writable: Anonymous,
+    /// Mappings that the runtime has given its name to, but for the heap's (Go 1.25 and later, where the kernel takes names).
+    pub named: Vec<AddressRange>,
+}
+
+pub fn walk<M: Memory>(memory: &M, data: &[Data], places: &Places) -> Result<OpenedHeap, Unopened> {
+    let mut result = Err(Unopened::NoPages);
+    for part in data {
+        for place in pages::places(part) {
+            let Some(pages) = pages::read(memory, part, place, &places.anonymous) else { continue };
+            result = match spans::find(memory, part, &pages, &places.anonymous) {
+                Some(spans) => opened(memory, data, places, pages, &spans),
+                None => Err(Unopened::NoSpans),
+            };
+            if result.is_ok() {
+                return result;
+            }
+        }
+    }
+    result
+}
+
+fn opened<M: Memory>(
+    memory: &M,
+    data: &[Data],
+    places: &Places,
+    mut pages: Pages,
+    spans: &Spans,
+) -> Result<OpenedHeap, Unopened> {
+    let mut heap = OpenedHeap::new(AllocatorKind::Go);
+    let mut states = PageStates::new(memory);
+    let mut totals = Totals::default();
+    for span in &spans.all {
+        // A span that came after its page's bits were read counts as what it was then.
+        if !pages.take(span.start, span.pages) {
+            continue;
+        }
+        let (length, resident) = (span.range().length(), states.resident(span.range()));
+        match span.state {
+            State::Objects => {
+                let live = (Bytes(span.live), resident.scaled(span.live, length.0));
+                heap.add(HeapPart::Live, live.0, live.1);
+                heap.add(HeapPart::Beside, length - live.0, resident - live.1);
+                totals.in_spans += length.0;
+            }
+            State::Stacks => heap.add(HeapPart::Stacks, length, resident),
+            State::WorkBuffers => heap.add(HeapPart::Records, length, resident),
+        }
+    }
+    for (range, free) in pages.runs() {
+        let (length, resident) = (range.length(), states.resident(range));
+        match free {
+            Free::Kept => {
+                heap.add(HeapPart::Dirty, length, resident);
+                totals.free += length.0;
+            }
+            // MADV_FREE leaves them resident, and so does a huge page around them.
+            Free::GivenBack => {
+                heap.add(HeapPart::Muzzy, resident, resident);
+                heap.add(HeapPart::Released, length - resident, Bytes(0));
+                totals.given_back += length.0;
+            }
+            Free::Cached => {
+                heap.add(HeapPart::Cached, length, resident);
+                totals.cached += length.0;
+            }
+        }
+    }
+    heap.pace = Some(pacer::states(memory, data, totals).ok_or(Unopened::OtherSums)?);
+    heap.ranges.clone_from(&pages.in_use);
+    let found = records::find(memory, data, &pages, spans, &places.anonymous);
+    for range in accessible(found, places, &pages.in_use) {
+        heap.add(HeapPart::Records, range.length(), states.resident(range));
+        heap.ranges.push(range);
+    }
+    heap.ranges.sort_unstable();
+    heap.ranges = joined(heap.ranges);
+    if states.readable { Ok(heap) } else { Err(Unopened::Unreadable) }
+}
+
+/// Of these ranges what is writable, with the named mappings, without the heap: sorted, disjoint.
+fn accessible(mut ranges: Vec<AddressRange>, places: &Places, heap: &[AddressRange]) -> Vec<AddressRange> {
+    ranges.extend(&places.named);
+    ranges.sort_unstable();
+    let ranges = joined(ranges);
+    let of_writable = |range: &AddressRange| {
+        let first = places.writable.0.partition_point(|writable| writable.end <= range.start);
+        let range = *range;
+        let within = places.writable.0[first..].iter().take_while(move |writable| writable.start < range.end);
+        within.map(move |writable| writable.intersection(range)).collect::<Vec<_>>()
+    };
+    let mut free = Vec::new();
+    for mut range in ranges.iter().flat_map(of_writable) {
+        for taken in heap.iter().filter(|taken| taken.overlaps(range)).copied().collect::<Vec<_>>() {
+            free.push(AddressRange::new(range.start, taken.start.max(range.start)));
+            range = AddressRange::new(taken.end.min(range.end), range.end);
+        }
+        free.push(range);
+    }
+    free.retain(|range| !range.is_empty());
+    free
+}

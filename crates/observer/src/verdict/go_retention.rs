@@ -1,0 +1,177 @@
+//! Free memory that Go's runtime keeps: free pages, which `debug.FreeOSMemory` gives back, and free blocks beside live ones, which go
+//! to the next objects.
+//!
+//!   kept = free pages + free blocks,   wanted = goal − live,   too much = kept − wanted
+//!
+//! Up to the goal of the next collection the program takes memory before anything is collected: so much free memory is in use.
+
+use super::case::Case;
+use super::opened_remedies::FLOOR;
+use super::remedy::remedy;
+use super::{Effort, Remedy, Severity, Verdict, VerdictId};
+use crate::snapshot::{GoPace, HeapPart, OpenedHeap};
+
+const PERCENT: f64 = 10.0;
+/// Percent of what is kept: below it a part is not worth a sentence.
+const WORTH_SAYING: f64 = 10.0;
+
+pub fn rule(case: Case<'_>) -> Option<Verdict> {
+    let heap = case.snapshot.go.as_ref()?;
+    let pace = heap.pace?;
+    let part = |part: HeapPart| heap.resident(part);
+    let (pages, beside) = (part(HeapPart::Dirty), part(HeapPart::Beside) + part(HeapPart::Cached));
+    let kept = pages + beside;
+    let wanted = pace.goal.map(|goal| goal - heap.part(HeapPart::Live).length).unwrap_or_default();
+    let too_much = kept - wanted;
+    if !case.matters(too_much, PERCENT, FLOOR) {
+        return None;
+    }
+    let live = part(HeapPart::Live);
+    let mut evidence =
+        vec![format!("{live} live or not yet collected; {pages} in free pages, {beside} free beside live blocks")];
+    evidence.extend(when_it_collects(pace));
+    if beside.percent_of(kept) >= WORTH_SAYING {
+        evidence.push(format!("{beside} lies between live blocks: only new objects of the same sizes use it"));
+    }
+    // Its scavenger gives back free pages beyond a tenth above the goal; without a goal it doesn't.
+    let returns = pace.goal.is_some() || pace.memory_limit.is_some();
+    if pages.percent_of(kept) >= WORTH_SAYING {
+        evidence.push(match returns {
+            true => "the runtime's scavenger gives free pages beyond the goal back, in the background".to_owned(),
+            false => "GOGC is off and there is no GOMEMLIMIT: the runtime's scavenger gives nothing back".to_owned(),
+        });
+    }
+    let stays = if returns { too_much - pages } else { too_much };
+    Some(Verdict {
+        id: VerdictId::AllocatorRetention,
+        severity: if case.matters(stays, PERCENT, FLOOR) { case.weight(stays) } else { Severity::Note },
+        bytes: too_much,
+        summary: format!(
+            "{too_much} is free inside Go's heap but still resident: {:.0} % of RSS",
+            too_much.percent_of(case.rss())
+        ),
+        evidence,
+        remedies: remedies(case, heap, pace),
+    })
+}
+
+fn when_it_collects(pace: GoPace) -> Option<String> {
+    let marked = pace
+        .marked
+        .map(|marked| format!("objects of {marked} were live at the last collection"))
+        .filter(|_| pace.is_known)?;
+    let next = match (pace.goal, pace.percent) {
+        (Some(goal), Some(percent)) => format!("the next one comes before {goal} (GOGC={percent})"),
+        _ => "GOGC is off".to_owned(),
+    };
+    let limit = pace.memory_limit.map(|limit| format!(", GOMEMLIMIT is {limit}")).unwrap_or_default();
+    Some(format!("{marked}; {next}{limit}"))
+}
+
+fn remedies(case: Case<'_>, heap: &OpenedHeap, pace: GoPace) -> Vec<Remedy> {
+    let mut remedies = Vec::new();
+    let pages = heap.resident(HeapPart::Dirty);
+    if pages >= FLOOR {
+        let whole = pages + heap.resident(HeapPart::Beside) + heap.resident(HeapPart::Cached);
+        let garbage = pace.marked.map(|marked| heap.part(HeapPart::Live).length - marked).unwrap_or_default();
+        let call = remedy(
+            Effort::Code,
+            "collect, and give all free pages back, after the work that took them",
+            "debug.FreeOSMemory()   // import \"runtime/debug\"",
+            "a full collection each time; pages that are needed again cost a fault each",
+        );
+        remedies.push(call.saves(pages, whole + garbage));
+    }
+    if pace.is_known && pace.percent.is_none() && pace.memory_limit.is_none() {
+        let is_off = |(name, value): &(String, String)| name == "GOGC" && value == "off";
+        let (effort, how) = match case.snapshot.process.environment.iter().any(is_off) {
+            true => (Effort::Restart, "GOGC=100 COMMAND"),
+            false => (Effort::Code, "debug.SetGCPercent(100)   // in place of a negative one"),
+        };
+        let what = "let the runtime collect by itself: it gives free pages back then";
+        remedies.push(remedy(effort, what, how, "CPU time for the collections"));
+    }
+    remedies
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Ledger;
+    use crate::snapshot::{AllocatorKind, LoadedAllocator, Snapshot, Vma};
+    use crate::units::{AddressRange, Avma, Bytes};
+    use crate::verdict::{Effect, judge};
+
+    /// A process with nothing but Go's heap: resident bytes are all that there are.
+    fn with_heap(live: Bytes, beside: Bytes, free: Bytes, pace: GoPace) -> Snapshot {
+        let parts = [(HeapPart::Live, live), (HeapPart::Beside, beside), (HeapPart::Dirty, free)];
+        let all = parts.iter().map(|(_, bytes)| *bytes).sum();
+        let range = AddressRange::sized(Avma(0xc0_0000_0000), all);
+        let mut heap = OpenedHeap::new(AllocatorKind::Go);
+        heap.ranges.push(range);
+        heap.pace = Some(pace);
+        for (part, bytes) in parts {
+            heap.add(part, bytes, bytes);
+        }
+        Snapshot {
+            vmas: vec![Vma { range, readable: true, writable: true, rss: all, ..Vma::default() }],
+            allocators: vec![LoadedAllocator {
+                kind: AllocatorKind::Go,
+                path: "/app".to_owned(),
+                serves_malloc: false,
+            }],
+            go: Some(heap),
+            ..Snapshot::default()
+        }
+    }
+
+    fn pace(percent: Option<u32>, marked: Bytes) -> GoPace {
+        let goal = percent.map(|percent| marked + marked.scaled(u64::from(percent), 100));
+        GoPace { is_known: true, percent, memory_limit: None, goal, marked: Some(marked) }
+    }
+
+    fn verdicts(snapshot: &Snapshot) -> Vec<Verdict> {
+        judge(snapshot, &Ledger::of(snapshot))
+    }
+
+    #[test]
+    fn what_a_server_takes_before_the_next_collection_is_not_too_much() {
+        let mib = Bytes::mib;
+        // Right after a collection: 100 MiB live, and the heap may grow to 200.
+        let found = verdicts(&with_heap(mib(100), mib(60), mib(50), pace(Some(100), mib(100))));
+        assert_eq!(found.iter().map(|verdict| verdict.id).collect::<Vec<_>>(), [VerdictId::Healthy], "{found:?}");
+    }
+
+    #[test]
+    fn pages_that_the_scavenger_gives_back_are_a_note() {
+        let mib = Bytes::mib;
+        let found = verdicts(&with_heap(mib(20), mib(5), mib(300), pace(Some(100), mib(18))));
+        let verdict =
+            &found.iter().find(|verdict| verdict.id == VerdictId::AllocatorRetention).expect("300 MiB are free");
+        assert_eq!(verdict.severity, Severity::Note, "{verdict:?}");
+        assert!(found.iter().any(|verdict| verdict.id == VerdictId::Healthy), "{found:?}");
+    }
+
+    #[test]
+    fn without_a_goal_nothing_goes_back_and_the_verdict_warns() {
+        let mib = Bytes::mib;
+        let mut snapshot = with_heap(mib(20), mib(5), mib(300), pace(None, mib(18)));
+        let warning = |snapshot: &Snapshot| {
+            let found = verdicts(snapshot).into_iter().find(|verdict| verdict.id == VerdictId::AllocatorRetention);
+            found.filter(|verdict| verdict.severity == Severity::Warning).expect("300 MiB are free")
+        };
+        let found = warning(&snapshot);
+        assert_eq!(found.bytes, mib(305));
+        // Free pages at least; free blocks and what was allocated since the collection at most.
+        assert_eq!(found.remedies[0].effect, Effect::Modelled(mib(300), mib(307)));
+        assert!(found.remedies[1].how.starts_with("debug.SetGCPercent"), "{found:?}");
+        snapshot.process.environment.push(("GOGC".to_owned(), "off".to_owned()));
+        assert!(warning(&snapshot).remedies.iter().any(|remedy| remedy.how == "GOGC=100 COMMAND"));
+        // With a limit the runtime gives back by itself.
+        if let Some(heap) = &mut snapshot.go {
+            heap.pace = Some(GoPace { memory_limit: Some(mib(500)), ..pace(None, mib(18)) });
+        }
+        let found = verdicts(&snapshot);
+        assert!(found.iter().all(|verdict| verdict.severity == Severity::Note), "{found:?}");
+    }
+}

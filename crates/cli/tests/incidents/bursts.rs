@@ -35,7 +35,7 @@ fn trim_after_a_burst(jdk: &Jdk, cap: Option<&str>, verdict: &str, in_force: &st
 
 #[test]
 fn a_burst_under_a_cap_of_two() {
-    on(25)
+    on(17)
         .iter()
         .for_each(|jdk| trim_after_a_burst(jdk, Some("2"), "allocator-retention", "the arena cap in force is 2 (set)"));
 }

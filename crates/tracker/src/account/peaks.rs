@@ -77,7 +77,7 @@ impl Central {
     /// `None`: another thread has the lock, or this thread's own interrupted call.
     #[inline(always)]
     fn lock(segment: Segment) -> Option<Central> {
-        (!BUSY.0.swap(true, Acquire)).then_some(Central(segment))
+        if BUSY.0.swap(true, Acquire) { None } else { Some(Central(segment)) }
     }
 
     /// Tells of a caller's blocks, and its category, and the total.

@@ -125,7 +125,10 @@ pub fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: &Anonym
 
 /// A slice of pairs of addresses whose lengths have the sum that stands behind it.
 fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anonymous) -> Option<Vec<AddressRange>> {
-    let word = |number: usize| word_at(&data.bytes, 8 * (at + number));
+    // Read anew: in a heap that grows, the sum in the data is older than the ranges.
+    let mut fresh = [0; 32];
+    memory.read(Avma(data.base.0 + 8 * at as u64), &mut fresh).then_some(())?;
+    let word = |number: usize| word_at(&fresh, 8 * number);
     let (address, length, capacity, sum) = (word(0)?, word(1)?, word(2)?, word(3)?);
     let could_be = (1..=capacity).contains(&length) && length <= MOST_RANGES && anonymous.holds(address, length * 16);
     could_be.then_some(())?;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! From the bits on the offsets depend on the version. The end of the objects is found by search, and the others by it: for spans in
-//! use it is the start and a whole number of objects of the size before it.
+//! use it is the start and a whole number of objects of the size before it, or lies within a large object's span.
 
 use super::pages::{PAGE_OF_GO, Pages};
 use crate::source::heap_data::{Anonymous, Data, records, words};
@@ -63,7 +63,10 @@ pub struct Spans {
 /// All spans of the list that stands behind the page allocator in the data.
 pub fn find<M: Memory>(memory: &M, data: &Data, pages: &Pages, anonymous: &Anonymous) -> Option<Spans> {
     (pages.end..pages.end + LIST_WITHIN).find_map(|at| {
-        let word = |number: usize| word_at(&data.bytes, 8 * (at + number));
+        // Read anew: the list moves and grows with the heap.
+        let mut fresh = [0; 24];
+        memory.read(Avma(data.base.0 + 8 * at as u64), &mut fresh).then_some(())?;
+        let word = |number: usize| word_at(&fresh, 8 * number);
         let (address, length, capacity) = (word(0)?, word(1)?, word(2)?);
         let could_be = (1..=capacity).contains(&length)
             && length <= MOST_SPANS
@@ -122,7 +125,10 @@ fn end_of_objects<M: Memory>(memory: &M, entries: &[(u64, ())], pages: &Pages) -
             if *state == 1 {
                 sums.0 += 1;
                 let objects = end.wrapping_sub(start);
-                let is_end = size > 0 && objects > 0 && objects <= count * PAGE_OF_GO && objects.is_multiple_of(size);
+                let length = count * PAGE_OF_GO;
+                // A large object may be shorter than its span.
+                let is_whole = size > 0 && objects.is_multiple_of(size) || size == length;
+                let is_end = objects > 0 && objects <= length && is_whole;
                 sums.1 += usize::from(is_end);
             }
         }

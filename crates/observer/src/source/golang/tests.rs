@@ -148,7 +148,11 @@ fn made(random: &mut Random, layout: Layout, chunks: u64) -> Made {
             }
             image.put(record + end - 16, objects | 3 << 16 | state << 24);
             image.put(record + end - 8, size);
-            let whole = length.checked_div(size).map_or(length, |objects| objects * size);
+            // A large object ends where the program asked it to.
+            let whole = match run {
+                Run::Large => length - random.below(PAGE_OF_GO / 8) * 8,
+                _ => length.checked_div(size).map_or(length, |objects| objects * size),
+            };
             image.put(record + end, start + whole);
             let slot = layout.spans_at + page * 8;
             (0..pages).for_each(|page| image.put(ARENA + slot + page * 8, record));

@@ -365,7 +365,9 @@ fn v8_s_heap_is_told_apart_as_v8_counts_it_and_buffers_are_malloc_s() {
             let error = truth * 3 / 100 + (1 + workers) * MIB;
             assert!(found.abs_diff(truth) <= error, "{part}: {found} {truth}: {:#}", explained.0["lines"]);
         }
-        assert!(found_live.abs_diff(live) * 100 <= live * 3, "{found_live} {live}: {:#}", explained.0["lines"]);
+        // An isolate may have made some more young objects since.
+        let error = live * 3 / 100 + (1 + workers) * MIB;
+        assert!(found_live.abs_diff(live) <= error, "{found_live} {live}: {:#}", explained.0["lines"]);
         let blocks = explained.child("glibc-live", "large blocks");
         let truth = fixture.truth("external");
         assert!(truth >= 48 * MIB && blocks.abs_diff(truth) * 100 <= truth * 3, "{blocks} {truth}");

@@ -40,7 +40,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     };
     let mut evidence: Vec<String> = grown.iter().take(NAMED).map(was).collect();
     if largest.line == LineId::OtherAllocator
-        && let Some(heap) = mostly_v8(case)
+        && let Some(heap) = most_of_its_line(case, case.snapshot.v8.as_ref())
     {
         let objects = heap.resident(HeapPart::Old) + heap.resident(HeapPart::Large);
         let free = heap.resident(HeapPart::FreeOld);
@@ -98,9 +98,9 @@ fn growth(case: Case<'_>, baseline: &Baseline, line: LineId) -> Option<Grown> {
     (change - error > Bytes(0)).then(|| Grown { line, least: change - error, most: change + error })
 }
 
-/// V8's heap, if it is most of its line: the tracker's books don't know its objects.
-fn mostly_v8(case: Case<'_>) -> Option<&OpenedHeap> {
-    let heap = case.snapshot.v8.as_ref()?;
+/// A language's heap, if it is most of its line: the tracker's books don't know its objects.
+fn most_of_its_line<'c>(case: Case<'c>, heap: Option<&'c OpenedHeap>) -> Option<&'c OpenedHeap> {
+    let heap = heap?;
     let resident: Bytes = heap.parts.values().map(|part| part.resident).sum();
     (resident.percent_of(case.resident(LineId::OtherAllocator)) > 50.0).then_some(heap)
 }
@@ -130,7 +130,14 @@ fn remedies(case: Case<'_>, line: LineId) -> Vec<Remedy> {
             let how = format!("ps -T -p {pid} -o comm= | sort | uniq -c | sort -rn | head");
             remedy(Effort::Now, "see which threads there are", how, "")
         }
-        LineId::OtherAllocator if mostly_v8(case).is_some() => remedy(
+        LineId::OtherAllocator if most_of_its_line(case, case.snapshot.go.as_ref()).is_some() => remedy(
+            Effort::Now,
+            "see which lines of the program hold the memory, in Go's own heap profile",
+            "go tool pprof http://localhost:PORT/debug/pprof/heap   # PORT: where the program serves net/http/pprof"
+                .to_owned(),
+            "only where the program imports net/http/pprof and serves it",
+        ),
+        LineId::OtherAllocator if most_of_its_line(case, case.snapshot.v8.as_ref()).is_some() => remedy(
             Effort::Now,
             "see which objects there are, in a heap snapshot",
             format!("node inspect -p {pid}   # then: takeHeapSnapshot()"),

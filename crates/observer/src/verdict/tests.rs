@@ -264,6 +264,22 @@ fn growth_of_v8_s_heap_leads_to_a_heap_snapshot() {
     assert!(!verdict_of(&other, VerdictId::Growth).remedies[0].how.contains("inspect"));
 }
 
+#[test]
+fn growth_of_go_s_heap_leads_to_its_own_profile() {
+    let mib = Bytes::mib;
+    let range = AddressRange::sized(Avma(1 << 30), mib(200));
+    let mut heap = OpenedHeap::new(AllocatorKind::Go);
+    heap.ranges.push(range);
+    heap.add(HeapPart::Live, mib(200), mib(200));
+    let vma = Vma { range, readable: true, writable: true, rss: mib(200), ..Vma::default() };
+    let allocators = vec![LoadedAllocator { kind: AllocatorKind::Go, path: "server".into(), serves_malloc: false }];
+    let snapshot = Snapshot { vmas: vec![vma], go: Some(heap), allocators, ..Snapshot::default() };
+    let snapshot = with_baseline(snapshot, 600.0, mib(100), &[(LineId::OtherAllocator, mib(100))]);
+    let verdict = verdict_of(&snapshot, VerdictId::Growth);
+    assert_eq!((verdict.bytes, verdict.severity), (mib(100), Severity::Warning));
+    assert!(verdict.remedies[0].how.starts_with("go tool pprof "), "{:?}", verdict.remedies);
+}
+
 /// 7 MiB that became 29, and 153 MiB that became 600, as observed.
 #[test]
 fn growth_since_the_baseline_is_a_verdict_with_rate_and_time() {

@@ -7,7 +7,8 @@ use crate::kit::{BOOKS, MIB, SMALL_HEAP, evidence, has, how, last, near, on, rem
 use crate::stage::{Jdk, Scratch};
 
 fn rocks(jdk: &Jdk, folder: &Path, iterators: u32, end: &str) -> Fixture {
-    let options = [&SMALL_HEAP[..], &[BOOKS]].concat();
+    // Interpreted: what compilers take meanwhile would count as grown.
+    let options = [&SMALL_HEAP[..], &["-Xint", BOOKS]].concat();
     let _ = std::fs::remove_dir_all(folder.join("base"));
     let base = folder.join("base").display().to_string();
     start(jdk, &options, "Rocks", &[&base, "64", &iterators.to_string(), end], &[])
@@ -51,9 +52,11 @@ fn unclosed_iterators(jdk: &Jdk) {
     let mut closes = rocks(jdk, scratch.path(), 2000, "closed");
     let (after, left) = (rss(&closes), closes.truth("grown"));
     saved(&case, last(&explained, "native-leak"), before, after);
-    near(&case, "what closing gives back", before - after, grown - left);
+    // Two VMs, so other parts of them differ too: by 2 MiB, seen in eight runs.
+    let (gives, truth) = (before - after, grown - left);
+    assert!(gives.abs_diff(truth) <= truth * 3 / 100 + 4 * MIB, "{case}: closing gives back {gives}, truth {truth}");
     // The owner: what the iterators hold more is in the line of live blocks.
-    near(&case, "live blocks", explained.line("glibc-live") - closes.explained().line("glibc-live"), grown - left);
+    near(&case, "live blocks", explained.line("glibc-live") - closes.explained().line("glibc-live"), truth);
     closes.serves();
 }
 

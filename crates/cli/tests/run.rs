@@ -142,7 +142,7 @@ fn signals_go_on_and_stops_are_mirrored() {
 fn killing_us_kills_the_program() {
     let place = Place::new("parent-death");
     let ready = place.0.join("ready");
-    let script = format!("echo $$ > {0}.tmp; mv {0}.tmp {0}; sleep 100; true", ready.display());
+    let script = format!("echo $$ > {0}.tmp; mv {0}.tmp {0}; while :; do sleep 0.2; done", ready.display());
     let mut child = place
         .plimsoll(&["run", "--report", "summary", "--report-to", "/dev/null", "--", "sh", "-c", &script])
         .spawn()

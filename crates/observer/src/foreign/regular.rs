@@ -37,7 +37,7 @@ impl fmt::Display for Why {
             Why::Io(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
                 write!(
                     f,
-                    "is reached through a symbolic link that is not followed (none is here, or it leads in circles)"
+                    "is reached through a symbolic link: plimsoll follows none here, or the link leads back to itself"
                 )
             }
             Why::Io(error) => write!(f, "can't be read: {error}"),

@@ -23,7 +23,7 @@ impl Unopened {
         match self {
             Unopened::NoPages => "no page allocator of Go 1.21 or later was found in its data",
             Unopened::NoSpans => "no list of spans was found in its data",
-            Unopened::OtherSums => "the sums over its spans and free pages are not those that it keeps itself",
+            Unopened::OtherSums => "the sums over its spans and free pages differ from its own counters",
             Unopened::Unreadable => "its records can't be read",
         }
     }

@@ -38,7 +38,7 @@ impl Unopened {
         match self {
             Unopened::NoSegments => "no segment of mimalloc 2 was found (versions 1 and 3 have another layout)",
             Unopened::NoSecret => "the secret of its segments is not in its data",
-            Unopened::OtherSums => "the sums over its slices are not those that its segments keep themselves",
+            Unopened::OtherSums => "the sums over its slices differ from the counters in its segments",
             Unopened::Unreadable => "its records can't be read",
         }
     }

@@ -29,7 +29,7 @@ impl Unopened {
     pub const fn reason(self) -> &'static str {
         match self {
             Unopened::NoTable => "no table from pages to spans was found in its data",
-            Unopened::OtherSums => "the sums over its spans are not those that it keeps itself",
+            Unopened::OtherSums => "the sums over its spans differ from its own counters",
             Unopened::NoSizes => "no table of block sizes that its spans agree with was found in its data",
             Unopened::Unreadable => "its records can't be read",
         }

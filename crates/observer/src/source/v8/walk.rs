@@ -33,7 +33,7 @@ pub enum Unopened {
 impl Unopened {
     pub const fn reason(self) -> &'static str {
         match self {
-            Unopened::NoPages => "no pages with records of a layout that holds for all of them were found",
+            Unopened::NoPages => "no pages whose records share one layout were found",
             Unopened::OtherSums => "the sizes of its pages don't add up to what its spaces state",
             Unopened::Unreadable => "its records can't be read",
         }

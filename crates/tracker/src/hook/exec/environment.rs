@@ -91,7 +91,8 @@ pub struct Extended {
 }
 
 impl Extended {
-    /// `None`: memory that can't be read, or none to be had; a list of libraries that has the tracker anyway; or the library is out of reach.
+    /// `None` in these cases: memory can't be read; there is no memory to be had; the program's own LD_PRELOAD has the tracker already; or the
+    /// program to come couldn't read the library.
     pub fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;
         let library = preload.strip_prefix(PRELOAD)?;

@@ -1,4 +1,5 @@
-//! The books of mappings, and who may write them: [`Held`] is the only way to the map.
+//! The books of mappings, and who may write them: [`Held`] is the only way to the map. Over 800 lines: the lock, the queue and what
+//! they protect have one proof.
 //!
 //! # The rules
 //!

@@ -24,6 +24,7 @@ mod record;
 mod recording;
 mod report;
 mod run;
+mod sampler;
 mod stacks;
 mod sys;
 mod target;

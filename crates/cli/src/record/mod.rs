@@ -1,7 +1,7 @@
 //! `plimsoll record`: writes memory over time as a Flight Recorder file.
 //!
 //! ```text
-//! each interval   smaps, status, cgroup, segment ─► ledger lines, categories, limit          `recorder`
+//! each interval   smaps, status, cgroup, segment ─► ledger lines, categories, limit          `sampler`
 //! every 20 s      arenas, sites, peaks too
 //! seldom          VM and malloc's arenas: who owns which memory (≤ 0.2 % of a core)
 //!                      └─► one instant ─► the file, whole after each                         `file`, report::jfr
@@ -20,17 +20,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::launch::{self, Launch, Prepared};
 use crate::output::say;
+use crate::sampler::{Sampler, Subject};
 use crate::sys::{self, Child, End, Signals};
 use crate::{Failure, explain};
 use last_resort::LastResort;
 
 mod file;
 mod last_resort;
-mod names;
 mod recorder;
 
 use file::Output;
-use recorder::{Life, Recorder};
+use recorder::{Life, Recorder, Writer};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -101,10 +101,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
     Recording::check(pattern)?;
     let signals = Signals::of(Some(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])).map_err(cant_wait)?;
     let last_resort = LastResort::watch();
-    let recorders = pids
-        .iter()
-        .map(|pid| Recorder::of(*pid, false, pace.interval, Output::new(pattern, *pid, pace)?))
-        .collect::<Result<Vec<_>, _>>()?;
+    let recorders = pids.iter().map(|pid| recorder(pattern, *pid, false, pace)).collect::<Result<Vec<_>, _>>()?;
     let mut series =
         Series { recorders, signals, last_resort, child: None, pace, shown: Progress::new(), failures: Vec::new() };
     series.run()?;
@@ -113,6 +110,12 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
         Some(sentence) => Err(Failure(format!("the recording is not complete: {sentence}"))),
         None => Ok(ExitCode::SUCCESS),
     }
+}
+
+fn recorder(pattern: &Path, pid: u32, child: bool, pace: Pace) -> Result<Recorder, Failure> {
+    let output = Output::new(pattern, pid, pace)?;
+    let sampler = Sampler::of(Subject { pid, child, interval: pace.interval, verb: "record" })?;
+    Ok(Recorder::new(sampler, Writer::new(pid, pace.interval, output)))
 }
 
 fn cant_wait(error: io::Error) -> Failure {
@@ -141,9 +144,7 @@ impl Recording {
     pub fn of_child(self, child: Child) -> Result<End, Failure> {
         let signals = Signals::of(None).map_err(cant_wait)?;
         let last_resort = LastResort::watch();
-        let recorder = Output::new(&self.pattern, child.pid, self.pace)
-            .and_then(|output| Recorder::of(child.pid, true, self.pace.interval, output));
-        let recorders = match recorder {
+        let recorders = match recorder(&self.pattern, child.pid, true, self.pace) {
             Ok(recorder) => vec![recorder],
             Err(Failure(sentence)) => {
                 say(&sentence);

@@ -1,0 +1,432 @@
+//! Reads one process again and again, each source as often as its cost allows.
+//!
+//! ```text
+//! each reading    status, pages or smaps, cgroup, books        ≤ 0.4 % of a core
+//! every 20 s      sites, peaks, arenas too (a full reading)    ≤ 0.15 %
+//! seldom          VM and malloc's arenas: who owns what        ≤ 0.2 %
+//! ```
+//! It writes nothing and keeps no history: `record` writes the readings to a file, `watch` shows them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use plimsoll_observer::books::{Booked, BookedSince, Books};
+use plimsoll_observer::collect::{MappingDetail, Regions, Series, take};
+use plimsoll_observer::ending;
+use plimsoll_observer::foreign::{Deadline, LOOK, NAMES};
+use plimsoll_observer::gap::Source;
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::snapshot::{Baseline, Cgroup, Pressure, Process, ProcessState, Rss, Snapshot};
+use plimsoll_observer::source::proc::{self, Target};
+use plimsoll_observer::source::segment::{self, Life};
+use plimsoll_observer::source::{cgroup, hotspot};
+use plimsoll_observer::symbols;
+use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::{Verdict, judge};
+use plimsoll_report::jfr::{Cost, End, How, Site};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{Failure, sys, target};
+use names::Names;
+
+mod names;
+
+/// Interval of sites, peaks and arenas. It suffices for the curve of a night and keeps an hour below 8 MiB.
+const FULL: Duration = Duration::from_secs(20);
+/// A VM stops while it answers, so it is queried at most this often, however cheap the answer is.
+const ASKED: Duration = Duration::from_secs(10);
+/// Instants in which a program that was just started may still load its tracker.
+const BEGINNING: u64 = 5;
+/// A killed process stays visible for a while, so an instant before its end may already have counted its kill.
+const DYING: Duration = Duration::from_secs(2);
+/// Work that costs `c` of CPU time is repeated every `n × c`: mappings may take 0.4 % of a core, owners 0.2 %, sites
+/// 0.15 %.
+const LINES: u32 = 250;
+const OWNERS: u32 = 500;
+const SITES: u32 = 666;
+/// Cheap readings save time for an expensive one: at most this much.
+const SAVED: Duration = FULL;
+
+/// What is sampled, and how it is named in messages.
+#[derive(Clone, Copy)]
+pub struct Subject {
+    pub pid: u32,
+    /// The target is our child: SIGCHLD reports its end.
+    pub child: bool,
+    pub interval: Duration,
+    /// The command that runs the sampler, for messages.
+    pub verb: &'static str,
+}
+
+pub struct Sampler {
+    pid: u32,
+    target: Target,
+    child: bool,
+    interval: Duration,
+    /// Becomes readable when the process ends. None on kernels before 5.3.
+    pidfd: Option<OwnedFd>,
+    snapshot: Option<Snapshot>,
+    series: Series,
+    /// When the owners were last queried.
+    asked: Instant,
+    /// When the current program began in the process; its age bounds the time to the next query.
+    began: Option<Instant>,
+    /// When each kind of work is next due.
+    owners_at: Instant,
+    lines_at: Instant,
+    full_at: Instant,
+    sites_at: Instant,
+    segment: Option<PathBuf>,
+    /// Start of the process, CLOCK_BOOTTIME ns; 0: unknown. An earlier process with the same PID may have left a
+    /// segment.
+    started_ns: u64,
+    names: Names,
+    /// The program at the last sample: another one means an exec.
+    executable: String,
+    /// The OOM kills in the target's cgroup at the last samples, oldest first.
+    oom_kills: VecDeque<(Instant, u64)>,
+    group: Option<PathBuf>,
+    samples: u64,
+    /// Memory of the host.
+    memory: Bytes,
+    /// The moment that the verdicts compare with.
+    pub baseline: Option<Baseline>,
+}
+
+/// One reading.
+pub enum Read<'s> {
+    Sample(Box<Sample<'s>>),
+    /// The process exists, but has no memory to read: it is being torn down, or is a child that nobody has waited for.
+    Nothing,
+    Ended,
+}
+
+pub struct Sample<'s> {
+    /// ns since 1970.
+    pub time_ns: u64,
+    pub process: Process,
+    /// Resident bytes: the ledger's, or those in status.
+    pub rss: Bytes,
+    /// The newest snapshot. Its figures are of this moment only if there is a ledger.
+    pub snapshot: Option<&'s Snapshot>,
+    /// None: the mappings were not read this time.
+    pub ledger: Option<Ledger>,
+    pub verdicts: Vec<Verdict>,
+    pub books: Option<Books>,
+    /// Of the same moment as the books; empty unless `full`.
+    pub sites: Vec<Site>,
+    pub cgroup: Option<Cgroup>,
+    pub pressure: Option<Pressure>,
+    pub full: bool,
+    pub cost: Cost,
+    pub provenance_age: Duration,
+}
+
+/// The last state of a target that has ended, from its segment.
+pub struct Ended {
+    pub end: End,
+    pub books: Option<Books>,
+    pub sites: Vec<Site>,
+    pub time_ns: u64,
+    pub cost: Cost,
+}
+
+impl Sampler {
+    pub fn of(Subject { pid, child, interval, verb }: Subject) -> Result<Sampler, Failure> {
+        let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
+            proc::Absent::NoSuchProcess => Failure(format!("no process {pid}")),
+            proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
+        })?;
+        if let Some(leader) = segment::leader_of(pid).filter(|leader| *leader != pid) {
+            return Err(format!("{pid} is a thread of process {leader}: plimsoll {verb} {leader}").into());
+        }
+        let (process, _) = proc::read_process(&target).map_err(|_| format!("no process {pid}"))?;
+        // A child that ended at once stays a zombie until we reap it.
+        if let Some(reason) = proc::refusal(process.state, pid).filter(|_| !child) {
+            return Err(reason.into());
+        }
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let now = Instant::now();
+        Ok(Sampler {
+            pid,
+            target,
+            child,
+            interval,
+            pidfd: raw.and_then(|raw| pidfd_open(raw, PidfdFlags::empty()).ok()),
+            snapshot: None,
+            series: Series::default(),
+            asked: now,
+            began: process.uptime.and_then(|age| now.checked_sub(Duration::try_from_secs_f64(age).ok()?)),
+            owners_at: now,
+            lines_at: now,
+            full_at: now,
+            sites_at: now,
+            segment: None,
+            started_ns: segment::start_time_ns(pid).unwrap_or(0),
+            names: Names::default(),
+            executable: String::new(),
+            oom_kills: VecDeque::new(),
+            group: None,
+            samples: 0,
+            memory: Bytes(0),
+            baseline: None,
+        })
+    }
+
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// True also for a zombie, which has no memory.
+    pub fn has_ended(&self) -> bool {
+        let lives = |process: &Process| process.state != ProcessState::Zombie || process.thread_count > 1;
+        !proc::read_process(&self.target).is_ok_and(|(process, _)| lives(&process))
+    }
+
+    /// `last`: no sample follows, so it is a full one, and waits for missing names as a report does.
+    pub fn read(&mut self, missed: u64, last: bool) -> Read<'_> {
+        let began = Instant::now();
+        let deadline = Deadline::after(if last { NAMES } else { LOOK });
+        self.target.allow(deadline);
+        let full = last || began >= self.full_at;
+        let Ok((process, rss)) = proc::read_process(&self.target) else {
+            // SIGCHLD reports how our own child ended.
+            return if self.child { Read::Nothing } else { Read::Ended };
+        };
+        if process.state == ProcessState::Zombie {
+            // After pthread_exit of the first thread the other threads run on, but this entry of /proc shows no memory.
+            return if self.child || process.thread_count > 1 { Read::Nothing } else { Read::Ended };
+        }
+        let executable = process.executable.clone().unwrap_or_default();
+        if executable != self.executable {
+            // After an exec the process has other memory, other owners, and another segment.
+            self.segment = None;
+            self.series = Series::default();
+            self.owners_at = began;
+            if self.samples > 0 {
+                self.began = Some(began);
+            }
+            self.executable = executable;
+        }
+        let time_ns = now_ns();
+        let (books, sites) = self.books(full, last).unzip();
+        let sites = sites.unwrap_or_default();
+        let booked = books.as_ref().map(Booked::of);
+        let of_now = self.owners(began, booked)
+            || (began >= self.lines_at || last) && self.lines(began, (&process, rss), booked, full);
+        let group = cgroup::read_limit(&self.target, self.memory).0.map(|(group, _)| group);
+        // Checked after the readings, so that no reading of a process in teardown is used.
+        if proc::is_exiting(&self.target) {
+            return Read::Nothing;
+        }
+        self.group = group.as_ref().map(|group| group.directory.clone());
+        self.count_kills(began);
+        let pressure = cgroup::pressure(self.group.as_deref(), deadline);
+        if full {
+            self.full_at = began + FULL;
+        }
+        self.samples += 1;
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.baseline.clone_from(&self.baseline);
+        }
+        let snapshot = self.snapshot.as_ref();
+        let of_now = snapshot.filter(|_| of_now);
+        let ledger = of_now.map(Ledger::of);
+        let verdicts = of_now.zip(ledger.as_ref()).map(|(snapshot, ledger)| judge(snapshot, ledger));
+        let cost = Cost {
+            cpu: processor_time(),
+            reading: began.elapsed(),
+            mmap_lock: of_now.and_then(|of| of.reading(Source::Proc)).map_or(Duration::ZERO, |reading| reading.took),
+            missed,
+        };
+        Read::Sample(Box::new(Sample {
+            time_ns,
+            rss: ledger.as_ref().map_or(rss.total(), |ledger| ledger.rss),
+            process,
+            snapshot,
+            ledger,
+            verdicts: verdicts.unwrap_or_default(),
+            books,
+            sites,
+            cgroup: group,
+            pressure,
+            full,
+            cost,
+            provenance_age: if self.asked == began { Duration::ZERO } else { began - self.asked },
+        }))
+    }
+
+    fn kills(&self, deadline: Deadline) -> Option<u64> {
+        cgroup::oom_kills(self.group.as_deref()?, deadline)
+    }
+
+    fn count_kills(&mut self, now: Instant) {
+        if let Some(kills) = self.kills(self.target.deadline()) {
+            self.oom_kills.push_back((now, kills));
+        }
+        while self.oom_kills.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) > DYING) {
+            self.oom_kills.pop_front();
+        }
+    }
+
+    /// Queries who owns what if that is due. True: the snapshot is of this moment.
+    fn owners(&mut self, now: Instant, booked: Option<Booked>) -> bool {
+        if now < self.owners_at {
+            return false;
+        }
+        let before = processor_time();
+        let taken = take(self.pid, Regions::AsNeeded, self.target.deadline());
+        let spent = processor_time().saturating_sub(before);
+        let Ok(mut snapshot) = taken else {
+            self.owners_at = now + spent * OWNERS;
+            return false;
+        };
+        self.owners_at =
+            now + patience(&snapshot, self.began.map_or(Duration::MAX, |began| began.elapsed()), spent * OWNERS);
+        self.memory = snapshot.host.memory;
+        self.asked = now;
+        // Each instant reads the cgroup itself.
+        snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
+        let mmapped = snapshot.glibc.iter().flat_map(|glibc| &glibc.mmapped).map(|chunk| chunk.range.length()).sum();
+        snapshot.booked = booked.map(|walk| BookedSince { walk, mmapped, now: walk });
+        self.snapshot = Some(snapshot);
+        self.series.begin();
+        true
+    }
+
+    /// Reads the figures of this moment for the known owners. A full instant reads smaps, which has more than Rss.
+    fn lines(&mut self, now: Instant, (process, rss): (&Process, Rss), booked: Option<Booked>, full: bool) -> bool {
+        let Some(snapshot) = &mut self.snapshot else { return false };
+        snapshot.booked = snapshot.booked.zip(booked).map(|(since, now)| BookedSince { now, ..since });
+        let before = processor_time();
+        let figures = if full { MappingDetail::Whole } else { MappingDetail::Pages };
+        let read = self.series.again(&self.target, snapshot, (process.clone(), rss), figures).is_ok();
+        let spent = processor_time().saturating_sub(before);
+        let saved = now.checked_sub(SAVED).map_or(now, |oldest| self.lines_at.max(oldest));
+        self.lines_at = saved + spent * LINES;
+        if snapshot.hotspot.is_none() && hotspot::is_hotspot(&snapshot.vmas) {
+            // A VM has started since the last query, so the known owners are outdated: query them now.
+            self.owners_at = now;
+        }
+        read
+    }
+
+    /// The tracker's books, if the target is tracked. An exec leaves one segment and may make another.
+    fn books(&mut self, full: bool, last: bool) -> Option<(Books, Vec<Site>)> {
+        // A search costs as much as the rest of an instant. So search only in full instants, while the program is
+        // young, and if a segment is mapped.
+        let is_mapped = || {
+            let snapshot = self.snapshot.as_ref();
+            snapshot.is_none_or(|snapshot| snapshot.vmas.iter().any(|vma| vma.name.ends_with(".seg")))
+        };
+        let deadline = self.target.deadline();
+        // A name below /proc vanishes with the process. The segment has such a name while it is being made.
+        let lasts = |path: &PathBuf| !path.starts_with("/proc");
+        let is_early = self.samples < BEGINNING;
+        if full || !self.segment.as_ref().is_some_and(lasts) && (is_early || self.segment.is_none() && is_mapped()) {
+            self.segment = match segment::find_by_pid(self.pid, deadline) {
+                Some((path, _, Life::Live)) => Some(path),
+                _ => None,
+            };
+        }
+        let read = target::of_segment(self.segment.as_deref()?, Life::Live, Some(self.pid), deadline).ok()?;
+        let sites = if full { self.sites(&read, last) } else { Vec::new() };
+        Some((read.books, sites))
+    }
+
+    /// `must`: no later instant could have more sites or better names.
+    fn sites(&mut self, read: &target::Target, must: bool) -> Vec<Site> {
+        let now = Instant::now();
+        if !must && now < self.sites_at {
+            return Vec::new();
+        }
+        let before = processor_time();
+        let nameless = symbols::Options { without: true, ..symbols::Options::default() };
+        let sites = read.sites(&nameless, false);
+        self.sites_at = now + processor_time().saturating_sub(before) * SITES;
+        let wait = if must { read.deadline.left() } else { self.interval / 4 };
+        self.names.sites(&sites, &read.books, read.symbols(&[]), wait, must)
+    }
+
+    /// The end of the target: its last books, from the segment, and how it ended.
+    pub fn end(&mut self, status: Option<sys::End>) -> Ended {
+        // Finding the missing names may take as long as for a report.
+        let deadline = Deadline::after(NAMES);
+        let kills = self.kills(deadline);
+        let oom_killed = matches!((self.oom_kills.front(), kills), (Some((_, before)), Some(now)) if now > *before);
+        let known = self.segment.clone().and_then(|path| Some((segment::head_of(&path, deadline).ok()?, path)));
+        let left = || segment::find_by_pid(self.pid, deadline).map(|(path, head, _)| (head, path));
+        let read = known.or_else(|| left().filter(|(head, _)| head.start_boottime_ns >= self.started_ns));
+        if let (Some(status), Some((_, path))) = (status, &read) {
+            let how = match status {
+                sys::End::Code(code) => ending::How::Code(code),
+                sys::End::Signal(signal) => ending::How::Signal(u8::try_from(signal).unwrap_or(0)),
+            };
+            let oom = oom_killed.then_some(true);
+            // For later reports on the segment. They can do without it, so a failure is ignored.
+            let _ = segment::set_ended(path, ending::Ending { how, oom }, deadline);
+        }
+        let (last, sites) = read
+            .and_then(|(head, path)| {
+                let life = segment::life_of(&head, &path, deadline);
+                let read = target::of_segment(&path, life, None, deadline).ok()?;
+                let sites = self.sites(&read, true);
+                Some((read.books, sites))
+            })
+            .unzip();
+        let sites = sites.unwrap_or_default();
+        let how = match (status, &last) {
+            (Some(sys::End::Code(code)), _) => How::Code(i32::from(code)),
+            (Some(sys::End::Signal(signal)), _) => How::Signal(signal),
+            (None, Some(books)) if books.life != Life::Live => End::of(books.life),
+            _ => How::Unknown,
+        };
+        let end = End { how, oom_killed, last_sign_ns: last.as_ref().map(|books| books.time_ns) };
+        Ended { end, books: last, sites, time_ns: now_ns(), cost: Cost { cpu: processor_time(), ..Cost::default() } }
+    }
+}
+
+/// Time until the owners are queried again. A program that has just begun may have no VM, heap or arenas yet. So it is
+/// queried again when its age has doubled: `log2(t)` times by age `t`.
+fn patience(snapshot: &Snapshot, age: Duration, dear: Duration) -> Duration {
+    let mute = snapshot.gaps.iter().any(|gap| gap.source == Source::HotSpot);
+    let least = match (&snapshot.hotspot, &snapshot.native_image) {
+        // The VM answered, so its part is complete.
+        (Some(_), None) if !mute => return dear.max(ASKED),
+        (_, Some(_)) => ASKED,
+        _ if mute => ASKED,
+        _ => Duration::ZERO,
+    };
+    dear.max(least).min(age)
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::snapshot::{HotSpot, NativeImage};
+
+    /// The first mapping already shows a native image, but its heap is mapped later.
+    #[test]
+    fn what_has_just_begun_is_asked_again() {
+        let image = Snapshot { native_image: Some(NativeImage::default()), ..Snapshot::default() };
+        let vm = Snapshot { hotspot: Some(HotSpot::default()), ..Snapshot::default() };
+        let [ms, s] = [Duration::from_millis, Duration::from_secs];
+        let after = |of: &Snapshot, age: Duration| patience(of, age, ms(40) * OWNERS);
+        assert_eq!([ms(300), s(4), s(3600)].map(|age| after(&image, age)), [ms(300), s(4), s(20)]);
+        assert_eq!([ms(300), s(3600)].map(|age| after(&vm, age)), [s(20), s(20)]);
+        assert_eq!([s(4), s(3600)].map(|age| after(&Snapshot::default(), age)), [s(4), s(20)]);
+        assert_eq!(patience(&image, s(3600), ms(1) * OWNERS), ASKED);
+    }
+}

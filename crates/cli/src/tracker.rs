@@ -88,8 +88,8 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// The directory that the tracker will choose for its segment: the same rule as in the tracker (docs/cli.md).
 pub fn default_directory() -> PathBuf {
-    if let Some(dir) = std::env::var_os(segment::DIRECTORY_VARIABLE) {
-        return dir.into();
+    if let Some(dir) = segment::named_directory() {
+        return dir;
     }
     let places = segment::PLACES.map(|place| PathBuf::from(format!("{place}/plimsoll-{}", sys::uid())));
     let [first, ..] = &places;

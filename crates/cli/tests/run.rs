@@ -421,6 +421,17 @@ fn doctor_lists_processes_of_other_directories() {
     assert_eq!(line, 1, "{}", text(&out.stdout));
 }
 
+/// As in the tracker, an empty PLIMSOLL_DIR means the default directory.
+#[test]
+fn an_empty_directory_variable_is_as_none() {
+    let place = Place::new("no-name");
+    let mut run = place.plimsoll(&["run", "--report", "summary", "--", "true"]);
+    let out = run.env("PLIMSOLL_DIR", "").output().unwrap();
+    assert!(out.status.success() && text(&out.stderr).contains("exited with status 0"), "{}", text(&out.stderr));
+    let out = place.plimsoll(&["doctor"]).env("PLIMSOLL_DIR", "").output().unwrap();
+    assert!(text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
+}
+
 #[test]
 fn doctor_finds_the_tracker_working() {
     let place = Place::new("doctor");

@@ -4,7 +4,7 @@ use core::ffi::{CStr, c_char};
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $name:ident $variable:literal;)*) => {
-        /// Values as found in the environment; `None` = not set.
+        /// Values as found in the environment; `None` = not set, or empty.
         #[derive(Clone, Copy, Default)]
         pub struct Options { $($(#[doc = $doc])* pub $name: Option<&'static CStr>,)* }
 
@@ -26,7 +26,7 @@ macro_rules! options {
                         $(
                             let name = concat!($variable, "=").as_bytes();
                             if e.to_bytes().starts_with(name) {
-                                o.$name = Some(CStr::from_ptr((*at).add(name.len())));
+                                o.$name = Some(CStr::from_ptr((*at).add(name.len()))).filter(|v| !v.is_empty());
                             }
                         )*
                         at = at.add(1);

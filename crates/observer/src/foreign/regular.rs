@@ -245,5 +245,9 @@ impl Regular {
 /// Opens the same inode again, without walking a path.
 pub(super) fn again(of: &File, flags: OFlags) -> io::Result<OwnedFd> {
     let link = format!("/proc/self/fd/{}", of.as_raw_fd());
-    Ok(rustix::fs::open(link, flags, Mode::empty())?)
+    rustix::fs::open(link, flags, Mode::empty()).map_err(|error| match error {
+        // The descriptor is ours and open: only the link to it can be missing.
+        Errno::NOENT => io::Error::other("/proc is not mounted here"),
+        error => error.into(),
+    })
 }

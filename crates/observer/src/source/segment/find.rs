@@ -43,6 +43,11 @@ pub enum Life {
 /// The environment variable that names the segment directory.
 pub const DIRECTORY_VARIABLE: &str = "PLIMSOLL_DIR";
 
+/// The directory that our own environment names. An empty value counts as none, as it does in the tracker.
+pub fn named_directory() -> Option<PathBuf> {
+    std::env::var_os(DIRECTORY_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from)
+}
+
 /// Where the tracker makes its directory of segments, in order (tracker: account/segment_file.rs). In the first two,
 /// any user could create root's directory; in the last, only root can.
 pub const PLACES: [&str; 3] = ["/dev/shm", "/tmp", "/run"];
@@ -56,8 +61,8 @@ const MOST_HEADS: usize = 1 << 14;
 pub fn search_directories(pid: Option<u32>, deadline: Deadline) -> Vec<PathBuf> {
     let mut owners = Vec::from_iter(fs::metadata("/proc/self").map(|meta| meta.uid()));
     let mut found: Vec<(PathBuf, Option<u32>)> = Vec::new();
-    if let Some(dir) = std::env::var_os(DIRECTORY_VARIABLE) {
-        found.push((PathBuf::from(dir), None));
+    if let Some(dir) = named_directory() {
+        found.push((dir, None));
     }
     if let Some(pid) = pid {
         if let Some(dir) = environment_directory(pid).filter(|dir| dir.is_absolute()) {

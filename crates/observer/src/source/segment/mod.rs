@@ -9,7 +9,7 @@ pub mod read;
 pub use control::{set_control, set_ended};
 pub use find::{
     DIRECTORY_VARIABLE, Life, PLACES, ending_of, find_by_pid, gap_of_ending, leader_of, life_of, list, list_own,
-    refused, search_directories, start_time_ns,
+    named_directory, refused, search_directories, start_time_ns,
 };
 pub use parse::{Head, Raw, RowSums, Segment};
 /// Limits of a segment: its size, and how many of dead processes a directory keeps by default.

@@ -48,7 +48,7 @@ fn kernel(out: &mut dyn Write) -> io::Result<()> {
     let good = (major, minor) >= KERNEL;
     let (a, b) = KERNEL;
     let text = if good {
-        format!("{release}: new enough ({a}.{b})")
+        format!("{release} ({a}.{b} or later is needed)")
     } else {
         format!(
             "{release}: older than {a}.{b}, which has MADV_POPULATE_WRITE; a full file system may then end a tracked program"
@@ -104,11 +104,11 @@ fn names(out: &mut dyn Write) -> io::Result<()> {
     };
     line(out, "names", true, &format!("symbol tables and DWARF of programs and libraries; {more}"))?;
     let also = [
-        "Java in HotSpot: nothing to set; its own C++ by the libjvm.so's symbols",
-        "native images: built with -H:-DeleteLocalSymbols methods have names, with -g packages and lines too; a stripped",
+        "Java in HotSpot: named without any option; HotSpot's own functions by the symbols of libjvm.so",
+        "native images: -H:-DeleteLocalSymbols at the build gives methods names, -g packages and lines too; a stripped",
         "  image shows image+offset, and --symbols FILE of the same build names it later",
         "JITs: a /tmp/perf-PID.map or jitdump; their code is walked by its frame pointers",
-        "node: --perf-basic-prof --interpreted-frames-native-stack names JavaScript functions; without, stacks have V8's builtins",
+        "node: --perf-basic-prof --interpreted-frames-native-stack names JavaScript functions; without them, only V8's builtins have names",
         "stripped programs: gcc -g, then objcopy --only-keep-debug; report --symbols FILE|DIR",
     ];
     also.iter().try_for_each(|text| writeln!(out, "{:13}{text}", ""))

@@ -1,9 +1,11 @@
 //! The lines that a ledger may have, in one table. Text, JSON and docs/report-lines.md use its names.
 
-/// Subtotals that show at a glance which part of RSS the VM accounts for.
+/// Subtotals of lines: which part of RSS belongs to the Java runtime, which to allocators, stacks and files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Group {
+    /// HotSpot, or the runtime inside a native image.
     Vm,
+    /// malloc, and the heaps of Go, V8 and CPython.
     Allocator,
     Stacks,
     Files,
@@ -25,8 +27,8 @@ impl Group {
 
     pub const fn name(self) -> &'static str {
         match self {
-            Group::Vm => "what the VM knows",
-            Group::Allocator => "what the allocator holds",
+            Group::Vm => "Java runtime",
+            Group::Allocator => "allocators",
             Group::Stacks => "stacks",
             Group::Files => "files and shared memory",
             Group::Other => "other",

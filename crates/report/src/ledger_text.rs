@@ -242,7 +242,7 @@ impl<W: Write> Page<'_, W> {
         let unexplained: Bytes = parts.iter().map(|(_, bytes)| *bytes).sum();
         let names: Vec<String> =
             parts.iter().take(3).map(|(name, bytes)| format!("{} {bytes}", cut(name, 32))).collect();
-        let (row, names) = (row("of it unexplained", unexplained), names.join(", "));
+        let (row, names) = (row("of which unexplained", unexplained), names.join(", "));
         if row.chars().count() + 2 + names.chars().count() <= self.style.width {
             writeln!(self.out, "{}", format!("{row}  {}", self.ink(Ink::Dim, &names)).trim_end())?;
         } else {
@@ -360,12 +360,12 @@ impl<W: Write> Page<'_, W> {
                     notes.push(format!("{} blocks", count(blocks + glibc.mmapped.len() as u64)));
                 }
                 if self.snapshot.hotspot.as_ref().is_some_and(|vm| vm.nmt == NmtMode::Off) {
-                    notes.push("including the VM's own: NMT is off".to_owned());
+                    notes.push("including the VM's own (NMT is off)".to_owned());
                 }
             }
             LineId::ThreadStacks | LineId::OtherAnonymous | LineId::ImageHeap => {
                 if line.reserved > line.resident {
-                    notes.push(format!("of {} address space", line.reserved));
+                    notes.push(format!("of {} reserved", line.reserved));
                 }
                 let is_large = line.resident.percent_of(self.ledger.rss) >= LARGE;
                 if line.id == LineId::OtherAnonymous && is_large && !self.snapshot.vmas.is_empty() {
@@ -392,10 +392,12 @@ impl<W: Write> Page<'_, W> {
             LineId::OtherAllocator => {
                 let opened = || self.snapshot.opened_heaps();
                 let is_part = |child: &&Line| opened().all(|heap| !is_part_of(heap, &child.name));
-                let others = line.children.iter().filter(is_part).take(2).map(|child| cut(&child.name, 32));
+                let others = line.children.iter().filter(is_part).take(2).map(|child| {
+                    let is_beside = opened().any(|heap| heap.kind.to_string() == child.name);
+                    if is_beside { format!("other memory of {}", child.name) } else { cut(&child.name, 32) }
+                });
                 let kinds: Vec<String> = opened().map(opened_heap).chain(others).collect();
-                let unsure =
-                    if line.grade == Grade::Estimated { "; the program's own mmap may be among it" } else { "" };
+                let unsure = if line.grade == Grade::Estimated { "; may include the program's own mmap" } else { "" };
                 notes.push(format!("{}{unsure}", kinds.join(", ")));
                 if let Some(python) = &self.snapshot.pymalloc {
                     notes.push(format!("{} live", python.live));
@@ -449,7 +451,7 @@ impl<W: Write> Page<'_, W> {
             let sign = if sum.rest < 0 { '−' } else { '+' };
             writeln!(self.out)?;
             self.below(
-                &format!("what the limit counts: {} = {} {sign} rest {rest}", sum.charged, parts.join(" + ")),
+                &format!("counted against the limit: {} = {} {sign} rest {rest}", sum.charged, parts.join(" + ")),
                 false,
             )?;
         }
@@ -458,7 +460,7 @@ impl<W: Write> Page<'_, W> {
             let rss = self.ledger.rss;
             writeln!(self.out)?;
             let text = format!(
-                "NMT reports {} committed; RSS is {rss}: {of_vm} in the lines of the VM and of stacks, {} in all others",
+                "NMT reports {} committed. RSS is {rss}: {of_vm} in the Java runtime and thread stacks, {} in the other lines",
                 total.committed,
                 rss - of_vm
             );
@@ -478,7 +480,7 @@ impl<W: Write> Page<'_, W> {
             writeln!(self.out)?;
             self.below(
                 &format!(
-                    "arenas {} of at most {cap} ({how}): address space up to {ceiling}{quota}",
+                    "glibc arenas: {} of at most {cap} ({how}), which may reserve {ceiling} in all{quota}",
                     glibc.arenas.len()
                 ),
                 false,
@@ -492,11 +494,11 @@ impl<W: Write> Page<'_, W> {
         // If the kernel refused the mappings, a gap says so; "0 mappings" would be false.
         if let Some(smaps) = snapshot.reading(Source::Proc).filter(|_| !snapshot.vmas.is_empty()) {
             let skew = match self.ledger.skew {
-                Some(skew) if skew > Bytes(0) => format!("; {skew} moved between two readings"),
+                Some(skew) if skew > Bytes(0) => format!("; {skew} changed between two readings"),
                 _ => String::new(),
             };
             let text = format!(
-                "{} mappings; at most {} ms under the target's mmap lock{skew}; read: {}",
+                "{} mappings; reading them held the target's mmap lock for at most {} ms{skew}; time by source: {}",
                 count(snapshot.vmas.len() as u64),
                 millis(smaps.took),
                 sources.join(", ")

@@ -204,7 +204,7 @@ fn frames(
     for (i, id) in frames.iter().enumerate() {
         if hidden > 1 && !all {
             if i == INNER {
-                writeln!(out, "{:INDENT$}  … {} more", "", counted(hidden as u64, "frame"))?;
+                writeln!(out, "{:INDENT$}  … {hidden} more frames", "")?;
             }
             if i >= INNER && i < INNER + hidden {
                 continue;

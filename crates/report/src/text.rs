@@ -129,7 +129,7 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
             ..Figures::default()
         };
         let share = folded.iter().map(|category| category.figures.weight()).sum::<Bytes>().percent_of(weight);
-        category_line(out, &format!("{} small ones", folded.len()), &rest, share, resident)?;
+        category_line(out, &format!("{} small categories", folded.len()), &rest, share, resident)?;
     }
     let all: Bytes = books.categories.iter().filter_map(|category| category.figures.resident).sum();
     let whole = weight.percent_of(weight);
@@ -140,8 +140,11 @@ fn categories(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         let names: Vec<_> =
             of_files.iter().take(3).map(|c| format!("{} {}", cut(&c.name, NAME), c.figures.files)).collect();
         let files = books.total.files;
-        writeln!(out, "\nMapped files are {files} of what is committed: {}.", names.join(", "))?;
-        writeln!(out, "The kernel can drop their pages and load them again, so they have no share.")?;
+        writeln!(out, "\nOf the committed {}, {files} are mapped files: {}.", books.total.committed, names.join(", "))?;
+        writeln!(
+            out,
+            "The kernel can drop their pages and read them again from the files, so `share` leaves them out."
+        )?;
     }
     Ok(())
 }
@@ -284,7 +287,7 @@ fn threads(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         writeln!(out, "{figures}  {name}{earlier}")?;
     }
     rest(out, order.iter().skip(LINES).map(|t| t.allocated), "threads")?;
-    writeln!(out, "a block may be freed by another thread than the one that allocated it")
+    writeln!(out, "A block may be freed by another thread than the one that allocated it.")
 }
 
 fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
@@ -305,7 +308,7 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
         "Plimsoll's own cost: {} = {} thread state and tables ({}) + {} segment{library}",
         own.bytes(),
         own.private,
-        if own.by_page { "resident" } else { "handed out" },
+        if own.by_page { "resident" } else { "allocated" },
         own.segment,
     )?;
     writeln!(out, "{}", blocks_cost(own))?;
@@ -319,17 +322,19 @@ fn foot(out: &mut dyn Write, books: &Books) -> io::Result<()> {
     books.gaps.iter().try_for_each(|gap| write_gap(out, gap))
 }
 
-/// `  65,012 trailers enlarge the heap by 0 B to 0.97 MiB; 512 KiB for 31 blocks without a trailer; 8.0 to 24.1 bytes a
-/// block`
+/// `  65,012 blocks end in a trailer of 8 bytes, which enlarges the heap by up to 0.97 MiB; 512 KiB of the tables are for
+/// 31 blocks without one; in all 8.0 to 24.1 bytes a block`
 fn blocks_cost(own: &TrackerCost) -> String {
     let growth = match own.growth {
         (Bytes::ZERO, Bytes::ZERO) => "0 B".to_string(),
+        (Bytes::ZERO, most) => format!("up to {most}"),
         (least, most) => format!("{least} to {most}"),
     };
-    let mut text = format!("  {} trailers enlarge the heap by {growth}", count(own.trailers));
+    let mut text =
+        format!("  {} blocks end in a trailer of 8 bytes, which enlarges the heap by {growth}", count(own.trailers));
     if own.tabled > 0 {
         let pages = if own.by_page { format!("{} of the tables are for ", own.side_table) } else { String::new() };
-        text += &format!("; {pages}{} blocks without a trailer", count(own.tabled));
+        text += &format!("; {pages}{} blocks without one", count(own.tabled));
     }
     if let Some(cost) = own.of_a_block() {
         let [least, most] = cost.map(|bytes| format!("{bytes:.1}"));
@@ -338,7 +343,7 @@ fn blocks_cost(own: &TrackerCost) -> String {
             0.0 => "at most ".to_string(),
             _ => format!("{least} to "),
         };
-        text += &format!("; {least}{most} bytes a block");
+        text += &format!("; in all {least}{most} bytes a block");
     }
     text
 }

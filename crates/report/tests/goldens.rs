@@ -64,7 +64,7 @@ fn the_smallest_categories_share_a_line() {
     }
     let books = books(s, 1_010_000_000_000);
     let text = String::from_utf8(bytes(|out| text::write(out, &books, text::LinesBy::Category))).expect("UTF-8");
-    let line = text.lines().find(|line| line.contains(" small ones")).expect("a line for all of them");
+    let line = text.lines().find(|line| line.contains(" small categories")).expect("a line for all of them");
     let number: usize = line.split(' ').next().unwrap().parse().unwrap();
     assert!(number >= 6 && !text.contains("small-3"), "{text}");
     let lines =

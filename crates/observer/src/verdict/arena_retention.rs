@@ -39,7 +39,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let at_end: Bytes = arenas.iter().map(|arena| arena.at_end).sum();
     if at_end.percent_of(retained) >= WORTH_SAYING {
         evidence.push(format!(
-            "{at_end} of it lies at the ends of arenas, which a trim leaves: that comes back when a block next to it is freed"
+            "{at_end} of it lies at the ends of arenas: a trim leaves it; glibc returns it when the block next to it is freed"
         ));
     }
     evidence.extend(after_a_burst(case, retained, live));
@@ -104,5 +104,5 @@ pub fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<Str
 pub fn burst(retained: Bytes, live: Bytes) -> Option<String> {
     let once = retained + live;
     (retained.0 >= live.0.saturating_mul(2))
-        .then(|| format!("these arenas held {once} once, and {live} are live now: a burst has left the rest"))
+        .then(|| format!("these arenas once held {once}, and {live} are live now: a burst has left the rest"))
 }

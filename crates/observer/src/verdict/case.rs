@@ -214,7 +214,7 @@ impl<'c> Case<'c> {
     /// What is known about growth of the whole process.
     pub fn over_time(self) -> String {
         match &self.snapshot.baseline {
-            None => "one reading: growth is seen with --baseline FILE, or in a recording".to_owned(),
+            None => "one reading can't show growth: compare with --baseline FILE, or record".to_owned(),
             Some(baseline) => {
                 let (change, ago) = (baseline.change_of_rss(self.ledger), ago(self.snapshot.time - baseline.time));
                 let more = if change < 0 { "less" } else { "more" };

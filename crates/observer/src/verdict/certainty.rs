@@ -11,7 +11,7 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
     match verdict.id {
         VerdictId::Growth => {
             let seconds = snapshot.baseline.as_ref().map_or(0.0, |baseline| snapshot.time - baseline.time);
-            format!("two readings, {} apart: that it grew is counted, that it goes on is not known", ago(seconds))
+            format!("two readings, {} apart: the growth is counted; whether it goes on is unknown", ago(seconds))
         }
         VerdictId::NativeLeak if !case.has_vm_books() => {
             "at least: NMT is off, and a bound of the VM's own blocks is taken off. Not known: whether they are still needed".to_owned()
@@ -20,9 +20,9 @@ pub fn certainty(snapshot: &Snapshot, ledger: &Ledger, verdict: &Verdict) -> Str
         VerdictId::HeapCommittedUnused => "at least: what was live after the last collection is an upper bound".to_owned(),
         VerdictId::Healthy => {
             let unexplained = ledger.unexplained(snapshot).iter().map(|(_, bytes)| *bytes).sum::<crate::units::Bytes>();
-            format!("{:.0} % of RSS is explained; one reading shows no growth", 100.0 - unexplained.percent_of(ledger.rss))
+            format!("{:.0} % of RSS is explained; one reading can't show growth", 100.0 - unexplained.percent_of(ledger.rss))
         }
-        VerdictId::Unclear => "counted; whose it is, or what of it is in use, is not known".to_owned(),
+        VerdictId::Unclear => "counted; unknown is who holds it, or how much of it is in use".to_owned(),
         id => match id.line().and_then(|line| ledger.line(line)) {
             Some(line) if line.grade == Grade::Exact || line.error.percent_of(line.resident) < 1.0 => "counted".to_owned(),
             Some(line) => format!("within {}", line.error),

@@ -9,7 +9,7 @@ pub fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     let space = case.address_space();
     if space.0 / 4 > case.rss().0 && !case.snapshot.smaps_refused {
         evidence.push(format!(
-            "address space is {space}, RSS {}: a reservation that nobody touches costs nothing",
+            "address space is {space}, RSS {}: reserved memory that is never touched costs nothing",
             case.rss()
         ));
     }

@@ -33,16 +33,16 @@ pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
         return None;
     }
     let of_rss = |bytes: Bytes| format!("{bytes}, {:.0} % of RSS", bytes.percent_of(case.rss()));
-    let evidence = |part: &Unjudged| format!("{}: {}: {}", part.what, of_rss(part.bytes), part.why);
+    let evidence = |part: &Unjudged| format!("{}: {} ({})", part.what, of_rss(part.bytes), part.why);
     Some(Verdict {
         id: VerdictId::Unclear,
         severity: Severity::Note,
         bytes,
         summary: format!(
-            "{:.0} % of RSS can't be judged; the largest part is {}: {}",
+            "{:.0} % of RSS can't be judged; the largest part, {}, is {}",
             bytes.percent_of(case.rss()),
-            largest.what,
-            largest.bytes
+            largest.bytes,
+            largest.what
         ),
         evidence: parts.iter().take(NAMED).map(evidence).chain(largest.suspects.iter().cloned()).collect(),
         remedies: vec![largest.settle.clone()],
@@ -78,7 +78,7 @@ fn of_line(case: Case<'_>, line: &Line) -> Vec<Unjudged> {
         LineId::OtherAnonymous if case.is_jvm() && !case.has_vm_books() && !case.is_tracked() => {
             whole("no source claims it", case.name_the_callers())
         }
-        LineId::OtherAnonymous => whole("no source claims it: the program's own mmap", case.name_the_callers()),
+        LineId::OtherAnonymous => whole("no source claims it; the program mapped it itself", case.name_the_callers()),
         LineId::GlibcUnknown => whole("glibc's heaps that could not be walked", read_again(case, Source::Glibc)),
         LineId::OtherAllocator => {
             let children = if line.children.is_empty() { std::slice::from_ref(line) } else { &line.children };
@@ -113,7 +113,7 @@ fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
     };
     let (open, of_zlib) = suspects::zlib(case);
     let of_zlib = of_zlib.min(live);
-    let zlib_s = format!("{} of zlib's: open Inflaters and Deflaters", counted(open, "block"));
+    let zlib_s = format!("{} of zlib's (open Inflaters and Deflaters)", counted(open, "block"));
     let (what, why, bytes) = match of_zlib {
         of_zlib if of_zlib > bytes => {
             (zlib_s, "whether the program still uses them can't be read from outside", of_zlib)

@@ -1,4 +1,4 @@
-//! Which block belongs to whom: known again at `free` by a key.
+//! Which block belongs to which caller: a key written at malloc tells it at `free`.
 //!
 //! A header in front of the block (HotSpot 16 + 2 B, Native Image 16 B) shifts the pointer: foreign and older blocks then
 //! crash or need a look-up, the tracker can't come late, and 1 KiB leaves glibc's tcache. A **trailer** in the last eight
@@ -31,15 +31,15 @@ const TRAILER_BELOW: usize = TABLE_FROM - 64;
 /// Bytes of a trailer.
 pub const TRAILER: usize = 8;
 
-/// The secret again: a fork child that was prepared has the blocks of its parent.
+/// The secret in force, kept for a prepared fork child, which has the blocks of its parent.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 static ALLOCATOR: AtomicU32 = AtomicU32::new(Allocator::Other as u32);
 static TRAILER_BELOW_NOW: AtomicUsize = AtomicUsize::new(0);
 
-/// The key of a block: the row it was booked in, and how much was asked for.
+/// The key of a block: the row that it was booked in, and the requested bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Key {
-    /// Row; below the section's capacity whatever the word held.
+    /// Row; below the section's capacity, whatever the word's value.
     pub row: u32,
     /// Requested bytes.
     pub requested: u64,
@@ -71,18 +71,18 @@ pub const fn row_of_key(key: u64) -> u32 {
     (key >> ROW_SHIFT) as u32 & ROWS
 }
 
-/// Requests below this get a trailer by asking for more; 0: never ask for more.
+/// Requests below this are enlarged for a trailer; 0: no request is enlarged.
 #[inline(always)]
 pub fn trailer_below() -> usize {
     TRAILER_BELOW_NOW.load(Relaxed)
 }
 
-/// Whose malloc is below.
+/// Which allocator is below the hooks.
 pub fn allocator() -> u32 {
     ALLOCATOR.load(Relaxed)
 }
 
-/// Chooses the secret and looks whose malloc is below.
+/// Chooses the secret, and determines which allocator is below the hooks.
 pub fn init(allocator: Allocator) {
     if KEPT.load(Relaxed) == 0 {
         renew_secret();
@@ -91,17 +91,17 @@ pub fn init(allocator: Allocator) {
     write_trailers(true);
 }
 
-/// Makes this the segment of the process, with the secret of the blocks that there are. False: the kernel can't.
+/// Makes this the segment of the process, with the secret of the existing blocks. False: the kernel refuses.
 pub fn publish(segment: Segment) -> bool {
     segment.publish(KEPT.load(Relaxed), short_way_below())
 }
 
-/// Requests below this take the short way. In a native image every call takes the slow path, where headers are read.
+/// Requests below this take the fast path. In a native image every call takes the slow path, which reads headers.
 pub fn short_way_below() -> usize {
     if super::image::is_image() { 0 } else { trailer_below() }
 }
 
-/// From now on keys written before are none.
+/// Invalidates all keys that were written before.
 pub fn renew_secret() {
     let here = 0u8;
     let stack = &raw const here as u64;
@@ -109,7 +109,7 @@ pub fn renew_secret() {
     restore_secret();
 }
 
-/// The secret is in force (again).
+/// Puts the secret in force (again).
 pub fn restore_secret() {
     WIPED.secret.store(KEPT.load(Relaxed), Relaxed);
 }
@@ -119,13 +119,13 @@ fn secret() -> u64 {
     WIPED.secret.load(Relaxed)
 }
 
-/// Whether blocks are asked for with room for a trailer. Detached, they aren't.
+/// Whether requests are enlarged for a trailer. After a detach they aren't.
 pub fn write_trailers(on: bool) {
     let below = if on && allocator() == Allocator::Glibc as u32 { TRAILER_BELOW } else { 0 };
     TRAILER_BELOW_NOW.store(below, Relaxed);
 }
 
-/// Something that differs between processes.
+/// A number that differs between processes.
 pub fn seed() -> u64 {
     mix(KEPT.load(Relaxed))
 }
@@ -192,7 +192,7 @@ pub unsafe fn write_trailer(p: *mut u8, usable: usize, row_key: u64, requested: 
     unsafe { trailer_of(p, usable).write_unaligned(v ^ p as u64 ^ secret()) }
 }
 
-/// The same for any key.
+/// Writes a trailer for any key.
 ///
 /// # Safety
 /// As `write_trailer`.
@@ -208,7 +208,7 @@ pub unsafe fn write_trailer_of(p: *mut u8, usable: usize, key: Key) {
 /// `p` is a live block with this many usable bytes.
 #[inline(always)]
 pub unsafe fn read_trailer(p: *mut u8, usable: usize) -> Option<Key> {
-    // A damaged chunk header gives any number: nothing is read then, and the real free says what it says.
+    // A damaged chunk header gives any number. Then nothing is read, and the real free detects the damage as it would alone.
     if usable.wrapping_sub(TRAILER) >= TABLE_FROM - TRAILER {
         return None;
     }
@@ -223,7 +223,7 @@ unsafe fn trailer_word(p: *mut u8, usable: usize) -> u64 {
     unsafe { trailer_of(p, usable).read_unaligned() ^ p as u64 ^ secret() }
 }
 
-/// The same where `usable` is known to be small, for blocks that aren't sampled: `None` also for those that are.
+/// Reads the trailer of a small block that isn't sampled. `None` also for sampled blocks.
 ///
 /// # Safety
 /// `p` is a live block with this many usable bytes, less than [`TABLE_FROM`].

@@ -1,4 +1,4 @@
-//! Whose memory a caller's blocks are: the category of its frames, by the rules and by the object that calls.
+//! The category of a caller's blocks: from its frames, by the rules and by the calling object.
 
 use crate::segment::{Segment, categories};
 use crate::stack::callers::{self, FRAMES};
@@ -12,10 +12,10 @@ pub fn caller(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 
     callers::number(segment, frames, flags, pushed, |frames| classify(segment, frames).0)
 }
 
-/// Frames (hashed) whose category is known to be decided, or known not to be: bit 0. Racy on purpose: a cell is one word.
+/// Cache: hash of frames, and in bit 0 whether they decide the category. Races are harmless, since a cell is one word.
 static DECIDED: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// Whether these frames decide the category, whatever lies further out.
+/// Whether these frames decide the category, whatever the outer frames are.
 pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
     let h = callers::hash(frames, callers::retirements(), 0) & !1;
     let cell = &DECIDED[(h >> 20) as usize & (DECIDED.len() - 1)];
@@ -28,7 +28,7 @@ pub fn is_decided(segment: Segment, frames: &[u64]) -> bool {
     decided
 }
 
-/// The category of frames, and whether frames further out could not change it.
+/// The category of frames, and whether outer frames can't change it.
 fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     let Some(rules) = crate::rules::rules() else { return (categories::OTHER, true) };
     let mut modules: [Option<Module>; FRAMES] = [None; FRAMES];
@@ -43,12 +43,12 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     };
     let known = modules.iter().take(frames.len()).take_while(|m| m.is_some()).count();
     let exhausted = Cell::new(false);
-    // A rule that decides stops asking for frames: who asks behind the last one is not decided yet.
+    // A rule that decides asks for no more frames. So if a frame after the last was asked for, the category isn't decided yet.
     let all = (0..known).map(with).chain(core::iter::from_fn(|| {
         exhausted.set(true);
         None
     }));
-    // All is through, and then comes code of no file: the first that is no wrapper left no frame.
+    // All frames up to the first one without a file (JIT code) are wrappers: the function that they serve left no frame.
     let generated = || -> Option<u16> {
         let (inner, last) = (modules[0]?, modules[known.checked_sub(1)?]?);
         let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), Target::Through);

@@ -1,8 +1,9 @@
-//! Mode and mean of the sampling: asked for in the header, by an observer too, and put into force here.
+//! Mode and mean of the sampling. The header has the requested values, which an observer may write too; this file puts them
+//! into force.
 //!
-//! An observer writes one word into the file; nobody is signalled or stopped. A thread sees it at its next sample (the
-//! countdown runs in every mode), at its next walk, or when it starts. The first one puts it into force for all, as a
-//! change of the code map is: every thread finds an empty memo, and books what it then walks for in the mode's way.
+//! An observer writes one word into the file; no thread is signalled or stopped. A thread notices it at its next sample (the
+//! countdown runs in every mode), at its next walk, or when it starts. The first thread puts it into force for all, in the
+//! same way as a change of the code map: every thread finds an empty memo, walks again, and books by the new mode.
 
 use crate::options::{Options, number};
 use crate::segment::{Segment, slots};
@@ -20,12 +21,12 @@ pub const EXACT: u32 = 2;
 const USUAL_DEPTH: usize = 256;
 static DEPTH: AtomicUsize = AtomicUsize::new(USUAL_DEPTH);
 
-/// Frames of a deep stack at most.
+/// Maximum frames of a deep stack.
 pub fn depth() -> usize {
     DEPTH.load(Relaxed)
 }
 
-/// What the options ask for, in a fresh segment.
+/// Writes the options' mode and mean into a fresh segment.
 pub fn start(segment: Segment, options: &Options) {
     let mode = match options.sites.map(CStr::to_bytes) {
         Some(b"off") => OFF,
@@ -41,7 +42,7 @@ pub fn start(segment: Segment, options: &Options) {
     h.mode.store(mode, Relaxed);
 }
 
-/// Mode and mean in force, after what was asked for since has been put into force.
+/// Puts a new request into force, if there is one; returns mode and mean.
 #[inline]
 pub fn now(segment: Segment) -> (u32, u64) {
     let h = segment.header();
@@ -58,7 +59,7 @@ fn change(segment: Segment, asked: u64, known: u64) {
     if h.in_force.compare_exchange(known, asked, AcqRel, Relaxed).is_err() {
         return;
     }
-    // Asked for again meanwhile, another thread may be here too: the last word is the one in force, whoever writes it.
+    // With a second request meanwhile, another thread may be here too. The last word wins, whichever thread writes it.
     h.in_force_ns.fetch_max(crate::sys::clock::now_ns(), Relaxed);
     let mut word = asked;
     loop {

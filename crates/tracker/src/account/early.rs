@@ -1,4 +1,4 @@
-//! Blocks from before the segment is there: they carry keys of a fixed row, and their sums are static counters that the
+//! Blocks from before the segment exists: they have keys of a fixed row, and their sums are static counters that the
 //! constructor moves into the segment.
 
 use super::blocks::Key;
@@ -14,12 +14,12 @@ use plimsoll_segment::CALLER_EARLY;
 /// Six sums of a row.
 static EARLY: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 
-/// Whether blocks are booked at all.
+/// Whether early blocks are booked.
 pub fn booking() -> bool {
     Segment::current().is_some() || phase::is(Phase::Resolved)
 }
 
-/// Books a block before the segment is there.
+/// Books a block before the segment exists.
 ///
 /// # Safety
 /// `p` is a live block of at least `n` usable bytes.
@@ -32,7 +32,7 @@ pub unsafe fn alloc(p: *mut u8, n: usize) {
     }
 }
 
-/// Books a release before the segment is there.
+/// Books a release before the segment exists.
 ///
 /// # Safety
 /// `p` is a live block.
@@ -43,7 +43,7 @@ pub unsafe fn free(p: *mut u8) {
     }
 }
 
-/// The same for a block whose key was taken already.
+/// Books the release of a block whose key was already taken out.
 pub fn release(a: Option<Amount>) {
     if let Some(a) = a.filter(|_| phase::is(Phase::Resolved)) {
         add(3, a);
@@ -72,7 +72,7 @@ pub fn store(books: Books<'_>) {
     }
 }
 
-/// Tells the central figures of the blocks that the counters have.
+/// Reports the counters' blocks to the central figures.
 pub fn seed(segment: Segment) {
     let live = |i: usize| EARLY[i].load(Relaxed).wrapping_sub(EARLY[i + 3].load(Relaxed)) as i64;
     rows::told(CALLER_EARLY, live(0));

@@ -1,9 +1,9 @@
-//! Native images with their own NMT: the VM's category, read from the block.
+//! Native images with their own NMT: the VM's category is read from the block.
 //!
 //! Such an image writes a header into the first 16 bytes of each block that it takes (core/nmt/NmtMallocHeader.java of
 //! oracle/graal): `u64 size; u32 category; u32 magic` (the magic only with assertions on). It does so after malloc has
-//! returned, so the category can't be known at that moment. It is read at the same thread's next call of a hook: between
-//! the two there is nothing but the writing of the header ([`super::pending`]).
+//! returned, so the category is unknown at that moment. It is read at the same thread's next call of a hook: by then the
+//! thread has written the header ([`super::pending`]).
 
 use crate::segment::{Segment, categories};
 use crate::stack::module;
@@ -40,7 +40,7 @@ pub fn is_image() -> bool {
     VERSION.load(Relaxed) != 0
 }
 
-/// Looks at the executable. Called at boot.
+/// Examines the executable. Called at boot.
 pub fn init() {
     let Some(exe) = elf::objects().next() else { return };
     if exe.symbol(module::NATIVE_IMAGE).is_none() {
@@ -59,9 +59,9 @@ pub fn init() {
     VERSION.store(major.max(1), Relaxed);
 }
 
-/// Category of a mapping that an image, executable or library, makes itself: anonymous memory is its Java heap (the reservation of an isolate, and
-/// the chunks committed in it), a file mapped over its reservation is the image heap. Files mapped elsewhere are the
-/// program's (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
+/// Category of a mapping that an image (executable or library) makes itself. Anonymous memory is its Java heap: the
+/// reservation of an isolate, and the chunks committed in it. A file mapped over the reservation is the image heap. Files
+/// mapped elsewhere are the program's (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
 pub fn mapping_category(segment: Segment, innermost: u64, kind: Kind, fixed: bool) -> Option<u16> {
     if !module::in_image(segment, innermost) {
         return None;
@@ -78,7 +78,7 @@ fn names() -> &'static [&'static str] {
     if VERSION.load(Relaxed) >= 25 { NATIVE_IMAGE_CATEGORIES } else { OF_23 }
 }
 
-/// The VM's category of a block, if its first bytes are a header of it.
+/// The VM's category of a block, if the block begins with the VM's header.
 ///
 /// # Safety
 /// `p` is a block of that many bytes that nobody can free.

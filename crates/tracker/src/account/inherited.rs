@@ -1,25 +1,25 @@
-//! What a fork child's books begin with: a copy of what is in use of its parent's segment, in private memory.
+//! The start of a fork child's books: a copy of the used parts of its parent's segment, in private memory.
 //!
 //! ```text
-//! facts │ header │ of each section what is in use, one behind the other │ room for what comes until the child looks │
+//! facts │ header │ used part of each section, one after the other │ room for later entries of the parent │
 //! work space of `retained::prune`
 //! ```
-//! It is packed, since a fork touches each of its pages.
+//! It is packed, because a fork touches each of its pages.
 //!
 //! The parent takes it before fork() ([`Inherited::take`]), so that the child has it by copy on write whatever the parent
 //! does next. The child writes it into a file of its own when it first books ([`Inherited::write`]).
 //!
 //! # Other threads
 //!
-//! They go on meanwhile. Figures are copied in a reader's order (segment/src/lib.rs), so no more is freed than allocated.
-//! What another thread books between the copy and fork() is in the child's memory and not in its books; what it books during the
-//! copy may be in one sum and not in another. So the child's books differ from the instant of fork() by at most the operations
-//! of other threads between the handler and fork(), and not at all for the thread that forks.
+//! Other threads continue during the copy. Figures are copied in a reader's order (segment/src/lib.rs), so never more is freed
+//! than allocated. What another thread books between the copy and fork() is in the child's memory but not in its books; what it
+//! books during the copy may be in one sum and not in another. So the child's books differ from the instant of fork() by at
+//! most the operations of other threads between the handler and fork(), and not at all for the thread that forks.
 //!
-//! What the program's memory names must have a number in the child, though: keys of blocks name rows, and the tables that
-//! find callers, frames, methods and categories again are private memory. So the child looks once, before it lets go of the
-//! parent's segment, at what came since ([`Inherited::follow`]). Entries of these sections never change once they are
-//! complete. A row from then has no caller in the child: its blocks are unknown there.
+//! But every number in the child's memory needs an entry in the child's segment: keys of blocks name rows, and the tables that
+//! find callers, frames, methods and categories are private memory. So before the child unmaps the parent's segment, it reads
+//! once which entries were added since ([`Inherited::follow`]). Entries of these sections never change once they are
+//! complete. A row added since has no caller in the child: its blocks are unknown there.
 
 use super::retained::Looked;
 use crate::segment::Segment;
@@ -31,10 +31,10 @@ use plimsoll_segment::{
     ALL_SECTIONS, Caller, Category, HEADER_BYTES, Header, PAGE, Row, SECTIONS, Section, SiteSamples, State, Thread,
 };
 
-/// The child, as its header has it.
+/// The child's identity, for its header.
 #[derive(Clone, Copy, Default)]
 pub struct Child {
-    /// As it names itself.
+    /// The child's name.
     pub pid: u32,
     /// Its parent.
     pub ppid: u32,
@@ -44,7 +44,7 @@ pub struct Child {
     pub start_realtime_ns: u64,
 }
 
-/// Where things lie.
+/// Where the parts of the copy lie.
 #[repr(C)]
 struct Facts {
     /// Bytes of the mapping; those of the copy so far, and at most.
@@ -52,11 +52,11 @@ struct Facts {
     end: usize,
     most: usize,
     parts: [Part; SECTIONS],
-    /// Rows that the parent had when the child looked; those beyond the part's have no caller here.
+    /// The parent's rows when the child read them; rows beyond the copied part have no caller here.
     rows: usize,
 }
 
-/// The copy of a section: what was in use before the fork, and what came until the child looked.
+/// The copy of a section: the part in use before the fork, and the entries that were added until the child read it.
 #[derive(Clone, Copy)]
 struct Part {
     at: usize,
@@ -69,10 +69,10 @@ const HEADER_AT: usize = size_of::<Facts>();
 const _: () = assert!(HEADER_AT.is_multiple_of(8));
 /// Zeroed bytes behind each section, so that the child's first steps need no growth.
 const SPARE: usize = 1024;
-/// Entries before the last that may have been claimed and not complete when they were copied: one for each other thread that
-/// was on its way then.
+/// The last entries, which may have been claimed but incomplete when they were copied: one for each other thread that was
+/// adding an entry.
 const RECENT: usize = 64;
-/// Room for what comes meanwhile, and for rows that come between the two looks at them.
+/// Room for entries that are added during the copy, and for rows that are added between the two reads of them.
 const MORE: usize = 64 << 10;
 const MORE_ROWS: usize = 128;
 
@@ -81,9 +81,9 @@ const MORE_ROWS: usize = 128;
 pub struct Inherited(usize);
 
 impl Inherited {
-    /// Takes the copy: the map's lock is held, if it can be. `None`: no memory.
+    /// Takes the copy. The caller holds the map's lock if possible. `None`: no memory.
     pub fn take(parent: Segment) -> Option<Inherited> {
-        // Another thread may claim entries meanwhile: if there are more than fit, once more with more room.
+        // Another thread may claim entries meanwhile. If they don't fit, the copy is repeated with more room.
         (0..4).find_map(|tries| {
             let own = Inherited::reserve(parent, (MORE + MORE_ROWS * Row::BYTES) << (4 * tries))?;
             if own.fill(parent, MORE_ROWS << (4 * tries)) {
@@ -95,7 +95,7 @@ impl Inherited {
     }
 
     /// # Safety
-    /// `base` is the address of a copy that wasn't given back.
+    /// `base` is the address of a copy that is still mapped.
     pub unsafe fn at(base: usize) -> Inherited {
         Inherited(base)
     }
@@ -125,7 +125,8 @@ impl Inherited {
     }
 
     fn facts_mut(&mut self) -> &mut Facts {
-        // SAFETY: as in `facts`. One thread has the copy at a time: who forks, then who takes the word of the wiped page.
+        // SAFETY: as in `facts`. One thread has the copy at a time: the forking thread, then the one that takes the word of the
+        // wiped page.
         unsafe { &mut *(self.0 as *mut Facts) }
     }
 
@@ -136,15 +137,15 @@ impl Inherited {
     /// Work space.
     pub fn looked(&mut self) -> &mut Looked {
         let at = self.0 + (self.facts().most & !7);
-        // SAFETY: behind all that `claim` hands out, 8-byte aligned, inside the mapping, used for nothing else; any bytes are such
-        // a value.
+        // SAFETY: inside the mapping, behind everything that `claim` returns, 8-byte aligned, used for nothing else. Any bytes
+        // are a valid value of the type.
         unsafe { &mut *(at as *mut Looked) }
     }
 
     /// Unmaps it.
     pub fn give_back(self) {
         let bytes = self.facts().bytes;
-        // SAFETY: our own mapping; whoever gives it back has the only handle that is used from here on.
+        // SAFETY: our own mapping; the caller has its only handle, and no handle is used afterwards.
         unsafe { os::unmap(self.0 as *mut u8, bytes) };
     }
 
@@ -160,7 +161,7 @@ impl Inherited {
         unsafe { core::slice::from_raw_parts((self.0 + at) as *const AtomicU64, bytes.div_ceil(8)) }
     }
 
-    /// Room for so many bytes. `None`: there is none.
+    /// Claims room for so many bytes. `None`: no room is left.
     fn claim(&mut self, bytes: usize) -> Option<usize> {
         let f = self.facts_mut();
         let at = f.end;
@@ -169,7 +170,7 @@ impl Inherited {
         Some(at)
     }
 
-    /// Copies entries from a byte offset in the section on, to `at`: the words of each that are in `of`.
+    /// Copies the entries from a byte offset in the section on to `at`: of each entry, the words in `of`.
     fn copy(&self, parent: Segment, s: Section, at: usize, (from, to): (usize, usize), of: u64) {
         let ours = self.words(at, to - from);
         let Some(theirs) = parent.words(s).get(from / 8..to.div_ceil(8)) else { return };
@@ -190,8 +191,8 @@ impl Inherited {
         }
     }
 
-    /// The map first, while nobody writes it. Then what is freed before what is allocated, and what refers before what is
-    /// referred to. False: the other threads claimed more than there is room for.
+    /// Order: the map first, while no thread writes it; freed before allocated; entries that refer before the entries that they
+    /// refer to. False: other threads claimed more entries than there is room for.
     fn fill(mut self, parent: Segment, more_rows: usize) -> bool {
         let steps = [
             (Section::Vmap, EACH),
@@ -217,7 +218,7 @@ impl Inherited {
                 let Some(at) = self.claim((used + more) * s.entry_bytes()) else { return false };
                 self.facts_mut().parts[s as usize] = Part { at, used, more_at: at, more: 0 };
             } else if s == Section::Rows {
-                // A row that came since may have what an old one has freed. It was freed from itself by nobody yet.
+                // A block of a row added since may have been freed through an old row. Nothing was freed through the new row yet.
                 let used = parent.used(s);
                 if used > self.part(s).used + more {
                     return false;
@@ -237,8 +238,8 @@ impl Inherited {
         true
     }
 
-    /// In the child, while the parent's segment is still mapped: entries that came since, and numbers that are taken. `slot`:
-    /// that of the thread that forked. Where nothing came, nothing is written: the page stays the parent's.
+    /// In the child, while the parent's segment is still mapped: reads the entries added since and the numbers in use. `slot` is
+    /// that of the forking thread. If nothing was added, nothing is written, so the page stays shared with the parent.
     pub fn follow(&mut self, parent: Segment, slot: u32) {
         let Part { at, used: known, .. } = *self.part(Section::Threads);
         let is_other = |(i, t): (usize, &[AtomicU64])| i != slot as usize && t[0].load(Relaxed) >> 32 == IN_USE;
@@ -249,7 +250,7 @@ impl Inherited {
         if rows > self.facts().rows {
             self.facts_mut().rows = rows;
         }
-        // What refers before what is referred to.
+        // Entries that refer before the entries that they refer to.
         let steps = [
             (Section::Samples, 0, 0),
             (Section::Callers, recent, CALLER_IDENTITY),
@@ -263,14 +264,14 @@ impl Inherited {
         ];
         for (s, recent, of) in steps {
             let (Part { at, used, .. }, now, entry) = (*self.part(s), parent.used(s), s.entry_bytes());
-            // From a word on, where entries are bytes.
+            // Sections of bytes: copied from a word boundary on.
             let from = (used - recent.min(used)) * entry / 8 * 8;
             if recent > 0 {
                 self.copy(parent, s, at + from, (from, used * entry), of);
             }
             if now > used {
                 let first = used * entry / 8 * 8;
-                // The parent may have made its window larger since: here it ends where it ended.
+                // The parent may have enlarged its window since; the child's mapping still has the old end.
                 let is_mapped = now * entry <= windows::mapped(s);
                 let more_at = if is_mapped { self.claim(now * entry - first) } else { None };
                 if let Some(more_at) = more_at {
@@ -278,18 +279,17 @@ impl Inherited {
                 }
                 let part = &mut self.facts_mut().parts[s as usize];
                 part.more = now - used;
-                // Without room their numbers are taken, and they hold nothing.
+                // Without room, their numbers stay in use and the entries are empty.
                 part.more_at = more_at.unwrap_or(0);
             }
         }
     }
 
-    /// Writes the child's file: `write(offset, bytes, zeros)` writes bytes, and as many zeros behind them. Its magic isn't there
-    /// yet.
+    /// Writes the child's file, still without its magic: `write(offset, bytes, zeros)` writes bytes, then that many zeros.
     pub fn write(self, child: Child, mut write: impl FnMut(usize, &[u8], usize) -> bool) -> bool {
         self.finish_header(child);
         let of = |at: usize, bytes: usize| {
-            // SAFETY: inside the mapping; after `finish_header` nobody changes it.
+            // SAFETY: inside the mapping, which nobody changes after `finish_header`.
             unsafe { core::slice::from_raw_parts((self.0 + at) as *const u8, bytes) }
         };
         let header = write(0, of(HEADER_AT, size_of::<Header>()), HEADER_BYTES - size_of::<Header>());
@@ -310,7 +310,7 @@ impl Inherited {
         let part = self.part(s);
         match s {
             Section::Rows => self.facts().rows,
-            // The child lists its own.
+            // The child lists its own mappings.
             Section::Own => 0,
             _ => part.used + part.more,
         }
@@ -327,7 +327,7 @@ impl Inherited {
         self.part(Section::Rows).used as u32..self.facts().rows as u32
     }
 
-    /// Bytes of each section that are written: all that is in use, and no more.
+    /// Bytes of each section that are written: the used part only.
     pub fn written(&self) -> [usize; SECTIONS] {
         ALL_SECTIONS.map(|s| if s.offset() < Section::Categories.offset() { 0 } else { self.written_of(s) })
     }
@@ -363,7 +363,7 @@ impl Inherited {
 }
 
 const EACH: u64 = u64::MAX;
-/// What the memory of the program refers to, in sections whose entries have figures too.
+/// Entries that the program's memory refers to, in sections whose entries also have figures.
 const CALLER_IDENTITY: u64 = !words([
     offset_of!(Caller, live_bytes),
     offset_of!(Caller, live_count),
@@ -389,7 +389,7 @@ const fn words<const N: usize>(offsets: [usize; N]) -> u64 {
     mask
 }
 
-/// Words of what is gone.
+/// Empty words, in place of parts that don't exist in the child.
 const ROW_FREED: u64 =
     words([offset_of!(Row, free_count), offset_of!(Row, free_bytes), offset_of!(Row, free_requested)]);
 const SITE_FREED: u64 = words([

@@ -1,10 +1,10 @@
-//! Whose a block is: its key in the trailer or, where a trailer has no room, in the side table.
+//! The keys of blocks: in the trailer or, without room for a trailer, in the side table.
 
 use super::blocks::{self, Key, TABLE_FROM, TRAILER};
 use super::rows::Amount;
 use super::table;
 
-/// Writes down whose block this is: in a trailer if there is room, else in the side table. Answers what to book.
+/// Stores a block's key: in a trailer if there is room, else in the side table. Returns what to book.
 ///
 /// # Safety
 /// `p` is a live block of at least `n` usable bytes, held by this thread.
@@ -27,8 +27,8 @@ pub unsafe fn set_key(p: *mut u8, key: Key) -> Option<Amount> {
 /// `p` is a live block with this many usable bytes, held by this thread.
 #[inline(always)]
 pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
-    // What an earlier block left here must not pass for this one's trailer. The bytes were never given to the program yet,
-    // and zero is what calloc would have there.
+    // An earlier block's trailer must not pass for this one's. The program hasn't got these bytes yet, and zero is what calloc
+    // returns there.
     // SAFETY: the caller's contract.
     unsafe {
         if usable < TABLE_FROM && blocks::read_trailer(p, usable).is_some() {
@@ -38,7 +38,7 @@ pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
     table::insert(p, key)
 }
 
-/// What `set_key` will answer, if there is room.
+/// What `set_key` will return if there is room.
 ///
 /// # Safety
 /// As `set_key`.
@@ -49,7 +49,7 @@ pub unsafe fn amount_of(p: *mut u8, n: usize) -> Amount {
     Amount { usable: (usable - trailer) as u64, requested: n as u64 }
 }
 
-/// Takes the key out of a block, whose sample stays for the caller to see to.
+/// Takes the key out of a block. Removing its sample is up to the caller.
 ///
 /// # Safety
 /// `p` is a live block, held by this thread.
@@ -67,7 +67,7 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
     }
 }
 
-/// Whether a block is in the books already.
+/// Whether a block is already in the books.
 ///
 /// # Safety
 /// `p` is a live block.

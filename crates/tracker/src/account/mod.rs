@@ -1,5 +1,5 @@
-//! The books. Everything that lasts lies in the segment ([`crate::segment`]); what only speeds up the way to it is private
-//! ([`thread`]).
+//! The books. All lasting figures lie in the segment ([`crate::segment`]); state that only speeds up access to them is
+//! private memory ([`thread`]).
 //!
 //! ```text
 //! block → key (caller, requested) → row of (this thread, caller) → six monotone counters       exact, lock-free

@@ -1,4 +1,4 @@
-//! The list of the tracker's own private mappings, in the segment: an observer would else take them for the program's.
+//! The list of the tracker's own private mappings, in the segment. Without it, an observer would count them as the program's.
 
 use crate::segment::{Segment, WIPED, WipedOnFork};
 use crate::sys::os::{self, Mapping};
@@ -16,7 +16,7 @@ pub fn init(segment: Segment) -> bool {
     true
 }
 
-/// The child of fork has the mappings of the instant of fork(), which its parent's list may be ahead of.
+/// In a fork child: lists the mappings that existed at fork(). The parent's list may have later ones already.
 pub fn reset_after_fork(child: Segment) {
     child.section(Section::Own).used.store(0, Relaxed);
     list_all(child);
@@ -31,7 +31,7 @@ fn list_all(segment: Segment) {
     os::each_mapping(|mapping| list(segment, mapping));
 }
 
-/// The end of a mapping was given back.
+/// Notes that the end of a mapping was unmapped.
 pub fn shorten(to: Mapping) {
     let Some(segment) = Segment::mapped() else { return };
     let entries = (0..segment.used(Section::Own) as u32).map(|i| segment.own_mapping(i));

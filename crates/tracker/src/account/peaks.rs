@@ -1,15 +1,15 @@
 //! Central figures: live by caller, category and total, and their peaks.
 //!
-//! The exact books are the rows; a peak can't be had from them afterwards, so each row tells the central figures when its
-//! live bytes have moved by more than the bound D since it last did:
+//! The exact books are the rows, but a peak can't be computed from them afterwards. So each row reports to the central figures
+//! when its live bytes have changed by more than the bound D since its last report:
 //!
 //! ```text
 //! |central − exact| ≤ rows · D        D = max(4 KiB, peak / (128 · rows)), so that the error is at most
 //!                                     max(rows · 4 KiB, 0.8 % of the peak)
 //! ```
 //!
-//! One try-lock guards them: (bytes, count) of a peak are of one moment, and the composition of the total at its peak is
-//! too. Who doesn't get the lock goes on; his row stays over its bound and he tries again at his next block.
+//! One try-lock guards them, so the bytes and the count of a peak are of one moment, and so is the composition of the total at
+//! its peak. A thread that doesn't get the lock continues; its row stays over the bound, and it tries again at its next block.
 
 use crate::segment::Segment;
 use crate::segment::books::{Books, OwnRow};
@@ -47,7 +47,7 @@ fn raise(peak: &AtomicU64, count_at_peak: &AtomicU64, bytes: i64, count: i64) ->
     true
 }
 
-/// Tells the central figures what a row of the calling thread gained or lost since it last did.
+/// Reports to the central figures what a row of the calling thread gained or lost since its last report.
 #[cold]
 #[inline(never)]
 pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
@@ -60,8 +60,8 @@ pub fn flush(books: Books<'_>, row: OwnRow, flushed: &mut u32, span: i64) {
     *flushed = net;
 }
 
-/// The same for a shared row. Nobody waits for the lock, which a signal handler may find held below itself: what isn't
-/// told now stays in the row's room.
+/// The same for a shared row. No thread waits for the lock, since a signal handler may have interrupted its holder. What isn't
+/// reported now stays in the row's `room` field for the next report.
 pub fn flush_shared(books: Books<'_>, row: &Row, flushed: &AtomicU32) {
     let Some(mut central) = Central::lock(*books) else { return };
     let bytes = row.room.swap(0, Relaxed).wrapping_neg();
@@ -80,7 +80,7 @@ impl Central {
         if BUSY.0.swap(true, Acquire) { None } else { Some(Central(segment)) }
     }
 
-    /// Tells of a caller's blocks, and its category, and the total.
+    /// Adds blocks to a caller, to its category and to the total.
     fn add(&mut self, caller: u32, bytes: i64, count: i64) {
         let segment = self.0;
         let h = segment.header();
@@ -120,8 +120,8 @@ impl Drop for Central {
     }
 }
 
-/// Writes what the total consists of into the half that isn't valid, then makes it the valid one. A category whose
-/// releases were told before its allocations is below zero for a while; it counts as nothing, so the total is summed anew.
+/// Writes the composition of the total into the invalid half, then makes that half valid. A category is below zero for a
+/// while if its releases were reported before its allocations; it counts as zero, so the total is summed again.
 fn keep_composition(segment: Segment, half: u32, now: u64) {
     let h = segment.header();
     let i = half as usize;
@@ -140,7 +140,7 @@ fn keep_composition(segment: Segment, half: u32, now: u64) {
     h.composition.store(half, Release);
 }
 
-/// In a fork child: whoever held the lock in the parent isn't here, and peaks begin anew.
+/// In a fork child: the parent's thread that held the lock doesn't exist here, and peaks begin again.
 pub fn reset_after_fork(child: Segment) {
     BUSY.0.store(false, Relaxed);
     let now = now_ns();
@@ -163,10 +163,10 @@ pub fn reset_after_fork(child: Segment) {
     keep_composition(child, 0, now);
 }
 
-/// New books: nothing is live, and nothing was.
+/// New books: nothing is live, and all peaks are 0.
 ///
 /// # Safety
-/// No thread is in a hook, and none comes into one.
+/// No thread is in a hook, and none enters one meanwhile.
 pub unsafe fn reset_books(segment: Segment) {
     let h = segment.header();
     let zero = |live: &AtomicI64, count: &AtomicI64, peak: &AtomicU64, at: &AtomicU64| {
@@ -194,7 +194,7 @@ pub unsafe fn reset_books(segment: Segment) {
     BUSY.0.store(false, Release);
 }
 
-/// Tells the central figures of blocks that were booked before they were there. Called at boot, where nobody has the lock.
+/// Reports blocks that were booked before the central figures existed. Called at boot, when no thread has the lock.
 pub fn seed(segment: Segment, caller: u32, bytes: i64, count: i64) {
     if let Some(mut central) = Central::lock(segment) {
         central.add(caller, bytes, count);

@@ -1,11 +1,11 @@
-//! Blocks of a native image whose header the VM has yet to write ([`super::image`]).
+//! Blocks of a native image whose header the VM hasn't written yet ([`super::image`]).
 //!
-//! Until the thread's next call of a hook the block is *pending* in its thread's word, and booked under the image. Whoever frees it first takes it out
-//! of that word, so that nobody looks into a block that is gone:
+//! Until the thread's next call of a hook the block is *pending* in its thread's word, and booked under the image. A thread
+//! that frees the block first takes it out of that word, so that no thread reads a freed block:
 //!
 //! ```text
 //! 0 ── malloc ──▶ address ── next hook: claims ──▶ address | 1 ── re-booked ──▶ 0
-//!                    └── free by another thread ──▶ 0           (a claimed one is waited for)
+//!                    └── free by another thread ──▶ 0           (it waits while the block is claimed)
 //! ```
 
 use super::blocks::{self, Key};
@@ -72,7 +72,7 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
     }
 }
 
-/// Before a block is freed or moved: no thread may look at it any more.
+/// Called before a block is freed or moved; afterwards no thread reads it.
 pub fn forget(segment: Segment, p: *mut u8) {
     let claimed = p as usize | 1;
     for shared in slots::states(segment) {
@@ -80,7 +80,7 @@ pub fn forget(segment: Segment, p: *mut u8) {
         if word.load(Relaxed) == p as usize && word.compare_exchange(p as usize, 0, AcqRel, Relaxed).is_ok() {
             return;
         }
-        // A handler on top of its own thread's look would wait for ever.
+        // A signal handler that interrupted its own thread's claim would wait for ever.
         while word.load(Acquire) == claimed && !slots::is_own(shared) {
             os::sleep_ms(0);
         }

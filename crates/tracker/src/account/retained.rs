@@ -1,4 +1,4 @@
-//! Segments of dead processes: how many to keep, and which to remove. Their names are PID-START, the start in ns of
+//! Segments of dead processes: how many to keep, and which to remove. A name is PID-START, with the process's start in ns of
 //! CLOCK_BOOTTIME.
 
 use crate::options::Path;

@@ -1,11 +1,11 @@
 //! Rows: the books of one thread for one caller.
 //!
-//! A thread writes only its own rows, with plain adds and release stores. Whoever has no row of his own (a signal handler
-//! inside the tracker, a thread past its end, a full section) writes the *shared* row of the caller with locked adds.
-//! Both kinds are rows like any other to a reader.
+//! A thread writes only its own rows, with plain adds and release stores. Without a row of its own (in a signal handler that
+//! interrupted the tracker, past the thread's end, with a full section) it writes the *shared* row of the caller with locked
+//! adds. A reader treats both kinds alike.
 //!
-//! Rows are claimed two at a time, the second for the thread's next caller: CPUs fetch cache lines in pairs, and with another
-//! thread's row beside its own a pair of malloc and free took 44 ns where it takes 38 (two threads, Intel Xeon).
+//! Rows are claimed two at a time, the second for the thread's next caller. CPUs fetch cache lines in pairs, so another
+//! thread's row beside its own would slow both threads down.
 
 use super::peaks;
 use super::thread::{IndexEntry, ThreadState};
@@ -24,14 +24,14 @@ pub const ROW_EARLY: u32 = 2;
 /// Caller → [`SharedEntry`], private; reserved, touched where used.
 static SHARED: AtomicUsize = AtomicUsize::new(0);
 
-/// What [`IndexEntry`] is for a thread's rows.
+/// For shared rows, what [`IndexEntry`] is for a thread's rows.
 #[repr(C)]
 struct SharedEntry {
     row: AtomicU32,
     flushed: AtomicU32,
 }
 
-/// What one block means for the books.
+/// The sizes of one block, for the books.
 #[derive(Clone, Copy)]
 pub struct Amount {
     /// `malloc_usable_size` without the trailer.
@@ -40,7 +40,7 @@ pub struct Amount {
     pub requested: u64,
 }
 
-/// Makes the fixed rows of a fresh books.
+/// Makes the fixed rows of fresh books.
 pub fn init(books: Books<'_>) -> bool {
     if SHARED.load(Relaxed) == 0 {
         match os::private(Section::Callers.capacity() * size_of::<SharedEntry>()) {
@@ -73,7 +73,7 @@ fn shared_entry(caller: u32) -> Option<&'static SharedEntry> {
         .then(|| unsafe { &*(p as *const SharedEntry).add(caller as usize) })
 }
 
-/// The shared row of a caller; the overflow caller's if there is no room.
+/// The shared row of a caller; without room for it, the overflow caller's.
 pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
     let Some(e) = shared_entry(caller) else { return ROW_OVERFLOW };
     let row = e.row.load(Acquire);
@@ -85,7 +85,7 @@ pub fn shared_row(books: Books<'_>, caller: u32) -> u32 {
             identify(books.row(row), caller, SLOT_SHARED);
             match e.row.compare_exchange(0, row, AcqRel, Acquire) {
                 Ok(_) => row,
-                // Another was first; ours stays empty.
+                // Another thread was first; our row stays empty.
                 Err(other) => other,
             }
         }
@@ -117,7 +117,7 @@ pub fn find<'t>(books: Books<'_>, t: &'t mut ThreadState, caller: u32) -> Option
         }
         return find(books, t, caller);
     }
-    // Load and store: other threads leave it alone, and a handler in between can't come here with this state.
+    // Load and store suffice: other threads don't access it, and a handler in between can't get this state.
     let spare = &t.shared().spare_row;
     let row = match spare.load(Relaxed) {
         0 => {
@@ -154,7 +154,7 @@ pub fn add_alloc(row: OwnRow, a: Amount) -> bool {
     row.room.load(Relaxed) < 0
 }
 
-/// Books a release in a row of the calling thread, likewise. True: the drift has passed its bound.
+/// Books a release in a row of the calling thread. True: the drift has passed its bound.
 #[inline(always)]
 pub fn add_free(row: OwnRow, a: Amount, room_span: i64) -> bool {
     let p = &raw const *row as *const u8;
@@ -168,7 +168,7 @@ pub fn add_free(row: OwnRow, a: Amount, room_span: i64) -> bool {
     row.room.load(Relaxed) > room_span
 }
 
-/// Tells the central figures of this thread's row for a caller.
+/// Reports this thread's row for a caller to the central figures.
 pub fn flush(books: Books<'_>, t: &mut ThreadState, caller: u32) {
     let span = t.room_span;
     if let Some(e) = find(books, t, caller) {
@@ -217,7 +217,8 @@ pub fn free(books: Books<'_>, t: Option<&mut ThreadState>, caller: u32, a: Amoun
     tell_shared(books, row, -(a.usable as i64));
 }
 
-/// A shared row begins with no room, and tells the central figures of every block, or of several when it next can.
+/// A shared row has no drift bound: it reports every block to the central figures, or several together when it next gets the
+/// lock.
 fn tell_shared(books: Books<'_>, row: &Row, bytes: i64) {
     row.room.fetch_sub(bytes, Relaxed);
     if let Some(e) = shared_entry(row.caller.load(Relaxed)) {
@@ -225,10 +226,10 @@ fn tell_shared(books: Books<'_>, row: &Row, bytes: i64) {
     }
 }
 
-/// New books: every row keeps its caller and its thread, and begins at nothing.
+/// New books: every row keeps its caller and its thread, and its figures begin at 0.
 ///
 /// # Safety
-/// No thread is in a hook, and none comes into one.
+/// No thread is in a hook, and none enters one meanwhile.
 pub unsafe fn reset_books(books: Books<'_>) {
     for i in 1..books.used(Section::Rows) as u32 {
         let r = books.row(i);
@@ -242,7 +243,7 @@ pub unsafe fn reset_books(books: Books<'_>) {
     }
 }
 
-/// The central figures know of this many live blocks in a caller's shared row.
+/// The live blocks of a caller's shared row that were reported to the central figures.
 pub fn told(caller: u32, count: i64) {
     if let Some(e) = shared_entry(caller) {
         e.flushed.store(count as u32, Relaxed);

@@ -5,14 +5,15 @@
 //!   address ──index (private)──▶ entry of the samples section: address, sizes, 1/p, when, site, thread
 //!                                  └──▶ site ──▶ site samples: Σ alloc …, at its end Σ free …
 //!
-//! index     2^7, 2^10, 2^14 buckets of 8 words; an address has two in each level, and lies in the first that has room;
+//! index     2^7, 2^10, 2^14 buckets of 8 words; an address has two buckets in each level, and lies in the first with room;
 //!           word = address >> 3 << 17 | entry + 1
 //! ```
-//! Few samples touch few pages: with the last level alone each of the first 256 samples touched another (1 MiB).
+//! With levels, few samples touch few pages. With the last level alone, each of the first 256 samples would touch a page of
+//! its own (1 MiB).
 //!
-//! A block that is freed or moved takes its entry out of the index first: as long as the entry is out, nobody else finds
-//! it, and the address may already be another block's. What doesn't fit is counted, and is in no estimate: the block's key
-//! doesn't say 'sampled' then.
+//! When a block is freed or moved, its entry is first taken out of the index. Then no other thread finds the entry, and the
+//! address may already belong to another block. A sample without room is counted and in no estimate; its block's key doesn't
+//! say 'sampled'.
 
 use super::rows::Amount;
 use super::sampling;
@@ -34,7 +35,7 @@ static INDEX: AtomicUsize = AtomicUsize::new(0);
 /// Free entries, newest first, through their `reserved` word: a stack with a tag against ABA. Entry + 1.
 static FREE: CachePadded<AtomicU64> = CachePadded(AtomicU64::new(0));
 
-/// An entry that was taken out of the index.
+/// A sample that was taken out of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken(u32);
 
@@ -49,7 +50,7 @@ pub fn init() -> bool {
     true
 }
 
-/// The places of an address, first level first.
+/// The index words of an address, first level first.
 fn cells(address: u64) -> impl Iterator<Item = &'static AtomicU64> {
     let h = (address >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let first = INDEX.load(Acquire) as *const [AtomicU64; BUCKET];
@@ -57,7 +58,7 @@ fn cells(address: u64) -> impl Iterator<Item = &'static AtomicU64> {
         let before: usize = (0..level).map(in_level).sum();
         [h >> 50, h >> 34].map(|h| before + (h as usize & (in_level(level) - 1)))
     };
-    // SAFETY: `init` reserved that many buckets of atomics, zeroed, never unmapped; asked only where a sample can be.
+    // SAFETY: `init` reserved that many buckets of atomics, zeroed, never unmapped. Samples exist only after `init`.
     (0..3).flat_map(level).flat_map(move |i| unsafe { &*first.add(i) })
 }
 
@@ -74,7 +75,7 @@ fn leave(address: u64) -> Option<u32> {
     cells(address).find_map(|cell| {
         let word = cell.load(Acquire);
         let is = word != 0 && word >> ENTRY_BITS == address >> 3;
-        // Only the thread that frees the block asks for it.
+        // Only the thread that frees the block looks its address up.
         (is && cell.compare_exchange(word, 0, AcqRel, Relaxed).is_ok())
             .then(|| (word & ((1 << ENTRY_BITS) - 1)) as u32 - 1)
     })
@@ -108,10 +109,10 @@ fn give_back(segment: Segment, entry: u32) {
     }
 }
 
-/// Who allocated a sampled block, and what it stands for.
+/// Who allocated a sampled block, and its weight in the estimates.
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
-    /// Site; or a caller, where there was no room for a site: then there is no sample.
+    /// Site; or, without room for a site, a caller: then there is no sample.
     pub site: u32,
     /// Thread slot.
     pub slot: u32,
@@ -119,7 +120,8 @@ pub struct Drawn {
     pub weight: f64,
 }
 
-/// A place for a fresh block's sample: found before the block's key is written, which says whether there is one.
+/// A place for a fresh block's sample. It is claimed before the block's key is written, because the key says whether there
+/// is a sample.
 pub fn insert(segment: Segment, p: *mut u8, drawn: Drawn, amount: Amount) -> bool {
     let entry = samples_of(segment, drawn.site).and_then(|of| Some((of, claim(segment)?)));
     let Some((of, entry)) = entry else { return drop(segment, drawn, amount) };
@@ -156,8 +158,8 @@ fn drop(segment: Segment, drawn: Drawn, amount: Amount) -> bool {
     false
 }
 
-/// Takes a block's sample out of the index: the block is about to go. `None`: a key that was damaged into saying
-/// 'sampled', or a sample that a fork left behind.
+/// Takes a block's sample out of the index before the block is freed. `None`: the key was damaged and says 'sampled', or the
+/// sample stayed behind in a fork.
 pub fn take(segment: Segment, p: *mut u8) -> Option<Taken> {
     if INDEX.load(Relaxed) == 0 {
         return None;
@@ -166,7 +168,7 @@ pub fn take(segment: Segment, p: *mut u8) -> Option<Taken> {
     (segment.sample(entry).address.load(Relaxed) == p as u64).then_some(Taken(entry))
 }
 
-/// The block stayed where it was after all. False: its place is gone, and the sample with it.
+/// Puts the sample back: the block was neither freed nor moved. False: its place was taken, so the sample is lost.
 pub fn put_back(segment: Segment, p: *mut u8, taken: Taken) -> bool {
     let stays = enter(p as u64, taken.0);
     if !stays {
@@ -175,7 +177,7 @@ pub fn put_back(segment: Segment, p: *mut u8, taken: Taken) -> bool {
     stays
 }
 
-/// The block turns out to be another site's. False: it is no sample any more.
+/// Moves the sample to another site. False: it isn't a sample any more.
 pub fn reassign(segment: Segment, p: *mut u8, site: u32) -> bool {
     let Some(taken) = take(segment, p) else { return false };
     let e = segment.sample(taken.0);
@@ -185,7 +187,7 @@ pub fn reassign(segment: Segment, p: *mut u8, site: u32) -> bool {
     insert(segment, p, drawn, amount)
 }
 
-/// The block is gone.
+/// Ends the sample: the block was freed.
 pub fn end(segment: Segment, taken: Taken) {
     let e = segment.sample(taken.0);
     let (usable, requested) = (e.usable.load(Relaxed), e.requested.load(Relaxed));
@@ -206,7 +208,7 @@ pub fn end(segment: Segment, taken: Taken) {
     }
 }
 
-/// What a sample adds to its site, the same at both ends of its life.
+/// What a sample adds to its site, equal at allocation and release.
 struct Share {
     bytes: u64,
     requested: u64,
@@ -250,7 +252,7 @@ fn samples_of(segment: Segment, site: u32) -> Option<&'static SiteSamples> {
     }
     let i = segment.append(Section::SiteSamples)?;
     segment.site_samples(i).site.store(site, Release);
-    // Another thread may have been first: ours stays empty.
+    // Another thread may have been first; then our entry stays empty.
     let i = match c.frames[0].compare_exchange(0, i as u64, AcqRel, Acquire) {
         Ok(_) => i,
         Err(other) => {
@@ -261,7 +263,7 @@ fn samples_of(segment: Segment, site: u32) -> Option<&'static SiteSamples> {
     Some(segment.site_samples(i))
 }
 
-/// In a fork child, whose copy of the section may be newer than its index: only what both have is a sample.
+/// In a fork child, whose copy of the section may be newer than its index: keeps the samples that are in both.
 pub fn reset_after_fork(child: Segment) {
     FREE.0.store(0, Relaxed);
     if INDEX.load(Relaxed) == 0 {
@@ -277,15 +279,15 @@ pub fn reset_after_fork(child: Segment) {
     }
 }
 
-/// New books: no block is a sample, and no site has had one.
+/// New books: no block is a sample, and no site has a sample.
 ///
 /// # Safety
-/// No thread is in a hook, and none comes into one.
+/// No thread is in a hook, and none enters one meanwhile.
 pub unsafe fn reset_books(segment: Segment) {
     FREE.0.store(0, Relaxed);
     let index = INDEX.load(Relaxed);
     if index != 0 {
-        // SAFETY: our own private reservation, used by nobody now.
+        // SAFETY: our own private reservation, which no thread uses now.
         unsafe { os::empty(index as *mut u8, BUCKETS * BUCKET * 8) };
     }
     for entry in 0..segment.used(Section::Samples) as u32 {

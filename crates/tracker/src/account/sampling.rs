@@ -6,7 +6,7 @@
 //! it.
 //!
 //! ```text
-//! p(n) = 1 − exp(−(n + 8) / mean)            a block of n requested bytes is sampled, whatever other blocks are
+//! p(n) = 1 − exp(−(n + 8) / mean)            a block of n requested bytes is sampled, independently of other blocks
 //! Σ 1/p                                      estimates how many blocks there are, Σ x/p the sum of any x over them
 //! Σ x² (1 − p) / p²                          estimates the variance of that      (Horvitz and Thompson, 1952)
 //! ```
@@ -38,7 +38,7 @@ impl Random {
 
     /// Bytes to the next mark.
     pub fn countdown(&mut self, mean: u64) -> u64 {
-        // In (0, 1]: 53 bits, of which none all zero.
+        // In (0, 1]: 53 random bits, plus 1.
         let u = ((self.next() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64);
         (-ln(u) * mean as f64) as u64
     }

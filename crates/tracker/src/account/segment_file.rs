@@ -1,4 +1,4 @@
-//! The file of this process's segment: where it lies, how it is made, and how it is given up.
+//! The file of this process's segment: its directory, its creation and its removal.
 
 use super::inherited::{Child, Inherited};
 use super::retained::{self, Looked, file_name, prune};
@@ -14,7 +14,7 @@ use plimsoll_segment::{
     ALL_SECTIONS, Counter, FILE_BYTES, HEADER_BYTES, MAGIC, RETAINED, Runtime, SECTIONS, Section, VERSION, counters,
 };
 
-/// Directory of the segments, for fork. Written before a segment is published, read afterwards.
+/// The directory of the segments, for fork. Written before a segment is published, read afterwards.
 static mut DIRECTORY: Path<256> = Path::new();
 
 /// Makes and maps the file.
@@ -40,7 +40,7 @@ pub fn make(options: &Options) -> Option<(Segment, Path<256>)> {
     Some((segment, directory))
 }
 
-/// Opens the directory, made if it isn't there; only one that is ours alone.
+/// Opens the directory, which must belong to this user alone; creates it if it is missing.
 fn own_directory(path: &Path<256>, uid: u32) -> Option<os::Fd> {
     let fd = os::open_dir(path.as_c()).or_else(|| {
         os::make_dir(path.as_c());
@@ -53,7 +53,7 @@ fn own_directory(path: &Path<256>, uid: u32) -> Option<os::Fd> {
     None
 }
 
-/// Whether it belongs to this user, and nobody else may enter it.
+/// Whether the directory belongs to this user and no other user may enter it.
 fn is_private(directory: os::Fd, uid: u32) -> bool {
     os::file_facts(directory).is_some_and(|f| f.uid == uid && f.mode & 0o077 == 0)
 }
@@ -77,7 +77,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
         if segment.populate_start() {
             return Some(segment);
         }
-        // SAFETY: nobody knows of it yet.
+        // SAFETY: the mapping isn't published yet.
         unsafe { windows::unmap(segment) };
         None
     });
@@ -104,7 +104,7 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
         e.offset.store(s.offset() as u64, Relaxed);
         e.capacity.store(s.capacity() as u64, Relaxed);
     }
-    // SAFETY: the schema section of a segment that nobody else knows of yet, populated.
+    // SAFETY: the populated schema section of a segment that isn't published yet.
     let schema = unsafe {
         core::slice::from_raw_parts_mut(
             (segment.base() + Section::Schema.offset()) as *mut u8,
@@ -118,8 +118,8 @@ pub fn create(directory: os::Fd, pid: u32) -> Option<Segment> {
     Some(segment)
 }
 
-/// Opens the directory of this process's segment. Once the program has changed root or user, only if it is ours alone: another
-/// may have that name in a new root.
+/// Opens the directory of this process's segment. After the program has changed root or user, the directory must belong to
+/// this user alone: in a new root another directory may have that name.
 pub fn open_directory() -> Option<os::Fd> {
     let fd = os::open_dir(directory().as_c())?;
     if !IN_DOUBT.load(Relaxed) || is_private(fd, os::geteuid()) {
@@ -129,8 +129,7 @@ pub fn open_directory() -> Option<os::Fd> {
     None
 }
 
-/// Whether a fork child could make its segment, as far as that can be known. Costs nothing before the program has changed
-/// root, user or limits.
+/// Whether a fork child can probably make its segment. Costs nothing before the program has changed root, user or limits.
 pub fn reaches_directory() -> bool {
     if !IN_DOUBT.load(Relaxed) {
         return true;
@@ -158,18 +157,18 @@ pub fn count_in(directory: os::Fd, (pid, start): (u32, u64), counter: Counter) {
     }
 }
 
-/// The segment of a fork child: mapped at `base`, where its parent's was. `None`: nothing is left of the file, and nothing
-/// of use at `base`.
+/// Makes the segment of a fork child, mapped at `base`, where its parent's was. `None`: the file was removed again, and the
+/// memory at `base` is unusable.
 pub fn create_in_child(directory: os::Fd, of: Inherited, who: Child, base: usize) -> Option<Segment> {
     if os::file_size_limit() < FILE_BYTES as u64 {
         return None;
     }
     let name = file_name(who.pid, who.start_boottime_ns);
     let fd = os::create(directory, name.as_c()).ok()?;
-    // Whole pages of the file, whose blocks are there from now on: a full file system is an answer here.
+    // Allocates the file's blocks as whole pages, so that a full file system is an error here.
     let is_written =
         os::truncate(fd, FILE_BYTES) && of.write(who, |at, bytes, zeros| os::write_at(fd, at, bytes, zeros));
-    // SAFETY: nobody uses what is at `base`: the segment of the parent was taken away there.
+    // SAFETY: no thread uses the memory at `base`: the parent's segment was unmapped there.
     let is_mapped = is_written && unsafe { windows::map_again(fd, Segment::at(base), &of.written()) };
     os::lock_while_mapped(fd);
     os::close(fd);
@@ -181,7 +180,7 @@ pub fn create_in_child(directory: os::Fd, of: Inherited, who: Child, base: usize
     Some(unsafe { Segment::at(base) })
 }
 
-/// Looked at once, for the process's own segment: at a fork other threads may be unloading what the loader's list names.
+/// Determined once, for the process's own segment: at a fork, other threads may be unloading objects of the loader's list.
 fn runtime() -> u32 {
     static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
     if KNOWN.load(Relaxed) == u32::MAX {
@@ -194,7 +193,7 @@ fn look_at_runtime() -> Runtime {
     if image::is_image() {
         Runtime::NativeImage
     } else if phase::is_late() {
-        // Only a HotSpot VM calls the agent.
+        // Only a HotSpot VM calls the agent's entry.
         Runtime::Hotspot
     } else if elf::objects().any(|o| o.name().ends_with(b"/libjli.so") || o.name().ends_with(b"/libjvm.so")) {
         Runtime::Hotspot
@@ -203,7 +202,7 @@ fn look_at_runtime() -> Runtime {
     }
 }
 
-/// Withdraws a file that can't be used.
+/// Removes a file that can't be used.
 fn remove(segment: Segment, directory: &Path<256>) {
     let h = segment.header();
     h.magic.store(0, Release);
@@ -213,33 +212,33 @@ fn remove(segment: Segment, directory: &Path<256>) {
     }
 }
 
-/// Boot gives up: the program gets its address space back.
+/// Unmaps the segment after a failed boot.
 pub fn withdraw(segment: Segment, directory: &Path<256>) {
     remove(segment, directory);
-    // SAFETY: never published: no hook knows of it, and whoever made it keeps no copy.
+    // SAFETY: never published, so no hook uses it, and the function that made it keeps no copy.
     unsafe { windows::unmap(segment) };
 }
 
-/// The directory, for fork.
+/// The directory of the segments, for fork.
 pub fn directory() -> &'static Path<256> {
     let directory = &raw const DIRECTORY;
     // SAFETY: not written after the segment was published.
     unsafe { &*directory }
 }
 
-/// This is the directory.
+/// Sets the directory of the segments.
 ///
 /// # Safety
-/// No segment is published, so nobody reads it; of two threads that could call this, one does.
+/// No segment is published, so no thread reads it, and no two threads call this at the same time.
 pub unsafe fn keep_directory(directory: Path<256>) {
     // SAFETY: the caller's contract.
     unsafe { (&raw mut DIRECTORY).write(directory) };
 }
 
-/// This process may have lost its way to the directory of the segments.
+/// Set if the path of the segments' directory may mean another directory now.
 static IN_DOUBT: AtomicBool = AtomicBool::new(false);
 
-/// The program changes root, user or limits: from now on whoever opens the directory looks whether it is the one of the start.
+/// Notes that the program changes root, user or limits. From now on the directory is checked whenever it is opened.
 pub fn doubt_directory() {
     IN_DOUBT.store(true, Relaxed);
 }

@@ -9,9 +9,9 @@
 //! bucket       8 entries, two cache lines; an address has one bucket in each level
 //! ```
 //!
-//! A block goes to the first level whose bucket has a free entry, so a look-up reads at most one bucket a level. Inserting
-//! claims an entry by compare-and-swap; removing is a store: only the thread that holds the block may ask for it, and the
-//! program's own hand-over of the pointer orders both. No tombstones, no locks, nothing ever moves.
+//! A block goes to the first level whose bucket has a free entry, so a look-up reads at most one bucket in each level.
+//! Inserting claims an entry by compare-and-swap. Removing is a plain store: only the thread that frees the block removes it,
+//! and the program's own hand-over of the pointer orders the two. No tombstones, no locks; entries never move.
 
 use super::blocks::Key;
 use crate::segment::Segment;
@@ -56,7 +56,7 @@ fn reserve(level: usize) -> bool {
     true
 }
 
-/// Enters a block. False: no memory, or all its buckets are full.
+/// Inserts a block. False: no memory, or all its buckets are full.
 #[inline(always)]
 pub fn insert(p: *mut u8, key: Key) -> bool {
     let word = (key.row as u64) << 44 | (key.sampled as u64) << 43 | key.requested.min(REQUESTED);
@@ -79,7 +79,7 @@ fn enter(level: usize, address: u64, word: u64) -> bool {
     false
 }
 
-/// The first level is full there, or not reserved yet.
+/// Inserts a block when its bucket in the first level is full, or the first level isn't reserved yet.
 #[cold]
 #[inline(never)]
 fn enter_deeper(address: u64, word: u64) -> bool {
@@ -119,7 +119,7 @@ fn key_of(e: &Entry) -> Key {
     }
 }
 
-/// Takes a block out.
+/// Removes a block.
 #[inline(never)]
 pub fn remove(p: *mut u8) -> Option<Key> {
     let e = find(p)?;
@@ -134,15 +134,15 @@ pub fn get(p: *mut u8) -> Option<Key> {
     find(p).map(key_of)
 }
 
-/// New books: no block is entered. The memory goes back to the kernel.
+/// New books: removes all blocks, and returns the memory to the kernel.
 ///
 /// # Safety
-/// No thread is in a hook, and none comes into one.
+/// No thread is in a hook, and none enters one meanwhile.
 pub unsafe fn reset_books() {
     for (level, base) in LEVEL.iter().enumerate() {
         let base = base.load(Acquire);
         if base != 0 {
-            // SAFETY: our own private reservation, used by nobody now.
+            // SAFETY: our own private reservation, which no thread uses now.
             unsafe { os::empty(base as *mut u8, entries(level) * size_of::<Entry>()) };
         }
     }
@@ -151,7 +151,7 @@ pub unsafe fn reset_books() {
 static EARLY_INSERTS: AtomicU64 = AtomicU64::new(0);
 static EARLY_REMOVES: AtomicU64 = AtomicU64::new(0);
 
-/// Each thread counts in its slot: a counter of all threads in the header cost more than the table itself.
+/// Each thread counts in its slot: one counter for all threads would cost more than the table itself.
 #[inline(always)]
 fn count<const IN_SLOT: usize>(c: Counter, early: &AtomicU64) {
     match (Segment::current(), tls_get::<SLOT_MARK>() as u32) {
@@ -164,7 +164,7 @@ fn count<const IN_SLOT: usize>(c: Counter, early: &AtomicU64) {
     }
 }
 
-/// Hands what was counted before boot to the segment.
+/// Moves the counts from before boot into the segment.
 pub fn settle(segment: Segment) {
     segment.count(Counter::table_inserts, EARLY_INSERTS.swap(0, Relaxed));
     segment.count(Counter::table_removes, EARLY_REMOVES.swap(0, Relaxed));

@@ -1,10 +1,10 @@
-//! The private state of a thread: what makes the way from a block to its row short. Its memory is ours, anonymous, and
-//! goes on to the next thread that adopts the slot.
+//! The private state of a thread, which makes the way from a block to its row short. It is anonymous memory of the tracker,
+//! and passes to the next thread that adopts the slot.
 //!
 //! ```text
 //! Shared, ThreadState 320 B │ memo 16 … 4096 entries of 192 B │ index 128 … 64 Ki entries of 8 B
-//!                   │ in mode exact: room for a walk, 240 KiB; tails of the memo, up to 1 KiB an entry and 64 KiB
-//!                   │ at least, for stacks of mapping calls and samples in mode sampled too; both touched where used
+//!                   │ work space of a walk, 240 KiB, kept in mode exact
+//!                   │ tails of the memo, up to 1 KiB an entry and at least 64 KiB, in modes exact and sampled
 //! ```
 //!
 //! `index` is an open-addressed table from caller to row, keyed by the caller's number itself (numbers are dense).
@@ -23,10 +23,10 @@ use plimsoll_segment::{Counter, Section};
 /// Depth of the program's category stack.
 pub const CATEGORY_DEPTH: usize = 14;
 
-/// See the module comment. Only its own thread touches it, through [`crate::guard::Inside`] or with `current` taken.
+/// See the module comment. Only its own thread accesses it, through [`crate::guard::Inside`] or with `current` taken.
 #[repr(C)]
 pub struct ThreadState {
-    /// Bytes to the next sample; below 0: this block is one.
+    /// Bytes to the next sample; below 0: the current block is sampled.
     pub countdown: i64,
     /// Entries of the memo − 1, times 64.
     pub memo_mask_64: usize,
@@ -40,9 +40,9 @@ pub struct ThreadState {
     pub index_mask: u32,
     /// Entries in use in the index.
     pub index_used: u32,
-    /// Category the program pushed last + 1, shifted by 48; 0 none.
+    /// The category that the program pushed last + 1, shifted by 48; 0 = none.
     pub category_tag: u64,
-    /// Slot in the segment + 1, as rows have it.
+    /// Slot in the segment + 1, as rows store it.
     pub slot_mark: u32,
     /// Slot in the segment.
     pub slot: u32,
@@ -52,9 +52,9 @@ pub struct ThreadState {
     pub room_span: i64,
     /// Rounds of key destructors left before the end is booked.
     pub end_rounds: u32,
-    /// Mapping calls whose stacks weren't remembered.
+    /// Mapping calls whose stacks were not in the memo.
     pub mappings: u32,
-    /// Sites of samples met lately.
+    /// Sites of the latest samples.
     pub sampled: [u32; 8],
     /// Pushed categories.
     pub pushed: u32,
@@ -62,21 +62,21 @@ pub struct ThreadState {
     pub categories: [u32; CATEGORY_DEPTH],
     /// Mean that the countdown was drawn with.
     pub mean: u64,
-    /// What it is drawn from.
+    /// The random source that it was drawn from.
     pub random: Random,
     /// Room for deep walks; null until the first.
     scratch: *mut Scratch,
     keeps_scratch: bool,
-    /// The room it passed on last.
+    /// The work space that it passed on last.
     left_scratch: usize,
     /// Threads that had this state.
     lives: u32,
-    /// Where the memo's tails lie, how much there is and how much is taken.
+    /// The memo's tails: address, bytes reserved, bytes in use.
     tails: *mut u8,
     tails_bytes: usize,
     tails_used: usize,
     tails_touched: usize,
-    /// Blocks that had been allocated by this thread when its memo was last found too small.
+    /// This thread's allocations when its memo was last found too small.
     blocks_then: u64,
 }
 
@@ -94,7 +94,7 @@ impl IndexEntry {
     /// Its row.
     #[inline(always)]
     pub fn row(&self, books: Books<'_>) -> OwnRow {
-        // SAFETY: entries are made in a thread's index only, with rows of its slot.
+        // SAFETY: entries exist only in a thread's index, with rows of its slot.
         unsafe { OwnRow::indexed(*books, self.row) }
     }
 }
@@ -116,15 +116,16 @@ const _: () = assert!(
 
 const FIRST_MEMO: usize = 16;
 const LAST_MEMO: usize = 4096;
-/// One miss in so many blocks isn't worth more memory: a walk takes some 2,000 instructions.
+/// A rarer miss than one in so many blocks doesn't justify more memory: a walk takes some 2,000 instructions.
 const FEW: u64 = 64;
-/// Room for tails, for each entry of the memo, and in all: a stack through 60 frames of Java takes 2.5 KiB.
+/// Bytes for tails: for each entry of the memo, and the least in total. A stack with 60 Java frames takes 2.5 KiB.
 const TAIL_BYTES: usize = 1024;
 const LEAST_TAILS: usize = 64 << 10;
 const FIRST_INDEX: usize = 128;
 const LAST_INDEX: usize = 1 << 17;
 
-/// Rooms for deep walks that no thread is using: a walk touches pages all over one, so threads that sample pass them on.
+/// Work spaces for deep walks that no thread is using. A walk touches pages all over its work space, so threads that only
+/// sample pass it on.
 static PASSED_ON: CachePadded<[AtomicUsize; 8]> = CachePadded([const { AtomicUsize::new(0) }; 8]);
 
 /// Reserves the slots. False: no address space.
@@ -132,7 +133,7 @@ pub fn init() -> bool {
     slots::init(LAST_MEMO * size_of::<Memo>())
 }
 
-/// Has every remembered stack walked too. Called at boot.
+/// Switches the self-check on: every remembered stack is also walked. Called at boot.
 pub fn check_memos() {
     slots::check_memos(LAST_MEMO * size_of::<Memo>());
 }
@@ -188,7 +189,7 @@ pub fn attach(segment: Segment, stack: Option<Stack>) -> Option<&'static mut Thr
     t.category_tag = 0;
     t.pushed = 0;
     t.end_rounds = 3;
-    // Another stack: nothing remembered of the last thread's holds.
+    // A new stack: nothing that was remembered of the last thread's stack is valid.
     shared.memo.store(slots::empty(), Relaxed);
     // SAFETY: the state is this thread's from here on, and `current` is 0.
     t.set_room_span(unsafe { Books::of(segment) }, super::peaks::room_span(segment));
@@ -228,7 +229,7 @@ fn own_bytes(t: &ThreadState) -> u64 {
 /// The thread-specific key whose destructor notices the end of a thread; `u32::MAX` none.
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// Has the end of this thread noticed.
+/// Arranges that the end of this thread is noticed.
 pub fn watch_end(t: *const ThreadState) {
     let key = KEY.load(Relaxed);
     if key != u32::MAX {
@@ -236,12 +237,13 @@ pub fn watch_end(t: *const ThreadState) {
     }
 }
 
-/// From now on the ends of threads are noticed by this key's destructor.
+/// Sets the key whose destructor notices the ends of threads.
 pub fn watch_ends_by(key: u32) {
     KEY.store(key, Relaxed);
 }
 
-/// Books the end of this thread; its slot and rows wait for the next. No reference to the state may be used after it.
+/// Books the end of this thread; its slot and rows are free for the next thread. No reference to the state may be used
+/// afterwards.
 pub fn detach(segment: Segment, slot: u32) {
     let r = segment.thread(slot);
     r.end_ns.store(crate::sys::clock::now_ns(), Relaxed);
@@ -254,10 +256,10 @@ pub fn detach(segment: Segment, slot: u32) {
     }
 }
 
-/// New books: what the threads told the central figures is forgotten, their rows and slots count from nothing.
+/// New books: forgets what the threads reported to the central figures; their rows and slots begin at 0.
 ///
 /// # Safety
-/// No thread is in a hook, and none comes into one.
+/// No thread is in a hook, and none enters one meanwhile.
 pub unsafe fn reset_books(books: Books<'_>) {
     let Some(directory) = slots::directory() else { return };
     for (slot, d) in directory[..books.used(Section::Threads)].iter().enumerate().skip(1) {
@@ -271,7 +273,7 @@ pub unsafe fn reset_books(books: Books<'_>) {
         // SAFETY: states are never freed, and by the caller's contract no owner has a reference to its state or index now. The
         // index has as many entries as its mask says.
         unsafe {
-            // The bound stays what it was: the thread itself knows it too.
+            // The bound is kept, because the thread has a copy of it.
             let span = (*t).room_span;
             for i in 0..=(*t).index_mask as usize {
                 let e = &mut *(*t).index.add(i);
@@ -284,7 +286,7 @@ pub unsafe fn reset_books(books: Books<'_>) {
     }
 }
 
-/// A stack as far as it is known.
+/// A stack, as far as it is known.
 #[derive(Clone, Copy)]
 pub struct Stack {
     /// Low end.
@@ -298,18 +300,18 @@ pub struct Stack {
 }
 
 impl ThreadState {
-    /// What others may touch meanwhile.
+    /// The part that other code may access meanwhile.
     #[inline(always)]
     pub fn shared(&self) -> &'static Shared {
-        // SAFETY: every ThreadState is one of `new_state`'s. Its block's address was exposed there: the reference isn't
-        // derived from `self`'s.
+        // SAFETY: every ThreadState was made by `new_state`, which exposed its block's address. The reference isn't derived
+        // from `self`'s.
         unsafe { shared_of(self as *const Self as usize) }
     }
 
-    /// The books, and the state again. `None`: there are none, detached or in a fork child that has none yet.
+    /// The books, and the state again. `None`: no books exist, after a detach or in a fork child without a segment yet.
     #[inline(always)]
     pub fn with_books(&mut self) -> Option<(Books<'_>, &mut ThreadState)> {
-        // SAFETY: whoever has this reference has taken the state.
+        // SAFETY: a caller with this reference has taken the state.
         Segment::current().map(|segment| (unsafe { Books::of(segment) }, self))
     }
 
@@ -334,12 +336,12 @@ impl ThreadState {
         shared.stack_high.load(Relaxed).wrapping_sub(address) <= shared.stack_bytes.load(Relaxed)
     }
 
-    /// Category the program pushed last + 1; 0 none.
+    /// The category that the program pushed last + 1; 0 = none.
     pub fn category(&self) -> u32 {
         (self.category_tag >> 48) as u32
     }
 
-    /// A new drift bound. What the rows of an adopted slot already lag behind stays what it is.
+    /// Sets a new drift bound. The unreported bytes of an adopted slot's rows are kept.
     fn set_room_span(&mut self, books: Books<'_>, span: i64) {
         let more = (span - self.room_span) / 2;
         self.room_span = span;
@@ -353,8 +355,8 @@ impl ThreadState {
         }
     }
 
-    /// The memo to put in force again after the code map has changed, and whether that is not this thread's own because
-    /// remembered stacks are checked.
+    /// The memo to put in force after a change of the code map, and whether it is another than this thread's own, because the
+    /// self-check is on.
     pub fn usual_memo(&self) -> (*mut Memo, bool) {
         match slots::checking() {
             None => (self.own_memo, false),
@@ -369,7 +371,7 @@ impl ThreadState {
         self.countdown < 0
     }
 
-    /// Draws the distance to the next sample; answers the mode in force.
+    /// Draws the distance to the next sample; returns the mode in force.
     pub fn draw(&mut self, segment: Segment) -> u32 {
         let (mode, mean) = super::control::now(segment);
         let reseed = self.shared().reseed.swap(0, Relaxed);
@@ -381,11 +383,11 @@ impl ThreadState {
         mode
     }
 
-    /// Room for a deep walk, to be given back by [`ThreadState::leave`] unless this thread is to `keep` it, with what the
-    /// last walk there knows. `None`: no memory.
+    /// Work space for a deep walk, with what the last walk in it has cached. [`ThreadState::leave`] passes it on, unless this
+    /// thread is to `keep` it. `None`: no memory.
     pub fn scratch(&mut self, keep: bool) -> Option<*mut Scratch> {
         if self.scratch.is_null() {
-            // The one that this thread left last, for what it knows; else any.
+            // The one that this thread left last, for its cache; else any.
             let last = self.left_scratch;
             let same = |p: &AtomicUsize| last != 0 && p.compare_exchange(last, 0, AcqRel, Relaxed).is_ok();
             let left = if PASSED_ON.0.iter().any(same) {
@@ -397,8 +399,8 @@ impl ThreadState {
                 Some(p) => p as *mut Scratch,
                 None => os::private(size_of::<Scratch>())? as *mut Scratch,
             };
-            // SAFETY: zeroed memory is an empty one; whoever takes one out of PASSED_ON owns it, and who put it there is done
-            // with it.
+            // SAFETY: zeroed memory is an empty work space. The thread that takes one out of PASSED_ON owns it, and the thread
+            // that put it there no longer uses it.
             unsafe { (*self.scratch).hand_to((self.slot as u64) << 32 | self.lives as u64) };
             self.keeps_scratch = false;
         }
@@ -406,7 +408,7 @@ impl ThreadState {
         Some(self.scratch)
     }
 
-    /// The walk is over: what only samples need now and then is for the next thread. In mode exact each has its own.
+    /// Ends a walk: passes the work space on to the next thread that samples. In mode exact each thread keeps its own.
     pub fn leave(&mut self, segment: Segment) {
         let own = self.scratch;
         if own.is_null() {
@@ -421,7 +423,8 @@ impl ThreadState {
         }
     }
 
-    /// Room for a tail of the memo. `None`: there is none, and all tails have been given up; so must be what names them.
+    /// Room for a tail of the memo. `None`: no room is left, and all tails were given up; the caller must clear all entries
+    /// that name one.
     pub fn tail(&mut self, segment: Segment, bytes: usize) -> Option<*mut u8> {
         let most = ((self.memo_mask + 1) * TAIL_BYTES).max(LEAST_TAILS);
         if self.tails_bytes < most {
@@ -448,18 +451,18 @@ impl ThreadState {
         Some(unsafe { self.tails.add(self.tails_used - bytes) })
     }
 
-    /// Bytes of the room for tails that are taken.
+    /// Bytes of tails in use.
     pub fn tails_used(&self) -> usize {
         self.tails_used
     }
 
-    /// No entry of the memo names a tail any more.
+    /// Notes that no entry of the memo names a tail any more.
     pub fn give_up_tails(&mut self) {
         self.tails_used = 0;
     }
 
-    /// Makes the memo larger when it misses often, not when it has missed for long: a program with many callers pays for
-    /// them, an idle thread doesn't.
+    /// Enlarges the memo if its rate of misses is high, however many misses it has had: a thread with many callers needs the
+    /// memory, an idle thread doesn't.
     pub fn grow_memo(&mut self, segment: Segment) {
         let misses = core::mem::take(&mut self.misses) as u64;
         let entries = (self.memo_mask + 1) * 4;
@@ -472,7 +475,7 @@ impl ThreadState {
             let (smaller, bytes) = (self.own_memo, (self.memo_mask + 1) * size_of::<Memo>());
             self.own_memo = p as *mut Memo;
             self.shared().memo.store(self.usual_memo().0.cast(), Relaxed);
-            // The larger table first: a fork in between leaves the child a mask that fits both.
+            // The larger table before the mask: a fork in between leaves the child a mask that fits both.
             compiler_fence(SeqCst);
             self.memo_mask = entries - 1;
             self.memo_mask_64 = (entries - 1) * 64;
@@ -492,7 +495,7 @@ impl ThreadState {
         })
     }
 
-    /// Doubles the index; false if that can't be.
+    /// Doubles the index. False: no memory.
     pub fn grow_index(&mut self, segment: Segment) -> bool {
         let old = self.index_mask as usize + 1;
         if old * 2 > LAST_INDEX {

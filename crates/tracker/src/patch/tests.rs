@@ -1,11 +1,11 @@
-//! Import tables of made-up objects, whole and broken.
+//! Import tables of synthetic objects, intact and damaged.
 
 use super::*;
 
 const BIAS: u64 = 0x7f00_0000_0000;
 const SIZE: usize = 0x1000;
 
-/// An object of one segment, written piece by piece.
+/// A synthetic object of one segment, written piece by piece.
 struct Image {
     bytes: Vec<u8>,
     end: usize,
@@ -51,7 +51,7 @@ impl Image {
         };
         let (rela, plt) = (entries(rela), entries(plt));
         let at = [image.put(&strings), image.put(&rela), image.put(&plt)];
-        // Last, since its length isn't told: it goes to the end of the segment.
+        // Last, because the dynamic section doesn't give the symbol table's length: it ends with the segment.
         let symbols = image.put(&table);
         for (tag, value) in [
             (DT_STRTAB, at[0] + bias),
@@ -63,7 +63,7 @@ impl Image {
             (DT_PLTREL, DT_RELA),
             (DT_SYMTAB, symbols + bias),
             (0, 0),
-            // Behind the end: not read.
+            // After DT_NULL: must not be read.
             (DT_TEXTREL, 1),
         ] {
             image.tag(tag, value);
@@ -103,7 +103,7 @@ fn every_kind_of_import_is_found() {
                 (0x800, 1, GLOBAL, 0),
                 (0x808, 2, ABSOLUTE, 0),
                 (0x810, 0, RELATIVE, 0x1234),
-                // A pointer into the middle of something is no pointer to a function.
+                // A pointer into the middle of an object isn't a pointer to a function.
                 (0x818, 1, ABSOLUTE, 8),
                 (0x820, 3, ABSOLUTE, 0),
             ],
@@ -130,7 +130,7 @@ fn an_object_without_tables_has_no_imports() {
     assert_eq!(Tables::default().symbol(1), None);
 }
 
-/// Tables that lie outside of what is mapped, symbols past the end, names without an end: nothing is read there.
+/// Tables outside the mapped segment, symbols past the end, names without an end: none of them is read.
 #[test]
 fn broken_tables_end_where_they_break() {
     let whole = Image::with(&[("malloc", 0)], &[(0x800, 1, GLOBAL, 0)], &[(0x900, 1, CALL, 0)], true);

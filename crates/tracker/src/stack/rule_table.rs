@@ -1,12 +1,15 @@
 //! The rule for a pc in a loaded object, remembered for all threads: reading an object's unwind table is what a walk costs.
 
 use super::module::{self, Module};
+#[cfg(target_arch = "x86_64")]
 use super::native_image;
 use super::rule::BY_TABLE;
 use super::{Image, Rule, rule_for};
 use crate::segment::Segment;
 use crate::segment::slots::GENERATION;
-use crate::sys::{elf, os};
+#[cfg(target_arch = "x86_64")]
+use crate::sys::elf;
+use crate::sys::os;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
 

@@ -1,11 +1,13 @@
 //! The loader's list of objects and their symbols, read in place: no lock, no allocation, no dlsym (which allocates its
 //! error state on some glibc versions and is itself hooked).
 //!
-//! `_r_debug` is the debugger's door into ld.so and is filled before any relocation of ours is done (elf/dl-debug.c).
-//! Where the program has no C library, nobody asked for ld.so's symbols; then the program's DT_DEBUG leads there.
-//! Before `main` nothing in the list moves ([`objects`]). Afterwards only the objects that the program started with are
-//! looked through so, which nobody unloads ([`scope`]); all others are shown by dl_iterate_phdr, under the loader's own lock
-//! ([`super::libc::each_loaded`]), or by a look at each that the kernel has vouched for ([`objects_checked`]).
+//! `_r_debug` is ld.so's record for debuggers. It is filled before the tracker is relocated (elf/dl-debug.c). A program
+//! without a C library doesn't import ld.so's symbols; there the program's DT_DEBUG entry leads to the record.
+//!
+//! Before `main` the list doesn't change, so it is read directly ([`objects`]). Afterwards only the objects that the program
+//! started with are read directly, because they are never unloaded ([`scope`]). All others come from dl_iterate_phdr, under
+//! the loader's lock ([`super::libc::each_loaded`]), or are read after the kernel has confirmed that each node is readable
+//! ([`objects_checked`]).
 
 use super::cpu::weak_address;
 use super::os;
@@ -75,7 +77,7 @@ fn first() -> *const LinkMap {
     unsafe { (door as *const Debug).as_ref() }.map_or(core::ptr::null(), |d| d.map)
 }
 
-/// Where the loader has put the address of `_r_debug` for debuggers: the program's dynamic section (DT_DEBUG).
+/// The address of `_r_debug` as the loader stores it for debuggers: in the program's dynamic section (DT_DEBUG).
 fn door_of_program() -> Option<usize> {
     const AT_PHDR: u64 = 3;
     const AT_PHNUM: u64 = 5;
@@ -101,12 +103,12 @@ fn door_of_program() -> Option<usize> {
     }
 }
 
-/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest. Only before `main`, in
-/// a constructor, or as far as the first object that dlopen may have brought.
+/// All loaded objects in the order of the loader's list: the executable, the preloaded ones, the rest. Valid only before
+/// `main`, in a constructor, or up to the first object that dlopen may have loaded.
 pub fn objects() -> impl Iterator<Item = Object> {
     let mut at = first();
     core::iter::from_fn(move || {
-        // SAFETY: nodes of the loader's list live as long as their object, and nobody unloads one: see above.
+        // SAFETY: nodes of the loader's list live as long as their object, and no object is unloaded: see above.
         let o = unsafe { at.as_ref() }?;
         at = o.next;
         Some(Object(o))
@@ -240,12 +242,12 @@ impl Object {
     }
 }
 
-/// Where the executable begins that was linked to fixed addresses and has its dynamic section there: linkers put the ELF
-/// header at a multiple of 4 MiB, and of a large program (node: 90 MiB) the data lie many of them above it.
+/// The start of an executable that was linked to fixed addresses, from the address of its dynamic section. Linkers put its
+/// ELF header at a multiple of 4 MiB; in a large program (node: 90 MiB) the data lie many such steps above it.
 fn fixed_start(dynamic: usize) -> usize {
     const BITS: u32 = 22;
     const MOST: usize = 256;
-    /// Of the last one: its start by steps << 32 | its dynamic section.
+    /// The last result: the start, counted in steps, << 32 | the dynamic section.
     static KNOWN: AtomicU64 = AtomicU64::new(0);
     let nearest = dynamic >> BITS << BITS;
     if dynamic >> 32 != 0 {
@@ -262,12 +264,12 @@ fn fixed_start(dynamic: usize) -> usize {
     start
 }
 
-/// The object of a node of the loader's list.
+/// The loaded object of a node in the loader's list.
 pub fn object(map: &'static LinkMap) -> Object {
     Object(map)
 }
 
-/// The list again, while other threads may change it: each node is read only after `readable` has vouched for it.
+/// The list, while other threads may change it: each node is read only after `readable` has confirmed it.
 pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Object> {
     let mut at = first();
     let mut left = 10_000;
@@ -276,8 +278,8 @@ pub fn objects_checked(readable: fn(usize) -> bool) -> impl Iterator<Item = Obje
             return None;
         }
         left -= 1;
-        // SAFETY: just found readable. One that is unloaded at this very moment may leave garbage, so what it leads to is asked
-        // for too; libc's allocator, which it came from, keeps its pages.
+        // SAFETY: just found readable. A node that is unloaded at this moment may hold garbage, so the next node is checked
+        // too. Nodes come from libc's allocator, which keeps their pages mapped.
         let o: &'static LinkMap = unsafe { &*at };
         if !readable(o.dynamic as usize) || !(o.name.is_null() || readable(o.name as usize)) {
             return None;
@@ -349,12 +351,12 @@ impl Loaded {
             .unwrap_or_default()
     }
 
-    /// Bytes at an address of a loaded segment; all up to the segment's end where no length is given.
+    /// Bytes at an address of a loaded segment; without a length, all up to the segment's end.
     pub fn memory(&self, at: usize, bytes: Option<usize>) -> Option<&'static [u8]> {
         let (_, end) = self.segment(at)?;
         let bytes = bytes.unwrap_or(end - at);
-        // SAFETY: inside a readable segment of an object that the loader's lock keeps where it is. Asked for the dynamic section
-        // and the tables that it names, which nobody writes once they are relocated.
+        // SAFETY: inside a readable segment of an object that the loader's lock keeps mapped. Callers read the dynamic section
+        // and the tables that it names, which nobody writes after relocation.
         (bytes <= end - at).then(|| unsafe { core::slice::from_raw_parts(at as *const u8, bytes) })
     }
 
@@ -375,7 +377,7 @@ impl Loaded {
         })
     }
 
-    /// Whether eight bytes there are of a segment that was writable while the loader relocated it.
+    /// Whether the eight bytes there belong to a segment that was writable while the loader relocated it.
     pub fn is_data(&self, at: usize) -> bool {
         self.headers.iter().filter(|p| p.kind == PT_LOAD && p.flags & (PF_W | PF_X) == PF_W).any(|p| {
             let start = self.bias.wrapping_add(p.address);
@@ -383,7 +385,7 @@ impl Loaded {
         })
     }
 
-    /// The pages of PT_GNU_RELRO, whole ones, as elf/dl-reloc.c makes them read-only.
+    /// The whole pages of PT_GNU_RELRO, which elf/dl-reloc.c makes read-only.
     pub fn guarded(&self) -> Option<Guarded> {
         let p = self.find(PT_GNU_RELRO)?;
         let start = self.bias.wrapping_add(p.address);
@@ -395,9 +397,9 @@ impl Loaded {
 /// The word at an address of an object's data.
 ///
 /// # Safety
-/// Eight mapped bytes, aligned, and mapped for as long as the answer is used.
+/// The address is aligned, and its eight bytes stay mapped for as long as the reference is used.
 pub unsafe fn word(at: usize) -> &'static core::sync::atomic::AtomicUsize {
-    // SAFETY: the caller's contract; others, the loader among them, load and store whole words.
+    // SAFETY: the caller's contract; other threads and the loader load and store whole words.
     unsafe { &*(at as *const core::sync::atomic::AtomicUsize) }
 }
 
@@ -455,7 +457,7 @@ pub fn segment_of(start: usize, bias: usize, address: usize) -> Option<(usize, u
     })
 }
 
-/// Where the code lies that an object's file has at these bytes, if all of them are code of one segment.
+/// The address of the code that an object's file has at these bytes, if all of them are code of one segment.
 pub fn text_at(start: usize, bias: usize, offset: usize, bytes: usize) -> Option<usize> {
     headers(start).iter().filter(|p| p.kind == PT_LOAD && p.flags & PF_X != 0).find_map(|p| {
         let into = offset.checked_sub(p.offset)?;
@@ -463,8 +465,8 @@ pub fn text_at(start: usize, bias: usize, offset: usize, bytes: usize) -> Option
     })
 }
 
-/// Whether a mapping that was just made has the bytes of loaded code, `from`. A few places tell that it is this file, and
-/// unchanged; comparing all would make all resident. Another file may be shorter than its mapping: the kernel is asked first.
+/// Whether a mapping that was just made has the same bytes as the loaded code at `from`. A few places are compared; comparing
+/// all would make all pages resident. Another file may be shorter than its mapping, so the kernel checks each place first.
 pub fn is_copy(start: usize, from: usize, bytes: usize) -> bool {
     let is = |at: usize| {
         // SAFETY: 64 bytes in one page that can be read, of a mapping that the program hasn't been given yet; and of a loaded
@@ -479,7 +481,7 @@ pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
     for p in headers(start).iter().filter(|p| p.kind == PT_NOTE) {
         let mut at = bias.wrapping_add(p.address);
         let stop = at.saturating_add(p.memory_bytes);
-        // Notes that no loaded segment holds aren't there to be read.
+        // Notes outside the loaded segments aren't in memory.
         if segment_of(start, bias, at).is_none_or(|(_, high)| stop > high) {
             continue;
         }
@@ -502,8 +504,8 @@ pub fn build_id(start: usize, end: usize, bias: usize) -> &'static [u8] {
     &[]
 }
 
-/// Whether this object was loaded into a process that was running already: it stands behind libc in the list. Looked at
-/// once, at the first hook or in the constructor, which dlopen runs under the loader's lock: later an object in front may go.
+/// Whether this object was loaded into a running process: then it comes after libc in the list. Determined once, at the first
+/// hook or in the constructor, which dlopen runs under the loader's lock. Later an object in front may be unloaded.
 pub fn is_late() -> bool {
     const LATE: u8 = 1;
     const EARLY: u8 = 2;
@@ -515,7 +517,7 @@ pub fn is_late() -> bool {
     KNOWN.load(Relaxed) == LATE
 }
 
-/// How many objects of the list, from its head, were there before this one could be.
+/// The number of objects at the head of the list that were loaded before this one could be.
 pub fn startup_count() -> usize {
     if !is_late() {
         return objects().count();
@@ -525,8 +527,8 @@ pub fn startup_count() -> usize {
     objects().enumerate().filter(|(_, o)| libc_or_loader(o)).take(2).map(|(i, _)| i + 1).max().unwrap_or(0)
 }
 
-/// The objects that the program's own references are bound to, were this object not there, in the order of the search.
-/// Late, of those that the program started with: in the list up to libc and ld.so.
+/// The objects that the program's references would be bound to without this one, in search order. In a process that was
+/// already running: only those that the program started with (in the list up to libc and ld.so).
 pub fn scope() -> impl Iterator<Item = Object> {
     let (from, to) = if is_late() {
         (0, startup_count())
@@ -536,7 +538,7 @@ pub fn scope() -> impl Iterator<Item = Object> {
     objects().enumerate().skip_while(move |(i, _)| *i < from).take_while(move |(i, _)| *i < to).map(|(_, o)| o)
 }
 
-/// What the loader would have bound `name` to, were this object not there.
+/// The address that the loader would have bound `name` to without this object.
 pub fn next_symbol(name: &CStr) -> Option<usize> {
     scope().find_map(|o| o.symbol(name))
 }

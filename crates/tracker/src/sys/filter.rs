@@ -1,18 +1,18 @@
-//! The program's filters of system calls, asked before each call of the tracker's own: what one of them answers with
-//! anything but leave (most kill) isn't made. A filter is a program of classic BPF over number, arguments and architecture
-//! of a call (seccomp(2), bpf(4) of the BSDs); it can't go back, so it ends.
+//! The program's filters of system calls (seccomp). The tracker evaluates them before each system call of its own, and
+//! doesn't make a call that a filter wouldn't allow: most filters would kill the process. A filter is a program of classic
+//! BPF over a call's number, arguments and architecture (seccomp(2), bpf(4) of the BSDs). Its jumps go forward only, so it ends.
 //!
-//! Kept for the process: where one thread has a filter, calls of all threads go by it. Filters that the process began with
-//! are not known; what the start did under them, they allow.
+//! The list is the process's: if one thread has a filter, it is applied to the tracker's calls in all threads. Filters that
+//! the process was started with are unknown; they allow the calls that the tracker made at the start.
 //!
 //! This file makes no call itself: [`super::filter_copy`] copies a filter out of the program's memory.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
-/// What a filter finds as the calls' architecture (linux/audit.h).
+/// The architecture of a call, as a filter sees it (linux/audit.h).
 #[cfg(target_arch = "x86_64")]
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
-/// What a filter finds as the calls' architecture (linux/audit.h).
+/// The architecture of a call, as a filter sees it (linux/audit.h).
 #[cfg(target_arch = "aarch64")]
 pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 
@@ -22,24 +22,24 @@ pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 pub struct Instruction {
     /// What to do.
     pub code: u16,
-    /// Instructions to skip where a condition holds,
+    /// Instructions to skip if the condition holds,
     pub yes: u8,
-    /// and where not.
+    /// and if it doesn't.
     pub no: u8,
     /// Operand.
     pub k: u32,
 }
 
-/// Filters that are kept.
+/// The number of filters in the list.
 pub(super) const KNOWN: usize = 16;
-/// Copies, as [`Filter`] has them; 0: being added.
+/// Addresses of the copies ([`Filter`]); 0: being added.
 static FILTERS: [[AtomicUsize; 2]; KNOWN] = [const { [const { AtomicUsize::new(0) }; 2] }; KNOWN];
 static ADDED: AtomicUsize = AtomicUsize::new(0);
-/// There is a filter that can't be asked.
+/// The program has a filter that could not be copied: no call is permitted.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// Whether no filter has anything against a call.
+/// Whether all filters allow a call.
 #[inline(always)]
 pub fn permit(number: usize, arguments: &[usize; 6]) -> bool {
     !ANY.load(Relaxed) || all_permit(number, arguments)
@@ -54,20 +54,20 @@ fn all_permit(number: usize, arguments: &[usize; 6]) -> bool {
         && (0..added).all(|i| known(i).is_some_and(|f| f.permits(number, arguments)))
 }
 
-/// `None`: there is none, or it is being added.
+/// `None`: there is no such filter, or it is being added.
 pub(super) fn known(i: usize) -> Option<Filter> {
     let [first, n] = FILTERS.get(i)?;
     let (first, n) = (first.load(Acquire) as *const Instruction, n.load(Relaxed));
-    // SAFETY: a copy that is never given back, whose length was stored before its address.
+    // SAFETY: a copy is never freed, and its length was stored before its address.
     (!first.is_null()).then(|| Filter(unsafe { core::slice::from_raw_parts(first, n) }))
 }
 
-/// A filter, in memory that is never given back.
+/// A copy of a filter, in memory that is never freed.
 #[derive(Clone, Copy)]
 pub struct Filter(pub(super) &'static [Instruction]);
 
 impl Filter {
-    /// From now on it is asked too.
+    /// Adds the filter to the list.
     pub fn add(self) {
         let i = ADDED.fetch_add(1, AcqRel);
         if let Some([first, n]) = FILTERS.get(i) {
@@ -77,7 +77,7 @@ impl Filter {
         ANY.store(true, Release);
     }
 
-    /// Whether it lets this call be made.
+    /// Whether the filter allows this call.
     pub fn permits(self, number: usize, arguments: &[usize; 6]) -> bool {
         const LOG: u32 = 0x7ffc_0000;
         const ALLOW: u32 = 0x7fff_0000;
@@ -96,7 +96,7 @@ pub(super) fn close() {
     ANY.store(true, Release);
 }
 
-/// What a filter answers to `struct seccomp_data`; `None`: it is none that the kernel takes.
+/// The filter's result for a `struct seccomp_data`. `None`: the kernel would refuse to install this filter.
 pub fn run(filter: &[Instruction], data: &[u32; 16]) -> Option<u32> {
     let (mut a, mut x, mut memory, mut at) = (0u32, 0u32, [0u32; 16], 0usize);
     loop {
@@ -118,7 +118,7 @@ pub fn run(filter: &[Instruction], data: &[u32; 16]) -> Option<u32> {
             0x04 | 0x0c => a = a.wrapping_add(operand),
             0x14 | 0x1c => a = a.wrapping_sub(operand),
             0x24 | 0x2c => a = a.wrapping_mul(operand),
-            // By a register that is 0: the kernel answers 0 for the whole filter, which kills.
+            // Division by a register that is 0: the kernel then returns 0 for the whole filter, which kills.
             0x34 | 0x3c => a = a.checked_div(operand)?,
             0x44 | 0x4c => a |= operand,
             0x54 | 0x5c => a &= operand,

@@ -1,4 +1,4 @@
-//! Copies a filter of system calls that the program is about to set, out of the program's memory.
+//! Copies a filter of system calls (seccomp) from the program's memory just before the program installs it.
 
 use super::filter::{Filter, Instruction, KNOWN, close, known};
 use super::{errno, os};
@@ -10,14 +10,15 @@ struct Given {
     first: *const Instruction,
 }
 
-/// The kernel takes no more (BPF_MAXINSNS).
+/// The kernel's limit of instructions (BPF_MAXINSNS).
 const MOST: usize = 4096;
 
-/// A copy of what `given` points to (`struct sock_fprog`). `None`: one like it is known (each thread may set it), or the
-/// kernel will refuse it, or it can't be read: then no call is made any more.
+/// Copies the filter that `given` points to (`struct sock_fprog`). `None`: an equal one is in the list (each thread may
+/// install it), or the kernel will refuse it, or another filter refuses the check of its memory. After the last the tracker
+/// makes no more calls.
 pub fn filter_at(given: usize) -> Option<Filter> {
     let readable = |from: usize, bytes: usize| {
-        // Programs ask what the kernel can do with a null pointer, and so would the question below mean another one.
+        // Programs pass a null pointer to probe the kernel. `os::ask` can't check it: to rt_sigprocmask it means "no new mask".
         let end = if from == 0 { None } else { from.checked_add(bytes) };
         let Some(end) = end else { return false };
         let pages = (from & !4095..end).step_by(4096).map(|page| page.max(from).min(end - 8));
@@ -33,13 +34,13 @@ pub fn filter_at(given: usize) -> Option<Filter> {
     if !readable(given, size_of::<Given>()) {
         return None;
     }
-    // SAFETY: all of it was found readable, as far as the kernel will read it too.
+    // SAFETY: these bytes were found readable; the kernel will read the same.
     let Given { instructions, first } = unsafe { (given as *const Given).read_unaligned() };
     let n = instructions as usize;
     if n == 0 || n > MOST || !readable(first as usize, n * size_of::<Instruction>()) {
         return None;
     }
-    // SAFETY: the instructions were found readable. Volatile: the program may write them, and then sets what it likes.
+    // SAFETY: the instructions were found readable. Volatile, because another thread of the program may write them meanwhile.
     let theirs = |i: usize| unsafe { (first as *const [u8; 8]).add(i).read_volatile() };
     if (0..KNOWN).filter_map(known).any(|f| f.0.len() == n && is_made_of(f, theirs)) {
         return None;

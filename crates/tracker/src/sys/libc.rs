@@ -1,5 +1,5 @@
-//! The real functions below the hooks, and the few others of libc that are called. All are found by [`super::elf`] at
-//! run time: a strong import of a symbol that is new in glibc 2.34 would keep the tracker from loading on older systems.
+//! The real functions below the hooks, and the few other functions of libc that the tracker calls. [`super::elf`] finds all
+//! of them at run time: importing a symbol that is new in glibc 2.34 would keep the tracker from loading on older systems.
 
 use super::cpu::weak_address;
 use super::elf;
@@ -65,13 +65,14 @@ macro_rules! operators {
 }
 crate::hooked_operators!(operators);
 static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
-/// Addresses of the object whose malloc is the real one, if it isn't libc.
+/// Address range of the object that has the real malloc, if it isn't libc.
 static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// The real operator with this number, and whether it belongs to the allocator itself. libstdc++ may come late (a plugin in
-/// C++ under a program in C), so what isn't known is looked for again, in a list that others may be changing. What dlopen
-/// brought, dlclose can take away: it is believed only while the code map's generation is the one it was found in and the
-/// loader still knows of it.
+/// The real operator with this number, and whether it belongs to the allocator itself.
+///
+/// libstdc++ may be loaded late (a C++ plugin of a C program), so an unknown operator is looked up again, in a list that other
+/// threads may be changing. dlclose can unload what dlopen loaded. So such a result is used only while the code map's
+/// generation is unchanged and the loader still has the object.
 pub fn operator(i: usize, generation: u32) -> (usize, bool) {
     let known = OPERATOR[i].load(Relaxed);
     let age = (generation as usize & (LATE_BIT - 1)) << ADDRESS_BITS;
@@ -96,14 +97,14 @@ pub fn operator(i: usize, generation: u32) -> (usize, bool) {
             OPERATOR[i].store(a | late | if own { OWN } else { 0 }, Relaxed);
             (a, own)
         }
-        // Nobody defines it: whoever calls it can't have been linked. malloc and free are the closest there is.
+        // No object defines it, so no caller can have been linked to it. malloc and free are the closest functions.
         None => (real(if i < MAKES { Call::malloc } else { Call::free }), false),
     }
 }
 
 /// Marks an operator that belongs to the allocator. A word: own 1 │ late 1 │ generation's low bits 14 │ address 48.
 const OWN: usize = 1 << 63;
-/// Marks an operator of an object that wasn't there at the start.
+/// Marks an operator of an object that was loaded after the start.
 const LATE: usize = 1 << 62;
 const ADDRESS_BITS: u32 = 48;
 const LATE_BIT: usize = LATE >> ADDRESS_BITS;
@@ -127,8 +128,8 @@ pub fn is_allocator(address: usize) -> bool {
     (ALLOCATOR[0].load(Relaxed)..ALLOCATOR[1].load(Relaxed)).contains(&address)
 }
 
-/// Finds everything. Called when the process has one thread, or late, under no lock: then only what nobody unloads is
-/// looked at. Again is harmless.
+/// Finds all functions. Called while the process has one thread, or late and without a lock; then only objects that are never
+/// unloaded are searched. A second call is harmless.
 pub fn resolve() {
     AT_START.store(elf::startup_count(), Relaxed);
     for (slot, name) in REAL.iter().zip(NAMES) {
@@ -167,7 +168,7 @@ macro_rules! call {
     }};
 }
 
-/// Calls of the real functions. All are unsafe as C is: the arguments are the program's own.
+/// Calls of the real functions. All are unsafe, because the arguments come from the program.
 #[allow(missing_docs, clippy::missing_safety_doc)]
 pub mod calls {
     use super::*;
@@ -216,7 +217,7 @@ pub mod calls {
     #[inline(always)]
     pub unsafe fn by_number(n: usize, [a, b, c, d, e, f]: [usize; 6]) -> usize {
         type A = usize;
-        // SAFETY: as above; it takes as many words as the kernel.
+        // SAFETY: as above; syscall(2) takes as many words as the kernel.
         unsafe { call!(real(Call::syscall), (A, A, A, A, A, A, A) -> A, n, a, b, c, d, e, f) }
     }
 }
@@ -261,7 +262,7 @@ pub fn set_errno(e: c_int) {
     }
 }
 
-/// Nanoseconds on a clock through the vdso, if libc is there yet.
+/// Nanoseconds on a clock through the vdso, if libc has been found.
 pub fn clock_ns(clock: super::os::Clock) -> u64 {
     let f = other(Other::ClockGettime);
     if f == 0 {
@@ -273,7 +274,7 @@ pub fn clock_ns(clock: super::os::Clock) -> u64 {
     t[0] as u64 * 1_000_000_000 + t[1] as u64
 }
 
-/// Creates a thread-specific key whose destructor runs at thread exit; `None` if there is none to be had.
+/// Creates a thread-specific key whose destructor runs at thread exit; `None` if all keys are taken.
 pub fn key_create(destructor: extern "C" fn(*mut c_void)) -> Option<u32> {
     let f = other(Other::KeyCreate);
     let mut key = 0u32;
@@ -294,7 +295,7 @@ pub fn set_specific(key: u32, value: usize) {
 /// A handler around fork().
 pub type AtFork = unsafe extern "C" fn();
 
-/// Registers handlers around every fork() of libc, those inside libc (daemon, forkpty) too.
+/// Registers handlers around every fork() of libc, including those inside libc (daemon, forkpty).
 pub fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) -> bool {
     type H = AtFork;
     let f = other(Other::RegisterAtfork);
@@ -302,7 +303,7 @@ pub fn at_fork(prepare: AtFork, parent: AtFork, child: AtFork) -> bool {
     f != 0 && unsafe { call!(f, (H, H, H, *mut c_void) -> c_int, prepare, parent, child, core::ptr::null_mut()) } == 0
 }
 
-/// What a pthread_attr_t says: low end of a stack of the program's own, bytes (0 = default), guard.
+/// Reads a pthread_attr_t: low end of a stack that the program provides, its bytes (0 = default), bytes of the guard.
 ///
 /// # Safety
 /// `attr` is an initialised pthread_attr_t.
@@ -319,7 +320,7 @@ pub unsafe fn attr_stack(attr: *const c_void) -> Option<(Option<usize>, usize, u
             call!(guard, (*const c_void, *mut usize) -> c_int, attr, &mut g);
         }
     }
-    // Without pthread_attr_setstack glibc answers stackaddr - stacksize of zeros: a wrapped or null address.
+    // Without pthread_attr_setstack glibc returns stackaddr - stacksize of zeros: a wrapped or null address.
     let own = low != 0 && (low as isize) > 0;
     Some((own.then_some(low), bytes, g))
 }
@@ -340,8 +341,8 @@ pub struct FoundObject {
     reserved: [u64; 8],
 }
 
-/// The object that holds `pc`, from the loader's lock-free index (`_dl_find_object`, glibc 2.35). `None`: none does, or
-/// an older glibc.
+/// The object that holds `pc`, from the loader's lock-free index (`_dl_find_object`, glibc 2.35). `None`: no object does, or
+/// glibc is older.
 pub fn find_object(pc: usize) -> Option<FoundObject> {
     let f = other(Other::FindObject);
     if f == 0 {
@@ -352,19 +353,19 @@ pub fn find_object(pc: usize) -> Option<FoundObject> {
     (unsafe { call!(f, (usize, *mut FoundObject) -> c_int, pc, &mut r) } == 0).then_some(r)
 }
 
-/// Shows every loaded object of the base namespace, the loader's list lock held: none of them is unmapped meanwhile. False:
-/// this libc can't.
+/// Calls a function with every loaded object of the base namespace. The loader's lock is held, so no object is unmapped
+/// meanwhile. False: this libc has no such function.
 pub fn each_loaded(mut visit: elf::Visit<'_>) -> bool {
     type Shown = unsafe extern "C" fn(*const c_void, usize, *mut c_void) -> c_int;
     let f = other(Other::IterateObjects);
     if f != 0 {
-        // SAFETY: dl_iterate_phdr(3), with a callback of its type, and what that takes.
+        // SAFETY: dl_iterate_phdr(3), with a callback of its type and the callback's argument.
         unsafe { call!(f, (Shown, *mut c_void) -> c_int, elf::shown, (&raw mut visit).cast()) };
     }
     f != 0
 }
 
-/// The hooked call that an address is the real function of, and that has this name.
+/// The hooked call with this name, if `address` is its real function.
 pub fn hooked_at(address: usize, name: &[u8]) -> Option<usize> {
     NAMES.iter().position(|n| n.to_bytes() == name).filter(|&i| address == real_by_number(i))
 }
@@ -382,7 +383,7 @@ pub fn is_real(address: usize) -> bool {
 /// Number of hooked calls.
 pub const HOOKED: usize = NAMES.len();
 
-/// Has a signal handled, restarting what it interrupts; the program may install its own handler over it.
+/// Installs a signal handler with SA_RESTART. The program may replace it.
 pub fn handle_signal(number: c_int, handler: extern "C" fn(c_int)) {
     const SA_RESTART: c_int = 0x1000_0000;
     /// struct sigaction of libc (x86-64, aarch64).
@@ -413,7 +414,7 @@ pub fn export(i: usize) -> usize {
     table.and_then(|table| table.get(i)).map_or(0, |hook| hook.load(Relaxed))
 }
 
-/// These are the exported hooks.
+/// Sets the exported hooks.
 pub fn set_exports(exports: &'static Exports) {
     EXPORTS.store((&raw const *exports).cast_mut(), Release);
 }

@@ -1,4 +1,5 @@
-//! System calls by purpose: the fence of the tracker, so over 800 lines. Each function has one contract and makes one or two calls.
+//! The tracker's system calls, one function for each purpose, with one contract each. Over 800 lines: this file is the fence
+//! around nearly all unsafe system calls.
 
 use super::cpu::{nr, syscall};
 use super::errno;
@@ -49,17 +50,17 @@ pub const RLIMIT_NOFILE: usize = 7;
 #[derive(Clone, Copy)]
 pub struct Fd(usize);
 
-/// Small pieces of our own memory come out of pools of this size, aligned to it: one reservation at boot serves the
-/// tables and the first hundreds of threads. Untouched pages of it cost nothing but address space; where that has a limit, pools
-/// are small, and a large piece has a mapping of its own.
+/// Small pieces of the tracker's memory are cut from pools of this size, aligned to it. One reservation at boot suffices for
+/// the tables and the first hundreds of threads. Its untouched pages cost address space only. Under a limit on address
+/// space (RLIMIT_AS), pools are smaller and a large piece gets a mapping of its own.
 const POOL: usize = 8 << 20;
 const SMALL_POOL: usize = 256 << 10;
-/// Where the next piece begins; in the six low bits the logarithm of the pool's size, to which pools are aligned. So one
-/// word is all the state.
+/// Address of the next piece; the six low bits have the logarithm of the pool's size. Pools are aligned to their size, so
+/// this one word is the whole state.
 static POOL_AT: AtomicUsize = AtomicUsize::new(0);
-/// Address space reserved in all.
+/// Bytes of address space that were reserved in total.
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
-/// There is a limit on address space (RLIMIT_AS) of which the tracker's reservations would be a noticeable part.
+/// Set if the tracker's reservations would be a noticeable part of the limit on address space (RLIMIT_AS).
 static TIGHT: AtomicBool = AtomicBool::new(false);
 
 /// Whether address space is scarce.
@@ -67,14 +68,14 @@ pub fn is_tight() -> bool {
     TIGHT.load(Relaxed)
 }
 
-/// Notes a limit on address space. False: a segment is next to nothing of it.
+/// Notes a limit on address space. False: the limit is far above the size of a segment.
 pub fn note_limit(limit: u64) -> bool {
     let is_tight = limit / 64 < FILE_BYTES as u64;
     TIGHT.fetch_or(is_tight, Relaxed);
     is_tight
 }
 
-/// One private mapping of ours: the list of them is what the segment tells an observer.
+/// A private mapping of the tracker. The segment has the list of them for observers.
 #[derive(Clone, Copy)]
 pub struct Mapping {
     /// First address.
@@ -85,8 +86,8 @@ pub struct Mapping {
     pub purpose: Purpose,
 }
 
-/// A mapping in the list. A pool's node is its first cache line; a table's node is a piece of a pool. Never freed; once it
-/// is linked, only its length changes.
+/// A mapping in the list. The node of a pool is the pool's first cache line; the node of a table is a piece of a pool. A node
+/// is never freed, and after it is linked only its length changes.
 #[repr(C, align(64))]
 struct Node {
     next: *const Node,
@@ -124,7 +125,7 @@ unsafe fn link(node: *mut Node, mapping: Mapping) {
     }
 }
 
-/// Visits all private mappings of ours, newest first.
+/// Visits all private mappings of the tracker, newest first.
 pub fn each_mapping(mut visit: impl FnMut(Mapping)) {
     let mut at = MAPPINGS.load(Acquire) as *const Node;
     // SAFETY: nodes are complete before they are linked, don't change and stay mapped for the life of the process.
@@ -134,7 +135,7 @@ pub fn each_mapping(mut visit: impl FnMut(Mapping)) {
     }
 }
 
-/// From now on `report` is called for each new mapping, by the thread that makes it.
+/// Sets the function that is called for each new mapping, in the thread that makes it.
 pub fn on_mapping(report: fn(Mapping)) {
     ON_MAPPING.store(report as usize, Release);
 }
@@ -144,14 +145,14 @@ pub fn reserved_bytes() -> usize {
     RESERVED.load(Relaxed)
 }
 
-/// Zeroed private memory of our own, aligned to a cache line. `None`: no memory. It is never given back.
+/// Allocates zeroed private memory, aligned to a cache line. It is never freed. `None`: no memory.
 pub fn private(bytes: usize) -> Option<*mut u8> {
     let bytes = bytes.next_multiple_of(64);
     if is_tight() && bytes > SMALL_POOL / 2 { apart(bytes, Purpose::Pool) } else { piece(bytes) }
 }
 
-/// The same for a table of any size: a large one gets a mapping of its own, listed with its purpose. Levels of the side table
-/// are listed inside of a pool too: they are what blocks cost.
+/// The same for a table of any size. A large table gets a mapping of its own, listed with its purpose. Levels of the side
+/// table are listed even inside a pool, because they are the cost of the program's blocks.
 pub fn table(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     if bytes > POOL / 2 {
         return apart(bytes, purpose);
@@ -175,13 +176,13 @@ fn apart(bytes: usize, purpose: Purpose) -> Option<*mut u8> {
     Some(start)
 }
 
-/// The pool that a word of [`POOL_AT`] names: where the next piece begins, and the pool's end. 0 and 1 where there is none.
+/// Decodes a word of [`POOL_AT`]: address of the next piece, and end of the pool. 0 and 1 if there is no pool.
 fn pool_of(at: usize) -> (usize, usize) {
     let (next, size) = (at & !63, 1 << (at & 63));
     (next, (next & !(size - 1)) + size)
 }
 
-/// A piece of a pool; `bytes` is a multiple of 64. `None` too for what no pool has room for.
+/// A piece of a pool; `bytes` is a multiple of 64. `None`: no memory, or more than a pool has.
 fn piece(bytes: usize) -> Option<*mut u8> {
     if bytes >= POOL - 64 {
         return None;
@@ -208,20 +209,20 @@ fn piece(bytes: usize) -> Option<*mut u8> {
             }
         }
         RESERVED.fetch_sub(size, Relaxed);
-        // A cache line at the start and one at the end stay unused, so that `next` is inside of the pool in any case.
+        // The first and the last cache line stay unused, so that `next` always lies inside the pool.
         let fresh = (pool + 64) | size.trailing_zeros() as usize;
         if POOL_AT.compare_exchange(at, fresh, AcqRel, Relaxed).is_err() {
-            // SAFETY: another thread was first; ours was never handed out.
+            // SAFETY: another thread installed its pool first; no piece of this one was allocated.
             unsafe { unmap(pool as *mut u8, size) };
             RESERVED.fetch_sub(size, Relaxed);
             continue;
         }
-        // SAFETY: the first cache line of the pool is handed out to nobody.
+        // SAFETY: the first cache line of the pool is never allocated.
         unsafe { link(pool as *mut Node, Mapping { start: pool, bytes: size, purpose: Purpose::Pool }) };
     }
 }
 
-/// Gives back the pages of the pool in which no piece lies yet, and reports what is left of it. The next piece is of a new pool.
+/// Unmaps the pool's pages that hold no piece yet, and reports the rest. The next piece comes from a new pool.
 pub fn cut_pool(report: fn(Mapping)) {
     let at = POOL_AT.load(Acquire);
     if at == 0 {
@@ -229,13 +230,13 @@ pub fn cut_pool(report: fn(Mapping)) {
     }
     let (next, end) = pool_of(at);
     let (keep, last) = (next.next_multiple_of(4096), end - 64);
-    // Full, for all who come now: the rest of it is this thread's alone.
+    // Marks the pool as full for all other threads, so that its free rest belongs to this thread alone.
     if keep >= end || POOL_AT.compare_exchange(at, last | (at & 63), AcqRel, Relaxed).is_err() {
         return;
     }
     let start = end - (1 << (at & 63));
     let bytes = keep - start;
-    // SAFETY: from `keep` on no piece was handed out, and none is any more.
+    // SAFETY: no piece lies behind `keep`, and no piece of this pool is allocated any more.
     unsafe { unmap(keep as *mut u8, end - keep) };
     RESERVED.fetch_sub(end - keep, Relaxed);
     let mut node = MAPPINGS.load(Acquire) as *const Node;
@@ -262,13 +263,13 @@ fn reserve(bytes: usize) -> Option<*mut u8> {
     Some(p as *mut u8)
 }
 
-/// Maps `bytes` of a file shared: at `address`, or, where only `exact` isn't asked for, where the kernel likes.
+/// Maps `bytes` of a file shared at `address`. Without `exact` the kernel may choose another address.
 pub fn map_file(fd: Fd, offset: usize, bytes: usize, address: usize, exact: bool) -> Option<*mut u8> {
     let flags = MAP_SHARED | if exact { MAP_FIXED_NOREPLACE } else { 0 };
     // SAFETY: a new mapping of our own file where nothing is mapped.
     let p = unsafe { syscall(nr::MMAP, [address, bytes, PROT_RW, flags, fd.0, offset]) }.ok()?;
     if exact && p != address {
-        // Linux before 4.17 takes the address for a wish.
+        // Linux before 4.17 ignores MAP_FIXED_NOREPLACE and treats the address as a hint.
         // SAFETY: the mapping that was just made.
         unsafe { unmap(p as *mut u8, bytes) };
         return None;
@@ -276,14 +277,14 @@ pub fn map_file(fd: Fd, offset: usize, bytes: usize, address: usize, exact: bool
     Some(p as *mut u8)
 }
 
-/// Makes a mapping of our own larger where it is. False: no room, or the limit on address space.
+/// Enlarges a mapping of ours in place. False: something lies behind it, or the limit on address space is reached.
 pub fn widen(start: usize, from: usize, to: usize) -> bool {
     // SAFETY: without MREMAP_MAYMOVE nothing that is mapped changes.
     unsafe { syscall(nr::MREMAP, [start, from, to, 0, 0, 0]) }.is_ok()
 }
 
-/// Whether the mapping at `start` has at least so many bytes, whatever lies behind it. The kernel looks at that before it looks
-/// whether a mapping can become larger (mm/mremap.c), and answers EFAULT if not.
+/// Whether the mapping at `start` has at least so many bytes, whatever lies behind it. mremap checks the old size before it
+/// tries to enlarge the mapping (mm/mremap.c), and fails with EFAULT if the mapping is shorter.
 pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
     let more = bytes + 4096;
     // SAFETY: without MREMAP_MAYMOVE nothing that is mapped changes.
@@ -297,9 +298,9 @@ pub fn is_one_mapping(start: usize, bytes: usize) -> bool {
     }
 }
 
-/// An address for a segment, another one each time, far below where the kernel puts mappings of its own choice and above
-/// where it puts programs: it fills gaps from the highest one down, and would fill those of a segment mapped there. 4 TiB in
-/// steps of more than a segment; which of them, address space randomisation says.
+/// Chooses an address for a segment, a different one each time. The range of 4 TiB lies far below the kernel's own choices
+/// and above programs: the kernel fills gaps from the top down, so it would fill the gaps of a segment that was mapped among
+/// its own choices. The start follows from address space randomisation; the steps are larger than a segment.
 pub fn far() -> usize {
     const STEP: usize = 256 << 20;
     const _: () = assert!(FILE_BYTES <= STEP);
@@ -309,7 +310,7 @@ pub fn far() -> usize {
     0x6000_0000_0000 + n * STEP
 }
 
-/// The same in the place of a mapping of our own.
+/// Maps a file shared over a mapping of ours.
 ///
 /// # Safety
 /// The range is ours, and nobody needs what is there.
@@ -318,8 +319,8 @@ pub unsafe fn map_shared_at(fd: Fd, at: usize, bytes: usize, offset: usize) -> b
     unsafe { syscall(nr::MMAP, [at, bytes, PROT_RW, MAP_SHARED | MAP_FIXED, fd.0, offset]) }.is_ok()
 }
 
-/// Zeroed private memory that is given back by [`unmap`], and in no list. The first `at_once` bytes have their pages at once, if the
-/// program's filters allow it.
+/// Maps zeroed private memory that isn't listed; free it with [`unmap`]. The first `at_once` bytes are populated, if the
+/// program's filters allow that.
 pub fn map_private(bytes: usize, at_once: usize) -> Option<*mut u8> {
     const MAP_POPULATE: usize = 0x8000;
     let flags = MAP_PRIVATE | MAP_ANON_NORESERVE;
@@ -328,18 +329,18 @@ pub fn map_private(bytes: usize, at_once: usize) -> Option<*mut u8> {
     let arguments = [p, at_once, PROT_RW, flags | MAP_FIXED | MAP_POPULATE, usize::MAX, 0];
     // SAFETY: in the place of the first part of that mapping, which nobody has used.
     match unsafe { syscall(nr::MMAP, arguments) } {
-        // A filter's answer: nothing was done.
+        // A filter refused the call, so nothing changed.
         Ok(_) | Err(errno::EPERM) => Some(p as *mut u8),
         Err(_) => {
-            // SAFETY: just mapped, and nobody knows of it; what failed may have left a hole.
+            // SAFETY: just mapped, and used by nobody; the failed call may have left a hole.
             unsafe { unmap(p as *mut u8, bytes) };
             None
         }
     }
 }
 
-/// A mapped file on disk is sparse and accessed all over: by default the kernel reads megabytes ahead at each page of a
-/// hole (mm/filemap.c, `do_sync_mmap_readahead`).
+/// Switches readahead off. A segment on disk is sparse and accessed at random, and by default the kernel reads megabytes
+/// ahead at each page of a hole (mm/filemap.c, `do_sync_mmap_readahead`).
 pub fn expect_random(p: *mut u8, bytes: usize) {
     const MADV_RANDOM: usize = 1;
     if !ON_TMPFS.load(Relaxed) {
@@ -348,8 +349,8 @@ pub fn expect_random(p: *mut u8, bytes: usize) {
     }
 }
 
-/// A tmpfs may be mounted with `huge=always`: each page that is touched in a sparse file is 2 MiB there. Only before the
-/// program's start: later a sandbox might kill for it.
+/// Switches huge pages off. On a tmpfs mounted with `huge=always` each touched page of a sparse file takes 2 MiB. Only
+/// before the program's own code runs: later a sandbox might kill the process for this call.
 pub fn no_huge_pages(p: *mut u8, bytes: usize) {
     if ON_TMPFS.load(Relaxed) {
         // SAFETY: changes no byte of our own mapping.
@@ -372,7 +373,7 @@ pub unsafe fn unmap(p: *mut u8, bytes: usize) {
     let _ = unsafe { syscall(nr::MUNMAP, [p as usize, bytes, 0, 0, 0, 0]) };
 }
 
-/// Puts private zeroed memory in the place of a mapping of our own. False: the kernel refuses.
+/// Replaces a mapping of ours with private zeroed memory. False: the kernel refuses.
 ///
 /// # Safety
 /// The range is ours.
@@ -382,7 +383,7 @@ pub unsafe fn blank(p: *mut u8, bytes: usize) -> bool {
     unsafe { syscall(nr::MMAP, [p as usize, bytes, PROT_RW, flags, usize::MAX, 0]) }.is_ok()
 }
 
-/// Makes private memory of our own read as zero again; whole pages go back to the kernel, if that can be.
+/// Clears private memory of ours; returns whole pages to the kernel if possible.
 ///
 /// # Safety
 /// The range is ours, anonymous, and what it holds isn't needed.
@@ -402,10 +403,10 @@ pub unsafe fn empty(p: *mut u8, bytes: usize) {
 
 /// Whether the segment lies on tmpfs.
 static ON_TMPFS: AtomicBool = AtomicBool::new(false);
-/// Whether the program may have put itself into a sandbox by now.
+/// Whether the program's own code has run, which may have entered a sandbox.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Notes what file system a segment lies on.
+/// Notes the type of the segment's file system.
 pub fn note_file_system(fd: Fd) {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
     let mut of = MaybeUninit::<[u64; 15]>::zeroed();
@@ -415,15 +416,17 @@ pub fn note_file_system(fd: Fd) {
     ON_TMPFS.store(r.is_ok() && unsafe { of.assume_init() }[0] == TMPFS_MAGIC, Relaxed);
 }
 
-/// The program's own code runs from here on.
+/// Notes that the program's own code runs from here on.
 pub fn started() {
     STARTED.store(true, Relaxed);
 }
 
-/// Makes pages of the segment's file safe to write, as [`populate`] does. Sandboxes look at what madvise is asked for and kill
-/// for what they don't know (OpenSSH's does), and not each of them is seen; so from the program's start on each page is read instead, by
-/// rt_sigprocmask, which most let pass. On tmpfs that allocates it (mm/shmem.c, `SGP_CACHE`), and a full one is an answer as well. One that
-/// refuses rt_sigprocmask this `how` (Tor's) may know madvise.
+/// Makes pages of the segment's file safe to write, as [`populate`] does.
+///
+/// Some sandboxes kill for an advice of madvise that they don't know (OpenSSH's), and the tracker doesn't see every sandbox.
+/// So once the program's own code runs, each page is read through rt_sigprocmask, which most sandboxes allow. On tmpfs that
+/// read allocates the page (mm/shmem.c, `SGP_CACHE`), and fails if the file system is full. A sandbox that refuses
+/// rt_sigprocmask with this `how` (Tor's) may allow madvise.
 pub fn back(p: usize, bytes: usize) -> bool {
     if !STARTED.load(Relaxed) || !ON_TMPFS.load(Relaxed) {
         return populate(p, bytes);
@@ -444,24 +447,24 @@ pub fn grows_under(filter: Filter) -> bool {
     (ON_TMPFS.load(Relaxed) && filter.permits(nr::RT_SIGPROCMASK, &asked)) || filter.permits(nr::MADVISE, &populated)
 }
 
-/// Makes pages of a shared file mapping writable without a fault: blocks are allocated now, a full file system is an
-/// answer instead of a SIGBUS later (`MADV_POPULATE_WRITE`, Linux 5.14).
+/// Allocates the blocks under a shared file mapping now, so that a full file system is an error here and not a SIGBUS later
+/// (`MADV_POPULATE_WRITE`, Linux 5.14).
 pub fn populate(p: usize, bytes: usize) -> bool {
     // SAFETY: populating changes no byte; a range that isn't mapped is refused by the kernel.
     unsafe { syscall(nr::MADVISE, [p, bytes, MADV_POPULATE_WRITE, 0, 0, 0]) }.is_ok()
 }
 
-/// Makes pages that the loader has made read-only writable for the moment, or read-only again.
+/// Makes pages that the loader has made read-only writable for a moment, or read-only again.
 ///
 /// # Safety
-/// Pages of a loaded object's data that nobody writes without this.
+/// The pages are a loaded object's data, and nobody else changes their protection or writes them.
 pub unsafe fn protect(p: usize, bytes: usize, writable: bool) -> bool {
     let prot = if writable { PROT_RW } else { PROT_R };
-    // SAFETY: the caller's contract; whoever reads them can go on.
+    // SAFETY: the caller's contract; the pages stay readable for all threads.
     unsafe { syscall(nr::MPROTECT, [p, bytes, prot, 0, 0, 0]) }.is_ok()
 }
 
-/// Has the kernel hand a child of fork (by whatever call) this page zeroed.
+/// Has the kernel zero this page in every child process, whichever call makes it (MADV_WIPEONFORK).
 ///
 /// # Safety
 /// The page is ours, and zeroes are valid for all that lies there.
@@ -476,7 +479,7 @@ pub fn readable(p: usize) -> bool {
     ask(p) == Err(errno::EINVAL)
 }
 
-/// What the kernel answers to that: anything but EINVAL and EFAULT comes from a filter.
+/// The kernel's error of that call. Anything but EINVAL and EFAULT comes from a filter.
 pub fn ask(p: usize) -> Result<usize, i32> {
     // SAFETY: `how` is invalid on purpose: the mask stays as it is.
     unsafe { syscall(nr::RT_SIGPROCMASK, question(p)) }
@@ -488,7 +491,7 @@ fn question(p: usize) -> [usize; 6] {
 
 const SIG_SETMASK: usize = 2;
 
-/// Blocks all signals of this thread; answers what was blocked before. `None`: a filter refuses.
+/// Blocks all signals of this thread; returns the previous mask. `None`: a filter refuses.
 pub fn block_signals() -> Option<u64> {
     let (all, mut before) = (u64::MAX, 0u64);
     let arguments = [SIG_SETMASK, &raw const all as usize, &raw mut before as usize, 8, 0, 0];
@@ -496,7 +499,7 @@ pub fn block_signals() -> Option<u64> {
     unsafe { syscall(nr::RT_SIGPROCMASK, arguments) }.ok().map(|_| before)
 }
 
-/// What was blocked before is blocked again, and nothing else.
+/// Restores a signal mask that [`block_signals`] returned.
 pub fn unblock_signals(before: u64) {
     // SAFETY: the kernel reads the local.
     let _ = unsafe { syscall(nr::RT_SIGPROCMASK, [SIG_SETMASK, &raw const before as usize, 0, 8, 0, 0]) };
@@ -526,7 +529,7 @@ macro_rules! simple {
     ($($(#[doc = $d:literal])* $name:ident = $nr:ident;)*) => {$(
         $(#[doc = $d])*
         pub fn $name() -> u32 {
-            // SAFETY: takes no arguments and writes no memory. 0 where the call isn't permitted.
+            // SAFETY: takes no arguments and writes no memory. 0 if the call isn't permitted.
             unsafe { syscall(nr::$nr, [0; 6]) }.unwrap_or(0) as u32
         }
     )*};
@@ -544,15 +547,15 @@ simple! {
 
 /// Whether a process with this id exists.
 pub fn process_exists(pid: u32) -> bool {
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 is never delivered.
     let r = unsafe { syscall(nr::KILL, [pid as usize, 0, 0, 0, 0, 0]) };
     r != Err(3)
 }
 
-/// Whether this process has no thread with this id. False where that can't be asked.
+/// Whether this process has no thread with this id. False if a filter refuses the query.
 pub fn is_thread_gone(tid: u32) -> bool {
     const ESRCH: i32 = 3;
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 is never delivered.
     unsafe { syscall(nr::TGKILL, [getpid() as usize, tid as usize, 0, 0, 0, 0]) == Err(ESRCH) }
 }
 
@@ -653,15 +656,15 @@ const F_RDLCK: i16 = 0;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 
-/// Locks an open file until the last of its descriptors *and mappings* is gone: the lock belongs to the open file
-/// description, and a mapping holds that. So it tells, in whatever PID namespace, whether a process still maps the file.
+/// Locks an open file. The lock belongs to the open file description, and a mapping keeps that open, so it lasts until the
+/// last descriptor *and mapping* is gone. It shows across PID namespaces whether a process still maps the file.
 pub fn lock_while_mapped(fd: Fd) {
     let lock = Flock { kind: F_RDLCK, whence: 0, start: 0, length: 0, pid: 0 };
     // SAFETY: the kernel reads the local.
     let _ = unsafe { syscall(nr::FCNTL, [fd.0, F_OFD_SETLK, &lock as *const Flock as usize, 0, 0, 0]) };
 }
 
-/// Whether somebody has locked the file so. `None`: the file system has no locks.
+/// Whether another open file description has that lock. `None`: the file system has no locks.
 pub fn is_locked(fd: Fd) -> Option<bool> {
     let mut lock = Flock { kind: F_WRLCK, whence: 0, start: 0, length: 0, pid: 0 };
     // SAFETY: the kernel reads and writes the local.
@@ -669,8 +672,8 @@ pub fn is_locked(fd: Fd) -> Option<bool> {
     Some(lock.kind != F_UNLCK)
 }
 
-/// Opens a regular file of a directory for reading. The open of a FIFO, of a terminal, of a file with a lease could wait
-/// for another process: O_NONBLOCK makes none wait (open(2)).
+/// Opens a regular file of a directory for reading. Opening a FIFO, a terminal or a file with a lease could wait for
+/// another process; O_NONBLOCK prevents that (open(2)).
 pub fn open_at(dir: Fd, name: &core::ffi::CStr) -> Option<Fd> {
     let flags = O_PATHLESS | O_NONBLOCK | O_NOCTTY;
     // SAFETY: a C string.
@@ -688,8 +691,8 @@ pub fn close(fd: Fd) {
     let _ = unsafe { syscall(nr::CLOSE, [fd.0, 0, 0, 0, 0, 0]) };
 }
 
-/// Whether the program that takes the place of this one may read a file. A process that was root's may still have
-/// capabilities (setpriv keeps them) that an exec takes away; access(2) ignores them unless the real user is root.
+/// Whether this process can still read a file after an exec. A process that was started as root may have kept capabilities
+/// (setpriv) that an exec drops; access(2) ignores them unless the real user is root.
 pub fn is_readable_after_exec(path: &core::ffi::CStr) -> bool {
     const R_OK: usize = 4;
     let path = path.as_ptr() as usize;
@@ -712,7 +715,7 @@ pub struct Program {
 pub const WORKING_DIRECTORY: i32 = -100;
 
 impl Program {
-    /// Follows links, as execve(2) does; waits for nobody.
+    /// Follows links, as execve(2) does; never waits for another process.
     pub fn open(directory: i32, path: &core::ffi::CStr) -> Option<Program> {
         let flags = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
         // SAFETY: a C string.
@@ -727,7 +730,7 @@ impl Program {
         }
     }
 
-    /// What the file has from `at` on.
+    /// Reads from offset `at`.
     pub fn read_at<'a>(&self, at: usize, buffer: &'a mut [u8]) -> &'a [u8] {
         let arguments = [self.fd.0, buffer.as_mut_ptr() as usize, buffer.len(), at, 0, 0];
         // SAFETY: the kernel writes at most the buffer's length.
@@ -735,12 +738,12 @@ impl Program {
         &buffer[..n.unwrap_or(0)]
     }
 
-    /// Whether anybody may execute it.
+    /// Whether any user may execute the file.
     pub fn is_executable(&self) -> bool {
         self.mode & 0o111 != 0
     }
 
-    /// Whether its user or group id would be the process's.
+    /// Whether an exec of the file changes the user or group id (set-user-ID, set-group-ID).
     pub fn changes_user(&self) -> bool {
         self.mode & 0o6000 != 0
     }
@@ -788,7 +791,7 @@ pub fn read_link<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     &buffer[..n.unwrap_or(0)]
 }
 
-/// Reads a small file into the buffer; answers the bytes read.
+/// Reads a small file into the buffer; returns the bytes read.
 pub fn read_file<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     // SAFETY: a C string; then at most the buffer's length is written.
     let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
@@ -806,7 +809,7 @@ pub fn read_file<'a>(path: &core::ffi::CStr, buffer: &'a mut [u8]) -> &'a [u8] {
     &buffer[..n]
 }
 
-/// Shows each line of a file. A line longer than the buffer (a path has 4 KiB at most) is cut.
+/// Calls a function with each line of a file. A line longer than the buffer is cut (a path has at most 4 KiB).
 pub fn each_line(path: &core::ffi::CStr, mut visit: impl FnMut(&[u8])) {
     // SAFETY: a C string.
     let Ok(fd) = (unsafe { syscall(nr::OPENAT, [AT_CWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) }) else {
@@ -845,7 +848,7 @@ pub fn write_all(fd: Fd, mut bytes: &[u8]) -> bool {
     true
 }
 
-/// Writes all bytes at an offset, and zeros behind them. False: no space, or a signal came in between.
+/// Writes all bytes at an offset, and zeros behind them. False: no space, or a signal interrupted the call.
 pub fn write_at(fd: Fd, at: usize, bytes: &[u8], zeros: usize) -> bool {
     static ZEROS: [u8; 4096] = [0; 4096];
     let (mut at, mut bytes, mut zeros) = (at, bytes, zeros);
@@ -863,13 +866,13 @@ pub fn write_at(fd: Fd, at: usize, bytes: &[u8], zeros: usize) -> bool {
     true
 }
 
-/// Waits for ever.
+/// Waits until a signal arrives.
 pub fn pause() {
     // SAFETY: no descriptors, no timeout, no mask.
     let _ = unsafe { syscall(nr::PPOLL, [0; 6]) };
 }
 
-/// Waits a little.
+/// Sleeps for the given time.
 pub fn sleep_ms(ms: u64) {
     let t = [0i64, ms as i64 * 1_000_000];
     // SAFETY: reads a timespec; no descriptors.

@@ -1,4 +1,4 @@
-//! What was mapped before the tracker came (an attach), and what an earlier attach left in the map.
+//! Mappings from before an attach, and what an earlier attach left in the map.
 
 use super::books::{NO_FRAME, Operation, take, time};
 use crate::account::vmas::Placement;
@@ -14,7 +14,7 @@ use plimsoll_segment::{CALLER_EARLY, Counter, FILE_BYTES};
 /// The end of addresses that a program can map (x86-64 and AArch64 with 48 bits; Documentation/arch/x86/x86_64/mm.rst).
 const END: usize = 1 << 47;
 
-/// The map holds nothing any more (a new attach).
+/// Empties the map (a new attach).
 pub fn forget(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);
@@ -26,9 +26,9 @@ pub fn forget(segment: Segment) {
     held.release();
 }
 
-/// Takes in what was mapped before the attach, from /proc/self/maps: all but loaded objects, the break, the main stack, and
-/// what is the tracker's own. What another thread maps or unmaps meanwhile waits for the lock; a call that the kernel is
-/// in at this moment may be missing.
+/// Books the mappings from before the attach, from /proc/self/maps: all except loaded objects, the break, the main stack and
+/// the tracker's own. Bookings of other threads wait for the lock meanwhile. A mapping call that is inside the kernel at this
+/// moment may be missing.
 pub fn take_in(segment: Segment) {
     let Some(mut held) = take(segment, NO_FRAME) else {
         return segment.count(Counter::faults, 1);
@@ -61,8 +61,8 @@ pub fn take_in(segment: Segment) {
     held.release();
 }
 
-/// Takes the stack of a thread that was there before the attach out of the map: what [`glibc_stack`] finds of the mapping
-/// that holds `here`, and the inaccessible one below. Answers the guard's low end, the stack's ends.
+/// Removes the stack of a thread from before the attach from the map: the part that [`glibc_stack`] finds in the mapping that
+/// holds `here`, and the inaccessible mapping below. Returns the guard's low end and the stack's ends.
 pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usize)> {
     let segment = Segment::current().filter(|_| phase::is_late())?;
     let own = cpu::thread_pointer();
@@ -80,9 +80,9 @@ pub fn take_stack_out(here: usize, pointer: usize) -> Option<(usize, usize, usiz
     found
 }
 
-/// The stack that ends with the descriptor at `pointer`, where glibc puts it: guard's low end, stack's ends. What lies above
-/// it in the same entry of the map is a neighbour (the map joins what is alike). A stack of the program's own may lie in any
-/// mapping: where more follows, the guard below has to say that this one begins here.
+/// The stack that ends with glibc's thread descriptor at `pointer`: the guard's low end and the stack's ends. Memory above it
+/// in the same entry of the map is a neighbour, since the map joins equal mappings. A stack that the program provides may lie
+/// in any mapping: if more memory follows, only a guard below proves that the stack begins here.
 fn glibc_stack(mapping: Range<usize>, guard: Option<usize>, pointer: usize) -> Option<(usize, usize, usize)> {
     if !mapping.contains(&pointer) {
         return None;

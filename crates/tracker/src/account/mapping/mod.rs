@@ -1,4 +1,4 @@
-//! The books of mappings: who may write the map of [`super::vmas`], in which order, and what was mapped before the tracker came.
+//! The books of mappings: who may write the map of [`super::vmas`], in which order, and the mappings from before an attach.
 
 use crate::segment::Segment;
 use core::sync::atomic::Ordering::Relaxed;
@@ -9,8 +9,8 @@ pub mod existing;
 mod sync;
 mod turns;
 
-/// A mapping was made by this site. A mapping may be replaced by the next call of the same site (a native image's heap
-/// chunks are), so the map alone can't tell how many calls there were.
+/// Counts a mapping call of this site. The next call of the same site may replace the mapping (a native image's heap chunks),
+/// so the map alone can't tell the number of calls.
 pub fn count_mapping(segment: Segment, index: u32, bytes: u64) {
     let c = segment.caller(index);
     if c.flags.load(Relaxed) & CALLER_SITE != 0 {

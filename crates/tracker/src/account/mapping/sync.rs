@@ -1,11 +1,11 @@
-//! What [`super::turns`] is built on; its loom test has another.
+//! The atomics and cells of [`super::turns`]. Its loom test replaces this file by loom's.
 
 pub use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// A place that the protocol gives to one thread at a time.
+/// A cell that the protocol gives to one thread at a time.
 pub struct Cell<T>(core::cell::UnsafeCell<T>);
 
-// SAFETY: `put` and `get` demand that nobody else accesses the place.
+// SAFETY: the callers of `put` and `get` guarantee that no other thread accesses the cell.
 unsafe impl<T: Copy + Send> Sync for Cell<T> {}
 
 impl<T: Copy> Cell<T> {
@@ -14,14 +14,14 @@ impl<T: Copy> Cell<T> {
     }
 
     /// # Safety
-    /// Nobody else accesses the place meanwhile.
+    /// No other thread accesses the cell meanwhile.
     pub unsafe fn put(&self, value: T) {
         // SAFETY: the caller's contract.
         unsafe { *self.0.get() = value };
     }
 
     /// # Safety
-    /// As for `put`; what was put before happened before.
+    /// As for `put`, and a `put` happened before.
     pub unsafe fn get(&self) -> T {
         // SAFETY: the caller's contract.
         unsafe { *self.0.get() }

@@ -1,4 +1,4 @@
-//! Whose turn it is to write the books of mappings: a lock that knows its holder, and a queue for those who can't have it.
+//! Whose turn it is to write the books of mappings: a lock that knows its holder, and a queue for threads that can't get it.
 //!
 //! ```text
 //! word    count of acquisitions << 32 | id of the holder, 0 free     no two acquisitions have the same word
@@ -6,9 +6,9 @@
 //! slot    round (t / N) << 32 | 0 free · id reserved · WRITING | id · FILLED
 //! ```
 //!
-//! The holder alone moves `head`: it takes filled slots in the order of their tickets and stops at the first that isn't
-//! filled. Whoever fills a slot tries the lock afterwards; whoever gives the lock back looks at the queue afterwards.
-//! One of the two sees the other (a full fence lies between store and look on both sides), so no filled slot stays behind.
+//! The holder alone moves `head`: it takes filled slots in the order of their tickets and stops at the first unfilled one. A
+//! thread that fills a slot tries the lock afterwards; a thread that releases the lock reads the queue afterwards. One of the
+//! two sees the other (both have a full fence between their store and their load), so no filled slot is left behind.
 //!
 //! This file knows nothing of mappings, threads or time, and takes its atomics from `super::sync`:
 //! `tests/turns.rs` runs it under loom.
@@ -19,7 +19,7 @@ use super::sync::{AtomicU64, AtomicUsize, Cell, fence};
 /// A slot of the queue.
 pub struct Slot<T> {
     pub(super) state: AtomicU64,
-    /// Stack pointer and return address of the call that reserved it; 0 unknown. Only its own thread reads them.
+    /// Stack pointer and return address of the call that reserved it; 0 = unknown. Only the reserving thread reads them.
     pub(super) frame: [AtomicUsize; 2],
     pub(super) value: Cell<T>,
 }
@@ -37,13 +37,13 @@ const WRITING: u32 = 1 << 31;
 const FILLED: u32 = u32::MAX;
 const ID: u64 = u32::MAX as u64;
 
-/// What the holder finds at the head of the queue.
+/// The head of the queue, as the holder finds it.
 pub enum Next<T> {
-    /// Nothing.
+    /// The queue is empty.
     Empty,
     /// The thread with this id hasn't filled its slot yet.
     Blocked(u32),
-    /// The value that was there.
+    /// The slot's value, taken out.
     Value(T),
 }
 
@@ -64,13 +64,13 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         (seen & !ID).wrapping_add(ID + 1) | me as u64
     }
 
-    /// Takes the lock, whose word is `seen`: free, or of a holder that is gone. False: the word isn't `seen` any more.
+    /// Takes the lock if its word is still `seen`: free, or of a holder that doesn't exist any more.
     #[inline(always)]
     pub fn acquire(&self, seen: u64, held: u64) -> bool {
         self.word.compare_exchange(seen, held, Acquire, Relaxed).is_ok()
     }
 
-    /// Gives the lock back. True: a filled slot waits, so take the lock again if it is free.
+    /// Releases the lock. True: a filled slot waits, so take the lock again if it is free.
     ///
     /// # Safety
     /// The caller holds the lock with this word.
@@ -78,12 +78,12 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     pub unsafe fn release(&self, held: u64) -> bool {
         self.word.store(held & !ID, Release);
         fence(SeqCst);
-        // An empty queue is one comparison. A slot that is reserved before `tail` shows it is not filled yet, and who
-        // fills it looks at the lock.
+        // For an empty queue, one comparison. A slot that was reserved and isn't yet counted in `tail` isn't filled either, and
+        // the thread that fills it tries the lock.
         !self.is_empty() && self.is_first_filled()
     }
 
-    /// Whether no ticket is out. The holder's booking comes after all those that are.
+    /// Whether no ticket is out. The holder's booking comes after those of all tickets that are out.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.tail.load(Acquire) == self.head.load(Relaxed)
@@ -109,7 +109,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
             let free = round << 32;
             if state == free {
                 let taken = slot.state.compare_exchange(free, free | me as u64, AcqRel, Relaxed).is_ok();
-                // Whoever took it: the ticket is out.
+                // This ticket is out, whichever thread took it.
                 let _ = self.tail.compare_exchange(ticket, ticket + 1, AcqRel, Relaxed);
                 if taken {
                     return Some(ticket);
@@ -132,7 +132,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         if slot.state.compare_exchange(reserved, writing, AcqRel, Relaxed).is_err() {
             return false;
         }
-        // SAFETY: nobody else touches the value of a slot that this thread writes.
+        // SAFETY: only this thread accesses the value of a slot that it has marked as WRITING.
         unsafe { slot.value.put(value) };
         slot.state.store(round << 32 | FILLED as u64, Release);
         fence(SeqCst);
@@ -153,7 +153,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         match state as u32 {
             0 => Next::Empty,
             FILLED => {
-                // SAFETY: it was filled, and only the holder takes values.
+                // SAFETY: the slot is filled, and only the holder takes values.
                 let value = unsafe { slot.value.get() };
                 self.pass(head);
                 Next::Value(value)
@@ -167,7 +167,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         let (slot, round) = self.slot(head);
         slot.frame[0].store(0, Relaxed);
         slot.state.store(((round + 1) & ID) << 32, Release);
-        // `tail` may lag behind a slot whose owner hasn't got to it; it never lags behind `head`.
+        // `tail` may lag behind a reserved slot whose thread hasn't moved it yet; it never lags behind `head`.
         let _ = self.tail.compare_exchange(head, head + 1, AcqRel, Relaxed);
         self.head.store(head + 1, Release);
     }
@@ -179,7 +179,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     pub unsafe fn give_up_first(&self, id: u32, is_gone: bool) -> bool {
         let head = self.head.load(Relaxed);
         let (slot, round) = self.slot(head);
-        // FILLED for a moment, which only the holder looks at: so no fill can begin.
+        // Marked as FILLED for a moment, so that no fill can begin. Only the holder reads filled slots.
         let exchange = |from: u32| {
             let from = round << 32 | from as u64;
             slot.state.compare_exchange(from, round << 32 | FILLED as u64, AcqRel, Relaxed).is_ok()
@@ -191,14 +191,14 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         given_up
     }
 
-    /// Notes whose frame a reserved ticket belongs to.
+    /// Notes the frame that a reserved ticket belongs to.
     pub fn note_frame(&self, ticket: u64, frame: [usize; 2]) {
         let (slot, _) = self.slot(ticket);
         slot.frame[1].store(frame[1], Relaxed);
         slot.frame[0].store(frame[0], Relaxed);
     }
 
-    /// Tickets that are out, from the first on, with what their frames were, if `me` has reserved and not filled them.
+    /// The tickets that `me` has reserved and not filled, oldest first, with their frames.
     pub fn reserved_by(&self, me: u32) -> impl Iterator<Item = (u64, [usize; 2])> {
         (self.head.load(Acquire)..self.tail.load(Acquire)).filter_map(move |ticket| {
             let (slot, round) = self.slot(ticket);
@@ -207,16 +207,16 @@ impl<T: Copy, const N: usize> Turns<T, N> {
         })
     }
 
-    /// A word with another holder, 0 none.
+    /// A word with another holder; 0 = none.
     pub fn held_by(word: u64, id: u32) -> u64 {
         (word & !ID) | id as u64
     }
 
-    /// In a fork child: its one thread goes by another id, and the lock has this word. Tickets of threads that stayed
-    /// behind are given up; answers how many.
+    /// In a fork child: its one thread has a new id, and the lock gets this word. Gives up the tickets of the parent's other
+    /// threads; returns their number.
     ///
     /// # Safety
-    /// There is one thread.
+    /// The process has one thread.
     pub unsafe fn after_fork(&self, old: u32, new: u32, word: u64, none: T) -> u64 {
         let mut lost = 0;
         self.word.store(word, Relaxed);
@@ -229,7 +229,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
                     slot.state.store(round << 32 | ((id & WRITING) | new) as u64, Relaxed);
                 }
                 _ => {
-                    // SAFETY: the thread that reserved it is not in this process.
+                    // SAFETY: the thread that reserved it doesn't exist in this process.
                     unsafe { slot.value.put(none) };
                     slot.state.store(round << 32 | FILLED as u64, Relaxed);
                     lost += 1;

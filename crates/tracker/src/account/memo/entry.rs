@@ -1,9 +1,9 @@
-//! An entry of the memo, and the comparison that decides whether it still holds.
+//! An entry of the memo, and the comparison that decides whether it is still valid.
 //!
 //! ```text
 //! Memo 192 B    tag 8: return address | site << 47 | pushed category << 48 │ sp 8 │ fp 8 │ row key 8 │ row offset 4 │ words 1 │ uses fp 1
 //!               13 offsets of 2 B from sp, in bytes
-//!               13 words of 8 B; those not used are the return address at offset 0, so that several compare at a time
+//!               13 words of 8 B; unused ones repeat the return address at offset 0, so that several compare at a time
 //!               tail 8: where the rest of a deep stack's words are, or 0
 //! Tail          words 2, by fours │ guards 2 │ room 4 │ readable 8 │ words of 8 B │ offsets of 2 B from sp, in words │ guards of 16 B
 //! ```
@@ -15,8 +15,8 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// Words of an entry.
 pub(super) const WORDS: usize = 13;
-/// Words of a tail at least: with 4 or 8 a pair took 52 ns 8 frames deep with frame pointers, with those filled up to 12 it
-/// takes 44 (AMD EPYC, plain 26). Presumably a loop of one or two rounds has malloc's random branches mispredicted.
+/// Minimum words of a tail. Shorter tails are filled up, because they measured slower: presumably a loop of one or two rounds
+/// makes the CPU mispredict malloc's branches.
 pub(super) const TAIL_WORDS: usize = 12;
 /// In the tag of an entry of a mapping call or a sample, which names a site; no user address has it.
 pub(super) const SITE: u64 = 1 << 47;
@@ -43,7 +43,7 @@ pub struct Memo {
 }
 const _: () = assert!(size_of::<Memo>() == 192);
 
-/// There is nothing to compare but the return address.
+/// Only the return address is compared.
 pub const NO_WORDS: usize = 1;
 /// More than seven words.
 pub const MORE_WORDS: usize = 2;
@@ -70,9 +70,9 @@ impl Memo {
 pub(super) struct Tail {
     pub(super) words: u16,
     pub(super) guards: u16,
-    /// Bytes that were given to it, itself included.
+    /// Bytes of the tail, this header included.
     pub(super) room: u32,
-    /// [`memory::unmappings`] when the guards were last found to hold: what they name can be read as long as it is that.
+    /// [`memory::unmappings`] when the guards last held. While it is unchanged, the memory that they name stays readable.
     pub(super) readable: AtomicU64,
 }
 
@@ -92,7 +92,7 @@ impl Tail {
         self.offsets().wrapping_add(self.words as usize) as *mut Guard
     }
 
-    /// Whether its words are what they were.
+    /// Whether its words are unchanged.
     ///
     /// # Safety
     /// As [`same`].
@@ -112,9 +112,9 @@ impl Tail {
 }
 
 crate::any_alignment! {
-    /// The hooks' fast path asks these, on the stack as it is.
+    /// For the hooks' fast path, on the current stack.
     fn guards_hold(tail: *const Tail) -> bool = all_hold;
-    /// Whether every word of an entry that was made for this stack pointer is what it was.
+    /// Whether every word of an entry that was made for this stack pointer is unchanged.
     pub fn same_words(m: *const Memo, sp: usize, fp: usize) -> bool = all_same;
 }
 
@@ -125,7 +125,7 @@ pub(super) unsafe extern "C" fn all_same(m: *const Memo, sp: usize, fp: usize) -
 }
 
 unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
-    // Before the guards are asked: what is unmapped meanwhile has them ask again next time.
+    // Read before the guards are checked: an unmapping meanwhile makes the next call check them again.
     let now = memory::unmappings();
     // SAFETY: the tail of an entry of this thread, which has as many guards as it says and isn't written meanwhile.
     let (tail, guards) = unsafe { (&*tail, core::slice::from_raw_parts((*tail).guards(), (*tail).guards as usize)) };
@@ -140,7 +140,7 @@ unsafe extern "C" fn all_hold(tail: *const Tail) -> bool {
     hold
 }
 
-/// Where entries of a tag begin to be looked for: of one call, those that name a site elsewhere than the row's.
+/// The place where a search for a tag begins. For one call, entries that name a site begin elsewhere than those of a row.
 #[inline(always)]
 pub(super) fn place_of(memo: *mut Memo, mask: usize, ra: u64, tag: u64, sp: usize) -> *mut Memo {
     place(memo, mask, ra.wrapping_add(tag >> SITE.trailing_zeros() & 1), sp)
@@ -163,7 +163,7 @@ pub(super) unsafe fn recall_at(m: &Memo, tag: u64, sp: usize, fp: usize) -> Opti
     unsafe { same(m, sp, fp) }.then_some(m)
 }
 
-/// Whether every word of an entry is what it was.
+/// Whether every word of an entry is unchanged.
 ///
 /// # Safety
 /// The entry was made for this stack pointer on this thread's stack.
@@ -175,7 +175,7 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     if m.words_used > 3 {
         if m.words_used > 7 {
             if !m.tail.is_null() {
-                // SAFETY: an entry's tail is its own until the entry is given up; rooms are never unmapped.
+                // SAFETY: an entry's tail is its own until the entry is given up; the memory of tails is never unmapped.
                 let tail = unsafe { &*m.tail };
                 // SAFETY: as this function.
                 if !unsafe { tail.same(sp) } {
@@ -194,13 +194,13 @@ pub(super) unsafe fn same(m: &Memo, sp: usize, fp: usize) -> bool {
     if m.words_used > 0 && (word(2) | word(1) | word(0)) {
         return false;
     }
-    // Last: stacks differ at their inner ends, and only a stack that is there has live methods.
+    // Guards last: stacks differ at their inner ends, and only the methods of an unchanged stack are live.
     // SAFETY: `guarded` says that there is a tail.
     !guarded || unsafe { guards_hold(m.tail) }
 }
 
-/// The second place of a call: wrappers (operator new, xmalloc) are called at one depth from many places. Whoever came
-/// first leads; the others lie where the words say that stand where the leader's first ones did, or beside that.
+/// The second place of a call. Wrappers (operator new, xmalloc) are called at one depth from many places. The first such stack
+/// is the leader. The place of the others follows from their words at the positions of the leader's first words.
 ///
 /// # Safety
 /// `m` is the leader, made for this stack pointer on this thread's stack.

@@ -1,25 +1,23 @@
-//! The memo: who called, without walking again.
+//! The memo: finds the caller without walking the stack again.
 //!
 //! A walk is a function of the stack's words that it read, of the registers at entry and of the code map
-//! ([`crate::stack::walk`] states and keeps that). So an entry keeps every word, with its place, and a remembered stack is taken
-//! only if each of them is still what it was.
+//! ([`crate::stack::walk`] guarantees that). So an entry keeps every word, with its address, and a remembered stack is used
+//! only if every word is unchanged. [`entry`] has the layout.
 //!
-//! [`entry`] shows an entry.
+//! An entry of a mapping call or of a sample names a site and keeps a deep stack: all words that the walk to the outermost
+//! frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry does too, and its
+//! row belongs to a site.
 //!
-//! An entry of a mapping call or of a sample names a site and is a deep stack's: all words that the walk to the outermost
-//! frame read, and the guards of its Java frames ([`crate::stack::java`]). In mode *exact* a block's entry is too, and its row one
-//! of a site.
+//! Two traps. Return addresses alone don't suffice: an alloca in a shared callee moves the frames, which only the saved frame
+//! pointers show. And the words may lie beyond a smaller stack that the thread has switched to. So entries are made only on the
+//! thread's own stack, and used only for the same stack pointer: an address that was inside that stack then is inside it now.
+//! An entry's first place follows from return address and stack pointer; if another path leads through it at the same depth,
+//! the second place follows from the words too. A new thread in the slot and a change of the code map (dlopen, dlclose) put an
+//! empty memo in force. On any other stack (coroutines, sigaltstack) each call walks, up to the end of the stack pointer's
+//! page, which is mapped.
 //!
-//! Two traps (experiments/mis.c, co.c): return addresses alone aren't enough (an alloca in a shared callee moves the
-//! frames; the saved frame pointers tell), and the words may lie beyond a smaller stack that the thread has switched to.
-//! Entries are made only on the thread's own stack and taken only for the very stack pointer they were made for: what was
-//! inside that stack then is inside it now. An entry's first place is found by both; when another path leads through it at
-//! the same depth, the second place by the words too. A new thread in the slot and a change of the code map (dlopen, dlclose) put
-//! an empty memo in force. On any other stack (coroutines, sigaltstack) each call walks, bounded by the
-//! end of the page that the stack pointer is in, which is mapped.
-//!
-//! With PLIMSOLL_CHECK=1 an empty memo is in force all the time: every call walks, and is compared with what would have
-//! been remembered. The fast path is the same.
+//! With PLIMSOLL_CHECK=1 an empty memo is always in force: every call walks, and the result is compared with the remembered
+//! one. The fast path is the same.
 
 use super::blocks::{row_key, row_of_key};
 use super::thread::ThreadState;
@@ -39,12 +37,12 @@ use plimsoll_segment::{Counter, Section};
 
 pub mod entry;
 
-/// Bytes of a thread's tails beyond which no sample's stack is remembered.
+/// Once a thread's tails have so many bytes, no more samples' stacks are remembered.
 const SAMPLES_TAILS: usize = 256 << 10;
-/// Frames that are walked first.
+/// Frames of the first walk.
 const SHORT: usize = 4;
 
-/// The remembered entry for this call, if every word it was concluded from is still what it was.
+/// The remembered entry for this call, if every word that it depends on is unchanged.
 ///
 /// # Safety
 /// `sp` is the stack pointer at the entry of a hooked call of this thread, whose state was taken.
@@ -57,7 +55,7 @@ pub unsafe fn recall(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo> {
     }
 }
 
-/// The same in little code: where more than three words count, they are compared out of line.
+/// The same in little code: more than three words are compared out of line.
 ///
 /// # Safety
 /// As `recall`.
@@ -81,7 +79,7 @@ pub unsafe fn recall_few(t: &ThreadState, sp: usize, fp: usize) -> Option<&Memo>
     }
 }
 
-/// The same from any memo of this thread's, and for any tag.
+/// The same from any memo of this thread, and for any tag.
 #[inline(always)]
 unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: as in `recall`.
@@ -91,7 +89,7 @@ unsafe fn recall_from(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp:
     }
 }
 
-/// The entry in the second place, if there is a leader and the words are what they were.
+/// The entry in the second place, if there is a leader and the words are unchanged.
 unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, fp: usize) -> Option<&Memo> {
     // SAFETY: as in `recall`; places are inside the memo; both entries compared were made for this stack pointer.
     unsafe {
@@ -108,7 +106,7 @@ unsafe fn recall_second(t: &ThreadState, memo: *mut Memo, tag: u64, sp: usize, f
     }
 }
 
-/// Walks, numbers the caller, remembers. Answers the caller and the row to book in: this thread's, or the shared one.
+/// Walks, numbers the caller and remembers it. Returns the caller and the row to book in: this thread's, or the shared one.
 ///
 /// # Safety
 /// As `recall`.
@@ -165,7 +163,7 @@ pub unsafe fn mapping(segment: Segment, t: &mut ThreadState, sp: usize, fp: usiz
     }
 }
 
-/// Mapping calls of a thread that aren't remembered: most threads make a few when they start, and no more.
+/// The first mapping calls of a thread aren't remembered: most threads make a few at their start and no more.
 const FIRST_MAPPINGS: u32 = 16;
 
 #[cold]
@@ -191,7 +189,7 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
         segment.count(Counter::memo_disagreements, (remembered != site) as u64);
     }
     t.mappings = t.mappings.saturating_add(1);
-    // A caller that stands for a site only because there is no room may have one next time.
+    // Without room for a site the caller stands for it. It isn't remembered, because the next call may find room.
     let kept = mode == control::OFF || deep.is_some();
     if known && kept && sp.is_multiple_of(8) && t.mappings > FIRST_MAPPINGS {
         remember_walk(segment, t, entry, (&w, &reads), deep.map(|d| d.1), Of { tag, row_key: 0, row: site });
@@ -200,20 +198,20 @@ unsafe fn walk_mapping(segment: Segment, t: &mut ThreadState, tag: u64, sp: usiz
     site
 }
 
-/// Puts the usual memo in force, emptied if the code map has changed. Answers whether what it remembers is to be checked.
+/// Puts the usual memo in force, cleared if the code map has changed. Returns whether the self-check is on.
 fn put_in_force(segment: Segment, t: &mut ThreadState, mode: u32) -> bool {
     let (usual, checking) = t.usual_memo();
     if t.shared().memo.load(Acquire) != usual.cast() {
-        // In force again first: a change of the code map that comes now must not be undone by this store afterwards.
+        // This store comes first: after the clearing it could undo a change of the code map that comes meanwhile.
         t.shared().memo.store(usual.cast(), Release);
         // SAFETY: this thread's own, of which no entry is borrowed now; zeroes are an empty entry.
         unsafe { core::ptr::write_bytes(t.own_memo, 0, t.memo_mask + 1) };
         t.give_up_tails();
-        // What follows says nothing about the memo's size.
+        // The misses that follow say nothing about the memo's size.
         t.misses = 0;
     }
     t.misses += 1;
-    // Deep stacks are more, and missing one costs more.
+    // There are more deep stacks than callers, and missing one costs more.
     let patience = if mode == control::EXACT { 2 } else { 8 };
     if t.misses as usize > patience * (t.memo_mask + 1) {
         t.grow_memo(segment);
@@ -227,7 +225,7 @@ unsafe fn recall_own(t: &ThreadState, tag: u64, sp: usize, fp: usize) -> Option<
     unsafe { recall_from(t, t.own_memo, tag, sp, fp).or_else(|| recall_second(t, t.own_memo, tag, sp, fp)) }
 }
 
-/// The short walk, and the caller it found.
+/// A short walk, and the caller that it found.
 struct Short {
     caller: u32,
     walk: Walk,
@@ -269,20 +267,20 @@ fn short(segment: Segment, t: &ThreadState, entry: Entry, mode: u32) -> Short {
     if w.frames == 0 {
         frames[0] = ra;
     }
-    // What a truncated walk saw depends on where the page ended: as a caller it is what its innermost frame is.
+    // The length of a truncated walk depends on where the page ended, so only its innermost frame identifies the caller.
     let n = if w.wall.is_some() && !known { 1 } else { n };
     let caller = classify::caller(segment, &frames[..n], flags, t.category());
     Short { caller, walk: w, reads, known }
 }
 
-/// What an entry is for, and what it stands for.
+/// The kind of an entry, and the row or site that it names.
 struct Of {
     tag: u64,
     row_key: u64,
     row: u32,
 }
 
-/// Remembers what was walked: deep, or short.
+/// Remembers a deep or short walk.
 fn remember_walk(
     segment: Segment,
     t: &mut ThreadState,
@@ -307,10 +305,10 @@ fn remember_walk(
     }
 }
 
-/// Rows beyond which sites get no more of them: what is left is for callers, and for releases by other threads.
+/// Beyond this many rows, sites get no more: the rest is for callers, and for releases by other threads.
 const SITE_ROWS: usize = Section::Rows.capacity() / 4 * 3;
 
-/// Walks to the outermost frame. The site, and what it was concluded from; `None` if there is no room for either.
+/// Walks to the outermost frame. Returns the site and the words that it depends on; `None` if there is no room for them.
 fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Option<(u32, Deep<'static>)> {
     let scratch = t.scratch(control::now(segment).0 == control::EXACT)?;
     let (low, top) = t.stack();
@@ -318,8 +316,8 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
     let high = if known { top as u64 } else { (entry.sp | 4095) + 1 };
     let own = (low as u64, top as u64);
     let reach = Reach { low: entry.sp, high, unknown: !known, own };
-    // SAFETY: this thread's room, zeroed or as an earlier walk left it; the state is taken, so this is the only walk, and
-    // `leave` comes after its last use.
+    // SAFETY: this thread's work space, zeroed or as an earlier walk left it. The state is taken, so this is the only walk,
+    // and `leave` comes after its last use.
     let mut deep = Deep::new(segment, unsafe { &mut *scratch }, reach, control::depth());
     deep.walk(|pc| rule_at(segment, pc), entry);
     segment.count(Counter::deep_walks, 1);
@@ -335,7 +333,7 @@ fn deep(segment: Segment, t: &mut ThreadState, entry: Entry, caller: u32) -> Opt
 
 /// The site of a sample under a caller: remembered, or walked for; the caller itself if there is no room for a site.
 ///
-/// Stack and pushed category decide it, so an entry of a mapping call at the same place says the same.
+/// It depends on the stack and the pushed category, so an entry of a mapping call at the same place is equal.
 ///
 /// # Safety
 /// As `recall`.
@@ -353,7 +351,7 @@ pub unsafe fn site(segment: Segment, t: &mut ThreadState, sp: usize, fp: usize, 
     }
 }
 
-/// Most samples' stacks are met once, so only one that leads to the same site as another shortly before is remembered.
+/// Most samples' stacks occur once, so a stack is remembered only if another sample of its site came shortly before.
 unsafe fn walk_sample(segment: Segment, t: &mut ThreadState, tag: u64, sp: usize, fp: usize, caller: u32) -> u32 {
     let checking = put_in_force(segment, t, control::SAMPLED);
     // SAFETY: as `recall`; the thread's own memo.
@@ -423,7 +421,7 @@ fn remember(
         } else {
             let at = second(t.memo_mask, &*first, m.sp);
             let taken = (*t.own_memo.add(at)).tag != 0;
-            // Both in turn, so that of two stacks that meet here none is always the loser.
+            // Alternating, so that of two stacks that collide here neither always loses.
             t.own_memo.add(if taken { at ^ (t.misses as usize & 1) } else { at })
         }
     };

@@ -37,7 +37,7 @@ pub struct Delta {
 pub struct Diff {
     pub reserved: i64,
     pub committed: i64,
-    /// Bytes of the range whose state could not be booked; they are in the header's `lost_bytes`, too.
+    /// Bytes of the range whose state could not be booked; the header's `lost_bytes` includes them.
     pub lost: u64,
 }
 
@@ -102,7 +102,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.tree.region.header().get(header::LOST_BYTES)
     }
 
-    /// New books begin: the losses of the old ones do not count for them.
+    /// Begins new books: clears the losses of the old ones.
     pub fn forget_losses(&mut self) {
         let head = self.tree.region.header();
         self.tree.region.put(head, header::LOST_OPS, 0);
@@ -166,8 +166,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         self.end(diff)
     }
 
-    /// A range was grown or shrunk in place, moved, or (of shared mappings, `old_bytes` 0) mapped once more. Attributes go
-    /// with it; what is added gets those of its last page. Where the old range isn't in the map, the new one isn't either.
+    /// Books a range that was enlarged or shrunk in place, moved, or (shared mappings, `old_bytes` 0) mapped once more. It
+    /// keeps its attributes; added pages get those of its last page. If the old range isn't in the map, neither is the new one.
     pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Diff {
         let Remap { old, old_bytes, new, new_bytes, keeps_old } = remap;
         let head = self.tree.region.header();
@@ -202,8 +202,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
             let (mut at, mut known) = (0, false);
             while at < moves {
                 let (attributes, run) = self.run_at(old + at, old + moves);
-                // Linux 6.17 moves several VMAs at once, and leaves alone what is at the destination of a gap between them;
-                // but it refuses a gap at the beginning: there the map lacks a mapping, of which only this is known.
+                // Linux 6.17 moves several VMAs at once. It keeps mappings at the destination of a gap between them, and refuses
+                // a gap at the beginning. So for a gap at the beginning the map lacks a mapping, of which nothing else is known.
                 known |= !attributes.is_hole();
                 if !known || !attributes.is_hole() {
                     diff = diff + self.apply(new + at, run, move |_| attributes, post, &mut |_| ());
@@ -217,7 +217,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         diff
     }
 
-    /// What is at `from`, a hole or not, and for how many bytes (not past `end`, nor past a leaf's share).
+    /// The entry or hole at `from`, and its bytes from there (not past `end`, nor past a leaf's share).
     fn run_at(&self, from: u64, end: u64) -> (Attributes, u64) {
         let leaf = self.tree.peek(from);
         let (attributes, upto) = match leaf.at.checked_sub(1).map(|at| leaf.entry(at)) {

@@ -203,7 +203,7 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         let (mut low, mut high) = (0, NO_SLOT);
         for _ in 0..(root >> 32).min(MAX_HEIGHT as u64) {
             let word = block.slot_word(key);
-            // A first slot's number means nothing; the address itself is a bound as good.
+            // The first slot's key is meaningless; the address itself is a valid bound.
             low = if word > 1 { block.get(word) } else { key };
             high = high.min(block.get(word + 1));
             block = self.region.block(block.get(word) & SLOT_BLOCK);
@@ -257,13 +257,13 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         true
     }
 
-    /// A block that nothing links to. There is always one (`SPARE`), unless the tracked program scribbled over the header:
-    /// then it is the header, and the map is lost.
+    /// An unlinked block. There is always one (`SPARE`), unless the tracked program has overwritten the header: then the result
+    /// is the header's block, and the map is lost.
     fn take(&mut self) -> u64 {
         let head = self.region.header();
         let free = head.get(header::FREE_COUNT);
         if free != 0 {
-            // The count first: whoever is left in between has a block that isn't counted, rather than counts one that isn't.
+            // The count first: an interruption in between leaves a block that isn't counted, not a count without a block.
             let number = head.get(header::FREE_HEAD);
             self.region.put(head, header::FREE_COUNT, free - 1);
             self.region.publish(head, header::FREE_HEAD, self.region.block(number).get(2));
@@ -296,8 +296,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         self.region.publish(leaf.block, 4 * entry_number(leaf.order, at) + 1, end);
     }
 
-    /// An entry's attributes change in place, if stores of one word each can do it: who committed says nothing of what is
-    /// reserved only, so that word goes before the commit and after the uncommit.
+    /// Changes an entry's attributes in place, if single-word stores suffice. The committer is meaningless while the range is
+    /// only reserved, so that word is stored before a commit and after an uncommit.
     #[inline(always)]
     pub(super) fn set_attributes(&mut self, leaf: &Leaf, at: usize, old: Attributes, new: Attributes) -> bool {
         let word = 4 * entry_number(leaf.order, at);
@@ -576,7 +576,8 @@ impl<G: FnMut(usize) -> bool> Tree<G> {
         for at in 0..count {
             all[place + at] = block.get(1 + at);
         }
-        // The first slot's number means nothing in its own node; in the middle of one it is where the node's share began.
+        // The first slot's key is meaningless in its own node; when it moves into the middle, it becomes the start of the old
+        // node's share.
         let seam = if below { count } else { n };
         all[seam] = self.key(parent, first + 1) | all[seam] & SLOT_BLOCK;
         happened(Event::NodeJoined);

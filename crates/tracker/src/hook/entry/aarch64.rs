@@ -1,7 +1,7 @@
-//! aarch64: the same surface as `x86_64.rs`. It compiles; no machine here runs it.
+//! aarch64: the same macros and functions as `x86_64.rs`. CONTRIBUTING.md says how to check that it compiles; no test runs it.
 
-/// See `x86_64.rs`. The return address is in the link register: the stub stores it where the caller's stack pointer
-/// points, in a slot of its own, and so needs a frame.
+/// See `x86_64.rs`. The return address is in the link register. The hooks expect it where the stack pointer points, so the
+/// stub makes a frame and stores it there.
 #[macro_export]
 macro_rules! entry_with_caller {
     ($name:ident, 1, $target:path) => { $crate::entry_with_caller!(@ $name, "mov x1, sp", "mov x2, x29", $target); };

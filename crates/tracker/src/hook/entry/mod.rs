@@ -1,4 +1,4 @@
-//! The entries of the program's calls: assembly for each CPU that keeps the arguments, notes the caller, and goes on to
+//! The exported entries: assembly for each CPU that keeps the arguments, passes the caller's stack pointer, and continues in
 //! the hook.
 //!
 //! On x86-64 `malloc` and `free` have no entry here: [`super::malloc`] says what runs instead.

@@ -1,4 +1,4 @@
-//! x86-64: the entry stubs, the thread trampoline. How the stack is aligned: `sys/x86_64.rs`.
+//! x86-64: the entry stubs and the thread trampoline. `sys/x86_64.rs` describes how the stack is aligned.
 
 /// Defines an exported entry that adds two arguments behind the `$args` (0 to 4) integer ones: the stack pointer at
 /// entry (where the return address lies) and the caller's frame pointer.
@@ -18,7 +18,7 @@ macro_rules! entry_with_caller {
     };
 }
 
-/// Defines an exported entry that goes on to `$target` with the arguments as they are.
+/// Defines an exported entry that jumps to `$target` with unchanged arguments.
 #[macro_export]
 macro_rules! entry_plain {
     ($name:ident, $target:path) => {
@@ -44,8 +44,8 @@ macro_rules! entry_through {
     };
 }
 
-/// Defines an exported entry for calls with up to six integer arguments: all six registers are kept, stack pointer at
-/// entry and frame pointer follow on the stack as seventh and eighth.
+/// Defines an exported entry for calls with up to six integer arguments. All six registers are kept. The stack pointer at
+/// entry and the frame pointer follow on the stack as seventh and eighth argument.
 #[macro_export]
 macro_rules! entry_with_caller_on_stack {
     ($name:ident, $target:path) => {
@@ -69,8 +69,8 @@ macro_rules! entry_with_caller_on_stack {
     };
 }
 
-/// Defines an exported entry of a variadic function: the hook gets the addresses of the stored argument registers and of the arguments
-/// on the stack.
+/// Defines an exported entry of a variadic function. The hook gets two addresses: that of the stored argument registers, and
+/// that of the arguments on the stack.
 #[macro_export]
 macro_rules! entry_variadic {
     ($name:ident, $target:path) => {
@@ -100,8 +100,8 @@ macro_rules! entry_variadic {
     };
 }
 
-/// Calls `{b}` with the arguments kept and then jumps to what it answers. The caller's address comes fourth, so the fourth
-/// argument comes fifth.
+/// Calls `{b}` with the arguments kept, then jumps to the address that it returns. `{b}` gets the caller's address as its
+/// fourth argument, so the fourth argument of the call becomes its fifth.
 #[macro_export]
 macro_rules! look_then_jump {
     () => {
@@ -135,8 +135,8 @@ macro_rules! look_then_jump {
     };
 }
 
-/// Defines an exported entry that calls `$before` with the arguments kept and then jumps to what it answers:
-/// the program's call runs as if it had called the real function itself (dlopen and dlsym look at their caller).
+/// Defines an exported entry that calls `$before` with the arguments kept, then jumps to the address that it returns. To the
+/// real function it looks as if the program had called it directly (dlopen and dlsym look at their caller).
 #[macro_export]
 macro_rules! entry_then_tail_jump {
     ($name:ident, $before:path) => {
@@ -149,8 +149,8 @@ macro_rules! entry_then_tail_jump {
     };
 }
 
-/// Defines syscall(2): a jump to the real one, but for the numbers that `hook::calls` names. Of those some are booked by a
-/// call, the others looked at.
+/// Defines syscall(2): a jump to the real one, except for the numbers that `hook::calls` lists. Of those, some are called and
+/// booked by a hook; for the others a hook only examines the arguments first.
 #[macro_export]
 macro_rules! entry_numbered {
     ($name:ident, $before:path) => {
@@ -196,7 +196,7 @@ macro_rules! entry_numbered {
     };
 }
 
-/// syscall(2) while the real one isn't known.
+/// syscall(2) while the address of the real one is unknown.
 ///
 /// # Safety
 /// As syscall(2).
@@ -210,8 +210,8 @@ pub unsafe extern "C" fn first_syscall() {
     );
 }
 
-/// Defines an exported entry that calls `$before` with the arguments kept and then, as that answers, jumps on, or calls the
-/// real function and then `$after`, and hands back what the real one answered.
+/// Defines an exported entry that calls `$before` with the arguments kept. The result of `$before` decides: the entry jumps
+/// on, or it calls the real function and then `$after`, and returns the real function's result.
 #[macro_export]
 macro_rules! entry_around {
     ($name:ident, $before:path, $after:path) => {
@@ -251,7 +251,7 @@ macro_rules! entry_around {
     };
 }
 
-/// Where the exported free goes over an allocator other than glibc's: adds the stack pointer and goes on.
+/// The target of the exported free over an allocator other than glibc's: adds the stack pointer and continues in the hook.
 ///
 /// # Safety
 /// As free(3).
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn free_entry(p: *mut u8) {
     );
 }
 
-/// Defines operator new number `$i`: the real one is called from here, so that what it throws passes no Rust frame.
+/// Defines operator new number `$i`. The real operator is called from here, so that its exceptions pass no Rust frame.
 #[macro_export]
 macro_rules! entry_makes {
     ($name:ident, $i:expr) => {
@@ -341,8 +341,8 @@ macro_rules! entry_ends {
     };
 }
 
-/// Start of a thread made by pthread_create: `begin` answers the program's routine and its argument (rax, rdx), then a
-/// tail jump, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to libc's).
+/// The start of a thread made by pthread_create. `begin` returns the program's routine and its argument (rax, rdx). A tail
+/// jump follows, so that no frame of ours lies below the program's (pthread_exit and pthread_cancel unwind to libc's).
 ///
 /// # Safety
 /// Only as a start routine, with the pointer that the pthread_create hook made.

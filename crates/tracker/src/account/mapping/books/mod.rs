@@ -1,21 +1,20 @@
-//! The books of mappings, and who may write them: [`Held`] is the only way to the map. Over 800 lines: the lock, the queue and what
-//! they protect have one proof.
+//! The books of mappings, and who may write them: [`Held`] is the only way to the map.
 //!
 //! # The rules
 //!
-//! - One thread writes at a time. A holder that exists is never robbed, whether it runs, is stopped or sleeps in the kernel.
-//! - Whoever can't have the lock soon (its holder is stopped, or is this thread's own interrupted call) makes the real call
-//!   without it and leaves the operation in a queue of [`WAITING`] slots ([`turns`]). The next holder books the queue in
-//!   the order of its tickets. So no call of the program waits longer than [`ROUNDS`] ms for another thread, and
-//!   after the first such wait for a holder none waits for it at all.
-//! - The choice: books that are late, not a program that hangs. `vmap_deferred` counts operations that went through the
-//!   queue. What finds the queue full is in no book; `vmap_lost` counts it.
+//! - One thread writes at a time. The lock is never taken from a holder that exists, whether it runs, is stopped or sleeps.
+//! - A thread that can't get the lock soon (the holder is stopped, or is this thread's own interrupted call) makes the real
+//!   call without the lock and puts the operation into a queue of [`WAITING`] slots ([`turns`]). The next holder books the
+//!   queue in the order of its tickets. So no call of the program waits longer than [`ROUNDS`] ms for another thread, and
+//!   after the first such wait for a holder, no call waits for that holder again.
+//! - Late books are preferred to a program that hangs. `vmap_deferred` counts the operations that went through the queue. An
+//!   operation that finds the queue full is in no books; `vmap_lost` counts it.
 //!
 //! # Order
 //!
-//! The kernel hands an address range out again as soon as it is free. So an operation that frees addresses (munmap, shmdt,
-//! mremap, a break that sinks) takes the lock or its ticket before the real call, and one that gets addresses takes
-//! them after it. mremap does both: in the queue it is two operations, [`Operation::Leave`] and [`Operation::Arrive`].
+//! The kernel may reuse an address range as soon as it is free. So an operation that frees addresses (munmap, shmdt, mremap,
+//! a lowered break) takes the lock or its ticket before the real call, and one that gets addresses takes it afterwards.
+//! mremap does both: in the queue it is two operations, [`Operation::Leave`] and [`Operation::Arrive`].
 //! While a ticket is out, a holder that got its addresses under the lock queues up too.
 //!
 //! # Who holds
@@ -27,15 +26,15 @@
 //! | the holder | what happens |
 //! | --- | --- |
 //! | is stopped, descheduled, or in a long real call | others queue |
-//! | is interrupted by a signal handler that maps | the handler queues; the holder books it before it lets go |
-//! | has left its call by longjmp | its own next mapping call sees that the frame is gone, and goes on with the map |
-//! | ends by pthread_exit or cancellation | the key's destructor gives the lock back ([`thread_ends`]) |
-//! | ended by a raw exit | after one wait, tgkill(2) with signal 0 answers ESRCH: the waiter goes on with the map |
+//! | is interrupted by a signal handler that maps | the handler queues; the holder books that before it releases the lock |
+//! | has left its call by longjmp | its own next mapping call notices that the frame is gone, and takes the map over |
+//! | ends by pthread_exit or cancellation | the key's destructor releases the lock ([`thread_ends`]) |
+//! | ended by a raw exit | after one wait, tgkill(2) with signal 0 fails with ESRCH: the waiter takes the map over |
 //! | is a thread of a fork's parent | the child frees the lock ([`resume_after_fork`]) |
 //!
-//! Where a filter of system calls has something against tgkill, the holder counts as alive. So does the first thread of
-//! the process: after a raw exit the kernel keeps it as a zombie. Then the queue fills, and the rest is counted as lost.
-//! The map is valid after every store (segment/vmap.rs), so whoever goes on with it loses one operation at most.
+//! If a filter of system calls refuses tgkill, the holder counts as alive. So does the first thread of the process, which the
+//! kernel keeps as a zombie after a raw exit. Then the queue fills, and later operations are counted as lost. The map is valid
+//! after every store (segment/vmap.rs), so a thread that takes it over loses at most one operation.
 //!
 //! Over 800 lines, since taking the lock, the queue and every write to the map prove one another's contracts.
 
@@ -86,7 +85,7 @@ const FORK: usize = 1;
 static WRITING: AtomicBool = AtomicBool::new(false);
 /// In a fork child: the frame in the map belongs to the parent's; its thread goes on with the child's map afterwards.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// The word for which a thread has waited in vain: its holder doesn't get on.
+/// The word for which a thread has waited in vain: its holder makes no progress.
 static STUCK: AtomicU64 = AtomicU64::new(0);
 /// The head at which a thread has waited in vain for a free slot, + 1.
 static FULL_AT: AtomicU64 = AtomicU64::new(0);
@@ -98,13 +97,13 @@ static CARRIED: [AtomicU64; 2 * WAITING] = [const { AtomicU64::new(0) }; 2 * WAI
 /// An operation on the map.
 #[derive(Clone, Copy)]
 pub(crate) enum Operation {
-    /// A ticket that turned out to be for nothing.
+    /// Nothing to book: the ticket was not needed.
     Nothing,
     /// mmap and its kin.
     Map { start: usize, bytes: usize, attributes: Attributes, placement: Placement },
     /// munmap and its kin.
     Unmap { start: usize, bytes: usize },
-    /// shmdt of what isn't known to have been attached: up to the end of the map's entry.
+    /// shmdt of an unknown attachment: up to the end of the map's entry.
     UnmapEntry { start: usize },
     /// mprotect; `failed`: upto the first hole only.
     Protect { start: usize, bytes: usize, prot: u16, caller: u32, failed: bool },
@@ -117,7 +116,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// The part that frees addresses, and the part that got some from the kernel, which has the ticket `to` if there is one.
+    /// The part that frees addresses, and the part that got addresses from the kernel, with its ticket `to` if there is one.
     fn parts(self, to: Option<u64>) -> (Operation, Operation) {
         match self {
             Operation::Map { placement: Placement::Chosen, .. } => (Operation::Nothing, self),
@@ -162,7 +161,7 @@ pub fn init(segment: Segment) -> bool {
     made
 }
 
-/// Proof that this thread holds the lock, and no frame below is in the map.
+/// Proof that this thread holds the lock, and that no interrupted frame of it is writing the map.
 pub(super) struct Held {
     segment: Segment,
     /// The lock is a thread's.
@@ -228,8 +227,8 @@ fn try_take(segment: Segment, sp: usize, me: u32) -> Option<Held> {
 #[inline(always)]
 fn take_from(segment: Segment, sp: usize, me: u32, seen: u64) -> Option<Held> {
     let held = Turns::<Operation, WAITING>::next_word(seen, me);
-    // Before the word, so that a handler in between knows the hold for its own thread's. If one takes the lock in
-    // between, the count has moved on and the exchange fails.
+    // Before the word, so that a handler in between recognises its own thread's hold. If a handler takes the lock in between,
+    // the count has changed and the exchange fails.
     cpu::tls_set::<{ cpu::HOLDS }>(held as usize);
     TURNS.acquire(seen, held).then(|| hold(segment, sp))
 }
@@ -268,7 +267,7 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
         }
         if word as u32 == me {
             let is_own = word == cpu::tls_get::<{ cpu::HOLDS }>() as u64;
-            // Not its own: the holder had this thread's id before it, and is gone.
+            // Not this thread's hold: an ended thread had the same id.
             return (!is_own || has_left(sp, frame_of_holder())).then(|| go_on(segment, sp, me, word)).flatten();
         }
         if word == STUCK.load(Relaxed) {
@@ -289,8 +288,8 @@ fn wait(segment: Segment, sp: usize) -> Option<Held> {
     is_gone(segment, word as u32).then(|| go_on(segment, sp, me, word)).flatten()
 }
 
-/// Takes the lock from a holder that is gone, or whose frame is. It left the map as after a kill: valid, one operation
-/// perhaps half booked. What the map's owner knew besides is read from it again.
+/// Takes the lock from a holder that ended, or whose frame was left. It left the map as after a kill: valid, with at most one
+/// operation half booked. The writer's state beside the map is read from the map again.
 fn go_on(segment: Segment, sp: usize, me: u32, word: u64) -> Option<Held> {
     let mut held = take_from(segment, sp, me, word)?;
     held.reread();
@@ -309,8 +308,7 @@ fn has_left(sp: usize, [frame, returned]: [usize; 2]) -> bool {
     on_stack(sp) && on_stack(frame) && (sp >= frame || unsafe { return_address(frame) } as usize != returned)
 }
 
-/// Calls of this thread that reserved a ticket and were left by a jump have nothing to say; but for the ticket `own` of the
-/// call that is at `sp` now.
+/// Gives up the tickets of calls of this thread that were left by a jump. The ticket `own`, of the call at `sp`, is kept.
 fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
     for (ticket, frame) in TURNS.reserved_by(me) {
         if own != Some(ticket) && has_left(sp, frame) {
@@ -320,8 +318,8 @@ fn give_up_left(me: u32, sp: usize, own: Option<u64>) {
     }
 }
 
-/// A ticket for an operation whose real call is yet to come, or was made, by a call that may have the ticket `own` already.
-/// `None`: the queue is full.
+/// A ticket for an operation, before or after its real call. The call may already have the ticket `own`. `None`: the queue is
+/// full.
 #[cold]
 #[inline(never)]
 fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
@@ -336,7 +334,7 @@ fn reserve(segment: Segment, sp: usize, own: Option<u64>) -> Option<u64> {
     Some(ticket)
 }
 
-/// The queue is full: its holder may be on its way.
+/// Waits for a free slot: the queue is full, but its holder may be working on it.
 fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
     if me == NOBODY || is_mine() {
         return None;
@@ -356,7 +354,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
     }
     if TURNS.head() == first {
         match try_take(segment, sp, me) {
-            // One thread that is stopped in its real call blocks all that came after it: it may lose its operation.
+            // A thread that is stopped in its real call blocks all later tickets, so its operation may be given up.
             Some(mut held) => {
                 held.book_queue(true);
                 held.release();
@@ -367,7 +365,7 @@ fn wait_for_slot(segment: Segment, sp: usize, me: u32) -> Option<u64> {
     TURNS.reserve(me)
 }
 
-/// Puts the operation of a ticket where the holder finds it, and books it if nobody holds.
+/// Puts the operation of a ticket into the queue, and books the queue if the lock is free.
 #[cold]
 #[inline(never)]
 fn leave_with(segment: Segment, sp: usize, ticket: Option<u64>, op: Operation) {
@@ -443,14 +441,14 @@ pub(crate) fn locked<R>(
 }
 
 impl Held {
-    /// Whether nothing came in between during the real call. Else others have tickets, or a handler forked and this is the
-    /// child, or a handler took this call for left.
+    /// Whether nothing came in between during the real call. Otherwise other threads have tickets, or a handler forked and this
+    /// is the child, or a handler concluded that this call was left.
     #[inline(always)]
     fn is_undisturbed(&self) -> bool {
         is_mine() && TURNS.is_empty() && Segment::published().is_some_and(|s| s.base() == self.segment.base())
     }
 
-    /// Books what the real call did, and gives the lock back.
+    /// Books the result of the real call, and releases the lock.
     #[cold]
     #[inline(never)]
     fn finish_late(mut self, sp: usize, op: Option<Operation>) {
@@ -460,7 +458,7 @@ impl Held {
             };
         };
         if !is_mine() {
-            // Not ours any more: nothing to give back.
+            // The lock isn't this call's any more: nothing to release.
             if let Some(op) = op {
                 leave_with(segment, sp, reserve(segment, sp, None), op);
             }
@@ -468,7 +466,7 @@ impl Held {
         }
         self.segment = segment;
         let Some(op) = op else { return self.release() };
-        // Others have tickets: what they freed may be what this call got. It gets in line with that.
+        // Other threads have tickets: this call may have got addresses that they freed. So it queues behind them.
         let last = if let (_, Operation::Nothing) = op.parts(None) { None } else { reserve(segment, sp, None) };
         let (before, after) = op.parts(last);
         self.book(before);
@@ -478,7 +476,7 @@ impl Held {
         self.release();
     }
 
-    /// Books the queue. `None`: a thread ahead isn't done, so this one gets in line and doesn't hold the lock any more.
+    /// Books the queue. `None`: an earlier ticket isn't filled yet, so this call queues and doesn't hold the lock any more.
     #[cold]
     #[inline(never)]
     fn after_the_others(mut self) -> Option<Held> {
@@ -490,7 +488,7 @@ impl Held {
         None
     }
 
-    /// Books what is filled at the head of the queue; `gives_up`: past one slot that isn't.
+    /// Books the filled slots at the head of the queue; with `gives_up`, past one unfilled slot.
     #[cold]
     #[inline(never)]
     fn book_queue(&mut self, mut gives_up: bool) {
@@ -520,7 +518,7 @@ impl Held {
         }
     }
 
-    /// Gives the lock back. What comes into the queue meanwhile is booked by this thread, unless another has the lock.
+    /// Releases the lock. Operations that are queued meanwhile are booked by this thread, unless another has the lock.
     #[inline(always)]
     pub(super) fn release(self) {
         if !TURNS.is_empty() {
@@ -566,7 +564,7 @@ impl Held {
         unsafe { &mut *BOOK.0.get() }.as_mut()
     }
 
-    /// Reads what the map's writer knows besides the map from the map.
+    /// Reads the writer's state beside the map from the map.
     fn reread(&mut self) {
         self.segment.count(Counter::faults, 1);
         WRITING.store(false, Relaxed);
@@ -575,7 +573,7 @@ impl Held {
         unsafe { *BOOK.0.get() = Book::resume(region(self.segment), Section::Vmap.capacity(), populated, grow) };
     }
 
-    /// Books an operation. Who knows which it is calls straight what does it.
+    /// Books an operation of any kind. Code that knows the kind calls its function directly.
     #[inline(always)]
     pub(super) fn book(&mut self, op: Operation) {
         match op {
@@ -651,7 +649,7 @@ impl Held {
         self.change(|b| b.remap(remap, move |d| post(segment, d)));
     }
 
-    /// What was moved away: the attributes of its last page go to the second half, as mremap's own growth has them.
+    /// Books the first half of a move. The second half gets the attributes of the range's last page, as growth by mremap does.
     #[cold]
     #[inline(never)]
     fn leave(&mut self, start: usize, bytes: usize, to: u64) {
@@ -703,7 +701,7 @@ impl Held {
         }
     }
 
-    /// The frame that was in the parent's map when a handler forked has come to its end, in the child.
+    /// In a fork child: the frame that was writing the parent's map when a handler forked has ended.
     #[cold]
     #[inline(never)]
     fn go_on_in_child(&mut self) {
@@ -720,7 +718,7 @@ impl Held {
     }
 }
 
-/// A value came between the last look at the queue and the release.
+/// Books a value that was queued between the last read of the queue and the release.
 #[cold]
 #[inline(never)]
 fn release_again(sp: usize) {
@@ -744,7 +742,7 @@ fn raise(cell: &AtomicU64, peak: &AtomicU64, by: i64) {
     }
 }
 
-/// What a change of the map means for a category.
+/// Applies a change of the map to a category's figures.
 #[inline(always)]
 fn post(segment: Segment, d: Delta) {
     let k = segment.category(d.category);
@@ -761,7 +759,7 @@ pub(crate) fn time(segment: Segment) -> u32 {
     (crate::sys::clock::now_ns().wrapping_sub(segment.header().start_boottime_ns.load(Relaxed)) / 1_000_000) as u32
 }
 
-/// The thread ends in order. Calls that it left by a jump hold nothing any more.
+/// At the end of a thread: releases whatever calls that it left by a jump still hold.
 pub fn thread_ends(segment: Segment) {
     let me = cpu::tls_get::<{ cpu::HOLDS }>() as u32;
     if me == 0 {
@@ -779,8 +777,8 @@ pub fn thread_ends(segment: Segment) {
     }
 }
 
-/// Around a fork: the child's copy is taken while nobody writes, unless the holder doesn't get on. Then nobody else writes
-/// either, and the copy is as after a kill: valid.
+/// Before a fork: takes the lock, so that no thread writes the map while the child's copy is taken. If the holder makes no
+/// progress, no other thread writes either, and the copy is as after a kill: valid.
 pub fn lock_for_fork(segment: Segment) {
     let here = cpu::thread_pointer();
     if take(segment, &raw const here as usize).is_some() {
@@ -797,21 +795,21 @@ pub fn unlock_after_fork(segment: Segment) {
     }
 }
 
-/// In a fork child: a frame of this thread has the lock. Nothing is written.
+/// In a fork child: whether a frame of this thread has the lock. Writes nothing.
 pub fn is_held_below() -> bool {
     is_mine() && HOLDER[0].load(Relaxed) != FORK
 }
 
-/// What a fork child finds of the lock and the queue.
+/// The state of the lock and the queue in a fork child.
 #[derive(Clone, Copy)]
 pub struct AfterFork {
-    /// Operations of threads that stayed behind.
+    /// Operations of the parent's other threads.
     pub lost: u64,
     /// A frame of the thread that forked is in the map.
     pub in_map: bool,
 }
 
-/// In the child, where there is no map yet. A frame in the map goes on with its memory at the same address.
+/// In the child, before it has a map. A frame that was writing the map continues with memory at the same address.
 pub fn leave_after_fork() -> AfterFork {
     let after = go_by_new_id();
     if !after.in_map {
@@ -821,7 +819,7 @@ pub fn leave_after_fork() -> AfterFork {
     after
 }
 
-/// In the child: the map goes on in the child's segment, `populated` bytes of which are there.
+/// In the child: continues the map in the child's segment, of which `populated` bytes are safe to write.
 pub fn resume_after_fork(child: Segment, in_map: bool, populated: usize) {
     let region = region(child);
     if !in_map {
@@ -830,8 +828,8 @@ pub fn resume_after_fork(child: Segment, in_map: bool, populated: usize) {
     }
 }
 
-/// In a fork child, whose one thread has another id than in the parent. Its own frames below keep what they hold; what
-/// other threads held or had tickets for is free.
+/// In a fork child, whose one thread has a new id. Its own interrupted frames keep what they hold; locks and tickets of the
+/// parent's other threads are released.
 fn go_by_new_id() -> AfterFork {
     let (word, mine) = (TURNS.word(), is_mine());
     let old = cpu::tls_get::<{ cpu::HOLDS }>() as u32;

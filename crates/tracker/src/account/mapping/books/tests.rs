@@ -1,5 +1,5 @@
-//! The books of mappings with holders that stop, end or are interrupted. The real calls are the kernel's, and what the
-//! kernel says afterwards is the answer that is expected.
+//! The books of mappings with holders that stop, end or are interrupted. The calls are real, and the books must equal the
+//! kernel's own list afterwards.
 
 use super::*;
 use crate::account::blocks;
@@ -13,7 +13,7 @@ use std::{fs, thread, vec::Vec};
 const PAGE: usize = 4096;
 const ROOM: usize = 1 << 20;
 
-/// One process has one map: a test has it for itself.
+/// A process has one map, so the tests run one at a time.
 fn alone(room: usize) -> (MutexGuard<'static, ()>, Segment) {
     static ONE: Mutex<()> = Mutex::new(());
     static BASE_OF_ALL: AtomicUsize = AtomicUsize::new(0);
@@ -46,8 +46,7 @@ fn attributes() -> Attributes {
     Attributes::new(0, categories::EARLY, Kind::Anonymous, 3, 0)
 }
 
-/// The kernel's list tells mappings of these tests by this from what libc and other tests of the process map at an address that was
-/// given back.
+/// Marks the mappings of these tests in the kernel's list: libc and other tests may map something at a freed address.
 const READ_AND_EXECUTE: i32 = 5;
 
 #[inline(never)]
@@ -112,7 +111,7 @@ fn remap(segment: Segment, at: usize, pages: usize, to_pages: usize) -> usize {
     )
 }
 
-/// Maps, moves and unmaps; every range that was the caller's for a time goes to `touched`.
+/// Maps, moves and unmaps; adds every range that it had for a time to `touched`.
 fn churn(segment: Segment, seed: usize, rounds: usize, touched: &mut Vec<(usize, usize)>) {
     let mut kept = [(0, 0); 8];
     let mut random = seed as u64 * 2 + 1;
@@ -135,7 +134,7 @@ fn churn(segment: Segment, seed: usize, rounds: usize, touched: &mut Vec<(usize,
     }
 }
 
-/// Every page that was a thread's for a time is in the map exactly if the kernel has it.
+/// Every page that a thread had for a time is in the map if and only if the kernel has it.
 fn assert_equals_kernel(touched: &[Vec<(usize, usize)>], text: &[u8]) {
     let text = core::str::from_utf8(text).expect("text");
     let kernel: Vec<(usize, usize)> = text
@@ -170,8 +169,8 @@ fn maps(into: &mut [u8]) -> usize {
 
 const OTHERS: usize = 4;
 
-/// Runs `holder` in a thread that calls its argument when it is inside and then doesn't get on until the others are done.
-/// Answers what the counters say.
+/// Runs `holder` in a thread that calls its argument when it holds the lock, and then waits until the others are done. Returns
+/// the counters.
 fn others_go_on_beside(
     rounds: usize,
     holder: impl FnOnce(Segment, &dyn Fn()) -> Vec<(usize, usize)> + Send,
@@ -181,7 +180,7 @@ fn others_go_on_beside(
     let (go_on, wait) = mpsc::channel::<()>();
     let mut text = std::vec![0u8; 4 << 20];
     let mut touched: Vec<Vec<(usize, usize)>> = (0..OTHERS).map(|_| Vec::with_capacity(rounds)).collect();
-    // What libc and std map for a thread is in no book: all threads are there before the first address is given back.
+    // Mappings that libc and std make for a thread are not booked, so all threads exist before the first address is freed.
     let [ready, start, done, leave] = [(); 4].map(|()| Barrier::new(OTHERS + 1));
     let all = thread::scope(|scope| {
         let others: Vec<_> = touched
@@ -208,7 +207,7 @@ fn others_go_on_beside(
         });
         inside.recv().expect("the holder");
         start.wait();
-        // They come here while the holder is still inside.
+        // The threads get here while the holder still has the lock.
         done.wait();
         assert_ne!(TURNS.word() as u32, 0, "the holder is inside");
         go_on.send(()).expect("the holder");
@@ -236,7 +235,7 @@ fn others_map_and_unmap_beside_a_holder_that_is_stopped_before_its_real_call() {
     assert!(deferred >= 500);
 }
 
-/// What it gave back is others' before it is booked.
+/// Other threads get the addresses that it freed before that is booked.
 #[test]
 fn others_map_and_unmap_beside_a_holder_that_is_stopped_after_its_real_call() {
     let [lost, deferred, faults] = others_go_on_beside(500, |segment, stop| {
@@ -305,7 +304,7 @@ fn what_finds_no_room_in_the_map_is_counted() {
     assert_eq!(counted(segment, Counter::vmap_lost), in_map);
 }
 
-/// A thread of its own that ends in the middle of `munmap`, by the bare system call: nothing of libc's runs.
+/// A thread that ends in the middle of `munmap` by the bare system call, so that no code of libc runs.
 fn ends_inside(segment: Segment, at: usize) {
     static JOB: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
     static ENDED: AtomicU32 = AtomicU32::new(0);
@@ -333,7 +332,7 @@ fn ends_inside(segment: Segment, at: usize) {
         assert_eq!(libc::pthread_create(&mut id, core::ptr::null(), body, core::ptr::null_mut()), 0);
         libc::pthread_detach(id);
     }
-    // Until the kernel doesn't know it any more.
+    // Until the thread doesn't exist any more.
     while ENDED.load(Acquire) == 0 || !os::is_thread_gone(ENDED.load(Acquire)) {
         thread::yield_now();
     }
@@ -357,7 +356,7 @@ fn the_lock_of_a_thread_that_is_gone_is_taken_over_and_of_no_other() {
     assert_eq!(counted(segment, Counter::faults), 1);
 }
 
-/// Without the process's own id in the header (a child of vfork sees its parent's), nobody is thought gone.
+/// If the header has another process's id (a child of vfork sees its parent's), every holder counts as alive.
 #[test]
 fn who_cannot_ask_takes_nothing_over() {
     let (_one, segment) = alone(ROOM);
@@ -375,7 +374,7 @@ fn who_cannot_ask_takes_nothing_over() {
     held.release();
 }
 
-/// A ticket whose thread is gone holds nobody up for long.
+/// A ticket whose thread has ended delays nobody for long.
 #[test]
 fn a_ticket_of_a_thread_that_is_gone_is_given_up() {
     let (_one, segment) = alone(ROOM);

@@ -1,6 +1,7 @@
 //! Every output format of a profile, with what must hold for each.
 
 use plimsoll_observer::profile::{Difference, GroupBy, Profile, Tree};
+use plimsoll_report::page::{self, Page};
 use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
 
 const BY: [GroupBy; 7] = [
@@ -22,6 +23,25 @@ pub fn is_xml(bytes: &[u8]) {
     let text = std::str::from_utf8(bytes).expect("UTF-8");
     let options = roxmltree::ParsingOptions { nodes_limit: 1 << 20, allow_dtd: false };
     if let Err(error) = roxmltree::Document::parse_with_options(text, options) {
+        panic!("no XML: {error}");
+    }
+}
+
+/// A page is XML outside its script and style, has no script but its own, and its data is JSON.
+pub fn is_page(page: &Page) {
+    let html = String::from_utf8(written(|out| page::write(out, page))).expect("UTF-8");
+    let mut rest = String::new();
+    for (place, part) in html.split("<style>").flat_map(|part| part.split("<script")).enumerate() {
+        let after =
+            ["</style>", "</script>"].iter().find_map(|end| part.split_once(end)).map_or(part, |(_, after)| after);
+        rest += if place == 0 { part } else { after };
+        if let Some(data) = part.strip_prefix(" type=\"application/json\" id=\"data\">") {
+            is_json(data.split("</script>").next().unwrap_or_default().as_bytes());
+        }
+    }
+    assert_eq!(html.matches("<script").count(), 2, "a script that is not ours");
+    let options = roxmltree::ParsingOptions { nodes_limit: 1 << 20, allow_dtd: true };
+    if let Err(error) = roxmltree::Document::parse_with_options(&rest, options) {
         panic!("no XML: {error}");
     }
 }

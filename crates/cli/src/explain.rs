@@ -15,8 +15,8 @@ use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text};
 
-use crate::Failure;
-use crate::output::{require_stdout, say, shown};
+use crate::output::{require_stdout, say, shown, to_output};
+use crate::{Failure, page};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -28,9 +28,12 @@ pub struct Args {
     /// List every arena of glibc's malloc
     #[arg(long)]
     arenas: bool,
-    /// Print text for people, or JSON for programs (docs/json.md)
+    /// Print text for people, JSON for programs (docs/json.md), or one HTML page for a ticket
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
     /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     limit: Option<Bytes>,
@@ -43,10 +46,14 @@ pub struct Args {
 enum Format {
     Text,
     Json,
+    Html,
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
-    require_stdout()?;
+    // Before the reading: a report that nobody can see must not cost the target anything.
+    if args.output.is_none() {
+        require_stdout()?;
+    }
     // --maps shows the owner of every mapping, so it always queries the VM; the ledger does so only where other sources
     // do not suffice.
     let announce = |command: &str| {
@@ -66,20 +73,17 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);
     let explanation = Explanation { snapshot, ledger, verdicts };
-    let stdout = io::stdout();
-    let style = Style { colour: stdout.is_terminal() && colours(), width: width() };
-    let mut out = io::BufWriter::new(stdout.lock());
-    let written = match args.format {
-        Format::Json => ledger_json::write(&mut out, &explanation),
-        Format::Text if args.maps || args.arenas => tables(&mut out, &explanation, &args, style.width),
-        Format::Text => ledger_text::write(&mut out, &explanation, style),
-    };
-    match written.and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure(format!("cannot write the report: {error}")))
+    let file = args.output.as_deref();
+    let style = Style { colour: file.is_none() && io::stdout().is_terminal() && colours(), width: width() };
+    match args.format {
+        Format::Html => return page::of_explanation(&explanation, file),
+        Format::Json => to_output(file, |mut out| ledger_json::write(&mut out, &explanation))?,
+        Format::Text if args.maps || args.arenas => {
+            to_output(file, |mut out| tables(&mut out, &explanation, &args, style.width))?;
         }
-        _ => Ok(ExitCode::SUCCESS),
+        Format::Text => to_output(file, |mut out| ledger_text::write(&mut out, &explanation, style))?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn read_baseline(file: &Path) -> Result<Earlier, Failure> {

@@ -20,6 +20,7 @@ mod explain;
 mod jfr_report;
 mod launch;
 mod output;
+mod page;
 mod record;
 mod recording;
 mod report;

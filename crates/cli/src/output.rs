@@ -114,7 +114,7 @@ formats! {
     Svg: Some(&exporters::svg::EXPORTER);
     /// For `go tool pprof`
     Pprof: Some(&exporters::pprof::EXPORTER);
-    /// A page with the flame graph and tables
+    /// One page: verdict, memory, curves, flame graph, tables
     Html: Some(&exporters::html::EXPORTER);
     /// Flight recording of this one moment
     Jfr: None;
@@ -148,8 +148,9 @@ pub fn hiding<T: ValueEnum + PartialEq + Send + Sync + 'static>(
     PossibleValuesParser::new(offered).try_map(|name| T::from_str(&name, false))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Default, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Weigh {
+    #[default]
     Bytes,
     Calls,
 }

@@ -68,7 +68,7 @@ impl Options {
         Ok((self.from.map(|_| from), self.to.map(|_| to)))
     }
 
-    fn read(&self, target: &Path) -> Result<History, Failure> {
+    pub fn read(&self, target: &Path) -> Result<History, Failure> {
         let recording = RecordingFiles::open(target).map_err(|gap| words::printable(&gap.reason))?;
         let range = Range { from: self.from, to: self.to };
         let history = History::read(&recording, range);

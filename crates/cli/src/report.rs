@@ -13,7 +13,7 @@ use plimsoll_report::{json, sites_text};
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
 use crate::stacks::{Stacks, without_wrappers};
 use crate::target::Target;
-use crate::{Failure, allocation, jfr_report, recording, target};
+use crate::{Failure, allocation, jfr_report, page, recording, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -51,13 +51,22 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.frame_table && (args.format != Format::Json || recording::is_one(&args.target)) {
         return Err("--frame-table needs --format json, and a process, a segment or a saved report".into());
     }
+    // Options that choose stacks make the view of these stacks instead.
+    let wants_page = args.format == Format::Html
+        && args.by == By::Category
+        && args.style == Style::Plimsoll
+        && !args.stacks.are_asked_for();
     if recording::is_one(&args.target) {
         if args.format == Format::Jfr {
             return Err(format!("'{}' is a flight recording already", shown(&args.target)).into());
         }
-        if !args.chart.is_given() && allocation::is_asked_for(args.by, &args.stacks, args.format) {
+        if !args.chart.is_given() && !wants_page && allocation::is_asked_for(args.by, &args.stacks, args.format) {
             let (by, format, output) = (args.by, args.format, args.output.as_deref());
             return allocation::report(&args.target, &args.range, by, &args.stacks, format, output);
+        }
+        if wants_page {
+            let history = args.range.read(&args.target)?;
+            return page::of_recording(&history, &args.target, args.output.as_deref());
         }
         return recording::report(&args.target, &args.range, &args.chart, args.format, args.output.as_deref());
     }
@@ -66,6 +75,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     }
     if args.by == By::Class {
         return Err("--by class needs a flight recording: native blocks have no class".into());
+    }
+    if wants_page {
+        return page::of_target(&args.target, &args.stacks, args.output.as_deref());
     }
     let mut target = target::open(&args.target, Deadline::after(NAMES))?;
     let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };

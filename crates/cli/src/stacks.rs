@@ -14,7 +14,7 @@ use crate::output::Weigh;
 use crate::target::Target;
 
 /// Which stacks to show, and how: options of `report` and `diff`.
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub struct Stacks {
     /// Show only stacks with a matching function or module, from that frame inwards
     #[arg(long, value_name = "REGEX")]

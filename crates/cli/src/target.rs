@@ -215,7 +215,7 @@ pub fn books(path: &Path, life: Life, deadline: Deadline) -> Result<Books, Failu
 }
 
 /// The bytes of a file that looks like a saved report; `None` for any other file.
-fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
+pub fn saved(path: &Path, deadline: Deadline) -> Result<Option<Vec<u8>>, Why> {
     let looks_like_json = |start: &[u8]| start.iter().take(64).find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     match foreign::open(path, Ask::of(FileKind::Saved), deadline) {
         Ok(file) if !looks_like_json(&file.head(64)?) => Ok(None),

@@ -341,6 +341,10 @@ fn every_view_has_the_same_sum() {
     for (format, sign) in [("html", "<html"), ("tree", "catcher")] {
         assert!(tracked.report(&["--by", "site", "--format", format]).contains(sign), "{format}");
     }
+    // One page for everything: live, and of the saved report. Both have the stacks.
+    for page in [tracked.report(&["--format", "html"]), report(&saved.display().to_string(), &["--format", "html"])] {
+        assert!(page.contains("Who asked for it") && page.contains("\"thrower\""), "{page}");
+    }
     tracked.end();
 }
 

@@ -7,183 +7,199 @@ use plimsoll_observer::ledger::{self, Baseline, Group, LineId};
 use plimsoll_observer::snapshot::{ArenaKind, CgroupVersion, Snapshot};
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::certainty;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ledger_text::Explanation;
 use crate::words::{moment, parse_moment};
 
 pub const SCHEMA: &str = "plimsoll.ledger/1";
 
-#[derive(Serialize)]
-struct Ledger<'e> {
-    schema: &'static str,
-    time: String,
-    process: Process<'e>,
-    limit: Option<Limit>,
-    rss_bytes: u64,
+/// The document.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ledger {
+    pub(crate) schema: String,
+    pub(crate) time: String,
+    pub(crate) process: Process,
+    pub(crate) limit: Option<Limit>,
+    pub(crate) rss_bytes: u64,
     /// RSS where a page that the process maps several times counts once.
-    distinct_bytes: u64,
-    pss_bytes: u64,
-    remainder_bytes: u64,
+    pub(crate) distinct_bytes: u64,
+    pub(crate) pss_bytes: u64,
+    pub(crate) remainder_bytes: u64,
     /// The remainder, plus the bytes inside lines that no source claims or could classify.
-    unexplained_bytes: u64,
-    overclaimed_bytes: u64,
-    lines: Vec<Line<'e>>,
-    groups: Vec<GroupSum>,
-    arenas: Vec<Arena>,
-    cgroup: Option<Cgroup<'e>>,
-    gaps: Vec<Gap<'e>>,
-    verdicts: Vec<Verdict<'e>>,
-    readings: Vec<Reading>,
+    pub(crate) unexplained_bytes: u64,
+    pub(crate) overclaimed_bytes: u64,
+    pub(crate) lines: Vec<Line>,
+    pub(crate) groups: Vec<GroupSum>,
+    pub(crate) arenas: Vec<Arena>,
+    pub(crate) cgroup: Option<Cgroup>,
+    pub(crate) gaps: Vec<Gap>,
+    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) readings: Vec<Reading>,
     /// The commands sent to the VM that leave memory in it.
-    vm_keeps_symbols_for: Vec<&'e str>,
+    pub(crate) vm_keeps_symbols_for: Vec<String>,
     /// Bytes that moved between smaps and the kernel's own sum.
-    skew_bytes: Option<u64>,
+    pub(crate) skew_bytes: Option<u64>,
     /// With `--baseline`: the changes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    baseline: Option<Change>,
+    pub(crate) baseline: Option<Change>,
 }
 
-#[derive(Serialize)]
-struct Change {
-    time: String,
-    rss_change_bytes: i64,
-    lines: Vec<LineChange>,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Change {
+    pub(crate) time: String,
+    pub(crate) rss_change_bytes: i64,
+    pub(crate) lines: Vec<LineChange>,
 }
 
-#[derive(Serialize)]
-struct LineChange {
-    id: &'static str,
-    change_bytes: i64,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LineChange {
+    pub(crate) id: String,
+    pub(crate) change_bytes: i64,
 }
 
-#[derive(Serialize)]
-struct Process<'e> {
-    pid: u32,
-    command: String,
-    name: &'e str,
-    runtime: &'static str,
-    runtime_version: Option<&'e str>,
-    threads: u64,
-    uptime_seconds: Option<f64>,
-    peak_rss_bytes: Option<u64>,
-    swap_bytes: u64,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) command: String,
+    pub(crate) name: String,
+    pub(crate) runtime: String,
+    pub(crate) runtime_version: Option<String>,
+    pub(crate) threads: u64,
+    pub(crate) uptime_seconds: Option<f64>,
+    pub(crate) peak_rss_bytes: Option<u64>,
+    pub(crate) swap_bytes: u64,
 }
 
-#[derive(Serialize)]
-struct Limit {
-    source: &'static str,
-    bytes: u64,
-    working_set_bytes: u64,
-    charged_bytes: u64,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Limit {
+    pub(crate) source: String,
+    pub(crate) bytes: u64,
+    pub(crate) working_set_bytes: u64,
+    pub(crate) charged_bytes: u64,
 }
 
-#[derive(Serialize)]
-struct Line<'e> {
-    id: &'static str,
-    name: &'e str,
-    resident_bytes: u64,
-    distinct_bytes: u64,
-    pss_bytes: u64,
-    reserved_bytes: u64,
-    committed_bytes: u64,
-    grade: &'static str,
-    error_bytes: u64,
-    sources: Vec<&'static str>,
-    children: Vec<Line<'e>>,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Line {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) resident_bytes: u64,
+    pub(crate) distinct_bytes: u64,
+    pub(crate) pss_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) committed_bytes: u64,
+    pub(crate) grade: String,
+    pub(crate) error_bytes: u64,
+    pub(crate) sources: Vec<String>,
+    pub(crate) children: Vec<Line>,
 }
 
-#[derive(Serialize)]
-struct GroupSum {
-    id: &'static str,
-    resident_bytes: u64,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct GroupSum {
+    pub(crate) id: String,
+    pub(crate) resident_bytes: u64,
 }
 
-#[derive(Serialize)]
-struct Arena {
-    address: String,
-    kind: &'static str,
-    reserved_bytes: u64,
-    resident_bytes: u64,
-    live_bytes: u64,
-    live_count: u64,
-    retained_bytes: u64,
-    retained_resident_bytes: u64,
-    trimmable_bytes: u64,
-    attached_threads: u64,
-    whole: bool,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Arena {
+    pub(crate) address: String,
+    pub(crate) kind: String,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) resident_bytes: u64,
+    pub(crate) live_bytes: u64,
+    pub(crate) live_count: u64,
+    pub(crate) retained_bytes: u64,
+    pub(crate) retained_resident_bytes: u64,
+    pub(crate) trimmable_bytes: u64,
+    pub(crate) attached_threads: u64,
+    pub(crate) whole: bool,
 }
 
-#[derive(Serialize)]
-struct Cgroup<'e> {
-    path: &'e str,
-    version: u8,
-    charged_bytes: u64,
-    working_set_bytes: u64,
-    limit_bytes: Option<u64>,
-    lines: Vec<CgroupLine>,
-    rest_bytes: i64,
-    other_processes_bytes: u64,
-    oom_kills: u64,
-    cpu_quota: Option<f64>,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cgroup {
+    pub(crate) path: String,
+    pub(crate) version: u8,
+    pub(crate) charged_bytes: u64,
+    pub(crate) working_set_bytes: u64,
+    pub(crate) limit_bytes: Option<u64>,
+    pub(crate) lines: Vec<CgroupLine>,
+    pub(crate) rest_bytes: i64,
+    pub(crate) other_processes_bytes: u64,
+    pub(crate) oom_kills: u64,
+    pub(crate) cpu_quota: Option<f64>,
 }
 
-#[derive(Serialize)]
-struct CgroupLine {
-    id: &'static str,
-    bytes: u64,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CgroupLine {
+    pub(crate) id: String,
+    pub(crate) bytes: u64,
 }
 
-#[derive(Serialize)]
-struct Gap<'e> {
-    source: &'static str,
-    reason: &'e str,
-    effect: &'e str,
-    remedy: &'e str,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Gap {
+    pub(crate) source: String,
+    pub(crate) reason: String,
+    pub(crate) effect: String,
+    pub(crate) remedy: String,
 }
 
-#[derive(Serialize)]
-struct Verdict<'e> {
-    id: &'static str,
-    severity: &'static str,
-    bytes: u64,
-    summary: &'e str,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Verdict {
+    pub(crate) id: String,
+    pub(crate) severity: String,
+    pub(crate) bytes: u64,
+    pub(crate) summary: String,
     /// How sure the verdict is, in a few words.
-    certainty: String,
-    evidence: &'e [String],
+    pub(crate) certainty: String,
+    pub(crate) evidence: Vec<String>,
     /// Upper bound of what the best remedy saves; `saving_least_bytes` is the lower bound.
-    saving_bytes: Option<u64>,
-    saving_least_bytes: Option<u64>,
-    remedies: Vec<Remedy<'e>>,
+    pub(crate) saving_bytes: Option<u64>,
+    pub(crate) saving_least_bytes: Option<u64>,
+    pub(crate) remedies: Vec<Remedy>,
 }
 
-#[derive(Serialize)]
-struct Remedy<'e> {
-    what: &'e str,
-    how: &'e str,
-    effort: &'static str,
-    trade_off: &'e str,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Remedy {
+    pub(crate) what: String,
+    pub(crate) how: String,
+    pub(crate) effort: String,
+    pub(crate) trade_off: String,
     /// `modelled`: the bounds are computed from this snapshot. `unknown`: there are no bounds.
-    confidence: &'static str,
-    saving_least_bytes: Option<u64>,
-    saving_bytes: Option<u64>,
+    pub(crate) confidence: String,
+    pub(crate) saving_least_bytes: Option<u64>,
+    pub(crate) saving_bytes: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Reading {
-    source: &'static str,
-    began_ms: f64,
-    took_ms: f64,
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reading {
+    pub(crate) source: String,
+    pub(crate) began_ms: f64,
+    pub(crate) took_ms: f64,
 }
 
 pub fn write(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> {
     crate::lines::write_indented(out, &document(explanation))
 }
 
-fn document(explanation: &Explanation) -> Ledger<'_> {
+/// The document of an explanation.
+pub fn document(explanation: &Explanation) -> Ledger {
     let Explanation { snapshot, ledger, verdicts } = explanation;
     Ledger {
-        schema: SCHEMA,
+        schema: SCHEMA.into(),
         time: moment((snapshot.time.max(0.0) * 1e9) as u64),
         process: process(snapshot),
         limit: limit(explanation),
@@ -194,32 +210,43 @@ fn document(explanation: &Explanation) -> Ledger<'_> {
         unexplained_bytes: ledger.unexplained(snapshot).iter().map(|(_, bytes)| bytes.0).sum(),
         overclaimed_bytes: ledger.overclaimed.0,
         lines: ledger.lines.iter().map(line).collect(),
-        groups: Group::ALL.map(|group| GroupSum { id: group.id(), resident_bytes: ledger.group(group).0 }).into(),
+        groups: Group::ALL
+            .map(|group| GroupSum { id: group.id().into(), resident_bytes: ledger.group(group).0 })
+            .into(),
         arenas: arenas(snapshot),
         cgroup: cgroup(explanation),
         gaps: snapshot
             .gaps
             .iter()
-            .map(|gap| Gap { source: gap.source.name(), reason: &gap.reason, effect: &gap.effect, remedy: &gap.remedy })
+            .map(|gap| Gap {
+                source: gap.source.name().into(),
+                reason: gap.reason.clone(),
+                effect: gap.effect.clone(),
+                remedy: gap.remedy.clone(),
+            })
             .collect(),
         verdicts: verdicts.iter().map(|one| verdict(explanation, one)).collect(),
         readings: snapshot
             .readings
             .iter()
             .map(|reading| Reading {
-                source: reading.source.name(),
+                source: reading.source.name().into(),
                 began_ms: reading.began.as_micros() as f64 / 1e3,
                 took_ms: reading.took.as_micros() as f64 / 1e3,
             })
             .collect(),
-        vm_keeps_symbols_for: snapshot.hotspot.iter().flat_map(|vm| vm.symbols_for.iter().copied()).collect(),
+        vm_keeps_symbols_for: snapshot
+            .hotspot
+            .iter()
+            .flat_map(|vm| vm.symbols_for.iter().map(|text| text.to_string()))
+            .collect(),
         skew_bytes: ledger.skew.map(|skew| skew.0),
         baseline: snapshot.baseline.as_ref().map(|baseline| Change {
             time: moment((baseline.time.max(0.0) * 1e9) as u64),
             rss_change_bytes: baseline.change_of_rss(ledger),
             lines: LineId::ALL
                 .iter()
-                .map(|id| LineChange { id: id.id(), change_bytes: baseline.change(ledger, *id) })
+                .map(|id| LineChange { id: id.id().into(), change_bytes: baseline.change(ledger, *id) })
                 .filter(|line| line.change_bytes != 0)
                 .collect(),
         }),
@@ -231,7 +258,7 @@ fn limit(explanation: &Explanation) -> Option<Limit> {
     let Explanation { snapshot, ledger, .. } = explanation;
     if let Some(asked) = snapshot.limit_asked {
         let rss = ledger.distinct.0;
-        return Some(Limit { source: "--limit", bytes: asked.0, working_set_bytes: rss, charged_bytes: rss });
+        return Some(Limit { source: "--limit".into(), bytes: asked.0, working_set_bytes: rss, charged_bytes: rss });
     }
     let cgroup = snapshot.cgroup.as_ref()?;
     let source = match cgroup.version {
@@ -239,14 +266,14 @@ fn limit(explanation: &Explanation) -> Option<Limit> {
         CgroupVersion::V2 => "memory.max",
     };
     Some(Limit {
-        source,
+        source: source.into(),
         bytes: cgroup.limit?.0,
         working_set_bytes: cgroup.working_set().0,
         charged_bytes: cgroup.charged.0,
     })
 }
 
-fn process(snapshot: &Snapshot) -> Process<'_> {
+fn process(snapshot: &Snapshot) -> Process {
     let process = &snapshot.process;
     let (runtime, runtime_version) = match (&snapshot.hotspot, &snapshot.native_image) {
         (Some(vm), _) => ("hotspot", Some(vm.version.as_str())),
@@ -256,9 +283,9 @@ fn process(snapshot: &Snapshot) -> Process<'_> {
     Process {
         pid: process.pid,
         command: process.command.join(" "),
-        name: &process.name,
-        runtime,
-        runtime_version: runtime_version.filter(|version| !version.is_empty()),
+        name: process.name.clone(),
+        runtime: runtime.into(),
+        runtime_version: runtime_version.filter(|version| !version.is_empty()).map(str::to_owned),
         threads: process.thread_count,
         uptime_seconds: process.uptime,
         peak_rss_bytes: process.peak_rss.map(|peak| peak.0),
@@ -266,18 +293,18 @@ fn process(snapshot: &Snapshot) -> Process<'_> {
     }
 }
 
-fn line(line: &ledger::Line) -> Line<'_> {
+fn line(line: &ledger::Line) -> Line {
     Line {
-        id: line.id.id(),
-        name: &line.name,
+        id: line.id.id().into(),
+        name: line.name.clone(),
         resident_bytes: line.resident.0,
         distinct_bytes: line.distinct.0,
         pss_bytes: line.pss.0,
         reserved_bytes: line.reserved.0,
         committed_bytes: line.committed.0,
-        grade: line.grade.name(),
+        grade: line.grade.name().into(),
         error_bytes: line.error.0,
-        sources: line.sources.iter().map(|source| source.name()).collect(),
+        sources: line.sources.iter().map(|source| source.name().to_owned()).collect(),
         children: line.children.iter().map(self::line).collect(),
     }
 }
@@ -288,8 +315,8 @@ fn arenas(snapshot: &Snapshot) -> Vec<Arena> {
         .map(|arena| Arena {
             address: format!("{:#x}", arena.address),
             kind: match arena.kind {
-                ArenaKind::Main => "main",
-                ArenaKind::Thread => "thread",
+                ArenaKind::Main => "main".into(),
+                ArenaKind::Thread => "thread".into(),
             },
             reserved_bytes: arena.reserved.0,
             resident_bytes: (arena.live_resident + arena.free_resident + arena.unknown_resident).0,
@@ -304,11 +331,11 @@ fn arenas(snapshot: &Snapshot) -> Vec<Arena> {
         .collect()
 }
 
-fn cgroup(explanation: &Explanation) -> Option<Cgroup<'_>> {
+fn cgroup(explanation: &Explanation) -> Option<Cgroup> {
     let facts = explanation.snapshot.cgroup.as_ref()?;
     let sum = explanation.ledger.cgroup.as_ref()?;
     Some(Cgroup {
-        path: &facts.path,
+        path: facts.path.clone(),
         version: match facts.version {
             CgroupVersion::V1 => 1,
             CgroupVersion::V2 => 2,
@@ -316,7 +343,7 @@ fn cgroup(explanation: &Explanation) -> Option<Cgroup<'_>> {
         charged_bytes: sum.charged.0,
         working_set_bytes: sum.working_set.0,
         limit_bytes: sum.limit.map(|limit| limit.0),
-        lines: sum.lines.iter().map(|(id, _, Bytes(bytes))| CgroupLine { id, bytes: *bytes }).collect(),
+        lines: sum.lines.iter().map(|(id, _, Bytes(bytes))| CgroupLine { id: id.to_string(), bytes: *bytes }).collect(),
         rest_bytes: sum.rest,
         other_processes_bytes: sum.other_processes.0,
         oom_kills: facts.oom.oom_kill,
@@ -324,29 +351,39 @@ fn cgroup(explanation: &Explanation) -> Option<Cgroup<'_>> {
     })
 }
 
-fn verdict<'e>(of: &'e Explanation, verdict: &'e plimsoll_observer::verdict::Verdict) -> Verdict<'e> {
+fn verdict(of: &Explanation, verdict: &plimsoll_observer::verdict::Verdict) -> Verdict {
     Verdict {
-        id: verdict.id.id(),
-        severity: verdict.severity.name(),
+        id: verdict.id.id().into(),
+        severity: verdict.severity.name().into(),
         bytes: verdict.bytes.0,
-        summary: &verdict.summary,
+        summary: verdict.summary.clone(),
         certainty: certainty(&of.snapshot, &of.ledger, verdict),
-        evidence: &verdict.evidence,
+        evidence: verdict.evidence.clone(),
         saving_bytes: verdict.saving().map(|(_, most)| most.0),
         saving_least_bytes: verdict.saving().map(|(least, _)| least.0),
         remedies: verdict
             .remedies
             .iter()
             .map(|remedy| Remedy {
-                what: &remedy.what,
-                how: &remedy.how,
-                effort: remedy.effort.name(),
-                trade_off: &remedy.trade_off,
-                confidence: remedy.effect.confidence(),
+                what: remedy.what.clone(),
+                how: remedy.how.clone(),
+                effort: remedy.effort.name().into(),
+                trade_off: remedy.trade_off.clone(),
+                confidence: remedy.effect.confidence().into(),
                 saving_least_bytes: remedy.effect.bounds().map(|(least, _)| least.0),
                 saving_bytes: remedy.effect.bounds().map(|(_, most)| most.0),
             })
             .collect(),
+    }
+}
+
+/// Reads what `write` wrote. Fields that only a later version knows are left out; fields that it lacks are empty.
+pub fn parse(bytes: &[u8]) -> Result<Ledger, String> {
+    let ledger: Ledger =
+        serde_json::from_slice(bytes).map_err(|error| format!("is not what explain writes: {error}"))?;
+    match ledger.schema == SCHEMA {
+        true => Ok(ledger),
+        false => Err(format!("has the schema '{}', not {SCHEMA}", crate::words::printable(&ledger.schema))),
     }
 }
 

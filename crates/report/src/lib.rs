@@ -13,6 +13,7 @@ pub mod ledger_tables;
 pub mod ledger_text;
 mod lines;
 pub mod native_image;
+pub mod page;
 pub mod profile;
 pub mod recording;
 pub mod recording_chart;

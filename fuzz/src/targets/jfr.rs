@@ -2,17 +2,23 @@
 
 use plimsoll_jfr::reader::Wanted;
 use plimsoll_observer::allocation::{self, Choice};
-use plimsoll_observer::recording::{History, Range, RecordedSites, sites};
+use plimsoll_observer::recording::{History, Range, RecordedSites, sites, sites_over_time};
 use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_report::recording_chart::{Chart, write as chart};
-use plimsoll_report::{allocation as allocations, recording, recording_diff, recording_json};
+use plimsoll_report::{allocation as allocations, page, recording, recording_diff, recording_json};
 
-use crate::views::{self, is_json, is_plain, is_xml, written};
+use crate::views::{self, is_json, is_page, is_plain, is_xml, written};
 
 pub fn run(bytes: &[u8]) {
     let file = RecordingFiles::of_bytes(bytes.to_vec());
     if let Ok(history) = History::read(&file, Range::default()) {
         of_history(&history);
+        let mut page = page::of_recording(&history);
+        if let Some(sites) = sites_over_time(&file, (history.from_ns, history.to_ns), 5) {
+            assert!(sites.times_ns.is_sorted() && sites.times_ns.len() <= 5);
+            page::add_sites(&mut page, sites);
+        }
+        is_page(&page);
     }
     let of = allocation::read(&file, Choice::default());
     if let Ok(view) = plimsoll_report::profile::View::new(&of.profile, None, plimsoll_observer::profile::Weight::Bytes)

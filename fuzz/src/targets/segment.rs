@@ -95,6 +95,7 @@ pub fn run(bytes: &[u8]) {
 
 fn of_sites(books: &Books, sites: &Sites) {
     let _ = comparable(sites, sites);
+    views::is_page(&plimsoll_report::page::of_books(books, sites.profile.clone()));
     for frames in [Frames::InSites, Frames::InTable] {
         let saved = written(|out| json::write(out, books, Some(sites), frames));
         is_json(&saved);

@@ -5,9 +5,9 @@ use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::source::proc::{parse_maps, parse_rollup, parse_smaps};
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_text::{Explanation, Style};
-use plimsoll_report::{ledger_json, ledger_tables, ledger_text};
+use plimsoll_report::{ledger_json, ledger_tables, ledger_text, page};
 
-use crate::views::{is_json, is_plain, written};
+use crate::views::{is_json, is_page, is_plain, written};
 
 pub fn run(bytes: &[u8]) {
     parse_maps(bytes, &[]);
@@ -35,6 +35,10 @@ pub fn explained(snapshot: Snapshot) {
     is_plain(&written(|out| ledger_tables::arenas(out, &explanation)));
     let saved = written(|out| ledger_json::write(out, &explanation));
     is_json(&saved);
+    match ledger_json::parse(&saved) {
+        Ok(ledger) => is_page(&page::of_ledger(&ledger)),
+        Err(error) => panic!("what we wrote can't be read: {error}"),
+    }
     if let Err(error) = ledger_json::parse_baseline(&saved) {
         panic!("what we wrote can't be read: {error}");
     }

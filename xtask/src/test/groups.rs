@@ -102,6 +102,7 @@ pub const GROUPS: &[Group] = &[
             "report/goldens",
             "report/jfr",
             "report/ledger",
+            "report/page",
             "report/profile",
             "report/recording_moments",
         ]),
@@ -192,6 +193,7 @@ pub const GROUPS: &[Group] = &[
         "kills, cgroup limits, healthy servers that nothing warns of, and libraries that hold memory",
         Tests(&["cli/incidents", "cli/subjects"]),
     ),
+    group("page", Full, "the HTML page in Chromium", Tests(&["report/browser"])),
     group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
 ];
 

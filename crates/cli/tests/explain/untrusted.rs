@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::fixture::{Explained, Fixture, compiled, run};
+use crate::fixture::{Explained, Fixture, compiled, fresh, run};
 
 fn is_printable(text: &str) -> bool {
     text.chars().all(|c| c == '\n' || !c.is_control())
@@ -23,6 +23,34 @@ fn names_with_control_characters_are_escaped_everywhere() {
     }
     let explained = fixture.explained();
     explained.line_is("shared-memory", fixture.truth("shared"));
+}
+
+/// The page of a live process, and the page of its saved JSON: the same figures, and no name that is markup.
+#[test]
+fn the_page_of_a_hostile_process_has_one_script_and_it_is_ours() {
+    let mut command = Command::new(compiled("hostile", &[]));
+    command.args(["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "\u{202e}gnp"]);
+    let fixture = Fixture::run(&mut command);
+    let folder = fresh("page");
+    let [page, json, again] =
+        ["live.html", "saved.json", "saved.html"].map(|name| folder.join(name).display().to_string());
+    for arguments in [["--format", "html", "-o", &page], ["--format", "json", "-o", &json]] {
+        let output = run(fixture.pid(), &arguments);
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    }
+    let plimsoll = env!("CARGO_BIN_EXE_plimsoll");
+    let output = Command::new(plimsoll).args(["report", &json, "--format", "html", "-o", &again]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut cards = Vec::new();
+    for file in [page, again] {
+        let html = std::fs::read_to_string(&file).unwrap();
+        assert!(is_printable(&html) && !html.contains('\u{202e}'), "{file}");
+        assert_eq!(html.matches("<script").count(), 2, "{file}: our data and our script");
+        assert!(!html.contains("<img") && html.contains("&lt;img src=x onerror=alert(1)&gt;"), "{file}");
+        let verdict = html.split("class=\"verdict").nth(1).and_then(|rest| rest.split("</article>").next());
+        cards.push(verdict.expect("a verdict").to_owned());
+    }
+    assert_eq!(cards[0], cards[1]);
 }
 
 #[test]

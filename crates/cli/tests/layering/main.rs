@@ -164,6 +164,7 @@ const REPORT: Order = Order {
         &["diff", "ledger_json", "ledger_tables", "profile", "recording_chart", "recording_diff", "sites_json"],
         &["allocation", "json", "sites_text"],
         &["recording_json"],
+        &["page"],
     ],
     upward: &[],
     knots: &[],
@@ -178,6 +179,7 @@ const CLI: Order = Order {
         &["launch", "recording", "target"],
         &["jfr_report", "sampler", "stacks"],
         &["allocation"],
+        &["page"],
         // The commands.
         &["attach", "diff", "doctor", "explain", "report", "why"],
         &["record"],

@@ -17,7 +17,7 @@ pub use growth::Growth;
 pub use point::Point;
 pub use range::{Bound, Range};
 pub use series::{CurveFigures, Series};
-pub use sites::{RecordedSites, sites};
+pub use sites::{RecordedSites, SitesOverTime, sites, sites_over_time};
 pub use verdicts::VerdictSpan;
 
 use crate::ending::Ending;

@@ -2,6 +2,7 @@
 //! profile.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use crate::gap::{Gap, Source};
 use crate::profile::{Column, Frame, FrameId, FrameOrigin, Labels, Module, Profile, Value};
@@ -81,10 +82,54 @@ pub fn sites(recording: &RecordingFiles, to_ns: Option<i64>) -> RecordedSites {
     RecordedSites::Of(profile.into())
 }
 
+/// Live bytes by call site at several moments: a column of the profile for each.
+#[derive(Clone, Debug)]
+pub struct SitesOverTime {
+    pub profile: Profile,
+    /// ns since 1970, rising.
+    pub times_ns: Vec<i64>,
+    /// Moments in the recording that have sites.
+    pub recorded: u64,
+}
+
+/// At most `most` moments of the range, the first and the last among them, evenly between. None without sites.
+pub fn sites_over_time(recording: &RecordingFiles, (from_ns, to_ns): (i64, i64), most: usize) -> Option<SitesOverTime> {
+    let mut times = BTreeSet::new();
+    let in_range = |event: &Event| event.time().filter(|time| (from_ns..=to_ns).contains(time));
+    let is_site = |of: &reader::Type| of.name == SITE;
+    recording.for_each(&Wanted::when(is_site), |event| {
+        times.extend(in_range(event).filter(|_| times.len() < MOST_MOMENTS));
+    });
+    let all: Vec<i64> = times.into_iter().collect();
+    let last = all.len().checked_sub(1)?;
+    let kept = most.clamp(1, all.len());
+    let places = (0..kept).map(|n| if kept == 1 { last } else { n * last / (kept - 1) });
+    let times_ns: Vec<i64> = places.map(|place| all[place]).collect();
+    let mut profile = Profile::new(vec![Column::bytes("live"); times_ns.len()]);
+    let summary = recording.for_each(&Wanted::when(is_site), |event| {
+        let Some(column) = event.time().and_then(|time| times_ns.binary_search(&time).ok()) else { return };
+        let mut values = vec![Value::default(); times_ns.len()];
+        values[column] = Value::exact(event.u64("live").unwrap_or(0));
+        add_values(&mut profile, event, &values);
+    });
+    profile.gaps = gaps(summary.flaws);
+    Some(SitesOverTime { profile, times_ns, recorded: all.len() as u64 })
+}
+
+/// Limit of moments, because the file chooses them: two months of moments 20 s apart.
+const MOST_MOMENTS: usize = 1 << 18;
 /// Limit of distinct stacks. Plimsoll writes 200.
 const ENTRIES: usize = 10_000;
 
 fn add(profile: &mut Profile, event: &Event) {
+    // The event has half the width of the 95 % interval.
+    let sigma = event.u64("error").unwrap_or(0) as f64 / 1.96;
+    let mut values = FIELDS.map(|field| Value::exact(event.u64(field).unwrap_or(0)));
+    values[0].variance = sigma * sigma;
+    add_values(profile, event, &values);
+}
+
+fn add_values(profile: &mut Profile, event: &Event, values: &[Value]) {
     let mut frames = Vec::new();
     let mut class = None;
     if let Some(stack) = event.stack().filter(|_| profile.entries().len() < ENTRIES) {
@@ -98,13 +143,9 @@ fn add(profile: &mut Profile, event: &Event) {
             frames.push(profile.frame(Frame::truncated()));
         }
     }
-    // The event has half the width of the 95 % interval.
-    let sigma = event.u64("error").unwrap_or(0) as f64 / 1.96;
-    let mut values = FIELDS.map(|field| Value::exact(event.u64(field).unwrap_or(0)));
-    values[0].variance = sigma * sigma;
     let category = event.string("category").filter(|name| !name.is_empty()).map(|name| profile.name(&name));
     let stack = profile.stack(&frames);
-    profile.add(stack, Labels { category, class, ..Labels::default() }, &values);
+    profile.add(stack, Labels { category, class, ..Labels::default() }, values);
 }
 
 /// Native blocks have no class; by class, they count under the innermost Java method that requested them.

@@ -1,0 +1,83 @@
+//! Escapes foreign text for HTML that is XML as well, and for JSON inside a script element; hashes for the policy.
+
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::profile::svg::escaped;
+use crate::words::cut;
+
+/// Characters of a text that nobody reads to its end.
+const LONGEST: usize = 2000;
+
+/// Foreign text for a text node or a quoted attribute.
+pub fn text(foreign: &str) -> String {
+    escaped(&cut(foreign, LONGEST))
+}
+
+/// The same for a command of several lines, in `pre`.
+pub fn lines(foreign: &str) -> String {
+    foreign.lines().map(text).collect::<Vec<_>>().join("\n")
+}
+
+/// Foreign text for the script, which puts it into text nodes.
+pub fn plain(foreign: &str) -> String {
+    cut(foreign, LONGEST)
+}
+
+/// JSON that can stand in a script element: no character of it can end the element or a line of JavaScript.
+pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
+    let mut out = String::new();
+    for c in serde_json::to_string(document)?.chars() {
+        match c {
+            // These occur inside strings only, where JSON has an escape for each.
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => out += &format!("\\u{:04x}", u32::from(c)),
+            c => out.push(c),
+        }
+    }
+    Ok(out)
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// RFC 4648, with padding.
+pub fn base64(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let word = group.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
+        for place in 0..4 {
+            let digit = ALPHABET[(word >> (18 - 6 * place)) as usize & 63];
+            out.push(if place <= group.len() { char::from(digit) } else { '=' });
+        }
+    }
+    out
+}
+
+/// The source expression of the Content-Security-Policy that allows this text of an inline element, and no other.
+pub fn hash_source(inline: &str) -> String {
+    format!("'sha256-{}'", base64(&Sha256::digest(inline.as_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        let pairs = [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")];
+        pairs.iter().for_each(|(plain, coded)| assert_eq!(base64(plain.as_bytes()), *coded));
+        // echo -n 'x' | openssl dgst -sha256 -binary | base64
+        assert_eq!(hash_source("x"), "'sha256-LXEWQrcmsEQBYnyp+6wy9chTD7GQPMTbAiWHF5IaSIE='");
+    }
+
+    #[test]
+    fn no_text_ends_its_element() {
+        let names = ["</script><script>", "<!--", "\u{2028}", "a&b", "\"'", "]]>", "\u{202e}x", "\0"];
+        for name in names {
+            let json = json(&[plain(name)]).expect("JSON");
+            assert!(!json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']), "{json}");
+            let back: Vec<String> = serde_json::from_str(&json).expect("JSON");
+            assert_eq!(back, [plain(name)]);
+            assert!(!text(name).contains(['<', '>', '"', '\'', '\0', '\u{202e}']), "{}", text(name));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What a page shows, whatever it was made from. Text is still foreign here: the writer escapes it.
+
+use plimsoll_observer::profile::Profile;
+
+/// A page. Empty parts are left out.
+#[derive(Clone, Debug, Default)]
+pub struct Page {
+    /// The command.
+    pub title: String,
+    pub facts: Vec<String>,
+    /// How the process ended.
+    pub ending: Option<String>,
+    /// The most important first.
+    pub verdicts: Vec<Verdict>,
+    pub bars: Option<Bars>,
+    pub curves: Option<Curves>,
+    pub stacks: Option<Stacks>,
+    pub tables: Vec<Table>,
+    pub gaps: Vec<Gap>,
+    /// Sentences below everything: how the page was made, what it leaves out.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    pub id: String,
+    /// `note`, `warning` or `critical`.
+    pub severity: String,
+    pub summary: String,
+    /// How sure it is; empty if unknown.
+    pub certainty: String,
+    pub evidence: Vec<String>,
+    pub remedies: Vec<Remedy>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Remedy {
+    pub what: String,
+    /// To paste.
+    pub how: String,
+    pub gives_back: String,
+    pub trade_off: String,
+}
+
+/// Parts of a sum, as bars.
+#[derive(Clone, Debug, Default)]
+pub struct Bars {
+    pub title: String,
+    /// Name of the sum: `RSS`.
+    pub sum_name: String,
+    pub sum: u64,
+    /// What the limit counts, and the limit, in bytes; and its name.
+    pub limit: Option<Limit>,
+    pub groups: Vec<BarGroup>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Limit {
+    pub name: String,
+    pub bytes: u64,
+    pub counted: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct BarGroup {
+    pub name: String,
+    /// Place of its colour in the palette.
+    pub colour: usize,
+    pub bars: Vec<Bar>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Bar {
+    pub name: String,
+    pub bytes: u64,
+    pub note: String,
+    /// Parts of the bar, biggest first.
+    pub parts: Vec<(String, u64)>,
+}
+
+/// Curves on one grid of times: `from_ms`, then one interval after another.
+#[derive(Clone, Debug, Default)]
+pub struct Curves {
+    pub from_ms: i64,
+    pub step_ms: f64,
+    pub intervals: usize,
+    /// Readings of the densest curve.
+    pub readings: u64,
+    pub sets: Vec<CurveSet>,
+    /// A static picture for readers without script: SVG without an XML declaration.
+    pub picture: String,
+}
+
+/// Curves that are drawn together.
+#[derive(Clone, Debug, Default)]
+pub struct CurveSet {
+    pub name: String,
+    /// The curves sum to something, so they are stacked.
+    pub is_stacked: bool,
+    pub curves: Vec<Curve>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Curve {
+    pub name: String,
+    /// What the script does with it: `rss`, `heap`, `limit`, or empty.
+    pub role: &'static str,
+    /// The intervals from its first reading on.
+    pub first: usize,
+    /// Lowest, highest and last reading of each interval. An interval without a reading repeats the last one.
+    pub values: Vec<[u64; 3]>,
+}
+
+/// Call stacks with one or more columns of bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Stacks {
+    pub title: String,
+    pub profile: Profile,
+    /// Columns of `profile` that are shown, and their names.
+    pub columns: Vec<(usize, String)>,
+    /// The columns are these moments (ms since 1970): the script shows the growth between two.
+    pub moments_ms: Vec<i64>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    pub id: &'static str,
+    pub title: String,
+    pub caption: String,
+    pub heads: Vec<&'static str>,
+    pub rows: Vec<Vec<Cell>>,
+    pub is_open: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    Text(String),
+    Bytes(u64),
+    Change(i64),
+    Count(u64),
+    /// A number with one decimal and a unit.
+    Percent(f64),
+    None,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Gap {
+    pub reason: String,
+    pub effect: String,
+    pub remedy: String,
+}

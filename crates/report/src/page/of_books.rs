@@ -1,0 +1,159 @@
+//! The page of a tracked process: what it holds by category, and its call stacks. `add` puts these parts into the page
+//! of its ledger.
+
+use plimsoll_observer::books::{Books, Category, Module, Thread};
+use plimsoll_observer::profile::Profile;
+use plimsoll_observer::sites;
+use plimsoll_observer::source::segment::Life;
+use plimsoll_observer::units::Bytes;
+
+use super::model::{Bar, BarGroup, Bars, Cell, Gap, Page, Stacks, Table};
+use crate::words::{counted, duration, moment_text};
+
+/// Rows of a table.
+const ROWS: usize = 1000;
+/// Columns of stacks that the page offers, and their names.
+const COLUMNS: [(usize, &str); 5] = [
+    (sites::LIVE, "live"),
+    (sites::HELD, "held: live, and committed without files"),
+    (sites::PEAK, "peak, of different moments"),
+    (sites::CUMULATIVE, "allocated since the start"),
+    (sites::TEMPORARY, "freed within 0.1 s"),
+];
+
+pub fn of_books(books: &Books, profile: Profile) -> Page {
+    let process = &books.process;
+    let command = if process.arguments.is_empty() { process.executable.clone() } else { process.arguments.join(" ") };
+    let mut facts = vec![format!("pid {}", process.pid), process.runtime.name().to_owned()];
+    facts.extend(process.runtime_version.clone());
+    facts.push(counted(process.threads, "thread"));
+    facts.extend(process.up_ns.map(|up| format!("tracked for {}", duration(up))));
+    facts.push(format!("sites {}", books.mode.name()));
+    facts.push(format!("read {}", moment_text(books.time_ns)));
+    let ending = match (books.life, &books.ending) {
+        (Life::Live, _) => None,
+        (Life::Detached, _) => Some("The tracker was removed.".into()),
+        (_, Some(ending)) => Some(format!("Ended: {}, last seen {}", ending.sentence(), moment_text(books.time_ns))),
+        (_, None) => None,
+    };
+    let mut page = Page {
+        title: command,
+        facts,
+        ending,
+        bars: Some(bars(books)),
+        notes: vec![format!(
+            "Where the other memory is, and what to do: plimsoll explain {} --format html (while it runs)",
+            process.pid
+        )],
+        ..Page::default()
+    };
+    add(&mut page, books, profile);
+    page
+}
+
+/// Adds the call stacks and the tables of the books.
+pub fn add(page: &mut Page, books: &Books, profile: Profile) {
+    let total = profile.total();
+    let has = |column: usize| total.get(column).is_some_and(|value| value.amount > 0);
+    let columns: Vec<_> =
+        COLUMNS.iter().filter(|(at, _)| has(*at)).map(|(at, name)| (*at, (*name).to_owned())).collect();
+    if !columns.is_empty() {
+        page.stacks = Some(Stacks { title: "Who asked for it".into(), profile, columns, moments_ms: vec![] });
+    }
+    let tables = [categories(books), slots(books), modules(books)];
+    page.tables.extend(tables.into_iter().filter(|table| !table.rows.is_empty()));
+    page.gaps.extend(books.gaps.iter().map(|gap| Gap {
+        reason: gap.reason.clone(),
+        effect: gap.effect.clone(),
+        remedy: gap.remedy.clone(),
+    }));
+}
+
+fn bars(books: &Books) -> Bars {
+    let mut bars: Vec<Bar> = books
+        .categories
+        .iter()
+        .filter(|category| category.figures.weight() > Bytes(0))
+        .map(|category| Bar {
+            name: category.name.clone(),
+            bytes: category.figures.weight().0,
+            note: if category.figures.fault { "more freed than allocated: unknown".into() } else { String::new() },
+            parts: vec![],
+        })
+        .collect();
+    bars.sort_by_key(|bar| std::cmp::Reverse(bar.bytes));
+    let sum: Bytes = bars.iter().map(|bar| Bytes(bar.bytes)).sum();
+    let name = "live blocks, and mappings without files".into();
+    let groups = vec![BarGroup { name, colour: 0, bars }];
+    Bars { title: "What it holds".into(), sum_name: "counted".into(), sum: sum.0, limit: None, groups }
+}
+
+fn categories(books: &Books) -> Table {
+    let row = |category: &Category| {
+        let figures = &category.figures;
+        vec![
+            Cell::Text(category.name.clone()),
+            Cell::Bytes(figures.live.0),
+            Cell::Count(figures.live_count),
+            Cell::Bytes(figures.peak.0),
+            Cell::Bytes(figures.cumulative.0),
+            Cell::Bytes(figures.committed.0),
+            figures.resident.map_or(Cell::None, |resident| Cell::Bytes(resident.0)),
+        ]
+    };
+    let mut all: Vec<&Category> = books.categories.iter().filter(|category| !category.figures.is_empty()).collect();
+    all.sort_by_key(|category| std::cmp::Reverse(category.figures.weight()));
+    Table {
+        id: "categories",
+        title: "Categories".into(),
+        caption: "Blocks that the tracker counted, and mappings.".into(),
+        heads: vec!["category", "live", "blocks", "peak", "allocated", "mapped, committed", "of it resident"],
+        rows: all.into_iter().take(ROWS).map(row).collect(),
+        is_open: true,
+    }
+}
+
+fn slots(books: &Books) -> Table {
+    let row = |thread: &Thread| {
+        vec![
+            Cell::Text(thread.name.clone().unwrap_or_else(|| "(no name)".into())),
+            Cell::Count(u64::from(thread.tid)),
+            Cell::Bytes(thread.allocated.0),
+            Cell::Count(thread.allocated_count),
+            Cell::Bytes(thread.freed.0),
+            Cell::Bytes(thread.stack.0),
+        ]
+    };
+    let mut all: Vec<&Thread> = books.threads.iter().filter(|thread| thread.in_use).collect();
+    all.sort_by_key(|thread| std::cmp::Reverse(thread.allocated));
+    Table {
+        id: "allocating-threads",
+        title: "Threads that allocate".into(),
+        caption: "A block may be freed by another thread.".into(),
+        heads: vec!["thread", "tid", "allocated", "blocks", "freed", "stack, reserved"],
+        rows: all.into_iter().take(ROWS).map(row).collect(),
+        is_open: false,
+    }
+}
+
+fn modules(books: &Books) -> Table {
+    let row = |module: &Module| {
+        let figures = &module.figures;
+        vec![
+            Cell::Text(module.path.clone()),
+            Cell::Bytes(figures.live.0),
+            Cell::Count(figures.live_count),
+            Cell::Bytes(figures.cumulative.0),
+        ]
+    };
+    let mut all: Vec<&Module> = books.modules.iter().filter(|module| module.figures.cumulative > Bytes(0)).collect();
+    all.sort_by_key(|module| std::cmp::Reverse(module.figures.live));
+    Table {
+        id: "modules",
+        title: "Libraries that allocate".into(),
+        caption: "By the innermost caller.".into(),
+        heads: vec!["module", "live", "blocks", "allocated"],
+        rows: all.into_iter().take(ROWS).map(row).collect(),
+        is_open: false,
+    }
+}

@@ -1,0 +1,293 @@
+//! The page of a ledger: from `explain`, or from a JSON that it wrote earlier.
+
+use plimsoll_observer::ledger::{Group, LineId};
+use plimsoll_observer::units::Bytes;
+
+use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Table, Verdict};
+use crate::ledger_json::{self as json, Ledger};
+use crate::words::{count, counted, duration};
+
+/// Parts shown below a bar, and the percentage of its line below which a part is not shown.
+const PARTS: usize = 4;
+const WORTH: f64 = 2.0;
+/// Rows of a table.
+const ROWS: usize = 1000;
+
+pub fn of_ledger(ledger: &Ledger) -> Page {
+    let process = &ledger.process;
+    let command = if process.command.trim().is_empty() { &process.name } else { &process.command };
+    Page {
+        title: command.trim().to_owned(),
+        facts: facts(ledger),
+        verdicts: ledger.verdicts.iter().map(verdict).collect(),
+        bars: Some(bars(ledger)),
+        tables: [lines(ledger), parts(ledger), threads(ledger), arenas(ledger), cgroup(ledger)]
+            .into_iter()
+            .filter(|table| !table.rows.is_empty())
+            .collect(),
+        gaps: ledger
+            .gaps
+            .iter()
+            .map(|gap| Gap { reason: gap.reason.clone(), effect: gap.effect.clone(), remedy: gap.remedy.clone() })
+            .collect(),
+        notes: vec![format!("The same figures for programs: plimsoll explain {} --format json", process.pid)],
+        ..Page::default()
+    }
+}
+
+fn facts(ledger: &Ledger) -> Vec<String> {
+    let process = &ledger.process;
+    let mut facts = vec![format!("pid {}", process.pid)];
+    if let Some(version) = &process.runtime_version {
+        facts.push(format!("{} {version}", if process.runtime == "hotspot" { "HotSpot" } else { "native image" }));
+    }
+    // The largest u64 of nanoseconds is 584 years.
+    facts.extend(process.uptime_seconds.map(|up| format!("up {}", duration((up.max(0.0) * 1e9) as u64))));
+    facts.push(counted(process.threads, "thread"));
+    facts.push(format!("RSS {}", Bytes(ledger.rss_bytes)));
+    facts.extend(process.peak_rss_bytes.filter(|peak| *peak > ledger.rss_bytes).map(|n| format!("peak {}", Bytes(n))));
+    facts.push(match &ledger.limit {
+        Some(limit) => format!("limit {} ({})", Bytes(limit.bytes), limit.source),
+        None => "no memory limit".into(),
+    });
+    if process.swap_bytes > 0 {
+        facts.push(format!("swapped out {}", Bytes(process.swap_bytes)));
+    }
+    if let Some(baseline) = &ledger.baseline {
+        facts.push(format!("{} RSS since {}", signed(baseline.rss_change_bytes), at(&baseline.time)));
+    }
+    facts.push(format!("read {}", at(&ledger.time)));
+    facts
+}
+
+/// `2026-11-20 21:40:03 UTC`
+fn at(time: &str) -> String {
+    match (time.get(..10), time.get(11..19)) {
+        (Some(day), Some(clock)) => format!("{day} {clock} UTC"),
+        _ => time.to_owned(),
+    }
+}
+
+fn signed(change: i64) -> String {
+    format!("{}{}", if change < 0 { '−' } else { '+' }, Bytes(change.unsigned_abs()))
+}
+
+fn verdict(of: &json::Verdict) -> Verdict {
+    let gives = |remedy: &json::Remedy| match (remedy.saving_least_bytes, remedy.saving_bytes) {
+        (Some(least), Some(most)) if Bytes(least).to_string() != Bytes(most).to_string() => {
+            format!("{} to {}", Bytes(least), Bytes(most))
+        }
+        (_, Some(most)) => format!("about {}", Bytes(most)),
+        _ => String::new(),
+    };
+    Verdict {
+        id: of.id.clone(),
+        severity: of.severity.clone(),
+        summary: of.summary.clone(),
+        certainty: of.certainty.clone(),
+        evidence: of.evidence.clone(),
+        remedies: of
+            .remedies
+            .iter()
+            .map(|remedy| Remedy {
+                what: remedy.what.clone(),
+                how: remedy.how.clone(),
+                gives_back: gives(remedy),
+                trade_off: remedy.trade_off.clone(),
+            })
+            .collect(),
+    }
+}
+
+fn group_of(line: &json::Line) -> Group {
+    LineId::ALL.iter().find(|id| id.id() == line.id).map_or(Group::Other, |id| id.group())
+}
+
+fn bars(ledger: &Ledger) -> Bars {
+    let mut groups = Vec::new();
+    for (colour, group) in Group::ALL.into_iter().enumerate() {
+        let lines = ledger.lines.iter().filter(|line| group_of(line) == group && line.resident_bytes > 0);
+        let mut bars: Vec<Bar> = lines.map(|line| bar(line, ledger)).collect();
+        if group == Group::Other && ledger.remainder_bytes > 0 {
+            let note = "resident, and in no line".into();
+            bars.push(Bar { name: "remainder".into(), bytes: ledger.remainder_bytes, note, parts: vec![] });
+        }
+        if !bars.is_empty() {
+            groups.push(BarGroup { name: group.name().into(), colour, bars });
+        }
+    }
+    let size = |group: &BarGroup| group.bars.iter().map(|bar| Bytes(bar.bytes)).sum::<Bytes>();
+    // What has no better place is last, as in the text.
+    groups.sort_by_key(|group| (group.name == Group::Other.name(), std::cmp::Reverse(size(group))));
+    let limit = ledger.limit.as_ref().map(|limit| Limit {
+        name: limit.source.clone(),
+        bytes: limit.bytes,
+        counted: limit.charged_bytes,
+    });
+    Bars { title: "Where the memory is".into(), sum_name: "RSS".into(), sum: ledger.rss_bytes, limit, groups }
+}
+
+fn bar(line: &json::Line, ledger: &Ledger) -> Bar {
+    let mut notes = Vec::new();
+    let change = ledger.baseline.iter().flat_map(|baseline| &baseline.lines).find(|change| change.id == line.id);
+    notes.extend(change.map(|change| format!("{} since the baseline", signed(change.change_bytes))));
+    if line.reserved_bytes > line.committed_bytes && line.committed_bytes > line.resident_bytes {
+        notes.push(format!("committed {}", Bytes(line.committed_bytes)));
+    }
+    if line.grade == "estimated" {
+        notes.push(match line.error_bytes {
+            0 => "estimated".into(),
+            error => format!("± {}", Bytes(error)),
+        });
+    }
+    let worth = |child: &&json::Line| {
+        line.children.len() > 1 && Bytes(child.resident_bytes).percent_of(Bytes(line.resident_bytes)) >= WORTH
+    };
+    let parts = line.children.iter().filter(worth).take(PARTS);
+    Bar {
+        name: line.name.clone(),
+        bytes: line.resident_bytes,
+        note: notes.join(", "),
+        parts: parts.map(|child| (child.name.clone(), child.resident_bytes)).collect(),
+    }
+}
+
+fn lines(ledger: &Ledger) -> Table {
+    let row = |line: &json::Line| {
+        let change = ledger.baseline.iter().flat_map(|baseline| &baseline.lines).find(|change| change.id == line.id);
+        vec![
+            Cell::Text(line.name.clone()),
+            Cell::Bytes(line.resident_bytes),
+            Cell::Percent(Bytes(line.resident_bytes).percent_of(Bytes(ledger.rss_bytes))),
+            Cell::Bytes(line.pss_bytes),
+            Cell::Bytes(line.committed_bytes),
+            Cell::Bytes(line.reserved_bytes),
+            Cell::Bytes(line.error_bytes),
+            change.map_or(Cell::None, |change| Cell::Change(change.change_bytes)),
+            Cell::Text(line.sources.join(", ")),
+        ]
+    };
+    let mut heads =
+        vec!["line", "resident", "share", "PSS", "committed", "reserved", "error", "since the baseline", "read from"];
+    let mut rows: Vec<_> = ledger.lines.iter().map(row).collect();
+    if ledger.baseline.is_none() {
+        heads.remove(7);
+        rows.iter_mut().for_each(|row| drop(row.remove(7)));
+    }
+    Table {
+        id: "lines",
+        title: "Lines of the ledger".into(),
+        caption: format!(
+            "They and the remainder of {} sum to RSS. PSS divides shared pages among processes.",
+            Bytes(ledger.remainder_bytes)
+        ),
+        heads,
+        rows,
+        is_open: false,
+    }
+}
+
+fn parts(ledger: &Ledger) -> Table {
+    let of = |line: &json::Line, child: &json::Line| {
+        vec![
+            Cell::Text(line.name.clone()),
+            Cell::Text(child.name.clone()),
+            Cell::Bytes(child.resident_bytes),
+            Cell::Bytes(child.committed_bytes),
+            Cell::Bytes(child.reserved_bytes),
+        ]
+    };
+    let is_pool = |line: &&json::Line| line.id != LineId::ThreadStacks.id();
+    let all = ledger.lines.iter().filter(is_pool).flat_map(|line| line.children.iter().map(move |one| (line, one)));
+    let mut all: Vec<_> = all.collect();
+    all.sort_by_key(|(_, child)| std::cmp::Reverse(child.resident_bytes));
+    Table {
+        id: "parts",
+        title: "Parts of the lines".into(),
+        caption: shown(all.len()),
+        heads: vec!["line", "part", "resident", "committed", "reserved"],
+        rows: all.into_iter().take(ROWS).map(|(line, child)| of(line, child)).collect(),
+        is_open: false,
+    }
+}
+
+fn shown(rows: usize) -> String {
+    match rows > ROWS {
+        true => format!("The {} biggest of {}.", count(ROWS as u64), count(rows as u64)),
+        false => "Biggest first.".into(),
+    }
+}
+
+fn threads(ledger: &Ledger) -> Table {
+    let stacks = ledger.lines.iter().find(|line| line.id == LineId::ThreadStacks.id());
+    let pools: Vec<&json::Line> = stacks.iter().flat_map(|line| &line.children).collect();
+    let row = |pool: &&json::Line| {
+        let name = pool.name.clone();
+        vec![Cell::Text(name), Cell::Bytes(pool.resident_bytes), Cell::Bytes(pool.reserved_bytes)]
+    };
+    Table {
+        id: "threads",
+        title: "Threads by pool".into(),
+        caption: format!("Stacks of {} threads. {}", count(ledger.process.threads), shown(pools.len())),
+        heads: vec!["pool", "resident stacks", "reserved"],
+        rows: pools.iter().take(ROWS).map(row).collect(),
+        is_open: false,
+    }
+}
+
+fn arenas(ledger: &Ledger) -> Table {
+    let mut arenas: Vec<&json::Arena> = ledger.arenas.iter().collect();
+    arenas.sort_by_key(|arena| std::cmp::Reverse(arena.retained_resident_bytes));
+    let row = |arena: &&json::Arena| {
+        vec![
+            Cell::Text(format!("{} {}", arena.kind, arena.address)),
+            Cell::Bytes(arena.resident_bytes),
+            Cell::Bytes(arena.live_bytes),
+            Cell::Bytes(arena.retained_resident_bytes),
+            Cell::Bytes(arena.trimmable_bytes),
+            Cell::Count(arena.live_count),
+            Cell::Count(arena.attached_threads),
+            Cell::Bytes(arena.reserved_bytes),
+            Cell::Text(if arena.whole { String::new() } else { "not walked to its end".into() }),
+        ]
+    };
+    Table {
+        id: "arenas",
+        title: "Arenas of glibc's malloc".into(),
+        caption: "Free and resident is what malloc keeps; a trim gives back the whole pages of it.".into(),
+        heads: vec![
+            "arena",
+            "resident",
+            "live",
+            "free and resident",
+            "a trim gives back",
+            "blocks",
+            "threads",
+            "reserved",
+            "note",
+        ],
+        rows: arenas.iter().take(ROWS).map(row).collect(),
+        is_open: false,
+    }
+}
+
+/// What the limit counts.
+fn cgroup(ledger: &Ledger) -> Table {
+    let Some(cgroup) = &ledger.cgroup else { return Table::default() };
+    let row = |line: &json::CgroupLine| vec![Cell::Text(line.id.replace('-', " ")), Cell::Bytes(line.bytes)];
+    let mut rows: Vec<_> = cgroup.lines.iter().filter(|line| line.bytes > 0).map(row).collect();
+    rows.push(vec![Cell::Text("rest".into()), Cell::Change(cgroup.rest_bytes)]);
+    Table {
+        id: "cgroup",
+        title: "What the cgroup counts".into(),
+        caption: format!(
+            "They sum to the charge of {}; working set {}, OOM kills {}.",
+            Bytes(cgroup.charged_bytes),
+            Bytes(cgroup.working_set_bytes),
+            count(cgroup.oom_kills)
+        ),
+        heads: vec!["kind", "charged"],
+        rows,
+        is_open: false,
+    }
+}

@@ -1,0 +1,194 @@
+//! The page of a recording.
+
+use plimsoll_observer::ledger::{Group, LineId};
+use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime, VerdictSpan};
+use plimsoll_observer::units::Bytes;
+
+use super::curves::{line_name, of as curves};
+use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
+use crate::recording::{period, sections, signed};
+use crate::words::{counted, moment_text};
+
+pub fn of_recording(history: &History) -> Page {
+    let process = &history.process;
+    let mut facts = vec![];
+    facts.extend(process.pid.map(|pid| format!("pid {pid}")));
+    let runtime = format!("{} {}", process.runtime, process.runtime_version);
+    facts.extend(Some(runtime.trim().to_owned()).filter(|runtime| !runtime.is_empty()));
+    facts.push(period(history));
+    facts.push(counted(history.counts.values().sum(), "event"));
+    let ending = history.ending.as_ref().map(|(ending, time)| {
+        let time = time.map(|ns| format!(", last seen {}", moment_text(ns))).unwrap_or_default();
+        format!("Ended: {}{time}", ending.sentence())
+    });
+    let mut gaps: Vec<Gap> = history
+        .gaps
+        .iter()
+        .map(|gap| Gap { reason: gap.reason.clone(), effect: gap.effect.clone(), remedy: gap.remedy.clone() })
+        .collect();
+    if history.more_gaps > 0 {
+        let reason = format!("{} more gaps", history.more_gaps);
+        gaps.push(Gap { reason, effect: "not listed".into(), remedy: String::new() });
+    }
+    let mut spans: Vec<&VerdictSpan> = history.verdicts.iter().collect();
+    // A verdict that held to the end comes before one that was over earlier.
+    spans.sort_by_key(|span| (std::cmp::Reverse(severity(span)), std::cmp::Reverse(span.last_ns)));
+    Page {
+        title: if process.command.is_empty() { "Recording".into() } else { process.command.clone() },
+        facts,
+        ending,
+        verdicts: spans.into_iter().map(verdict).collect(),
+        bars: bars(history),
+        curves: curves(history),
+        tables: tables(history),
+        gaps,
+        notes: vec!["The same figures for programs: plimsoll report FILE.jfr --format json".into()],
+        ..Page::default()
+    }
+}
+
+/// Adds the call sites of several moments.
+pub fn add_sites(page: &mut Page, sites: SitesOverTime) {
+    let columns = sites.times_ns.iter().enumerate().map(|(at, _)| (at, "live at the end".to_owned())).collect();
+    page.gaps.extend(sites.profile.gaps.iter().map(|gap| Gap {
+        reason: gap.reason.clone(),
+        effect: gap.effect.clone(),
+        remedy: gap.remedy.clone(),
+    }));
+    page.stacks = Some(Stacks {
+        title: "Who asked for it".into(),
+        profile: sites.profile,
+        columns,
+        moments_ms: sites.times_ns.iter().map(|ns| ns / 1_000_000).collect(),
+    });
+    if sites.recorded > sites.times_ns.len() as u64 {
+        page.notes.push(format!("Call sites: {} of {} recorded moments.", sites.times_ns.len(), sites.recorded));
+    }
+}
+
+fn severity(span: &VerdictSpan) -> u8 {
+    match span.severity.as_str() {
+        "critical" => 2,
+        "warning" => 1,
+        _ => 0,
+    }
+}
+
+fn verdict(span: &VerdictSpan) -> Verdict {
+    let [first, last] = [span.first_ns, span.last_ns].map(|ns| moment_text(ns.max(0) as u64));
+    let bytes = match (span.first_bytes, span.last_bytes) {
+        (first, last) if first == last => last.to_string(),
+        (first, last) => format!("{first} at first, {last} at last, at most {}", span.most_bytes),
+    };
+    let remedy = Remedy { how: span.remedy.clone(), ..Remedy::default() };
+    Verdict {
+        id: span.id.clone(),
+        severity: span.severity.clone(),
+        summary: span.summary.clone(),
+        certainty: if span.is_derived { "derived from the curves".into() } else { String::new() },
+        evidence: vec![format!("from {first} to {last}"), bytes],
+        remedies: if span.remedy.is_empty() { vec![] } else { vec![remedy] },
+    }
+}
+
+/// The last reading of each line; without lines, of each category.
+fn bars(history: &History) -> Option<Bars> {
+    let last = |measure| {
+        let mut bars: Vec<(LineId, Bar)> = history
+            .of(measure)
+            .filter_map(|(name, series)| {
+                let figures = series.figures().filter(|figures| figures.last > 0)?;
+                let id = LineId::ALL.iter().copied().find(|id| id.id() == name).unwrap_or(LineId::OtherAnonymous);
+                Some((id, Bar { note: growth(&figures), ..bar(line_name(name), figures.last) }))
+            })
+            .collect();
+        bars.sort_by_key(|(_, bar)| std::cmp::Reverse(bar.bytes));
+        bars
+    };
+    let (lines, by_line) = match last(Measure::Line) {
+        lines if lines.is_empty() => (last(Measure::Committed), false),
+        lines => (lines, true),
+    };
+    let sum: Bytes = lines.iter().map(|(_, bar)| Bytes(bar.bytes)).sum();
+    let mut groups: Vec<BarGroup> = match by_line {
+        true => Group::ALL
+            .into_iter()
+            .enumerate()
+            .map(|(colour, of)| BarGroup {
+                name: of.name().into(),
+                colour,
+                bars: lines.iter().filter(|(id, _)| id.group() == of).map(|(_, bar)| bar.clone()).collect(),
+            })
+            .collect(),
+        false => {
+            let bars = lines.into_iter().map(|(_, bar)| bar).collect();
+            vec![BarGroup { name: "committed by category".into(), colour: 0, bars }]
+        }
+    };
+    groups.retain(|group| !group.bars.is_empty());
+    // As in a ledger: what has no better place is last.
+    let size = |group: &BarGroup| group.bars.iter().map(|bar| Bytes(bar.bytes)).sum::<Bytes>();
+    groups.sort_by_key(|group| (group.name == Group::Other.name(), std::cmp::Reverse(size(group))));
+    let limit = history.one(Measure::Limit).and_then(|series| series.figures()).map(|limit| Limit {
+        name: Measure::Limit.title().into(),
+        bytes: limit.last,
+        counted: history.one(Measure::Charged).and_then(|series| series.figures()).map_or(sum.0, |of| of.last),
+    });
+    let (title, sum_name) = match by_line {
+        true => ("Where the memory was at the last reading", "RSS"),
+        false => ("What was committed at the last reading", "committed"),
+    };
+    (!groups.is_empty()).then(|| Bars { title: title.into(), sum_name: sum_name.into(), sum: sum.0, limit, groups })
+}
+
+fn bar(name: &str, bytes: u64) -> Bar {
+    Bar { name: name.to_owned(), bytes, ..Bar::default() }
+}
+
+/// Only of what certainly grows.
+fn growth(figures: &CurveFigures) -> String {
+    match figures.growth.filter(|growth| growth.is_up() && growth.is_tight()) {
+        Some(growth) => format!("{} an hour", signed(growth.per_hour)),
+        None => String::new(),
+    }
+}
+
+fn tables(history: &History) -> Vec<Table> {
+    const IDS: [(&str, &str); 7] = [
+        ("process", "of-process"),
+        ("lines", "of-lines"),
+        ("lines-committed", "of-lines-committed"),
+        ("categories", "of-categories"),
+        ("categories-reserved", "of-categories-reserved"),
+        ("categories-live", "of-categories-live"),
+        ("categories-live-count", "of-categories-live-count"),
+    ];
+    let row = |name: &str, measure: Measure, f: &CurveFigures| {
+        let figure = |n: u64| if measure == Measure::LiveCount { Cell::Count(n) } else { Cell::Bytes(n) };
+        let slope = |value: f64| match measure {
+            Measure::LiveCount => Cell::None,
+            _ => Cell::Change(value as i64),
+        };
+        let mut row = vec![Cell::Text(line_name(name).to_owned())];
+        row.extend([f.first, f.last, f.min, f.max, f.peak].map(figure));
+        row.extend(match f.growth {
+            Some(growth) => [growth.per_hour, growth.least, growth.most].map(slope),
+            None => [Cell::None, Cell::None, Cell::None],
+        });
+        row
+    };
+    let table = |section: crate::recording::Section| {
+        let (_, id) = *IDS.iter().find(|(of, _)| *of == section.id)?;
+        let rows = section.rows.iter().filter(|row| row.figures.max > 0 || row.figures.peak > 0);
+        let rows: Vec<_> = rows.map(|of| row(&of.name, of.measure, &of.figures)).collect();
+        (!rows.is_empty()).then(|| Table {
+            id,
+            title: format!("Over time: {}", section.title),
+            caption: "Growth with its 95 % interval, from one minute and six readings on.".into(),
+            heads: vec!["name", "first", "last", "min", "max", "peak", "growth an hour", "at least", "at most"],
+            rows,
+            is_open: false,
+        })
+    };
+    sections(history).into_iter().filter_map(table).collect()
+}

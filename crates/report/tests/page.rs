@@ -1,0 +1,126 @@
+//! The page is well formed, allows only its own script and style, and no name of a target becomes markup.
+
+use std::process::Command;
+
+use plimsoll_report::page::{self, Page};
+use serde_json::Value as Json;
+
+mod page_kit;
+use page_kit::{NAMES, html};
+
+/// Text of the element, and the document without the text.
+fn without<'h>(html: &'h str, open: &str, close: &str) -> (Vec<&'h str>, String) {
+    let (mut texts, mut rest) = (Vec::new(), String::new());
+    let mut parts = html.split(open);
+    rest += parts.next().unwrap_or_default();
+    for part in parts {
+        let (text, after) = part.split_once(close).expect("the element ends");
+        texts.push(text);
+        rest += open;
+        rest += close;
+        rest += after;
+    }
+    (texts, rest)
+}
+
+/// Panics unless the page is well-formed XML of known elements without handlers, styles and addresses.
+fn check(page: &Page) -> (String, Json) {
+    let html = html(page);
+    let (styles, rest) = without(&html, "<style>", "</style>");
+    let (scripts, rest) = without(&rest, "<script>", "</script>");
+    let (data, rest) = without(&rest, r#"<script type="application/json" id="data">"#, "</script>");
+    assert_eq!((styles.len(), scripts.len(), data.len()), (1, 1, 1));
+    assert_eq!(rest.matches("<script").count(), 2);
+    let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
+    let document = roxmltree::Document::parse_with_options(&rest, options).expect("well-formed XML");
+    let known = "html head meta title style body a header h1 h2 h3 ul li nav main section p article span pre div details summary table \
+                 caption thead tbody tr th td small b code dl dt dd figure figcaption svg rect line text path footer script noscript";
+    let known: Vec<&str> = known.split_whitespace().collect();
+    let mut ids = std::collections::BTreeSet::new();
+    for node in document.descendants().filter(roxmltree::Node::is_element) {
+        let name = node.tag_name().name();
+        assert!(known.contains(&name), "<{name}>");
+        for attribute in node.attributes() {
+            let (of, value) = (attribute.name(), attribute.value());
+            assert!(!of.starts_with("on") && !["style", "src"].contains(&of), "<{name} {of}>");
+            assert!(of != "href" || value.starts_with('#'), "<{name} {of}={value}>");
+            assert!(of != "id" || ids.insert(value.to_owned()), "two elements have the id {value}");
+        }
+    }
+    (html.clone(), serde_json::from_str(data[0]).expect("JSON"))
+}
+
+#[test]
+fn no_name_becomes_markup() {
+    for page in [page_kit::ledger(), page_kit::recording(), Page::default()] {
+        let (html, _) = check(&page);
+        assert!(!html.chars().any(|c| c.is_control() && c != '\n'), "a control character");
+        assert!(!html.contains(['\u{202e}', '\u{2028}', '\u{2029}']));
+    }
+    let (html, _) = check(&page_kit::ledger());
+    // The names are there, as text.
+    for name in ["&lt;/script&gt;&lt;script&gt;", "&lt;img src=x onerror=", "&amp;lt;b&amp;gt;"] {
+        assert!(html.contains(name), "{name}");
+    }
+    assert!(NAMES.iter().all(|name| name.len() < 3 || !html.contains(name) || !name.contains(['<', '"', '\''])));
+}
+
+#[test]
+fn the_policy_allows_this_script_and_this_style_only() {
+    let html = html(&page_kit::ledger());
+    let policy = html.split(r#"Content-Security-Policy" content=""#).nth(1).and_then(|rest| rest.split('"').next());
+    let policy = policy.expect("a policy");
+    assert!(policy.starts_with("default-src 'none'; ") && !policy.contains("unsafe"), "{policy}");
+    for (element, directive) in [("style", "style-src"), ("script", "script-src")] {
+        let (texts, _) = without(&html, &format!("<{element}>"), &format!("</{element}>"));
+        let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("page-{element}"));
+        std::fs::write(&path, texts[0]).expect("written");
+        let hash = Command::new("sha256sum").arg(&path).output().expect("sha256sum");
+        let hash = String::from_utf8(hash.stdout).expect("UTF-8");
+        let allowed = policy.split("; ").find_map(|part| part.strip_prefix(directive)).expect("a directive");
+        assert_eq!(decoded(allowed.trim()), hash.split(' ').next().expect("a hash"), "{directive}");
+    }
+}
+
+/// `'sha256-…'` → hexadecimal digits.
+fn decoded(source: &str) -> String {
+    let digits = source.trim_start_matches("'sha256-").trim_end_matches('\'').trim_end_matches('=');
+    let alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let bits = digits.chars().flat_map(|c| {
+        let value = alphabet.find(c).expect("base64");
+        (0..6).rev().map(move |bit| (value >> bit & 1) as u8)
+    });
+    let bits: Vec<u8> = bits.collect();
+    bits.chunks_exact(8).map(|byte| format!("{:02x}", byte.iter().fold(0u8, |byte, bit| byte << 1 | bit))).collect()
+}
+
+/// The verdict, its remedy, the lines and the tables are in the HTML: a browser without script shows them.
+#[test]
+fn the_first_screen_needs_no_script() {
+    let golden = include_bytes!("../../../goldens/explain.json");
+    let ledger = plimsoll_report::ledger_json::parse(golden).expect("a ledger");
+    let (html, _) = check(&page::of_ledger(&ledger));
+    let (_, body) = html.split_once("<body>").expect("a body");
+    let places = ["arena-retention", "MALLOC_ARENA_MAX=4", ">Java heap", ">glibc, free but kept", "Arenas of glibc"];
+    let at: Vec<usize> = places.map(|text| body.find(text).unwrap_or_else(|| panic!("no {text}"))).into();
+    assert!(at.is_sorted(), "the verdict comes first, then its remedy, then the lines: {at:?}");
+    assert!(body.find("Arenas of glibc") < body.find("application/json"));
+}
+
+/// 86,400 readings of 50 curves: 5 MB at most, and the page says what it left out.
+#[test]
+fn a_day_of_readings_stays_small_and_keeps_its_peaks() {
+    let (html, data) = check(&page_kit::recording());
+    assert!(html.len() < 5_000_000, "{} bytes", html.len());
+    assert!(html.contains("86,400 readings are drawn as 1,440 intervals of 60 s"));
+    let sets = data["curves"]["sets"].as_array().expect("sets");
+    let names: Vec<&str> = sets.iter().map(|set| set["name"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["process", "resident by line", "committed by line", "live by category"]);
+    let rss = &sets[0]["curves"][0];
+    assert_eq!((rss["role"].as_str(), rss["first"].as_u64()), (Some("rss"), Some(0)));
+    let stacks = &data["stacks"];
+    assert_eq!(stacks["moments"].as_array().map(Vec::len), Some(48));
+    assert_eq!(stacks["sites"].as_array().map(Vec::len), Some(200));
+    let calls = stacks["parents"].as_array().expect("calls");
+    assert!(calls.iter().enumerate().skip(1).all(|(call, parent)| parent.as_u64() < Some(call as u64)));
+}

@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let file = args.output.as_deref();
     let style = Style { colour: file.is_none() && io::stdout().is_terminal() && colours(), width: width() };
     match args.format {
-        Format::Html => return page::of_explanation(&explanation, file),
+        Format::Html => return page::of_explanation(&explanation, file, Deadline::after(NAMES)),
         Format::Json => to_output(file, |mut out| ledger_json::write(&mut out, &explanation))?,
         Format::Text if args.maps || args.arenas => {
             to_output(file, |mut out| tables(&mut out, &explanation, &args, style.width))?;

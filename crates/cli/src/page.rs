@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use plimsoll_observer::foreign::{Deadline, NAMES};
+use plimsoll_observer::foreign::Deadline;
 use plimsoll_observer::recording::{History, sites_over_time};
 use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_observer::symbols;
@@ -20,11 +20,15 @@ use crate::target::{self, Target};
 const MOMENTS: usize = 48;
 
 /// The page of a ledger. If the process is tracked, it has its call stacks too.
-pub fn of_explanation(explanation: &Explanation, output: Option<&Path>) -> Result<ExitCode, Failure> {
+pub fn of_explanation(
+    explanation: &Explanation,
+    output: Option<&Path>,
+    deadline: Deadline,
+) -> Result<ExitCode, Failure> {
     let mut page = page::of_ledger(&ledger_json::document(explanation));
     let pid = explanation.snapshot.process.pid.to_string();
     // Without a tracker, the ledger is the whole page.
-    if let Ok(mut target) = target::open(Path::new(&pid), Deadline::after(NAMES)) {
+    if let Ok(mut target) = target::open(Path::new(&pid), deadline) {
         let profile = named_sites(&mut target, &Stacks::default())?;
         page::add(&mut page, &target.books, profile);
     }
@@ -32,11 +36,16 @@ pub fn of_explanation(explanation: &Explanation, output: Option<&Path>) -> Resul
 }
 
 /// The page of a process, a segment or a saved report.
-pub fn of_target(target: &Path, stacks: &Stacks, output: Option<&Path>) -> Result<ExitCode, Failure> {
-    if let Some(ledger) = saved_ledger(target) {
+pub fn of_target(
+    target: &Path,
+    stacks: &Stacks,
+    output: Option<&Path>,
+    deadline: Deadline,
+) -> Result<ExitCode, Failure> {
+    if let Some(ledger) = saved_ledger(target, deadline) {
         return written(&page::of_ledger(&ledger), output);
     }
-    let mut target = target::open(target, Deadline::after(NAMES))?;
+    let mut target = target::open(target, deadline)?;
     let profile = named_sites(&mut target, stacks)?;
     written(&page::of_books(&target.books, profile), output)
 }
@@ -59,12 +68,12 @@ fn named_sites(target: &mut Target, stacks: &Stacks) -> Result<plimsoll_observer
 }
 
 /// A file that `explain --format json` wrote; None for any other target.
-fn saved_ledger(target: &Path) -> Option<ledger_json::Ledger> {
+fn saved_ledger(target: &Path, deadline: Deadline) -> Option<ledger_json::Ledger> {
     // A number is a PID, and a pipe can be read only once.
     if target.to_str().is_some_and(|target| target.parse::<u32>().is_ok()) || !target.is_file() {
         return None;
     }
-    ledger_json::parse(&target::saved(target, Deadline::after(NAMES)).ok()??).ok()
+    ledger_json::parse(&target::saved(target, deadline).ok()??).ok()
 }
 
 fn written(page: &Page, output: Option<&Path>) -> Result<ExitCode, Failure> {

@@ -76,10 +76,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.by == By::Class {
         return Err("--by class needs a flight recording: native blocks have no class".into());
     }
+    let deadline = Deadline::after(NAMES);
     if wants_page {
-        return page::of_target(&args.target, &args.stacks, args.output.as_deref());
+        return page::of_target(&args.target, &args.stacks, args.output.as_deref(), deadline);
     }
-    let mut target = target::open(&args.target, Deadline::after(NAMES))?;
+    let mut target = target::open(&args.target, deadline)?;
     let choice = Choice { style: args.style, format: args.format, by: args.by, detail: args.detail };
     let of_sites = args.by.lines().is_none() || args.stacks.are_asked_for();
     match args.format {

@@ -405,7 +405,11 @@ const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
     ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
     ("crates/cli/src/diff.rs", 1, "diff"),
     ("crates/cli/src/doctor.rs", 1, "doctor"),
-    ("crates/cli/src/explain.rs", 2, "explain; before it the caller's own baseline, which may be a pipe"),
+    (
+        "crates/cli/src/explain.rs",
+        3,
+        "explain; before it the caller's own baseline, after it the call stacks of a page",
+    ),
     ("crates/cli/src/sampler/names.rs", 1, "names: in the background, no sample waits for them"),
     ("crates/cli/src/sampler/mod.rs", 3, "record, watch: the start, each sample, the end"),
     ("crates/cli/src/report.rs", 1, "report"),

@@ -163,7 +163,7 @@ mod tests {
         assert!(curve.values.iter().all(|[low, high, last]| low <= last && last <= high));
         // Few readings are kept as they are: minutes 2 to 8 have none.
         let mut series = Series::default();
-        [0, 30, 61, 600].map(|second| series.push(second * 1_000_000_000, 100 + second as u64));
+        [0, 30, 61, 600].into_iter().for_each(|second| series.push(second * 1_000_000_000, 100 + second as u64));
         let curve = Grid { from_ns: 0, step_ns: 60e9, intervals: 12 }.curve(&series);
         assert_eq!(curve.values[..3], [[100, 130, 130], [161; 3], [161; 3]]);
         assert_eq!(curve.values[9..], [[161; 3], [700; 3], [700; 3]]);

@@ -10,7 +10,7 @@
 
 #[path = "../tests/stack/image.rs"]
 mod image;
-#[path = "../tests/stack/random.rs"]
+#[path = "../../../fixtures/random.rs"]
 mod random;
 
 use std::hint::black_box;

@@ -1,5 +1,5 @@
-//! What the tracker reads out of a filter of system calls is what the kernel does with it: random filters, each in force in
-//! a child of its own, which makes one call with random arguments.
+//! The tracker's evaluation of a seccomp filter equals the kernel's: random filters, each in force in a child of its own,
+//! which makes one call with random arguments.
 
 use plimsoll_tracker::sys::filter::{AUDIT_ARCH, Instruction, run};
 
@@ -20,11 +20,11 @@ fn step(code: u16, yes: u8, no: u8, k: u32) -> Instruction {
     Instruction { code, yes, no, k }
 }
 
-/// Other calls pass; this one is answered by an error whose number is what comes of the steps.
+/// Other calls are allowed; this one fails with an error number that depends on all steps.
 fn filter(random: &mut Random) -> Vec<Instruction> {
     let body = 20;
     let mut all = vec![step(0x20, 0, 0, 0), step(0x15, 1, 0, NUMBER), step(0x06, 0, 0, ALLOW)];
-    // All of the memory is written before any of it is read, as the kernel wants it.
+    // Every memory cell is written before any is read; the kernel refuses other filters.
     all.extend((0..16).map(|i| step(0x02, 0, 0, i)));
     const FIELDS: [u32; 14] = [0, 4, 16, 20, 24, 28, 32, 36, 40, 44, 48, 52, 56, 60];
     let plain = [0x00, 0x01, 0x80, 0x81, 0x07, 0x87, 0x84];
@@ -52,7 +52,7 @@ fn filter(random: &mut Random) -> Vec<Instruction> {
     all
 }
 
-/// How the child ended: what the call answered it is its exit status, or the signal. `None`: the kernel refused the filter.
+/// How the child ended: by an exit status, which is the call's result, or by a signal. `None`: the kernel refused the filter.
 fn kernel(filter: &[Instruction], arguments: &[u64; 6]) -> Option<Result<u32, i32>> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr() as *mut libc::sock_filter };
     // SAFETY: the child makes nothing but system calls.

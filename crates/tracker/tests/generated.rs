@@ -1,4 +1,4 @@
-//! docs/hooks.md and docs/options.md are made from the tracker's tables. BLESS=1 writes them anew; without it they must be
+//! docs/hooks.md and docs/options.md are made from the tracker's tables. BLESS=1 writes them; without it, they must equal
 //! what would be written.
 
 use plimsoll_tracker::{hooked_calls, hooked_operators, options};
@@ -22,7 +22,7 @@ macro_rules! operators {
 }
 hooked_operators!(operators);
 
-/// How the program's call gets to the tracker and on, by the table's kinds.
+/// For each kind in the table: how the program's call reaches the tracker and continues.
 const KINDS: &[(&str, &str)] = &[
     (
         "caller",

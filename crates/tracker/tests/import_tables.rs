@@ -1,10 +1,10 @@
-//! patch: the import tables of this very process, as its loader filled them, and as `put_hooks` and `take_hooks` leave them.
+//! patch: the import tables of this process, as the loader filled them, and as `put_hooks` and `take_hooks` leave them.
 
 use plimsoll_tracker::patch::relocation::{Kind, Tables};
 use plimsoll_tracker::sys::{elf, libc};
 use std::collections::HashMap;
 
-/// Name → how many words of all objects hold the address that libc gives for it, and how many hold another.
+/// For each name: how many words of all objects hold libc's address of it, and how many hold another address.
 fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
     let mut found: HashMap<String, (u32, u32)> = HashMap::new();
     let mut objects = 0;
@@ -25,7 +25,7 @@ fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
             // SAFETY: a C string; the default scope.
             let real = unsafe { ::libc::dlsym(::libc::RTLD_DEFAULT, c_name.as_ptr()) } as usize;
             let entry = found.entry(name).or_default();
-            // libgcc_s is bound at the first call: until then a slot points into its object's own table of calls.
+            // libgcc_s is bound lazily: until the first call, a slot points into the object's own procedure linkage table.
             let waits = slot.kind == Kind::Call && o.is_code(holds) && !symbol.is_own;
             if holds == real { entry.0 += 1 } else { entry.1 += u32::from(!waits) }
         }
@@ -34,7 +34,7 @@ fn bound(names: &[&str]) -> HashMap<String, (u32, u32)> {
     found
 }
 
-/// Rust's own malloc and libc's calls of it are found, and each word holds what dlsym says (or waits to be bound).
+/// Rust's calls of malloc and libc's own are found, and each word holds the address that dlsym returns (or isn't bound yet).
 #[test]
 fn words_hold_what_the_loader_bound() {
     libc::resolve();
@@ -46,7 +46,7 @@ fn words_hold_what_the_loader_bound() {
     }
 }
 
-/// Outside of the library that this is linked into there are no hooks to put: nothing is written, and nothing breaks.
+/// This test program has no exported hooks to put into the tables: nothing is written, and nothing breaks.
 #[test]
 fn without_hooks_no_word_changes() {
     libc::resolve();
@@ -58,7 +58,7 @@ fn without_hooks_no_word_changes() {
     assert_eq!(bound(&names), before);
 }
 
-/// Every real function is found late too: by the objects that a program starts with.
+/// Every real function is also found late, in the objects that the program started with.
 #[test]
 fn the_scope_of_a_program_is_where_its_functions_are() {
     assert!(elf::startup_count() >= 3);

@@ -1,7 +1,7 @@
-//! What reads the VM's memory survives any memory: pages that can't be read, pointers to anywhere, chains that turn in
-//! circles. And the compressed numbers are what a slow decoder makes of them.
+//! The readers of the VM's memory survive any contents: unreadable pages, arbitrary pointers, circular chains. And the
+//! compressed numbers equal those of a simple decoder.
 
-#[path = "stack/random.rs"]
+#[path = "../../../fixtures/random.rs"]
 mod random;
 
 use plimsoll_segment::{FILE_BYTES, Purpose, Section};
@@ -19,7 +19,7 @@ fn pages(n: usize, protection: i32) -> *mut u8 {
     pages_at(0, n, protection)
 }
 
-/// There, if it is free.
+/// Maps pages at this address, if it is free.
 fn pages_at(hint: usize, n: usize, protection: i32) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a fresh private mapping.
@@ -45,7 +45,7 @@ fn nothing_is_read_that_cannot_be() {
     }
     assert_eq!(memory::slice(at, 8192, 8192).map(memory::Bytes::len), Some(8192));
     assert!(memory::slice(at, 8193, 9000).is_none() && memory::slice(at, 100, 99).is_none());
-    // A page that was known to be readable, and is no longer.
+    // A page that was known to be readable, and isn't any more.
     for (range, protect) in [(at as usize..at as usize + 4096, 1), (at as usize..at as usize + (100 << 12), 1)] {
         assert!(memory::load::<u8>(at).is_some());
         // SAFETY: own pages.
@@ -221,12 +221,12 @@ fn plant(p: *mut u8, at: u64, old: bool, random: &mut Random) -> (u64, Blob, u64
     (code + 32 * random.below(4), Blob { at: blob, frame: 64 }, some)
 }
 
-/// A method whose every byte may become another, and what it was again: what is known of it is what is read of it, and its
-/// entry in the segment has the names that are there now.
+/// Every byte of a method changes and changes back: the cached facts equal a fresh reading, and the method's entry in the
+/// segment has the current names.
 #[test]
 fn what_is_known_of_a_method_is_what_is_read() {
     const BYTES: usize = 256 << 10;
-    // Far from all else: a pointer with another byte must not lead to a stack or a heap, which change meanwhile.
+    // Far from all other mappings: a pointer with one changed byte must not lead to a stack or a heap, which change meanwhile.
     let p = pages_at(0x10_0000_0000, BYTES / 4096, libc::PROT_READ | libc::PROT_WRITE);
     let at = p as u64;
     // SAFETY: own pages.
@@ -245,7 +245,7 @@ fn what_is_known_of_a_method_is_what_is_read() {
     assert!(segment.populate_start() && blocks::publish(segment));
 
     let here = PLANTED as usize;
-    // Where what counts lies: pointers, lengths, indexes, texts, lines.
+    // The offsets that matter: pointers, lengths, indexes, texts, lines.
     let (own, pool, class) = (here + 0x700, here + 0x900, here + 0x1800);
     let (mut recalled, mut changed, mut none) = (0, 0, 0);
     let mut undo: Vec<(usize, u8)> = Vec::new();
@@ -279,7 +279,7 @@ fn what_is_known_of_a_method_is_what_is_read() {
         if let Some((Some(index), _)) = found
             && before.is_none()
         {
-            // What is kept now holds until something changes, and is this entry.
+            // The cached result is this entry, and is valid until something changes.
             let kept = known::recall(&vm, some);
             assert!(kept.is_none_or(|known| Some(known.0) == read && known.1 == index));
             changed += u64::from(kept.is_some());
@@ -303,7 +303,7 @@ fn what_is_known_of_a_method_is_what_is_read() {
 #[test]
 fn any_memory_is_survived() {
     const BYTES: usize = 256 << 10;
-    // Far from all else, as above: what a damaged pointer finds of another test's stack may be gone when it is read again.
+    // Far from all other mappings, as above: a damaged pointer may lead to another test's stack, which changes between reads.
     let p = pages_at(0x1234_5600_0000, BYTES / 4096 + 1, libc::PROT_READ | libc::PROT_WRITE);
     let at = p as u64;
     // SAFETY: own pages; the last one can't be read.
@@ -324,7 +324,7 @@ fn any_memory_is_survived() {
             };
         }
         let old = round % 2 == 0;
-        // Enough is in place that most get past the first look.
+        // Enough is valid that most of them pass the first check.
         let (list, heap, map) = (at + 512, at + 1024, at + 4096);
         words[0] = list;
         (words[1], words[2]) = (at, at + BYTES as u64);
@@ -372,7 +372,7 @@ fn any_memory_is_survived() {
             methods += u64::from(compiled::method(&vm, blob).is_some());
             named += u64::from(method::identity(&vm, some).is_some());
             method::bci(&vm, some, random.next());
-            // And what lies there by chance.
+            // And random words.
             let pc = at + random.below(BYTES as u64 + 64);
             if let Some(Code::Method(blob)) = vm.code(pc) {
                 compiled::frames(&vm, blob, pc, |_| frames += 1);

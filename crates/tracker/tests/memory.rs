@@ -1,4 +1,4 @@
-//! The library's own memcpy and its kin against the plain way of doing it. This test program itself runs on them: their
+//! The library's own memcpy, memmove, memset and so on, against byte loops. This test program itself uses them, because their
 //! symbols come before libc's.
 
 #[path = "../../preload/src/memory.rs"]
@@ -79,7 +79,7 @@ fn compares() {
             let mut room = copied(pattern(), right, left, n);
             for at in 0..=n {
                 for by in [1u8, 0x80] {
-                    // What lies behind is no part of it.
+                    // Bytes behind the range must not matter.
                     room[right + at] = room[right + at].wrapping_add(by);
                     let expected = match at {
                         _ if at == n => Ordering::Equal,

@@ -13,7 +13,7 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
 }
 
 /// account/rows.rs and the READER ALGORITHM of segment/lib.rs: one thread allocates, hands the block over, another
-/// frees; whoever reads all freed before all allocated finds nothing negative. On x86-64 a plain add is a release.
+/// frees; a reader that sums all freed before all allocated finds no negative figure. On x86-64 a plain add is a release.
 fn counters(publish: Ordering, freed_first: bool) {
     explore(move || {
         let [allocated, freed] = [0, 0].map(|_| Arc::new([AtomicU64::new(0), AtomicU64::new(0)]));
@@ -24,7 +24,7 @@ fn counters(publish: Ordering, freed_first: bool) {
                 // Booked before the program learns the address …
                 allocated[0].fetch_add(1, publish);
                 allocated[1].fetch_add(48, publish);
-                // … which it hands over somehow that orders its own data.
+                // … which it hands over in a way that orders its own data.
                 pointer.store(1, Release);
             }
         });
@@ -68,7 +68,7 @@ fn live_can_be_negative_if_allocated_is_read_first() {
     counters(Release, false);
 }
 
-/// account/table.rs: an entry is claimed by compare-and-swap, filled, and given up by a store after its key was read.
+/// account/table.rs: an entry is claimed by compare-and-swap, filled, and freed by a store after its key was read.
 struct Entry {
     address: AtomicU64,
     key: AtomicU64,
@@ -109,7 +109,7 @@ fn side_table(key_first: bool) {
         let other = thread::spawn({
             let bucket = bucket.clone();
             move || {
-                // Takes whatever entry is free, also the one that is just being given up, twice.
+                // Takes any free entry, also one that is being freed at this moment, twice.
                 for key in [7, 8] {
                     if insert(&bucket, 0x20, key) {
                         assert_eq!(remove(&bucket, 0x20), Some(key), "another block's key");
@@ -210,11 +210,11 @@ fn without_its_tag_a_slot_is_given_twice() {
     slots(false);
 }
 
-/// segment/slots.rs `forget_stacks` beside account/memo `recall` and `walk`. One entry of the memo; `from` says which
-/// code it was concluded from: 0 none, 1 the library that is closed, 2 the one that comes to lie at its place.
+/// segment/slots.rs `forget_stacks` against account/memo `recall` and `walk`. One entry of the memo; `from` is the code that
+/// its stack came from: 0 none, 1 the library that is closed, 2 the library that is loaded at its address later.
 struct Memory {
     own_in_force: AtomicBool,
-    /// Only its thread touches it.
+    /// Only its thread accesses it.
     from: AtomicUsize,
     wipes: bool,
 }
@@ -248,7 +248,7 @@ fn reloaded(wipes: bool) {
         let loader = thread::spawn({
             let (memory, left, code) = (memory.clone(), left.clone(), code.clone());
             move || {
-                // Nobody closes a library that a thread is in.
+                // A program never closes a library while a thread runs in it.
                 if !left.load(Acquire) {
                     return;
                 }
@@ -260,9 +260,9 @@ fn reloaded(wipes: bool) {
         // A call from the library, remembered; then the thread leaves it.
         memory.walk(Some(1));
         left.store(true, Release);
-        // A call from elsewhere: another entry, but it may put the memo in force again.
+        // A call from other code: another entry, but it may put the memo in force again.
         memory.walk(None);
-        // A call from the library that is there now, if this thread has learnt of it.
+        // A call from the library that is loaded now, if this thread already has its address.
         if code.load(Acquire) == 2 {
             let seen = memory.recall();
             assert!(seen != Some(1), "credited to a library that is gone");
@@ -283,7 +283,8 @@ fn a_memo_put_in_force_again_as_it_was_recalls_it() {
     reloaded(false);
 }
 
-/// account/peaks.rs `flush_shared`: who finds the lock taken leaves his drift in the row; nothing is lost or told twice.
+/// account/peaks.rs `flush_shared`: a thread that finds the lock taken leaves its drift in the row; no byte is lost or
+/// reported twice.
 fn shared_row(exchanges: bool) {
     explore(move || {
         struct Shared {
@@ -331,7 +332,8 @@ fn drift_is_lost_between_a_load_and_a_store() {
     shared_row(false);
 }
 
-/// stack/callers.rs `find_or_make`: an entry is completed, then its cell claimed; who comes second looks again.
+/// stack/callers.rs `find_or_make`: an entry is completed, then its cell is claimed; the thread that comes second searches
+/// again.
 struct Callers {
     used: AtomicUsize,
     frames: [AtomicU64; 4],

@@ -1,24 +1,31 @@
 //! The hand-over of the books of mappings (`account/mapping/turns.rs`, the file itself) under loom: every interleaving of a
 //! few threads. Each property has a twin with one step left out, which loom must catch.
-// Whether the contracts hold is what loom checks here: a note at each call would claim the result.
-#![allow(clippy::undocumented_unsafe_blocks)]
+//!
+//! The contracts of `Cell` and of `turns` are what loom checks here, and the twins break them. That is sound: loom runs one
+//! thread at a time, and stops the test at the first access that isn't exclusive. The notes below cite this as "loom".
 
 mod sync {
     pub use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
     pub struct Cell<T>(loom::cell::UnsafeCell<T>);
 
-    // SAFETY: loom reports every access that isn't exclusive.
+    // SAFETY: loom: it reports every access that isn't exclusive.
     unsafe impl<T: Send> Sync for Cell<T> {}
 
     impl<T: Copy> Cell<T> {
         pub fn new(value: T) -> Self {
             Self(loom::cell::UnsafeCell::new(value))
         }
+        /// # Safety
+        /// No other thread accesses the cell meanwhile; loom checks it.
         pub unsafe fn put(&self, value: T) {
+            // SAFETY: loom; the pointer is to the cell's own value.
             self.0.with_mut(|p| unsafe { *p = value });
         }
+        /// # Safety
+        /// As for `put`.
         pub unsafe fn get(&self) -> T {
+            // SAFETY: loom; the pointer is to the cell's own value.
             self.0.with(|p| unsafe { *p })
         }
     }
@@ -40,13 +47,13 @@ const SLOTS: usize = 2;
 struct Books {
     turns: Turns<usize, SLOTS>,
     page: Cell<usize>,
-    /// What the kernel says.
+    /// The kernel's state of the page.
     kernel: Atomic,
     wrong: Atomic,
     lost: Atomic,
-    /// A holder that gives the lock back looks at the queue once more.
+    /// A holder reads the queue once more after it has released the lock.
     looks: bool,
-    /// Whoever finds tickets out gets in line.
+    /// A thread that finds tickets out queues behind them.
     in_line: bool,
 }
 
@@ -73,17 +80,19 @@ impl Books {
         (seen as u32 == 0 && self.turns.acquire(seen, held)).then_some(held)
     }
 
-    /// The lock is held.
+    /// Books an operation; the caller holds the lock.
     fn book(&self, op: usize) {
-        // Loom reports two writers.
+        // SAFETY: the caller holds the lock; loom reports two writers.
         let was = unsafe { self.page.get() };
         if was == op {
             self.wrong.fetch_add(1, Relaxed);
         }
+        // SAFETY: as above.
         unsafe { self.page.put(op) };
     }
 
     fn drain(&self) {
+        // SAFETY: the caller holds the lock.
         while let Next::Value(op) = unsafe { self.turns.next() } {
             self.book(op);
         }
@@ -93,6 +102,7 @@ impl Books {
         let mut held = held;
         loop {
             self.drain();
+            // SAFETY: the caller, or `try_take` below, took the lock with this word.
             if !(unsafe { self.turns.release(held) } && self.looks) {
                 return;
             }
@@ -132,8 +142,9 @@ impl Books {
         } else {
             return false;
         };
-        // A ticket for nothing: what is booked already.
+        // Without `done`, the ticket has nothing to book.
         match ticket {
+            // SAFETY: this thread reserved the ticket above, under `me`, and fills it here only.
             Some(ticket) if done => assert!(unsafe { self.turns.fill(ticket, me, op) }),
             _ => {
                 self.lost.fetch_add(1, Relaxed);
@@ -165,7 +176,7 @@ fn explore(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// One gives the page back; two others map it as soon as the kernel has it.
+/// One thread unmaps the page; two others map it as soon as it is free.
 fn given_on(looks: bool, in_line: bool) {
     explore(move || {
         let books = Arc::new(Books::new(looks, in_line));
@@ -188,6 +199,7 @@ fn given_on(looks: bool, in_line: bool) {
         assert_eq!(books.turns.word() as u32, 0, "the lock was left");
         if books.lost.load(Relaxed) == 0 {
             assert_eq!(books.wrong.load(Relaxed), 0, "booked in the wrong order");
+            // SAFETY: the other threads have ended.
             assert_eq!(unsafe { books.page.get() }, books.kernel.load(Relaxed), "books differ from the kernel");
         }
     });
@@ -210,7 +222,7 @@ fn a_holder_that_passes_the_queue_books_in_the_wrong_order() {
     given_on(true, false);
 }
 
-/// The lock of a thread that is gone goes to one of those who find it.
+/// One of the threads that find the lock of an ended thread takes it over.
 fn inherited(counts: bool) {
     explore(move || {
         let books = Arc::new(Books::new(true, true));
@@ -219,20 +231,22 @@ fn inherited(counts: bool) {
             .map(|me| {
                 let books = books.clone();
                 thread::spawn(move || {
-                    // tgkill answered that 1 is gone; then whoever gets here first has the lock.
+                    // tgkill has shown that thread 1 doesn't exist; the first thread that gets here takes the lock.
                     let next = if counts { Turns::<usize, SLOTS>::next_word(dead, me) } else { me as u64 };
                     if !books.turns.acquire(dead, next) {
                         return;
                     }
                     books.book(MAP);
+                    // SAFETY: this thread took the lock with this word.
                     unsafe { books.turns.release(next) };
-                    // A thread gets the id of the one that is gone.
+                    // A new thread gets the ended thread's id.
                     if let Some(held) =
                         if counts { books.try_take(1) } else { books.turns.acquire(0, dead).then_some(dead) }
                     {
                         books.book(UNMAP);
                         thread::yield_now();
                         books.book(MAP);
+                        // SAFETY: this thread took the lock with this word.
                         unsafe { books.turns.release(held) };
                     }
                 })
@@ -249,7 +263,7 @@ fn one_thread_inherits_the_lock_of_one_that_is_gone() {
     inherited(true);
 }
 
-/// The same word for a later hold of another thread with the same id: it would be robbed.
+/// Without the count, a later hold of a thread with the same id has the same word, and the lock would be taken from it.
 #[test]
 #[should_panic]
 fn without_the_count_of_acquisitions_a_later_holder_is_robbed() {

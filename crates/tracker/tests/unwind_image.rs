@@ -1,8 +1,8 @@
 //! Methods of native images: found prologues against the symbols of one image, frame sizes at every byte against the
-//! `.debug_frame` of another, and both against made-up text whose frames the test knows.
+//! `.debug_frame` of another, and both against synthetic code whose frames the test knows.
 #![cfg(target_arch = "x86_64")]
 
-#[path = "stack/random.rs"]
+#[path = "../../../fixtures/random.rs"]
 mod random;
 
 use std::io::Write;
@@ -63,14 +63,14 @@ fn every_method_is_found_from_anywhere_in_it() {
         }
         let start = (symbol.address() - base) as usize;
         let end = start + symbol.size() as usize;
-        // With nothing in front of it, the method's own prologue is all that can be found; its frame is largest inside.
+        // Without code in front of it, only the method's own prologue can be found; its frame is largest inside.
         let own = bytes.get(start..end).expect("in the text");
         let Some(first) = (12..32).filter_map(|at| cfa(own, at)).max() else { continue };
         methods += 1;
         for _ in 0..8 {
             let at = start + 20 + random.below((end - start - 20) as u64) as usize;
             let seen = cfa(bytes, at).expect("a method");
-            // Behind the add of its epilogue a frame is as small as a return address.
+            // After the add of the epilogue, a frame consists of the return address only.
             assert!(
                 seen == first || seen == 8 || seen == 16,
                 "{} + {}: {seen}, not {first}",
@@ -101,8 +101,8 @@ fn frame_sizes_are_those_of_debug_frame() {
         let mut table = fde.rows(&frames, &bases, &mut context).expect("well formed");
         while let Some(row) = table.next_row().expect("well formed") {
             let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { continue };
-            // 8: no frame stands. There the builder's tables leave out the pushed frame pointer (25.0.2: `push %rbp` has no
-            // row of its own, and neither has the pop).
+            // 8: no frame. There the builder's tables omit the pushed frame pointer (25.0.2: neither `push %rbp` nor the pop has
+            // a row of its own).
             if *register != Register(7) || *offset == 8 {
                 continue;
             }
@@ -120,10 +120,10 @@ fn frame_sizes_are_those_of_debug_frame() {
     assert!(share < 0.001, "{} of {places}: {:x?}", different.len(), &different[..different.len().min(40)]);
 }
 
-/// Text that the test wrote itself: methods of known frames, decoys inside, padding or none between.
+/// Code that the test generates: methods with known frames, decoys inside them, with and without padding between them.
 struct Written {
     text: Vec<u8>,
-    /// For each byte: CFA − sp, where the frame stands or stands down; `None` for padding.
+    /// For each byte: CFA − sp; `None` for padding.
     truth: Vec<Option<i32>>,
 }
 
@@ -162,7 +162,7 @@ fn write(random: &mut Random) -> Written {
         };
         for _ in 0..random.below(60) {
             match random.below(8) {
-                // The decoy: room for the x87 unit, at a multiple of 16, behind an ordinary instruction. Nothing is called in it.
+                // The decoy: stack space for the x87 unit, at a multiple of 16, behind an ordinary instruction. It contains no call.
                 0 => {
                     put(&mut w, &[0x97], full);
                     while !w.text.len().is_multiple_of(16) {
@@ -202,7 +202,7 @@ fn written_text_is_read_back() {
     let (mut asked, mut down) = (0, 0);
     for _ in 0..50 {
         let w = write(&mut random);
-        // What is asked for: behind calls, less one, and where a signal may interrupt: between two instructions.
+        // The queries: the addresses behind calls, less one; and every instruction's start, where a signal may interrupt.
         for (at, truth) in w.truth.iter().enumerate() {
             let Some(truth) = truth else { continue };
             let call = w.text[at.saturating_sub(4)] == 0xe8;

@@ -1,8 +1,8 @@
-//! The walk on this process's own stacks, beside libgcc's unwinder: a C library compiled here calls a probe along paths
-//! of many kinds, the probe walks, and both must name the same return addresses.
+//! The walk on this process's own stacks, against libgcc's unwinder. A C library that is compiled here calls a probe along
+//! many kinds of paths. The probe walks, and both must find the same return addresses.
 //!
-//! Beside it a naive memo tries the soundness condition of `walk.rs`: whatever remembered walk it accepts must be the
-//! walk that is made.
+//! A naive memo tests the soundness condition of `walk.rs` at the same time: every remembered walk that it accepts must equal
+//! a fresh walk.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 use std::cell::RefCell;
@@ -86,16 +86,16 @@ extern "C" fn module(info: *const PhdrInfo, _: usize, into: *mut c_void) -> c_in
     0
 }
 
-/// What the probe works with and what it found.
+/// The probe's inputs and results.
 struct Thread {
     modules: Vec<Module>,
     stack: std::ops::Range<u64>,
     limit: usize,
     memo: Vec<Remembered>,
     seen: Seen,
-    /// How a walk ends that goes all the way.
+    /// How a complete walk ends.
     last: End,
-    /// libgcc knows nothing of code without tables: compare with these outer frames instead.
+    /// libgcc can't unwind code without tables: compare with these outer frames instead.
     outer: Option<Vec<u64>>,
 }
 
@@ -175,7 +175,7 @@ impl Thread {
             None => {
                 let from = truth.iter().position(|&ip| ip == entry.ra).expect("the probe's caller");
                 let truth = match walk.end {
-                    // libgcc goes on where the signal came from.
+                    // libgcc continues at the interrupted instruction.
                     End::OtherStack => &truth[from..(from + frames.len()).min(truth.len() - 1)],
                     _ => &truth[from..],
                 };
@@ -241,7 +241,7 @@ fn backtrace() -> Vec<u64> {
 }
 
 type Run = extern "C-unwind" fn(unsafe extern "C" fn(), u32, c_int);
-/// What runs on a stack that it is given.
+/// Code that runs on a given stack.
 type Switched = extern "C-unwind" fn(*mut u8, usize, c_int);
 
 fn library(name: &str, flags: &[&str]) -> (Run, [Switched; 2]) {
@@ -268,7 +268,7 @@ fn library(name: &str, flags: &[&str]) -> (Run, [Switched; 2]) {
     found
 }
 
-/// Runs `work` with a fresh probe on a fresh thread's stack; what was remembered on earlier ones stays.
+/// Runs `work` with a fresh probe on a fresh thread's stack; the memo keeps what it has from earlier stacks.
 fn on_thread(memo: Vec<Remembered>, work: impl FnOnce() + Send) -> (Vec<Remembered>, Seen) {
     struct Across(Vec<Remembered>);
     let memo = Across(memo);
@@ -306,7 +306,7 @@ fn live_walks_equal_libgccs() {
             }
         };
         let (memo, first) = on_thread(Vec::new(), work);
-        // Another thread, other addresses: the memo of the first must serve it.
+        // Another thread has other addresses: the first thread's memo must still be right.
         let (_, second) = on_thread(memo, work);
         println!("{name}: {first:?}\n    on another thread: {second:?}");
         assert!(first.probes > 500 && first.limited > 50 && first.outermost > 200 && first.interrupted > 100);
@@ -323,7 +323,7 @@ fn coroutines_end_where_their_stack_does() {
         run(probe_entry, 1, 1);
         let mut space = vec![0_u8; 1 << 20];
         for n in 0..200 {
-            // Ever other stacks, in the same memory: what lies above one's end are an earlier one's frames.
+            // Different stacks in the same memory: above the end of one lie the frames of an earlier one.
             let size = (1 << 19) + 16 * (n as usize * 37 % 10);
             let base = space.as_mut_ptr() as u64;
             let before = with_thread(|thread| std::mem::replace(&mut thread.stack, base..base + size as u64));
@@ -364,7 +364,7 @@ fn code_without_tables_is_crossed_by_its_frame_pointers() {
     let (_, seen) = on_thread(Vec::new(), move || {
         for n in 0..40 {
             for path in 0..4 {
-                // The frame of this closure moves on between the two calls; those outside it stay.
+                // The pc in this closure's frame differs between the two calls; the outer frames are equal.
                 let outer = backtrace().split_off(2);
                 with_thread(|thread| thread.outer = Some(outer));
                 run(probe_entry, path, n);

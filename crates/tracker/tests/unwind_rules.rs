@@ -3,7 +3,7 @@
 
 #[path = "stack/image.rs"]
 mod image;
-#[path = "stack/random.rs"]
+#[path = "../../../fixtures/random.rs"]
 mod random;
 
 use gimli::{
@@ -33,7 +33,7 @@ fn word(at: u64) -> u64 {
     (at ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd)
 }
 
-/// What a row says about that state. `None`: more than a rule means to say.
+/// The CFA and registers that a row gives for that state. `None`: the row needs more than a rule can hold.
 #[derive(PartialEq, Debug)]
 enum Caller {
     Outermost,
@@ -135,7 +135,7 @@ struct Count {
     ends: u64,
     signals: u64,
     expressions: u64,
-    /// Rows that gimli reads and a rule can't hold.
+    /// Rows that gimli reads and that a rule can't hold.
     beyond: u64,
     /// Of 1000 addresses anywhere in the file, those that no FDE covers.
     uncovered: u64,
@@ -174,7 +174,7 @@ fn compare(path: &str, module: &Module, random: &mut Random, most: usize) -> Cou
             count.expressions += u64::from(matches!(row.cfa(), CfaRule::Expression(_)));
             let (ours, theirs) = (by_rule(rule, state), by_gimli(row, &section, state));
             match (&ours, &theirs) {
-                // Beyond both, or a formula that isn't a base and an offset; gimli's row must then be no plain one.
+                // Neither applies, or the formula isn't a base and an offset. Then gimli's row must be a complex one too.
                 (None, _) => {
                     assert_eq!(rule, Rule::UNKNOWN);
                     let plain = matches!(row.cfa(), CfaRule::RegisterAndOffset { register: SP | FP, .. });
@@ -250,7 +250,7 @@ fn rules_equal_gimlis_rows() {
     }
 }
 
-/// Every record is found without the table as well.
+/// Every record is also found without the table.
 #[test]
 fn a_missing_table_is_searched_for_linearly() {
     let mut random = Random(77);
@@ -313,7 +313,7 @@ fn damaged_tables_end_in_some_rule() {
     println!("{asked} damaged tables: {changed} other rules, {unknown} unknown");
     assert!(changed > 1000 && unknown > 1000);
 
-    // Nothing but noise.
+    // Random bytes only.
     for _ in 0..20_000 {
         let noise: Vec<u8> = (0..256).map(|_| random.next() as u8).collect();
         let mut noise = noise;

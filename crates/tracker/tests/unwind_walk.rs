@@ -1,7 +1,7 @@
-//! The walker on stacks that a small machine builds call by call, so that the answer is known; then the soundness
-//! condition: everything that a walk didn't log may change, and it must come out the same.
+//! The walker on stacks that a small machine builds call by call, so that the right result is known. Then the soundness
+//! condition: every word that a walk didn't log may change, and the walk's result must be equal.
 
-#[path = "stack/random.rs"]
+#[path = "../../../fixtures/random.rs"]
 mod random;
 
 use std::collections::HashMap;
@@ -16,12 +16,12 @@ const HIGH: u64 = BASE + 8 * WORDS as u64;
 const MODULE: u64 = 0x5500_0000_0000;
 const JIT: u64 = 0x6600_0000_0000;
 
-/// A thread that calls functions whose frames are laid out at random, and remembers the truth.
+/// A thread that calls functions with random frame layouts, and records the true stack.
 struct Machine {
     stack: Vec<u64>,
     sp: u64,
     fp: u64,
-    /// The pc to be returned to, or interrupted.
+    /// The pc that a call returns to, or that a signal interrupts.
     pc: u64,
     exact: bool,
     rules: HashMap<u64, Option<Rule>>,
@@ -71,7 +71,7 @@ impl Machine {
         self.stack[((at - BASE) / 8) as usize] = word;
     }
 
-    /// A fresh pc inside a function whose rule is `rule`; it becomes the current one.
+    /// Enters a function with this rule, at a fresh pc.
     fn enter(&mut self, rule: Option<Rule>, within: u64) {
         self.next += 1;
         self.pc = within + 0x100 * self.next;
@@ -80,7 +80,7 @@ impl Machine {
         self.truth.push((self.pc, false));
     }
 
-    /// The current function becomes one that was interrupted: its pc is looked up as it is.
+    /// Marks the current function as interrupted by a signal: its pc is looked up unchanged, not less one.
     fn interrupt(&mut self) {
         let rule = self.rules.remove(&(self.pc - 1)).expect("the current function's rule");
         self.rules.insert(self.pc, rule);
@@ -92,8 +92,8 @@ impl Machine {
         self.set(self.sp, self.pc);
     }
 
-    /// Calls one more function. After one without a rule or in run-time code only such follow as keep the frame
-    /// pointer chain that is then needed.
+    /// Calls one more function. After a function without a rule or in run-time code, only functions follow that keep the chain
+    /// of frame pointers, which the walk needs then.
     fn step(&mut self, random: &mut Random, jit: bool) {
         let locals = 8 * random.below(20);
         let kind = match random.below(if jit { 17 } else { 16 }) {
@@ -272,7 +272,7 @@ fn built_stacks_are_walked_to_their_end() {
         let outcome = machine.walk(&walker, &machine.stack, BASE, entry, limit);
         let walk = outcome.walk;
         let expected: Vec<u64> = truth.iter().map(|&(pc, _)| pc).collect();
-        // Code without a rule below one that gave the frame pointer another use leads nowhere, and says so.
+        // Code without a rule, below a function that uses the frame pointer for something else: the walk ends and reports it.
         if matches!(walk.end, End::NoRule | End::Jit) {
             assert!(expected.starts_with(&outcome.frames), "{outcome:x?} {expected:x?}");
             let last = *outcome.frames.last().expect("a frame");
@@ -297,8 +297,8 @@ fn built_stacks_are_walked_to_their_end() {
     }
 }
 
-/// The condition in `walk.rs`, put to the test: take a walk; move the stack; change every word that it didn't log, the
-/// entry frame pointer unless flagged, and the bounds as far as allowed. The walk must come out the same.
+/// Tests the condition in `walk.rs`: walk; then move the stack, change every word that the walk didn't log, the frame pointer
+/// at entry unless flagged, and the bounds as far as allowed. A second walk must have the same result.
 #[test]
 fn a_walk_depends_on_its_log_alone() {
     let mut random_words = 0_u64;
@@ -322,14 +322,14 @@ fn a_walk_depends_on_its_log_alone() {
         let before = machine.walk(&walker, &machine.stack, BASE, entry, 64);
         *ends.entry(format!("{:?}", before.walk.end)).or_insert(0_u64) += 1;
 
-        // A word that was looked at as a return address and as a frame pointer binds the walk to its place.
+        // If the walk used a word both as return address and as frame pointer, it is only valid at its own address.
         let both = |r: &Read| before.reads.iter().any(|s| s.offset == r.offset && s.relative != r.relative);
         let distance = if before.reads.iter().any(both) { 0 } else { 8 * random.below(1 << 20) };
         bound += u64::from(distance == 0);
         let base = BASE - distance;
         let mut stack: Vec<u64> = (0..WORDS).map(|_| random.next()).collect();
         for word in &mut stack {
-            // Plausible words, not only noise.
+            // Plausible words as well as random ones.
             match random.below(3) {
                 0 => *word = base + random.below(8 * WORDS as u64) / 8 * 8,
                 1 => *word = MODULE + 0x100 * random.below(machine.next + 1),
@@ -412,7 +412,7 @@ fn nothing_outside_the_stack_is_read() {
     let mut random = Random(99);
     let mut ends = HashMap::new();
     for _ in 0..100_000 {
-        // Any rule whatever.
+        // An arbitrary rule.
         let seed = random.next();
         let rule = |pc: u64| {
             let bits = (pc ^ seed).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -131,7 +131,7 @@ fn the_map_equals_the_kernels() {
                 if random.below(3) == 0 {
                     new_n = n;
                 }
-                // There is seldom room behind a mapping by chance.
+                // Unmaps the range behind first: it is seldom free by chance.
                 let room = |&page: &usize| before[page].is_some() && before[page + 1].is_none();
                 if round % 4 == 0
                     && let Some(page) = (at..PAGES - 1).find(room)
@@ -156,7 +156,7 @@ fn the_map_equals_the_kernels() {
                 // SAFETY: source and destination are inside the area; without MAYMOVE it stays where it is.
                 let moved = unsafe { libc::mremap(address, bytes, new_n * PAGE, flags, new) };
                 if moved == libc::MAP_FAILED {
-                    // A refused one can have unmapped its destination, or a part: book what the kernel says.
+                    // A refused mremap may have unmapped its destination, or a part of it: book what the kernel shows.
                     let after = kernels(area);
                     for page in (0..PAGES).filter(|&page| before[page].is_some() && after[page].is_none()) {
                         book.unmap((area + page * PAGE) as u64, PAGE as u64, &mut post, |_| ());

@@ -1,5 +1,5 @@
 //! A child books operations in a shared map while its parent executes it instruction by instruction, and reads the map
-//! after each: what a SIGKILL there would leave. So this sees the order that the compiler made of the stores.
+//! after each: the state that a SIGKILL there would leave. So the test covers the compiler's order of the stores.
 
 use plimsoll_segment::vmap::{Attributes, Kind, VmaMap};
 use plimsoll_tracker::account::vmas::{Placement, VmaBook};
@@ -59,7 +59,7 @@ fn killed_at_any_instruction_the_map_is_old_or_new() {
     // SAFETY: the mapping above.
     let mut book = unsafe { VmaBook::create(base, BYTES, |_| true) }.expect("room");
     (0..PREPARED).for_each(|n| operate(&mut book, n));
-    // What each operation makes of it, from a map of its own.
+    // The expected state after each operation, from a separate map.
     let mut own: Vec<u64> = copy().chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     let bytes_of = |own: &[u64]| own.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     // SAFETY: the vector outlives the book.
@@ -88,7 +88,7 @@ fn killed_at_any_instruction_the_map_is_old_or_new() {
     // SAFETY: waits for and steps the child that was just made.
     unsafe { libc::waitpid(child, &mut status, 0) };
     if libc::WIFEXITED(status) {
-        // Not a pass: ptrace is forbidden here, so nothing could be seen.
+        // Fails: ptrace is forbidden here, so the test could observe nothing.
         panic!("ptrace is not permitted");
     }
     let begun = VmaMap::new(&seen).expect("a map").seq();

@@ -73,7 +73,7 @@ fn four_threads_agree() {
         let segment = fresh();
         let mut random = Random(5);
         let stacks: Vec<Stack> = (0..2000).map(|_| stack(&mut random)).collect();
-        // All four come with the same stack at about the same moment, each time.
+        // All four threads look up the same stack at about the same moment, each time.
         let together = Barrier::new(4);
         let numbers: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let run = || {
@@ -86,7 +86,7 @@ fn four_threads_agree() {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(run)).collect();
             threads.into_iter().map(|t| t.join().expect("thread")).collect()
         });
-        // Where two threads came at once, each of them may have got an entry; all have got the same one.
+        // If two threads come at once, each may have made an entry, but all must have got the same one.
         assert!(numbers.iter().all(|n| *n == numbers[0]), "threads disagree");
         let empty = (3..segment.used(Section::Callers) as u32).filter(|i| segment.caller(*i).hash.load(Relaxed) == 0);
         println!("exercised: 4 threads, {} stacks, {} entries given up", stacks.len(), empty.count());
@@ -107,7 +107,7 @@ fn a_full_section_merges_and_counts() {
         }
         assert_eq!(counter(segment, Counter::callers_merged), 1000);
         assert_eq!(segment.used(Section::Callers), Section::Callers.capacity());
-        // Those that are in stay in.
+        // Callers that have an entry keep it.
         assert!((0..room).step_by(997).all(|i| of(i) == numbers[i]));
         println!("exercised: {room} callers, 1000 merged");
     });

@@ -18,7 +18,7 @@ fn name(segment: Segment, i: u16) -> String {
     String::from_utf8(bytes.collect()).expect("text")
 }
 
-/// Names of which many begin like another.
+/// Names, many of which share a beginning.
 fn names() -> impl Iterator<Item = String> {
     (1..=40).flat_map(|n| ["zlib", "a", "Java"].map(|word| word.repeat(n).chars().take(47).collect()))
 }
@@ -48,7 +48,7 @@ fn four_threads_agree() {
         println!("exercised: {} names, {} entries given up", named.len(), all.len() - named.len());
         assert!(named.len() > 60);
 
-        // In the child of a fork the table is made anew.
+        // In the child of a fork the table is made again.
         categories::reset_after_fork(segment);
         assert!(names().zip(&numbers[0]).all(|(name, i)| register(segment, &name) == *i));
         assert_eq!(segment.used(Section::Categories), all.len());

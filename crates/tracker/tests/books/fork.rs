@@ -1,4 +1,4 @@
-//! account/inherited.rs: a copy of the books that three threads go on with.
+//! account/inherited.rs: a copy of the books while three threads continue to book.
 
 use crate::segment::by_caller;
 use crate::{Random, alone, books, fresh};
@@ -36,7 +36,7 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                     let mut random = Random(n + 1);
                     let mut made = 0;
                     while !done.load(Relaxed) {
-                        // Now and then a caller that nobody had; what it allocates another thread may free at once.
+                        // Sometimes a new caller; another thread may free its blocks at once.
                         made += u64::from(made < round.load(Relaxed) * 10 && random.below(4) == 0);
                         let frame = 0x1_0000 * (n + 1) + 2 * (made - random.below(made.min(8) + 1));
                         let caller = classify::caller(parent, &[frame], 0, 1);
@@ -54,8 +54,8 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                 });
             }
             let _ends = Ends(&done);
-            // As many as it takes until some were made while new rows came: where one CPU is left, one of eight was, and fewer
-            // where it copies quicker or changes threads less often. There is room for the callers of so many.
+            // Repeats until some copies were made while new rows came. On one CPU that is one of eight copies, and fewer if the
+            // copy is faster or the kernel switches threads less often. The section has room for the callers of all repetitions.
             while grown < 20 && copies < 4000 {
                 round.fetch_add(1, Relaxed);
                 let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
@@ -65,7 +65,7 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                 let copy = Inherited::take(parent).expect("memory");
                 let written = copy.write(Child::default(), |at, bytes, zeros| {
                     assert!(at + bytes.len() + zeros <= FILE_BYTES);
-                    // SAFETY: inside the mapping, which nobody else knows of.
+                    // SAFETY: inside the mapping, which no other thread uses.
                     unsafe { base.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
                     true
                 });
@@ -78,7 +78,7 @@ fn a_copy_beside_three_threads_has_nothing_freed_only() {
                 }
                 copies += 1;
                 grown += u64::from(parent.used(Section::Rows) > before);
-                // SAFETY: nobody else knows of it.
+                // SAFETY: no other thread uses the mapping.
                 unsafe { os::unmap(base, FILE_BYTES) };
             }
         });

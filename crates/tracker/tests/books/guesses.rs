@@ -1,4 +1,4 @@
-//! What deep.rs believes a frame pointer: chains through code without rules, good ones, and ones that lead into data.
+//! When stack/deep.rs follows a frame pointer: chains through code without rules, valid ones, and ones that lead into data.
 
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{Cut, FrameKind, frame_flags};
@@ -33,7 +33,7 @@ struct Stack {
 impl Stack {
     fn new() -> Stack {
         let layout = std::alloc::Layout::new::<Scratch>();
-        // SAFETY: zeroed memory is a scratch that knows nothing.
+        // SAFETY: zeroed memory is an empty scratch.
         let scratch = unsafe { Box::from_raw(std::alloc::alloc_zeroed(layout).cast::<Scratch>()) };
         Stack { words: vec![0; 512], scratch }
     }
@@ -80,7 +80,7 @@ fn what_a_frame_pointer_is_believed() {
         let fp = stack.chain(&way, 6);
         let (frames, guards) = stack.walk(segment, BARE + 5, fp);
         assert_eq!((shown(&frames), guards), (vec![native(BARE + 5), cut(Cut::NoRule)], 1));
-        // Now somebody has.
+        // Now the program has.
         let before = code::changes();
         code::note(MADE as usize, 0x1000);
         assert!(code::changes() > before && code::holds(MADE) && !code::holds(MADE - 1) && !code::holds(MADE + 0x1000));
@@ -89,7 +89,7 @@ fn what_a_frame_pointer_is_believed() {
         assert_eq!((shown(&frames), guards), (whole.to_vec(), 0));
         assert!(frames[1..].iter().all(|f| f.flags == frame_flags::GUESSED), "{frames:?}");
 
-        // From made code, which a rule led to, on; and when the register is anything.
+        // Onward from run-time code that a rule led to, with any value in the register.
         let (frames, _) = stack.walk(segment, MADE + 5, fp);
         assert_eq!(shown(&frames)[..3], [jit(MADE + 5), jit(way[0]), jit(way[1])]);
         let anything = [0, 1, HEAP, stack.at(0) - 64, stack.at(511), stack.at(511) + 8, u64::MAX, u64::MAX - 7, fp + 4];
@@ -105,13 +105,13 @@ fn what_a_frame_pointer_is_believed() {
             let fp = stack.chain(&[word, RULED + 5], 6);
             let (frames, _) = stack.walk(segment, MADE + 5, fp);
             assert_eq!(shown(&frames), [jit(MADE + 5), cut(Cut::Jit)], "{word:x}");
-            // A frame that a guess led to must lead on by itself.
+            // A frame that was guessed must lead to the next one.
             let fp = stack.chain(&[MADE + 0x44, word, RULED + 5], 6);
             let (frames, _) = stack.walk(segment, BARE + 5, fp);
             assert_eq!(shown(&frames), [native(BARE + 5), cut(Cut::Jit)], "{word:x}");
         }
 
-        // A rule behind a guess makes a return address of any word; that isn't shown as code.
+        // After a guess, a rule takes any word for a return address; such a word isn't shown as code.
         let fp = stack.chain(&[RULED + 5, HEAP, HEAP + 16], 6);
         let (frames, _) = stack.walk(segment, BARE + 5, fp);
         assert_eq!(shown(&frames), [native(BARE + 5), native(RULED + 5), cut(Cut::Broken)]);
@@ -148,7 +148,7 @@ fn no_stack_of_random_words_shows_data_as_code() {
                 match f.kind {
                     FrameKind::Native => assert!(object(f.value - 1).is_some()),
                     FrameKind::Jit => {
-                        // Only a rule in an unbroken row of rules may lead where nobody knows of code.
+                        // Only an unbroken chain of rules may lead to an address that isn't known to be code.
                         let by_rules = frames[..=i].iter().all(|f| f.flags & frame_flags::GUESSED == 0);
                         assert!(code::holds(f.value - 1) || by_rules, "{frames:x?}");
                         made += 1;
@@ -169,7 +169,7 @@ fn made_code_is_known_by_range() {
         let mut random = Random(11);
         let mut pages = std::collections::BTreeSet::new();
         for _ in 0..100 {
-            // Far enough from each other that no two become one.
+            // Far enough apart that no two ranges join.
             let (page, n) = (random.below(1 << 20) * 64, 1 + random.below(4));
             code::note((page << 12) as usize, (n << 12) as usize);
             pages.extend(page..page + n);
@@ -183,7 +183,7 @@ fn made_code_is_known_by_range() {
             both[usize::from(known)] += 1;
         }
         assert!(pages.iter().all(|page| page == &0 || code::holds(page << 12)));
-        // Nonsense is none, and more than there is room for is left out.
+        // Invalid ranges are ignored, and ranges beyond the capacity are left out.
         code::note(0, 4096);
         code::note(usize::MAX - 10, 100);
         for i in 0..2000usize {

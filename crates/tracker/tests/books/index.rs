@@ -1,4 +1,4 @@
-//! segment/index.rs beside a map, and how much memory few entries touch.
+//! segment/index.rs against a map, and how much memory few entries touch.
 
 use crate::{Random, alone, touched};
 use plimsoll_segment::Purpose;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 const CAPACITY: usize = 1 << 17;
 
-/// Enters `n` keys of a stream as frames and callers are, with so many distinct hashes; answers how often each was found.
+/// Inserts `n` keys of a stream, as frames and callers do, with so many distinct hashes; returns how often each was found.
 fn fill(index: &Index, twin: &mut HashMap<u64, u32>, keys: &mut Vec<u64>, stream: impl Iterator<Item = (u64, u64)>) {
     for (hash, key) in stream {
         let found = index.find(hash, keys.len(), |i| keys[i as usize] == key);
@@ -30,7 +30,7 @@ fn an_index_finds_what_was_entered_until_its_section_is_full() {
     static INDEX: Index = Index::new(CAPACITY, &[10, 14, 17, 16], Purpose::FrameIndex);
     assert!(INDEX.init());
     let mut random = Random(5);
-    // Number 0 is none; some hashes are the same for two keys.
+    // Number 0 means none; some keys share a hash.
     let (mut twin, mut keys) = (HashMap::new(), vec![u64::MAX]);
     let hash = |key: u64| (key >> 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     while keys.len() < CAPACITY {

@@ -1,5 +1,5 @@
-//! The tracker's books in this process: each module drives one file of account/ with random operations beside a dumb
-//! twin, and counts what it exercised.
+//! The tracker's books in this process: each module runs random operations on one file of account/ and on a simple twin, and
+//! counts the cases that occurred.
 
 mod alone;
 mod callers;
@@ -9,7 +9,7 @@ mod guesses;
 mod index;
 #[cfg(target_arch = "x86_64")]
 mod malloc_twins;
-#[path = "../stack/random.rs"]
+#[path = "../../../../fixtures/random.rs"]
 mod random;
 mod rows;
 mod samples;

@@ -1,4 +1,4 @@
-//! hook/malloc/x86_64.rs beside hook/malloc/portable.rs: the assembly that runs, and the same steps in Rust.
+//! hook/malloc/x86_64.rs against hook/malloc/portable.rs: the assembly that runs, and the same steps in Rust.
 //!
 //! ```text
 //! this process ── fork ──▶ assembly ── after each operation: what changed in the books ──▶ ┐
@@ -56,7 +56,7 @@ enum Version {
 static MALLOC: AtomicUsize = AtomicUsize::new(0);
 static FREE: AtomicUsize = AtomicUsize::new(0);
 
-/// What a thread is to do.
+/// An operation of a thread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
     Malloc,
@@ -64,7 +64,7 @@ enum What {
     Realloc,
     Aligned,
     Free,
-    /// A handler on top of a hook: the thread's state is taken.
+    /// In a signal handler that interrupted a hook: the thread's state is taken.
     MallocNested,
     FreeNested,
     Push,
@@ -77,12 +77,12 @@ struct Todo {
     what: What,
     block: usize,
     bytes: usize,
-    /// Which functions lie between the thread's start and the call, by bits, two for each.
+    /// The functions between the thread's start and the call, two bits each.
     path: u64,
     depth: u32,
 }
 
-/// Goes on to `go_on` out of a frame whose CFA is its frame pointer: a walk has to read that too.
+/// Calls `go_on` from a frame whose CFA follows from its frame pointer, which a walk must read too.
 #[unsafe(naked)]
 unsafe extern "C" fn framed(todo: *const Todo, left: u32) -> usize {
     core::arch::naked_asm!(
@@ -256,7 +256,7 @@ fn compared() -> [(Section, usize, Vec<usize>); 7] {
     ]
 }
 
-/// The books as they were after the last operation.
+/// The books after the last operation.
 struct Books {
     segment: Segment,
     of: [(Section, usize, Vec<usize>); 7],
@@ -301,7 +301,7 @@ impl Books {
     }
 }
 
-/// A malloc that has nothing left, and one that gives more than it was asked for.
+/// A malloc that has no memory left, and one that returns more than was requested.
 extern "C" fn refuses(_: usize) -> usize {
     0
 }
@@ -313,7 +313,7 @@ extern "C" fn gives_more(bytes: usize) -> usize {
 }
 static REAL_MALLOC: AtomicUsize = AtomicUsize::new(0);
 
-/// A free that looks at the block before it goes: what the trailer's word says then.
+/// A free that first reads the trailer's word of the block.
 extern "C" fn looks(p: *mut u8) {
     // SAFETY: null or a live block; the real free, put there before this function took its place.
     unsafe {
@@ -355,7 +355,7 @@ fn in_windows() -> Segment {
     segment
 }
 
-/// What the operations met; both processes must come to the same.
+/// Counts of the cases that occurred; both processes must have equal counts.
 #[derive(Default, Debug)]
 struct Exercised {
     nulls: u64,
@@ -373,7 +373,7 @@ impl Exercised {
     /// Counts what this thread remembers.
     fn look_at_memo(&mut self) {
         let state = tls_get::<CURRENT>() as *const ThreadState;
-        // SAFETY: this thread's own state, outside of every hook; the memo has as many entries as its mask says.
+        // SAFETY: this thread's own state, outside every hook; the memo has mask + 1 entries.
         let memo: &[Memo] = unsafe { std::slice::from_raw_parts((*state).own_memo, (*state).memo_mask + 1) };
         for entry in memo.iter().filter(|entry| entry.tag != 0) {
             let class = [NO_WORDS, 0, SEVEN_WORDS, MORE_WORDS].iter().position(|words| entry.sp & 7 == *words);
@@ -404,7 +404,7 @@ fn run(version: Version, windowed: bool, mut to: File) {
     attach(segment);
     std::thread::scope(|scope| {
         for me in 1..THREADS {
-            // One after the other, and this thread waits meanwhile: slots and heap come out alike in both processes.
+            // Threads run one at a time, while this thread waits, so that slots and heap are equal in both processes.
             *baton.now.lock().expect("baton") = (me, None, 0);
             let baton = &baton;
             scope.spawn(move || {
@@ -423,7 +423,7 @@ fn run(version: Version, windowed: bool, mut to: File) {
 fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &[u32], to: &mut File) -> Exercised {
     let segment = books.segment;
     let mut exercised = Exercised::default();
-    // Blocks, and by whom; all but new paths are taken from a few dozen, so that most are remembered.
+    // Blocks and their threads. Apart from new paths there are a few dozen, so that most are remembered.
     let mut live: Vec<(usize, usize)> = Vec::with_capacity(4096);
     let mut paths: Vec<(u64, u32)> = (0..24).map(|_| (random.next(), 2 + random.below(12) as u32)).collect();
     let mut text = String::with_capacity(1 << 20);
@@ -450,7 +450,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
             0..=420 => fresh = Some(baton.run(on, todo)),
             421..=779 if !live.is_empty() => {
                 let (block, by) = taken(&mut live, &mut random).expect("not empty");
-                // Mostly the thread that allocated it.
+                // Mostly by the thread that allocated it.
                 let on = if random.below(4) == 0 { on } else { by };
                 exercised.by_others += u64::from(on != by);
                 todo = Todo { what: What::Free, block, ..todo };
@@ -461,7 +461,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
                 fresh = Some(baton.run(on, todo));
             }
             820..=879 => {
-                // Of nothing too, and to nothing.
+                // Also of a null pointer, and to 0 bytes.
                 let old = if random.below(5) == 0 { None } else { taken(&mut live, &mut random) };
                 todo = Todo { what: What::Realloc, block: old.map_or(0, |old| old.0), ..todo };
                 todo.bytes = if random.below(10) == 0 { 0 } else { bytes };
@@ -511,7 +511,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
                             exercised.damaged += 1;
                             *p.add(usable - 8) ^= 1 << random.below(8);
                         } else {
-                            // A row that isn't in use, one beyond the window, or another's.
+                            // An unused row, a row beyond the window, or another block's row.
                             let row = [3, segment.used(Section::Rows) as u32 + 1, (1 << 20) - 1, 1, 5];
                             note = "foreign";
                             exercised.foreign += 1;
@@ -578,9 +578,9 @@ fn pipe() -> [File; 2] {
     ends.map(|end| unsafe { File::from(OwnedFd::from_raw_fd(end)) })
 }
 
-/// Starts both versions, each in a process of its own. Answers their ids and what they write.
+/// Starts both versions, each in a process of its own. Returns their ids and their output.
 fn begin(windowed: bool) -> [(i32, BufReader<File>); 2] {
-    // Nothing is allocated between the forks: the heaps of both processes begin alike.
+    // Nothing is allocated between the forks, so both processes start with equal heaps.
     let mut pipes = [Some(pipe()), Some(pipe())];
     let versions = [Version::Assembly, Version::Rust];
     let pids = [0, 1].map(|i: usize| {
@@ -638,7 +638,7 @@ fn assembly_and_rust_keep_the_same_books() {
     alone(|| compare(false));
 }
 
-/// Under a limit on address space, where free has another form.
+/// Under a limit on address space, where the assembly of free differs.
 #[test]
 fn assembly_and_rust_keep_the_same_books_in_windows() {
     alone(|| compare(true));

@@ -1,4 +1,4 @@
-//! account/rows.rs and peaks.rs beside exact sums.
+//! account/rows.rs and account/peaks.rs against exact sums.
 
 use crate::segment::{Sums, by_caller, counter};
 use crate::{Random, alone, books, fresh};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Live and peak of one thing, exactly.
+/// Exact live and peak figures.
 #[derive(Clone, Copy, Default)]
 struct Exact {
     bytes: i64,
@@ -28,7 +28,7 @@ impl Exact {
     }
 }
 
-/// The figures of the segment that lag behind.
+/// The central figures of the segment, which lag behind the rows.
 #[derive(Clone, Copy, Debug)]
 struct Central {
     bytes: i64,
@@ -65,7 +65,7 @@ impl Central {
     }
 }
 
-/// What the composition of the peak consists of, and what it says the total was.
+/// The parts of the peak's composition, and its total.
 fn composition(segment: Segment) -> Option<((u64, u64), (u64, u64))> {
     let half = segment.header().composition.load(Relaxed) as usize;
     let kept = segment.header().compositions.get(half)?;
@@ -96,7 +96,7 @@ struct Block {
     amount: Amount,
 }
 
-/// Several logical threads in one: every figure can be held against the exact one after every operation.
+/// Several logical threads in one, so that every figure can be compared with the exact one after every operation.
 #[test]
 fn random_operations() {
     alone(|| {
@@ -180,8 +180,8 @@ fn random_operations() {
     });
 }
 
-/// Threads that come and go while the total grows: the bound of a row is scaled by the peak, but what a row already
-/// lags behind stays what it is.
+/// Threads start and end while the total grows: the bound of a row scales with the peak, but a row's unreported bytes are
+/// kept.
 #[test]
 fn adopted_rows_lag_no_more() {
     alone(|| {
@@ -199,7 +199,7 @@ fn adopted_rows_lag_no_more() {
             total.add(1 << 28, 1);
             let t = t.expect("a slot");
             for c in &callers[1..] {
-                // The row is the caller's only one: what it keeps back is all that the central figure lacks.
+                // It is the caller's only row, so its unreported bytes are all that the central figure lacks.
                 let e = rows::find(books(segment), t, *c).expect("a row");
                 let kept_back = e.row(books(segment)).room.load(Relaxed);
                 let central = segment.caller(*c).live_bytes.load(Relaxed);
@@ -245,7 +245,7 @@ fn a_full_row_section_shares() {
     });
 }
 
-/// Four real threads that hand blocks to each other, two without a slot, while a reader sums as the reader algorithm says.
+/// Four real threads that hand blocks to each other, two of them without a slot, while a reader sums by the reader algorithm.
 #[test]
 fn four_threads_and_a_reader() {
     alone(|| {
@@ -314,8 +314,7 @@ fn four_threads_and_a_reader() {
             t.free_requested += s.free_requested;
         }
         assert_eq!(by_caller(segment), twin);
-        // The central figures of each caller are those of its rows, less what the rows still keep back: nothing is lost
-        // to a lock that was taken.
+        // The central figures of each caller equal its rows less their unreported bytes: a taken lock loses nothing.
         let mut kept_back = BTreeMap::<u32, i64>::new();
         for i in 0..segment.used(Section::Rows) as u32 {
             let row = books(segment).row(i);
@@ -332,5 +331,5 @@ fn four_threads_and_a_reader() {
     });
 }
 
-/// The bound with which rows begin in a small segment.
+/// The initial bound of rows in a small segment.
 const HALF: i64 = 4096;

@@ -1,4 +1,4 @@
-//! account/sampling.rs against exact numbers, account/samples.rs beside a twin that keeps every sample.
+//! account/sampling.rs against exact numbers, account/samples.rs against a twin that keeps every sample.
 
 use crate::segment::counter;
 use crate::{Random, alone, fresh};
@@ -47,9 +47,9 @@ fn logarithm_and_probability_are_the_exact_ones() {
     println!("exercised: 200000 values");
 }
 
-/// 200 programs that differ in their seed alone, three sites each: small, middling and large blocks, of which part is
-/// freed again. Unbiased: the mean of the estimates is the truth, within three of its own standard errors. Honest: the
-/// intervals of 95 % hold it in 93 to 97 % of all cases.
+/// 200 programs that differ only in their seed, with three sites each: small, medium and large blocks, some of them freed.
+/// Unbiased: the mean of the estimates is the truth, within three of its standard errors. Right intervals: the 95 % intervals
+/// contain the truth in 93 to 97 % of all cases.
 #[test]
 fn estimates_are_unbiased_and_their_intervals_honest() {
     const SEEDS: u64 = 200;
@@ -132,7 +132,7 @@ fn estimates_are_unbiased_and_their_intervals_honest() {
     });
 }
 
-/// Entering, leaving, staying after all, changing the site; also beyond the section's capacity.
+/// Samples are added, removed, put back and moved to another site; also beyond the section's capacity.
 #[test]
 fn random_operations() {
     alone(|| {

@@ -10,7 +10,7 @@ use plimsoll_tracker::sys::os;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
 
-/// A segment as boot leaves it, less the file.
+/// A segment as boot leaves it, without the file.
 pub fn fresh() -> Segment {
     let base = os::table(FILE_BYTES, Purpose::Data).expect("address space");
     // SAFETY: a zeroed writable mapping of that size, never unmapped.
@@ -19,13 +19,13 @@ pub fn fresh() -> Segment {
     segment
 }
 
-/// The right to book: in these tests no hook runs beside them in the same thread.
+/// The right to book: in these tests no hook runs in the same thread.
 pub fn books(segment: Segment) -> Books<'static> {
     // SAFETY: the threads of these tests enter no hook while they use it.
     unsafe { Books::of(segment) }
 }
 
-/// Makes the tables of books that begin.
+/// Makes the tables of new books.
 pub fn begin(segment: Segment) {
     segment.header().composition.store(2, Relaxed);
     assert!(segment.populate_start() && thread::init() && categories::init(segment) && callers::init(segment));
@@ -47,7 +47,7 @@ pub fn counter(segment: Segment, c: Counter) -> u64 {
     segment.header().values[c as usize].load(Relaxed)
 }
 
-/// What the books say of a caller.
+/// A caller's figures in the books.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     pub alloc_count: u64,
@@ -58,11 +58,11 @@ pub struct Sums {
     pub free_requested: u64,
 }
 
-/// Σ rows by caller, read as the reader algorithm says: all that was freed first.
+/// Σ rows by caller, read by the reader algorithm: all freed figures first.
 pub fn by_caller(segment: Segment) -> BTreeMap<u32, Sums> {
     let mut sums = BTreeMap::<u32, Sums>::new();
     for freed in [true, false] {
-        // Counted anew: a newer row may hold what an old one has freed.
+        // The number of rows is read again: a newer row may have allocated what an old one has freed.
         for i in 0..segment.used(Section::Rows) as u32 {
             let row = books(segment).row(i);
             if row.slot.load(Acquire) == 0 {

@@ -1,4 +1,4 @@
-//! stack/frames.rs and the sites of callers.rs beside a map of whole stacks.
+//! stack/frames.rs and the sites of stack/callers.rs against a map of whole stacks.
 
 use crate::{Random, alone, fresh};
 use plimsoll_segment::{CallerFacts, FrameKind, FrameNodeFacts, Section, sites};
@@ -30,7 +30,7 @@ fn section<T>(segment: Segment, s: Section, decode: fn(&[u8]) -> Option<T>) -> V
     bytes.chunks_exact(s.entry_bytes()).filter_map(decode).collect()
 }
 
-/// What a reader finds at each site: its stack and the innermost frame of its caller.
+/// Each site as a reader finds it: its stack and the innermost frame of its caller.
 fn reader(segment: Segment) -> impl Fn(u32) -> (Vec<u64>, u64) {
     let callers = section(segment, Section::Callers, CallerFacts::decode);
     let nodes = section(segment, Section::Frames, FrameNodeFacts::decode);

@@ -1,4 +1,4 @@
-//! account/table.rs beside a HashMap.
+//! account/table.rs against a HashMap.
 
 use crate::segment::counter;
 use crate::{Random, alone, books, fresh};
@@ -20,7 +20,7 @@ fn key(random: &mut Random) -> Key {
     Key { row: random.below(ROWS) as u32, requested, sampled: random.below(2) == 0 }
 }
 
-/// The bucket of the first level, as the file's comment has it: addresses of one bucket collide there.
+/// The bucket of an address in the first level: addresses of one bucket collide there.
 fn first_bucket(address: u64) -> u64 {
     (address >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - 12)
 }
@@ -77,7 +77,7 @@ fn random_operations() {
     });
 }
 
-/// Addresses that share a bucket of the first level go on to the next; none is lost, and a hole is filled again.
+/// Addresses that share a full bucket of the first level go to the next level; none is lost, and a hole is filled again.
 #[test]
 fn full_buckets_overflow() {
     alone(|| {
@@ -149,7 +149,7 @@ fn four_threads() {
     });
 }
 
-/// Each thread counts in its slot, whoever has none in the header: what went in less what went out is what is there.
+/// Each thread counts in its slot, and a thread without one in the header: inserted less removed equals present.
 #[test]
 fn blocks_are_counted_by_who_moves_them() {
     alone(|| {

@@ -1,4 +1,4 @@
-//! account/thread.rs: slots are handed out once at a time, and go on to the next thread.
+//! account/thread.rs: a slot belongs to one thread at a time, and passes to the next thread.
 
 use crate::segment::counter;
 use crate::{alone, books, fresh, touched};
@@ -25,7 +25,7 @@ fn no_slot_is_given_twice() {
                 let (taken, given) = (&taken, &given);
                 scope.spawn(move || {
                     for i in 0..4000 {
-                        // Two at a time now and then, so that the free ones come back in another order.
+                        // Sometimes two at a time, so that free slots return in another order.
                         let some: Vec<_> = (0..1 + (i + t) % 3).map(|_| attach(segment)).collect();
                         for s in &some {
                             assert!(!taken[s.slot as usize].swap(true, AcqRel), "slot {} given twice", s.slot);
@@ -59,7 +59,7 @@ fn no_slot_is_given_twice() {
     });
 }
 
-/// A slot's next thread has the rows and the index of the last one, and nothing that was remembered of its stack.
+/// A slot's next thread keeps the rows and the index of the last one, and nothing that was remembered of its stack.
 #[test]
 fn a_slot_goes_on() {
     alone(|| {
@@ -93,7 +93,7 @@ fn without_memory_no_slot_is_lost() {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut limit) }, 0);
         set(&libc::rlimit { rlim_cur: 4096, ..limit });
-        // What the tracker has reserved already goes first.
+        // First uses up what the tracker has already reserved.
         for bytes in (6..21).rev().map(|shift| 1 << shift) {
             while os::private(bytes).is_some() {}
         }
@@ -107,7 +107,7 @@ fn without_memory_no_slot_is_lost() {
     });
 }
 
-/// All slots in use: the thread is told so, and counted.
+/// All slots in use: the thread gets none, and is counted.
 #[test]
 fn full() {
     alone(|| {

@@ -1,4 +1,4 @@
-//! account/blocks.rs: whose block it is, known again; nothing else taken for it.
+//! account/blocks.rs: every trailer is recognised at free, and no other bytes are taken for one.
 
 use crate::{Random, alone};
 use plimsoll_segment::{Allocator, Section};
@@ -43,7 +43,7 @@ impl Block {
     }
 }
 
-/// Every size that can have a trailer, glibc's (16 n + 8) and others', with telling rows and requests.
+/// Every size that can have a trailer, glibc's (16 n + 8) and others', with distinctive rows and requests.
 #[test]
 fn round_trip() {
     alone(|| {
@@ -64,7 +64,7 @@ fn round_trip() {
             b.clear();
             assert_eq!(b.read(), None);
         }
-        // A sampled block's trailer is one, but not to the fast path of free.
+        // A sampled block's trailer is valid, but not for the fast path of free.
         let mut b = Block::new(104);
         let key = Key { row: 5, requested: 90, sampled: true };
         // SAFETY: the buffer has that many bytes.
@@ -72,7 +72,7 @@ fn round_trip() {
             blocks::write_trailer_of(b.start(), b.usable, key);
             assert_eq!((b.read(), blocks::read_trailer_small(b.start(), b.usable)), (Some(key), None));
         }
-        // Sizes that damaged chunk headers give: nothing is read at all, so nothing may fault.
+        // Sizes from damaged chunk headers: nothing is read, so nothing may fault.
         for usable in [0, 1, 7, TABLE_FROM, TABLE_FROM + 8, usize::MAX, usize::MAX - 7, 1 << 47] {
             let mut b = Block::new(64);
             b.usable = usable;
@@ -119,8 +119,8 @@ fn overruns_are_seen() {
     });
 }
 
-/// A trailer names its block: copied to another block it is none, unless both lie a multiple of 2^28 bytes apart (the
-/// check has 28 bits of the address).
+/// A trailer is valid for its block only: copied to another block it is invalid, unless the blocks lie a multiple of 2^28
+/// bytes apart (the check has 28 bits of the address).
 #[test]
 fn a_copy_elsewhere_is_none() {
     alone(|| {

@@ -1,4 +1,4 @@
-//! An ELF file laid out as the loader would, for tests and examples that each need a part of this.
+//! An ELF file in memory, laid out as the loader would, for tests and examples. Each uses a part of this file.
 #![allow(dead_code)]
 
 use std::ops::Range;
@@ -43,7 +43,7 @@ impl Module {
     }
 }
 
-/// The subjects: C, C++, interpreters, a JVM, the loader. Those that the machine has; the first four must be there.
+/// The subjects: C, C++, interpreters, a JVM, the loader. The first four must exist; of the others, those that the machine has.
 pub fn subjects() -> Vec<(String, Module)> {
     let lib = "/lib/x86_64-linux-gnu";
     let mut paths = vec![format!("{lib}/libc.so.6"), format!("{lib}/ld-linux-x86-64.so.2"), "/bin/bash".to_owned()];

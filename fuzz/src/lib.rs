@@ -44,6 +44,7 @@ targets! {
     import_tables
     jfr
     jitdump
+    load_report
     malloc_memory
     nmt
     perf_map

@@ -148,7 +148,7 @@ fn signal(text: &str) -> Result<String, String> {
 }
 
 /// The search of execvp: a name with a slash is a path; any other name is searched for in $PATH.
-fn resolve(program: &Path) -> Option<PathBuf> {
+pub fn resolve(program: &Path) -> Option<PathBuf> {
     if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         return program.exists().then(|| program.to_path_buf());
     }

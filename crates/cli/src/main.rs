@@ -30,6 +30,7 @@ mod stacks;
 mod sys;
 mod target;
 mod tracker;
+mod trial;
 mod untrackable;
 mod why;
 
@@ -57,6 +58,8 @@ enum Verb {
     Report(report::Args),
     /// Print what changed between two reports, processes, segments or recordings
     Diff(diff::Args),
+    /// Run a program with each remedy in turn, and print what each saves and costs
+    Try(trial::Args),
     /// Print what a verdict means, when it appears, and its remedies
     Why(why::Args),
     /// Check what works on this machine, and list the segments and tracked processes
@@ -73,6 +76,10 @@ impl<T: std::fmt::Display> From<T> for Failure {
 }
 
 fn main() -> ExitCode {
+    // A process that `try` starts to hold a program; see `trial::keeper`.
+    if std::env::args_os().next().is_some_and(|name| name == trial::keeper::NAME) {
+        return trial::keeper::main();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
@@ -85,6 +92,7 @@ fn main() -> ExitCode {
         Verb::Record(args) => record::run(args),
         Verb::Report(args) => report::run(args),
         Verb::Diff(args) => diff::run(args),
+        Verb::Try(args) => trial::run(args),
         Verb::Why(args) => why::run(args),
         Verb::Doctor(args) => doctor::run(args),
     };
@@ -275,7 +283,7 @@ mod tests {
         let seed = seconds.map_or(0, |_| u64::from(std::process::id()) << 32);
         let mut random = Random(0x2545_f491_4f6c_dd1d ^ seed);
         let (mut accepted, mut refused, mut by_verb) = (0, 0, vec![0; verbs.len()]);
-        let is_on = |n: u64| seconds.map_or(n < 6_000, |seconds| began.elapsed().as_secs() < seconds);
+        let is_on = |n: u64| seconds.map_or(n < 9_000, |seconds| began.elapsed().as_secs() < seconds);
         for _ in (0..).take_while(|n| is_on(*n)) {
             let line = line(&mut random, &verbs);
             match Cli::try_parse_from(&line) {

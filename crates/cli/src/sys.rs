@@ -187,6 +187,56 @@ fn restore_ignored() {
     }
 }
 
+/// Runs a start of a child by std, which inherits the dispositions from before our own start.
+pub fn handing_down<T>(start: impl FnOnce() -> T) -> T {
+    restore_ignored();
+    let started = start();
+    for signal in IGNORED {
+        // SAFETY: SIG_IGN is a valid disposition for both signals.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    started
+}
+
+/// Makes std start the program by fork: a child by posix_spawn shares our memory until exec, and the kernel counts our
+/// peak as the child's (fs/exec.c, `exec_mmap`).
+pub fn by_fork(command: &mut std::process::Command) {
+    // SAFETY: the closure runs between fork and exec, and does nothing.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, || Ok(())) };
+}
+
+/// Unblocks signals that the parent of this process had blocked.
+pub fn unblock(numbers: &[i32]) {
+    // SAFETY: the set is ours; a number that is no signal only makes sigaddset fail.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for number in numbers {
+            libc::sigaddset(&mut set, *number);
+        }
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+    }
+}
+
+/// Switches transparent huge pages off for this process and what it starts (PR_SET_THP_DISABLE).
+pub fn disable_huge_pages() -> bool {
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0 }
+}
+
+/// Of all reaped children and their reaped descendants: processor time in microseconds, and the largest RSS that one
+/// of them had, in bytes.
+pub fn children_usage() -> (u64, u64) {
+    // SAFETY: the struct is plain numbers, and getrusage only writes to it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+        usage
+    };
+    let microseconds = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    (microseconds(usage.ru_utime) + microseconds(usage.ru_stime), (usage.ru_maxrss as u64).saturating_mul(1024))
+}
+
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

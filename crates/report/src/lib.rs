@@ -22,4 +22,6 @@ pub mod recording_json;
 mod sites_json;
 pub mod sites_text;
 pub mod text;
+pub mod trial_json;
+pub mod trial_text;
 pub mod words;

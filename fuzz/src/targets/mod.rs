@@ -11,6 +11,7 @@ pub mod image_memory;
 pub mod import_tables;
 pub mod jfr;
 pub mod jitdump;
+pub mod load_report;
 pub mod malloc_memory;
 pub mod nmt;
 pub mod perf_map;

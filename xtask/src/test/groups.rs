@@ -56,7 +56,7 @@ pub const GROUPS: &[Group] = &[
         "unit",
         Check,
         "unit tests of every crate",
-        Tests(&["category", "jfr", "segment", "tracker", "observer", "report", "cli", "xtask"]),
+        Tests(&["category", "jfr", "segment", "tracker", "observer", "trial", "report", "cli", "xtask"]),
     ),
     group(
         "doc",
@@ -105,6 +105,7 @@ pub const GROUPS: &[Group] = &[
             "report/page",
             "report/profile",
             "report/recording_moments",
+            "report/trial",
         ]),
     ),
     group(
@@ -145,6 +146,7 @@ pub const GROUPS: &[Group] = &[
         "verbs, options, messages",
         Tests(&["cli/run", "cli/sentences", "cli/retention", "report/profile::go_tool_pprof_opens_it"]),
     ),
+    group("try", Test, "remedies tried: known savings, odd programs, nothing left behind", Tests(&["cli/trial"])),
     group(
         "security",
         Test,

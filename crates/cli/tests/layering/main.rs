@@ -14,7 +14,7 @@ fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
-/// preload → tracker → segment ← observer ← report ← cli; observer, report, cli → jfr
+/// preload → tracker → segment ← observer ← report ← cli; observer, report, cli → jfr; report, cli → trial
 const IMPORTS: &[(&str, &[&str])] = &[
     ("plimsoll-segment", &[]),
     ("plimsoll-category", &[]),
@@ -22,11 +22,19 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("plimsoll-preload", &["plimsoll-tracker"]),
     ("plimsoll-jfr", &[]),
     ("plimsoll-observer", &["plimsoll-jfr", "plimsoll-segment"]),
-    ("plimsoll-report", &["plimsoll-jfr", "plimsoll-observer"]),
-    ("plimsoll", &["plimsoll-jfr", "plimsoll-observer", "plimsoll-report"]),
+    ("plimsoll-trial", &[]),
+    ("plimsoll-report", &["plimsoll-jfr", "plimsoll-observer", "plimsoll-trial"]),
+    ("plimsoll", &["plimsoll-jfr", "plimsoll-observer", "plimsoll-report", "plimsoll-trial"]),
     (
         "plimsoll-fuzz",
-        &["plimsoll-jfr", "plimsoll-observer", "plimsoll-report", "plimsoll-segment", "plimsoll-tracker"],
+        &[
+            "plimsoll-jfr",
+            "plimsoll-observer",
+            "plimsoll-report",
+            "plimsoll-segment",
+            "plimsoll-tracker",
+            "plimsoll-trial",
+        ],
     ),
     ("xtask", &[]),
 ];
@@ -113,6 +121,7 @@ const ORDERS: &[Order] = &[
     JFR,
     TRACKER,
     OBSERVER,
+    TRIAL,
     REPORT,
     CLI,
 ];
@@ -156,12 +165,38 @@ const OBSERVER: Order = Order {
     knots: &[],
 };
 
+const TRIAL: Order = Order {
+    name: "trial",
+    stages: &[&["latency", "launcher", "metric", "plan", "statistics"], &["comparison", "remedy"]],
+    upward: &[],
+    knots: &[],
+};
+
 const REPORT: Order = Order {
     name: "report",
     stages: &[
         &["jfr", "words"],
-        &["figures_json", "frame_table", "hotspot", "ledger_text", "lines", "native_image", "recording", "text"],
-        &["diff", "ledger_json", "ledger_tables", "profile", "recording_chart", "recording_diff", "sites_json"],
+        &[
+            "figures_json",
+            "frame_table",
+            "hotspot",
+            "ledger_text",
+            "lines",
+            "native_image",
+            "recording",
+            "text",
+            "trial_text",
+        ],
+        &[
+            "diff",
+            "ledger_json",
+            "ledger_tables",
+            "profile",
+            "recording_chart",
+            "recording_diff",
+            "sites_json",
+            "trial_json",
+        ],
         &["allocation", "json", "sites_text"],
         &["recording_json"],
         &["page"],
@@ -182,7 +217,7 @@ const CLI: Order = Order {
         &["page"],
         // The commands.
         &["attach", "diff", "doctor", "explain", "report", "why"],
-        &["record"],
+        &["record", "trial"],
         &["run"],
     ],
     upward: &[],
@@ -282,7 +317,7 @@ const UNSAFE: &[&str] = &[
 fn unsafe_code_stays_in_its_fence() {
     let is_word = |text: &str| text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|w| w == "unsafe");
     let mut used = vec![];
-    for name in ["segment", "tracker", "preload", "jfr", "observer", "report", "cli", "category"] {
+    for name in ["segment", "tracker", "preload", "jfr", "observer", "trial", "report", "cli", "category"] {
         for (path, code) in sources(name) {
             // Attributes (no_mangle, naked), the name of the lint and a page's content policy are not unsafe code.
             if !is_word(&code.replace("#[unsafe(", "#[").replace("'unsafe-inline'", "")) {
@@ -324,7 +359,7 @@ fn only_readers_open_anything() {
         assert!(is_reader || found.is_none(), "{path} uses {}", found.unwrap_or(""));
     }
     assert!(readers > READERS.len(), "only {readers} readers found");
-    for (path, code) in ["jfr", "report"].into_iter().flat_map(sources) {
+    for (path, code) in ["jfr", "report", "trial"].into_iter().flat_map(sources) {
         assert_eq!(opens(&code), None, "{path}");
     }
     // Pure code has none of these calls even in a file called read.rs, and no clock.
@@ -362,12 +397,13 @@ const OPENERS: [&str; 12] = [
     "UnixStream::connect(",
 ];
 /// The files outside of `foreign/` that may open something, how often, and why they never open another user's file.
-const MAY_OPEN: [(&str, usize, &str); 14] = [
+const MAY_OPEN: [(&str, usize, &str); 15] = [
     ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
     ("crates/cli/src/doctor.rs", 3, "settings of the kernel, /proc/self"),
     ("crates/cli/src/untrackable.rs", 1, "a new file (O_EXCL) of a random name, in a directory of ours"),
     ("crates/cli/src/sys.rs", 2, "settings of the kernel, /proc: the kernel's own"),
     ("crates/cli/src/target.rs", 4, "/proc: the kernel's own"),
+    ("crates/cli/src/trial/group.rs", 2, "files of cgroups below our own: the kernel's"),
     ("crates/cli/src/tracker.rs", 1, "the directory of segments: O_NOFOLLOW | O_DIRECTORY, owner compared"),
     ("crates/observer/src/rules/read.rs", 1, "a new file (O_EXCL) in the cache, whose directories are trusted"),
     ("crates/observer/src/source/cgroup/read.rs", 3, "/proc: the kernel's own"),
@@ -401,7 +437,7 @@ fn files_of_others_are_opened_in_one_place() {
 
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
 /// passed down: with separate limits, many short waits add up.
-const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
+const MAKE_DEADLINES: [(&str, usize, &str); 11] = [
     ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
     ("crates/cli/src/diff.rs", 1, "diff"),
     ("crates/cli/src/doctor.rs", 1, "doctor"),
@@ -414,6 +450,8 @@ const MAKE_DEADLINES: [(&str, usize, &str); 9] = [
     ("crates/cli/src/sampler/mod.rs", 3, "record, watch: the start, each sample, the end"),
     ("crates/cli/src/report.rs", 1, "report"),
     ("crates/cli/src/launch.rs", 1, "run, record: what is read before the program starts"),
+    ("crates/cli/src/trial/runner.rs", 4, "try: its cgroup before and after a run, the snapshot, a trim"),
+    ("crates/cli/src/trial/tree.rs", 4, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),
 ];
 

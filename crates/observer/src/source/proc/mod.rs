@@ -21,4 +21,5 @@ pub use read::{
 pub use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use stacks::find_stacks;
+pub use status::{Status, parse_status};
 pub use unpacked::find as find_unpacked;

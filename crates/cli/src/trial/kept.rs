@@ -1,0 +1,272 @@
+//! A program that a keeper holds: started, watched, stopped.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use plimsoll_trial::remedy::Start;
+use regex::bytes::Regex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, WaitOptions, waitpid};
+
+use super::group::Group;
+use super::{keeper, tree};
+use crate::sys;
+
+/// How the program itself ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Code(u8),
+    Signal(i32),
+}
+
+/// No process is left.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Empty {
+    pub cpu_seconds: f64,
+    /// Largest RSS of one process; 0 if it isn't known.
+    pub peak: u64,
+}
+
+pub struct Kept {
+    keeper: Child,
+    line: UnixStream,
+    unread: Vec<u8>,
+    pub exit: Option<Exit>,
+    pub empty: Option<Empty>,
+    pub refused: Option<String>,
+    started: bool,
+    /// The keeper has ended, or was killed.
+    lost: bool,
+    /// A process could not be killed.
+    pub left: bool,
+    pub output: Arc<Output>,
+    reader: Option<JoinHandle<()>>,
+}
+
+/// What the program prints: the end of it, and whether a line matched.
+pub struct Output {
+    kept: Mutex<Vec<u8>>,
+    most: usize,
+    pattern: Option<Regex>,
+    pub matched: AtomicBool,
+}
+
+/// Bytes of a line that are searched for the pattern.
+const LINE: usize = 1 << 16;
+
+impl Output {
+    pub fn new(most: usize, pattern: Option<Regex>) -> Arc<Output> {
+        Arc::new(Output { kept: Mutex::default(), most, pattern, matched: AtomicBool::new(false) })
+    }
+
+    /// Reads to the end. A program that writes gigabytes costs no memory here.
+    fn drain(&self, mut pipe: PipeReader) {
+        let mut line = Vec::new();
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = match pipe.read(&mut buffer) {
+                Ok(0) => return,
+                Ok(read) => &buffer[..read],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return,
+            };
+            if let Some(pattern) = self.pattern.as_ref().filter(|_| !self.matched.load(Ordering::Relaxed)) {
+                for piece in read.split_inclusive(|byte| *byte == b'\n') {
+                    line.extend_from_slice(&piece[..piece.len().min(LINE - line.len())]);
+                    if pattern.is_match(line.trim_ascii_end()) {
+                        self.matched.store(true, Ordering::Relaxed);
+                    }
+                    if piece.ends_with(b"\n") {
+                        line.clear();
+                    }
+                }
+            }
+            let mut kept = self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            kept.extend_from_slice(read);
+            // Removes half at a time, so that the cost for each byte stays constant.
+            if kept.len() > 2 * self.most {
+                let surplus = kept.len() - self.most;
+                kept.drain(..surplus);
+            }
+        }
+    }
+
+    pub fn tail(&self) -> Vec<u8> {
+        self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+
+    /// The last line with text.
+    pub fn last_line(&self) -> Option<String> {
+        let tail = self.tail();
+        let lines = tail.split(|byte| *byte == b'\n').rev();
+        let mut texts = lines.map(|line| String::from_utf8_lossy(line).trim().to_owned());
+        texts.find(|line| !line.is_empty())
+    }
+}
+
+impl Kept {
+    pub fn start(start: &Start, group: Option<&Group>, output: Arc<Output>) -> io::Result<Kept> {
+        let own: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let (line, theirs) = UnixStream::pair()?;
+        line.set_nonblocking(true)?;
+        let (pipe, writer) = io::pipe()?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(keeper::NAME).args(keeper::arguments(start, &own, group)).process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(writer.try_clone()?).stderr(writer);
+        let keeper = sys::handing_down(|| command.spawn())?;
+        keepers().insert(keeper.id());
+        // Closes our ends of what the keeper has.
+        drop(command);
+        let theirs = output.clone();
+        let reader = thread::Builder::new().name("output".into()).spawn(move || theirs.drain(pipe))?;
+        Ok(Kept {
+            keeper,
+            line,
+            unread: Vec::new(),
+            exit: None,
+            empty: None,
+            refused: None,
+            started: false,
+            lost: false,
+            left: false,
+            output,
+            reader: Some(reader),
+        })
+    }
+
+    /// The keeper's PID: the program's processes are below it.
+    pub fn pid(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// Whether no process of the program is left, or there never was one.
+    pub fn has_ended(&self) -> bool {
+        self.empty.is_some() || self.refused.is_some() || self.lost
+    }
+
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
+    /// For a caller that has nothing else to wait for.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.line.as_fd()
+    }
+
+    /// Waits for news of the keeper or of `other`, at most `limit`; takes the keeper's.
+    pub fn step(&mut self, other: BorrowedFd<'_>, limit: Duration) {
+        let timeout = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: i64::from(limit.subsec_nanos()) };
+        let line = if self.lost { None } else { Some(PollFd::from_borrowed_fd(self.line.as_fd(), PollFlags::IN)) };
+        let mut all: Vec<PollFd<'_>> =
+            line.into_iter().chain([PollFd::from_borrowed_fd(other, PollFlags::IN)]).collect();
+        let _ = poll(&mut all, Some(&timeout));
+        drop(all);
+        self.listen();
+    }
+
+    fn listen(&mut self) {
+        let mut buffer = [0; 4096];
+        while !self.lost {
+            match self.line.read(&mut buffer) {
+                Ok(0) => self.lost = true,
+                Ok(read) => self.unread.extend_from_slice(&buffer[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => self.lost = true,
+            }
+        }
+        while let Some(at) = self.unread.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.unread.drain(..=at).collect();
+            self.take(String::from_utf8_lossy(&line).trim_end());
+        }
+    }
+
+    fn take(&mut self, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let mut numbers = rest.split(' ').map(|number| number.parse::<u64>().unwrap_or(0));
+        match word {
+            "started" => self.started = true,
+            "failed" => self.refused = Some(rest.to_owned()),
+            "ended" => {
+                let number = rest.split(' ').nth(1).and_then(|number| number.parse::<i32>().ok()).unwrap_or(0);
+                self.exit = Some(match rest.starts_with("code") {
+                    true => Exit::Code(u8::try_from(number).unwrap_or(u8::MAX)),
+                    false => Exit::Signal(number),
+                });
+            }
+            "empty" => {
+                let cpu_seconds = numbers.next().unwrap_or(0) as f64 / 1e6;
+                self.empty = Some(Empty { cpu_seconds, peak: numbers.next().unwrap_or(0) });
+            }
+            "left" => self.left = true,
+            _ => {}
+        }
+    }
+
+    /// Ends all processes: SIGTERM, after `patience` SIGKILL. `hurry` ends the patience early.
+    pub fn stop(&mut self, patience: Duration, other: BorrowedFd<'_>, mut hurry: impl FnMut() -> bool) {
+        if !self.has_ended() {
+            let _ = (&self.line).write_all(b"term\n");
+            let until = Instant::now() + patience;
+            while !self.has_ended() && Instant::now() < until && !hurry() {
+                self.step(other, Duration::from_millis(50));
+            }
+        }
+        self.kill();
+    }
+
+    /// Ends all processes at once. The closed line is the order; the keeper ends when nothing is left.
+    fn kill(&mut self) {
+        let _ = self.line.shutdown(std::net::Shutdown::Write);
+        // Returns as soon as the keeper has ended, which takes 30 s if a process cannot be killed.
+        let _ = self.keeper.wait();
+        self.listen();
+        keepers().remove(&self.pid());
+        kill_orphans();
+        // A process that cannot be killed keeps the pipe open.
+        if let Some(reader) = self.reader.take().filter(|_| !self.left) {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// The keepers that live: the only children that this process has on purpose.
+fn keepers() -> MutexGuard<'static, BTreeSet<u32>> {
+    static KEEPERS: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    KEEPERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// If somebody has killed a keeper, its processes have become our children.
+fn kill_orphans() {
+    for _ in 0..1000 {
+        let orphans: Vec<u32> = tree::children(std::process::id());
+        let orphans: Vec<u32> = orphans.into_iter().filter(|pid| !keepers().contains(pid)).collect();
+        if orphans.is_empty() {
+            return;
+        }
+        for orphan in orphans {
+            tree::below(orphan).into_iter().chain([orphan]).for_each(|pid| keeper::send(pid, Signal::KILL));
+            if let Some(pid) = i32::try_from(orphan).ok().and_then(Pid::from_raw) {
+                let _ = waitpid(Some(pid), WaitOptions::NOHANG);
+            }
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.reader.is_some() {
+            self.kill();
+        }
+    }
+}

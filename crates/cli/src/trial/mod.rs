@@ -1,0 +1,301 @@
+//! `plimsoll try -- CMD`: runs a program once for each remedy, in alternating rounds, and prints what each saves and
+//! costs.
+//!
+//! | file | what it does |
+//! | --- | --- |
+//! | `keeper` | the process that holds the program's processes, and ends all of them |
+//! | `kept` | plimsoll's end of a keeper |
+//! | `group` | a memory cgroup for one run |
+//! | `tree` | RSS and processor time of the processes below a keeper |
+//! | `ready` | when the program is ready |
+//! | `runner` | one run |
+//! | `libraries` | finds allocators that can be preloaded |
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::Verdict;
+use plimsoll_report::{trial_json, trial_text, words};
+use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
+use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
+
+use crate::output::{require_stdout, say, to_output};
+use crate::sys::Signals;
+use crate::{Failure, launch};
+
+mod group;
+pub mod keeper;
+mod kept;
+mod libraries;
+mod ready;
+mod runner;
+mod tree;
+
+use ready::{Ready, seconds};
+use runner::{Outcome, Runner, Way};
+
+/// Signals that end the trial; what was measured so far is printed.
+const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Try this remedy: arenas=1,2,4 | trim | jemalloc[,background] | tcmalloc | mimalloc | thp=never | env:NAME=VALUE |
+    /// flag:-XX:… | cmd:COMMAND. May be repeated [default: those that explain proposes]
+    #[arg(long, value_name = "REMEDY", value_parser = remedies)]
+    with: Vec<Remedies>,
+    /// Wait until the program is ready: port:N, log:REGEX or seconds:N
+    #[arg(long, value_name = "WHEN", value_parser = Ready::parse)]
+    ready: Option<Ready>,
+    /// Give up waiting after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, requires = "ready")]
+    ready_within: Duration,
+    /// Run this shell command as the load; the latencies of wrk, hey, oha, k6 and redis-benchmark are read
+    #[arg(long, value_name = "COMMAND", requires = "ready")]
+    load: Option<String>,
+    /// Without a load: measure after this many seconds [default: 10 with --ready, else when the program ends]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "load")]
+    r#for: Option<Duration>,
+    /// Idle for this many seconds after the load, and measure again
+    #[arg(long, value_name = "SECONDS", default_value = "12", value_parser = seconds)]
+    idle: Duration,
+    /// Run each row this many times
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Run each row in a memory cgroup with this limit: bytes, or 512m, 2g as in -Xmx
+    #[arg(long, value_name = "BYTES", value_parser = crate::explain::bytes)]
+    limit: Option<Bytes>,
+    /// Print text for people, or JSON for programs (docs/json.md)
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write to this file
+    #[arg(short, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Program and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// The rows of one `--with`.
+#[derive(Clone, Debug)]
+struct Remedies(Vec<Remedy>);
+
+fn remedies(text: &str) -> Result<Remedies, String> {
+    Remedy::parse(text).map(Remedies)
+}
+
+/// More rows than anyone names; `plan::order` needs a number before the rows of the verdicts are known.
+const MOST_ROWS: usize = 1024;
+
+/// Without --for: how long a program that is ready runs before it is measured.
+const LASTS: Duration = Duration::from_secs(10);
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.output.is_none() {
+        require_stdout()?;
+    }
+    let program = args.command.first().cloned().unwrap_or_default();
+    if launch::resolve(Path::new(&program)).is_none() {
+        let shown = words::printable(&program.to_string_lossy());
+        return Err(format!("cannot start '{shown}': no executable file of that name").into());
+    }
+    let Args { with, ready, ready_within, load, r#for: lasts, idle, rounds, limit, format, output, command } = args;
+    let lasts = lasts.or(ready.as_ref().filter(|_| load.is_none()).map(|_| LASTS));
+    let way = Way { ready, ready_within, load, lasts, idle, limit: limit.map(|limit| limit.0) };
+    let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
+    let asked: Vec<Remedy> = with.into_iter().flat_map(|Remedies(rows)| rows).collect();
+    // As a subreaper, this process gets what a killed keeper leaves.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let signals = Signals::of(Some(&INTERRUPTS))?;
+    let mut table = Table::new(&plain, &way, usize::from(rounds));
+    table.fill(&way, &signals, &asked);
+    let trial = table.trial;
+    to_output(output.as_deref(), |out| match format {
+        Format::Text => trial_text::write(out, &trial),
+        Format::Json => trial_json::write(out, &trial),
+    })?;
+    Ok(match trial.runs.iter().any(|run| run.end.is_good()) {
+        _ if trial.interrupted => ExitCode::from(130),
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(2),
+    })
+}
+
+/// The rows, and their runs so far.
+struct Table {
+    trial: Trial,
+    /// The starts, by row; `None`: the row cannot run.
+    starts: Vec<Option<Start>>,
+    remedies: Vec<Option<Remedy>>,
+    plain: Start,
+}
+
+impl Table {
+    fn new(plain: &Start, way: &Way, rounds: usize) -> Table {
+        let shown: Vec<String> = plain.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let trial = Trial {
+            command: shown.join(" "),
+            load: way.load.clone(),
+            ready: way.ready.as_ref().map(Ready::to_string),
+            limit: way.limit,
+            rounds,
+            rows: vec![Row { label: "plain".into(), ..Row::default() }],
+            ..Trial::default()
+        };
+        Table { trial, starts: vec![Some(plain.clone())], remedies: vec![None], plain: plain.clone() }
+    }
+
+    /// Runs every round. The first plain run gives the verdicts, which propose rows and predict savings.
+    fn fill(&mut self, way: &Way, signals: &Signals, asked: &[Remedy]) {
+        let mut meter = Meter::new();
+        for remedy in asked {
+            self.add(remedy.clone());
+        }
+        for round in 0..self.trial.rounds {
+            // Round 0 begins with the plain program, which adds rows.
+            for row in plan::order(round, MOST_ROWS) {
+                let is_alone = self.starts.len() == 1 && round > 0;
+                if self.trial.interrupted || self.gives_up(0) || is_alone {
+                    meter.clear();
+                    return;
+                }
+                if self.starts.get(row).is_none_or(Option::is_none) || self.gives_up(row) {
+                    continue;
+                }
+                let outcome = self.once(way, signals, &mut meter, (round, row));
+                self.take(outcome, &mut meter);
+            }
+        }
+        meter.clear();
+    }
+
+    /// A row that has only failed, twice, is not run again. A kill at the limit is a result: the other rows go on.
+    fn gives_up(&self, row: usize) -> bool {
+        let runs = || self.trial.runs.iter().filter(|run| run.row == row);
+        let is_result = |run: &Run| run.end.is_good() || (row == 0 && run.end == End::OutOfMemory);
+        let is_alone = row == 0 && self.starts.len() == 1;
+        runs().count() >= if is_alone { 1 } else { 2 } && !runs().any(is_result)
+    }
+
+    fn once(&mut self, way: &Way, signals: &Signals, meter: &mut Meter, (round, row): (usize, usize)) -> Outcome {
+        let judged = self.trial.runs.is_empty();
+        let number = self.trial.runs.len();
+        let runnable = self.starts.iter().flatten().count();
+        let (label, rounds) = (self.trial.rows[row].label.clone(), self.trial.rounds);
+        let start = self.starts[row].clone().unwrap_or_default();
+        let mut progress = |phase: &'static str| {
+            meter.draw(&format!("round {} of {rounds}, {label}: {phase}", round + 1), number, runnable * rounds)
+        };
+        let mut runner = Runner { way, signals, progress: &mut progress, interrupted: false };
+        let outcome = runner.run(&start, (round, row, number), judged);
+        self.trial.interrupted |= runner.interrupted;
+        outcome
+    }
+
+    fn take(&mut self, outcome: Outcome, meter: &mut Meter) {
+        let Outcome { run, verdicts, note } = outcome;
+        if !run.end.is_good() && run.end != End::Interrupted {
+            meter.clear();
+            say(sentence(&self.trial, &run));
+        }
+        let note = note.map(|note| format!("{}: {note}", self.trial.rows[run.row].label));
+        self.trial.notes.extend(note.filter(|note| !self.trial.notes.contains(note)));
+        let is_first = self.trial.runs.is_empty();
+        self.trial.runs.push(run);
+        if is_first {
+            self.propose(&verdicts);
+        }
+    }
+
+    /// Rows of the verdicts' remedies unless the user named rows, and the predictions of all.
+    fn propose(&mut self, verdicts: &[Verdict]) {
+        let of_user = self.trial.rows.len() > 1;
+        for remedy in verdicts.iter().flat_map(|verdict| &verdict.remedies) {
+            let Some(row) = Remedy::from_advice(&remedy.how) else { continue };
+            let known = self.remedies.iter().position(|one| one.as_ref().is_some_and(|one| one.changes == row.changes));
+            let at = match known {
+                Some(at) => at,
+                None if of_user => continue,
+                None => self.add(row),
+            };
+            let bounds = remedy.effect.bounds().map(|(least, most)| (least.0, most.0));
+            self.trial.rows[at].predicted = self.trial.rows[at].predicted.or(bounds);
+        }
+        if self.trial.rows.len() == 1 {
+            let note = format!("explain proposes nothing here that a restart can try. Name remedies: --with {GRAMMAR}");
+            self.trial.notes.push(note);
+        }
+    }
+
+    fn add(&mut self, remedy: Remedy) -> usize {
+        let (start, missing) = match remedy.apply(&self.plain, libraries::find) {
+            Ok(start) => (Some(start), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        let changes = remedy.changes.iter().map(describe).collect();
+        self.trial.rows.push(Row {
+            label: remedy.label.clone(),
+            changes,
+            predicted: None,
+            once: remedy.changes.iter().any(|change| matches!(change, Change::Live(_))),
+            missing,
+        });
+        self.starts.push(start);
+        self.remedies.push(Some(remedy));
+        self.trial.rows.len() - 1
+    }
+}
+
+/// What happened to a run, for the user.
+fn sentence(trial: &Trial, run: &Run) -> String {
+    let detail = run.detail.as_deref().map(|detail| format!(": {}", words::printable(detail))).unwrap_or_default();
+    let label = words::printable(&trial.rows[run.row].label);
+    format!("round {}, {label}: the program {}{detail}", run.round + 1, run.end.sentence())
+}
+
+/// The line of progress on a terminal.
+struct Meter {
+    began: Instant,
+    is_terminal: bool,
+    drawn: Option<Instant>,
+}
+
+impl Meter {
+    fn new() -> Meter {
+        Meter { began: Instant::now(), is_terminal: io::stderr().is_terminal(), drawn: None }
+    }
+
+    fn draw(&mut self, what: &str, done: usize, all: usize) {
+        const PAUSE: Duration = Duration::from_millis(500);
+        if !self.is_terminal || self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let left = match done {
+            0 => String::new(),
+            _ => {
+                let each = self.began.elapsed().as_nanos() / done as u128;
+                let left = (each * all as u128).saturating_sub(self.began.elapsed().as_nanos());
+                format!(", about {} left", words::duration(u64::try_from(left).unwrap_or(u64::MAX)))
+            }
+        };
+        let text = words::cut(&format!("{what} ({done} of {all} runs done{left})"), 110);
+        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+    }
+
+    fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! When a started program is ready: `--ready port:8080|log:REGEX|seconds:N`.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use regex::bytes::Regex;
+
+use super::kept::Output;
+
+#[derive(Clone, Debug)]
+pub enum Ready {
+    /// Something accepts connections on this port of the machine itself.
+    Port(u16),
+    /// A line of the program's output matches.
+    Log(Regex),
+    /// Time since the start.
+    After(Duration),
+}
+
+const CONNECT: Duration = Duration::from_millis(200);
+
+impl Ready {
+    pub fn parse(text: &str) -> Result<Ready, String> {
+        const EXPECTED: &str = "expected port:N, log:REGEX or seconds:N";
+        let (kind, value) = text.split_once(':').ok_or(EXPECTED)?;
+        match kind {
+            "port" => match value.parse() {
+                Ok(port @ 1..) => Ok(Ready::Port(port)),
+                _ => Err("expected a port from 1 to 65535".into()),
+            },
+            "log" => {
+                let regex = regex::bytes::RegexBuilder::new(value).size_limit(1 << 20).build();
+                regex.map(Ready::Log).map_err(|_| "expected a regular expression".into())
+            }
+            "seconds" => seconds(value).map(Ready::After),
+            _ => Err(EXPECTED.into()),
+        }
+    }
+
+    pub fn pattern(&self) -> Option<Regex> {
+        if let Ready::Log(regex) = self { Some(regex.clone()) } else { None }
+    }
+
+    /// Why a start would prove nothing: another program has the port already.
+    pub fn obstacle(&self) -> Option<String> {
+        match self {
+            Ready::Port(port) if accepts(*port) => {
+                Some(format!("another program listens on port {port} already (ss -ltnp 'sport = :{port}' names it)"))
+            }
+            _ => None,
+        }
+    }
+
+    pub fn is_ready(&self, since_start: Duration, output: &Output) -> bool {
+        match self {
+            Ready::Port(port) => accepts(*port),
+            Ready::Log(_) => output.matched.load(Ordering::Relaxed),
+            Ready::After(time) => since_start >= *time,
+        }
+    }
+}
+
+impl fmt::Display for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Ready::Port(port) => write!(f, "port:{port}"),
+            Ready::Log(regex) => write!(f, "log:{regex}"),
+            Ready::After(time) => write!(f, "seconds:{}", time.as_secs_f64()),
+        }
+    }
+}
+
+fn accepts(port: u16) -> bool {
+    let both = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
+    both.iter().any(|address| TcpStream::connect_timeout(address, CONNECT).is_ok())
+}
+
+/// A number of seconds above 0 and at most a day; a fraction and a final `s` are allowed.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    match number.parse::<f64>() {
+        Ok(seconds) if is_number && (0.001..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("expected a number of seconds, such as 10 or 0.5".into()),
+    }
+}

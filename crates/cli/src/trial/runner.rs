@@ -1,0 +1,341 @@
+//! One run: start, wait until ready, load, measure, idle, measure, stop.
+//!
+//! ```text
+//! start ─▶ ready ─▶ load (or --for, or until it ends) ─▶ steady ─▶ action ─▶ idle ─▶ stop
+//!          ready_s                                       CPU, retained         RSS
+//! ```
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::foreign::{Deadline, LOOK};
+use plimsoll_observer::ledger::{Ledger, LineId};
+use plimsoll_observer::snapshot::HeapPart;
+use plimsoll_observer::source::{hotspot, proc};
+use plimsoll_observer::verdict::{Verdict, judge};
+use plimsoll_trial::remedy::Start;
+use plimsoll_trial::{Action, End, Metric, Run, latency};
+
+use super::group::Group;
+use super::kept::{Exit, Kept, Output};
+use super::ready::Ready;
+use super::tree;
+use crate::sys::Signals;
+
+/// Time between two readings of the tree. Readings may take a twentieth of the time.
+const TICK: Duration = Duration::from_millis(50);
+const SHARE: u32 = 20;
+/// Time from SIGTERM to SIGKILL.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+/// A program that was stopped inside malloc deadlocks in the call.
+const GDB: Duration = Duration::from_secs(60);
+/// Bytes of output that are kept: of the program for its last words, of the load for its report.
+const LAST_WORDS: usize = 4 << 10;
+const REPORT: usize = 1 << 20;
+
+/// What is the same in each run.
+pub struct Way {
+    pub ready: Option<Ready>,
+    pub ready_within: Duration,
+    pub load: Option<String>,
+    /// Without a load: how long it runs. `None`: until it ends.
+    pub lasts: Option<Duration>,
+    pub idle: Duration,
+    pub limit: Option<u64>,
+}
+
+/// A run, and the verdicts on the process if they were asked for.
+pub struct Outcome {
+    pub run: Run,
+    pub verdicts: Vec<Verdict>,
+    /// A sentence for the user, beyond the run.
+    pub note: Option<String>,
+}
+
+pub struct Runner<'r> {
+    pub way: &'r Way,
+    pub signals: &'r Signals,
+    /// Called in each step with the phase.
+    pub progress: &'r mut dyn FnMut(&'static str),
+    pub interrupted: bool,
+}
+
+/// Why a run ended early.
+type Early = (End, Option<String>);
+
+struct Running<'k> {
+    kept: &'k mut Kept,
+    figures: BTreeMap<Metric, f64>,
+    began: Instant,
+    /// Largest figure of the samples: of one process its own peak, of several their sum.
+    peak: u64,
+    processes: usize,
+    next_sample: Instant,
+    load_errors: Option<u64>,
+    verdicts: Vec<Verdict>,
+    note: Option<String>,
+}
+
+impl Runner<'_> {
+    /// `number` is unique among all runs; `judged` asks for verdicts.
+    pub fn run(&mut self, start: &Start, (round, row, number): (usize, usize, usize), judged: bool) -> Outcome {
+        let failed = |end: End, detail: Option<String>| Outcome {
+            run: Run { round, row, end, detail, figures: BTreeMap::new(), processes: 0, load_errors: None },
+            verdicts: Vec::new(),
+            note: None,
+        };
+        if let Some(obstacle) = self.way.ready.as_ref().and_then(Ready::obstacle) {
+            return failed(End::NeverStarted, Some(obstacle));
+        }
+        let group = match self.way.limit.map(|limit| Group::make(number, limit, Deadline::after(LOOK))).transpose() {
+            Ok(group) => group,
+            Err(reason) => return failed(End::NeverStarted, Some(reason)),
+        };
+        let output = Output::new(LAST_WORDS, self.way.ready.as_ref().and_then(Ready::pattern));
+        let mut kept = match Kept::start(start, group.as_ref(), output) {
+            Ok(kept) => kept,
+            Err(error) => {
+                group.iter().for_each(Group::remove);
+                return failed(End::NeverStarted, Some(error.to_string()));
+            }
+        };
+        let now = Instant::now();
+        let mut running = Running {
+            kept: &mut kept,
+            figures: BTreeMap::new(),
+            began: now,
+            peak: 0,
+            processes: 0,
+            next_sample: now,
+            load_errors: None,
+            verdicts: Vec::new(),
+            note: None,
+        };
+        let ended = self.phases(&mut running, start.action, judged);
+        let (mut end, detail) = match ended {
+            Ok(end) => (end, None),
+            Err(early) => early,
+        };
+        let Running { mut figures, peak, processes, load_errors, verdicts, note, .. } = running;
+        if matches!(end, End::Signal(9) | End::Exited(_) | End::LoadFailed | End::NeverReady)
+            && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK)))
+        {
+            end = End::OutOfMemory;
+        }
+        (self.progress)("stopping");
+        let patience = if self.interrupted { Duration::from_secs(2) } else { PATIENCE };
+        let signals = self.signals;
+        let mut again = false;
+        kept.stop(patience, signals.as_fd(), || {
+            again |= signals.next().is_some();
+            again
+        });
+        self.interrupted |= again;
+        // The keeper removes it; if it was killed, nobody else does.
+        group.iter().for_each(Group::remove);
+        if let Some(empty) = kept.empty {
+            if end == End::Completed {
+                figures.insert(Metric::Cpu, empty.cpu_seconds);
+            }
+            if processes <= 1 && empty.peak > peak {
+                figures.insert(Metric::Peak, empty.peak as f64);
+            }
+        }
+        figures.entry(Metric::Peak).or_insert(peak as f64);
+        if figures.get(&Metric::Peak) == Some(&0.0) {
+            figures.remove(&Metric::Peak);
+        }
+        let last_words = || kept.output.last_line().map(|line| line.chars().take(200).collect());
+        let detail = if end.is_good() || end == End::Interrupted { None } else { detail.or_else(last_words) };
+        let left = kept.left.then(|| "a process of the run could not be killed (it waits for a device)".to_owned());
+        Outcome { run: Run { round, row, end, detail, figures, processes, load_errors }, verdicts, note: note.or(left) }
+    }
+
+    fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>, judged: bool) -> Result<End, Early> {
+        let way = self.way;
+        let until = running.began + way.ready_within;
+        if let Some(ready) = &way.ready {
+            loop {
+                self.step(running, "waiting until it is ready", true)?;
+                if running.kept.has_started() && ready.is_ready(running.began.elapsed(), &running.kept.output) {
+                    break;
+                }
+                if Instant::now() >= until {
+                    let what = format!("{ready} was not reached within {} s", way.ready_within.as_secs_f64());
+                    return Err((End::NeverReady, Some(what)));
+                }
+            }
+            running.figures.insert(Metric::Ready, running.began.elapsed().as_secs_f64());
+        }
+        match (&way.load, way.lasts) {
+            (Some(load), _) => self.load(running, load)?,
+            (None, Some(time)) => self.pass(running, time, "running")?,
+            (None, None) => {
+                while !running.kept.has_ended() {
+                    self.step(running, "running until it ends", false)?;
+                }
+                running.figures.insert(Metric::Took, running.began.elapsed().as_secs_f64());
+                return match (running.kept.exit, &running.kept.refused) {
+                    (Some(Exit::Code(0)), _) => Ok(End::Completed),
+                    _ => Err(self.early(running)),
+                };
+            }
+        }
+        self.measure(running, judged);
+        if let Some(Action::Trim) = action
+            && let Err(reason) = self.trim(running)?
+        {
+            running.note = Some(format!("the trim failed: {reason}"));
+        }
+        self.pass(running, way.idle, "idling")?;
+        let moment = tree::moment(running.kept.pid());
+        running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
+        running.figures.insert(Metric::Idle, moment.resident as f64);
+        Ok(End::Stopped)
+    }
+
+    /// Figures at the end of the load. RSS comes first: reading a VM makes it allocate.
+    fn measure(&mut self, running: &mut Running<'_>, judged: bool) {
+        (self.progress)("measuring");
+        let keeper = running.kept.pid();
+        let moment = tree::moment(keeper);
+        running.processes = moment.processes;
+        running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
+        running.figures.insert(Metric::Steady, moment.resident as f64);
+        if let Some(seconds) = tree::cpu_seconds(keeper) {
+            running.figures.insert(Metric::Cpu, seconds);
+        }
+        let Some(pid) = moment.largest else { return };
+        let Ok(snapshot) = take(pid, Regions::AsNeeded, Deadline::after(LOOK)) else { return };
+        let ledger = Ledger::of(&snapshot);
+        let kept_free = [HeapPart::Cached, HeapPart::Dirty, HeapPart::Muzzy];
+        let opened = snapshot.opened.iter().flat_map(|heap| kept_free.map(|part| heap.parts.get(&part)));
+        let others: u64 = opened.flatten().map(|part| part.resident.0).sum();
+        let retained = ledger.resident(LineId::GlibcRetained).0 + others;
+        running.figures.insert(Metric::Retained, retained as f64);
+        if judged {
+            running.verdicts = judge(&snapshot, &ledger);
+        }
+    }
+
+    fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), Early> {
+        let (exit, output) = self.helper(running, &["/bin/sh", "-c", load], "under load", None)?;
+        let last = output.last_line().unwrap_or_default();
+        match exit {
+            Some(Exit::Code(0)) => {}
+            Some(Exit::Code(code)) => {
+                return Err((End::LoadFailed, Some(format!("the load command ended with exit status {code}: {last}"))));
+            }
+            _ => return Err((End::LoadFailed, Some(format!("the load command was killed: {last}")))),
+        }
+        if let Some(found) = latency::parse(&output.tail()) {
+            let all = [
+                (Metric::P50, found.p50),
+                (Metric::P90, found.p90),
+                (Metric::P99, found.p99),
+                (Metric::Throughput, found.throughput),
+            ];
+            running.figures.extend(all.into_iter().filter_map(|(metric, value)| Some((metric, value?))));
+            running.load_errors = found.errors;
+        }
+        Ok(())
+    }
+
+    /// Runs another program beside the one under trial, and returns its exit and output. `None`: it took longer than
+    /// `limit`.
+    fn helper(
+        &mut self,
+        running: &mut Running<'_>,
+        command: &[&str],
+        phase: &'static str,
+        limit: Option<Duration>,
+    ) -> Result<(Option<Exit>, Arc<Output>), Early> {
+        let command = command.iter().map(OsString::from).collect();
+        let start = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
+        let output = Output::new(REPORT, None);
+        let mut helper =
+            Kept::start(&start, None, output.clone()).map_err(|error| (End::LoadFailed, Some(error.to_string())))?;
+        let until = limit.map(|limit| Instant::now() + limit);
+        while !helper.has_ended() && until.is_none_or(|until| Instant::now() < until) {
+            self.step(running, phase, true)?;
+            helper.step(running.kept.descriptor(), Duration::ZERO);
+        }
+        // The exit is known before no process is left.
+        let exit = helper.exit.filter(|_| helper.has_ended());
+        helper.stop(Duration::ZERO, running.kept.descriptor(), || true);
+        Ok((exit, output))
+    }
+
+    /// Gives free pages of malloc back: a JVM by its own command, other programs by gdb. The inner error says why not.
+    fn trim(&mut self, running: &mut Running<'_>) -> Result<Result<(), String>, Early> {
+        let Some(pid) = tree::moment(running.kept.pid()).largest else { return Ok(Err("no process is left".into())) };
+        if let Some(done) = trim_vm(pid) {
+            return Ok(done);
+        }
+        let pid = pid.to_string();
+        let gdb = ["gdb", "-p", &pid, "-batch", "-nx", "-ex", "call (int)malloc_trim(0)"];
+        let (exit, output) = self.helper(running, &gdb, "trimming", Some(GDB))?;
+        Ok(match exit {
+            Some(Exit::Code(0)) => Ok(()),
+            Some(_) => Err(output.last_line().unwrap_or_else(|| "gdb failed".into())),
+            None => Err("gdb did not return within 60 s, or is not installed (apt-get install gdb)".into()),
+        })
+    }
+
+    fn pass(&mut self, running: &mut Running<'_>, time: Duration, phase: &'static str) -> Result<(), Early> {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            self.step(running, phase, true)?;
+        }
+        Ok(())
+    }
+
+    /// Waits a tick, and samples. With `must_live`, an end of the program is an error.
+    fn step(&mut self, running: &mut Running<'_>, phase: &'static str, must_live: bool) -> Result<(), Early> {
+        (self.progress)(phase);
+        running.kept.step(self.signals.as_fd(), TICK);
+        if self.signals.next().is_some() {
+            self.interrupted = true;
+            return Err((End::Interrupted, None));
+        }
+        if running.kept.has_ended() {
+            return if must_live { Err(self.early(running)) } else { Ok(()) };
+        }
+        if Instant::now() >= running.next_sample {
+            let began = Instant::now();
+            let moment = tree::moment(running.kept.pid());
+            running.peak = running.peak.max(moment.peak.unwrap_or(moment.resident));
+            running.processes = running.processes.max(moment.processes);
+            running.next_sample = Instant::now() + (began.elapsed() * SHARE).max(TICK);
+        }
+        Ok(())
+    }
+
+    /// The program has ended, but should not have.
+    fn early(&self, running: &Running<'_>) -> Early {
+        match (&running.kept.refused, running.kept.exit) {
+            (Some(reason), _) => (End::NeverStarted, Some(reason.clone())),
+            (None, Some(Exit::Code(code))) => (End::Exited(code), None),
+            (None, Some(Exit::Signal(signal))) => (End::Signal(signal), None),
+            (None, None) => (End::NeverStarted, Some("its keeper was killed".into())),
+        }
+    }
+}
+
+/// `None`: it is no JVM.
+fn trim_vm(pid: u32) -> Option<Result<(), String>> {
+    let target = proc::Target::open(pid, Deadline::after(LOOK)).ok()?;
+    let vmas = proc::parse_maps(&target.read("maps").ok()?, &[]).vmas;
+    if !hotspot::is_hotspot(&vmas) {
+        return None;
+    }
+    let perfdata = hotspot::perfdata(&target, &vmas).unwrap_or_default();
+    Some(match hotspot::Vm::open(&target, perfdata.as_ref(), hotspot::Patience::default()) {
+        Ok(mut vm) => vm.ask("System.trim_native_heap").map(drop),
+        Err(_) => Err("the VM does not answer".into()),
+    })
+}

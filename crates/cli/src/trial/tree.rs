@@ -1,0 +1,101 @@
+//! The processes below a process, and what the kernel counts of them.
+
+use std::collections::BTreeSet;
+
+use plimsoll_observer::foreign::{Deadline, Target};
+use plimsoll_observer::source::proc;
+
+/// For reads of /proc only: they wait for nobody.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// All descendants, parents first (`/proc/PID/task/TID/children`, proc(5)).
+pub fn below(pid: u32) -> Vec<u32> {
+    let (mut found, mut seen, mut next) = (Vec::new(), BTreeSet::from([pid]), 0);
+    let mut parent = Some(pid);
+    while let Some(one) = parent {
+        for child in children(one) {
+            if seen.insert(child) {
+                found.push(child);
+            }
+        }
+        parent = found.get(next).copied();
+        next += 1;
+    }
+    found
+}
+
+pub fn children(pid: u32) -> Vec<u32> {
+    let Ok(target) = Target::open(pid, Deadline::after(PATIENCE)) else { return Vec::new() };
+    let threads = target.numbers("task").unwrap_or_default();
+    let lists = threads.into_iter().filter_map(|tid| target.read(&format!("task/{tid}/children")).ok());
+    let numbers = |list: Vec<u8>| {
+        let text = String::from_utf8_lossy(&list).into_owned();
+        text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect::<Vec<u32>>()
+    };
+    lists.flat_map(numbers).collect()
+}
+
+/// Resident anonymous memory of a process, in bytes.
+pub fn anonymous(pid: u32) -> Option<u64> {
+    let status = Target::open(pid, Deadline::after(PATIENCE)).ok()?.read("status").ok()?;
+    Some(proc::parse_status(&status).rss.anonymous.0)
+}
+
+/// What is measured of all processes at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Moment {
+    pub processes: usize,
+    /// RSS of the only process, or the sum of PSS, in which a page that several processes share counts once.
+    pub resident: u64,
+    /// VmHWM of the only process.
+    pub peak: Option<u64>,
+    /// The process with the largest RSS.
+    pub largest: Option<u32>,
+}
+
+/// Zombies and processes that end meanwhile don't count.
+pub fn moment(keeper: u32) -> Moment {
+    let deadline = Deadline::after(PATIENCE);
+    let mut found = Moment::default();
+    let mut all = Vec::new();
+    for pid in below(keeper) {
+        let Ok(target) = Target::open(pid, deadline) else { continue };
+        let Some(status) = target.read("status").ok().map(|text| proc::parse_status(&text)) else { continue };
+        let resident = status.rss.total().0;
+        if resident > 0 {
+            all.push((target, resident, status.peak_rss));
+        }
+    }
+    found.processes = all.len();
+    found.largest = all.iter().max_by_key(|(_, resident, _)| *resident).map(|(target, ..)| target.pid());
+    // smaps_rollup is exact; the counters in status lag by some pages for each thread.
+    let rollup = |target: &Target| target.read("smaps_rollup").ok().and_then(|text| proc::parse_rollup(&text));
+    match all.as_slice() {
+        [(target, resident, peak)] => {
+            found.resident = rollup(target).map_or(*resident, |rollup| rollup.rss.0);
+            found.peak = peak.map(|peak| peak.0.max(found.resident));
+        }
+        several => {
+            let one = |(target, resident, _): &(Target, u64, _)| rollup(target).map_or(*resident, |sum| sum.pss.0);
+            found.resident = several.iter().map(one).sum();
+        }
+    }
+    found
+}
+
+/// Processor time of all processes below the keeper, in seconds, with the children that they and the keeper have
+/// reaped (proc(5), `stat`: utime, stime, cutime, cstime).
+pub fn cpu_seconds(keeper: u32) -> Option<f64> {
+    let deadline = Deadline::after(PATIENCE);
+    let times = |pid: u32| -> Option<[u64; 4]> {
+        let stat = Target::open(pid, deadline).ok()?.read("stat").ok()?;
+        let text = String::from_utf8_lossy(&stat).into_owned();
+        // The name stands in brackets and may contain anything. utime is field 14; the first behind the name is 3.
+        let (_, after) = text.rsplit_once(')')?;
+        let mut fields = after.split_ascii_whitespace().skip(11).map(|field| field.parse().ok());
+        Some([fields.next()??, fields.next()??, fields.next()??, fields.next()??])
+    };
+    let reaped: u64 = times(keeper)?[2..].iter().sum();
+    let ticks: u64 = below(keeper).into_iter().filter_map(times).flatten().sum::<u64>() + reaped;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64)
+}

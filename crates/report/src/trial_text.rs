@@ -1,0 +1,211 @@
+//! `plimsoll try` for a person: a table of medians, then for each remedy what changed against the plain program.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::units::Bytes;
+use plimsoll_trial::comparison::TOLERATED_PERCENT;
+use plimsoll_trial::{Best, Difference, Metric, Trial, Unit};
+
+use crate::words::{count, cut, printable};
+
+/// Columns of a row's name.
+const NAME: usize = 28;
+
+pub fn write(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
+    head(out, trial)?;
+    table(out, trial)?;
+    for row in 1..trial.rows.len() {
+        remedy(out, trial, row)?;
+    }
+    failures(out, trial)?;
+    for note in &trial.notes {
+        writeln!(out, "note: {}", printable(note))?;
+    }
+    writeln!(out, "\n{}", best(trial))
+}
+
+fn head(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
+    writeln!(out, "{}", cut(&trial.command, 120))?;
+    let done = trial.runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
+    let rounds = match trial.interrupted {
+        true => format!("interrupted in round {done} of {}", trial.rounds),
+        false => format!("{} of {}", plural(trial.rounds, "round"), plural(trial.rows.len(), "row")),
+    };
+    let mut facts = vec![rounds];
+    facts.extend(trial.ready.as_ref().map(|ready| format!("ready {}", printable(ready))));
+    facts.extend(trial.load.as_ref().map(|load| format!("load: {}", cut(load, 60))));
+    facts.extend(trial.limit.map(|limit| format!("limit {}", Bytes(limit))));
+    writeln!(out, "{}", facts.join("   "))
+}
+
+fn plural(number: usize, word: &str) -> String {
+    if number == 1 { format!("1 {word}") } else { format!("{number} {word}s") }
+}
+
+/// Medians, and below each the half of the spread from the smallest to the largest round.
+fn table(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
+    let metrics = trial.metrics();
+    if metrics.is_empty() {
+        return Ok(());
+    }
+    write!(out, "\n{:<NAME$}", "median of the rounds")?;
+    for metric in &metrics {
+        write!(out, " {:>12}", metric.heading())?;
+    }
+    writeln!(out, " {:>9}", "ran")?;
+    for (row, named) in trial.rows.iter().enumerate() {
+        if named.missing.is_some() {
+            continue;
+        }
+        write!(out, "{:<NAME$}", cut(&named.label, NAME))?;
+        for metric in &metrics {
+            let shown = trial.median(row, *metric).map_or("-".into(), |median| figure(*metric, median));
+            write!(out, " {shown:>12}")?;
+        }
+        let runs = trial.runs.iter().filter(|run| run.row == row);
+        let (all, bad) = (runs.count(), trial.failed(row).count());
+        writeln!(out, " {:>9}", format!("{} of {all}", all - bad))?;
+        let spread = |metric: &Metric| trial.range(row, *metric).map(|(least, most)| (most - least) / 2.0);
+        if trial.runs.iter().filter(|run| run.row == row && run.end.is_good()).count() > 1 {
+            write!(out, "{:<NAME$}", "")?;
+            for metric in &metrics {
+                let shown = spread(metric).map_or(String::new(), |half| format!("± {}", figure(*metric, half)));
+                write!(out, " {shown:>12}")?;
+            }
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+/// A remedy: the differences that the rounds show, then those that they do not.
+fn remedy(out: &mut dyn Write, trial: &Trial, row: usize) -> io::Result<()> {
+    let named = &trial.rows[row];
+    writeln!(out, "\n{}", printable(&named.label))?;
+    if let Some(reason) = &named.missing {
+        return writeln!(out, "  not tried: {}", printable(reason));
+    }
+    let mut hidden = Vec::new();
+    for metric in trial.metrics() {
+        let Some(difference) = trial.difference(row, metric) else { continue };
+        if difference.interval.contains_zero() {
+            hidden.push(metric.heading());
+        } else {
+            writeln!(out, "  {:<13} {}", metric.heading(), shown(metric, difference))?;
+        }
+    }
+    let is_compared = trial.metrics().into_iter().any(|metric| trial.difference(row, metric).is_some());
+    if !is_compared {
+        writeln!(out, "  not compared: fewer than two rounds ran through both here and in the plain program")?;
+    }
+    if !hidden.is_empty() {
+        writeln!(out, "  no difference that the rounds can show: {}", hidden.join(", "))?;
+    }
+    if let Some((least, most)) = named.predicted {
+        writeln!(out, "  explain expected to save {} to {}", Bytes(least), Bytes(most))?;
+    }
+    Ok(())
+}
+
+/// `−76.2 MiB (−15 %), 95 % interval −81.0 to −71.4 MiB`
+fn shown(metric: Metric, difference: Difference) -> String {
+    let interval = difference.interval;
+    let percent =
+        difference.percent().map(|percent| format!(" ({percent:+.1} %)").replace('-', "−")).unwrap_or_default();
+    format!(
+        "{}{percent}, 95 % interval {} to {}",
+        signed(metric, interval.mean),
+        signed(metric, interval.low),
+        signed(metric, interval.high)
+    )
+}
+
+fn failures(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
+    for (row, named) in trial.rows.iter().enumerate() {
+        let mut told: Vec<String> = Vec::new();
+        for run in trial.failed(row) {
+            let detail = run.detail.as_deref().map(|detail| format!(": {}", cut(detail, 100))).unwrap_or_default();
+            let text = format!("the program {}{detail}", run.end.sentence());
+            if !told.contains(&text) {
+                told.push(text);
+            }
+        }
+        let (all, bad) = (trial.runs.iter().filter(|run| run.row == row).count(), trial.failed(row).count());
+        if bad > 0 {
+            writeln!(out, "\n{}: {bad} of {} failed", printable(&named.label), plural(all, "run"))?;
+        }
+        for text in told {
+            writeln!(out, "  {text}")?;
+        }
+    }
+    Ok(())
+}
+
+/// The recommendation, with its reason.
+pub fn best(trial: &Trial) -> String {
+    match trial.best() {
+        Best::Saves { row, metric, difference } => format!(
+            "best: {}: {} {}. {}",
+            printable(&trial.rows[row].label),
+            metric.heading(),
+            shown(metric, difference),
+            cost(trial, row)
+        ),
+        Best::Survives { row, metric, median } => format!(
+            "best: {}: it runs through at {} {}, where the plain program was killed at its limit",
+            printable(&trial.rows[row].label),
+            metric.heading(),
+            figure(metric, median)
+        ),
+        Best::Nothing if trial.rows.len() > 1 => {
+            format!(
+                "best: plain. The rounds show no row that saves memory and costs at most {TOLERATED_PERCENT} % of latency or throughput"
+            )
+        }
+        Best::Nothing => "nothing was compared: only the plain program ran".into(),
+        Best::TooFew => "too few complete rounds to compare: an interval needs two (--rounds 5)".into(),
+    }
+}
+
+/// What the best row costs.
+fn cost(trial: &Trial, row: usize) -> String {
+    let speed = [Metric::P99, Metric::Throughput, Metric::Took];
+    let known = speed.into_iter().find_map(|metric| Some((metric, trial.difference(row, metric)?)));
+    match known {
+        None => "Latency was not measured: give a load (--load)".into(),
+        Some((metric, difference)) if difference.interval.contains_zero() => {
+            format!("Of {} the rounds show no difference", metric.heading())
+        }
+        Some((metric, difference)) => format!("{}: {}", metric.heading(), shown(metric, difference)),
+    }
+}
+
+/// A figure with its unit.
+pub fn figure(metric: Metric, value: f64) -> String {
+    match metric.unit() {
+        Unit::Bytes => Bytes(value.max(0.0) as u64).to_string(),
+        Unit::Milliseconds => format!("{} ms", digits(value)),
+        Unit::Seconds => format!("{} s", digits(value)),
+        Unit::PerSecond => digits(value),
+    }
+}
+
+/// The same with a sign.
+pub fn signed(metric: Metric, value: f64) -> String {
+    let sign = if value < 0.0 { "−" } else { "+" };
+    format!("{sign}{}", figure(metric, value.abs()))
+}
+
+/// Three significant digits; all digits before the point, with separators.
+fn digits(value: f64) -> String {
+    if (999.5..1e15).contains(&value) {
+        return count(value.round() as u64);
+    }
+    let decimals = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        v if v >= 0.0995 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}

@@ -1,0 +1,115 @@
+//! The table of `plimsoll try`: text and JSON of one known trial.
+
+use std::collections::BTreeMap;
+
+use plimsoll_report::{trial_json, trial_text};
+use plimsoll_trial::{End, Metric, Row, Run, Trial};
+
+const MIB: f64 = 1048576.0;
+
+/// Three rounds: plain, a cap that saves, an allocator that isn't here, and a hostile name.
+fn trial() -> Trial {
+    let row = |label: &str| Row { label: label.into(), ..Row::default() };
+    let mut trial = Trial {
+        command: "java -jar shop.jar".into(),
+        ready: Some("port:8080".into()),
+        load: Some("wrk --latency http://localhost:8080/".into()),
+        rounds: 3,
+        rows: vec![
+            row("plain"),
+            Row {
+                predicted: Some((60 << 20, 90 << 20)),
+                changes: vec!["MALLOC_ARENA_MAX=2".into()],
+                ..row("arenas=2")
+            },
+            Row { missing: Some("libmimalloc.so.3 is not on this machine".into()), ..row("mimalloc") },
+            row("A=\x1b[2J<b>&"),
+        ],
+        ..Trial::default()
+    };
+    for round in 0..3 {
+        let drift = round as f64;
+        for (number, (idle, p99)) in [(500.0, 10.0), (425.0, 10.1), (501.0, 10.1)].into_iter().enumerate() {
+            let figures = BTreeMap::from([(Metric::Idle, (idle + drift) * MIB), (Metric::P99, p99 + drift / 10.0)]);
+            let (row, is_bad) = (if number == 2 { 3 } else { number }, number == 2 && round == 1);
+            let end = if is_bad { End::Signal(11) } else { End::Stopped };
+            let detail = is_bad.then(|| "boom \x1b[31m".to_owned());
+            trial.runs.push(Run { round, row, end, detail, figures, processes: 1, load_errors: Some(0) });
+        }
+    }
+    trial
+}
+
+fn text(trial: &Trial) -> String {
+    let mut out = Vec::new();
+    trial_text::write(&mut out, trial).expect("a vector takes all");
+    String::from_utf8(out).expect("UTF-8")
+}
+
+#[test]
+fn a_person_reads_what_each_row_saves() {
+    let found = text(&trial());
+    let expected = "\
+java -jar shop.jar
+3 rounds of 4 rows   ready port:8080   load: wrk --latency http://localhost:8080/
+
+median of the rounds         after idling          p99       ran
+plain                             501 MiB      10.1 ms    3 of 3
+                               ± 1.00 MiB    ± 0.10 ms
+arenas=2                          426 MiB      10.2 ms    3 of 3
+                               ± 1.00 MiB    ± 0.10 ms
+A=\\u{1b}[2J<b>&                   502 MiB      10.2 ms    2 of 3
+                               ± 1.00 MiB    ± 0.10 ms
+
+arenas=2
+  after idling  −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB to −74.9 MiB
+  p99           +0.10 ms (+1.0 %), 95 % interval +0.099 ms to +0.10 ms
+  explain expected to save 60.0 MiB to 90.0 MiB
+
+mimalloc
+  not tried: libmimalloc.so.3 is not on this machine
+
+A=\\u{1b}[2J<b>&
+  after idling  +1.00 MiB (+0.2 %), 95 % interval +960 KiB to +1.06 MiB
+  p99           +0.10 ms (+1.0 %), 95 % interval +0.099 ms to +0.10 ms
+
+A=\\u{1b}[2J<b>&: 1 of 3 runs failed
+  the program died of signal 11: boom \\u{1b}[31m
+
+best: arenas=2: after idling −75.0 MiB (−15.0 %), 95 % interval −75.1 MiB to −74.9 MiB. p99: +0.10 ms (+1.0 %), 95 % interval +0.099 ms to +0.10 ms
+";
+    assert_eq!(found, expected, "\n{found}");
+}
+
+#[test]
+fn scripts_read_the_same() {
+    let mut out = Vec::new();
+    trial_json::write(&mut out, &trial()).expect("a vector takes all");
+    let found: serde_json::Value = serde_json::from_slice(&out).expect("JSON");
+    assert_eq!(found["schema"], "plimsoll.trial/1");
+    let cap = &found["rows"][1];
+    assert_eq!((&cap["name"], &cap["runs"], &cap["failed"]), (&"arenas=2".into(), &3.into(), &0.into()));
+    let idle = &cap["figures"]["idle_bytes"];
+    assert_eq!(idle["median"], 426.0 * MIB);
+    assert_eq!(idle["difference"]["mean"], -75.0 * MIB);
+    assert_eq!((&idle["difference"]["significant"], &idle["difference"]["pairs"]), (&true.into(), &3.into()));
+    assert_eq!(cap["predicted_saving"]["most_bytes"], 90 << 20);
+    assert_eq!(found["rows"][0]["figures"]["idle_bytes"]["difference"], serde_json::Value::Null);
+    assert_eq!(found["rows"][2]["missing"], "libmimalloc.so.3 is not on this machine");
+    assert_eq!((&found["best"]["kind"], &found["best"]["row"]), (&"saves".into(), &"arenas=2".into()));
+    assert_eq!(found["runs"].as_array().map(Vec::len), Some(9));
+    let bad = &found["runs"][5];
+    assert_eq!((&bad["end"], &bad["round"]), (&"signal".into(), &2.into()));
+    assert!(!out.contains(&0x1b));
+}
+
+#[test]
+fn an_interrupted_trial_says_how_far_it_came() {
+    let mut trial = trial();
+    trial.interrupted = true;
+    trial.runs.truncate(2);
+    let found = text(&trial);
+    assert!(found.contains("interrupted in round 1 of 3"), "{found}");
+    assert!(found.ends_with("too few complete rounds to compare: an interval needs two (--rounds 5)\n"), "{found}");
+    assert!(text(&Trial::default()).contains("too few complete rounds"));
+}

@@ -1,0 +1,304 @@
+//! The runs of a trial, what they show against the plain row, and which row is best.
+
+use std::collections::BTreeMap;
+
+use crate::metric::{Better, MEMORY, Metric};
+use crate::statistics::{Interval, median, range};
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It ran through its measurement, and was then stopped.
+    Stopped,
+    /// It ended by itself, successfully, as expected.
+    Completed,
+    Exited(u8),
+    Signal(i32),
+    /// By the memory limit of its cgroup.
+    OutOfMemory,
+    NeverReady,
+    NeverStarted,
+    /// The load command failed.
+    LoadFailed,
+    /// The user interrupted the run: its figures don't count.
+    Interrupted,
+}
+
+impl End {
+    /// Whether the figures of the run count.
+    pub fn is_good(&self) -> bool {
+        matches!(self, End::Stopped | End::Completed)
+    }
+
+    pub fn id(&self) -> &'static str {
+        match self {
+            End::Stopped => "stopped",
+            End::Completed => "completed",
+            End::Exited(_) => "exited",
+            End::Signal(_) => "signal",
+            End::OutOfMemory => "oom-killed",
+            End::NeverReady => "never-ready",
+            End::NeverStarted => "never-started",
+            End::LoadFailed => "load-failed",
+            End::Interrupted => "interrupted",
+        }
+    }
+
+    /// What happened, as the end of a sentence about the run.
+    pub fn sentence(&self) -> String {
+        match self {
+            End::Stopped => "ran through, and was stopped".into(),
+            End::Completed => "ended by itself".into(),
+            End::Exited(code) => format!("ended early with exit status {code}"),
+            End::Signal(signal) => format!("died of signal {signal}"),
+            End::OutOfMemory => "was killed at its memory limit".into(),
+            End::NeverReady => "was not ready in time".into(),
+            End::NeverStarted => "could not be started".into(),
+            End::LoadFailed => "got no load: the load command failed".into(),
+            End::Interrupted => "was interrupted".into(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub round: usize,
+    pub row: usize,
+    pub end: End,
+    /// Why it ended so, in the program's own last words.
+    pub detail: Option<String>,
+    pub figures: BTreeMap<Metric, f64>,
+    /// Number of processes at the end of the load.
+    pub processes: usize,
+    /// Failed requests that the load generator reported.
+    pub load_errors: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    pub label: String,
+    /// What is changed, as it would be typed. Empty for the plain program.
+    pub changes: Vec<String>,
+    /// Saving that a verdict on the first plain run expects: at least, at most.
+    pub predicted: Option<(u64, u64)>,
+    /// It acts on the live process, once: what it saves comes back with the next burst.
+    pub once: bool,
+    /// Why the row has no run.
+    pub missing: Option<String>,
+}
+
+/// A finished or interrupted trial. Row 0 is the plain program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trial {
+    pub command: String,
+    pub load: Option<String>,
+    pub ready: Option<String>,
+    pub limit: Option<u64>,
+    pub rounds: usize,
+    pub interrupted: bool,
+    pub rows: Vec<Row>,
+    pub runs: Vec<Run>,
+    /// Sentences about the whole trial.
+    pub notes: Vec<String>,
+}
+
+/// A row against the plain row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Difference {
+    pub interval: Interval,
+    /// Median of the plain row.
+    pub plain: f64,
+}
+
+impl Difference {
+    /// The mean difference as a part of the plain row's median.
+    pub fn percent(self) -> Option<f64> {
+        (self.plain != 0.0).then(|| self.interval.mean / self.plain * 100.0).filter(|percent| percent.is_finite())
+    }
+}
+
+/// A row that loses more than this part of the plain row's latency or throughput, with significance, is never best.
+pub const TOLERATED_PERCENT: f64 = 5.0;
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Best {
+    /// It saves the most of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that acts once
+    /// comes behind all that last.
+    Saves { row: usize, metric: Metric, difference: Difference },
+    /// The plain program was killed at its limit, and this row was not; of several the smallest.
+    Survives { row: usize, metric: Metric, median: f64 },
+    /// No row saves memory that the rounds can show.
+    Nothing,
+    /// Too few complete rounds.
+    TooFew,
+}
+
+impl Trial {
+    /// The figures of the good runs of a row, by round.
+    pub fn values(&self, row: usize, metric: Metric) -> Vec<(usize, f64)> {
+        let good = self.runs.iter().filter(|run| run.row == row && run.end.is_good());
+        good.filter_map(|run| Some((run.round, *run.figures.get(&metric)?))).collect()
+    }
+
+    pub fn median(&self, row: usize, metric: Metric) -> Option<f64> {
+        median(&self.numbers(row, metric))
+    }
+
+    /// Smallest and largest value.
+    pub fn range(&self, row: usize, metric: Metric) -> Option<(f64, f64)> {
+        range(&self.numbers(row, metric))
+    }
+
+    fn numbers(&self, row: usize, metric: Metric) -> Vec<f64> {
+        self.values(row, metric).into_iter().map(|(_, value)| value).collect()
+    }
+
+    /// The metrics that any row has.
+    pub fn metrics(&self) -> Vec<Metric> {
+        let has = |metric: &Metric| (0..self.rows.len()).any(|row| self.median(row, *metric).is_some());
+        Metric::ALL.into_iter().filter(has).collect()
+    }
+
+    /// Against the plain row, over the rounds in which both have the figure.
+    pub fn difference(&self, row: usize, metric: Metric) -> Option<Difference> {
+        let plain = self.values(0, metric);
+        let of_round = |round: usize| plain.iter().find(|(one, _)| *one == round).map(|(_, value)| *value);
+        let own = self.values(row, metric);
+        let pairs: Vec<f64> = own.iter().filter_map(|(round, value)| Some(value - of_round(*round)?)).collect();
+        let interval = Interval::of(&pairs, metric.resolution())?;
+        Some(Difference { interval, plain: self.median(0, metric)? })
+    }
+
+    pub fn failed(&self, row: usize) -> impl Iterator<Item = &Run> {
+        let is_bad = |run: &&Run| !run.end.is_good() && run.end != End::Interrupted;
+        self.runs.iter().filter(move |run| run.row == row).filter(is_bad)
+    }
+
+    fn killed(&self, row: usize) -> bool {
+        self.failed(row).any(|run| run.end == End::OutOfMemory)
+    }
+
+    /// The memory metric that decides: after idling, or steady, or the peak.
+    pub fn decisive(&self) -> Option<Metric> {
+        let metrics = self.metrics();
+        MEMORY.into_iter().find(|metric| metrics.contains(metric))
+    }
+
+    /// The costs of a row that are significant and beyond what is tolerated.
+    pub fn costs(&self, row: usize) -> Vec<(Metric, Difference)> {
+        let speed = [Metric::P99, Metric::P90, Metric::P50, Metric::Throughput, Metric::Took];
+        let found = speed.into_iter().filter_map(|metric| Some((metric, self.difference(row, metric)?)));
+        let is_cost = |(metric, difference): &(Metric, Difference)| {
+            let worse = match metric.better() {
+                Better::Lower => difference.interval.mean,
+                Better::Higher => -difference.interval.mean,
+            };
+            !difference.interval.contains_zero() && worse > difference.plain.abs() * TOLERATED_PERCENT / 100.0
+        };
+        found.filter(is_cost).collect()
+    }
+
+    pub fn best(&self) -> Best {
+        let Some(metric) = self.decisive() else { return Best::TooFew };
+        let runs_through = |row: &usize| self.failed(*row).next().is_none() && self.median(*row, metric).is_some();
+        let candidates: Vec<usize> = (1..self.rows.len()).filter(runs_through).collect();
+        if self.killed(0) {
+            let least = candidates.iter().filter_map(|row| Some((*row, self.median(*row, metric)?)));
+            return match least.min_by(|a, b| a.1.total_cmp(&b.1)) {
+                Some((row, median)) => Best::Survives { row, metric, median },
+                None => Best::Nothing,
+            };
+        }
+        let compared: Vec<(usize, Difference)> =
+            candidates.into_iter().filter_map(|row| Some((row, self.difference(row, metric)?))).collect();
+        if compared.is_empty() && self.rows.len() > 1 {
+            return Best::TooFew;
+        }
+        let saves =
+            compared.into_iter().filter(|(row, found)| found.interval.high < 0.0 && self.costs(*row).is_empty());
+        let rank = |(row, found): &(usize, Difference)| (self.rows[*row].once, found.interval.mean);
+        match saves
+            .map(|one| (rank(&one), one))
+            .min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))
+            .map(|(_, one)| one)
+        {
+            Some((row, difference)) => Best::Saves { row, metric, difference },
+            None => Best::Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: f64 = 1048576.0;
+
+    /// Rows of (steady MiB, p99 ms) for each round.
+    fn trial(rows: &[&[(f64, f64)]]) -> Trial {
+        let names = (0..rows.len()).map(|n| Row { label: format!("row {n}"), ..Row::default() }).collect();
+        let mut trial = Trial { rows: names, rounds: rows[0].len(), ..Trial::default() };
+        for (row, runs) in rows.iter().enumerate() {
+            for (round, (steady, p99)) in runs.iter().enumerate() {
+                let figures = BTreeMap::from([(Metric::Steady, steady * MIB), (Metric::P99, *p99)]);
+                let run = Run { round, row, end: End::Stopped, detail: None, figures, processes: 1, load_errors: None };
+                trial.runs.push(run);
+            }
+        }
+        trial
+    }
+
+    const PLAIN: &[(f64, f64)] = &[(500.0, 10.0), (510.0, 10.2), (505.0, 9.9)];
+
+    /// The published table: a cap of 4 costs 2 %, a cap of 2 saves more and costs 11 %.
+    #[test]
+    fn the_best_row_saves_without_costing_latency() {
+        let four = &[(400.0, 10.2), (410.0, 10.4), (404.0, 10.1)];
+        let two = &[(330.0, 11.1), (340.0, 11.3), (336.0, 11.0)];
+        let trial = trial(&[PLAIN, four, two]);
+        let Best::Saves { row: 1, metric: Metric::Steady, difference } = trial.best() else {
+            panic!("{:?}", trial.best())
+        };
+        assert!((difference.interval.mean / MIB + 100.3).abs() < 0.1);
+        assert_eq!(trial.costs(2).len(), 1);
+        assert_eq!(trial.median(0, Metric::Steady), Some(505.0 * MIB));
+    }
+
+    #[test]
+    fn what_lasts_comes_before_what_acts_once() {
+        let mut trial = trial(&[PLAIN, &[(450.0, 10.0); 3], &[(300.0, 10.0); 3]]);
+        trial.rows[2].once = true;
+        assert!(matches!(trial.best(), Best::Saves { row: 1, .. }));
+        trial.runs.retain(|run| run.row != 1);
+        assert!(matches!(trial.best(), Best::Saves { row: 2, .. }));
+    }
+
+    #[test]
+    fn a_difference_that_the_rounds_cannot_show_is_not_best() {
+        let noise = &[(490.0, 10.0), (515.0, 10.0), (500.0, 10.0)];
+        assert_eq!(trial(&[PLAIN, noise]).best(), Best::Nothing);
+        assert_eq!(trial(&[&PLAIN[..1], &[(100.0, 1.0)]]).best(), Best::TooFew);
+        assert_eq!(Trial::default().best(), Best::TooFew);
+    }
+
+    /// Differences are taken within a round, so a drift that hits both rows alike cancels.
+    #[test]
+    fn a_drift_of_the_machine_cancels() {
+        let plain: Vec<(f64, f64)> = (0..5).map(|round| (500.0 + 50.0 * f64::from(round), 10.0)).collect();
+        let saving: Vec<(f64, f64)> = plain.iter().map(|(steady, p99)| (steady - 20.0, *p99)).collect();
+        let difference = trial(&[&plain, &saving]).difference(1, Metric::Steady).expect("paired");
+        assert!((difference.interval.mean / MIB + 20.0).abs() < 1e-6 && difference.interval.high < -19.0 * MIB);
+    }
+
+    #[test]
+    fn a_row_that_survives_beats_a_plain_program_that_is_killed() {
+        let mut trial = trial(&[PLAIN, &[(400.0, 10.0); 3], &[(300.0, 10.0); 3]]);
+        for run in &mut trial.runs {
+            if run.row == 0 || (run.row == 2 && run.round == 1) {
+                run.end = End::OutOfMemory;
+            }
+        }
+        assert_eq!(trial.best(), Best::Survives { row: 1, metric: Metric::Steady, median: 400.0 * MIB });
+        assert_eq!(trial.failed(2).count(), 1);
+    }
+}

@@ -1,0 +1,66 @@
+//! Lists of percentiles: wrk's `90%   13.18ms`, hey's and oha's `90% in 0.0041 secs`.
+
+use super::{Load, Tool, milliseconds, number};
+
+pub fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
+    let mut load = Load::of(Tool::Wrk);
+    let mut is_wrk = false;
+    for line in lines {
+        if line.starts_with("Thread Stats") {
+            (is_wrk, load.errors) = (true, Some(0));
+        }
+        if !is_wrk {
+            continue;
+        }
+        if let Some(number) = line.strip_prefix("Non-2xx or 3xx responses:") {
+            load.add_errors(number.trim().parse().unwrap_or(0));
+        } else if let Some(list) = line.strip_prefix("Socket errors:") {
+            let numbers = list.split(',').filter_map(|one| one.split_whitespace().nth(1)?.parse::<u64>().ok());
+            numbers.for_each(|number| load.add_errors(number));
+        } else if let Some(rate) = line.strip_prefix("Requests/sec:") {
+            load.throughput = number(rate.trim());
+        } else if let Some((percentile, time)) = line.split_once('%') {
+            // The lines above the distribution have a percentage at their end.
+            if let (Some(percentile), Some(time)) = (number(percentile), milliseconds(time)) {
+                load.set(percentile, time);
+            }
+        }
+    }
+    is_wrk.then_some(load)
+}
+
+pub fn hey(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
+    /// Lists of `[status] count` and of `[count] message`.
+    #[derive(PartialEq)]
+    enum List {
+        None,
+        Statuses,
+        Errors,
+    }
+    let mut load = Load::of(Tool::Hey);
+    let (mut is_hey, mut list) = (false, List::None);
+    for line in lines {
+        match line {
+            "Latency distribution:" | "Response time distribution:" => is_hey = true,
+            "Status code distribution:" => (list, load.errors) = (List::Statuses, Some(load.errors.unwrap_or(0))),
+            "Error distribution:" => (list, load.errors) = (List::Errors, Some(load.errors.unwrap_or(0))),
+            _ => {}
+        }
+        if let Some(rate) = line.strip_prefix("Requests/sec:") {
+            load.throughput = number(rate.trim());
+        } else if let Some((percentile, time)) = line.split_once("% in ") {
+            if let (Some(percentile), Some(time)) = (number(percentile), milliseconds(time)) {
+                load.set(percentile, time);
+            }
+        } else if let Some((inner, rest)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            let first = inner.parse::<u64>().ok();
+            let count = rest.split_whitespace().next().and_then(|word| word.parse::<u64>().ok());
+            match list {
+                List::Statuses if first.is_some_and(|status| status >= 400) => load.add_errors(count.unwrap_or(0)),
+                List::Errors => load.add_errors(first.unwrap_or(0)),
+                _ => {}
+            }
+        }
+    }
+    is_hey.then_some(load)
+}

@@ -1,0 +1,397 @@
+//! What a row changes: the environment, the command, or the live process.
+//!
+//! Two origins: `--with TEXT`, and the remedies of verdicts, whose text is made to be pasted. A remedy of a verdict
+//! that isn't a change of the start (a change of the code, a setting of the host) is no row.
+
+use std::ffi::{OsStr, OsString};
+
+use crate::launcher;
+
+/// An allocator that can be preloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocator {
+    Jemalloc,
+    Tcmalloc,
+    Mimalloc,
+}
+
+impl Allocator {
+    const ALL: [Allocator; 3] = [Allocator::Jemalloc, Allocator::Tcmalloc, Allocator::Mimalloc];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Allocator::Jemalloc => "jemalloc",
+            Allocator::Tcmalloc => "tcmalloc",
+            Allocator::Mimalloc => "mimalloc",
+        }
+    }
+
+    /// Names of its library, the preferred one first.
+    pub const fn libraries(self) -> &'static [&'static str] {
+        match self {
+            Allocator::Jemalloc => &["libjemalloc.so.2"],
+            Allocator::Tcmalloc => &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4"],
+            Allocator::Mimalloc => &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0"],
+        }
+    }
+
+    /// Debian's package.
+    pub const fn package(self) -> &'static str {
+        match self {
+            Allocator::Jemalloc => "libjemalloc2",
+            Allocator::Tcmalloc => "libtcmalloc-minimal4",
+            Allocator::Mimalloc => "libmimalloc2.0",
+        }
+    }
+}
+
+/// What is done to the live process, between the load and the idle time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// malloc_trim, by the VM's own command or by gdb.
+    Trim,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Environment(String, String),
+    Preload(Allocator),
+    /// Options of a Java VM.
+    JavaOptions(Vec<String>),
+    /// Another command in place of the plain one.
+    Command(Vec<String>),
+    /// PR_SET_THP_DISABLE, which children and programs started by exec inherit.
+    NoHugePages,
+    Live(Action),
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    pub label: String,
+    pub changes: Vec<Change>,
+}
+
+/// A program to start, with the changes applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Start {
+    pub command: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub no_huge_pages: bool,
+    pub action: Option<Action>,
+}
+
+/// The grammar of `--with`, for its help and its errors.
+pub const GRAMMAR: &str = "arenas=N[,N…], trim, jemalloc[,background], tcmalloc, mimalloc, thp=never, env:NAME=VALUE, \
+                           flag:-XX:…, cmd:COMMAND";
+
+impl Remedy {
+    fn one(label: impl Into<String>, change: Change) -> Remedy {
+        Remedy { label: label.into(), changes: vec![change] }
+    }
+
+    /// The row or rows that `--with TEXT` names.
+    pub fn parse(text: &str) -> Result<Vec<Remedy>, String> {
+        let one = |remedy: Remedy| Ok(vec![remedy]);
+        if let Some(pair) = text.strip_prefix("env:") {
+            let Some((name, value)) = pair.split_once('=').filter(|(name, _)| !name.is_empty()) else {
+                return Err("expected env:NAME=VALUE".into());
+            };
+            return one(environment(name, value));
+        }
+        if let Some(options) = text.strip_prefix("flag:") {
+            let options = words(options)?;
+            return match options.first().is_some_and(|first| first.starts_with('-')) {
+                true => one(java_options(options)),
+                false => Err("expected flag:-XX:…, an option of the Java VM".into()),
+            };
+        }
+        if let Some(command) = text.strip_prefix("cmd:") {
+            let command = words(command)?;
+            return match command.is_empty() {
+                true => Err("expected cmd:COMMAND".into()),
+                false => one(Remedy::one(command.join(" "), Change::Command(command))),
+            };
+        }
+        if let Some(list) = text.strip_prefix("arenas=") {
+            let cap = |number: &str| match number.parse::<u32>() {
+                Ok(cap @ 1..) if !number.starts_with('+') => Ok(environment("MALLOC_ARENA_MAX", &cap.to_string())),
+                _ => Err("expected numbers above 0, as in arenas=1,2,4".to_owned()),
+            };
+            return list.split(',').map(cap).collect();
+        }
+        match text {
+            "trim" => one(Remedy::one("trim", Change::Live(Action::Trim))),
+            "thp=never" => one(Remedy::one("thp=never", Change::NoHugePages)),
+            "jemalloc,background" => one(jemalloc_in_background()),
+            _ => match Allocator::ALL.iter().find(|allocator| allocator.name() == text) {
+                Some(allocator) => one(Remedy::one(text, Change::Preload(*allocator))),
+                None => Err(format!("expected one of {GRAMMAR}")),
+            },
+        }
+    }
+
+    /// The row of a remedy that a verdict offers, by its pasteable text. `None`: it can't be tried by a restart.
+    pub fn from_advice(how: &str) -> Option<Remedy> {
+        if how.ends_with(" System.trim_native_heap") || how.contains("call (int)malloc_trim(0)") {
+            return Some(Remedy::one("trim", Change::Live(Action::Trim)));
+        }
+        // A shell's assignments come first; the lines for a Dockerfile and for Kubernetes repeat them.
+        let assignments = |prefix: &str| {
+            let pairs = how.lines().filter_map(|line| assignment(line.strip_prefix(prefix)?));
+            pairs.collect::<Vec<_>>()
+        };
+        let pairs = Some(assignments("")).filter(|pairs| !pairs.is_empty()).unwrap_or_else(|| assignments("ENV "));
+        if !pairs.is_empty() {
+            let changes = pairs.into_iter().map(|(name, value)| change(name, value)).collect::<Option<Vec<_>>>()?;
+            return Some(Remedy { label: label(&changes), changes });
+        }
+        let options = words(how).ok()?;
+        let is_option = |word: &String| ["-XX:", "-Xm", "-Xs", "-D"].iter().any(|start| word.starts_with(start));
+        // NAME is to be replaced by the reader.
+        let is_complete = |word: &String| !word.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == "NAME");
+        let is_row = !options.is_empty() && options.iter().all(|word| is_option(word) && is_complete(word));
+        is_row.then(|| java_options(options))
+    }
+
+    /// The changed start. `find` returns the path of an allocator's library; without it the row can't run, and the
+    /// error says what to install.
+    pub fn apply(&self, plain: &Start, find: impl Fn(Allocator) -> Option<OsString>) -> Result<Start, String> {
+        let mut start = plain.clone();
+        for change in &self.changes {
+            match change {
+                Change::Environment(name, value) => start.set(name, value),
+                Change::Preload(allocator) => {
+                    let Some(path) = find(*allocator) else {
+                        let (library, package) = (allocator.libraries()[0], allocator.package());
+                        return Err(format!("{library} is not on this machine (Debian: apt-get install {package})"));
+                    };
+                    start.preload(&path);
+                }
+                Change::JavaOptions(options) if launcher::is_java(&start.command) => {
+                    start.command = launcher::with_options(&start.command, options);
+                }
+                // A script starts the VM. The variable reaches it, and each other VM below it.
+                Change::JavaOptions(options) => {
+                    let old = start.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str).unwrap_or_default().to_owned();
+                    let all = [old.as_str(), &options.join(" ")].join(" ");
+                    start.set("JAVA_TOOL_OPTIONS", all.trim_start());
+                }
+                Change::Command(command) => start.command = command.iter().map(OsString::from).collect(),
+                Change::NoHugePages => start.no_huge_pages = true,
+                Change::Live(action) => start.action = Some(*action),
+            }
+        }
+        Ok(start)
+    }
+}
+
+impl Start {
+    fn get(&self, name: &str) -> Option<&OsStr> {
+        self.environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_os_str())
+    }
+
+    /// MALLOC_CONF is a list; a later setting wins. Any other variable is replaced.
+    fn set(&mut self, name: &str, value: &str) {
+        let old = self.get(name).filter(|old| name == "MALLOC_CONF" && !old.is_empty()).map(OsStr::to_owned);
+        let value = match old {
+            Some(mut old) => {
+                old.push(",");
+                old.push(value);
+                old
+            }
+            None => value.into(),
+        };
+        self.replace(name, value);
+    }
+
+    fn replace(&mut self, name: &str, value: OsString) {
+        self.environment.retain(|(known, _)| known != name);
+        self.environment.push((name.into(), value));
+    }
+
+    /// In front of what is preloaded already.
+    fn preload(&mut self, library: &OsStr) {
+        let mut all = library.to_owned();
+        if let Some(old) = self.get("LD_PRELOAD").filter(|old| !old.is_empty()) {
+            all.push(":");
+            all.push(old);
+        }
+        self.replace("LD_PRELOAD", all);
+    }
+}
+
+fn environment(name: &str, value: &str) -> Remedy {
+    let changes = vec![Change::Environment(name.into(), value.into())];
+    Remedy { label: label(&changes), changes }
+}
+
+fn java_options(options: Vec<String>) -> Remedy {
+    Remedy::one(options.join(" "), Change::JavaOptions(options))
+}
+
+fn jemalloc_in_background() -> Remedy {
+    let background = Change::Environment("MALLOC_CONF".into(), "background_thread:true".into());
+    let changes = vec![Change::Preload(Allocator::Jemalloc), background];
+    Remedy { label: label(&changes), changes }
+}
+
+/// The name of the row: the word of `--with` if there is one.
+fn label(changes: &[Change]) -> String {
+    match changes {
+        [Change::Environment(name, cap)] if name == "MALLOC_ARENA_MAX" => format!("arenas={cap}"),
+        [Change::Preload(Allocator::Jemalloc), Change::Environment(name, value)]
+            if name == "MALLOC_CONF" && value == "background_thread:true" =>
+        {
+            "jemalloc,background".into()
+        }
+        _ => changes.iter().map(describe).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// What a change does, as it would be typed.
+pub fn describe(change: &Change) -> String {
+    match change {
+        Change::Environment(name, value) => format!("{name}={value}"),
+        Change::Preload(allocator) => allocator.name().into(),
+        Change::JavaOptions(options) => options.join(" "),
+        Change::Command(command) => command.join(" "),
+        Change::NoHugePages => "thp=never".into(),
+        Change::Live(Action::Trim) => "trim".into(),
+    }
+}
+
+/// `NAME=VALUE` or `NAME='VALUE'`, alone on its line.
+fn assignment(line: &str) -> Option<(&str, String)> {
+    let (name, value) = line.split_once('=')?;
+    let is_upper = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let is_name = !name.is_empty() && name.chars().all(is_upper);
+    let mut value = words(value).ok()?;
+    (is_name && value.len() == 1).then(|| (name, value.remove(0)))
+}
+
+/// The change that an assignment of a verdict makes.
+fn change(name: &str, value: String) -> Option<Change> {
+    match name {
+        "LD_PRELOAD" => {
+            let is_its = |allocator: &&Allocator| value.contains(&format!("lib{}", allocator.name()));
+            Allocator::ALL.iter().find(is_its).map(|allocator| Change::Preload(*allocator))
+        }
+        "JAVA_TOOL_OPTIONS" => words(&value).ok().map(Change::JavaOptions),
+        _ => Some(Change::Environment(name.into(), value)),
+    }
+}
+
+/// The words of a command line: blanks separate; quotes and backslashes keep. Nothing is expanded.
+pub fn words(text: &str) -> Result<Vec<String>, String> {
+    let (mut all, mut word, mut quote): (Vec<String>, Option<String>, Option<char>) = (Vec::new(), None, None);
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match (quote, c) {
+            (Some(open), c) if c == open => quote = None,
+            (None, '\'' | '"') => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (None | Some('"'), '\\') => {
+                word.get_or_insert_default().push(rest.next().ok_or("a backslash ends the text")?);
+            }
+            (None, c) if c.is_whitespace() => all.extend(word.take()),
+            (_, c) => word.get_or_insert_default().push(c),
+        }
+    }
+    all.extend(word);
+    if quote.is_some() { Err("a quotation mark has no partner".into()) } else { Ok(all) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(command: &str, environment: &[(&str, &str)]) -> Start {
+        let environment = environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Start {
+            command: words(command).expect("words").iter().map(OsString::from).collect(),
+            environment,
+            ..Start::default()
+        }
+    }
+
+    fn applied(with: &str, plain: &Start) -> Start {
+        let remedies = Remedy::parse(with).expect(with);
+        remedies[0].apply(plain, |one| Some(format!("/lib/{}", one.libraries()[0]).into())).expect(with)
+    }
+
+    #[test]
+    fn the_words_of_with() {
+        let labels =
+            |text: &str| Remedy::parse(text).map(|all| all.into_iter().map(|one| one.label).collect::<Vec<_>>());
+        assert_eq!(labels("arenas=1,2"), Ok(vec!["arenas=1".to_owned(), "arenas=2".into()]));
+        assert_eq!(labels("jemalloc,background"), Ok(vec!["jemalloc,background".to_owned()]));
+        assert_eq!(labels("env:A_B=c=d"), Ok(vec!["A_B=c=d".to_owned()]));
+        assert_eq!(labels("flag:-XX:+UseG1GC -Xmx1g"), Ok(vec!["-XX:+UseG1GC -Xmx1g".to_owned()]));
+        for bad in
+            ["", "arenas=", "arenas=0", "arenas=2,x", "env:", "env:=1", "flag:", "flag:X", "cmd:", "cmd:'", "dlmalloc"]
+        {
+            assert!(labels(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_change_keeps_what_the_user_set() {
+        let plain = start("server", &[("LD_PRELOAD", "/own.so"), ("MALLOC_CONF", "narenas:2"), ("A", "1")]);
+        let jemalloc = applied("jemalloc,background", &plain);
+        let value = |name: &str| jemalloc.get(name).and_then(OsStr::to_str).map(str::to_owned);
+        assert_eq!(value("LD_PRELOAD").as_deref(), Some("/lib/libjemalloc.so.2:/own.so"));
+        assert_eq!(value("MALLOC_CONF").as_deref(), Some("narenas:2,background_thread:true"));
+        assert_eq!(value("A").as_deref(), Some("1"));
+        assert_eq!(jemalloc.command, plain.command);
+        assert!(applied("thp=never", &plain).no_huge_pages);
+        assert_eq!(applied("trim", &plain).action, Some(Action::Trim));
+        assert_eq!(applied("cmd:other 'a b'", &plain).command, ["other", "a b"]);
+        let missing = Remedy::parse("mimalloc").expect("a row")[0].apply(&plain, |_| None);
+        assert!(missing.expect_err("it is missing").contains("apt-get install libmimalloc2.0"));
+    }
+
+    #[test]
+    fn options_reach_a_vm_directly_or_through_a_script() {
+        let direct = applied("flag:-XX:+UseSerialGC", &start("java -jar a.jar", &[]));
+        assert_eq!(direct.command, ["java", "-XX:+UseSerialGC", "-jar", "a.jar"]);
+        assert_eq!(direct.environment, []);
+        let script = applied("flag:-XX:+UseSerialGC", &start("./start.sh", &[("JAVA_TOOL_OPTIONS", "-Xmx1g")]));
+        assert_eq!(script.get("JAVA_TOOL_OPTIONS").and_then(OsStr::to_str), Some("-Xmx1g -XX:+UseSerialGC"));
+    }
+
+    #[test]
+    fn remedies_of_verdicts_become_rows() {
+        let of = |how: &str| Remedy::from_advice(how).map(|remedy| remedy.label);
+        let cap = "MALLOC_ARENA_MAX=4\nENV MALLOC_ARENA_MAX=4\nenv: [{name: MALLOC_ARENA_MAX, value: \"4\"}]";
+        assert_eq!(of(cap).as_deref(), Some("arenas=4"));
+        assert_eq!(Remedy::from_advice(cap), Remedy::parse("arenas=4").ok().map(|mut all| all.remove(0)));
+        let jemalloc = "RUN apt-get install -y libjemalloc2\nENV LD_PRELOAD=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2\n\
+                        ENV MALLOC_CONF=background_thread:true";
+        assert_eq!(of(jemalloc).as_deref(), Some("jemalloc,background"));
+        assert_eq!(of("jcmd 7 System.trim_native_heap").as_deref(), Some("trim"));
+        assert_eq!(of("gdb -p 7 -batch -ex 'call (int)malloc_trim(0)'").as_deref(), Some("trim"));
+        let periodic = "JAVA_TOOL_OPTIONS='-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000'";
+        let options = "-XX:+UnlockExperimentalVMOptions -XX:TrimNativeHeapInterval=60000";
+        assert_eq!(of(periodic).as_deref(), Some(options));
+        assert_eq!(of("-XX:-AlwaysPreTouch").as_deref(), Some("-XX:-AlwaysPreTouch"));
+        for other in [
+            "",
+            "jcmd 7 GC.run",
+            "redis-cli MEMORY PURGE",
+            "-Dotel.instrumentation.NAME.enabled=false",
+            "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled",
+            "ClientResources shared = DefaultClientResources.create(); RedisClient.create(shared, uri); // one for all clients",
+        ] {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_a_shell_without_expansion() {
+        assert_eq!(words(r#" a 'b c'"d"\ e "" $f"#), Ok(["a", "b cd e", "", "$f"].map(String::from).to_vec()));
+        assert!(words("'a").is_err() && words("a\\").is_err());
+    }
+}

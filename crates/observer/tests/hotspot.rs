@@ -17,7 +17,7 @@ use support::{Jdk, Subject, jdks, vmas};
 fn ask(pid: u32) -> (HotSpot, Vec<Gap>) {
     let target = Target::open(pid, Deadline::after(LOOK)).expect("runs");
     let (hotspot, gaps) = read(&target, &vmas(pid));
-    (hotspot.expect("a HotSpot VM"), gaps)
+    (hotspot.expect("a HotSpot VM").0, gaps)
 }
 
 const FLAGS: [&str; 5] = ["-Xmx96m", "-Xms96m", "-XX:+UseG1GC", "-XX:ReservedCodeCacheSize=64m", "-Xlog:disable"];

@@ -344,6 +344,19 @@ impl<W: Write> Page<'_, W> {
                     }
                 }
             }
+            LineId::DirectBuffers => {
+                let vm = self.snapshot.hotspot.as_ref();
+                if let Some(direct) = vm.and_then(|vm| vm.direct_buffers.as_ref()).filter(|of| of.by_netty > Bytes(0)) {
+                    let where_to = match vm.is_some_and(|vm| vm.categories.is_empty()) {
+                        true => "is in glibc-live: NMT is off",
+                        false => "is included",
+                    };
+                    notes.push(format!(
+                        "java.nio counts {}; what Netty counts besides ({}, by Unsafe) {where_to}",
+                        direct.capacity, direct.by_netty
+                    ));
+                }
+            }
             LineId::GlibcRetained => {
                 if let Some(glibc) = &self.snapshot.glibc {
                     let arenas = glibc.arenas.len();

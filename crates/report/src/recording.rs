@@ -20,7 +20,14 @@ pub struct Row {
     pub name: String,
     pub measure: Measure,
     pub figures: CurveFigures,
+    /// Of a line: the largest error of its readings, in bytes.
+    pub error: Option<u64>,
 }
+
+/// Percent of a line's highest reading from which its error is shown.
+const ROUGH: f64 = 1.0;
+/// Memory of Unsafe that a sentence explains.
+const WORTH_OTHER: Bytes = Bytes::mib(1);
 
 const PROCESS: [Measure; 10] = [
     Measure::Rss,
@@ -49,7 +56,9 @@ const BY_NAME: [(&str, &str, Measure, bool); 6] = [
 pub fn sections(history: &History) -> Vec<Section> {
     let row = |measure: Measure, name: &str| {
         let figures = history.of(measure).find(|(of, _)| *of == name)?.1.figures()?;
-        Some(Row { name: name.to_string(), measure, figures })
+        let error = history.of(Measure::LineError).find(|(of, _)| measure == Measure::Line && *of == name);
+        let error = error.and_then(|(_, series)| Some(series.figures()?.max));
+        Some(Row { name: name.to_string(), measure, figures, error })
     };
     let process = PROCESS.iter().filter_map(|measure| row(*measure, "")).map(|mut row| {
         row.name = row.measure.title().to_string();
@@ -63,6 +72,20 @@ pub fn sections(history: &History) -> Vec<Section> {
     }
     sections.retain(|section| !section.rows.is_empty());
     sections
+}
+
+/// Why the category Other may be larger than java.nio's direct buffers.
+fn other_direct(history: &History) -> Option<String> {
+    let last = |measure: Measure, name: &str| {
+        history.of(measure).find(|(of, _)| *of == name).and_then(|(_, series)| Some(Bytes(series.figures()?.last)))
+    };
+    let (counted, other) = (last(Measure::DirectBuffers, "")?, last(Measure::Committed, "Other")?);
+    (other - counted >= WORTH_OTHER).then(|| {
+        format!(
+            "java.nio counts only its own direct buffers ({counted}). The category Other ({other}) also has memory that \
+             programs such as Netty allocate with Unsafe."
+        )
+    })
 }
 
 pub fn signed(value: f64) -> String {
@@ -121,8 +144,25 @@ pub fn text(out: &mut dyn Write, history: &History) -> io::Result<()> {
             }
             let [first, last, min, max, peak] = [f.first, f.last, f.min, f.max, f.peak].map(|n| Bytes(n).to_string());
             let name = cut(&row.name, 28);
-            writeln!(out, "{name:28} {first:>10} {last:>10} {min:>10} {max:>10} {peak:>10}   {}", growth(f.growth))?;
+            let growth = growth(f.growth);
+            write!(out, "{name:28} {first:>10} {last:>10} {min:>10} {max:>10} {peak:>10}   {growth}")?;
+            match row.error.map(Bytes).filter(|error| error.percent_of(Bytes(f.max)) >= ROUGH) {
+                Some(error) => writeln!(out, "  ± {error}")?,
+                None => writeln!(out)?,
+            }
         }
+    }
+    if let Some(age) =
+        history.of(Measure::Age).find_map(|(_, series)| Some(series.figures()?.max)).filter(|age| *age > 0)
+    {
+        writeln!(
+            out,
+            "\nThe VM and the allocators were queried up to {} before a reading. ± is the largest error from that and from other causes.",
+            duration(age)
+        )?;
+    }
+    if let Some(note) = other_direct(history) {
+        writeln!(out, "{note}")?;
     }
     let growths = || sections.iter().flat_map(|section| &section.rows).map(|row| row.figures.growth);
     writeln!(out)?;
@@ -174,4 +214,61 @@ fn verdicts(out: &mut dyn Write, history: &History) -> io::Result<()> {
         writeln!(out)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::recording::Series;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Two readings, of which the second has twice the value.
+    fn history(curves: &[(Measure, &str, u64)]) -> History {
+        let mut history = History::default();
+        for (measure, name, value) in curves {
+            let mut series = Series::default();
+            series.push(0, *value);
+            series.push(1_000_000_000, 2 * value);
+            history.series.insert((*measure, (*name).to_owned()), series);
+        }
+        history
+    }
+
+    fn text_of(history: &History) -> String {
+        let mut out = Vec::new();
+        text(&mut out, history).expect("written to memory");
+        String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn a_line_has_its_largest_error_and_the_report_the_oldest_query() {
+        let curves = [
+            (Measure::Line, "symbols", 10 * MIB),
+            (Measure::LineError, "symbols", 3 * MIB),
+            (Measure::Line, "java-heap", 500 * MIB),
+            (Measure::LineError, "java-heap", MIB),
+            (Measure::Age, "", 4_700_000_000),
+        ];
+        let text = text_of(&history(&curves));
+        let row = |name: &str| text.lines().find(|row| row.starts_with(name)).expect(name).to_owned();
+        assert!(row("symbols").ends_with("± 6.00 MiB"), "{text}");
+        assert!(!row("java-heap").contains('±'), "below 1 %: {text}");
+        assert!(text.contains("queried up to 9.4 s before a reading"), "{text}");
+        let mut json = Vec::new();
+        crate::recording_json::write(&mut json, &history(&curves)).expect("written to memory");
+        let json = String::from_utf8(json).expect("UTF-8");
+        assert!(json.contains("\"provenance_age_ms\": 9400") && json.contains("\"error_bytes\": 6291456"), "{json}");
+        assert!(!text_of(&history(&curves[..4])).contains("queried up to"), "without an age there is no sentence");
+    }
+
+    #[test]
+    fn java_nio_s_count_isn_t_taken_for_all_memory_of_unsafe() {
+        let told = |nio, other| {
+            text_of(&history(&[(Measure::DirectBuffers, "", nio), (Measure::Committed, "Other", other)]))
+                .contains("such as Netty")
+        };
+        assert!(told(1, 50 * MIB));
+        assert!(!told(50 * MIB, 50 * MIB));
+    }
 }

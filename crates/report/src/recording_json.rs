@@ -25,6 +25,8 @@ struct Recording<'h> {
     to: String,
     chunks: Vec<Chunk>,
     events: u64,
+    /// How old the answers of the VM and the allocators were at most.
+    provenance_age_ms: u64,
     series: Vec<Series<'h>>,
     verdicts: Vec<Verdict<'h>>,
     gaps: Vec<Gap<'h>>,
@@ -57,6 +59,8 @@ struct Series<'h> {
     unit: &'static str,
     #[serde(flatten)]
     figures: Numbers,
+    /// Of a line: its largest error.
+    error_bytes: Option<u64>,
     points: Vec<Point>,
     #[serde(skip)]
     _history: std::marker::PhantomData<&'h ()>,
@@ -155,6 +159,7 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
                 measure: row.measure.id(),
                 unit: if row.measure == Measure::LiveCount { "blocks" } else { "bytes" },
                 figures: numbers(&row.figures),
+                error_bytes: row.error,
                 points: curve.unwrap_or_default().iter().map(point).collect(),
                 name: row.name,
                 _history: std::marker::PhantomData,
@@ -192,6 +197,10 @@ pub fn write(out: &mut dyn Write, history: &History) -> io::Result<()> {
         to: time(history.to_ns),
         chunks: history.chunks.iter().map(chunk).collect(),
         events: history.counts.values().sum(),
+        provenance_age_ms: history
+            .of(Measure::Age)
+            .find_map(|(_, series)| Some(series.figures()?.max / 1_000_000))
+            .unwrap_or(0),
         series,
         verdicts: verdicts.collect(),
         gaps: gaps(history),

@@ -292,8 +292,8 @@ impl Sampler {
         snapshot.gaps.retain(|gap| self.snapshot.is_none() || gap.source != Source::Cgroup);
         let mmapped = snapshot.glibc.iter().flat_map(|glibc| &glibc.mmapped).map(|chunk| chunk.range.length()).sum();
         snapshot.booked = booked.map(|walk| BookedSince { walk, mmapped, now: walk });
+        self.series.begin(self.snapshot.as_ref(), &snapshot);
         self.snapshot = Some(snapshot);
-        self.series.begin();
         true
     }
 

@@ -10,6 +10,7 @@ mod golang;
 mod isolates;
 mod java;
 mod jdks;
+mod moving;
 mod native;
 mod own;
 mod refused;

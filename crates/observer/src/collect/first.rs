@@ -1,8 +1,10 @@
-//! Takes one snapshot. Every source is read once; sources that are joined by address are read close together.
+//! Takes one snapshot. Sources that are joined by address are read close together. Those that change fast are read a second
+//! time (`second`).
 
 use std::thread;
 use std::time::Instant;
 
+use super::second;
 use crate::books::{Booked, Books};
 use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};
@@ -39,7 +41,7 @@ pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapsh
         return Err(Refusal(format!("{pid} is a thread of process {leader}: plimsoll explain {leader}")));
     }
     let vanished = || Refusal(format!("process {pid} ended while it was being read"));
-    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new() };
+    let mut reader = Reader { target: &target, since: Instant::now(), readings: Vec::new(), direct: None };
     let mut snapshot = Snapshot { host: proc::read_host(), ..Snapshot::default() };
     let (process, rss_by_kind) = proc::read_process(&target).map_err(|_| vanished())?;
     if let Some(reason) = proc::refusal(process.state, pid) {
@@ -67,6 +69,10 @@ pub fn take(pid: u32, regions: Regions<'_>, deadline: Deadline) -> Result<Snapsh
         return Err(vanished());
     }
     snapshot.gaps.extend(gaps);
+    if let Some(vm) = &mut snapshot.hotspot {
+        let once = second::vm(&target, &maps, vm, reader.direct);
+        snapshot.gaps.extend(once);
+    }
     snapshot.readings = reader.readings;
     Ok(snapshot)
 }
@@ -82,6 +88,8 @@ struct Reader<'t> {
     target: &'t Target,
     since: Instant,
     readings: Vec<Reading>,
+    /// The path to the count of direct buffers.
+    direct: Option<hotspot::Direct>,
 }
 
 impl Reader<'_> {
@@ -108,7 +116,9 @@ impl Reader<'_> {
             self.readings.extend(vm_reading);
         }
         self.readings.extend(group_reading);
+        let (vm, direct) = vm.unzip();
         snapshot.hotspot = vm;
+        self.direct = direct.flatten();
         let (group, group_gaps) = group;
         snapshot.cgroup = group;
         gaps.extend(group_gaps);
@@ -139,6 +149,10 @@ impl Reader<'_> {
         if !snapshot.threads.is_empty() {
             snapshot.process.thread_count = snapshot.threads.len() as u64;
         }
+        let elsewhere = regions_without_malloc(snapshot);
+        let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
+        let wanted = glibc::Wanted { tagged, elsewhere: &elsewhere };
+        let walks = second::Walks::before(target, snapshot, wanted);
         let began = since.elapsed();
         let mappings = proc::read_mappings(target, &mut gaps);
         readings.push(Reading { source: Source::Proc, began, took: mappings.took });
@@ -149,7 +163,6 @@ impl Reader<'_> {
         if let Ok((_, rss)) = proc::read_process(target) {
             snapshot.rss_by_kind = rss;
         }
-        let elsewhere = regions_without_malloc(snapshot);
         let began = since.elapsed();
         let vm = snapshot.hotspot.is_some().then_some(elsewhere.as_slice());
         let (image, image_gaps) = native_image::read(target, &snapshot.vmas, vm);
@@ -159,10 +172,11 @@ impl Reader<'_> {
         snapshot.native_image = image;
         gaps.extend(image_gaps);
         let earlier = attached_books(target, &snapshot.vmas);
-        let (glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
-            let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
-            glibc::read(target, &snapshot.vmas, glibc::Wanted { tagged, elsewhere: &elsewhere })
-        });
+        let (mut glibc, glibc_gaps) =
+            timed(since, Source::Glibc, &mut readings, || glibc::read(target, &snapshot.vmas, wanted));
+        if let Some(glibc) = &mut glibc {
+            walks.compare_glibc(glibc);
+        }
         let later = || attached_books(target, &snapshot.vmas);
         snapshot.attached = earlier.and_then(|earlier| Some([earlier, later()?]));
         if let (Some(vm), Some(glibc)) = (&mut snapshot.hotspot, &glibc) {
@@ -185,6 +199,7 @@ impl Reader<'_> {
         let (go, closed) = opened::read_go(target, &snapshot.allocators, &snapshot.vmas);
         snapshot.go = go;
         gaps.extend(closed);
+        gaps.extend(walks.compare(target, snapshot));
         match Live::open(target) {
             Ok(memory) => {
                 snapshot.idle_stacks = proc::find_stacks(&memory, &snapshot.vmas, &mut snapshot.threads);

@@ -3,15 +3,19 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `first` | one snapshot: every source is read once |
+//! | `first` | one snapshot: the sources, in the order that keeps them close together |
+//! | `second` | a second reading of sources that change fast: how much each figure may be wrong by |
 //! | `series` | the next snapshot of a series: current figures of the kernel, joined with the owners that the first snapshot found |
+//! | `drift` | how wrong the figures of the last query may be by now |
 //! | `new_memory` | owners of memory that came after the first snapshot, if the memory itself identifies them |
 //!
 //! This stage is above the ledger, because the ledger decides what else must be read: the page map of mappings with
 //! several owners, and expensive queries of a VM if too much is unexplained.
 
+mod drift;
 mod first;
 mod new_memory;
+mod second;
 mod series;
 
 pub use first::{Refusal, Regions, take};

@@ -13,6 +13,7 @@
 //! once if the memory itself identifies it (`new_memory`). The rest is unknown until the owners are read again
 //! (`first`), and is in `other-anonymous` or `glibc-unknown`.
 
+use super::drift::Drift;
 use super::first::residency;
 use super::new_memory;
 use crate::gap::Source;
@@ -40,12 +41,16 @@ pub struct Series {
     /// Direct buffers of a HotSpot VM, and when to search for its classes again, since they may be loaded later.
     direct: Option<Direct>,
     direct_at: Option<Instant>,
+    /// How the figures change that only a query of the owners brings.
+    drift: Option<Drift>,
 }
 
 impl Series {
-    /// Starts again with a new snapshot, because the owners were read again.
-    pub fn begin(&mut self) {
+    /// Starts again with a new snapshot, because the owners were queried again. `earlier` has the figures of the query
+    /// before.
+    pub fn begin(&mut self, earlier: Option<&Snapshot>, now: &Snapshot) {
         self.mapped = KnownMappings::default();
+        self.drift = Some(Drift::between(self.drift.as_ref().zip(earlier), now));
     }
 
     /// Updates the VM's count of direct buffers.
@@ -100,6 +105,9 @@ impl Series {
         }
         for heap in snapshot.opened.iter_mut().chain(&mut snapshot.v8).chain(&mut snapshot.go) {
             heap.is_fresh = false;
+        }
+        if let Some(drift) = &self.drift {
+            drift.apply(snapshot);
         }
         snapshot.gaps.retain(|gap| !matches!(gap.source, Source::Proc | Source::Pagemap));
         snapshot.gaps.extend(gaps);

@@ -1,6 +1,6 @@
 //! Divides the resident bytes of glibc's heaps into live, retained and unknown, as the walk of each arena found them.
 //! The walk and smaps are two readings. If smaps has more, the surplus is unknown; if it has less, the shares are
-//! scaled down.
+//! scaled down. What a second walk found changed between live and free is added to the error.
 //!
 //! In a series of snapshots, the walk may be seconds old. If the process is tracked, its books show how much its live
 //! blocks grew since:
@@ -64,11 +64,11 @@ pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
         };
         books.overclaimed += walked - heaps.resident;
         let difference = walked.abs_diff(heaps.resident) - Bytes(live_of_new) + grown.freed.min(Bytes(live_of_new));
-        let grade = if difference + heaps.error == Bytes(0) { Grade::Exact } else { Grade::Derived };
+        let grade = if difference + heaps.error + arena.moved == Bytes(0) { Grade::Exact } else { Grade::Derived };
         // Address space follows the blocks: live and free bytes share the committed part. (The untouched tails of the
         // reservations are claims of their own, and count as free.)
         let live_space = (arena.live + Bytes(live_of_new)).min(heaps.committed);
-        let error = difference + heaps.error;
+        let error = difference + heaps.error + arena.moved;
         let mut book = |line, resident: Bytes, reserved: Bytes, committed: Bytes| {
             let bound = error.min(resident.max(heaps.resident - resident));
             let entry = books.entry(line, detail);

@@ -1,5 +1,6 @@
 //! Divides the resident bytes of a readable allocator's heap into its parts, as the walk found them. The walk and smaps
-//! are two readings. If smaps has more, the surplus is unclassified; if it has less, the shares are scaled down.
+//! are two readings. If smaps has more, the surplus is unclassified; if it has less, the shares are scaled down. What a second walk
+//! found changed is added to the part's error.
 
 use super::attribute::apportion;
 use super::claims::GO_HEAP;
@@ -32,9 +33,10 @@ fn split_one(snapshot: &Snapshot, heap: &OpenedHeap, pieces: &[Piece], books: &m
     } else if let Some(unknown) = parts.last_mut() {
         unknown.resident += resident - walked;
     }
-    let grade = if error == Bytes(0) { Grade::Exact } else { Grade::Derived };
     for (part, bytes) in HeapPart::ALL.into_iter().zip(parts) {
-        let bound = error.min(bytes.resident.max(resident - bytes.resident));
+        let grade = if error + bytes.moved == Bytes(0) { Grade::Exact } else { Grade::Derived };
+        let moved = error + bytes.moved;
+        let bound = moved.min(bytes.resident.max(resident - bytes.resident));
         if bytes.length + bytes.resident > Bytes(0) {
             let entry = books.entry(LineId::OtherAllocator, &child(heap.kind, part));
             entry.add(bytes.resident, bytes.length, bytes.length, grade, bound, Source::Allocator);

@@ -6,6 +6,8 @@
 //!
 //!   moved = malloc × resident live / live,   |error| ≤ what is not resident of live, or all of it
 //!
+//! The VM reports twice, before and after the mappings are read: what a category changed meanwhile is added to the error.
+//!
 //! But java.nio zeroes what it allocates (ByteBuffer.allocateDirect). So buffers count as resident up to the live
 //! bytes, and the other categories share the rest. In a series, the count of direct buffers is current while the walk
 //! is older: new buffers lie in memory that came after the walk and is still unclassified.
@@ -22,28 +24,25 @@ const DETAIL: &str = "malloc'ed";
 
 pub fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let Some(vm) = &snapshot.hotspot else { return };
-    let mut wanted: Vec<(LineId, Bytes, Option<Bytes>)> = vm
-        .categories
-        .iter()
-        .filter_map(|category| Some((line_of(category)?, category.malloc + category.arena, category.malloc_resident)))
-        .collect();
+    let mut wanted: Vec<Wanted> = vm.categories.iter().filter_map(wanted_of).collect();
     // Java zeroes a new direct buffer, so all its pages are resident.
     let direct = vm.direct_buffers.clone().unwrap_or_default();
     if wanted.is_empty() {
-        wanted.push((LineId::DirectBuffers, direct.at_walk, Some(direct.at_walk)));
+        let (bytes, moved) = (direct.at_walk, direct.moved);
+        wanted.push(Wanted { line: LineId::DirectBuffers, bytes, found: Some(bytes), moved });
     }
     let (new, gone) = (direct.capacity - direct.at_walk, direct.at_walk - direct.capacity);
     let unread = if snapshot.glibc.is_some() { books.resident(LineId::GlibcUnknown) } else { Bytes(0) };
     let moved_unread = new.min(unread);
-    if let Some((_, bytes, found)) = wanted.iter_mut().find(|(line, ..)| *line == LineId::DirectBuffers) {
+    if let Some(Wanted { bytes, found, .. }) = wanted.iter_mut().find(|wanted| wanted.line == LineId::DirectBuffers) {
         let now = |then: Bytes| then + (new - moved_unread) - gone;
         (*bytes, *found) = (now(*bytes), found.map(now));
     }
     let entry = books.entry(LineId::DirectBuffers, DETAIL);
     entry.add(moved_unread, Bytes(0), Bytes(0), Grade::Derived, Bytes(0), Source::HotSpot);
     take(books, LineId::GlibcUnknown, |_| true, moved_unread, Source::HotSpot);
-    wanted.retain(|(_, bytes, _)| *bytes > Bytes(0));
-    let asked: Bytes = wanted.iter().map(|(_, bytes, _)| *bytes).sum();
+    wanted.retain(|wanted| wanted.bytes > Bytes(0));
+    let asked: Bytes = wanted.iter().map(|wanted| wanted.bytes).sum();
     let Some(from) = [LineId::GlibcLive, LineId::GlibcUnknown, LineId::OtherAllocator]
         .into_iter()
         .find(|line| books.resident(*line) > Bytes(0))
@@ -67,9 +66,9 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     // The walk found fewer live bytes than NMT reports, so the two sources contradict each other.
     books.overclaimed += asked - live.max(resident);
     let untouched = live - resident;
-    wanted.sort_by_key(|(line, _, found)| (found.is_none(), *line != LineId::DirectBuffers));
-    let (mut moved_in_all, mut left) = (Bytes(0), live);
-    for (line, bytes, found) in wanted {
+    wanted.sort_by_key(|wanted| (wanted.found.is_none(), wanted.line != LineId::DirectBuffers));
+    let (mut moved_in_all, mut left, mut unsure) = (Bytes(0), live, Bytes(0));
+    for Wanted { line, bytes, found, moved: change } in wanted {
         let still_resident = resident - moved_in_all;
         let scaled = match line {
             LineId::DirectBuffers => bytes,
@@ -78,12 +77,33 @@ pub fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
         let moved = found.unwrap_or(scaled).min(still_resident);
         left -= bytes;
         let (least, most) = if found.is_some() { (moved, moved) } else { (bytes - untouched, bytes.min(resident)) };
-        let error = (moved - least).max(most - moved);
+        let error = (moved - least).max(most - moved) + change;
+        unsure += change;
         moved_in_all += moved;
         let grade = if error == Bytes(0) { Grade::Derived } else { Grade::Estimated };
         books.entry(line, DETAIL).add(moved, Bytes(0), Bytes(0), grade, error, Source::HotSpot);
     }
     take(books, from, is_holder, moved_in_all, Source::HotSpot);
+    // What the VM allocated or freed meanwhile is also what the rest of the allocator's line may be wrong by.
+    let largest = books.entries.iter_mut().filter(|((of, detail), _)| *of == from && is_holder(detail));
+    if let Some((_, entry)) = largest.max_by_key(|(_, entry)| entry.resident) {
+        entry.error += unsure;
+    }
+}
+
+/// What moves to one line.
+struct Wanted {
+    line: LineId,
+    bytes: Bytes,
+    /// Resident bytes, if the blocks were found.
+    found: Option<Bytes>,
+    /// How much `bytes` changed while the sources were read.
+    moved: Bytes,
+}
+
+fn wanted_of(category: &NmtCategory) -> Option<Wanted> {
+    let bytes = category.malloc + category.arena;
+    Some(Wanted { line: line_of(category)?, bytes, found: category.malloc_resident, moved: category.moved })
 }
 
 /// Moves `bytes` out of the matching children of `line` in proportion to their size, because the blocks' addresses are

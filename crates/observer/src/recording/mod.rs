@@ -58,8 +58,12 @@ measures! {
     Metaspace "metaspace-committed" "metaspace committed (GC)" "jdk.MetaspaceSummary" "" "metaspace.committed" ""
     /// A number of threads, used by the verdicts; not a row of bytes.
     Threads "java-threads" "Java threads" "jdk.JavaThreadStatistics" "" "activeCount" ""
-    DirectBuffers "direct-buffers" "direct buffers" "jdk.DirectBufferStatistics" "" "memoryUsed" ""
+    DirectBuffers "direct-buffers" "direct buffers (java.nio)" "jdk.DirectBufferStatistics" "" "memoryUsed" ""
     Line "line" "resident" "plimsoll.LedgerLine" "line" "resident" ""
+    /// Error of `Line`: shown beside it.
+    LineError "line-error" "error" "plimsoll.LedgerLine" "line" "error" ""
+    /// Nanoseconds, not bytes; shown as one sentence.
+    Age "provenance-age" "age of the owners" "plimsoll.Ledger" "" "provenanceAge" ""
     LineCommitted "line-committed" "committed" "plimsoll.LedgerLine" "line" "committed" ""
     Committed "category-committed" "committed" "jdk.NativeMemoryUsage" "type" "committed" ""
     Reserved "category-reserved" "reserved" "jdk.NativeMemoryUsage" "type" "reserved" ""
@@ -283,7 +287,7 @@ impl History {
     /// moment. (HotSpot's and Native Image's events of one moment have different times, and contain all categories.)
     fn nothing_before(&mut self) {
         let of = |curve: Measure| match curve {
-            Measure::Line | Measure::LineCommitted => Some(Measure::LedgerRss),
+            Measure::Line | Measure::LineCommitted | Measure::LineError => Some(Measure::LedgerRss),
             Measure::Live | Measure::LiveCount | Measure::Committed | Measure::Reserved => Some(Measure::TotalLive),
             _ => None,
         };

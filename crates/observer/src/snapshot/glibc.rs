@@ -50,6 +50,8 @@ pub struct TaggedBlocks {
     /// Bytes as requested, without headers.
     pub bytes: Bytes,
     pub resident: Bytes,
+    /// How much `resident` changed between this walk and a second one.
+    pub moved: Bytes,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,6 +100,8 @@ pub struct Arena {
     pub attached_threads: u64,
     /// False if the chain of chunks was broken: then the figures above cover only what was walked.
     pub whole: bool,
+    /// How much of it went from live to free or back between this walk and a second one.
+    pub moved: Bytes,
 }
 
 impl Arena {

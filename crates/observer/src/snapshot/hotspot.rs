@@ -87,6 +87,9 @@ pub struct NmtCategory {
     pub mmap_committed: Bytes,
     /// Resident bytes of `malloc` + `arena`, if the walk of malloc's arenas found the category's blocks.
     pub malloc_resident: Option<Bytes>,
+    /// How much the bytes changed between two readings, one before and one after the mappings were read: two walks if
+    /// `malloc_resident` is known, otherwise two reports of the VM. In a series, also what changed since, by its rate.
+    pub moved: Bytes,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -130,6 +133,10 @@ pub struct DirectBuffers {
     pub at_walk: Bytes,
     /// The effective `-XX:MaxDirectMemorySize` (the maximum Java heap if unset).
     pub max: Option<Bytes>,
+    /// Netty's own count of memory that it allocated with Unsafe, which `capacity` doesn't include.
+    pub by_netty: Bytes,
+    /// How much `capacity` changed while the mappings were read.
+    pub moved: Bytes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -37,9 +37,11 @@ pub struct GoPace {
 pub struct PartBytes {
     pub length: Bytes,
     pub resident: Bytes,
+    /// How much `resident` changed between this walk and a second one.
+    pub moved: Bytes,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum HeapPart {
     /// Blocks that were handed out, by their size class. Blocks in thread caches are included if the allocator doesn't
     /// separate them.

@@ -25,6 +25,12 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     if let Some(direct) = direct {
         let buffers = direct.count.map(|number| format!("{} of ", counted(number, "buffer"))).unwrap_or_default();
         evidence.push(format!("java.nio counts {buffers}{} in all", direct.capacity));
+        if direct.by_netty > Bytes(0) {
+            evidence.push(format!(
+                "Netty counts {} that it allocated with Unsafe, which java.nio doesn't count",
+                direct.by_netty
+            ));
+        }
         if let Some(max) = direct.max {
             evidence.push(format!("-XX:MaxDirectMemorySize in force: {max}"));
         }

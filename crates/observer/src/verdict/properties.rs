@@ -150,8 +150,13 @@ fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
     let name = "profiled".to_owned();
     vm.code_cache.push(CodeCacheSegment { name, range: AddressRange::default(), committed, occupied, reserved });
     let capacity = random.bytes();
-    vm.direct_buffers =
-        Some(DirectBuffers { count: Some(1), capacity, at_walk: capacity, max: Some(capacity + random.bytes()) });
+    vm.direct_buffers = Some(DirectBuffers {
+        count: Some(1),
+        capacity,
+        at_walk: capacity,
+        max: Some(capacity + random.bytes()),
+        ..crate::snapshot::DirectBuffers::default()
+    });
     if random.one_in(2) {
         vm.categories = vec![NmtCategory { name: "Other".into(), malloc: random.bytes(), ..NmtCategory::default() }];
     }

@@ -84,10 +84,13 @@ pub fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     let mut lines = equal_blocks(case, of);
     lines.extend(loaded(case));
     if has_netty_s_blocks(case) {
-        lines.push(
-            "Netty is in the program: its buffers come from Unsafe, and without NMT they are among these blocks"
-                .to_owned(),
-        );
+        let counted = by_netty(case);
+        lines.push(match counted {
+            Bytes(0) => "Netty is in the program: its buffers come from Unsafe, and without NMT they are among these blocks".to_owned(),
+            _ => format!(
+                "Netty is in the program: it counts {counted} that it allocated with Unsafe, and without NMT they are among these blocks"
+            ),
+        });
     }
     lines
 }
@@ -136,9 +139,14 @@ pub fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     remedy(Effort::Code, format!("end what wraps native memory: {}", names.join(", ")), how.join("\n"), "")
 }
 
+/// Netty's own count of memory that it allocated with Unsafe.
+pub fn by_netty(case: Case<'_>) -> Bytes {
+    case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.by_netty).unwrap_or_default()
+}
+
 /// Netty's buffers are blocks like others where no books tell them apart.
 fn has_netty_s_blocks(case: Case<'_>) -> bool {
-    case.has_netty() && !case.has_vm_books()
+    (case.has_netty() || by_netty(case) > Bytes(0)) && !case.has_vm_books()
 }
 
 fn known(file: &str) -> Option<&'static Known> {

@@ -476,7 +476,13 @@ fn with_direct(resident: Bytes, counted: Bytes, max: Bytes) -> Snapshot {
     let mut snapshot = with_mappings(&[Bytes::mib(64), resident]);
     let range = snapshot.vmas[1].range;
     let region = VmRegion { range, tag: VmTag::Other("Other".into()), committed: vec![range] };
-    let direct = crate::snapshot::DirectBuffers { count: Some(9), capacity: counted, at_walk: counted, max: Some(max) };
+    let direct = crate::snapshot::DirectBuffers {
+        count: Some(9),
+        capacity: counted,
+        at_walk: counted,
+        max: Some(max),
+        ..crate::snapshot::DirectBuffers::default()
+    };
     snapshot.hotspot = Some(HotSpot { regions: vec![region], direct_buffers: Some(direct), ..HotSpot::default() });
     snapshot
 }

@@ -8,6 +8,10 @@
 //!         static fields ─▶ three AtomicLongs: RESERVED_MEMORY ≥ TOTAL_CAPACITY ≥ COUNT
 //! ```
 //!
+//! Netty allocates by Unsafe where it may, and java.nio counts none of that. Netty has a count of its own, in the same form:
+//! `io.netty.util.internal.PlatformDependent` (also under a shaded name) has one static AtomicLong, DIRECT_MEMORY_COUNTER.
+//! Where Netty goes through java.nio, it is null.
+//!
 //! The target keeps running; if the result is implausible, it is discarded.
 
 use super::objects::{self, Encoding, words};
@@ -17,6 +21,12 @@ use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::{Avma, Bytes};
 
 const BITS: &str = "java/nio/Bits";
+/// The end of the name of a class that any class loader may have.
+const NETTY: &str = "io/netty/util/internal/PlatformDependent";
+/// A program may have several copies of Netty, under shaded names.
+const MOST_NETTYS: usize = 4;
+/// A class with a longer name isn't Netty's.
+const LONGEST_NAME: usize = 160;
 const ATOMIC_LONG: &str = "java/util/concurrent/atomic/AtomicLong";
 const MOST_LOADERS: usize = 200_000;
 const MOST_CLASSES: usize = 100_000;
@@ -63,41 +73,70 @@ impl BufferFields {
 pub struct BufferClasses {
     bits: u64,
     atomic_long: u64,
+    /// Netty's classes; 0 in unused places.
+    netty: [u64; MOST_NETTYS],
 }
 
 /// None if a class isn't loaded yet (no direct buffer was ever created), or if the path ends elsewhere.
 pub fn place(memory: &impl Memory, fields: &BufferFields) -> Option<BufferClasses> {
     let at = |base: u64, offset: u64| base.checked_add(offset).and_then(|at| memory.word(Avma(at)));
     let (mut bits, mut atomic_long) = (None, None);
+    let (mut netty, mut nettys) = ([0; MOST_NETTYS], 0);
     let mut loader = memory.word(Avma(fields.loaders))?;
     let mut classes = 0;
     for _ in 0..MOST_LOADERS {
-        if loader == 0 || (bits.is_some() && atomic_long.is_some()) {
+        if loader == 0 {
             break;
         }
         // Hidden classes of the boot loader have entries of their own without a class loader object, like the boot
         // loader's entry.
         let is_boot = at(loader, fields.loader_object)? == 0;
-        let mut klass = if is_boot { at(loader, fields.loader_klasses)? } else { 0 };
+        let mut klass = at(loader, fields.loader_klasses)?;
         while klass != 0 && classes < MOST_CLASSES {
             let [symbol, next] = words(memory, klass, [fields.klass_name, fields.klass_next])?;
             match named(memory, fields, symbol) {
-                Some(BITS) => bits = Some(klass),
-                Some(_) => atomic_long = Some(klass),
-                None => {}
+                Some(Wanted::Bits) if is_boot => bits = Some(klass),
+                Some(Wanted::AtomicLong) if is_boot => atomic_long = Some(klass),
+                Some(Wanted::Netty) if nettys < MOST_NETTYS => {
+                    netty[nettys] = klass;
+                    nettys += 1;
+                }
+                _ => {}
             }
             klass = next;
             classes += 1;
         }
         loader = at(loader, fields.loader_next)?;
     }
-    Some(BufferClasses { bits: bits?, atomic_long: atomic_long? })
+    Some(BufferClasses { bits: bits?, atomic_long: atomic_long?, netty })
 }
 
 pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, place: BufferClasses) -> Option<DirectBuffers> {
-    let BufferClasses { bits, atomic_long } = place;
+    let BufferClasses { bits, atomic_long, netty } = place;
     let encoding = Encoding::read(memory, &fields.objects)?;
-    let handle = bits.checked_add(fields.klass_mirror).and_then(|at| memory.word(Avma(at)))?;
+    let counts = |klass: u64| counts(memory, fields, &encoding, klass, atomic_long);
+    let mut values = counts(bits)?;
+    values.sort_unstable_by(|one, other| other.cmp(one));
+    // A buffer counts at least one byte of capacity and reserves at least its capacity. So sorting tells which value is
+    // which.
+    let [reserved, _, count] = *values else { return None };
+    let of_netty = netty.into_iter().filter(|klass| *klass != 0).filter_map(|klass| match *counts(klass)? {
+        [count] => Some(Bytes(count)),
+        _ => None,
+    });
+    let (capacity, by_netty) = (Bytes(reserved), of_netty.sum());
+    Some(DirectBuffers { count: Some(count), capacity, at_walk: capacity, by_netty, ..DirectBuffers::default() })
+}
+
+/// Values of the AtomicLongs among the static fields of a class.
+fn counts(
+    memory: &impl Memory,
+    fields: &BufferFields,
+    encoding: &Encoding,
+    klass: u64,
+    atomic_long: u64,
+) -> Option<Vec<u64>> {
+    let handle = klass.checked_add(fields.klass_mirror).and_then(|at| memory.word(Avma(at)))?;
     let mirror = encoding.wide(memory.word(Avma(handle))?);
     let size_offset = u64::from(memory.half(Avma(fields.mirror_size))?);
     let size = u64::from(memory.half(Avma(mirror.checked_add(size_offset)?))?).checked_mul(8)?.min(LONGEST_MIRROR);
@@ -105,33 +144,36 @@ pub fn direct_buffers(memory: &impl Memory, fields: &BufferFields, place: Buffer
     if !memory.read(Avma(mirror), &mut object) {
         return None;
     }
-    let value = |object| value_of(memory, &encoding, object, atomic_long);
+    let value = |object| value_of(memory, encoding, object, atomic_long);
     let narrow = (0..object.len() / 4).filter_map(|n| half_at(&object, n * 4)).map(|word| encoding.narrow(word));
     let wide = (0..object.len() / 8).filter_map(|n| word_at(&object, n * 8)).map(|word| encoding.wide(word));
-    let mut values: Vec<u64> = narrow.filter_map(value).collect();
-    if values.len() != 3 {
-        values = wide.filter_map(value).collect();
-    }
-    values.sort_unstable_by(|one, other| other.cmp(one));
-    // A buffer counts at least one byte of capacity and reserves at least its capacity. So sorting tells which value is
-    // which.
-    match *values {
-        [reserved, _, count] => {
-            let capacity = Bytes(reserved);
-            Some(DirectBuffers { count: Some(count), capacity, at_walk: capacity, max: None })
-        }
-        _ => None,
-    }
+    let values: Vec<u64> = narrow.filter_map(value).collect();
+    Some(if values.is_empty() { wide.filter_map(value).collect() } else { values })
 }
 
-/// Which of the two wanted names the symbol has.
-fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<&'static str> {
-    let mut bytes = [0; 64];
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Bits,
+    AtomicLong,
+    Netty,
+}
+
+/// Which of the wanted classes has this symbol as its name.
+fn named(memory: &impl Memory, fields: &BufferFields, symbol: u64) -> Option<Wanted> {
+    let mut bytes = [0; LONGEST_NAME];
     memory.read(Avma(symbol.checked_add(fields.symbol_length)?), &mut bytes[..2]).then_some(())?;
     let length = usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    let name = [BITS, ATOMIC_LONG].into_iter().find(|name| name.len() == length)?;
-    let body = &mut bytes[..length];
-    (memory.read(Avma(symbol.checked_add(fields.symbol_body)?), body) && body == name.as_bytes()).then_some(name)
+    let could_be = length == BITS.len() || length == ATOMIC_LONG.len() || length >= NETTY.len();
+    let name = bytes.get_mut(..length).filter(|_| could_be)?;
+    memory.read(Avma(symbol.checked_add(fields.symbol_body)?), name).then_some(())?;
+    match &*name {
+        name if name == BITS.as_bytes() => Some(Wanted::Bits),
+        name if name == ATOMIC_LONG.as_bytes() => Some(Wanted::AtomicLong),
+        name => {
+            let before = name.strip_suffix(NETTY.as_bytes())?;
+            (before.is_empty() || before.ends_with(b"/")).then_some(Wanted::Netty)
+        }
+    }
 }
 
 /// The value of the AtomicLong at `object`, if the object is one.

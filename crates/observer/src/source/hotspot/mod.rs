@@ -38,7 +38,7 @@ pub use perfdata::PerfData;
 pub use printed::{Printed, parse_flags, parse_printed, parse_version};
 pub use read::{Mute, Patience, Vm, perfdata};
 pub use structs::Direct;
-pub use survey::{can_locate, is_hotspot, locate, next_with_symbols, read};
+pub use survey::{can_locate, is_hotspot, locate, next_with_symbols, read, read_again};
 pub use system_map::parse_system_map;
 pub use tags::match_tags;
 pub use threads::parse_threads;

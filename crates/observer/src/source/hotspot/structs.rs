@@ -24,6 +24,8 @@ const LONGEST_NAME: usize = 96;
 pub struct VmFacts {
     /// None if the VM has no such count.
     pub direct_buffers: Option<DirectBuffers>,
+    /// The path to that count, for later readings.
+    pub direct: Option<Direct>,
     /// Addresses of the Java heap and its card table.
     pub regions: Vec<VmRegion>,
     /// None if the names can't be read.
@@ -73,9 +75,10 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, String> {
         return Err(format!("{} {}", library.name, Why::Late));
     }
     let Some(rows) = rows else { return Ok(None) };
+    let mut direct = direct::BufferFields::of(&rows).map(|fields| Direct { fields, place: None });
     Ok(Some(VmFacts {
-        direct_buffers: direct::BufferFields::of(&rows)
-            .and_then(|fields| direct_buffers(&memory, &fields, direct::place(&memory, &fields)?)),
+        direct_buffers: direct.as_mut().and_then(|direct| direct.read(&memory)),
+        direct,
         threads: names::ThreadFields::of(&rows).and_then(|fields| names::threads(&memory, &fields)),
         regions: heap::HeapFields::of(&rows).map(|fields| heap::regions(&memory, &fields)).unwrap_or_default(),
     }))

@@ -8,7 +8,7 @@ use super::nmt::parse_nmt;
 use super::perfdata::PerfData;
 use super::printed::{parse_flags, parse_loaders, parse_printed, parse_version};
 use super::read::{self, Mute, Patience, Vm};
-use super::structs::{self, VmFacts};
+use super::structs::{self, Direct, VmFacts};
 use super::system_map::parse_system_map;
 use super::threads::parse_threads;
 use crate::gap::{Gap, Source};
@@ -46,6 +46,8 @@ const FLAGS: [&str; 22] = [
     "UseZGC",
 ];
 
+const NMT_SUMMARY: &str = "VM.native_memory summary scale=1";
+
 /// Thread.print walks each thread's stack while all threads are stopped: 0.15 ms for 60 frames.
 const MOST_PRINTED: usize = 200;
 
@@ -53,8 +55,8 @@ pub fn is_hotspot(vmas: &[Vma]) -> bool {
     vmas.iter().any(|vma| vma.name.ends_with("/libjvm.so"))
 }
 
-/// None without a gap: the process isn't a HotSpot VM.
-pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
+/// None without a gap: the process isn't a HotSpot VM. Also returns the path to the count of direct buffers.
+pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)> {
     if !is_hotspot(vmas) {
         return (None, Vec::new());
     }
@@ -73,7 +75,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
         gaps.push(Gap::new(Source::HotSpot, reason, effect).remedy(file_remedy(target.pid())));
         None
     });
-    let VmFacts { direct_buffers, regions, threads } = kept.unwrap_or_default();
+    let VmFacts { direct_buffers, direct, regions, threads } = kept.unwrap_or_default();
     match Vm::open(target, perfdata.as_ref(), Patience::default()) {
         Ok(mut vm) => ask(&mut hotspot, &mut vm, threads.is_none().then(|| count_threads(target)), &mut gaps),
         Err(mute) => gaps.push(gap_of(mute, target)),
@@ -98,7 +100,25 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<HotSpot> {
     let by_name = by_name(vmas, &hotspot.flags);
     join_regions(&mut hotspot.regions, by_name);
     hotspot.regions.sort_by_key(|region| region.range.start);
-    (Some(hotspot), gaps)
+    (Some((hotspot, direct)), gaps)
+}
+
+/// Queries NMT a second time. Sets how much each category changed since the first report, unless the walk of malloc's
+/// arenas found its blocks: then the walk has the figure.
+pub fn read_again(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Result<(), String> {
+    if hotspot.categories.iter().all(|category| category.malloc_resident.is_some()) {
+        return Ok(());
+    }
+    // `read` already reported what refused it.
+    let perfdata = read::perfdata(target, vmas).unwrap_or_default();
+    let mut vm = Vm::open(target, perfdata.as_ref(), Patience::default()).map_err(|mute| mute.to_string())?;
+    let later = parse_nmt(&vm.ask(NMT_SUMMARY)?).categories;
+    for category in hotspot.categories.iter_mut().filter(|category| category.malloc_resident.is_none()) {
+        let then = category.malloc + category.arena;
+        let now = later.iter().find(|later| later.name == category.name);
+        category.moved = now.map_or(then, |now| (now.malloc + now.arena).abs_diff(then));
+    }
+    Ok(())
 }
 
 /// Commands that report more regions than `read`, cheapest first.
@@ -225,7 +245,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Ve
     }
 
     let nmt_effect = "the VM's categories are unknown: its malloc is part of glibc-live";
-    let nmt = parse_nmt(&answer("VM.native_memory summary scale=1", nmt_effect));
+    let nmt = parse_nmt(&answer(NMT_SUMMARY, nmt_effect));
     if nmt.mode != NmtMode::Unknown {
         let asked_for = hotspot.flags.iter().find(|(flag, _)| flag == "NativeMemoryTracking");
         let detail = nmt.mode == NmtMode::Summary && asked_for.is_some_and(|(_, level)| level == "detail");

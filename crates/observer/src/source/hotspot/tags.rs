@@ -53,13 +53,19 @@ pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
     }
     for (category, blocks) in categories.iter_mut().zip(matched) {
         let share = |part: Bytes, of: Option<TaggedBlocks>| match of {
-            Some(blocks) => Some(part.scaled(blocks.resident.0, blocks.bytes.0).min(blocks.resident)),
-            None if part == Bytes(0) => Some(Bytes(0)),
+            Some(blocks) => {
+                let resident = part.scaled(blocks.resident.0, blocks.bytes.0).min(blocks.resident);
+                Some((resident, blocks.moved.scaled(resident.0, blocks.resident.0)))
+            }
+            None if part == Bytes(0) => Some(Default::default()),
             None => None,
         };
         let malloc = share(category.malloc, blocks);
         let arena = share(category.arena, chunks);
-        category.malloc_resident = malloc.zip(arena).map(|(malloc, arena)| malloc + arena);
+        if let (Some(malloc), Some(arena)) = (malloc, arena) {
+            category.malloc_resident = Some(malloc.0 + arena.0);
+            category.moved = malloc.1 + arena.1;
+        }
     }
 }
 
@@ -81,12 +87,19 @@ mod tests {
             category("Java Heap", 0, 0),
             category("Module", 900_000, 0),
         ];
-        let blocks =
-            |tag, bytes, resident| TaggedBlocks { tag, count: 1, bytes: Bytes(bytes), resident: Bytes(resident) };
+        let blocks = |tag, bytes, resident| TaggedBlocks {
+            tag,
+            count: 1,
+            bytes: Bytes(bytes),
+            resident: Bytes(resident),
+            moved: Bytes(resident / 10),
+        };
         let tagged = [blocks(9, 5_223_000, 1_000_000), blocks(7, 16_777_216, 16_777_216), blocks(3, 120_000, 60_000)];
         match_tags(&mut categories, &tagged);
         let resident: Vec<Option<u64>> =
             categories.iter().map(|category| category.malloc_resident.map(|bytes| bytes.0)).collect();
         assert_eq!(resident, [Some(16_777_216), Some(1_000_000), Some(50_000), Some(10_000), Some(0), None]);
+        let moved: Vec<u64> = categories.iter().map(|category| category.moved.0).collect();
+        assert_eq!(moved, [1_677_721, 100_000, 5_000, 1_000, 0, 0]);
     }
 }

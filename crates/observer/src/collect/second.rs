@@ -1,0 +1,109 @@
+//! Reads the sources that change fast a second time: the walks of the allocators, NMT's categories, the count of direct
+//! buffers. The two readings of each lie on both sides of the reading of the mappings:
+//!
+//! ```text
+//!  NMT, direct buffers      walk      threads, smaps      walk      NMT, direct buffers
+//! ────────────┴───────────────┴──────────────┴──────────────┴───────────────┴──────────────▶ time
+//! ```
+//! A figure that changed between its two readings may be wrong by as much at the moment of smaps. For a figure that only
+//! rises or only falls, the bound is strict. For one that swings faster than the readings follow one another, it isn't.
+
+use crate::gap::{Gap, Source};
+use crate::snapshot::{Arena, Glibc, HotSpot, OpenedHeap, Snapshot, Vma};
+use crate::source::memory::Live;
+use crate::source::proc::{self, Target};
+use crate::source::{glibc, hotspot, opened};
+use crate::units::Bytes;
+
+/// Of more anonymous memory, one walk takes seconds, so there is no second.
+const WALKED_TWICE: Bytes = Bytes::mib(8 << 10);
+
+/// The walks before the mappings are read.
+#[derive(Default)]
+pub(super) struct Walks {
+    glibc: Option<Glibc>,
+    opened: Option<OpenedHeap>,
+    go: Option<OpenedHeap>,
+}
+
+impl Walks {
+    /// What can't be walked now is reported by the walk after the mappings are read.
+    pub fn before(target: &Target, snapshot: &Snapshot, wanted: glibc::Wanted<'_>) -> Walks {
+        let mut vmas = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
+        if vmas.is_empty() || is_large(snapshot) {
+            return Walks::default();
+        }
+        // Which of them have resident pages isn't known yet, so all may.
+        vmas.iter_mut().for_each(|vma| vma.rss = vma.range.length());
+        let (allocators, program) = (&snapshot.allocators, snapshot.process.executable.as_deref());
+        Walks {
+            glibc: glibc::read(target, &vmas, wanted).0,
+            opened: opened::read(target, allocators, program, &vmas).0,
+            go: opened::read_go(target, allocators, &vmas).0,
+        }
+    }
+
+    /// Sets `moved` of each figure of the walk after the mappings were read.
+    pub fn compare_glibc(&self, glibc: &mut Glibc) {
+        let Some(before) = &self.glibc else { return };
+        arenas(glibc, before);
+        for blocks in &mut glibc.tagged {
+            let then = before.tagged.iter().find(|then| then.tag == blocks.tag);
+            blocks.moved = blocks.resident.abs_diff(then.map(|then| then.resident).unwrap_or_default());
+        }
+    }
+
+    /// The same for the other walks.
+    pub fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
+        if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.opened_heaps().next().is_some()) {
+            let why = format!("memory of more than {WALKED_TWICE} is walked only once");
+            let effect =
+                "how much went from live to free meanwhile, or back, is not known, and not in the lines' error";
+            return Some(Gap::new(Source::Glibc, why, effect));
+        }
+        let heaps = [(&mut snapshot.opened, &self.opened), (&mut snapshot.go, &self.go)];
+        for (heap, before) in heaps.into_iter().filter_map(|(heap, before)| heap.as_mut().zip(before.as_ref())) {
+            parts(heap, before);
+        }
+        // V8's pages are recognised among resident mappings only, so both of its walks come after smaps.
+        if let Some(heap) = &mut snapshot.v8
+            && let Some(after) = opened::read_v8(target, &snapshot.allocators, &snapshot.vmas).0
+        {
+            parts(heap, &after);
+        }
+        None
+    }
+}
+
+fn is_large(snapshot: &Snapshot) -> bool {
+    snapshot.rss_by_kind.anonymous > WALKED_TWICE
+}
+
+/// Queries the VM again.
+pub(super) fn vm(target: &Target, maps: &[Vma], vm: &mut HotSpot, direct: Option<hotspot::Direct>) -> Option<Gap> {
+    if let Some(first) = &mut vm.direct_buffers
+        && let Some(now) = direct.zip(Live::open(target).ok()).and_then(|(mut direct, memory)| direct.read(&memory))
+    {
+        first.moved = now.capacity.abs_diff(first.capacity);
+    }
+    let reason = hotspot::read_again(target, maps, vm).err()?;
+    let effect = "how much the VM's categories changed meanwhile is not known, and not in the lines' error";
+    Some(Gap::new(Source::HotSpot, format!("NMT was read only once: {reason}"), effect))
+}
+
+/// An arena that is new since was empty before.
+fn arenas(glibc: &mut Glibc, before: &Glibc) {
+    let none = Arena::default();
+    for arena in &mut glibc.arenas {
+        let then = before.arenas.iter().find(|then| then.address == arena.address).unwrap_or(&none);
+        let [live, free] = [(arena.live_resident, then.live_resident), (arena.free_resident, then.free_resident)]
+            .map(|(now, then)| now.abs_diff(then));
+        arena.moved = live.max(free);
+    }
+}
+
+fn parts(heap: &mut OpenedHeap, other: &OpenedHeap) {
+    for (part, bytes) in heap.parts.iter_mut().filter(|_| heap.kind == other.kind) {
+        bytes.moved = other.resident(*part).abs_diff(bytes.resident);
+    }
+}

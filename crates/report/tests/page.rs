@@ -50,10 +50,15 @@ fn check(page: &Page) -> (String, Json) {
     (html.clone(), serde_json::from_str(data[0]).expect("JSON"))
 }
 
+/// The pages lie in the target's tmp/page, to be looked at.
 #[test]
 fn no_name_becomes_markup() {
-    for page in [page_kit::ledger(), page_kit::recording(), Page::default()] {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
+    std::fs::create_dir_all(&folder).expect("a directory");
+    let pages = [("ledger", page_kit::ledger()), ("recording", page_kit::recording()), ("empty", Page::default())];
+    for (name, page) in pages {
         let (html, _) = check(&page);
+        std::fs::write(folder.join(format!("{name}.html")), &html).expect("written");
         assert!(!html.chars().any(|c| c.is_control() && c != '\n'), "a control character");
         assert!(!html.contains(['\u{202e}', '\u{2028}', '\u{2029}']));
     }

@@ -3,6 +3,7 @@
 use plimsoll_observer::ledger::{Group, LineId};
 use plimsoll_observer::recording::{CurveFigures, History, Measure, SitesOverTime, VerdictSpan};
 use plimsoll_observer::units::Bytes;
+use plimsoll_observer::verdict::VerdictId;
 
 use super::curves::{line_name, of as curves};
 use super::model::{Bar, BarGroup, Bars, Cell, Gap, Limit, Page, Remedy, Stacks, Table, Verdict};
@@ -30,7 +31,10 @@ pub fn of_recording(history: &History) -> Page {
         let reason = format!("{} more gaps", history.more_gaps);
         gaps.push(Gap { reason, effect: "not listed".into(), remedy: String::new() });
     }
-    let mut spans: Vec<&VerdictSpan> = history.verdicts.iter().collect();
+    // Beside a warning, an hour without one says nothing.
+    let has_warning = history.verdicts.iter().any(|span| severity(span) > 0);
+    let is_told = |span: &&VerdictSpan| !(has_warning && span.id == VerdictId::Healthy.id());
+    let mut spans: Vec<&VerdictSpan> = history.verdicts.iter().filter(is_told).collect();
     // A verdict that held to the end comes before one that was over earlier.
     spans.sort_by_key(|span| (std::cmp::Reverse(severity(span)), std::cmp::Reverse(span.last_ns)));
     Page {

@@ -34,7 +34,9 @@ for (const set of curves ? curves.sets : []) {
 
 // The end of an interval: its last reading is of then or before.
 const timeOf = (interval) => curves.from + (interval + 1) * curves.step;
-const isLong = () => curves && curves.step * curves.intervals > 86400e3;
+const dayOf = (interval) => new Date(timeOf(interval)).toISOString().slice(0, 10);
+// Within one day the time alone is clear.
+const isLong = () => Boolean(curves) && dayOf(0) !== dayOf(curves.intervals - 1);
 const nameOf = (interval) => clock(timeOf(interval), isLong());
 
 function choose(which, interval) {

@@ -13,10 +13,10 @@ use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
-use plimsoll_report::{ledger_tables, ledger_text};
+use plimsoll_report::{ledger_tables, ledger_text, prometheus};
 
 use crate::output::{require_stdout, say, shown, to_output};
-use crate::{Failure, page};
+use crate::{Failure, page, target};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -28,12 +28,15 @@ pub struct Args {
     /// List every arena of glibc's malloc
     #[arg(long)]
     arenas: bool,
-    /// Print text for people, JSON for programs (docs/json.md), or one HTML page for a ticket
+    /// Print text for people, JSON for programs (docs/json.md), one HTML page for a ticket, or metrics for Prometheus
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Name of the process in the metrics, with --format prometheus [default: its name in /proc]
+    #[arg(long, value_name = "NAME")]
+    target: Option<String>,
     /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     limit: Option<Bytes>,
@@ -47,9 +50,13 @@ enum Format {
     Text,
     Json,
     Html,
+    Prometheus,
 }
 
 pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.target.is_some() && !matches!(args.format, Format::Prometheus) {
+        return Err("--target names the process in metrics: it needs --format prometheus".into());
+    }
     // Before the reading: a report that nobody can see must not cost the target anything.
     if args.output.is_none() {
         require_stdout()?;
@@ -77,6 +84,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let style = Style { colour: file.is_none() && io::stdout().is_terminal() && colours(), width: width() };
     match args.format {
         Format::Html => return page::of_explanation(&explanation, file, Deadline::after(NAMES)),
+        Format::Prometheus => metrics(&explanation, args.target.as_deref(), file)?,
         Format::Json => to_output(file, |mut out| ledger_json::write(&mut out, &explanation))?,
         Format::Text if args.maps || args.arenas => {
             to_output(file, |mut out| tables(&mut out, &explanation, &args, style.width))?;
@@ -84,6 +92,15 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Format::Text => to_output(file, |mut out| ledger_text::write(&mut out, &explanation, style))?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The ledger's figures; of a tracked process those of its books too.
+fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>) -> Result<(), Failure> {
+    let process = &explanation.snapshot.process;
+    let tracked = target::open(Path::new(&process.pid.to_string()), Deadline::after(NAMES)).ok();
+    let ledger = ledger_json::document(explanation);
+    let books = tracked.as_ref().map(|target| &target.books);
+    to_output(file, |out| prometheus::write(out, target.unwrap_or(&process.name), &ledger, books))
 }
 
 fn read_baseline(file: &Path) -> Result<Earlier, Failure> {

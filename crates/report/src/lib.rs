@@ -15,6 +15,7 @@ mod lines;
 pub mod native_image;
 pub mod page;
 pub mod profile;
+pub mod prometheus;
 pub mod recording;
 pub mod recording_chart;
 pub mod recording_diff;

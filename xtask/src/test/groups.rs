@@ -195,6 +195,7 @@ pub const GROUPS: &[Group] = &[
         "kills, cgroup limits, healthy servers that nothing warns of, and libraries that hold memory",
         Tests(&["cli/incidents", "cli/subjects"]),
     ),
+    group("prometheus", Full, "metrics and alert rules beside promtool", Tests(&["cli/prometheus"])),
     group("page", Full, "the HTML page in Chromium", Tests(&["report/browser"])),
     group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
 ];

@@ -7,9 +7,9 @@ use crate::ledger::LineId;
 use crate::snapshot::Arena;
 use crate::units::{Bytes, count};
 
-/// Memory that a VM takes for one diagnostic command: its attach listener, the command, the answer. Measured: up to 0.8
-/// MiB.
-const ASKED_VM_TAKES: Bytes = Bytes::mib(1);
+/// Upper bound of the memory that a VM takes for one diagnostic command: its attach listener, the command, the answer
+/// (docs/decisions/verdicts.md).
+const ASKED_VM_TAKES: Bytes = Bytes::kib(1536);
 
 /// Releases free memory of all arenas, once: the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
 /// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it counts only in the upper bound.

@@ -9,7 +9,7 @@
 //! glibc       chunk size   counts                entries
 //! 2.26–2.29   0x250        u8[64] at 0           64 pointers at 64
 //! 2.30–2.41   0x290        u16[64] at 0          64 pointers at 128
-//! 2.42        0x300        u16[76] at 0 (free slots)   76 pointers at 152; the last 12 hold ranges of larger sizes
+//! 2.42, 2.43  0x300        u16[76] at 0 (free slots)   76 pointers at 152; the last 12 hold ranges of larger sizes
 //! ```
 //!
 //! An entry points at the program's bytes: word 0 is the link; word 1 is the key, which is the same in all entries of a
@@ -110,7 +110,8 @@ pub fn could_be_tcache(size: u64) -> bool {
 pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps<'_>) -> Option<Vec<ListedChunk>> {
     let shape = TCACHE_SHAPES.iter().find(|shape| shape.chunk == size)?;
     let mut bytes = [0u8; 0x300];
-    let body = &mut bytes[..shape.chunk as usize - 16];
+    // A chunk in use has the first word of the next one, too (malloc.c, `request2size`): in 2.42 the last entry is there.
+    let body = &mut bytes[..shape.chunk as usize - 8];
     if !memory.read(Avma(chunk.0 + CHUNK_HEADER), body) {
         return None;
     }
@@ -140,4 +141,40 @@ pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps
         }
     }
     (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::made_image::Image;
+
+    const HEAP: u64 = 0x5000_0000_0000;
+
+    /// A cache of each glibc with two chunks in its first and in its last bin.
+    #[test]
+    fn a_cache_of_each_layout_is_read_to_its_last_bin() {
+        for shape in TCACHE_SHAPES {
+            let mut image = Image::default();
+            let heap = [AddressRange::sized(Avma(HEAP), Bytes(1 << 20))];
+            image.put(HEAP + 8, shape.chunk | 1);
+            let mut want = Vec::new();
+            let mut at = HEAP + 0x1000;
+            for bin in [0, shape.bins - 1] {
+                let size = 32 + 16 * bin as u64;
+                let mut next = 0;
+                for _ in 0..2 {
+                    image.put(at + 8, size | 1);
+                    image.put(at + 16, next ^ if shape.keyed { (at + 16) >> 12 } else { 0 });
+                    image.put(at + 24, 0x14c6_3d9e);
+                    want.push(ListedChunk { at: Avma(at), size: Bytes(size) });
+                    next = at + 16;
+                    at += size;
+                }
+                image.put(HEAP + 16 + shape.entries as u64 + 8 * bin as u64, next);
+            }
+            let mut found = tcache_chunks(&image, Avma(HEAP), shape.chunk, &Heaps(&heap)).expect("a cache");
+            found.sort_unstable();
+            assert_eq!(found, want, "a cache in a chunk of {:#x} bytes", shape.chunk);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! also splits a block's mapping if the program advises or protects a part (numpy requests huge pages after the first
 //! page). libc counts the blocks (`mp_.n_mmaps`, `mp_.mmapped_mem`): the search ends when it has found that many bytes.
 
+use super::layout::CHUNK_HEADER;
 use crate::snapshot::{Backing, MmappedChunk, Vma};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
@@ -10,6 +11,10 @@ use crate::units::{AddressRange, Avma, Bytes};
 const IS_MMAPPED: u64 = 2;
 /// Limit of headers checked in the second pass, one per present page: 4 GiB of pages.
 const MOST_PAGES: u64 = 1 << 20;
+
+/// What the size field leaves out at the end of the mapping: nothing, or from glibc 2.43 on a chunk header, as if another
+/// chunk followed (malloc/malloc.c, `mmap_size`). The mapping consists of whole pages, so only one of the two fits.
+const LEFT_OUT: [u64; 2] = [0, CHUNK_HEADER];
 
 /// The chunk whose mapping starts at the page `start` and ends at `end` or before. If memalign moved it away from the
 /// page's start, its `prev_size` is the distance (malloc/malloc.c, `_int_memalign`).
@@ -25,12 +30,10 @@ fn chunk_in(page: &[u8], start: u64, end: u64) -> Option<AddressRange> {
     (4..=12).map(|power| if power == 4 { 0 } else { (1u64 << power) - 16 }).find_map(|shift| {
         let before = word_at(page, shift as usize)?;
         let field = word_at(page, shift as usize + 8)?;
-        let size = (field & !7).checked_add(shift)?;
-        let fits = before == shift
-            && field & 7 == IS_MMAPPED
-            && size >= PAGE
-            && size.is_multiple_of(PAGE)
-            && size <= end - start;
+        let covered = (field & !7).checked_add(shift)?;
+        let whole = |left_out| covered.checked_add(left_out).filter(|size: &u64| size.is_multiple_of(PAGE));
+        let size = LEFT_OUT.into_iter().find_map(whole)?;
+        let fits = before == shift && field & 7 == IS_MMAPPED && size >= PAGE && size <= end - start;
         fits.then(|| AddressRange::sized(Avma(start), Bytes(size)))
     })
 }
@@ -171,4 +174,41 @@ pub fn find<M: Memory>(
     }
     found.sort_by_key(|chunk| chunk.range.start);
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::made_image::Image;
+
+    const START: u64 = 0x7000_0000_0000;
+
+    /// Three blocks in one mapping, as malloc (shift 0), memalign to 512 bytes, and malloc make them, before and from
+    /// glibc 2.43 on.
+    #[test]
+    fn size_fields_of_both_layouts_give_the_mapping() {
+        for left_out in LEFT_OUT {
+            let mut image = Image::default();
+            let mut want = Vec::new();
+            let mut at = START;
+            for (pages, shift) in [(50, 0), (1, 496), (33, 0)] {
+                let length = pages * PAGE;
+                image.put(at + shift, shift);
+                image.put(at + shift + 8, (length - shift - left_out) | IS_MMAPPED);
+                want.push(MmappedChunk { range: AddressRange::sized(Avma(at), Bytes(length)) });
+                at += length;
+            }
+            let vma = Vma {
+                range: AddressRange::new(Avma(START), Avma(at)),
+                readable: true,
+                writable: true,
+                backing: Backing::Anonymous,
+                rss: Bytes(at - START),
+                anonymous: Bytes(at - START),
+                ..Vma::default()
+            };
+            let found = find(&image, &mut PageStates::new(&image), &[vma], &[], Bytes(at - START));
+            assert_eq!(found, want, "{left_out} bytes left out");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 CARGO ?= cargo
 
-.PHONY: help setup build demo check test test-full lint bench instructions fuzz native-images clean
+.PHONY: help setup build dist demo check test test-full lint bench instructions fuzz native-images clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -13,6 +13,10 @@ setup: # the Debian packages that tests, demo and bench need; quick when they ar
 
 build: ## the release program: target/release/plimsoll
 	$(CARGO) build --release -p plimsoll
+
+dist: ## what people install, in dist/: static programs of both CPUs, archives, .deb, OCI image, SBOM (CPU=x86_64 for one)
+	@.ci/setup dist
+	$(CARGO) run -q -p xtask -- dist $(CPU)
 
 demo: setup build ## a JVM with a native leak, found: the main job in a minute
 	$(CARGO) run -q --release -p xtask -- demo
@@ -27,7 +31,8 @@ check: ## formatting, clippy, layering, unit and property tests: no JVM, no netw
 test: setup ## what CI runs: check, then one case of each kind on real programs (from Debian, Maven Central, PyPI and npm)
 	@$(TESTS) test $(TEST_OPTIONS)
 
-test-full: setup ## every test; resumes where it stopped; GROUP=jdk for one group. Writes docs/tested.md
+test-full: ## every test; resumes where it stopped; GROUP=jdk for one group. Writes docs/tested.md
+	@.ci/setup roots
 	@$(TESTS) full $(TEST_OPTIONS)
 
 lint: ## only formatting and clippy

@@ -19,6 +19,10 @@ fn main() {
     fs::write(out.join("libplimsoll.so"), &bytes).expect("OUT_DIR is writable");
     let hash: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
     println!("cargo:rustc-env=PLIMSOLL_TRACKER_SHA256={hash}");
+    // Set by `make dist` only: a build after each commit would be slow.
+    println!("cargo:rerun-if-env-changed=PLIMSOLL_COMMIT");
+    let commit = env::var("PLIMSOLL_COMMIT").map(|commit| format!(" ({commit})")).unwrap_or_default();
+    println!("cargo:rustc-env=PLIMSOLL_VERSION={}{commit}", env!("CARGO_PKG_VERSION"));
 }
 
 fn build(here: &Path, out: &Path) -> PathBuf {

@@ -36,7 +36,7 @@ mod why;
 
 /// Show where every byte of a process went, who asked for it, and what changed.
 #[derive(Parser)]
-#[command(name = "plimsoll", version, max_term_width = 110)]
+#[command(name = "plimsoll", version = env!("PLIMSOLL_VERSION"), max_term_width = 110)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,

@@ -1,5 +1,7 @@
 //! Compares the walk of glibc's arenas with malloc_info(3) of the same idle process.
 
+#[path = "../../../fixtures/roots.rs"]
+mod roots;
 mod support;
 
 use std::process::Command;
@@ -19,7 +21,11 @@ fn walk(subject: &Subject) -> Glibc {
 }
 
 fn equals_malloc_info(arguments: &[&str]) -> Glibc {
-    let subject = Subject::start(Command::new(compiled("arenas", &[])).args(arguments));
+    equals_what_it_says(Command::new(compiled("arenas", &[])).args(arguments))
+}
+
+fn equals_what_it_says(command: &mut Command) -> Glibc {
+    let subject = Subject::start(command);
     let known = parse_malloc_info(&subject.said).expect("a report");
     let glibc = walk(&subject);
     assert_eq!(glibc.arenas.len(), known.arenas.len());
@@ -64,5 +70,28 @@ fn many_threads_equal_malloc_info_to_the_byte() {
         let glibc = equals_malloc_info(&["12", "4000", seed]);
         assert_eq!(glibc.arenas.len(), 13);
         assert!(glibc.arenas.iter().skip(1).all(|arena| arena.kind == ArenaKind::Thread && arena.tcache > Bytes(0)));
+    }
+}
+
+/// Other releases of glibc, in roots of their own.
+mod each_release {
+    use std::path::Path;
+
+    use super::{Bytes, equals_what_it_says, roots};
+
+    #[test]
+    fn equals_its_malloc_info_to_the_byte() {
+        let target = roots::target(env!("CARGO_TARGET_TMPDIR"));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/arenas.c");
+        for (suite, release) in roots::SUITES {
+            let Some(root) = roots::Root::of(suite, target) else { return };
+            let Some(program) = root.compiled(&source, target) else { return };
+            for arguments in [["0", "20000", "1"], ["12", "4000", "2"]] {
+                println!("{suite}, glibc {release}: {arguments:?}");
+                let glibc = equals_what_it_says(root.command(&program).args(arguments));
+                assert!(glibc.mmapped_count > 0);
+                assert!(glibc.arenas.iter().all(|arena| arena.tcache > Bytes(0)), "caches of {suite}");
+            }
+        }
     }
 }

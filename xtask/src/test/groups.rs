@@ -197,6 +197,12 @@ pub const GROUPS: &[Group] = &[
     ),
     group("prometheus", Full, "metrics and alert rules beside promtool", Tests(&["cli/prometheus"])),
     group("page", Full, "the HTML page in Chromium", Tests(&["report/browser"])),
+    group(
+        "roots",
+        Full,
+        "the static program and the tracker in Debian's releases, and in a root without a C library",
+        Tests(&["cli/roots", "observer/glibc::each_release"]),
+    ),
     group("memcheck", Full, "the tracker's unit tests under valgrind", Memcheck(&["tracker"])),
 ];
 

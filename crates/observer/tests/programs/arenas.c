@@ -67,8 +67,12 @@ int main(int argc, char **argv) {
     pthread_barrier_wait(&done);
     usleep(50000);
     malloc_info(0, stdout);
+#if __GLIBC_PREREQ(2, 33)
     struct mallinfo2 all = mallinfo2();
-    printf("fordblks %zu fsmblks %zu arena %zu\n", all.fordblks, all.fsmblks, all.arena);
+#else
+    struct mallinfo all = mallinfo();
+#endif
+    printf("fordblks %zu fsmblks %zu arena %zu\n", (size_t)all.fordblks, (size_t)all.fsmblks, (size_t)all.arena);
     printf("READY\n");
     fflush(stdout);
     for (;;) pause();

@@ -100,15 +100,21 @@ const TCACHE_SHAPES: [TcacheShape; 3] = [
     TcacheShape { chunk: 0x300, entries: 152, bins: 76, exact_bins: 64, keyed: true },
 ];
 
+/// The layout of the cache that a chunk of that size could hold. From 2.42 on a thread makes its cache when it first
+/// frees. The chunk may then be one that was free before, and 16 bytes longer than asked.
+fn shape(size: u64) -> Option<&'static TcacheShape> {
+    TCACHE_SHAPES.iter().find(|shape| [shape.chunk, shape.chunk + ALIGN].contains(&size))
+}
+
 /// Whether a chunk of that size could be a thread's cache.
 pub fn could_be_tcache(size: u64) -> bool {
-    TCACHE_SHAPES.iter().any(|shape| shape.chunk == size)
+    shape(size).is_some()
 }
 
 /// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
 /// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty.
 pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps<'_>) -> Option<Vec<ListedChunk>> {
-    let shape = TCACHE_SHAPES.iter().find(|shape| shape.chunk == size)?;
+    let shape = shape(size)?;
     let mut bytes = [0u8; 0x300];
     // A chunk in use has the first word of the next one, too (malloc.c, `request2size`): in 2.42 the last entry is there.
     let body = &mut bytes[..shape.chunk as usize - 8];
@@ -153,10 +159,11 @@ mod tests {
     /// A cache of each glibc with two chunks in its first and in its last bin.
     #[test]
     fn a_cache_of_each_layout_is_read_to_its_last_bin() {
-        for shape in TCACHE_SHAPES {
+        for (shape, longer) in TCACHE_SHAPES.into_iter().flat_map(|shape| [(shape, 0), (shape, ALIGN)]) {
             let mut image = Image::default();
+            let size = shape.chunk + longer;
             let heap = [AddressRange::sized(Avma(HEAP), Bytes(1 << 20))];
-            image.put(HEAP + 8, shape.chunk | 1);
+            image.put(HEAP + 8, size | 1);
             let mut want = Vec::new();
             let mut at = HEAP + 0x1000;
             for bin in [0, shape.bins - 1] {
@@ -172,9 +179,9 @@ mod tests {
                 }
                 image.put(HEAP + 16 + shape.entries as u64 + 8 * bin as u64, next);
             }
-            let mut found = tcache_chunks(&image, Avma(HEAP), shape.chunk, &Heaps(&heap)).expect("a cache");
+            let mut found = tcache_chunks(&image, Avma(HEAP), size, &Heaps(&heap)).expect("a cache");
             found.sort_unstable();
-            assert_eq!(found, want, "a cache in a chunk of {:#x} bytes", shape.chunk);
+            assert_eq!(found, want, "a cache in a chunk of {size:#x} bytes");
         }
     }
 }

@@ -1,0 +1,178 @@
+//! `make dist`: what people install, in dist/. The same commit gives the same bytes: paths are mapped away, times are the
+//! commit's, and archives are sorted.
+//!
+//! ```text
+//! cargo build, static ─▶ program ─┬─ strip ──▶ plimsoll-VERSION-ARCH.tar.gz  (with LICENSE, README, SBOM)
+//!                                 │            plimsoll_VERSION_ARCH.deb
+//!                                 │            plimsoll-VERSION.oci.tar      (an image FROM scratch of all CPUs)
+//!                                 └─ objcopy ▶ plimsoll-VERSION-ARCH.debug   (names and lines for a debugger)
+//! ```
+//!
+//! The program is linked statically, so it runs on any C library and on none. The tracker inside it is a shared object
+//! for glibc 2.17 and later (crates/cli/build.rs builds it without these flags).
+
+mod deb;
+mod oci;
+mod sbom;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sha2::{Digest, Sha256};
+
+use crate::stage::{Result, must, repository, target};
+
+/// A CPU that the program is built for.
+struct Cpu {
+    triple: &'static str,
+    /// As uname(1) and the names of our archives have it.
+    name: &'static str,
+    debian: &'static str,
+    oci: &'static str,
+    /// Prefix of the cross compiler and its tools in Debian's packages.
+    tools: &'static str,
+}
+
+const CPUS: [Cpu; 2] = [
+    Cpu {
+        triple: "x86_64-unknown-linux-gnu",
+        name: "x86_64",
+        debian: "amd64",
+        oci: "amd64",
+        tools: "x86_64-linux-gnu-",
+    },
+    Cpu {
+        triple: "aarch64-unknown-linux-gnu",
+        name: "aarch64",
+        debian: "arm64",
+        oci: "arm64",
+        tools: "aarch64-linux-gnu-",
+    },
+];
+
+/// What all archives carry.
+struct Release {
+    version: String,
+    /// The commit, with a `+` behind it if files differ.
+    commit: String,
+    /// Seconds since 1970 of the commit.
+    time: String,
+    out: PathBuf,
+}
+
+/// `names`: the CPUs; all if there are none.
+pub fn run(names: &[String]) -> Result<()> {
+    if let Some(unknown) = names.iter().find(|name| CPUS.iter().all(|cpu| cpu.name != name.as_str())) {
+        return Err(format!("no CPU is called '{unknown}'; there are: x86_64 aarch64").into());
+    }
+    let changed = if git(&["status", "--porcelain"])?.is_empty() { "" } else { "+" };
+    let release = Release {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        commit: format!("{}{changed}", git(&["rev-parse", "--short=12", "HEAD"])?),
+        time: git(&["log", "-1", "--format=%ct"])?,
+        out: repository().join("dist"),
+    };
+    if release.out.exists() {
+        fs::remove_dir_all(&release.out)?;
+    }
+    fs::create_dir_all(&release.out)?;
+    let mut folders = Vec::new();
+    for cpu in CPUS.iter().filter(|cpu| names.is_empty() || names.iter().any(|name| name == cpu.name)) {
+        println!("{}: building", cpu.name);
+        let folder = assembled(cpu, &release, &built(cpu, &release)?)?;
+        archive(&folder, &release)?;
+        deb::write(cpu, &release, &folder)?;
+        folders.push((cpu, folder));
+    }
+    oci::write(&release, &folders)?;
+    for (_, folder) in &folders {
+        fs::remove_dir_all(folder)?;
+    }
+    sums(&release.out)
+}
+
+fn git(arguments: &[&str]) -> Result<String> {
+    Ok(must(Command::new("git").arg("-C").arg(repository()).args(arguments))?.trim().to_owned())
+}
+
+/// The static program with all its names. The flags go by a variable that crates/cli/build.rs takes away from the tracker.
+fn built(cpu: &Cpu, release: &Release) -> Result<PathBuf> {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home
+        .or_else(|| std::env::home_dir().map(|home| home.join(".cargo")))
+        .ok_or("neither CARGO_HOME nor HOME is set")?;
+    let flags = [
+        "-Ctarget-feature=+crt-static".to_owned(),
+        format!("--remap-path-prefix={}=plimsoll", repository().display()),
+        format!("--remap-path-prefix={}=cargo", home.display()),
+    ];
+    let linker = format!("CARGO_TARGET_{}_LINKER", cpu.triple.to_uppercase().replace('-', "_"));
+    must(
+        Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+            .args(["build", "-q", "--release", "--locked", "-p", "plimsoll", "--target", cpu.triple, "--target-dir"])
+            .arg(target())
+            .current_dir(repository())
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            .env(linker, format!("{}gcc", cpu.tools))
+            .env("PLIMSOLL_COMMIT", &release.commit)
+            .env("SOURCE_DATE_EPOCH", &release.time),
+    )?;
+    Ok(target().join(cpu.triple).join("release/plimsoll"))
+}
+
+/// The folder that the archive holds. The debug file goes to dist/ by itself.
+fn assembled(cpu: &Cpu, release: &Release, program: &Path) -> Result<PathBuf> {
+    let name = format!("plimsoll-{}-{}", release.version, cpu.name);
+    let (folder, debug) = (release.out.join(&name), release.out.join(format!("{name}.debug")));
+    fs::create_dir(&folder)?;
+    let own = folder.join("plimsoll");
+    let objcopy = format!("{}objcopy", cpu.tools);
+    must(
+        Command::new(&objcopy).args(["--only-keep-debug", "--compress-debug-sections=zlib"]).arg(program).arg(&debug),
+    )?;
+    must(Command::new(&objcopy).arg("--strip-all").arg("--add-gnu-debuglink").args([&debug]).arg(program).arg(&own))?;
+    for file in ["LICENSE", "README.md", "CHANGELOG.md"] {
+        fs::copy(repository().join(file), folder.join(file))?;
+    }
+    fs::write(folder.join("sbom.cdx.json"), sbom::of(cpu.triple, release)?)?;
+    Ok(folder)
+}
+
+/// The folder as a compressed archive beside it.
+fn archive(folder: &Path, release: &Release) -> Result<()> {
+    let name = folder.file_name().and_then(|name| name.to_str()).ok_or("a folder without a name")?;
+    let tar = release.out.join(format!("{name}.tar"));
+    must(packed(release).arg("-cf").arg(&tar).arg("-C").arg(&release.out).arg(name))?;
+    must(Command::new("gzip").args(["-n", "-9", "-f"]).arg(&tar))?;
+    Ok(())
+}
+
+/// tar with the same bytes for the same files.
+fn packed(release: &Release) -> Command {
+    let mut tar = Command::new("tar");
+    tar.args(["--format=ustar", "--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mode=u=rwX,go=rX"]);
+    tar.arg(format!("--mtime=@{}", release.time));
+    tar
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// SHA256SUMS as sha256sum(1) checks it, and a list with sizes for the reader.
+fn sums(out: &Path) -> Result<()> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(out)? {
+        names.push(entry?.file_name().into_string().map_err(|name| format!("a strange name: {name:?}"))?);
+    }
+    names.sort();
+    let mut lines = String::new();
+    for name in &names {
+        let bytes = fs::read(out.join(name))?;
+        lines += &format!("{}  {name}\n", sha256(&bytes));
+        println!("{:>8.1} MB  dist/{name}", bytes.len() as f64 / 1e6);
+    }
+    fs::write(out.join("SHA256SUMS"), lines)?;
+    Ok(())
+}

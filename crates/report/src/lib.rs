@@ -24,5 +24,6 @@ mod sites_json;
 pub mod sites_text;
 pub mod text;
 pub mod trial_json;
+pub mod trial_pages;
 pub mod trial_text;
 pub mod words;

@@ -18,6 +18,7 @@ pub fn write(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
         remedy(out, trial, row)?;
     }
     failures(out, trial)?;
+    failed_requests(out, trial)?;
     for note in &trial.notes {
         writeln!(out, "note: {}", printable(note))?;
     }
@@ -139,6 +140,18 @@ fn failures(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A row that answers with errors may be fast and small for that reason alone.
+fn failed_requests(out: &mut dyn Write, trial: &Trial) -> io::Result<()> {
+    let errors =
+        |row: usize| trial.runs.iter().filter(|run| run.row == row).filter_map(|run| run.load_errors).sum::<u64>();
+    let rows = trial.rows.iter().enumerate().map(|(row, named)| (named, errors(row)));
+    let some: Vec<String> = rows
+        .filter(|(_, sum)| *sum > 0)
+        .map(|(named, sum)| format!("{} {}", printable(&named.label), count(sum)))
+        .collect();
+    if some.is_empty() { Ok(()) } else { writeln!(out, "\nfailed requests, all rounds: {}", some.join(", ")) }
 }
 
 /// The recommendation, with its reason.

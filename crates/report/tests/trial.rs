@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_report::{trial_json, trial_text};
+use plimsoll_report::{trial_json, trial_pages, trial_text};
 use plimsoll_trial::{End, Metric, Row, Run, Trial};
 
 const MIB: f64 = 1048576.0;
@@ -112,4 +112,45 @@ fn an_interrupted_trial_says_how_far_it_came() {
     assert!(found.contains("interrupted in round 1 of 3"), "{found}");
     assert!(found.ends_with("too few complete rounds to compare: an interval needs two (--rounds 5)\n"), "{found}");
     assert!(text(&Trial::default()).contains("too few complete rounds"));
+}
+
+fn page(write: fn(&mut dyn std::io::Write, &Trial) -> std::io::Result<()>, trial: &Trial) -> String {
+    let mut out = Vec::new();
+    write(&mut out, trial).expect("a vector takes all");
+    String::from_utf8(out).expect("UTF-8")
+}
+
+#[test]
+fn a_ticket_gets_the_table() {
+    let found = page(trial_pages::markdown, &trial());
+    let rows: Vec<&str> = found.lines().filter(|line| line.starts_with('|')).collect();
+    assert_eq!(rows[0], "| | after idling | p99 | ran | expected saving |");
+    assert_eq!(rows[2], "| plain | 501 MiB ± 1.00 MiB | 10.1 ms ± 0.10 ms | 3 of 3 |  |");
+    let cap = "| arenas=2 | 426 MiB ± 1.00 MiB; **−75.0 MiB (−15.0 %)** | 10.2 ms ± 0.10 ms; **+0.10 ms (+1.0 %)** | 3 of 3 | 60.0 MiB to 90.0 MiB |";
+    assert_eq!(rows[3], cap);
+    assert_eq!(rows[4], "| mimalloc | | | not tried: libmimalloc.so.3 is not on this machine |  |");
+    // A name from a command line is no markup, in the table or below it.
+    assert!(rows[5].starts_with("| A=\\\\u{1b}\\[2J\\<b\\>\\& |"), "{}", rows[5]);
+    assert!(found.contains("**best: arenas=2") && found.contains("died of signal 11"), "{found}");
+}
+
+#[test]
+fn the_page_is_whole_and_escapes_names() {
+    let found = page(trial_pages::html, &trial());
+    let (_, xml) = found.split_once("<!DOCTYPE html>\n").expect("a type");
+    let parsed = roxmltree::Document::parse(xml).unwrap_or_else(|error| panic!("{error}\n{found}"));
+    let named = |name: &'static str| {
+        parsed.descendants().filter(move |node| node.has_tag_name(("http://www.w3.org/1999/xhtml", name)))
+    };
+    assert_eq!((named("tr").count(), named("script").count(), named("b").count()), (5, 0, 4));
+    let cells: Vec<_> = named("td").filter_map(|cell| cell.first_child()?.text()).collect();
+    assert!(cells.contains(&"426 MiB") && cells.contains(&"60.0 MiB to 90.0 MiB"), "{cells:?}");
+    assert!(!found.contains("http://localhost:8080/\"") && !found.contains('\u{1b}'), "{found}");
+}
+
+#[test]
+fn failed_requests_are_told() {
+    let mut trial = trial();
+    trial.runs[1].load_errors = Some(1234);
+    assert!(text(&trial).contains("\nfailed requests, all rounds: arenas=2 1,234\n"), "{}", text(&trial));
 }

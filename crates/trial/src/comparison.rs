@@ -120,6 +120,9 @@ impl Difference {
 /// A row that loses more than this part of the plain row's latency or throughput, with significance, is never best.
 pub const TOLERATED_PERCENT: f64 = 5.0;
 
+/// A saving below this part of the plain row is not worth a change.
+pub const WORTH_PERCENT: f64 = 1.0;
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum Best {
     /// It saves the most of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that acts once
@@ -161,12 +164,23 @@ impl Trial {
 
     /// Against the plain row, over the rounds in which both have the figure.
     pub fn difference(&self, row: usize, metric: Metric) -> Option<Difference> {
+        let interval = Interval::of(&self.pairs(row, metric), metric.resolution())?;
+        Some(Difference { interval, plain: self.median(0, metric)? })
+    }
+
+    fn pairs(&self, row: usize, metric: Metric) -> Vec<f64> {
         let plain = self.values(0, metric);
         let of_round = |round: usize| plain.iter().find(|(one, _)| *one == round).map(|(_, value)| *value);
         let own = self.values(row, metric);
-        let pairs: Vec<f64> = own.iter().filter_map(|(round, value)| Some(value - of_round(*round)?)).collect();
-        let interval = Interval::of(&pairs, metric.resolution())?;
-        Some(Difference { interval, plain: self.median(0, metric)? })
+        own.iter().filter_map(|(round, value)| Some(value - of_round(*round)?)).collect()
+    }
+
+    /// Whether it saves, also if it is the one of so many rows that saves most by chance: the interval is widened for
+    /// their number, and what is below `WORTH_PERCENT` is no saving.
+    fn saves(&self, row: usize, metric: Metric, rows: usize) -> bool {
+        let widened = Interval::among(&self.pairs(row, metric), metric.resolution(), rows);
+        let worth = self.median(0, metric).map_or(0.0, |plain| plain * WORTH_PERCENT / 100.0);
+        widened.is_some_and(|interval| interval.high < 0.0 && interval.mean <= -worth)
     }
 
     pub fn failed(&self, row: usize) -> impl Iterator<Item = &Run> {
@@ -214,8 +228,9 @@ impl Trial {
         if compared.is_empty() && self.rows.len() > 1 {
             return Best::TooFew;
         }
-        let saves =
-            compared.into_iter().filter(|(row, found)| found.interval.high < 0.0 && self.costs(*row).is_empty());
+        let rows = compared.len();
+        let is_saving = |(row, _): &(usize, Difference)| self.saves(*row, metric, rows) && self.costs(*row).is_empty();
+        let saves = compared.into_iter().filter(is_saving);
         let rank = |(row, found): &(usize, Difference)| (self.rows[*row].once, found.interval.mean);
         match saves
             .map(|one| (rank(&one), one))
@@ -262,6 +277,18 @@ mod tests {
         assert!((difference.interval.mean / MIB + 100.3).abs() < 0.1);
         assert_eq!(trial.costs(2).len(), 1);
         assert_eq!(trial.median(0, Metric::Steady), Some(505.0 * MIB));
+    }
+
+    /// Of twenty equal rows one has an interval without 0, by chance. It is not best.
+    #[test]
+    fn the_luckiest_of_many_equal_rows_is_not_best() {
+        let lucky: &[(f64, f64)] = &[(486.0, 10.0), (502.0, 10.0), (494.0, 10.0)];
+        assert!(matches!(trial(&[PLAIN, lucky]).best(), Best::Saves { row: 1, .. }));
+        let many: Vec<&[(f64, f64)]> = [PLAIN, lucky].into_iter().chain([PLAIN; 19]).collect();
+        assert_eq!(trial(&many).best(), Best::Nothing);
+        // Significant, but too small to matter.
+        let small = PLAIN.iter().map(|(steady, p99)| (steady - 1.0, *p99)).collect::<Vec<_>>();
+        assert_eq!(trial(&[PLAIN, &small]).best(), Best::Nothing);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::Verdict;
-use plimsoll_report::{trial_json, trial_text, words};
+use plimsoll_report::{trial_json, trial_pages, trial_text, words};
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
 
@@ -69,7 +69,7 @@ pub struct Args {
     /// Run each row in a memory cgroup with this limit: bytes, or 512m, 2g as in -Xmx
     #[arg(long, value_name = "BYTES", value_parser = crate::explain::bytes)]
     limit: Option<Bytes>,
-    /// Print text for people, or JSON for programs (docs/json.md)
+    /// Print text for people, JSON for programs (docs/json.md), or a table for a ticket
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     /// Write to this file
@@ -84,6 +84,10 @@ pub struct Args {
 enum Format {
     Text,
     Json,
+    /// A table for a ticket or a commit
+    Markdown,
+    /// One self-contained page
+    Html,
 }
 
 /// The rows of one `--with`.
@@ -123,6 +127,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     to_output(output.as_deref(), |out| match format {
         Format::Text => trial_text::write(out, &trial),
         Format::Json => trial_json::write(out, &trial),
+        Format::Markdown => trial_pages::markdown(out, &trial),
+        Format::Html => trial_pages::html(out, &trial),
     })?;
     Ok(match trial.runs.iter().any(|run| run.end.is_good()) {
         _ if trial.interrupted => ExitCode::from(130),

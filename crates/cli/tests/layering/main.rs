@@ -200,6 +200,7 @@ const REPORT: Order = Order {
         &["allocation", "json", "sites_text"],
         &["prometheus", "recording_json"],
         &["page"],
+        &["trial_pages"],
     ],
     upward: &[],
     knots: &[],

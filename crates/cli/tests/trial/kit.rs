@@ -37,7 +37,7 @@ impl Trial {
     /// `plimsoll try OPTIONS -- COMMAND`.
     pub fn command(&self, options: &[&str], command: &[&str]) -> Command {
         let mut plimsoll = Command::new("timeout");
-        plimsoll.args(["-s", "KILL", "300", harness::PLIMSOLL, "try"]).args(options).arg("--").args(command);
+        plimsoll.args(["-s", "KILL", "900", harness::PLIMSOLL, "try"]).args(options).arg("--").args(command);
         self.prepared(plimsoll)
     }
 

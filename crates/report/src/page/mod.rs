@@ -13,7 +13,7 @@ mod bars;
 mod curves;
 mod data;
 mod html;
-mod markup;
+pub(crate) mod markup;
 mod model;
 mod of_books;
 mod of_ledger;

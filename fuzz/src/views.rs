@@ -1,8 +1,8 @@
 //! Every output format of a profile, with what must hold for each.
 
-use plimsoll_observer::profile::{Difference, GroupBy, Profile, Tree};
+use plimsoll_observer::profile::{GroupBy, Profile, ProfileDiff, Tree};
 use plimsoll_report::page::{self, Page};
-use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
+use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text};
 
 const BY: [GroupBy; 7] = [
     GroupBy::Site,
@@ -84,11 +84,11 @@ pub fn all(profile: &Profile) {
         is_xml(&written(|out| svg::write(out, &view)));
         written(|out| html::write(out, &view));
         written(|out| pprof::write(out, &view));
-        let same = Difference::new((profile, column), (profile, column));
+        let same = ProfileDiff::new((profile, column), (profile, column));
         let (before, after) = same.total();
         assert_eq!(before.amount, after.amount, "a profile differs from itself");
-        is_plain(&written(|out| difference::write(out, &same, true)));
-        is_json(&written(|out| json::difference(out, &same)));
-        is_xml(&written(|out| svg::difference(out, &same)));
+        is_plain(&written(|out| diff::write(out, &same, true)));
+        is_json(&written(|out| json::diff(out, &same)));
+        is_xml(&written(|out| svg::diff(out, &same)));
     }
 }

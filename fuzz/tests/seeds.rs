@@ -84,8 +84,8 @@ fn seeds_are_of_the_formats_of_today() {
     let table = plimsoll_observer::rules::compile::Table {
         build_id: [7; 20],
         ranges: vec![
-            (0x1000, plimsoll_segment::rules::Target::Category(0)),
-            (0x2000, plimsoll_segment::rules::Target::None),
+            (0x1000, plimsoll_segment::rules::RuleTarget::Category(0)),
+            (0x2000, plimsoll_segment::rules::RuleTarget::None),
         ],
     };
     put("rules_blob", "small", &plimsoll_observer::rules::compile::blob(&rules, &[table]));

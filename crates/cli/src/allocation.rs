@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use plimsoll_observer::allocation::{self, Allocations, Choice};
-use plimsoll_observer::profile::{Difference, Focus, Profile};
+use plimsoll_observer::profile::{Focus, Profile, ProfileDiff};
 use plimsoll_observer::recording::{RecordedSites, sites};
 use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_report::profile::{Shape, View};
@@ -14,7 +14,7 @@ use plimsoll_report::{allocation as print, words};
 use crate::Failure;
 use crate::output::{By, Format, shown, to_output};
 use crate::recording;
-use crate::stacks::Stacks;
+use crate::stack_options::Stacks;
 
 /// Whether the options select stacks rather than the curves of native memory.
 pub fn is_asked_for(by: By, stacks: &Stacks, format: Format) -> bool {
@@ -89,29 +89,24 @@ pub fn diff(
         stacks.focused_profile(&mut before)?;
         stacks.focused_profile(&mut after)?;
         let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
-        return difference_of(Difference::new((&before, column), (&after, column)), stacks, format, output);
+        return diff_of(ProfileDiff::new((&before, column), (&after, column)), stacks, format, output);
     }
     let (before, after) = (read(before, range, stacks)?, read(after, range, stacks)?);
     // Slow paths and samples are not comparable: if the two recordings differ, compare the samples, which both have.
     let default = if before.measure() == after.measure() { before.measure() } else { "sampled" };
     let measure = stacks.measure.as_deref().unwrap_or(default).replace('-', "_");
     let column = View::new(&after.profile, Some(&measure), stacks.weight.weight())?.column;
-    let mut changes = Difference::new((&before.profile, column), (&after.profile, column));
+    let mut changes = ProfileDiff::new((&before.profile, column), (&after.profile, column));
     changes.profile.title = {
         let (before, after) = (print::heading(&before), print::heading(&after));
         format!("{after}; before: {}", before.trim_start_matches("allocations of "))
     };
-    difference_of(changes, stacks, format, output)
+    diff_of(changes, stacks, format, output)
 }
 
-fn difference_of(
-    changes: Difference,
-    stacks: &Stacks,
-    format: Format,
-    output: Option<&Path>,
-) -> Result<ExitCode, Failure> {
+fn diff_of(changes: ProfileDiff, stacks: &Stacks, format: Format, output: Option<&Path>) -> Result<ExitCode, Failure> {
     let exporter = format.exporter()?;
-    to_output(output, |out| (exporter.difference)(out, &changes, stacks.all))?;
+    to_output(output, |out| (exporter.diff)(out, &changes, stacks.all))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -18,7 +18,7 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use plimsoll_observer::foreign::as_target::{AsTarget, Facts};
-use plimsoll_observer::foreign::own::Folder;
+use plimsoll_observer::foreign::own_files::Folder;
 use rustix::fs::FileType;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

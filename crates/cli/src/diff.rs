@@ -5,13 +5,13 @@ use std::process::ExitCode;
 
 use plimsoll_observer::diff::diff;
 use plimsoll_observer::foreign::{Deadline, NAMES};
-use plimsoll_observer::profile::Difference;
+use plimsoll_observer::profile::ProfileDiff;
 use plimsoll_observer::sites::comparable;
 use plimsoll_observer::symbols;
 use plimsoll_report::diff as print;
 
 use crate::output::{By, Format, Style, hiding, refuse_terminal, to_output};
-use crate::stacks::{Stacks, without_wrappers};
+use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::Target;
 use crate::{Failure, allocation, recording, target};
 
@@ -103,7 +103,7 @@ fn stacks(args: &Args, before: &mut Target, after: &mut Target) -> Result<ExitCo
     }
     let column = args.stacks.column(&both[1], "held")?;
     let (before, after) = comparable(&both[0], &both[1]);
-    let changes = Difference::new((&before, column), (&after, column));
-    to_output(args.output.as_deref(), |out| (exporter.difference)(out, &changes, args.stacks.all))?;
+    let changes = ProfileDiff::new((&before, column), (&after, column));
+    to_output(args.output.as_deref(), |out| (exporter.diff)(out, &changes, args.stacks.all))?;
     Ok(ExitCode::SUCCESS)
 }

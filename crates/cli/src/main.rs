@@ -26,7 +26,7 @@ mod recording;
 mod report;
 mod run;
 mod sampler;
-mod stacks;
+mod stack_options;
 mod sys;
 mod target;
 mod tracker;

@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use plimsoll_observer::books::Books;
-use plimsoll_observer::foreign::own;
+use plimsoll_observer::foreign::own_files;
 use plimsoll_observer::profile;
 use plimsoll_report::profile::{self as exporters, Exporter};
 use plimsoll_report::{hotspot, json, native_image, text, words};
@@ -207,7 +207,7 @@ pub fn require_stdout() -> Result<(), Failure> {
     if sys::has_stdout() { Ok(()) } else { Err("cannot write the report: standard output is closed".into()) }
 }
 
-/// Writes to standard output or to a file (`own::create` lists the files that it refuses). A reader that closes the
+/// Writes to standard output or to a file (`own_files::create` lists the files that it refuses). A reader that closes the
 /// pipe (`| head`) is not an error.
 pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if file.is_none() {
@@ -217,7 +217,7 @@ pub fn to_output(file: Option<&Path>, write: impl FnOnce(&mut dyn Write) -> io::
         None => ("standard output".into(), Box::new(io::stdout().lock())),
         Some(path) => {
             let shown = shown(path);
-            (shown.clone(), Box::new(own::create(path).map_err(|e| format!("cannot write {shown}: {e}"))?))
+            (shown.clone(), Box::new(own_files::create(path).map_err(|e| format!("cannot write {shown}: {e}"))?))
         }
     };
     let mut out = BufWriter::new(sink);

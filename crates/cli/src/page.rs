@@ -13,7 +13,7 @@ use plimsoll_report::page::{self, Page};
 
 use crate::Failure;
 use crate::output::{shown, to_output};
-use crate::stacks::{Stacks, without_wrappers};
+use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::{self, Target};
 
 /// Moments of a recording whose call sites the page has.

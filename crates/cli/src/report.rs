@@ -11,7 +11,7 @@ use plimsoll_report::profile::{Shape, View};
 use plimsoll_report::{json, sites_text};
 
 use crate::output::{By, Choice, Format, Style, refuse_terminal, shown, to_output};
-use crate::stacks::{Stacks, without_wrappers};
+use crate::stack_options::{Stacks, without_wrappers};
 use crate::target::Target;
 use crate::{Failure, allocation, jfr_report, page, recording, target};
 

@@ -6,7 +6,7 @@
 //!   libplimsoll-SHA256.so                                                    written aside, then renamed
 //! ```
 //! Whoever can change that file, or replace a directory on its path, can run code in every tracked program. So the
-//! directory must be trusted up to `/` (`plimsoll_observer::foreign::own`), and the file's hash is checked before each
+//! directory must be trusted up to `/` (`plimsoll_observer::foreign::own_files`), and the file's hash is checked before each
 //! use.
 
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use plimsoll_observer::foreign::Deadline;
-use plimsoll_observer::foreign::own::{self, Directory, Folder};
+use plimsoll_observer::foreign::own_files::{self, Directory, Folder};
 use plimsoll_observer::rules::read as rules;
 use plimsoll_observer::source::segment;
 use plimsoll_report::words;
@@ -35,7 +35,7 @@ pub struct Unpacked {
 
 pub fn unpack() -> Result<Unpacked, Failure> {
     let mut refused = Vec::new();
-    for directory in own::caches() {
+    for directory in own_files::caches() {
         // LD_PRELOAD separates its entries by colons and spaces and has no escape.
         let separates = |b: &u8| matches!(b, b':' | b' ' | b'\t' | b'\n');
         let opened = match directory.as_os_str().as_encoded_bytes().iter().any(separates) {

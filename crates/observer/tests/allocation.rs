@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use plimsoll_observer::allocation::{self, Allocations, Choice, OBJECT_BYTES, SLOW_PATH_BYTES, SLOW_PATHS};
-use plimsoll_observer::profile::{Change, Difference, Focus, GroupBy, Value};
+use plimsoll_observer::profile::{Change, Focus, GroupBy, ProfileDiff, Value};
 use plimsoll_observer::source::jfr::RecordingFiles;
 use plimsoll_observer::units::Bytes;
 use serde_json::Value as Json;
@@ -227,7 +227,7 @@ fn new_stacks_come_first_in_a_comparison() {
     for jdk in jdks() {
         let before = read(&recorded(&jdk, "before", &TLAB_EVENTS, &["100000", "10", "0"]));
         let after = read(&recorded(&jdk, "after", &TLAB_EVENTS, &["100000", "12", "7"]));
-        let difference = Difference::new((&before.profile, SLOW_PATHS), (&after.profile, SLOW_PATHS));
+        let difference = ProfileDiff::new((&before.profile, SLOW_PATHS), (&after.profile, SLOW_PATHS));
         let of = |method: &str| {
             let sites = difference.sites.iter().filter(|s| {
                 let frames = difference.profile.frames_of(s.stack);

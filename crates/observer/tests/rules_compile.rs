@@ -2,7 +2,7 @@
 
 use plimsoll_observer::foreign::{Deadline, NAMES};
 use plimsoll_observer::rules::{RuleSet, compile, modules, names, read};
-use plimsoll_segment::rules::{Decision, Rules, Target};
+use plimsoll_segment::rules::{Decision, RuleTarget, Rules};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -43,14 +43,14 @@ fn compiled_tables_equal_the_rules() {
         for (start, size, _) in functions.iter().step_by(7) {
             let rule =
                 names_at[start].iter().filter_map(|n| rules.symbol_rule("libjvm.so", &names::qualified(n))).min();
-            let expected = rule.map_or(Target::None, |i| rules.rules[i].target);
+            let expected = rule.map_or(RuleTarget::None, |i| rules.rules[i].target);
             assert_eq!(module.lookup(*start), expected, "{:?}", names_at[start]);
             if names_at[start].len() == 1 {
                 assert_eq!(module.lookup(start + size - 1), expected, "{:?}", names_at[start]);
             }
             compared += 1;
-            categories += usize::from(matches!(expected, Target::Category(_)));
-            through += usize::from(expected == Target::Through);
+            categories += usize::from(matches!(expected, RuleTarget::Category(_)));
+            through += usize::from(expected == RuleTarget::Through);
         }
         println!(
             "{}: {} functions, {compared} compared, {categories} with a category, {through} through",
@@ -176,7 +176,7 @@ fn owners_of_frames_in_this_program() {
     let c = of(libc);
     assert!(c.has_symbols());
     let (strdup, fopen) = (dynamic(libc, "strdup"), dynamic(libc, "fopen"));
-    assert_eq!(c.lookup(strdup), Target::Through);
+    assert_eq!(c.lookup(strdup), RuleTarget::Through);
     assert_eq!(blob.classify([(c, strdup), (of(&exe), 1)]), Decision::Object(1));
     let Decision::Category(stdio) = blob.classify([(c, fopen), (of(&exe), 1)]) else { panic!("fopen has no category") };
     assert_eq!(blob.category_name(stdio), b"glibc stdio");

@@ -44,9 +44,9 @@ pub mod entry {
         };
     }
     plimsoll_tracker::hooked_operators!(operators);
-    plimsoll_tracker::entry_plain!(plimsoll_category, tracker::hook::program::category);
-    plimsoll_tracker::entry_plain!(plimsoll_category_push, tracker::hook::program::category_push);
-    plimsoll_tracker::entry_plain!(plimsoll_category_pop, tracker::hook::program::category_pop);
+    plimsoll_tracker::entry_plain!(plimsoll_category, tracker::hook::c_api::category);
+    plimsoll_tracker::entry_plain!(plimsoll_category_push, tracker::hook::c_api::category_push);
+    plimsoll_tracker::entry_plain!(plimsoll_category_pop, tracker::hook::c_api::category_pop);
 }
 
 macro_rules! exports {

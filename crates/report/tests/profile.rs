@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use plimsoll_observer::gap::{Gap, Source};
 use plimsoll_observer::profile::{
-    Column, Difference, Focus, Frame, FrameId, FrameOrigin, GroupBy, Labels, Module, Profile, Value, Weight,
+    Column, Focus, Frame, FrameId, FrameOrigin, GroupBy, Labels, Module, Profile, ProfileDiff, Value, Weight,
 };
 use plimsoll_observer::units::{AddressRange, Avma, Bytes};
-use plimsoll_report::profile::{View, difference, folded, html, json, pprof, svg, text};
+use plimsoll_report::profile::{View, diff, folded, html, json, pprof, svg, text};
 
 #[path = "profile/pprof_reader.rs"]
 mod pprof_reader;
@@ -290,18 +290,15 @@ fn nothing_foreign_becomes_markup() {
     let mut shown = 0;
     let plain = shop(100);
     let later = shop(160);
-    let plain_difference = Difference::new((&plain, 0), (&later, 0));
+    let plain_difference = ProfileDiff::new((&plain, 0), (&later, 0));
     for _ in 0..20 {
         let (profile, other) = (hostile(&mut dice), hostile(&mut dice));
-        let difference = Difference::new((&profile, 0), (&other, 0));
+        let diff = ProfileDiff::new((&profile, 0), (&other, 0));
         for (hostile, harmless) in [
             (text_of(|out| svg::write(out, &view(&profile))), text_of(|out| svg::write(out, &view(&plain)))),
             (text_of(|out| html::write(out, &view(&profile))), text_of(|out| html::write(out, &view(&plain)))),
-            (text_of(|out| svg::difference(out, &difference)), text_of(|out| svg::difference(out, &plain_difference))),
-            (
-                text_of(|out| html::difference(out, &difference)),
-                text_of(|out| html::difference(out, &plain_difference)),
-            ),
+            (text_of(|out| svg::diff(out, &diff)), text_of(|out| svg::diff(out, &plain_difference))),
+            (text_of(|out| html::diff(out, &diff)), text_of(|out| html::diff(out, &plain_difference))),
         ] {
             for tag in ["<script", "<svg", "<img", "]]>", "<style"] {
                 assert_eq!(count(&hostile, tag), count(&harmless, tag), "{tag}");
@@ -539,16 +536,16 @@ fn a_focus_says_what_is_elsewhere() {
 #[test]
 fn a_difference_names_new_stacks_first() {
     let (before, after) = (shop(100), shop(160));
-    let changes = Difference::new((&before, 0), (&after, 0));
-    let text = text_of(|out| difference::write(out, &changes, false));
+    let changes = ProfileDiff::new((&before, 0), (&after, 0));
+    let text = text_of(|out| diff::write(out, &changes, false));
     let (new, grew) = (text.find("new: 1 stack, +21.0 MiB"), text.find("grew: 1 site, +186 MiB"));
     assert!(new.is_some() && grew > new, "{text}");
     assert!(text.contains("malloc_hook  (libc.so.6)\n              com.sun.jna.Native.malloc\n"), "{text}");
-    let svg = text_of(|out| svg::difference(out, &changes));
+    let svg = text_of(|out| svg::diff(out, &changes));
     let boxes = boxes(&svg);
     let hook = boxes.iter().find(|b| b.3.starts_with("malloc_hook\n")).expect("the new one");
     assert!(hook.3.contains("0 B → 21.0 MiB (+21.0 MiB)"), "{}", hook.3);
-    let json: serde_json::Value = serde_json::from_str(&text_of(|out| json::difference(out, &changes))).expect("JSON");
+    let json: serde_json::Value = serde_json::from_str(&text_of(|out| json::diff(out, &changes))).expect("JSON");
     assert_eq!(json["sites"][0]["verdict"], "new");
     assert_eq!(frames_of(&json, &json["sites"][0])[0]["function"], "malloc_hook");
     assert_eq!(json["change"], whole(&after).0 - whole(&before).0);
@@ -561,9 +558,9 @@ fn a_difference_names_new_stacks_first() {
 #[test]
 fn an_empty_profile_is_no_failure() {
     let profile = Profile::new(vec![Column::bytes("live")]);
-    let difference = Difference::new((&profile, 0), (&profile, 0));
+    let diff = ProfileDiff::new((&profile, 0), (&profile, 0));
     parsed(&text_of(|out| svg::write(out, &view(&profile))));
-    parsed(&text_of(|out| svg::difference(out, &difference)));
+    parsed(&text_of(|out| svg::diff(out, &diff)));
     for by in GroupBy::ALL {
         assert!(text_of(|out| text::write(out, &view(&profile), by, false)).contains("live: 0 B"));
     }
@@ -579,17 +576,17 @@ fn an_empty_profile_is_no_failure() {
 #[test]
 fn every_format_of_one_profile() {
     let (before, after) = (shop(100), shop(160));
-    let changes = Difference::new((&before, 0), (&after, 0));
+    let changes = ProfileDiff::new((&before, 0), (&after, 0));
     let lines = |by| text_of(|out| text::write(out, &view(&before), by, false));
     for (name, bytes) in [
         ("profile-tree.txt", lines(GroupBy::Site)),
         ("profile-by-category.txt", lines(GroupBy::Category)),
         ("profile-by-package.txt", lines(GroupBy::Package)),
-        ("profile-diff.txt", text_of(|out| difference::write(out, &changes, false))),
+        ("profile-diff.txt", text_of(|out| diff::write(out, &changes, false))),
         ("shop.svg", text_of(|out| svg::write(out, &view(&before)))),
         ("shop.html", text_of(|out| html::write(out, &view(&before)))),
-        ("diff.svg", text_of(|out| svg::difference(out, &changes))),
-        ("diff.html", text_of(|out| html::difference(out, &changes))),
+        ("diff.svg", text_of(|out| svg::diff(out, &changes))),
+        ("diff.html", text_of(|out| html::diff(out, &changes))),
     ] {
         std::fs::write(scratch(name), &bytes).expect("written");
         // Other tests check pictures and pages: their layout changes often.

@@ -58,7 +58,7 @@ pub const DEFAULT: &[u8] = include_bytes!("default_rules.bin");
 
 /// The result of a rule for a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum RuleTarget {
     /// No rule.
     None,
     /// The memory counts for the frame's caller.
@@ -69,24 +69,24 @@ pub enum Target {
     Weak(u16),
 }
 
-impl Target {
+impl RuleTarget {
     /// The stored number.
     pub const fn encode(self) -> u16 {
         match self {
-            Target::None => 0,
-            Target::Through => 0xFFFF,
-            Target::Category(i) => i + 1,
-            Target::Weak(i) => 0x8000 | i,
+            RuleTarget::None => 0,
+            RuleTarget::Through => 0xFFFF,
+            RuleTarget::Category(i) => i + 1,
+            RuleTarget::Weak(i) => 0x8000 | i,
         }
     }
     /// Decodes a stored number, given the numbers of categories and weak entries. A number out of bounds means no rule.
-    const fn decode(raw: u16, categories: u16, weak: u16) -> Target {
+    const fn decode(raw: u16, categories: u16, weak: u16) -> RuleTarget {
         match raw {
-            0 => Target::None,
-            0xFFFF => Target::Through,
-            _ if raw & 0x8000 != 0 && raw & 0x7FFF < weak => Target::Weak(raw & 0x7FFF),
-            _ if raw <= categories => Target::Category(raw - 1),
-            _ => Target::None,
+            0 => RuleTarget::None,
+            0xFFFF => RuleTarget::Through,
+            _ if raw & 0x8000 != 0 && raw & 0x7FFF < weak => RuleTarget::Weak(raw & 0x7FFF),
+            _ if raw <= categories => RuleTarget::Category(raw - 1),
+            _ => RuleTarget::None,
         }
     }
 }
@@ -112,7 +112,7 @@ struct Section {
 pub struct ModuleRules<'a> {
     starts: &'a [u8],
     targets: &'a [u8],
-    object: Target,
+    object: RuleTarget,
     limits: (u16, u16),
 }
 
@@ -122,9 +122,9 @@ pub struct FrameRule<Object> {
     /// Identifies the loaded object.
     pub object: Object,
     /// Result of the symbol rules.
-    pub symbol: Target,
+    pub symbol: RuleTarget,
     /// Result of the rules for the whole object.
-    pub whole: Target,
+    pub whole: RuleTarget,
 }
 
 /// The owner of a block.
@@ -211,17 +211,17 @@ impl<'a> Rules<'a> {
     /// The rules for an object with this path or file name and build id (empty if it has none).
     pub fn module(&self, path: &[u8], build_id: &[u8]) -> ModuleRules<'a> {
         let (starts, targets) = self.table(build_id).unwrap_or((&[], &[]));
-        let object = self.object(path, !starts.is_empty()).unwrap_or(Target::None);
+        let object = self.object(path, !starts.is_empty()).unwrap_or(RuleTarget::None);
         ModuleRules { starts, targets, object, limits: self.limits() }
     }
 
-    fn object(&self, path: &[u8], has_symbols: bool) -> Option<Target> {
+    fn object(&self, path: &[u8], has_symbols: bool) -> Option<RuleTarget> {
         let (name, (categories, weak)) = (file_name(path), self.limits());
         (0..self.objects.count).find_map(|i| {
             let entry = self.entry(self.objects, i, OBJECT_BYTES)?;
-            let target = Target::decode(u16_at(entry, 0)?, categories, weak);
+            let target = RuleTarget::decode(u16_at(entry, 0)?, categories, weak);
             let glob = entry.get(4..)?.get(..entry[2] as usize)?;
-            (glob_matches(glob, name) && !(has_symbols && target == Target::Through)).then_some(target)
+            (glob_matches(glob, name) && !(has_symbols && target == RuleTarget::Through)).then_some(target)
         })
     }
 
@@ -249,12 +249,12 @@ impl<'a> Rules<'a> {
     }
 
     /// The ranges of the object with this build id: start and target.
-    pub fn ranges(&self, build_id: &[u8]) -> Option<impl Iterator<Item = (u32, Target)> + use<'a>> {
+    pub fn ranges(&self, build_id: &[u8]) -> Option<impl Iterator<Item = (u32, RuleTarget)> + use<'a>> {
         let (starts, targets) = self.table(build_id)?;
         let (categories, weak) = self.limits();
         Some(starts.chunks_exact(4).zip(targets.chunks_exact(2)).map(move |(start, target)| {
             let start = u32_at(start, 0).unwrap_or(0);
-            (start, Target::decode(u16_at(target, 0).unwrap_or(0), categories, weak))
+            (start, RuleTarget::decode(u16_at(target, 0).unwrap_or(0), categories, weak))
         }))
     }
 
@@ -290,8 +290,8 @@ pub const GENERATED_NAME: &str = "generated-code";
 
 impl ModuleRules<'_> {
     /// Result of the symbol rules at an address in the object.
-    pub fn lookup(&self, svma: u64) -> Target {
-        let Ok(svma) = u32::try_from(svma) else { return Target::None };
+    pub fn lookup(&self, svma: u64) -> RuleTarget {
+        let Ok(svma) = u32::try_from(svma) else { return RuleTarget::None };
         let (mut low, mut high) = (0, self.starts.len() / 4);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -302,11 +302,11 @@ impl ModuleRules<'_> {
         }
         // low = number of starts ≤ svma.
         let raw = low.checked_sub(1).and_then(|i| u16_at(self.targets, i * 2)).unwrap_or(0);
-        Target::decode(raw, self.limits.0, self.limits.1)
+        RuleTarget::decode(raw, self.limits.0, self.limits.1)
     }
 
     /// Result of the rules for the object as a whole.
-    pub fn whole(&self) -> Target {
+    pub fn whole(&self) -> RuleTarget {
         self.object
     }
 
@@ -326,7 +326,9 @@ pub fn decide<Object: PartialEq + Copy>(
     let mut any = false;
     for (i, frame) in frames.into_iter().enumerate() {
         any = true;
-        if frame.symbol == Target::Through || (frame.symbol == Target::None && frame.whole == Target::Through) {
+        if frame.symbol == RuleTarget::Through
+            || (frame.symbol == RuleTarget::None && frame.whole == RuleTarget::Through)
+        {
             continue;
         }
         if owner.is_some_and(|(_, owner)| owner.object != frame.object) {
@@ -334,18 +336,18 @@ pub fn decide<Object: PartialEq + Copy>(
         }
         owner.get_or_insert((i, frame));
         match frame.symbol {
-            Target::Category(category) => {
+            RuleTarget::Category(category) => {
                 let category = pending.map_or(Some(category), |w| weak(w, Some(category)));
                 return category.map_or(Decision::Object(i), Decision::Category);
             }
-            Target::Weak(w) => pending = pending.or(Some(w)),
-            Target::None | Target::Through => {}
+            RuleTarget::Weak(w) => pending = pending.or(Some(w)),
+            RuleTarget::None | RuleTarget::Through => {}
         }
     }
     match owner {
         Some((i, owner)) => {
             let category = pending.and_then(|w| weak(w, None)).or(match owner.whole {
-                Target::Category(category) => Some(category),
+                RuleTarget::Category(category) => Some(category),
                 _ => None,
             });
             category.map_or(Decision::Object(i), Decision::Category)

@@ -102,7 +102,7 @@ pub const fn entry_number(order: u64, at: usize) -> usize {
 /// What backs a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MappingKind {
     Anonymous = 1,
     /// Private mapping of a file.
     File = 2,
@@ -132,7 +132,7 @@ impl Attributes {
     pub const HOLE: Self = Self { callers: 0, rest: 0 };
 
     /// A new mapping of one caller.
-    pub const fn new(caller: u32, category: u16, kind: Kind, prot: u16, time: u32) -> Self {
+    pub const fn new(caller: u32, category: u16, kind: MappingKind, prot: u16, time: u32) -> Self {
         let prot = (prot & PROT_MASK) as u64;
         let (commit, first) = if prot == 0 { (0, RESERVED_FIRST) } else { (caller as u64, 0) };
         Self {
@@ -159,11 +159,11 @@ impl Attributes {
         self.rest & RESERVED_FIRST != 0
     }
 
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> MappingKind {
         match self.rest >> KIND_SHIFT & 3 {
-            2 => Kind::File,
-            3 => Kind::Shared,
-            _ => Kind::Anonymous,
+            2 => MappingKind::File,
+            3 => MappingKind::Shared,
+            _ => MappingKind::Anonymous,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! `vmas_bench N M KIND`, KIND one of: none pair fresh churn protect commit extend lookup
 
-use plimsoll_segment::vmap::{Attributes, Kind, VmaMap};
+use plimsoll_segment::vmap::{Attributes, MappingKind, VmaMap};
 use plimsoll_tracker::account::vmas::{Delta, Placement, VmaBook};
 use std::hint::black_box;
 
@@ -20,7 +20,7 @@ fn main() {
     // SAFETY: the vector lives as long as the book, and nothing else stores there.
     let book = unsafe { VmaBook::create(region.as_mut_ptr().cast(), bytes, move |upto| upto <= bytes) };
     let mut book = book.expect("room for a map");
-    let attributes = |caller: u64| Attributes::new(caller as u32, 1, Kind::Anonymous, 3, 0);
+    let attributes = |caller: u64| Attributes::new(caller as u32, 1, MappingKind::Anonymous, 3, 0);
     let mut live = 0i64;
     // The bench does not measure what the tracker does with a delta; one addition stands for it.
     macro_rules! post {

@@ -21,14 +21,14 @@
 //! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
 
 use crate::account::mapping::existing;
-use crate::account::{blocks, peaks, rows, samples, table, thread};
+use crate::account::{blocks, peaks, rows, samples, side_table, thread};
 use crate::hook;
 use crate::options::{Options, Path};
 use crate::segment::books::Books;
 use crate::segment::{Segment, categories, set_text, slots};
 use crate::sys::libc;
 use crate::sys::os::{self, Clock};
-use crate::{boot, patch, phase, stacks};
+use crate::{boot, patch, phase, stack_bounds};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicBool, Ordering::*};
@@ -137,7 +137,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     }
     if !phase::resolved() {
         hook::resolve::resolve();
-        stacks::init_late();
+        stack_bounds::init_late();
     }
     let (segment, answer) = match Segment::mapped() {
         // SAFETY: detached, no hook books; `plimsoll attach` has seen every thread come out of the hooks of before, which can't be
@@ -192,7 +192,7 @@ unsafe fn begin_anew(segment: Segment) -> Segment {
     existing::forget(segment);
     // SAFETY: the caller's contract.
     unsafe {
-        table::reset_books();
+        side_table::reset_books();
         samples::reset_books(segment);
         rows::reset_books(Books::of(segment));
         peaks::reset_books(segment);

@@ -23,7 +23,7 @@
 
 use crate::account::mapping;
 use crate::account::thread::ThreadState;
-use crate::account::{blocks, early, image, own, rows, samples, segment_file, table, thread};
+use crate::account::{blocks, early, image, own_mappings, rows, samples, segment_file, side_table, thread};
 use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
@@ -31,7 +31,7 @@ use crate::rules;
 use crate::segment::books::Books;
 use crate::segment::{Segment, categories, slots};
 use crate::stack::{callers, frames, module};
-use crate::stacks;
+use crate::stack_bounds;
 use crate::sys::cpu::{CURRENT, tls_set};
 use crate::sys::libc::Exports;
 use crate::sys::os::{self, Clock};
@@ -77,7 +77,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     }
     // SAFETY: the loader's arguments.
     let (options, top) = unsafe { (Options::parse(environment), outermost(argv, environment)) };
-    stacks::init(top);
+    stack_bounds::init(top);
     if options.follow.is_none_or(|f| f.to_bytes() != b"1") {
         // SAFETY: the loader's block, whole as yet.
         unsafe { hook::exec::keep(environment.cast_const(), own_path()) };
@@ -91,7 +91,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     };
     // SAFETY: no segment is published.
     early::store(unsafe { Books::of(segment) });
-    table::settle(segment);
+    side_table::settle(segment);
     early::seed(segment);
     if !book(segment) {
         segment_file::withdraw(segment, segment_file::directory());
@@ -101,7 +101,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     if let Some(signal) = options.signal {
         crate::summary::init(signal, options.summary);
     }
-    if let Some(t) = thread::attach(segment, Some(stacks::main())) {
+    if let Some(t) = thread::attach(segment, Some(stack_bounds::main())) {
         thread::watch_end(t);
         tls_set::<CURRENT>(t as *mut ThreadState as usize);
     }
@@ -144,7 +144,7 @@ pub fn begin(options: &Options, exports: &'static Exports) -> Option<Segment> {
         && rows::init(unsafe { Books::of(segment) })
         && segment.append(Section::Threads) == Some(plimsoll_segment::SLOT_SHARED)
         && mapping::books::init(segment)
-        && own::init(segment);
+        && own_mappings::init(segment);
     if !ready {
         segment_file::withdraw(segment, &directory);
         return None;

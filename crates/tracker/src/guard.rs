@@ -9,7 +9,7 @@
 use crate::account::thread::{self, ThreadState};
 use crate::segment::Segment;
 use crate::segment::books::Books;
-use crate::stacks;
+use crate::stack_bounds;
 use crate::sys::cpu::{CURRENT, DEPTH, GONE, OWN, tls_get, tls_get_half, tls_set, tls_set_half};
 use core::ops::{Deref, DerefMut};
 use plimsoll_segment::Counter;
@@ -112,7 +112,7 @@ fn enter_without(segment: Segment) -> Entered {
         0 if tls_get_half::<DEPTH>() == 0 => {
             // A thread that we did not see start: made inside libc, by clone, or before boot.
             tls_set_half::<DEPTH>(1);
-            let t = thread::attach(segment, stacks::unseen());
+            let t = thread::attach(segment, stack_bounds::unseen());
             if let Some(t) = &t {
                 thread::watch_end(&raw const **t);
             }

@@ -19,6 +19,6 @@ pub mod phase;
 pub mod rules;
 pub mod segment;
 pub mod stack;
-pub mod stacks;
+pub mod stack_bounds;
 pub mod summary;
 pub mod sys;

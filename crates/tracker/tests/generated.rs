@@ -71,7 +71,7 @@ fn essay(module: &str) -> String {
 fn hooks() -> String {
     let mut p = String::from(
         "# Hooked calls\n\nWhich functions of a program does the tracker replace? This page is made from the table in \
-         crates/tracker/src/sys/table.rs and the first comment of each hook module; edit those.\n\nThe loader resolves these names to the \
+         crates/tracker/src/sys/hooked_calls.rs and the first comment of each hook module; edit those.\n\nThe loader resolves these names to the \
          tracker first. `explain` reads all other memory (the loader's own mappings, thread stacks, libraries) from the kernel.\n",
     );
     let mut modules: Vec<&str> = vec![];

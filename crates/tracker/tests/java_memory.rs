@@ -7,7 +7,7 @@ mod random;
 use plimsoll_segment::{FILE_BYTES, Purpose, Section};
 use plimsoll_tracker::account::blocks;
 use plimsoll_tracker::segment::Segment;
-use plimsoll_tracker::stack::java::code::{Blob, Code, Vm};
+use plimsoll_tracker::stack::java::code_cache::{Blob, Code, Vm};
 use plimsoll_tracker::stack::java::compiled::{self, Stream};
 use plimsoll_tracker::stack::java::structs::{Layout, NONE};
 use plimsoll_tracker::stack::java::{known, memory, method};

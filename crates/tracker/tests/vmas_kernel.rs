@@ -1,7 +1,7 @@
 //! The map beside the kernel's: random mmap, munmap, mprotect and mremap inside an area of this process' own, each booked,
 //! then compared with `/proc/self/maps`.
 
-use plimsoll_segment::vmap::{Attributes, Kind, VmaMap};
+use plimsoll_segment::vmap::{Attributes, MappingKind, VmaMap};
 use plimsoll_tracker::account::vmas::{Placement, Remap, VmaBook};
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,7 +47,7 @@ fn ours(region: &[u64], area: usize) -> Pages {
     let mut entries = map.entries();
     for vma in entries.by_ref() {
         let first = (vma.start as usize - area) / PAGE;
-        let state = (vma.attributes().prot(), vma.attributes().kind() == Kind::Shared);
+        let state = (vma.attributes().prot(), vma.attributes().kind() == MappingKind::Shared);
         pages[first..first + vma.bytes() as usize / PAGE].fill(Some(state));
     }
     assert_eq!(entries.damaged(), 0);
@@ -68,7 +68,7 @@ fn the_map_equals_the_kernels() {
     } as usize;
     assert_ne!(area, usize::MAX);
     let time = 1;
-    let reservation = Attributes::new(1, 1, Kind::Anonymous, 0, time);
+    let reservation = Attributes::new(1, 1, MappingKind::Anonymous, 0, time);
     book.map(area as u64, (PAGES * PAGE) as u64, reservation, Placement::Chosen, |_| ());
     let mut random = Random(0x0123_4567_89ab_cdef);
     let mut done = BTreeMap::<&str, u32>::new();
@@ -84,9 +84,9 @@ fn the_map_equals_the_kernels() {
         let what = match random.below(10) {
             0..=2 => {
                 let (kind, flags, fd) = match random.below(3) {
-                    0 => (Kind::Shared, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1),
-                    1 => (Kind::File, libc::MAP_PRIVATE, file.as_raw_fd()),
-                    _ => (Kind::Anonymous, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
+                    0 => (MappingKind::Shared, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1),
+                    1 => (MappingKind::File, libc::MAP_PRIVATE, file.as_raw_fd()),
+                    _ => (MappingKind::Anonymous, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
                 };
                 // SAFETY: MAP_FIXED inside the area, which holds nothing that anyone uses.
                 let mapped = unsafe { libc::mmap(address, bytes, prot, flags | libc::MAP_FIXED, fd, 0) };

@@ -1,7 +1,7 @@
 //! A child books operations in a shared map while its parent executes it instruction by instruction, and reads the map
 //! after each: the state that a SIGKILL there would leave. So the test covers the compiler's order of the stores.
 
-use plimsoll_segment::vmap::{Attributes, Kind, VmaMap};
+use plimsoll_segment::vmap::{Attributes, MappingKind, VmaMap};
 use plimsoll_tracker::account::vmas::{Placement, VmaBook};
 
 const BYTES: usize = 32 << 10;
@@ -17,7 +17,7 @@ fn operate<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, n: u64) {
     let prot = [0, 1, 3][random(2, 3) as usize];
     match random(3, 8) {
         0..=3 => {
-            let new = Attributes::new(1 + random(4, 3) as u32, 1, Kind::Anonymous, prot, 0);
+            let new = Attributes::new(1 + random(4, 3) as u32, 1, MappingKind::Anonymous, prot, 0);
             book.map(at, bytes, new, Placement::Fixed, |_| ());
         }
         4 | 5 => drop(book.unmap(at, bytes, |_| (), |_| ())),

@@ -125,7 +125,7 @@ pub const GROUPS: &[Group] = &[
         Test,
         "readers on live processes: glibc's arenas, HotSpot, native images, symbols",
         Tests(&[
-            "observer/compared",
+            "observer/diff",
             "observer/glibc",
             "observer/glibc_overwritten",
             "observer/hotspot",

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use plimsoll_observer::foreign::as_target::{AsTarget, Facts};
-use plimsoll_observer::foreign::own;
+use plimsoll_observer::foreign::own_files;
 use plimsoll_observer::source::proc::Target;
 use rustix::fs::StatVfsMountFlags;
 
@@ -68,7 +68,7 @@ impl Place<'_> {
         if self.holds(name, bytes) {
             return Ok(path);
         }
-        let aside = own::aside(OsStr::new(name)).to_string_lossy().into_owned();
+        let aside = own_files::aside(OsStr::new(name)).to_string_lossy().into_owned();
         self.child.write_whole(&aside, name, bytes).map_err(|e| format!("can't be written: {e}"))?;
         if self.holds(name, bytes) { Ok(path) } else { Err("does not return what was written to it".into()) }
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use plimsoll_jfr::writer::{Batch, Recording, Store};
-use plimsoll_observer::foreign::own::{self, Folder};
+use plimsoll_observer::foreign::own_files::{self, Folder};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::jfr::TABLE;
 use plimsoll_report::words;
@@ -182,7 +182,7 @@ fn made(path: &Path) -> Result<(Folder, OsString, File), Failure> {
     let failed = |e: io::Error| Failure(format!("cannot make {}: {e}", shown(path)));
     let folder = Folder::open(path.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
     is_replaceable(&folder, path)?;
-    let aside = own::aside(name_of(path));
+    let aside = own_files::aside(name_of(path));
     let file = folder.create(&aside, 0o666).map_err(failed)?;
     Ok((folder, aside, file))
 }

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use plimsoll_observer::ending::{Ending, How};
-use plimsoll_observer::foreign::{Deadline, NAMES, own};
+use plimsoll_observer::foreign::{Deadline, NAMES, own_files};
 use plimsoll_observer::source::{cgroup, proc, segment};
 use plimsoll_observer::symbols;
 use plimsoll_report::words;
@@ -90,7 +90,7 @@ fn output(report_to: &Path) -> Result<Box<dyn Write>, Failure> {
         Some("stderr") => Box::new(BufWriter::new(io::stderr())),
         Some("stdout") => Box::new(BufWriter::new(io::stdout())),
         _ => Box::new(BufWriter::new(
-            own::create(report_to).map_err(|e| format!("--report-to {}: cannot write: {e}", shown(report_to)))?,
+            own_files::create(report_to).map_err(|e| format!("--report-to {}: cannot write: {e}", shown(report_to)))?,
         )),
     })
 }

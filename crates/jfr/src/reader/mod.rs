@@ -12,7 +12,7 @@
 
 mod chunk;
 mod cursor;
-mod door;
+mod entry_points;
 mod event;
 mod flaw;
 mod pools;
@@ -27,7 +27,7 @@ mod window;
 
 pub use crate::format::{HEADER_BYTES, MAGIC};
 pub use chunk::{Header, NoHeader};
-pub use door::{Input, Reader, chunks, read};
+pub use entry_points::{Input, Reader, chunks, read};
 pub use event::Event;
 pub use flaw::Flaw;
 pub use stack::{Frame, Stack, Thread};

@@ -1,7 +1,7 @@
 //! Reserved and committed bytes by category, from the virtual memory map, so that they belong to one moment. If the map
 //! can't be read, the categories' own central figures are used.
 
-use plimsoll_segment::vmap::{InFlight, Kind, Unreadable, VmaMap};
+use plimsoll_segment::vmap::{InFlight, MappingKind, Unreadable, VmaMap};
 
 use super::{Books, Figures};
 use crate::gap::{Gap, Source};
@@ -19,7 +19,7 @@ pub struct Mapping {
     /// Accessible in some way; otherwise only reserved.
     pub committed: bool,
     pub writable: bool,
-    pub kind: Kind,
+    pub kind: MappingKind,
     pub category: usize,
     /// Index of the caller; `None` if unknown.
     pub reserved_by: Option<usize>,
@@ -97,8 +97,8 @@ pub(super) fn book(books: &mut Books, segment: &Segment) {
 }
 
 /// A shared mapping without write access is also a file: memory that nobody can write would be useless.
-pub(crate) fn is_file(kind: Kind, prot: u16) -> bool {
-    kind == Kind::File || (kind == Kind::Shared && prot & WRITE == 0)
+pub(crate) fn is_file(kind: MappingKind, prot: u16) -> bool {
+    kind == MappingKind::File || (kind == MappingKind::Shared && prot & WRITE == 0)
 }
 
 fn add(figures: &mut Figures, mapping: &Mapping) {

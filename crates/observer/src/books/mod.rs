@@ -24,15 +24,15 @@ use crate::units::{Avma, Bytes};
 
 mod before_attach;
 mod mappings;
-mod own;
 mod peak;
 mod resident;
+mod without_caller;
 
 pub use crate::snapshot::{Booked, BookedSince};
 pub use before_attach::{Before, before};
 pub use mappings::Mapping;
 pub(crate) use mappings::is_file;
-pub use own::TrackerCost;
+pub use without_caller::TrackerCost;
 
 /// Figures of a line: first of blocks, then of mappings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -327,11 +327,11 @@ impl Books {
             books.categories.push(Category { name: FIXED_CATEGORIES[0].into(), ..Category::default() });
         }
         books.callers = segment.callers.iter().map(|c| books.caller(c)).collect();
-        books.threads = own::threads(segment);
+        books.threads = without_caller::threads(segment);
         books.book_rows(segment);
         books.book_callers();
         mappings::book(&mut books, segment);
-        own::book(&mut books, segment);
+        without_caller::book(&mut books, segment);
         peak::book(&mut books, segment, &clock);
         books.process.threads = books.threads.iter().filter(|t| t.in_use && t.tid != 0).count() as u64;
         books.gaps.extend(lost(segment));

@@ -3,7 +3,7 @@
 
 use plimsoll_segment::Purpose;
 
-use super::own::{LOADED_LIBRARIES, THREAD_STACK};
+use super::without_caller::{LOADED_LIBRARIES, THREAD_STACK};
 use super::{Books, Figures};
 use crate::foreign::Deadline;
 use crate::gap::{Gap, Source};

@@ -16,7 +16,7 @@ mod folder;
 mod given;
 mod kind;
 mod open;
-pub mod own;
+pub mod own_files;
 mod pieces;
 mod regular;
 mod resolve;

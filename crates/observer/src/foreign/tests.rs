@@ -292,7 +292,7 @@ fn a_cache_is_used_only_if_nobody_else_can_change_its_path() {
     symlink("closed", top.0.join("link")).unwrap();
     symlink("closed", top.0.join("their-link")).unwrap();
     lchown(top.0.join("their-link"), OTHER, OTHER).unwrap();
-    let ask = |name: &str| own::Directory::open(&top.0.join(name)).map(|directory| directory.path);
+    let ask = |name: &str| own_files::Directory::open(&top.0.join(name)).map(|directory| directory.path);
     for name in ["closed/new", "private-group/new", "sticky/new", "link/other"] {
         assert_eq!(ask(name), Ok(top.0.join(name)));
         assert_eq!(fs::metadata(top.0.join(name)).unwrap().permissions().mode() & 0o7777, 0o700, "{name}");

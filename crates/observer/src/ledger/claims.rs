@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::pools::{ThreadPools, thread_names};
-use super::{Grade, Owner, own};
+use super::{Grade, Owner, tracker_mappings};
 use crate::gap::Source;
 use crate::lines::LineId;
 use crate::snapshot::{AllocatorKind, ArenaKind, Backing, OpenedHeap, Snapshot, VmTag, Vma};
@@ -76,7 +76,7 @@ pub fn of(snapshot: &Snapshot) -> Claims {
     threads(snapshot, &mut claims);
     hotspot(snapshot, &mut claims);
     names(snapshot, &mut claims);
-    for (range, grade, source) in own::of(snapshot).accepted {
+    for (range, grade, source) in tracker_mappings::of(snapshot).accepted {
         claims.add(Claim { range, owner: Owner::line(LineId::Tracker, ""), grade, source });
     }
     runtimes(snapshot, &mut claims);
@@ -321,7 +321,7 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
         let follows = data.range.end == bss.range.start && data.inode != 0 && data.writable && !data.shared;
         let is_object = || snapshot.vmas.iter().any(|vma| vma.executable && same_file(vma, data));
         if follows && bss.backing == Backing::Anonymous && bss.writable && bss.name.is_empty() && is_object() {
-            let owner = match own::is_tracker(&data.name) {
+            let owner = match tracker_mappings::is_tracker(&data.name) {
                 true => Owner::line(LineId::Tracker, ""),
                 false => Owner::line(LineId::Libraries, &data.name),
             };

@@ -20,8 +20,8 @@ mod cgroup;
 mod claims;
 mod distinct;
 mod opened;
-mod own;
 mod pools;
+mod tracker_mappings;
 mod vm_blocks;
 
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ pub use cgroup::CgroupSum;
 pub use claims::{GO_HEAP, PYTHON_POOLS, vma_at};
 pub use distinct::mapped_again;
 pub use opened::child as child_of_heap;
-pub use own::{is_tracker, of as own_mappings};
 pub use pools::{ThreadPools, thread_names};
+pub use tracker_mappings::{is_tracker, of as own_mappings};
 
 use crate::gap::Source;
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot, Vma};

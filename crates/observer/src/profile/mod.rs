@@ -19,7 +19,7 @@ use foldhash::fast::RandomState;
 use crate::gap::Gap;
 use crate::units::AddressRange;
 
-mod difference;
+mod diff;
 mod focus;
 mod frame;
 mod group;
@@ -29,8 +29,8 @@ mod tests;
 mod tree;
 mod trim;
 
-pub(crate) use difference::Copy;
-pub use difference::{Change, Difference, SiteChange};
+pub(crate) use diff::Copy;
+pub use diff::{Change, ProfileDiff, SiteChange};
 pub use focus::{Focus, Focused};
 pub use frame::{Frame, FrameOrigin, Function};
 pub use group::{Group, GroupBy};

@@ -4,7 +4,7 @@
 use crate::random::Random;
 use std::collections::BTreeMap;
 
-use super::difference::{AFTER, BEFORE};
+use super::diff::{AFTER, BEFORE};
 use super::*;
 use crate::units::Avma;
 
@@ -254,12 +254,12 @@ fn a_difference_equals_a_naive_one() {
                 (*bytes, *variance, *known) = (*bytes + p.bytes, *variance + p.variance, true);
             }
         }
-        let difference = Difference::new((&before, 0), (&after, 0));
-        assert_eq!(difference.sites.len(), twin.len());
+        let diff = ProfileDiff::new((&before, 0), (&after, 0));
+        assert_eq!(diff.sites.len(), twin.len());
         let z = (2.0 * (40.0 * twin.len().max(1) as f64).ln()).sqrt();
-        for site in &difference.sites {
-            let text = |f: &FrameId| difference.profile.function_at(difference.profile.function_of(*f)).name.clone();
-            let key = difference.profile.frames_of(site.stack).iter().map(text).collect::<Vec<_>>().join(";");
+        for site in &diff.sites {
+            let text = |f: &FrameId| diff.profile.function_at(diff.profile.function_of(*f)).name.clone();
+            let key = diff.profile.frames_of(site.stack).iter().map(text).collect::<Vec<_>>().join(";");
             let [b, a] = twin[&key];
             assert_eq!((site.before.amount, site.after.amount), (b.0, a.0), "{key}");
             // A ten-thousandth of the larger sum, at most 64 KiB.
@@ -280,9 +280,9 @@ fn a_difference_equals_a_naive_one() {
             );
             *seen.entry(site.change).or_default() += 1;
         }
-        let (total_before, total_after) = difference.total();
+        let (total_before, total_after) = diff.total();
         assert_eq!((total_before.amount, total_after.amount), (before.total()[0].amount, after.total()[0].amount));
-        assert!(difference.sites.is_sorted_by_key(|s| (s.change, -(s.grown().abs()))));
+        assert!(diff.sites.is_sorted_by_key(|s| (s.change, -(s.grown().abs()))));
     }
     assert!(Change::ALL.iter().all(|c| seen.contains_key(c)), "{seen:?}");
 }
@@ -306,9 +306,9 @@ fn unchanged_sites_are_reported_as_noise() {
                 profile.add(stack, Labels::default(), &[value]);
             }
         }
-        let difference = Difference::new((&sides[0], 0), (&sides[1], 0));
-        noise += difference.sites.iter().filter(|s| s.change == Change::Noise).count();
-        alarms += u64::from(difference.sites.iter().any(|s| !matches!(s.change, Change::Noise | Change::Same)));
+        let diff = ProfileDiff::new((&sides[0], 0), (&sides[1], 0));
+        noise += diff.sites.iter().filter(|s| s.change == Change::Noise).count();
+        alarms += u64::from(diff.sites.iter().any(|s| !matches!(s.change, Change::Noise | Change::Same)));
     }
     assert!(noise > 30_000, "{noise}");
     assert!(alarms * 20 <= RUNS, "{alarms} of {RUNS} runs");
@@ -327,8 +327,8 @@ fn deep_stacks_and_huge_figures_cause_no_panic() {
     let tree = Tree::of_column(&profile, 0);
     assert_eq!((tree.nodes.len(), tree.nodes[0].weight), (100_001, i64::MAX));
     assert_eq!(profile.total(), [Value::exact(u64::MAX)]);
-    let difference = Difference::new((&profile, 0), (&Profile::default(), 3));
-    assert_eq!(difference.sites[0].change, Change::Gone);
+    let diff = ProfileDiff::new((&profile, 0), (&Profile::default(), 3));
+    assert_eq!(diff.sites[0].change, Change::Gone);
 }
 
 #[test]

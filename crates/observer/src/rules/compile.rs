@@ -6,7 +6,7 @@ use memchr::memmem;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol, ReadRef, SymbolKind};
 use plimsoll_segment::rules as format;
-use plimsoll_segment::rules::{Target, glob_matches};
+use plimsoll_segment::rules::{RuleTarget, glob_matches};
 
 /// Largest usual alignment of functions, bytes.
 const ALIGNMENT: u32 = 64;
@@ -17,7 +17,7 @@ pub struct Table {
     /// Build id, zero-padded.
     pub build_id: [u8; format::BUILD_ID_BYTES],
     /// Start addresses (Svma), ascending, each with its target; the last target is none. Adjacent targets differ.
-    pub ranges: Vec<(u32, Target)>,
+    pub ranges: Vec<(u32, RuleTarget)>,
 }
 
 /// A function's address range in an object, half-open.
@@ -27,8 +27,8 @@ pub struct Span {
     pub start: u32,
     /// One past the last byte.
     pub end: u32,
-    /// Target according to the rules.
-    pub target: Target,
+    /// RuleTarget according to the rules.
+    pub target: RuleTarget,
 }
 
 /// Compiles the rules for one object. `debug` is its separate debug file, if there is one. The symbols are taken from
@@ -67,7 +67,7 @@ pub fn table<'d, R: ReadRef<'d>>(rules: &RuleSet, file_name: &str, elf: R, debug
         // target then become one range.
         let end = start.saturating_add(size);
         let end = if size == 0 || (end < next && next - end < ALIGNMENT) { next } else { end };
-        let target = best.map_or(Target::None, |rule| rules.rules[rule].target);
+        let target = best.map_or(RuleTarget::None, |rule| rules.rules[rule].target);
         spans.push(Span { start, end, target });
         i += same;
     }
@@ -83,17 +83,17 @@ fn function<'a>(symbol: &impl ObjectSymbol<'a>) -> Option<(u32, u32, &'a str)> {
 }
 
 /// Flattens spans, sorted by start, that may contain each other (the inner one counts), into disjoint ranges.
-pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
-    let mut out: Vec<(u32, Target)> = Vec::new();
-    let mut put = |at: u32, target: Target| match out.last_mut() {
+pub fn ranges(spans: &[Span]) -> Vec<(u32, RuleTarget)> {
+    let mut out: Vec<(u32, RuleTarget)> = Vec::new();
+    let mut put = |at: u32, target: RuleTarget| match out.last_mut() {
         Some(last) if last.0 == at => last.1 = target,
         _ => out.push((at, target)),
     };
     // Open spans, innermost last; their ends are descending.
-    let mut open: Vec<(u32, Target)> = Vec::new();
-    let close = |open: &mut Vec<(u32, Target)>, until: u32, put: &mut dyn FnMut(u32, Target)| {
+    let mut open: Vec<(u32, RuleTarget)> = Vec::new();
+    let close = |open: &mut Vec<(u32, RuleTarget)>, until: u32, put: &mut dyn FnMut(u32, RuleTarget)| {
         while let Some((end, _)) = open.pop_if(|(end, _)| *end <= until) {
-            put(end, open.last().map_or(Target::None, |o| o.1));
+            put(end, open.last().map_or(RuleTarget::None, |o| o.1));
         }
     };
     for span in spans.iter().filter(|span| span.end > span.start) {
@@ -105,7 +105,7 @@ pub fn ranges(spans: &[Span]) -> Vec<(u32, Target)> {
     }
     close(&mut open, u32::MAX, &mut put);
     out.dedup_by_key(|range| range.1);
-    if out.first().is_some_and(|first| first.1 == Target::None) {
+    if out.first().is_some_and(|first| first.1 == RuleTarget::None) {
         out.remove(0);
     }
     out
@@ -186,7 +186,7 @@ pub fn blob(rules: &RuleSet, tables: &[Table]) -> Vec<u8> {
     let mut tables: Vec<&Table> = tables.iter().filter(|table| !table.ranges.is_empty()).collect();
     tables.sort_by_key(|table| table.build_id);
     tables.dedup_by_key(|table| table.build_id);
-    let objects: Vec<(&str, Target)> = rules
+    let objects: Vec<(&str, RuleTarget)> = rules
         .rules
         .iter()
         .filter(|rule| rule.symbols.is_empty())

@@ -9,7 +9,7 @@ pub mod names;
 pub mod parse;
 pub mod read;
 
-use plimsoll_segment::rules::{Decision, FrameRule, Target, decide, file_name, glob_matches};
+use plimsoll_segment::rules::{Decision, FrameRule, RuleTarget, decide, file_name, glob_matches};
 
 /// The rules that come with Plimsoll.
 pub const BUILT_IN: &str = include_str!("../../rules/categories.rules");
@@ -49,7 +49,7 @@ pub struct Rule {
     /// Function names; one must match. Empty: the rule applies to the whole object.
     pub symbols: Vec<String>,
     /// Result of the rule.
-    pub target: Target,
+    pub target: RuleTarget,
     /// Examples: object and symbol (empty for a rule on whole objects).
     pub examples: Vec<(String, String)>,
 }
@@ -83,7 +83,7 @@ impl RuleSet {
     pub fn object_rule(&self, object: &str, has_symbols: bool) -> Option<usize> {
         self.rules.iter().position(|rule| {
             rule.symbols.is_empty()
-                && !(has_symbols && rule.target == Target::Through)
+                && !(has_symbols && rule.target == RuleTarget::Through)
                 && rule.objects.iter().any(|g| glob_matches(g.as_bytes(), object.as_bytes()))
         })
     }
@@ -93,11 +93,11 @@ impl RuleSet {
     pub fn is_through(&self, object: &str, name: Option<&str>) -> bool {
         let symbol = self.target(name.and_then(|name| self.symbol_rule(object, name)));
         let whole = || self.target(self.object_rule(object, name.is_some()));
-        symbol == Target::Through || (symbol == Target::None && whole() == Target::Through)
+        symbol == RuleTarget::Through || (symbol == RuleTarget::None && whole() == RuleTarget::Through)
     }
 
-    fn target(&self, rule: Option<usize>) -> Target {
-        rule.map_or(Target::None, |i| self.rules[i].target)
+    fn target(&self, rule: Option<usize>) -> RuleTarget {
+        rule.map_or(RuleTarget::None, |i| self.rules[i].target)
     }
 
     /// The owner of a block whose caller has these frames, innermost first: path of the object, and the symbol, either

@@ -12,7 +12,7 @@
 //! A line that ends in `|` or `,` continues in the next line. OBJECT and FUNCTION are globs (`*`, `?`).
 
 use super::{BUILT_IN, Category, KINDS, Rule, RuleSet, Weak};
-use plimsoll_segment::rules::{CATEGORIES, GLOB_BYTES, NAME_BYTES, Target};
+use plimsoll_segment::rules::{CATEGORIES, GLOB_BYTES, NAME_BYTES, RuleTarget};
 use std::fmt;
 
 /// An error in a rules file: what and where.
@@ -143,7 +143,7 @@ fn rule(set: &mut RuleSet, line: &Line) -> Result<Rule, RulesError> {
         index.map(|i| i as u16).ok_or_else(|| line.error(format!("no category '{}'", name.trim())))
     };
     let target = match (right.trim(), right.split_once(" unless ")) {
-        ("through", _) => Target::Through,
+        ("through", _) => RuleTarget::Through,
         (_, Some(_)) if symbols.is_empty() => return Err(line.error("'unless' needs functions")),
         (_, Some((default, unless))) => {
             let unless = split(unless, ',').iter().map(|name| find(set, name)).collect::<Result<Vec<_>, _>>()?;
@@ -152,9 +152,11 @@ fn rule(set: &mut RuleSet, line: &Line) -> Result<Rule, RulesError> {
                 set.weak.push(weak);
                 set.weak.len() - 1
             });
-            Target::Weak(u16::try_from(i).ok().filter(|&i| i < 0x7FFE).ok_or_else(|| line.error("too many 'unless'"))?)
+            RuleTarget::Weak(
+                u16::try_from(i).ok().filter(|&i| i < 0x7FFE).ok_or_else(|| line.error("too many 'unless'"))?,
+            )
         }
-        (name, None) => Target::Category(find(set, name)?),
+        (name, None) => RuleTarget::Category(find(set, name)?),
     };
     Ok(Rule { source: line.source.clone(), line: line.number, objects, symbols, target, examples: Vec::new() })
 }

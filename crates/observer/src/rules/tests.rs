@@ -15,7 +15,7 @@ fn every_rule_has_an_example_that_no_earlier_rule_takes() {
         for (object, symbol) in &rule.examples {
             let found = match symbol.is_empty() {
                 // For an object with a `through` rule, only one of the two cases has symbols.
-                true => rules.object_rule(object, rule.target != Target::Through),
+                true => rules.object_rule(object, rule.target != RuleTarget::Through),
                 false => rules.symbol_rule(object, &names::qualified(symbol)),
             };
             if found != Some(i) {
@@ -124,9 +124,9 @@ fn flat_ranges_equal_a_byte_by_byte_twin() {
             .map(|_| {
                 let start = random.below(90) as u32 + 1;
                 let target = match random.below(4) {
-                    0 => Target::None,
-                    1 => Target::Through,
-                    n => Target::Category(n as u16),
+                    0 => RuleTarget::None,
+                    1 => RuleTarget::Through,
+                    n => RuleTarget::Category(n as u16),
                 };
                 Span { start, end: start + random.below(20) as u32, target }
             })
@@ -146,11 +146,11 @@ fn flat_ranges_equal_a_byte_by_byte_twin() {
             let over: Vec<&Span> = spans.iter().filter(|s| s.start <= at && at < s.end).collect();
             nested += usize::from(over.len() > 1);
             lookups += 1;
-            let naive = over.last().map_or(Target::None, |s| s.target);
+            let naive = over.last().map_or(RuleTarget::None, |s| s.target);
             assert_eq!(module.lookup(at.into()), naive, "at {at}: {spans:?} {flat:?}");
         }
         assert!(flat.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 != w[1].1));
-        assert!(flat.last().is_none_or(|l| l.1 == Target::None));
+        assert!(flat.last().is_none_or(|l| l.1 == RuleTarget::None));
     }
     assert!(nested > 1000 && lookups == 280_000, "{nested}");
 }
@@ -160,7 +160,9 @@ fn broken_bytes_are_refused_or_answered_but_never_a_crash() {
     let rules = RuleSet::parse_built_in().unwrap();
     let table = |id: u8| Table {
         build_id: [id; 20],
-        ranges: (0..40).map(|i| (i * 16, if i % 2 == 0 { Target::Category(i as u16) } else { Target::None })).collect(),
+        ranges: (0..40)
+            .map(|i| (i * 16, if i % 2 == 0 { RuleTarget::Category(i as u16) } else { RuleTarget::None }))
+            .collect(),
     };
     let good = blob(&rules, &[table(1), table(2), table(3)]);
     let mut random = Random(2);
@@ -184,7 +186,7 @@ fn broken_bytes_are_refused_or_answered_but_never_a_crash() {
         for id in [0, 2u8] {
             let module = parsed.module(b"/lib/libjvm.so", &[id; 20]);
             for svma in [0, 17, 600, u64::from(u32::MAX), u64::MAX] {
-                if let Target::Category(c) = module.lookup(svma) {
+                if let RuleTarget::Category(c) = module.lookup(svma) {
                     assert!(c < parsed.categories());
                 }
             }

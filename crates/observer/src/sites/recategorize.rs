@@ -10,7 +10,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_segment::rules::{Decision, Target};
+use plimsoll_segment::rules::{Decision, RuleTarget};
 
 use super::{COMMITTED, CUMULATIVE, CUMULATIVE_COUNT, HELD, LIVE, LIVE_COUNT, REQUESTED, RESERVED, Sites};
 use crate::books::{Books, Category, Figures, Origin};
@@ -67,9 +67,9 @@ fn by_method(rules: &RuleSet, profile: &Profile, frame: FrameId) -> Option<u16> 
     category(rules.rules[rules.symbol_rule(JAVA, name)?].target)
 }
 
-fn category(target: Target) -> Option<u16> {
+fn category(target: RuleTarget) -> Option<u16> {
     match target {
-        Target::Category(category) => Some(category),
+        RuleTarget::Category(category) => Some(category),
         _ => None,
     }
 }

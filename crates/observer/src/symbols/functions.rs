@@ -3,7 +3,7 @@
 use object::read::ReadRef;
 use object::{Object, ObjectSymbol, SymbolKind};
 
-use super::names;
+use super::mangling;
 
 /// The functions of one file, by address as linked.
 #[derive(Debug, Default)]
@@ -86,11 +86,11 @@ impl Functions {
     pub fn readable(&self, name: &[u8]) -> (String, bool) {
         let java = || {
             let text = std::str::from_utf8(name).ok()?;
-            names::image_local(text).or_else(|| names::image_mangled(text))
+            mangling::image_local(text).or_else(|| mangling::image_mangled(text))
         };
         match if self.image { java() } else { None } {
             Some(name) => (name, true),
-            None => (names::demangle(name), false),
+            None => (mangling::demangle(name), false),
         }
     }
 }

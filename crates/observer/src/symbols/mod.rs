@@ -20,14 +20,14 @@ pub(crate) mod cache;
 pub(crate) mod dwarf;
 pub(crate) mod functions;
 pub(crate) mod jitdump;
-mod names;
+mod mangling;
 pub(crate) mod object;
 pub(crate) mod perf_map;
 mod read;
 #[cfg(test)]
 mod tests;
 
-pub use names::demangle;
+pub use mangling::demangle;
 
 use cache::CachedNames;
 use perf_map::Map;

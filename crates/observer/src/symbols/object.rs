@@ -12,7 +12,7 @@ use object::{Object, ObjectSection};
 use super::cache::CachedNames;
 use super::dwarf::{self, Level};
 use super::functions::Functions;
-use super::names;
+use super::mangling;
 use super::read::{Finder, Links, Opened};
 use super::{Location, SourcePlace};
 
@@ -111,7 +111,7 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
                 (None, Some(name), Some((symbol, _))) if n == outermost && qualifies(symbol, name) => {
                     Some(intern(symbol, &|| functions.readable(symbol)))
                 }
-                (None, Some(name), _) => Some(intern(name, &|| (names::demangle(name), false))),
+                (None, Some(name), _) => Some(intern(name, &|| (mangling::demangle(name), false))),
                 (None, None, Some((name, _))) if n == outermost => Some(intern(name, &|| functions.readable(name))),
                 _ => None,
             };
@@ -138,7 +138,7 @@ fn join(functions: &Functions, mut levels: Vec<Vec<Level>>, offsets: &[u64]) -> 
 /// Whether the symbol is `name` with its namespaces before it. If the linker merged equal functions, it may be another
 /// function's symbol.
 fn qualifies(symbol: &[u8], name: &[u8]) -> bool {
-    names::demangle(symbol).strip_suffix(&*names::demangle(name)).is_some_and(|path| path.ends_with("::"))
+    mangling::demangle(symbol).strip_suffix(&*mangling::demangle(name)).is_some_and(|path| path.ends_with("::"))
 }
 
 /// Uses the source's name if the linker's name can't be demangled.

@@ -9,7 +9,7 @@ use super::{Exporter, View, changes, named};
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    difference: |out, difference, _| write(out, &changes(difference)),
+    diff: |out, diff, _| write(out, &changes(diff)),
     is_binary: false,
     keeps_wrappers: false,
     is_of_stacks: true,

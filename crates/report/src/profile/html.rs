@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Change, Column, Difference, GroupBy, Profile, StackId, Value};
+use plimsoll_observer::profile::{Change, Column, GroupBy, Profile, ProfileDiff, StackId, Value};
 
 use super::svg::{self, escaped};
 use super::text::sum_words;
@@ -20,7 +20,7 @@ const STYLE: &str = include_str!("page.css");
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    difference: |out, changes, _| difference(out, changes),
+    diff: |out, changes, _| diff(out, changes),
     is_binary: false,
     keeps_wrappers: false,
     is_of_stacks: true,
@@ -52,15 +52,15 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
     close(out, profile)
 }
 
-pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
-    let profile = &difference.profile;
+pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
+    let profile = &diff.profile;
     open(out, &format!("Difference: {}", profile.title))?;
     writeln!(out, "<div class=graph>")?;
-    svg::difference(out, difference)?;
+    svg::diff(out, diff)?;
     writeln!(out, "</div>")?;
     let column = &profile.columns[0];
     for kind in [Change::New, Change::Grew, Change::Shrank, Change::Gone, Change::Noise] {
-        let sites: Vec<_> = difference.sites.iter().filter(|s| s.change == kind).collect();
+        let sites: Vec<_> = diff.sites.iter().filter(|s| s.change == kind).collect();
         if sites.is_empty() {
             continue;
         }

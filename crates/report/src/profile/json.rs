@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Change, Column, Difference, Entry, Profile, SiteChange, Unit, Value};
+use plimsoll_observer::profile::{Change, Column, Entry, Profile, ProfileDiff, SiteChange, Unit, Value};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
@@ -50,7 +50,7 @@ struct GapLine<'a> {
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    difference: |out, changes, _| difference(out, changes),
+    diff: |out, changes, _| diff(out, changes),
     is_binary: false,
     keeps_wrappers: true,
     is_of_stacks: false,
@@ -167,11 +167,11 @@ struct ChangedSite {
 }
 
 /// New stacks first. Sites without a change are counted, not listed.
-pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
-    let profile = &difference.profile;
-    let (before, after) = difference.total();
-    let of = |change: Change| difference.sites.iter().filter(move |s| s.change == change);
-    let changed = || difference.sites.iter().filter(|s| s.change != Change::Same);
+pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
+    let profile = &diff.profile;
+    let (before, after) = diff.total();
+    let of = |change: Change| diff.sites.iter().filter(move |s| s.change == change);
+    let changed = || diff.sites.iter().filter(|s| s.change != Change::Same);
     let mut frames = FrameTable::default();
     changed().for_each(|s| frames.add(profile, s.stack));
     let site = |s: &SiteChange| {
@@ -190,11 +190,11 @@ pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()
     let document = DifferenceDocument {
         schema: DIFFERENCE_SCHEMA,
         unit: if profile.columns[0].unit == Unit::Bytes { "bytes" } else { "count" },
-        measure: difference.measure,
+        measure: diff.measure,
         before: before.amount,
         after: after.amount,
         change: after.amount.saturating_sub(before.amount),
-        deviations: difference.deviations,
+        deviations: diff.deviations,
         counts: Change::ALL.iter().map(|c| (c.name(), of(*c).count())).collect(),
         frames: frames.lines(),
         sites: changed().map(site).collect(),

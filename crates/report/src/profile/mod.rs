@@ -6,13 +6,13 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::profile::{
-    Column, Difference, Frame, FrameOrigin, Function, GroupBy, Profile, Unit, Value, Weight,
+    Column, Frame, FrameOrigin, Function, GroupBy, Profile, ProfileDiff, Unit, Value, Weight,
 };
 use plimsoll_observer::units::Bytes;
 
 use crate::words;
 
-pub mod difference;
+pub mod diff;
 pub mod folded;
 pub mod html;
 pub mod json;
@@ -23,7 +23,7 @@ pub mod text;
 /// One output format: how to write a profile, and how to write the difference of two.
 pub struct Exporter {
     pub view: fn(&mut dyn Write, &View, Shape) -> io::Result<()>,
-    pub difference: fn(&mut dyn Write, &Difference, bool) -> io::Result<()>,
+    pub diff: fn(&mut dyn Write, &ProfileDiff, bool) -> io::Result<()>,
     /// The output is not text, so it must not go to a terminal.
     pub is_binary: bool,
     /// Other programs read the output, so it keeps the allocator's own frames.
@@ -36,7 +36,7 @@ pub struct Exporter {
 
 pub const TEXT: Exporter = Exporter {
     view: |out, view, shape| text::write(out, view, shape.by, shape.all),
-    difference: difference::write,
+    diff: diff::write,
     is_binary: false,
     keeps_wrappers: false,
     is_of_stacks: false,
@@ -55,8 +55,8 @@ pub struct Shape {
 }
 
 /// The changes as a profile, for formats that cannot express a difference.
-pub(crate) fn changes(difference: &Difference) -> View<'_> {
-    View { profile: &difference.profile, column: 1, focus: None }
+pub(crate) fn changes(diff: &ProfileDiff) -> View<'_> {
+    View { profile: &diff.profile, column: 1, focus: None }
 }
 
 /// The part of a profile that is shown.

@@ -27,7 +27,7 @@ use crate::words::printable;
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    difference: |out, difference, _| write(out, &changes(difference)),
+    diff: |out, diff, _| write(out, &changes(diff)),
     is_binary: true,
     keeps_wrappers: true,
     is_of_stacks: true,

@@ -19,7 +19,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Difference, FrameOrigin, Tree, Unit, Value};
+use plimsoll_observer::profile::{FrameOrigin, ProfileDiff, Tree, Unit, Value};
 
 use super::text::sum_words;
 use super::{Exporter, View, amount, change, error, kind_words, moments_words, named, position, share};
@@ -43,7 +43,7 @@ const SCRIPT: &str = include_str!("svg.js");
 
 pub const EXPORTER: Exporter = Exporter {
     view: |out, view, _| write(out, view),
-    difference: |out, changes, _| difference(out, changes),
+    diff: |out, changes, _| diff(out, changes),
     is_binary: false,
     keeps_wrappers: false,
     is_of_stacks: false,
@@ -66,18 +66,15 @@ pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
 }
 
 /// The colour tells by how much of its width a box grew or shrank.
-pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()> {
-    let view = View { profile: &difference.profile, column: 1, focus: None };
-    let tree = Tree::new(&difference.profile, &[0, 1], |v| v[0].amount.max(v[1].amount));
-    let (before, after) = difference.total();
+pub fn diff(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
+    let view = View { profile: &diff.profile, column: 1, focus: None };
+    let tree = Tree::new(&diff.profile, &[0, 1], |v| v[0].amount.max(v[1].amount));
+    let (before, after) = diff.total();
     let grown = after.amount.saturating_sub(before.amount);
     let column = view.of();
     let (from, to) = (amount(column, before.amount), amount(column, after.amount));
-    let subtitle = format!(
-        "{}: {from} → {to} ({}); a box is as wide as the larger of both",
-        difference.measure,
-        change(column, grown)
-    );
+    let subtitle =
+        format!("{}: {from} → {to} ({}); a box is as wide as the larger of both", diff.measure, change(column, grown));
     let legend = vec![
         ("s4", ""),
         ("s2", "shrank"),
@@ -86,8 +83,8 @@ pub fn difference(out: &mut dyn Write, difference: &Difference) -> io::Result<()
         ("g4", "grew, darker: by more of its size"),
         ("noise", "within the noise of estimates"),
     ];
-    let title = format!("Difference: {}", difference.profile.title);
-    let paint = |values: &[Value]| Some(change_class(values, difference.deviations));
+    let title = format!("Difference: {}", diff.profile.title);
+    let paint = |values: &[Value]| Some(change_class(values, diff.deviations));
     Picture { view: &view, tree: &tree, title: &title, subtitle, legend, paint: &paint }.write(out)
 }
 

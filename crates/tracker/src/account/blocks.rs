@@ -16,7 +16,7 @@
 //!
 //! On glibc a request below 64 KiB asks for eight bytes more (8 B on average: sizes go by 16). Everywhere else, and for
 //! aligned and large blocks, the trailer is written only where the allocator's own rounding leaves eight bytes; the rest
-//! goes to the side table ([`super::table`]). A trailer is cleared at free. A block without a valid one that isn't in the
+//! goes to the side table ([`super::side_table`]). A trailer is cleared at free. A block without a valid one that isn't in the
 //! table either is 'unknown or overwritten': counted, never harmful.
 
 use crate::segment::{Segment, WIPED};

@@ -5,7 +5,7 @@ use crate::stack::callers::{self, FRAMES};
 use crate::stack::module::{self, Module};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering::*};
-use plimsoll_segment::rules::{CALLED_BY_GENERATED, Decision, ModuleRules, Target};
+use plimsoll_segment::rules::{CALLED_BY_GENERATED, Decision, ModuleRules, RuleTarget};
 
 /// The caller with these frames (innermost first) under this pushed category (+ 1; 0 = none), numbered and classified.
 pub fn caller(segment: Segment, frames: &[u64], flags: u32, pushed: u32) -> u32 {
@@ -51,9 +51,9 @@ fn classify(segment: Segment, frames: &[u64]) -> (u16, bool) {
     // All frames up to the first one without a file (JIT code) are wrappers: the function that they serve left no frame.
     let generated = || -> Option<u16> {
         let (inner, last) = (modules[0]?, modules[known.checked_sub(1)?]?);
-        let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), Target::Through);
+        let through = matches!(inner.rules.lookup(frames[0] - 1 - inner.bias as u64), RuleTarget::Through);
         match last.rules.lookup(CALLED_BY_GENERATED.into()) {
-            Target::Category(i) if through && known < frames.len() => Some(i),
+            RuleTarget::Category(i) if through && known < frames.len() => Some(i),
             _ => None,
         }
     };

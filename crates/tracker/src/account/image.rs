@@ -11,7 +11,7 @@ use crate::stack::read::peek;
 use crate::sys::elf;
 use core::ffi::{CStr, c_char};
 use core::sync::atomic::{AtomicU16, AtomicU32, Ordering::*};
-use plimsoll_segment::vmap::Kind;
+use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{CategoryKind, NATIVE_IMAGE_CATEGORIES};
 
 /// Categories by ordinal, core/nmt/NmtCategory.java, of 23 and 24; 25 has [`NATIVE_IMAGE_CATEGORIES`].
@@ -62,13 +62,13 @@ pub fn init() {
 /// Category of a mapping that an image (executable or library) makes itself. Anonymous memory is its Java heap: the
 /// reservation of an isolate, and the chunks committed in it. A file mapped over the reservation is the image heap. Files
 /// mapped elsewhere are the program's (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
-pub fn mapping_category(segment: Segment, innermost: u64, kind: Kind, fixed: bool) -> Option<u16> {
+pub fn mapping_category(segment: Segment, innermost: u64, kind: MappingKind, fixed: bool) -> Option<u16> {
     if !module::in_image(segment, innermost) {
         return None;
     }
     let name: &[u8] = match kind {
-        Kind::Anonymous => b"Java Heap",
-        Kind::File | Kind::Shared if fixed => b"Image Heap",
+        MappingKind::Anonymous => b"Java Heap",
+        MappingKind::File | MappingKind::Shared if fixed => b"Image Heap",
         _ => return None,
     };
     Some(categories::register(segment, name, CategoryKind::Vm))

@@ -2,7 +2,7 @@
 
 use super::blocks::{self, Key, TABLE_FROM, TRAILER};
 use super::rows::Amount;
-use super::table;
+use super::side_table;
 
 /// Stores a block's key: in a trailer if there is room, else in the side table. Returns what to book.
 ///
@@ -35,7 +35,7 @@ pub unsafe fn to_table(p: *mut u8, usable: usize, key: Key) -> bool {
             blocks::clear_trailer(p, usable);
         }
     }
-    table::insert(p, key)
+    side_table::insert(p, key)
 }
 
 /// What `set_key` will return if there is room.
@@ -62,7 +62,7 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
             blocks::clear_trailer(p, usable);
             return Some((key, Amount { usable: (usable - TRAILER) as u64, requested: key.requested }));
         }
-        let key = table::remove(p)?;
+        let key = side_table::remove(p)?;
         Some((key, Amount { usable: usable as u64, requested: key.requested }))
     }
 }
@@ -73,5 +73,5 @@ pub unsafe fn take_key(p: *mut u8) -> Option<(Key, Amount)> {
 /// `p` is a live block.
 pub unsafe fn is_booked(p: *mut u8) -> bool {
     // SAFETY: the caller's contract.
-    unsafe { blocks::read_trailer(p, blocks::usable(p)).is_some() || table::get(p).is_some() }
+    unsafe { blocks::read_trailer(p, blocks::usable(p)).is_some() || side_table::get(p).is_some() }
 }

@@ -12,7 +12,7 @@ use super::blocks::{self, Key};
 use super::keys::{set_key, take_key};
 use super::rows::{self, Amount};
 use super::thread::ThreadState;
-use super::{classify, image, samples, table};
+use super::{classify, image, samples, side_table};
 use crate::segment::books::Books;
 use crate::segment::{Segment, slots};
 use crate::stack::callers;
@@ -43,7 +43,7 @@ unsafe fn rebook(books: Books<'_>, t: &mut ThreadState, p: *mut u8) {
     // SAFETY: the caller's contract.
     unsafe {
         let usable = blocks::usable(p);
-        let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| table::get(p)) else {
+        let Some(Key { row, requested, .. }) = blocks::read_trailer(p, usable).or_else(|| side_table::get(p)) else {
             return;
         };
         let Some(c) = image::category(segment, p, requested) else { return };

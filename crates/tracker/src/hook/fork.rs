@@ -23,7 +23,7 @@
 
 use crate::account::inherited::{Child, Inherited, NO_CALLER};
 use crate::account::mapping::books::{self, AfterFork};
-use crate::account::{blocks, own, peaks, retained, samples, segment_file};
+use crate::account::{blocks, own_mappings, peaks, retained, samples, segment_file};
 use crate::phase::{self};
 use crate::segment::books::Books;
 use crate::segment::{self, LASTING, Segment, WIPED, categories, slots, windows};
@@ -218,7 +218,7 @@ fn seed(child: Segment, inherited: Inherited, after: AfterFork) {
     child.count(Counter::vmap_lost, after.lost);
     books::resume_after_fork(child, after.in_map, child.populated_of(Section::Vmap));
     categories::reset_after_fork(child);
-    own::reset_after_fork(child);
+    own_mappings::reset_after_fork(child);
     samples::reset_after_fork(child);
     peaks::reset_after_fork(child);
     slots::reset_after_fork(child, slot());

@@ -6,7 +6,7 @@
 use super::loader::{Next, real};
 use super::seccomp::is_child_of_vfork;
 use super::{malloc, rights};
-use crate::account::own;
+use crate::account::own_mappings;
 use crate::segment::Segment;
 use crate::sys::libc::Call;
 use crate::sys::os;
@@ -70,5 +70,5 @@ fn limit_address_space(limit: u64) {
         let _ = malloc::FREE.compare_exchange(whole, windows, AcqRel, Relaxed);
         segment.cut();
     }
-    os::cut_pool(own::shorten);
+    os::cut_pool(own_mappings::shorten);
 }

@@ -20,13 +20,13 @@ use crate::phase::resolved;
 use crate::segment::Segment;
 use crate::stack::callers;
 use crate::stack::read::return_address;
-use crate::stack::{code, java};
+use crate::stack::{generated_code, java};
 use crate::sys::libc::{self, calls};
 use crate::sys::{errno, os};
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::Counter;
-use plimsoll_segment::vmap::{Attributes, Kind};
+use plimsoll_segment::vmap::{Attributes, MappingKind};
 
 const MAP_FAILED: usize = usize::MAX;
 const MAP_TYPE: c_int = 0xf;
@@ -67,12 +67,12 @@ unsafe fn who(sp: usize, fp: usize) -> Option<(Segment, u32, u16)> {
 #[cold]
 #[inline(never)]
 fn executable(sp: usize, start: usize, bytes: usize, offset: Option<i64>) {
-    code::note(start, bytes);
+    generated_code::note(start, bytes);
     // SAFETY: the return address lies at the stack pointer.
     let ra = unsafe { return_address(sp) };
     // Its module may not be known yet, and is learnt of: only where nobody is in the books.
     if let (Some(offset), Entered::Thread(inside)) = (offset, enter()) {
-        code::mapped_file(inside.segment(), ra, start, bytes, offset as u64);
+        generated_code::mapped_file(inside.segment(), ra, start, bytes, offset as u64);
     }
 }
 
@@ -122,16 +122,16 @@ pub(super) unsafe fn mapped(
     };
     let real = move || {
         if flags & MAP_FIXED != 0 {
-            code::unmapped(a, n);
+            generated_code::unmapped(a, n);
         }
         made(java::unmapping_if(hides, a, n, map))
     };
     // SAFETY: the entry's pointers.
     let Some((segment, caller, category)) = (unsafe { who(sp, fp) }) else { return real() };
     let kind = match flags {
-        _ if flags & MAP_TYPE != 2 => Kind::Shared,
-        _ if flags & MAP_ANONYMOUS != 0 => Kind::Anonymous,
-        _ => Kind::File,
+        _ if flags & MAP_TYPE != 2 => MappingKind::Shared,
+        _ if flags & MAP_ANONYMOUS != 0 => MappingKind::Anonymous,
+        _ => MappingKind::File,
     };
     let innermost = callers::innermost(segment, caller);
     let of_image = image::mapping_category(segment, innermost, kind, flags & MAP_FIXED != 0);
@@ -147,7 +147,7 @@ pub(super) unsafe fn mapped(
     };
     if flags & MAP_FIXED != 0 {
         // The image heap replaces its part of the reservation; it is no commit of it.
-        let replaces = of_image.is_some() && kind != Kind::Anonymous;
+        let replaces = of_image.is_some() && kind != MappingKind::Anonymous;
         locked(segment, sp, false, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
     } else {
         let r = made(map());
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn munmap(
 /// Unmapping by `unmap`.
 #[inline(always)]
 pub(super) fn unmapped(a: usize, n: usize, sp: usize, unmap: impl FnOnce() -> c_int + Copy) -> c_int {
-    code::unmapped(a, n);
+    generated_code::unmapped(a, n);
     let real = move || java::unmapping(a, n, unmap);
     let Some(segment) = booked() else { return real() };
     locked(segment, sp, true, real, |r| (*r == 0).then_some(Operation::Unmap { start: a, bytes: n }))
@@ -222,13 +222,13 @@ pub(super) fn remapped(
     remap: impl FnOnce() -> usize + Copy,
 ) -> usize {
     let real = move || {
-        code::unmapped(a, old);
+        generated_code::unmapped(a, old);
         if flags & MREMAP_FIXED != 0 {
-            code::unmapped(to, new);
+            generated_code::unmapped(to, new);
         }
         let r = java::unmapping(a, old, remap);
-        if r != MAP_FAILED && code::holds(a as u64) {
-            code::note(r, new);
+        if r != MAP_FAILED && generated_code::holds(a as u64) {
+            generated_code::note(r, new);
         }
         r
     };
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn sbrk(
 /// A break is a byte address; mappings are pages: the page that a break lies in belongs to what is below it.
 fn moved_break(segment: Segment, before: usize, after: usize, caller: u32, category: u16) -> Option<Operation> {
     let (from, to) = (before.next_multiple_of(4096), after.next_multiple_of(4096));
-    let attributes = Attributes::new(caller, category, Kind::Anonymous, 3, time(segment));
+    let attributes = Attributes::new(caller, category, MappingKind::Anonymous, 3, time(segment));
     match to.cmp(&from) {
         core::cmp::Ordering::Greater => {
             Some(Operation::Map { start: from, bytes: to - from, attributes, placement: Placement::Chosen })
@@ -452,7 +452,7 @@ pub unsafe extern "C" fn shmat(
     unsafe {
         let Some((segment, caller, category)) = who(sp, fp) else { return calls::shmat(id, a, flags) };
         let prot = if flags & SHM_RDONLY != 0 { 1 } else { 3 };
-        let attributes = Attributes::new(caller, category, Kind::Shared, prot, time(segment));
+        let attributes = Attributes::new(caller, category, MappingKind::Shared, prot, time(segment));
         locked(
             segment,
             sp,

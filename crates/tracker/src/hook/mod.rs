@@ -1,10 +1,11 @@
-//! What each intercepted call does, and in what order. The table is in `sys/table.rs`.
+//! What each intercepted call does, and in what order. The table is in `sys/hooked_calls.rs`.
 //!
 //! Order of booking: an allocation after the real call has answered and before the program learns the address; a release
 //! before the real call, since from then on another thread may hold the address. `realloc` takes the key out before the
 //! real call and un-books only after it has succeeded; a failed one puts the key back.
 
 pub mod aligned;
+pub mod c_api;
 pub mod calls;
 pub mod entry;
 pub mod exec;
@@ -14,7 +15,6 @@ pub mod loader;
 pub mod malloc;
 pub mod mapping;
 pub mod operator;
-pub mod program;
 pub mod resolve;
 pub mod rights;
 pub mod seccomp;

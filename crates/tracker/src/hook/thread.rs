@@ -16,7 +16,7 @@ use crate::guard::{Entered, enter};
 use crate::hook::resolve::resolve;
 use crate::phase::resolved;
 use crate::segment::Segment;
-use crate::stacks;
+use crate::stack_bounds;
 use crate::sys::cpu::{CURRENT, DEPTH, tls_get, tls_set, tls_set_half};
 use crate::sys::libc::{self, calls};
 use crate::sys::{cpu, os};
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn begin(i: u64) -> Routine {
     give_back(i);
     if let Some(segment) = Segment::current() {
         tls_set_half::<DEPTH>(1);
-        if let Some(t) = thread::attach(segment, Some(stacks::of_new(low, bytes, guard))) {
+        if let Some(t) = thread::attach(segment, Some(stack_bounds::of_new(low, bytes, guard))) {
             segment.thread(t.slot).creator.store(creator as u64, Relaxed);
             thread::watch_end(t);
             tls_set::<CURRENT>(t as *mut ThreadState as usize);

@@ -4,7 +4,7 @@
 
 use super::{Segment, set_text};
 use core::sync::atomic::{AtomicU16, Ordering::*};
-use plimsoll_segment::rules::{self, ModuleRules, Target};
+use plimsoll_segment::rules::{self, ModuleRules, RuleTarget};
 use plimsoll_segment::{Category, CategoryKind, Counter, FIXED_CATEGORIES, Section, text};
 
 const NAME_BYTES: usize = 48;
@@ -97,7 +97,7 @@ pub fn of_rule(segment: Segment, i: u16) -> u16 {
 /// The category of callers in an object that no symbol rule names.
 pub fn of_module(segment: Segment, path: &[u8], rules: &ModuleRules) -> u16 {
     match rules.whole() {
-        Target::Category(i) => of_rule(segment, i),
+        RuleTarget::Category(i) => of_rule(segment, i),
         _ => register(segment, rules::file_name(path), CategoryKind::Module),
     }
 }

@@ -13,7 +13,7 @@
 use super::Rule;
 use super::arch::x86_64::RA;
 use super::eh_frame::{Cie, Cursor, Fde, encoding};
-use super::program;
+use super::instructions;
 use super::read::Image;
 
 /// The linear search of a section without a table gives up after this many records.
@@ -25,7 +25,7 @@ pub fn rule(tables: Image<'_>, eh_frame_hdr: u64, pc: u64) -> Rule {
         None => Rule::UNKNOWN,
         Some(None) => Rule::FRAME_POINTER,
         Some(Some(fde)) if fde.cie.signal => Rule::SIGNAL,
-        Some(Some(fde)) => program::run(&fde, pc).unwrap_or(Rule::UNKNOWN),
+        Some(Some(fde)) => instructions::run(&fde, pc).unwrap_or(Rule::UNKNOWN),
     }
 }
 

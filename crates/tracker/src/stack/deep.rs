@@ -33,8 +33,8 @@
 //! the walk goes on there. A walk that a signal's stack or a coroutine's led through is never remembered.
 
 use super::arch::native as arch;
-use super::code;
 use super::frames::{self, Frame};
+use super::generated_code;
 use super::java::{self, Guard};
 use super::read::peek;
 use super::rule::{BY_TABLE, Base, Cfa, Rule, SavedFp, Step};
@@ -387,7 +387,7 @@ impl<'a> Deep<'a> {
         let mut known = None;
         let mut guessed = 0;
         loop {
-            r.pc = code::own(r.pc & arch::CODE_BITS);
+            r.pc = generated_code::own(r.pc & arch::CODE_BITS);
             if r.pc == 0 {
                 return;
             }
@@ -514,7 +514,7 @@ impl<'a> Deep<'a> {
         may_end: bool,
         rule: &mut impl FnMut(u64) -> Option<(Rule, bool)>,
     ) -> Option<(Registers, Guess)> {
-        let pc = code::own(next.pc & arch::CODE_BITS);
+        let pc = generated_code::own(next.pc & arch::CODE_BITS);
         if pc == 0 {
             return may_end.then_some((next, Guess::Led(None)));
         }
@@ -526,7 +526,7 @@ impl<'a> Deep<'a> {
     fn is_code(&mut self, pc: u64, known: bool) -> bool {
         // Before the question: what is added in between must not be thought known.
         let so_far = Guard::no_more_code();
-        let is = known || code::holds(pc);
+        let is = known || generated_code::holds(pc);
         if !is {
             // More of it would lead further. Without room for the guard the walk holds for now only.
             match self.now.guards.get_mut(self.now.guards_used) {

@@ -1,5 +1,5 @@
 //! The records of `.eh_frame`, and the position at which they are read. [`super::cfi`] finds a record;
-//! [`super::program`] runs it.
+//! [`super::instructions`] runs it.
 
 use super::read::Image;
 

@@ -9,15 +9,15 @@
 pub mod arch;
 pub mod callers;
 pub mod cfi;
-pub mod code;
 pub mod deep;
 mod eh_frame;
 mod expression;
 pub mod frames;
+pub mod generated_code;
+mod instructions;
 pub mod java;
 pub mod module;
 pub mod native_image;
-mod program;
 pub mod read;
 pub mod rule;
 pub mod rule_table;

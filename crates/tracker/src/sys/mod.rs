@@ -22,9 +22,9 @@ pub mod elf;
 pub mod errno;
 pub mod filter;
 pub mod filter_copy;
+mod hooked_calls;
 pub mod libc;
 pub mod os;
-mod table;
 
 /// What threads write often lies on cache lines of its own: every other thread would wait for what shares them. Two lines,
 /// since CPUs fetch them in pairs.

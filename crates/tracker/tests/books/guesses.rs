@@ -6,7 +6,7 @@ use plimsoll_tracker::segment::Segment;
 use plimsoll_tracker::stack::deep::{Deep, Reach, Scratch};
 use plimsoll_tracker::stack::frames::Frame;
 use plimsoll_tracker::stack::rule::{Base, Cfa, Rule, SavedFp};
-use plimsoll_tracker::stack::{Entry, code};
+use plimsoll_tracker::stack::{Entry, generated_code};
 
 /// An object whose code has rules of 16 bytes a frame, frame pointers kept, and one without rules.
 const RULED: u64 = 0x10_0000;
@@ -81,9 +81,14 @@ fn what_a_frame_pointer_is_believed() {
         let (frames, guards) = stack.walk(segment, BARE + 5, fp);
         assert_eq!((shown(&frames), guards), (vec![native(BARE + 5), cut(Cut::NoRule)], 1));
         // Now the program has.
-        let before = code::changes();
-        code::note(MADE as usize, 0x1000);
-        assert!(code::changes() > before && code::holds(MADE) && !code::holds(MADE - 1) && !code::holds(MADE + 0x1000));
+        let before = generated_code::changes();
+        generated_code::note(MADE as usize, 0x1000);
+        assert!(
+            generated_code::changes() > before
+                && generated_code::holds(MADE)
+                && !generated_code::holds(MADE - 1)
+                && !generated_code::holds(MADE + 0x1000)
+        );
         let (frames, guards) = stack.walk(segment, BARE + 5, fp);
         let whole = [native(BARE + 5), jit(way[0]), jit(way[1]), native(way[2]), native(way[3])];
         assert_eq!((shown(&frames), guards), (whole.to_vec(), 0));
@@ -124,7 +129,7 @@ fn what_a_frame_pointer_is_believed() {
 fn no_stack_of_random_words_shows_data_as_code() {
     alone(|| {
         let segment = fresh();
-        code::note(MADE as usize, 0x1000);
+        generated_code::note(MADE as usize, 0x1000);
         let (mut random, mut stack) = (Random(3), Stack::new());
         let (mut guessed, mut cuts, mut made) = (0u64, 0u64, 0u64);
         for _ in 0..40_000 {
@@ -150,7 +155,7 @@ fn no_stack_of_random_words_shows_data_as_code() {
                     FrameKind::Jit => {
                         // Only an unbroken chain of rules may lead to an address that isn't known to be code.
                         let by_rules = frames[..=i].iter().all(|f| f.flags & frame_flags::GUESSED == 0);
-                        assert!(code::holds(f.value - 1) || by_rules, "{frames:x?}");
+                        assert!(generated_code::holds(f.value - 1) || by_rules, "{frames:x?}");
                         made += 1;
                     }
                     FrameKind::Cut => cuts += 1,
@@ -171,24 +176,28 @@ fn made_code_is_known_by_range() {
         for _ in 0..100 {
             // Far enough apart that no two ranges join.
             let (page, n) = (random.below(1 << 20) * 64, 1 + random.below(4));
-            code::note((page << 12) as usize, (n << 12) as usize);
+            generated_code::note((page << 12) as usize, (n << 12) as usize);
             pages.extend(page..page + n);
         }
         let mut both = [0; 2];
         for _ in 0..200_000 {
             let page = random.below(1 << 26);
-            let known = code::holds(page << 12 | random.below(4096));
+            let known = generated_code::holds(page << 12 | random.below(4096));
             let near = pages.range(page.saturating_sub(17)..page + 17).next().is_some();
             assert!(pages.contains(&page) <= known && known <= near, "{page:x}");
             both[usize::from(known)] += 1;
         }
-        assert!(pages.iter().all(|page| page == &0 || code::holds(page << 12)));
+        assert!(pages.iter().all(|page| page == &0 || generated_code::holds(page << 12)));
         // Invalid ranges are ignored, and ranges beyond the capacity are left out.
-        code::note(0, 4096);
-        code::note(usize::MAX - 10, 100);
+        generated_code::note(0, 4096);
+        generated_code::note(usize::MAX - 10, 100);
         for i in 0..2000usize {
-            code::note((1 << 44) + (i << 24), 4096);
+            generated_code::note((1 << 44) + (i << 24), 4096);
         }
-        assert!(code::holds(1 << 44) && !code::holds((1 << 44) + (1999 << 24)) && !code::holds(1 << 50));
+        assert!(
+            generated_code::holds(1 << 44)
+                && !generated_code::holds((1 << 44) + (1999 << 24))
+                && !generated_code::holds(1 << 50)
+        );
     });
 }

@@ -14,8 +14,8 @@ mod random;
 mod rows;
 mod samples;
 mod segment;
+mod side_table;
 mod sites;
-mod table;
 mod threads;
 mod trailers;
 

@@ -15,10 +15,10 @@ use plimsoll_segment::{
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
-use plimsoll_tracker::account::{control, table};
+use plimsoll_tracker::account::{control, side_table};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
-use plimsoll_tracker::hook::{aligned, program, resolve};
+use plimsoll_tracker::hook::{aligned, c_api, resolve};
 use plimsoll_tracker::options::Options;
 use plimsoll_tracker::rules;
 use plimsoll_tracker::segment::Segment;
@@ -150,11 +150,11 @@ extern "C" fn call(todo: *const Todo) -> usize {
             What::Realloc => two(twin_realloc as *const ())(block, bytes),
             What::Aligned => two(twin_aligned_alloc as *const ())(1 << (block % 9), bytes),
             What::Push => {
-                program::category_push(bytes as u32);
+                c_api::category_push(bytes as u32);
                 0
             }
             What::Pop => {
-                program::category_pop();
+                c_api::category_pop();
                 0
             }
             What::End => 0,
@@ -553,7 +553,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
                     let usable = blocks::usable_glibc(block);
                     (usable, blocks::read_trailer(block, usable))
                 };
-                let in_table = if key.is_none() { table::get(block) } else { None };
+                let in_table = if key.is_none() { side_table::get(block) } else { None };
                 exercised.in_table += u64::from(in_table.is_some());
                 exercised.sampled += u64::from(key.or(in_table).is_some_and(|key| key.sampled));
                 write!(text, " at {p:x}, usable {usable}, {key:?} {in_table:?}").expect("a string");

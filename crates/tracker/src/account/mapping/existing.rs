@@ -5,7 +5,7 @@ use crate::account::vmas::Placement;
 use crate::phase::{self};
 use crate::segment::Segment;
 use crate::segment::categories::EARLY;
-use crate::stack::code;
+use crate::stack::generated_code;
 use crate::sys::{cpu, libc, os};
 use core::ops::Range;
 use plimsoll_segment::vmap::{Attributes, Vma};
@@ -48,7 +48,7 @@ pub fn take_in(segment: Segment) {
             return;
         }
         if m.prot & 4 != 0 {
-            code::note(m.start, m.end - m.start);
+            generated_code::note(m.start, m.end - m.start);
         }
         let op = Operation::Map {
             start: m.start,
@@ -105,13 +105,13 @@ fn a_stack_ends_with_its_descriptor_also_where_the_map_joined_a_neighbour_to_it(
 
 /// Lines of /proc/PID/maps (proc(5)): `start-end perms offset dev inode   name`.
 mod maps {
-    use plimsoll_segment::vmap::Kind;
+    use plimsoll_segment::vmap::MappingKind;
 
     pub struct Mapping<'a> {
         pub start: usize,
         pub end: usize,
         pub prot: u16,
-        pub kind: Kind,
+        pub kind: MappingKind,
         pub name: &'a [u8],
     }
 
@@ -140,9 +140,9 @@ mod maps {
         let name = line.iter().position(|b| matches!(b, b'/' | b'[')).map_or(&[][..], |i| &line[i..]);
         let bit = |at: usize, letter: u8, value: u16| if perms[at] == letter { value } else { 0 };
         let kind = match (perms[3], inode) {
-            (b's', _) => Kind::Shared,
-            (_, b"0") => Kind::Anonymous,
-            _ => Kind::File,
+            (b's', _) => MappingKind::Shared,
+            (_, b"0") => MappingKind::Anonymous,
+            _ => MappingKind::File,
         };
         let prot = bit(0, b'r', 1) | bit(1, b'w', 2) | bit(2, b'x', 4);
         (start < end).then_some(Mapping { start, end, prot, kind, name })
@@ -157,10 +157,10 @@ mod maps {
             let m = parse(b"7f00-8000 rw-s 00000000 00:01 12 /dev/shm/a b").expect("a mapping");
             assert_eq!(
                 (m.start, m.end, m.prot, m.kind, m.name),
-                (0x7f00, 0x8000, 3, Kind::Shared, &b"/dev/shm/a b"[..])
+                (0x7f00, 0x8000, 3, MappingKind::Shared, &b"/dev/shm/a b"[..])
             );
             let m = parse(b"7f00-8000 ---p 00000000 00:00 0 ").expect("a mapping");
-            assert_eq!((m.prot, m.kind, m.name.len(), m.is_kernels()), (0, Kind::Anonymous, 0, false));
+            assert_eq!((m.prot, m.kind, m.name.len(), m.is_kernels()), (0, MappingKind::Anonymous, 0, false));
             assert!(
                 parse(b"7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0          [stack]").expect("it").is_kernels()
             );

@@ -10,7 +10,7 @@ mod region;
 mod tests;
 mod tree;
 
-use plimsoll_segment::vmap::{ADDRESS_END, Attributes, Kind, LEAF_ENTRIES, Operation, PAGE_BITS, Vma, header};
+use plimsoll_segment::vmap::{ADDRESS_END, Attributes, LEAF_ENTRIES, MappingKind, Operation, PAGE_BITS, Vma, header};
 use tree::{Leaf, Tree};
 
 /// How the address was chosen.
@@ -27,14 +27,14 @@ pub enum Placement {
 pub struct Delta {
     pub category: u16,
     pub caller: u32,
-    pub kind: Kind,
+    pub kind: MappingKind,
     pub reserved: i64,
     pub committed: i64,
 }
 
 /// The total change of an operation. Equal to the sum of its deltas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Diff {
+pub struct Change {
     pub reserved: i64,
     pub committed: i64,
     /// Bytes of the range whose state could not be booked; the header's `lost_bytes` includes them.
@@ -124,7 +124,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         new: Attributes,
         placement: Placement,
         mut post: impl FnMut(Delta),
-    ) -> Diff {
+    ) -> Change {
         self.begin(Operation::Map, start, bytes);
         let diff = match placement {
             Placement::Chosen => self.apply(start, bytes, move |_| new, &mut post, &mut |_| ()),
@@ -135,14 +135,20 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
     /// Books an unmap before it happens. `removed` gets the pieces, so that [`VmaBook::restore`] can book a failed
     /// munmap back.
-    pub fn unmap(&mut self, start: u64, bytes: u64, mut post: impl FnMut(Delta), mut removed: impl FnMut(Vma)) -> Diff {
+    pub fn unmap(
+        &mut self,
+        start: u64,
+        bytes: u64,
+        mut post: impl FnMut(Delta),
+        mut removed: impl FnMut(Vma),
+    ) -> Change {
         self.begin(Operation::Unmap, start, bytes);
         let diff = self.apply(start, bytes, |_| Attributes::HOLE, &mut post, &mut removed);
         self.end(diff)
     }
 
     /// Books back a piece that [`VmaBook::unmap`] removed, because it still exists.
-    pub fn restore(&mut self, piece: &Vma, mut post: impl FnMut(Delta)) -> Diff {
+    pub fn restore(&mut self, piece: &Vma, mut post: impl FnMut(Delta)) -> Change {
         let bytes = piece.end.saturating_sub(piece.start);
         self.begin(Operation::Restore, piece.start, bytes);
         let kept = piece.attributes();
@@ -159,7 +165,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         caller: u32,
         time: u32,
         mut post: impl FnMut(Delta),
-    ) -> Diff {
+    ) -> Change {
         self.begin(Operation::Protect, start, bytes);
         let change = move |old: Attributes| if old.is_hole() { old } else { old.protect(prot, caller, time) };
         let diff = self.apply(start, bytes, change, &mut post, &mut |_| ());
@@ -168,7 +174,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
 
     /// Books a range that was enlarged or shrunk in place, moved, or (shared mappings, `old_bytes` 0) mapped once more. It
     /// keeps its attributes; added pages get those of its last page. If the old range isn't in the map, neither is the new one.
-    pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Diff {
+    pub fn remap(&mut self, remap: Remap, mut post: impl FnMut(Delta)) -> Change {
         let Remap { old, old_bytes, new, new_bytes, keeps_old } = remap;
         let head = self.tree.region.header();
         self.tree.region.put(head, header::OP_NEW_START, new);
@@ -177,13 +183,13 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let ((old, old_end), (new, new_end)) = (pages(old, old_bytes), pages(new, new_bytes));
         if old != new && old < new_end && new < old_end {
             // The kernel refuses ranges that overlap.
-            return self.end(Diff { lost: new_end - new, ..Diff::default() });
+            return self.end(Change { lost: new_end - new, ..Change::default() });
         }
         let diff = self.carry(remap, &mut post);
         // In place, and the old range moved away, differ only in where the rest begins.
         let (rest, rest_end) = if old == new { (new_end.min(old_end), old_end) } else { (old, old_end) };
         let gone = if keeps_old || rest == rest_end {
-            Diff::default()
+            Change::default()
         } else {
             self.apply(rest, rest_end - rest, |_| Attributes::HOLE, &mut post, &mut |_| ())
         };
@@ -191,13 +197,13 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 
     /// The first part of a remap: the attributes of the new range.
-    fn carry(&mut self, remap: Remap, post: &mut impl FnMut(Delta)) -> Diff {
+    fn carry(&mut self, remap: Remap, post: &mut impl FnMut(Delta)) -> Change {
         let (old, old_end) = pages(remap.old, remap.old_bytes);
         let (new, new_end) = pages(remap.new, remap.new_bytes);
         let moves = (old_end - old).min(new_end - new);
         let last = if old_end > old { old_end - PAGE } else { old };
         let added = self.lookup(last).map_or(Attributes::HOLE, |vma| vma.attributes());
-        let mut diff = Diff::default();
+        let mut diff = Change::default();
         if old != new {
             let (mut at, mut known) = (0, false);
             while at < moves {
@@ -238,7 +244,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
     }
 
     #[inline(always)]
-    fn end(&mut self, diff: Diff) -> Diff {
+    fn end(&mut self, diff: Change) -> Change {
         let head = self.tree.region.header();
         if diff.lost != 0 {
             let (ops, bytes) = (head.get(header::LOST_OPS), head.get(header::LOST_BYTES));
@@ -258,9 +264,9 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
-    ) -> Diff {
+    ) -> Change {
         let (mut from, end) = pages(start, bytes);
-        let mut diff = Diff::default();
+        let mut diff = Change::default();
         while from < end {
             from = self.step(from, end, change, post, removed, &mut diff);
         }
@@ -276,7 +282,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
-        diff: &mut Diff,
+        diff: &mut Change,
     ) -> u64 {
         let leaf = self.tree.find(from);
         let limit = end.min(leaf.high);
@@ -308,7 +314,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         limit: u64,
         new: Attributes,
         post: &mut impl FnMut(Delta),
-        diff: &mut Diff,
+        diff: &mut Change,
     ) -> bool {
         let at = leaf.at;
         let before = at > 0 && leaf.end(at - 1) == from && leaf.attributes(at - 1).alike(new);
@@ -337,7 +343,7 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
-        diff: &mut Diff,
+        diff: &mut Change,
     ) -> bool {
         let at = leaf.at - 1;
         let vma = leaf.entry(at);
@@ -404,8 +410,8 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         change: impl Fn(Attributes) -> Attributes + Copy,
         post: &mut impl FnMut(Delta),
         removed: &mut impl FnMut(Vma),
-    ) -> (u64, Diff) {
-        let mut diff = Diff::default();
+    ) -> (u64, Change) {
+        let mut diff = Change::default();
         let leaf = &self.tree.peek(from);
         let (count, limit) = (leaf.count, end.min(leaf.high));
         let first = leaf.at - (leaf.at > 0 && leaf.end(leaf.at - 1) > from) as usize;
@@ -529,7 +535,7 @@ impl Run {
 
 /// Posts `bytes`, which can be negative, of these attributes.
 #[inline(always)]
-fn book(of: Attributes, bytes: i64, post: &mut impl FnMut(Delta), diff: &mut Diff) {
+fn book(of: Attributes, bytes: i64, post: &mut impl FnMut(Delta), diff: &mut Change) {
     let (category, kind, caller) = (of.category(), of.kind(), of.reserve_caller());
     let committed = if of.committed() { bytes } else { 0 };
     let both = of.commit_caller() == caller;
@@ -543,7 +549,7 @@ fn book(of: Attributes, bytes: i64, post: &mut impl FnMut(Delta), diff: &mut Dif
 
 /// Posts the change when `bytes` go from `old` to `new`.
 #[inline(always)]
-fn exchange(old: Attributes, new: Attributes, bytes: u64, post: &mut impl FnMut(Delta), diff: &mut Diff) {
+fn exchange(old: Attributes, new: Attributes, bytes: u64, post: &mut impl FnMut(Delta), diff: &mut Change) {
     let bytes = bytes as i64;
     if old.is_hole() || new.is_hole() || !old.same_reserve(new) {
         if !old.is_hole() {
@@ -567,7 +573,7 @@ fn exchange(old: Attributes, new: Attributes, bytes: u64, post: &mut impl FnMut(
     }
 }
 
-impl core::ops::Add for Diff {
+impl core::ops::Add for Change {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {

@@ -79,7 +79,7 @@ struct Page {
     reserve: u32,
     commit: u32,
     category: u16,
-    kind: Kind,
+    kind: MappingKind,
     prot: u16,
     first: bool,
 }
@@ -92,7 +92,7 @@ impl Page {
     }
 }
 
-type Books = BTreeMap<(u16, u32, Kind), (i64, i64)>;
+type Books = BTreeMap<(u16, u32, MappingKind), (i64, i64)>;
 
 #[derive(Clone)]
 struct Twin(Vec<Option<Page>>);
@@ -313,7 +313,8 @@ const PRESENT: [&str; 34] = [
 fn random_page(random: &mut Random) -> Page {
     let prot = [0, 0, 1, 3, 3, 3, 5][random.below(7) as usize];
     let caller = 1 + random.below(3) as u32;
-    let kind = [Kind::Anonymous, Kind::Anonymous, Kind::File, Kind::Shared][random.below(4) as usize];
+    let kind = [MappingKind::Anonymous, MappingKind::Anonymous, MappingKind::File, MappingKind::Shared]
+        [random.below(4) as usize];
     let commit = if prot == 0 { 0 } else { caller };
     Page { reserve: caller, commit, category: random.below(3) as u16, kind, prot, first: prot == 0 }
 }
@@ -355,13 +356,13 @@ fn attributes(page: Page, time: u32) -> Attributes {
     Attributes::new(page.reserve, page.category, page.kind, page.prot, time)
 }
 
-fn perform<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, op: Op, time: u32, books: &mut Books) -> Diff {
-    let mut sum = Diff::default();
+fn perform<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, op: Op, time: u32, books: &mut Books) -> Change {
+    let mut sum = Change::default();
     let mut post = |d: Delta| {
         let entry = books.entry((d.category, d.caller, d.kind)).or_default();
         *entry = (entry.0 + d.reserved, entry.1 + d.committed);
         assert!(entry.0 >= 0 && entry.1 >= 0, "negative: {d:?}");
-        sum = sum + Diff { reserved: d.reserved, committed: d.committed, lost: 0 };
+        sum = sum + Change { reserved: d.reserved, committed: d.committed, lost: 0 };
     };
     let size = |n: usize| n as u64 * 4096;
     let diff = match op {
@@ -381,7 +382,7 @@ fn perform<G: FnMut(usize) -> bool>(book: &mut VmaBook<G>, op: Op, time: u32, bo
             &mut post,
         ),
     };
-    assert_eq!(Diff { lost: 0, ..diff }, sum);
+    assert_eq!(Change { lost: 0, ..diff }, sum);
     diff
 }
 
@@ -533,7 +534,7 @@ fn an_operation_in_flight_is_named() {
             }
         }
     })));
-    book.map(BASE, 8192, Attributes::new(1, 2, Kind::Anonymous, 3, 9), Placement::Chosen, |_| ());
+    book.map(BASE, 8192, Attributes::new(1, 2, MappingKind::Anonymous, 3, 9), Placement::Chosen, |_| ());
     WATCH.set(None);
     assert!(seen.borrow().0 > 2 && seen.borrow().1 > 2, "{:?}", seen.borrow());
 
@@ -591,7 +592,13 @@ fn a_full_region_loses_operations_and_nothing_else() {
         assert_eq!(pages_of(&bytes_of(&region), PAGES).0, vec![None; PAGES]);
         let lost = book.lost_ops();
         for page in 0..100 {
-            book.map(address(page), 4096, Attributes::new(page as u32, 0, Kind::File, 1, 0), Placement::Chosen, |_| ());
+            book.map(
+                address(page),
+                4096,
+                Attributes::new(page as u32, 0, MappingKind::File, 1, 0),
+                Placement::Chosen,
+                |_| (),
+            );
         }
         assert_eq!(book.lost_ops(), lost);
         assert_eq!(VmaMap::new(&bytes_of(&region)).expect("a map").entries().count(), 100);
@@ -621,7 +628,7 @@ fn grow_is_asked_before_the_first_store() {
     let mut random = Random(5);
     for _ in 0..3000 {
         let page = random.below(1 << 20) as usize;
-        book.map(address(page), 4096, Attributes::new(1, 0, Kind::File, 1, 0), Placement::Chosen, |_| ());
+        book.map(address(page), 4096, Attributes::new(1, 0, MappingKind::File, 1, 0), Placement::Chosen, |_| ());
     }
     WATCH.set(None);
     assert!(*asked.borrow() > 5 && book.lost_ops() == 0);
@@ -638,9 +645,9 @@ fn sequences_fill_leaves() {
             // Something below, as the program and its libraries are.
             let fixed = [10, 20, 30].map(|low| 0x5500_0000_0000 + low * 8192);
             if n < 3 {
-                book.map(fixed[n], 4096, Attributes::new(9, 0, Kind::File, 5, 0), Placement::Chosen, |_| ());
+                book.map(fixed[n], 4096, Attributes::new(9, 0, MappingKind::File, 5, 0), Placement::Chosen, |_| ());
             }
-            book.map(address(page), 4096, Attributes::new(1, 0, Kind::File, 1, 0), Placement::Chosen, |_| ());
+            book.map(address(page), 4096, Attributes::new(1, 0, MappingKind::File, 1, 0), Placement::Chosen, |_| ());
         }
         assert_eq!(book.lost_ops(), 0);
         let fill = count as f64 * 32.0 / book.used() as f64;
@@ -729,7 +736,7 @@ fn a_writer_that_was_left_at_any_store_goes_on() {
 fn times_are_of_the_state_and_the_oldest_wins() {
     let mut region = region(64 << 10);
     let mut book = book(&mut region);
-    let anonymous = |prot, time| Attributes::new(1, 2, Kind::Anonymous, prot, time);
+    let anonymous = |prot, time| Attributes::new(1, 2, MappingKind::Anonymous, prot, time);
     book.map(BASE, 8192, anonymous(3, 50), Placement::Chosen, |_| ());
     book.map(BASE - 4096, 4096, anonymous(3, 60), Placement::Chosen, |_| ());
     let vma = book.lookup(BASE - 1).expect("mapped");
@@ -753,7 +760,7 @@ fn ranges_beyond_all_bounds_are_harmless() {
     for start in odd {
         for bytes in odd {
             let mut post = |d: Delta| sums = (sums.0 + d.reserved, sums.1 + d.committed);
-            book.map(start, bytes, Attributes::new(1, 1, Kind::Shared, 3, 0), Placement::Fixed, &mut post);
+            book.map(start, bytes, Attributes::new(1, 1, MappingKind::Shared, 3, 0), Placement::Fixed, &mut post);
             book.protect(start, bytes / 2, 0, 2, 0, &mut post);
             for new in odd {
                 let remap = Remap { old: start, old_bytes: bytes, new, new_bytes: bytes / 3, keeps_old: false };

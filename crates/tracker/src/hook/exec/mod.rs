@@ -8,7 +8,7 @@
 //! is tried again without them.
 
 mod environment;
-mod program;
+mod executable;
 
 use super::loader::real;
 use crate::segment::Segment;
@@ -70,7 +70,11 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_in
 pub unsafe extern "C" fn fexecve(fd: c_int, arguments: Strings, given: Strings) -> c_int {
     real(Call::fexecve);
     // SAFETY: the caller's contract.
-    replace(|| program::of_descriptor(fd), given, |environment| unsafe { calls::fexecve(fd, arguments, environment) })
+    replace(
+        || executable::of_descriptor(fd),
+        given,
+        |environment| unsafe { calls::fexecve(fd, arguments, environment) },
+    )
 }
 
 /// execveat(2).
@@ -86,7 +90,7 @@ pub unsafe extern "C" fn execveat(
 ) -> c_int {
     real(Call::execveat);
     let open = || match path_of(path)? {
-        path if path.is_empty() => program::of_descriptor(directory),
+        path if path.is_empty() => executable::of_descriptor(directory),
         path => Program::open(directory, path),
     };
     // SAFETY: the caller's contract.
@@ -165,7 +169,7 @@ fn replace(open: impl FnOnce() -> Option<Program>, given: Strings, exec: impl Fn
     let pid = os::getpid();
     let noted = note(pid);
     let wants = environment::is_kept_for(pid);
-    let extended = if wants && open().is_some_and(program::is_dynamic) { Extended::new(given) } else { None };
+    let extended = if wants && open().is_some_and(executable::is_dynamic) { Extended::new(given) } else { None };
     let result = match extended {
         None => exec(given),
         Some(extended) => {
@@ -203,5 +207,5 @@ fn found(file: *const c_char) -> Option<Program> {
         return Program::open(os::WORKING_DIRECTORY, file);
     }
     let list = environment::variable(b"PATH=").unwrap_or(b"/bin:/usr/bin");
-    list.split(|b| *b == b':').find_map(|directory| program::in_directory(directory, file.to_bytes()))
+    list.split(|b| *b == b':').find_map(|directory| executable::in_directory(directory, file.to_bytes()))
 }

@@ -9,7 +9,7 @@
 //! A number of the stream is 1 to 5 bytes, low digits first: a byte up to 191 is the last one; from 20 on, each byte
 //! is one more than its digit, so that none is zero (hotspot, share/utilities/unsigned5.hpp).
 
-use super::code::{Blob, Vm};
+use super::code_cache::{Blob, Vm};
 use super::memory::{Bytes, load, slice};
 use super::structs::NONE;
 

@@ -14,7 +14,7 @@
 use core::sync::atomic::Ordering::*;
 
 use super::cells::{Cells, WORDS};
-use super::code::Vm;
+use super::code_cache::Vm;
 use super::memory;
 use crate::segment::Segment;
 use crate::stack::read::peek;

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use plimsoll_segment::{Counter, Section};
 
-use super::code::Vm;
+use super::code_cache::Vm;
 use super::compiled::Stream;
 use super::known::{self, Known};
 use super::memory::{self, Bytes, load, slice};

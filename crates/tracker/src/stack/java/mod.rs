@@ -25,19 +25,19 @@ use core::sync::atomic::{AtomicU32, Ordering::*};
 
 use plimsoll_segment::{Counter, Cut, FrameKind, frame_flags};
 
-use super::code as elsewhere;
 use super::frames::Frame;
+use super::generated_code as elsewhere;
 use super::read::peek;
 use super::rule::{Base, Rule};
 use super::rule::{Cfa, SavedFp};
 use crate::segment::Segment;
 use crate::segment::slots::{self, GENERATION, forget_stacks};
-use code::{Blob, Code, Vm};
+use code_cache::{Blob, Code, Vm};
 use once::Once;
 use structs::Layout;
 
 pub mod cells;
-pub mod code;
+pub mod code_cache;
 pub mod compiled;
 pub mod known;
 pub mod memory;

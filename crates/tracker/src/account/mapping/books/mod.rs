@@ -40,7 +40,7 @@
 
 use super::sync::Cell;
 use super::turns::{Next, Slot, Turns};
-use crate::account::vmas::{Delta, Diff, Placement, Remap, VmaBook};
+use crate::account::vmas::{Change, Delta, Placement, Remap, VmaBook};
 use crate::segment::{Segment, slots};
 use crate::stack::read::return_address;
 use crate::sys::{cpu, os};
@@ -674,7 +674,7 @@ impl Held {
 
     /// Changes the map, and the sums of all with it.
     #[inline(always)]
-    fn change(&mut self, change: impl FnOnce(&mut Book) -> Diff) {
+    fn change(&mut self, change: impl FnOnce(&mut Book) -> Change) {
         let segment = self.segment;
         debug_assert!(!WRITING.load(Relaxed), "two writers of the books of mappings");
         WRITING.store(true, Relaxed);

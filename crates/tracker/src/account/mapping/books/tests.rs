@@ -5,7 +5,7 @@ use super::*;
 use crate::account::blocks;
 use crate::segment::categories;
 use core::sync::atomic::AtomicU32;
-use plimsoll_segment::vmap::Kind;
+use plimsoll_segment::vmap::MappingKind;
 use plimsoll_segment::{FILE_BYTES, Purpose};
 use std::sync::{Barrier, Mutex, MutexGuard, mpsc};
 use std::{fs, thread, vec::Vec};
@@ -43,7 +43,7 @@ fn counted(segment: Segment, c: Counter) -> u64 {
 }
 
 fn attributes() -> Attributes {
-    Attributes::new(0, categories::EARLY, Kind::Anonymous, 3, 0)
+    Attributes::new(0, categories::EARLY, MappingKind::Anonymous, 3, 0)
 }
 
 /// Marks the mappings of these tests in the kernel's list: libc and other tests may map something at a freed address.

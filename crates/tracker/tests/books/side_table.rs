@@ -1,10 +1,10 @@
-//! account/table.rs against a HashMap.
+//! account/side_table.rs against a HashMap.
 
 use crate::segment::counter;
 use crate::{Random, alone, books, fresh};
 use plimsoll_segment::{Counter, Section};
 use plimsoll_tracker::account::blocks::Key;
-use plimsoll_tracker::account::{blocks, table, thread};
+use plimsoll_tracker::account::{blocks, side_table, thread};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,27 +48,27 @@ fn random_operations() {
                     continue;
                 }
                 let k = key(&mut random);
-                assert!(table::insert(address as *mut u8, k), "{address:#x}");
+                assert!(side_table::insert(address as *mut u8, k), "{address:#x}");
                 twin.insert(address, k);
                 live.push(address);
                 inserted += 1;
             } else if random.below(10) == 0 {
                 let address = 0x7e00_0000_0000 + random.below(1 << 34) * 16;
-                assert_eq!(table::get(address as *mut u8), None);
-                assert_eq!(table::remove(address as *mut u8), None);
+                assert_eq!(side_table::get(address as *mut u8), None);
+                assert_eq!(side_table::remove(address as *mut u8), None);
                 absent += 1;
             } else {
                 let address = live.swap_remove(random.below(live.len() as u64) as usize);
-                assert_eq!(table::get(address as *mut u8), twin.get(&address).copied());
-                assert_eq!(table::remove(address as *mut u8), twin.remove(&address), "{address:#x}");
-                assert_eq!(table::remove(address as *mut u8), None, "removed twice");
+                assert_eq!(side_table::get(address as *mut u8), twin.get(&address).copied());
+                assert_eq!(side_table::remove(address as *mut u8), twin.remove(&address), "{address:#x}");
+                assert_eq!(side_table::remove(address as *mut u8), None, "removed twice");
                 gone.push(address);
                 removed += 1;
             }
         }
         let largest = live.len();
         for (address, k) in &twin {
-            assert_eq!(table::get(*address as *mut u8), Some(*k));
+            assert_eq!(side_table::get(*address as *mut u8), Some(*k));
         }
         println!(
             "exercised: {inserted} inserts, {removed} removes, {again} again, {absent} absent, {largest} at the end"
@@ -84,16 +84,16 @@ fn full_buckets_overflow() {
         let crowd: Vec<u64> =
             (1..).map(|i| 0x5500_0000_0000 + i * 16).filter(|a| first_bucket(*a) == 7).take(400).collect();
         for (i, a) in crowd.iter().enumerate() {
-            assert!(table::insert(*a as *mut u8, Key { row: i as u32, requested: i as u64, sampled: false }));
+            assert!(side_table::insert(*a as *mut u8, Key { row: i as u32, requested: i as u64, sampled: false }));
         }
-        let seen = |i: usize| table::get(crowd[i] as *mut u8);
+        let seen = |i: usize| side_table::get(crowd[i] as *mut u8);
         assert!((0..crowd.len()).all(|i| seen(i) == Some(Key { row: i as u32, requested: i as u64, sampled: false })));
         for i in (0..crowd.len()).step_by(3) {
-            assert!(table::remove(crowd[i] as *mut u8).is_some());
+            assert!(side_table::remove(crowd[i] as *mut u8).is_some());
         }
         assert!((0..crowd.len()).all(|i| seen(i).is_some() == (i % 3 != 0)));
         for i in (0..crowd.len()).step_by(3) {
-            assert!(table::insert(crowd[i] as *mut u8, Key { row: 9, requested: 9, sampled: true }));
+            assert!(side_table::insert(crowd[i] as *mut u8, Key { row: 9, requested: 9, sampled: true }));
         }
         assert!((0..crowd.len()).all(|i| seen(i).is_some_and(|k| (k.row == 9) == (i % 3 == 0 || i == 9))));
         println!("exercised: {} addresses of one bucket of 8", crowd.len());
@@ -116,7 +116,7 @@ fn four_threads() {
                         // Addresses of all threads interleave, so that they share buckets.
                         let address = 0x7000_0000_0000 + (i * 4 + t) * 16;
                         let k = key(&mut random);
-                        assert!(table::insert(address as *mut u8, k));
+                        assert!(side_table::insert(address as *mut u8, k));
                         own.insert(address, k);
                         if i % 5 == 0 {
                             let (a, k) = own.iter().next().map(|(a, k)| (*a, *k)).expect("one");
@@ -126,22 +126,22 @@ fn four_threads() {
                         if i % 5 == 1
                             && let Some((a, k)) = shared.lock().expect("list").pop()
                         {
-                            assert_eq!(table::remove(a as *mut u8), Some(k));
+                            assert_eq!(side_table::remove(a as *mut u8), Some(k));
                             handed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         }
                         if i % 3 == 0 && own.len() > 100 {
                             let a = *own.keys().next().expect("one");
-                            assert_eq!(table::remove(a as *mut u8), own.remove(&a));
+                            assert_eq!(side_table::remove(a as *mut u8), own.remove(&a));
                         }
                     }
                     for (a, k) in own {
-                        assert_eq!(table::remove(a as *mut u8), Some(k), "{a:#x}");
+                        assert_eq!(side_table::remove(a as *mut u8), Some(k), "{a:#x}");
                     }
                 });
             }
         });
         for (a, k) in shared.into_inner().expect("list") {
-            assert_eq!(table::remove(a as *mut u8), Some(k));
+            assert_eq!(side_table::remove(a as *mut u8), Some(k));
         }
         let handed = handed.into_inner();
         println!("exercised: {handed} blocks removed by another thread");
@@ -168,12 +168,12 @@ fn blocks_are_counted_by_who_moves_them() {
                         let address = |i: u64| (0x7000_0000_0000 + (i * 4 + t) * 16) as *mut u8;
                         let (inserts, removes) = (1000 * (t + 1), 300 * (t + 1));
                         for i in 0..inserts {
-                            assert!(table::insert(address(i), k));
+                            assert!(side_table::insert(address(i), k));
                             if i % 2 == 0 {
-                                assert_eq!(table::remove(address(u64::MAX >> 20)), None, "never put in");
+                                assert_eq!(side_table::remove(address(u64::MAX >> 20)), None, "never put in");
                             }
                         }
-                        (0..removes).for_each(|i| assert_eq!(table::remove(address(i)), Some(k)));
+                        (0..removes).for_each(|i| assert_eq!(side_table::remove(address(i)), Some(k)));
                         (slot, inserts, removes)
                     })
                 })
@@ -187,8 +187,8 @@ fn blocks_are_counted_by_who_moves_them() {
         // The test's own thread has no slot.
         let header = || (counter(segment, Counter::table_inserts), counter(segment, Counter::table_removes));
         assert_eq!(header(), (0, 0));
-        assert!(table::insert(64 as *mut u8, k) && table::insert(128 as *mut u8, k));
-        assert_eq!(table::remove(64 as *mut u8), Some(k));
+        assert!(side_table::insert(64 as *mut u8, k) && side_table::insert(128 as *mut u8, k));
+        assert_eq!(side_table::remove(64 as *mut u8), Some(k));
         assert_eq!(header(), (2, 1));
         // SAFETY: no thread is in a hook: there are none.
         unsafe { thread::reset_books(books(segment)) };

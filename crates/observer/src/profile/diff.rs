@@ -41,7 +41,7 @@ impl Change {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteChange {
-    /// The stack in `Difference::profile`.
+    /// The stack in `ProfileDiff::profile`.
     pub stack: StackId,
     pub before: Value,
     pub after: Value,
@@ -57,7 +57,7 @@ impl SiteChange {
 }
 
 #[derive(Clone, Debug)]
-pub struct Difference {
+pub struct ProfileDiff {
     /// Both profiles by site: the columns are the measure before and after. For trees and flame graphs.
     pub profile: Profile,
     /// New stacks first, then what grew; within each, the biggest change first.
@@ -75,9 +75,9 @@ const FLOOR: u64 = 64 << 10;
 pub const BEFORE: usize = 0;
 pub const AFTER: usize = 1;
 
-impl Difference {
+impl ProfileDiff {
     /// Compares one column of each (same measure and unit).
-    pub fn new(before: (&Profile, usize), after: (&Profile, usize)) -> Difference {
+    pub fn new(before: (&Profile, usize), after: (&Profile, usize)) -> ProfileDiff {
         let column = |of: (&Profile, usize), measure| {
             let column = of.0.columns.get(of.1).cloned().unwrap_or(Column::bytes(""));
             Column { measure, ..column }
@@ -121,7 +121,7 @@ impl Difference {
             a.change.cmp(&b.change).then(size(b).cmp(&size(a))).then_with(|| name(a).cmp(&name(b)))
         });
         let measure = after.0.columns.get(after.1).map_or("", |column| column.measure);
-        Difference { profile, sites, deviations, measure }
+        ProfileDiff { profile, sites, deviations, measure }
     }
 
     pub fn total(&self) -> (Value, Value) {

@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::profile::{Change, Difference, FrameId, SiteChange};
+use plimsoll_observer::profile::{Change, FrameId, ProfileDiff, SiteChange};
 
 use super::{amount, called_at, change};
 use crate::words;
@@ -14,18 +14,18 @@ const WORTH: u64 = 1000;
 /// Frames shown of a site, innermost first.
 const FRAMES: usize = 12;
 
-pub fn write(out: &mut dyn Write, difference: &Difference, all: bool) -> io::Result<()> {
-    let column = &difference.profile.columns[0];
-    let (before, after) = difference.total();
+pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<()> {
+    let column = &diff.profile.columns[0];
+    let (before, after) = diff.total();
     let grown = after.amount.saturating_sub(before.amount);
-    if !difference.profile.title.is_empty() {
-        writeln!(out, "{}", words::printable(&difference.profile.title))?;
+    if !diff.profile.title.is_empty() {
+        writeln!(out, "{}", words::printable(&diff.profile.title))?;
     }
     let (from, to) = (amount(column, before.amount), amount(column, after.amount));
-    writeln!(out, "{}: {from} → {to}   {}", difference.measure, change(column, grown))?;
-    let largest = difference.sites.iter().map(|s| s.grown().unsigned_abs()).max().unwrap_or(0);
+    writeln!(out, "{}: {from} → {to}   {}", diff.measure, change(column, grown))?;
+    let largest = diff.sites.iter().map(|s| s.grown().unsigned_abs()).max().unwrap_or(0);
     for kind in [Change::New, Change::Grew, Change::Shrank, Change::Gone] {
-        let sites: Vec<&SiteChange> = difference.sites.iter().filter(|s| s.change == kind).collect();
+        let sites: Vec<&SiteChange> = diff.sites.iter().filter(|s| s.change == kind).collect();
         if sites.is_empty() {
             continue;
         }
@@ -35,14 +35,14 @@ pub fn write(out: &mut dyn Write, difference: &Difference, all: bool) -> io::Res
         let worth = sites.iter().take_while(|s| s.grown().unsigned_abs() > largest / WORTH).count();
         let shown = if all { sites.len() } else { worth.min(LISTED) };
         for site in &sites[..shown] {
-            one(out, difference, site, all)?;
+            one(out, diff, site, all)?;
         }
         if shown < sites.len() {
             let rest = sites[shown..].iter().fold(0i64, |sum, s| sum.saturating_add(s.grown()));
             writeln!(out, "{:>12}  {} more (--all lists them)", change(column, rest), sites.len() - shown)?;
         }
     }
-    let of = |kind: Change| difference.sites.iter().filter(move |s| s.change == kind);
+    let of = |kind: Change| diff.sites.iter().filter(move |s| s.change == kind);
     let (noise, same) = (of(Change::Noise).count(), of(Change::Same).count());
     if noise > 0 {
         let sum = of(Change::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));
@@ -51,13 +51,13 @@ pub fn write(out: &mut dyn Write, difference: &Difference, all: bool) -> io::Res
             "\nnoise: {}, {} together: tiny, or within {:.1} standard deviations of sampling and of blocks that come and go",
             words::counted(noise as u64, "site"),
             change(column, sum),
-            difference.deviations
+            diff.deviations
         )?;
     }
     if same > 0 {
         writeln!(out, "{}same: {}", if noise > 0 { "" } else { "\n" }, words::counted(same as u64, "site"))?;
     }
-    for gap in &difference.profile.gaps {
+    for gap in &diff.profile.gaps {
         writeln!(out, "gap: {}: {}", words::printable(&gap.reason), words::printable(&gap.effect))?;
     }
     Ok(())
@@ -74,8 +74,8 @@ const fn heading(kind: Change) -> &'static str {
     }
 }
 
-fn one(out: &mut dyn Write, difference: &Difference, site: &SiteChange, all: bool) -> io::Result<()> {
-    let (profile, column) = (&difference.profile, &difference.profile.columns[0]);
+fn one(out: &mut dyn Write, diff: &ProfileDiff, site: &SiteChange, all: bool) -> io::Result<()> {
+    let (profile, column) = (&diff.profile, &diff.profile.columns[0]);
     let noise =
         if site.bound > 0 { format!("  noise up to {}", super::magnitude(column, site.bound)) } else { String::new() };
     let from = match site.change {

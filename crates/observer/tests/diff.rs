@@ -4,7 +4,7 @@
 
 #[path = "../../../fixtures/random.rs"]
 mod random;
-use plimsoll_observer::profile::{Change, Difference, Entry, Frame, FrameOrigin, Labels, Profile, Value};
+use plimsoll_observer::profile::{Change, Entry, Frame, FrameOrigin, Labels, Profile, ProfileDiff, Value};
 use plimsoll_observer::sites::{self, Detail, Sites, comparable};
 use random::Random;
 
@@ -95,7 +95,7 @@ fn changed(before: &Sites, after: &Sites) -> Vec<(Change, String)> {
     let (one, other) = comparable(before, after);
     let sum = |p: &Profile| p.total()[sites::HELD].amount;
     assert_eq!((sum(&one), sum(&other)), (sum(&before.profile), sum(&after.profile)), "nothing is lost");
-    let d = Difference::new((&one, sites::HELD), (&other, sites::HELD));
+    let d = ProfileDiff::new((&one, sites::HELD), (&other, sites::HELD));
     let name = |stack| d.profile.function_at(d.profile.function_of(d.profile.frames_of(stack)[0]));
     let heap: Vec<_> = d.sites.iter().filter(|s| name(s.stack).is_no_stack()).collect();
     assert!(heap.len() == 1 && heap[0].grown() == 8 << 20 && name(heap[0].stack).name == "[no stack: Java Heap]");

@@ -1,5 +1,6 @@
-//! `plimsoll explain PID`: where every resident byte of a live process went.
+//! `plimsoll explain PID|NAME`: where every resident byte of a live process went.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,19 +10,24 @@ use plimsoll_observer::collect::{Regions, take};
 use plimsoll_observer::foreign::{Deadline, FileKind, LOOK, NAMES, given};
 use plimsoll_observer::ledger::{Baseline, Ledger};
 use plimsoll_observer::snapshot::Snapshot;
+use plimsoll_observer::source::processes::{self, Known};
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, prometheus};
 
-use crate::output::{require_stdout, say, shown, to_output};
-use crate::{Failure, page, target};
+use crate::output::{colours, require_stdout, say, shown, to_output};
+use crate::{Failure, named, page, target};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// PID of the process
-    pid: u32,
+    /// PID or name of the process; without one, list what could be explained
+    #[arg(value_name = "PID|NAME", conflicts_with = "process")]
+    which: Option<OsString>,
+    /// The same, for a name that looks like an option, or the id of a container
+    #[arg(short = 'p', long = "process", value_name = "PID|NAME|CONTAINER")]
+    process: Option<OsString>,
     /// List every mapping with its owner
     #[arg(long)]
     maps: bool,
@@ -61,18 +67,20 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     if args.output.is_none() {
         require_stdout()?;
     }
+    let Some(target) = args.which.as_deref().or(args.process.as_deref()) else { return list() };
+    let pid = named::pid_of(target, "explain")?;
     // --maps shows the owner of every mapping, so it always queries the VM; the ledger does so only where other sources
     // do not suffice.
     let announce = |command: &str| {
         say(format_args!(
             "--maps asks JVM {} for {command}: the JVM keeps 4 to 5 MiB of symbols for good, the first time",
-            args.pid
+            pid
         ));
     };
     let regions = if args.maps { Regions::All(&announce) } else { Regions::AsNeeded };
     // Read the baseline first: reading a pipe may take long, and must not use up the time for the target.
     let earlier = args.baseline.as_deref().map(|file| Ok::<_, Failure>((file, read_baseline(file)?))).transpose()?;
-    let mut snapshot = take(args.pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
+    let mut snapshot = take(pid, regions, Deadline::after(LOOK)).map_err(|refusal| Failure(refusal.0))?;
     snapshot.limit_asked = args.limit;
     if let Some((file, earlier)) = earlier {
         snapshot.baseline = Some(baseline(file, earlier, &snapshot)?);
@@ -101,6 +109,21 @@ fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>)
     let ledger = ledger_json::document(explanation);
     let books = tracked.as_ref().map(|target| &target.books);
     to_output(file, |out| prometheus::write(out, target.unwrap_or(&process.name), &ledger, books))
+}
+
+/// Without a target: what there is to explain, biggest first.
+fn list() -> Result<ExitCode, Failure> {
+    let mut all = processes::list(&mut Known::default(), Deadline::after(LOOK));
+    all.retain(|of| of.identity.pid != std::process::id());
+    let columns = width();
+    to_output(None, |out| {
+        writeln!(out, "{:>8}  {:>9}  process", "PID", "RSS")?;
+        for of in &all {
+            writeln!(out, "{}", named::row(of, columns))?;
+        }
+        writeln!(out, "\nplimsoll explain PID │ NAME")
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn read_baseline(file: &Path) -> Result<Earlier, Failure> {
@@ -150,12 +173,6 @@ pub fn bytes(text: &str) -> Result<Bytes, String> {
         Some(bytes) => Ok(Bytes(bytes)),
         None => Err("expected a number of bytes, such as 536870912, 512m or 2g".into()),
     }
-}
-
-/// Follows no-color.org, and terminals without attributes (termcap's `dumb`).
-fn colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
-        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
 /// Columns of the terminal, at least 40; without a terminal enough for the longest line.

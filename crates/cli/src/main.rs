@@ -19,6 +19,7 @@ mod doctor;
 mod explain;
 mod jfr_report;
 mod launch;
+mod named;
 mod output;
 mod page;
 mod record;
@@ -32,6 +33,7 @@ mod target;
 mod tracker;
 mod trial;
 mod untrackable;
+mod watch;
 mod why;
 
 /// Show where every byte of a process went, who asked for it, and what changed.
@@ -54,6 +56,8 @@ enum Verb {
     Explain(explain::Args),
     /// Record memory over time as a Flight Recorder file
     Record(record::Args),
+    /// Show the memory of a process, or of all, while it changes
+    Watch(watch::Args),
     /// Print what a tracked process holds, while it runs or after it ended
     Report(report::Args),
     /// Print what changed between two reports, processes, segments or recordings
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
         Verb::Detach(args) => attach::detach(args),
         Verb::Explain(args) => explain::run(args),
         Verb::Record(args) => record::run(args),
+        Verb::Watch(args) => watch::run(args),
         Verb::Report(args) => report::run(args),
         Verb::Diff(args) => diff::run(args),
         Verb::Try(args) => trial::run(args),

@@ -30,6 +30,12 @@ pub fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())
 }
 
+/// Follows no-color.org, and terminals without attributes (termcap's `dumb`).
+pub fn colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum By {
     /// Kind of memory, by rules over the calling stack

@@ -456,6 +456,11 @@ impl AsFd for Signals {
     }
 }
 
+/// Stops this process until the shell continues it.
+pub fn stop() {
+    stop_as(libc::SIGSTOP);
+}
+
 /// Stops this process as the child was stopped, so that the shell sees its job stopped; returns after the continuation.
 fn stop_as(signal: i32) {
     let signal = match signal {

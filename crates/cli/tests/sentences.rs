@@ -190,8 +190,11 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["diff", "1", "1", "--symbols", "nofile"], "--symbols: 'nofile' can't be read: No such file or directory"),
         (&["frobnicate"], "unknown command 'frobnicate'. List the commands: plimsoll --help"),
         (&["report", "--formt", "svg", "1"], "unexpected argument '--formt'. Did you mean '--format'?"),
-        (&["explain", "abc"], "'abc' for '<PID>': expected a number"),
-        (&["explain", "99999999999999999999"], "that is too large"),
+        (&["explain", "no-such-name-anywhere"], "no process is named 'no-such-name-anywhere'"),
+        (&["explain", "99999999999999999999"], "no process 99999999999999999999"),
+        (&["explain", "/no/such/program"], "no process runs '/no/such/program'"),
+        (&["watch", "99999999"], "no process 99999999"),
+        (&["watch", "1", "--all"], "cannot be used with"),
     ] {
         let (code, text) = place.said(arguments);
         assert_eq!(code, Some(2), "{arguments:?}");

@@ -57,8 +57,8 @@ pub fn write(out: &mut impl Write, explanation: &Explanation, style: Style) -> i
     page.lines()?;
     page.notes()?;
     page.gaps()?;
-    for verdict in &explanation.verdicts {
-        page.verdict(verdict)?;
+    for each in &explanation.verdicts {
+        verdict(page.out, each, style)?;
     }
     Ok(())
 }
@@ -83,32 +83,12 @@ struct Page<'e, W: Write> {
 
 impl<W: Write> Page<'_, W> {
     fn ink(&self, ink: Ink, text: &str) -> String {
-        if !self.style.colour || text.is_empty() {
-            return text.to_owned();
-        }
-        let code = match ink {
-            Ink::Bold => "1",
-            Ink::Dim => "2",
-            Ink::Red => "1;31",
-            Ink::Yellow => "1;33",
-            Ink::Green => "32",
-            Ink::Group(Group::Vm) => "34",
-            Ink::Group(Group::Allocator) => "33",
-            Ink::Group(Group::Stacks) => "35",
-            Ink::Group(Group::Files) => "36",
-            Ink::Group(Group::Other) => "37",
-        };
-        format!("\x1b[{code}m{text}\x1b[0m")
+        inked(self.style, ink, text)
     }
 
     fn head(&mut self) -> io::Result<()> {
         let process = &self.snapshot.process;
-        let command = match process.command.is_empty() {
-            true => format!("({})", process.name),
-            false if self.snapshot.hotspot.is_some() => java_first(&process.command),
-            // setproctitle pads the title to the length of the original arguments.
-            false => process.command.join(" ").trim_end().to_owned(),
-        };
+        let command = title(self.snapshot);
         let mut facts = vec![format!("pid {}", process.pid)];
         if let Some(inner) = process.namespaced_pid {
             facts.push(format!("({inner} inside)"));
@@ -541,46 +521,67 @@ impl<W: Write> Page<'_, W> {
         }
         Ok(())
     }
+}
 
-    fn verdict(&mut self, verdict: &Verdict) -> io::Result<()> {
-        let (mark, ink) = mark(verdict);
-        let width = self.style.width.max(60);
-        let id = verdict.id.id();
-        let head = format!("{mark} {id}");
-        let mut summary = wrapped(&printable(&verdict.summary), width - head.len() - 2).into_iter();
-        let first = summary.next().unwrap_or_default();
-        writeln!(self.out, "\n{} {}  {first}", self.ink(ink, mark), self.ink(Ink::Bold, id))?;
-        for row in summary {
-            writeln!(self.out, "{:indent$}{row}", "", indent = head.len() + 2)?;
-        }
-        for text in &verdict.evidence {
-            for row in wrapped(&printable(text), width - 4) {
-                writeln!(self.out, "    {row}")?;
-            }
-        }
-        for (number, remedy) in verdict.remedies.iter().enumerate() {
-            let head = format!("{}  {}", number + 1, printable(&remedy.what));
-            writeln!(self.out, "  {}", self.ink(Ink::Bold, &head))?;
-            for row in remedy.how.lines() {
-                writeln!(self.out, "       {}", self.ink(Ink::Green, &printable(row)))?;
-            }
-            if let Some((least, most)) = remedy.effect.bounds() {
-                // Bounds that print the same are one figure.
-                let [least, most] = [least, most].map(|bound| bound.to_string());
-                let saves = if least == most { format!("about {most}") } else { format!("{least} to {most}") };
-                writeln!(self.out, "       gives back {saves}")?;
-            }
-            if !remedy.trade_off.is_empty() {
-                for row in wrapped(&printable(&remedy.trade_off), width - 7) {
-                    writeln!(self.out, "       {}", self.ink(Ink::Dim, &row))?;
-                }
-            }
-        }
-        if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {
-            writeln!(self.out, "{}", self.ink(Ink::Dim, &format!("    why: plimsoll why {id}")))?;
-        }
-        Ok(())
+fn inked(style: Style, ink: Ink, text: &str) -> String {
+    if !style.colour || text.is_empty() {
+        return text.to_owned();
     }
+    let code = match ink {
+        Ink::Bold => "1",
+        Ink::Dim => "2",
+        Ink::Red => "1;31",
+        Ink::Yellow => "1;33",
+        Ink::Green => "32",
+        Ink::Group(Group::Vm) => "34",
+        Ink::Group(Group::Allocator) => "33",
+        Ink::Group(Group::Stacks) => "35",
+        Ink::Group(Group::Files) => "36",
+        Ink::Group(Group::Other) => "37",
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// A verdict in full: its sentence, what proves it, and its remedies.
+pub fn verdict(out: &mut impl Write, verdict: &Verdict, style: Style) -> io::Result<()> {
+    let ink = |ink: Ink, text: &str| inked(style, ink, text);
+    let (mark, colour) = mark(verdict);
+    let width = style.width.max(60);
+    let id = verdict.id.id();
+    let head = format!("{mark} {id}");
+    let mut summary = wrapped(&printable(&verdict.summary), width - head.len() - 2).into_iter();
+    let first = summary.next().unwrap_or_default();
+    writeln!(out, "\n{} {}  {first}", ink(colour, mark), ink(Ink::Bold, id))?;
+    for row in summary {
+        writeln!(out, "{:indent$}{row}", "", indent = head.len() + 2)?;
+    }
+    for text in &verdict.evidence {
+        for row in wrapped(&printable(text), width - 4) {
+            writeln!(out, "    {row}")?;
+        }
+    }
+    for (number, remedy) in verdict.remedies.iter().enumerate() {
+        let head = format!("{}  {}", number + 1, printable(&remedy.what));
+        writeln!(out, "  {}", ink(Ink::Bold, &head))?;
+        for row in remedy.how.lines() {
+            writeln!(out, "       {}", ink(Ink::Green, &printable(row)))?;
+        }
+        if let Some((least, most)) = remedy.effect.bounds() {
+            // Bounds that print the same are one figure.
+            let [least, most] = [least, most].map(|bound| bound.to_string());
+            let saves = if least == most { format!("about {most}") } else { format!("{least} to {most}") };
+            writeln!(out, "       gives back {saves}")?;
+        }
+        if !remedy.trade_off.is_empty() {
+            for row in wrapped(&printable(&remedy.trade_off), width - 7) {
+                writeln!(out, "       {}", ink(Ink::Dim, &row))?;
+            }
+        }
+    }
+    if !verdict.remedies.is_empty() || verdict.severity > Severity::Note {
+        writeln!(out, "{}", ink(Ink::Dim, &format!("    why: plimsoll why {id}")))?;
+    }
+    Ok(())
 }
 
 /// Where RSS exceeds what the process has for itself: pages that it maps several times, and pages that it shares.
@@ -606,9 +607,20 @@ fn mark_width(verdict: &Verdict) -> usize {
     mark(verdict).0.chars().count()
 }
 
+/// What runs in the process: its command, for a JVM what the VM runs first.
+pub fn title(snapshot: &Snapshot) -> String {
+    let process = &snapshot.process;
+    match process.command.is_empty() {
+        true => format!("({})", process.name),
+        false if snapshot.hotspot.is_some() => java_first(&process.command),
+        // setproctitle pads the title to the length of the original arguments.
+        false => process.command.join(" ").trim_end().to_owned(),
+    }
+}
+
 /// A JVM's command, reordered: first what it runs (main class, jar or module, with arguments), then the VM's own part:
 /// `shop.Shop 8080   (/usr/bin/java -Xmx1g -cp …)`.
-fn java_first(command: &[String]) -> String {
+pub fn java_first(command: &[String]) -> String {
     // java(1): the options whose value is the next argument.
     const WITH_VALUE: [&str; 11] = [
         "-cp",
@@ -649,11 +661,12 @@ fn java_first(command: &[String]) -> String {
     }
 }
 
-fn signed(change: i64) -> String {
+pub fn signed(change: i64) -> String {
     format!("{}{}", if change < 0 { '−' } else { '+' }, Bytes(change.unsigned_abs()))
 }
 
-fn runtime(snapshot: &Snapshot) -> Option<String> {
+/// The runtime and its version; without one, the allocator that serves malloc.
+pub fn runtime(snapshot: &Snapshot) -> Option<String> {
     if let Some(vm) = &snapshot.hotspot {
         return Some(cut(format!("HotSpot {}", vm.version).trim(), 40));
     }
@@ -715,7 +728,7 @@ fn spread(facts: &str, width: usize) -> String {
 }
 
 /// Words in rows of at most `width` columns.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
+pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     for word in text.split(' ') {
         let full =

@@ -29,8 +29,9 @@ mod file;
 mod last_resort;
 mod recorder;
 
-use file::Output;
-use recorder::{Life, Recorder, Writer};
+pub use file::Output;
+pub use recorder::Writer;
+use recorder::{Life, Recorder};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -66,6 +67,13 @@ pub struct Pace {
     /// Keep this many full files, and delete older ones
     #[arg(long, value_name = "N")]
     keep: Option<usize>,
+}
+
+impl Pace {
+    /// Without limits.
+    pub fn every(interval: Duration) -> Pace {
+        Pace { interval, ..Pace::default() }
+    }
 }
 
 impl Default for Pace {
@@ -120,6 +128,11 @@ fn recorder(pattern: &Path, pid: u32, child: bool, pace: Pace) -> Result<Recorde
 
 fn cant_wait(error: io::Error) -> Failure {
     Failure(format!("cannot wait for signals: {error}"))
+}
+
+/// Fails if no recording can be created under that name.
+pub fn check(pattern: &Path) -> Result<(), Failure> {
+    file::writable(pattern)
 }
 
 /// A recording of a program that this process starts.
@@ -328,7 +341,7 @@ impl Progress {
 }
 
 /// `500ms`, `30s`, `5m`, `2h`, `1d`.
-fn time(text: &str) -> Result<Duration, String> {
+pub fn time(text: &str) -> Result<Duration, String> {
     const WANTED: &str = "expected a duration such as 500ms, 30s, 5m, 2h or 1d";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -347,7 +360,7 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// JFR times are written in milliseconds, and reading takes time: an interval below 10 ms has no use.
-fn interval(text: &str) -> Result<Duration, String> {
+pub fn interval(text: &str) -> Result<Duration, String> {
     let interval = time(text)?;
     if interval < Duration::from_millis(10) { Err("an interval must be at least 10ms".into()) } else { Ok(interval) }
 }

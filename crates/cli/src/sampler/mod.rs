@@ -176,6 +176,10 @@ impl Sampler {
         })
     }
 
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
@@ -184,6 +188,11 @@ impl Sampler {
     pub fn has_ended(&self) -> bool {
         let lives = |process: &Process| process.state != ProcessState::Zombie || process.thread_count > 1;
         !proc::read_process(&self.target).is_ok_and(|(process, _)| lives(&process))
+    }
+
+    /// Makes the next sample a full one.
+    pub fn make_full(&mut self) {
+        self.full_at = Instant::now();
     }
 
     /// `last`: no sample follows, so it is a full one, and waits for missing names as a report does.
@@ -408,7 +417,7 @@ fn processor_time() -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-fn now_ns() -> u64 {
+pub fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod mimalloc;
 pub mod native_image;
 pub(crate) mod opened;
 pub mod proc;
+pub mod processes;
 pub(crate) mod pymalloc;
 pub mod segment;
 pub(crate) mod tcmalloc;

@@ -1,0 +1,232 @@
+//! Which process a word on the command line means.
+//!
+//! ```text
+//! 4711                    the PID
+//! java, redis-server      name of the program, or the kernel's name of the process
+//! Shop, shop.jar          of a JVM: its main class or jar
+//! ./shop, /opt/shop       the program that this file is
+//! 3f2a9c04b1de            a container: its id, or the first 12 digits or more of it
+//! ```
+//! If several processes match, the user chooses on a terminal; elsewhere the list is the error.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::path::Path;
+
+use plimsoll_observer::foreign::{Deadline, LOOK};
+use plimsoll_observer::source::processes::{self, Known, Listed};
+use plimsoll_report::ledger_text::java_first;
+use plimsoll_report::words::{self, cut, printable};
+
+use crate::Failure;
+
+/// Rows of a list of processes.
+const SHOWN: usize = 20;
+/// Digits of a container's id that container tools show.
+const SHORT_ID: usize = 12;
+
+/// `verb`: the command that wants to know, for the messages.
+pub fn pid_of(word: &OsStr, verb: &str) -> Result<u32, Failure> {
+    if let Some(pid) = word.to_str().and_then(|text| text.parse().ok()) {
+        return Ok(pid);
+    }
+    let text = word.to_string_lossy();
+    let shown = printable(&text);
+    if text.is_empty() {
+        return Err(format!("give a PID or a name: plimsoll {verb} PID").into());
+    }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(format!("no process {shown}").into());
+    }
+    let deadline = Deadline::after(LOOK);
+    let mut all = processes::list(&mut Known::default(), deadline);
+    all.retain(|of| of.identity.pid != std::process::id());
+    let path = is_path(&text).then(|| Path::new(word).canonicalize().ok()).flatten();
+    let runs_it = |of: &&Listed| path.is_some() && processes::executable_of(of.identity.pid, deadline) == path;
+    let is_in = |of: &&Listed| {
+        let id = processes::container_of(of.identity.pid, deadline);
+        id.is_some_and(|id| id.starts_with(&text.to_ascii_lowercase()))
+    };
+    let found: Vec<&Listed> = match (is_path(&text), is_container(&text)) {
+        (true, _) => all.iter().filter(runs_it).collect(),
+        (_, true) => {
+            let inside: Vec<&Listed> = all.iter().filter(is_in).collect();
+            if inside.is_empty() {
+                all.iter().filter(|of| names(of).iter().any(|name| *name == text)).collect()
+            } else {
+                inside
+            }
+        }
+        _ => all.iter().filter(|of| names(of).iter().any(|name| *name == text)).collect(),
+    };
+    match found.as_slice() {
+        [] => Err(absent(&text, &all, verb)),
+        [one] => Ok(one.identity.pid),
+        several => choose(several, &shown, verb),
+    }
+}
+
+fn is_path(text: &str) -> bool {
+    text.contains('/')
+}
+
+fn is_container(text: &str) -> bool {
+    (SHORT_ID..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The names that a process goes by.
+fn names(of: &Listed) -> Vec<String> {
+    let mut names = vec![of.name.clone()];
+    let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+    // setproctitle: `nginx: worker process`, `postgres: writer`.
+    let first = of.command.first().map(|first| first.split([' ', ':']).next().unwrap_or(first));
+    names.extend(first.map(base));
+    if of.kind.is_jvm {
+        let what = java_first(&of.command);
+        // A main class, a module and its class, or a jar.
+        if let Some(main) = what.split(' ').next() {
+            names.push(main.to_owned());
+            names.push(base(main));
+            names.push(base(main).trim_end_matches(".jar").to_owned());
+            names.extend(main.rsplit(['.', '/']).next().filter(|_| !main.ends_with(".jar")).map(str::to_owned));
+        }
+    }
+    names.retain(|name| !name.is_empty());
+    names.dedup();
+    names
+}
+
+/// No process has the name: one whose name is alike may be meant.
+fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
+    let shown = printable(text);
+    if is_path(text) {
+        return format!("no process runs '{shown}'. List what there is: plimsoll {verb}").into();
+    }
+    if is_container(text) {
+        return format!("no process is in a container '{shown}', and none has that name").into();
+    }
+    let alike = all.iter().flat_map(|of| names(of).into_iter().map(move |name| (of, name)));
+    let best = alike.map(|(of, name)| (distance(text, &name), of, name)).min_by_key(|(distance, ..)| *distance);
+    match best.filter(|(distance, ..)| *distance <= 1 + text.chars().count() / 4) {
+        Some((_, of, name)) => {
+            let pid = of.identity.pid;
+            format!("no process is named '{shown}'. Did you mean '{}' ({pid})?", printable(&name)).into()
+        }
+        None => format!("no process is named '{shown}'. List what there is: plimsoll {verb}").into(),
+    }
+}
+
+/// Number of characters to insert, delete, replace or exchange with their neighbour (optimal string alignment). A text
+/// that begins with the other is one away from it.
+fn distance(one: &str, other: &str) -> usize {
+    let lower = |text: &str| text.to_lowercase().chars().take(64).collect::<Vec<char>>();
+    let (a, b) = (lower(one), lower(other));
+    if a.len() >= 3 && a != b && b.starts_with(&a) {
+        return 1;
+    }
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = match (i, j) {
+                (0, n) | (n, 0) => n,
+                _ => {
+                    let same = usize::from(a[i - 1] != b[j - 1]);
+                    let mut least = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + same);
+                    if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                        least = least.min(rows[i - 2][j - 2] + 1);
+                    }
+                    least
+                }
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+/// One row of a list: PID, RSS, kind and command.
+pub fn row(of: &Listed, columns: usize) -> String {
+    let kind = match (of.kind.is_jvm, of.kind.is_tracked) {
+        (true, true) => "JVM, tracked  ",
+        (true, false) => "JVM  ",
+        (false, true) => "tracked  ",
+        (false, false) => "",
+    };
+    let command = match (of.command.is_empty(), of.kind.is_jvm) {
+        (true, _) => format!("({})", of.name),
+        (false, true) => java_first(&of.command),
+        (false, false) => of.command.join(" "),
+    };
+    let head = format!("{:>8}  {:>9}  {kind}", of.identity.pid, of.rss.to_string());
+    format!("{head}{}", cut(&command, columns.saturating_sub(head.chars().count()).max(20)))
+}
+
+fn choose(several: &[&Listed], shown: &str, verb: &str) -> Result<u32, Failure> {
+    let number = words::counted(several.len() as u64, "process").replace("processs", "processes");
+    let rows: Vec<String> = several.iter().take(SHOWN).map(|of| row(of, 100)).collect();
+    let more = several.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!("\n          and {more} smaller ones") } else { String::new() };
+    let list = format!("{}{more}", rows.join("\n"));
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(format!("{number} match '{shown}'. Give the PID of one: plimsoll {verb} PID\n{list}").into());
+    }
+    let mut stderr = io::stderr();
+    let _ = writeln!(stderr, "{number} match '{shown}':\n{list}");
+    let _ = write!(stderr, "PID of one of them, Enter for the first: ");
+    let _ = stderr.flush();
+    let mut answer = String::new();
+    let read = io::stdin().lock().read_line(&mut answer).unwrap_or(0);
+    let answer = answer.trim();
+    match several.iter().find(|of| of.identity.pid.to_string() == answer) {
+        Some(of) => Ok(of.identity.pid),
+        None if answer.is_empty() && read > 0 => Ok(several[0].identity.pid),
+        None => Err(format!("'{}' is none of these PIDs", printable(answer)).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_observer::source::processes::{Identity, ProcessKind};
+    use plimsoll_observer::units::Bytes;
+
+    fn listed(name: &str, command: &[&str], is_jvm: bool) -> Listed {
+        Listed {
+            identity: Identity { pid: 1, start: 1 },
+            uid: 0,
+            name: name.into(),
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            rss: Bytes(1),
+            kind: ProcessKind { is_jvm, is_tracked: false },
+        }
+    }
+
+    #[test]
+    fn a_process_goes_by_its_program_and_what_a_vm_runs() {
+        let has = |of: &Listed, name: &str| names(of).iter().any(|known| known == name);
+        let redis = listed("redis-server", &["/usr/bin/redis-server 127.0.0.1:6379"], false);
+        assert!(has(&redis, "redis-server") && !has(&redis, "redis"));
+        let jar = listed("java", &["/usr/bin/java", "-Xmx1g", "-jar", "/srv/shop.jar", "8080"], true);
+        assert!(["java", "shop.jar", "shop", "/srv/shop.jar"].iter().all(|name| has(&jar, name)), "{:?}", names(&jar));
+        let main = listed("java", &["java", "-cp", "x", "org.example.Shop", "8080"], true);
+        assert!(has(&main, "Shop") && has(&main, "org.example.Shop"), "{:?}", names(&main));
+        assert!(has(&listed("nginx", &["nginx: worker process"], false), "nginx"));
+        assert!(has(&listed("kworker", &[], false), "kworker"));
+    }
+
+    #[test]
+    fn what_is_alike_is_near() {
+        assert_eq!(distance("jvaa", "java"), 1);
+        assert_eq!(distance("redis", "redis-server"), 1);
+        assert_eq!(distance("java", "java"), 0);
+        assert_eq!(distance("java", "perl"), 4);
+        assert_eq!(distance("", "ab"), 2);
+    }
+
+    #[test]
+    fn nobody_is_proposed_for_a_name_far_from_all() {
+        let all = [listed("redis-server", &[], false)];
+        assert!(absent("postgres", &all, "explain").0.contains("List what there is: plimsoll explain"));
+        assert!(absent("redsi-server", &all, "explain").0.contains("Did you mean 'redis-server' (1)?"));
+        assert!(!absent("\x1b[2J", &all, "explain").0.contains('\x1b'));
+    }
+}

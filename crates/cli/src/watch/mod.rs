@@ -1,0 +1,65 @@
+//! `plimsoll watch`: the memory of a process, or of all, on the terminal while it changes.
+//!
+//! ```text
+//! worker thread    sampler, list of processes, recording        what costs time         `worker`
+//!        │ Facts, Listing, End                                                          `facts`
+//!        ▼
+//! state            history, mark, page, sort; total and pure                            `state`, `keys`
+//!        ▼
+//! drawing          state → cells; pure                                                  `draw/`
+//!        ▼
+//! terminal         signals, keys, size; restored on every exit                          `terminal`, `screen`
+//! ```
+//! The thread of the terminal never reads a process, so keys and signals work while a reading waits. Where there is no
+//! terminal, or one without a cursor, `plain` prints one line a reading.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use plimsoll_observer::units::Bytes;
+
+use crate::{Failure, explain, named, output, record};
+
+mod curve;
+mod draw;
+mod facts;
+mod keys;
+mod plain;
+mod screen;
+mod state;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// PID or name of the process; without one, the list of all
+    #[arg(value_name = "PID|NAME", conflicts_with = "all")]
+    target: Option<OsString>,
+    /// List the processes: JVMs, tracked ones, and the biggest
+    #[arg(long)]
+    all: bool,
+    /// Read this often (500ms, 1s, 1m); expensive sources are read less often
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = record::interval)]
+    interval: Duration,
+    /// Stop after this time (30s, 5m, 2h, 1d)
+    #[arg(long, value_name = "TIME", value_parser = record::time)]
+    duration: Option<Duration>,
+    /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx
+    #[arg(long, value_name = "BYTES", value_parser = explain::bytes)]
+    limit: Option<Bytes>,
+}
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    output::require_stdout()?;
+    let pid = args.target.map(|name| named::pid_of(&name, "watch")).transpose()?;
+    let plan = worker::Plan { pid, interval: args.interval, duration: args.duration, limit: args.limit };
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    match io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb {
+        true => screen::run(plan),
+        false => plain::run(plan),
+    }
+}

@@ -1,0 +1,120 @@
+//! The thread of the terminal: waits for keys, signals and readings, and draws.
+
+use std::io;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use crossterm::event::{self, Event};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::draw;
+use super::keys::{self, Effect};
+use super::state::State;
+use super::terminal::Screen;
+use super::worker::{self, Order, Plan, Report, Worker};
+use crate::Failure;
+use crate::output::{colours, say};
+use crate::sys::{self, Signals};
+
+const SIGNALS: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP];
+/// Time for the worker to end a recording. The file is whole at any time.
+const GRACE: Duration = Duration::from_secs(2);
+
+pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
+    let failed = |error: io::Error| Failure(format!("cannot use the terminal: {error}"));
+    let signals = Signals::of(Some(&SIGNALS)).map_err(failed)?;
+    let worker = Worker::start(plan)?;
+    let mut screen = Screen::enter().map_err(failed)?;
+    let mut state = State { has_list: plan.pid.is_none(), ..State::default() };
+    let ended = go_on(&mut screen, &mut state, &worker, &signals);
+    screen.leave();
+    // A recording that the user began is worth a word on the normal screen.
+    let was_recording = state.is_recording;
+    worker.order(Order::Quit);
+    let until = Instant::now() + GRACE;
+    let mut last = None;
+    while was_recording && let Ok(report) = worker.reports.recv_timeout(until.saturating_duration_since(Instant::now()))
+    {
+        match report {
+            Report::Recording(false, sentence) => last = Some(sentence),
+            Report::Done => break,
+            _ => {}
+        }
+    }
+    last.into_iter().for_each(say);
+    if let Some(one) = state.shown.one.as_ref().filter(|one| one.end.is_some()) {
+        say(format_args!("process {}: {}", one.facts.pid, one.end.as_deref().unwrap_or_default()));
+    }
+    ended.map(|()| ExitCode::SUCCESS).map_err(failed)
+}
+
+fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Signals) -> io::Result<()> {
+    let ink = draw::Ink::new(colours());
+    loop {
+        screen.terminal.draw(|frame| draw::draw(state, ink, frame.area(), frame.buffer_mut()))?;
+        let stdin = io::stdin();
+        let mut fds = [
+            PollFd::new(&stdin, PollFlags::IN),
+            PollFd::new(signals, PollFlags::IN),
+            PollFd::new(&worker.reported, PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, None::<&Timespec>);
+        let keys = fds[0].revents();
+        while let Some(signal) = signals.next() {
+            match signal.number {
+                libc::SIGWINCH => {}
+                libc::SIGTSTP => suspend(screen)?,
+                _ => return Ok(()),
+            }
+        }
+        // The reports are taken after the event is cleared, so none is missed.
+        worker::clear(&worker.reported);
+        while let Ok(report) = worker.reports.try_recv() {
+            if take(state, worker, report) {
+                return Ok(());
+            }
+        }
+        if keys.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return Ok(());
+        }
+        while !keys.is_empty() && event::poll(Duration::ZERO)? {
+            let Event::Key(key) = event::read()? else { continue };
+            match keys::press(state, key) {
+                Some(Effect::Quit) => return Ok(()),
+                Some(Effect::Suspend) => suspend(screen)?,
+                Some(Effect::Open(pid)) => worker.order(Order::Open(pid)),
+                Some(Effect::Close) => worker.order(Order::Close),
+                Some(Effect::Baseline(baseline)) => worker.order(Order::Baseline(baseline)),
+                Some(Effect::Record) => worker.order(Order::Record),
+                Some(Effect::StopRecording) => worker.order(Order::StopRecording),
+                None => {}
+            }
+        }
+    }
+}
+
+/// Whether the worker is done.
+fn take(state: &mut State, worker: &Worker, report: Report) -> bool {
+    match report {
+        Report::Facts(facts) => {
+            if let Some(baseline) = state.add(*facts) {
+                worker.order(Order::Baseline(Some(baseline)));
+            }
+        }
+        Report::Listing(time_ns, listed) => state.shown.list.add(time_ns, listed),
+        Report::End(how) => state.end(how),
+        Report::Recording(is_on, sentence) => {
+            state.is_recording = is_on;
+            state.note = Some(sentence);
+        }
+        Report::Refused(sentence) => state.note = Some(sentence),
+        Report::Done => return true,
+    }
+    false
+}
+
+fn suspend(screen: &mut Screen) -> io::Result<()> {
+    screen.leave();
+    sys::stop();
+    screen.again()
+}

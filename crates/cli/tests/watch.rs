@@ -1,0 +1,190 @@
+//! `plimsoll watch` on a real terminal: tmux draws it, and the tests read the screen as a person would.
+
+#[allow(dead_code)]
+#[path = "subjects/stage.rs"]
+mod stage;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
+/// The screen shows a fact within milliseconds; on a busy machine within this time.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A tmux server of its own.
+struct Terminal {
+    scratch: stage::Scratch,
+}
+
+impl Terminal {
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        command.env_remove("TMUX").env("TMUX_TMPDIR", self.scratch.path()).args(["-f", "/dev/null"]).args(arguments);
+        let output = command.stdin(Stdio::null()).output().expect("tmux: see .ci/setup");
+        assert!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Runs `plimsoll watch` in a terminal of that size. When it has ended, the terminal shows its status and whether the
+    /// terminal's own modes are back.
+    fn start(name: &str, (width, height): (u16, u16), arguments: &str) -> Terminal {
+        let terminal = Terminal { scratch: stage::Scratch::new(&format!("watch-{name}")) };
+        let script = format!(
+            "cd '{}'; '{PLIMSOLL}' watch {arguments}; echo left-$?; stty -a | tr ' ;' '\\n\\n' | grep -x -e icanon -e echo; sleep 1000",
+            terminal.scratch.path().display()
+        );
+        let (width, height) = (width.to_string(), height.to_string());
+        terminal.tmux(&["new-session", "-d", "-s", "watch", "-x", &width, "-y", &height, &script]);
+        terminal
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p", "-t", "watch"])
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", "-t", "watch", key]);
+    }
+
+    /// The screen, once it shows all of these.
+    fn shows(&self, facts: &[&str]) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.screen();
+            if facts.iter().all(|fact| screen.contains(fact)) {
+                return screen;
+            }
+            assert!(began.elapsed() < PATIENCE, "{facts:?} not on the screen:\n{screen}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn has_left(&self, status: u8) {
+        let screen = self.shows(&[&format!("left-{status}"), "icanon", "echo"]);
+        assert!(!screen.contains("q quit"), "the screen before watch is back:\n{screen}");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let mut command = Command::new("tmux");
+        command.env_remove("TMUX").env("TMUX_TMPDIR", self.scratch.path()).arg("kill-server");
+        let _ = command.stderr(Stdio::null()).status();
+    }
+}
+
+/// A program that takes 1 MiB ten times a second. Killed when dropped.
+struct Leak(Child);
+
+impl Leak {
+    fn start(name: &str) -> Leak {
+        let script = "import time\nheld = []\nwhile True:\n    held.append(bytearray(1 << 20))\n    time.sleep(0.1)\n";
+        // The first argument is the name in the list.
+        let mut command = Command::new("python3");
+        Leak(command.args(["-c", script, name]).stdin(Stdio::null()).spawn().expect("python3"))
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Leak {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+fn a_leak_is_seen_marked_recorded_and_its_end_stays() {
+    let mut leak = Leak::start("leak");
+    let pid = leak.pid();
+    let terminal = Terminal::start("leak", (80, 24), &format!("{pid} --limit 2g"));
+    let screen = terminal.shows(&["sum = RSS", "glibc, live", "limit 2.00 GiB", "growth known in", "q quit"]);
+    assert_eq!(screen.lines().count(), 24, "{screen}");
+    terminal.press("b");
+    terminal.shows(&["baseline: everything is compared"]);
+    terminal.press("r");
+    terminal.shows(&[&format!("recording to plimsoll-{pid}-TIME.jfr")]);
+    terminal.press("s");
+    terminal.shows(&["line (by change)", "r stop recording"]);
+    terminal.press("p");
+    terminal.shows(&["PAUSED"]);
+    terminal.press("p");
+    terminal.press("Tab");
+    terminal.shows(&["sites: the process is not tracked", "plimsoll run -- COMMAND"]);
+    leak.kill();
+    terminal.shows(&[&format!("process {pid}: ended"), "sum"]);
+    terminal.press("q");
+    terminal.has_left(0);
+    let files = std::fs::read_dir(terminal.scratch.path()).expect("the folder");
+    let names: Vec<String> = files.flatten().map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+    let recordings: Vec<&String> = names.iter().filter(|name| name.ends_with(".jfr")).collect();
+    assert_eq!(recordings.len(), 1, "{names:?}");
+    let recording = terminal.scratch.path().join(recordings[0]);
+    let report = Command::new(PLIMSOLL).arg("report").arg(recording).output().expect("plimsoll");
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+}
+
+#[test]
+fn without_a_terminal_there_is_one_line_a_reading() {
+    let leak = Leak::start("lines");
+    let pid = leak.pid().to_string();
+    let output = Command::new(PLIMSOLL).args(["watch", &pid, "--interval", "200ms", "--duration", "1s"]).output();
+    let output = output.expect("plimsoll");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert!(text.lines().count() >= 2, "{text}");
+    assert!(text.lines().all(|line| line.contains("  RSS ")), "{text}");
+    assert!(!text.chars().any(|c| c != '\n' && c.is_control()), "{text}");
+}
+
+#[test]
+#[ignore = "full: three sizes, and five ways to leave"]
+fn every_size_and_every_exit_leaves_the_terminal_as_it_was() {
+    let leak = Leak::start("sizes");
+    let pid = leak.pid();
+    for size in [(120, 40), (80, 24), (40, 10)] {
+        let terminal = Terminal::start("sizes", size, &pid.to_string());
+        let screen = terminal.shows(&["sum = RSS", "q quit"]);
+        assert_eq!(screen.lines().count(), usize::from(size.1), "{screen}");
+        terminal.tmux(&["resize-window", "-t", "watch", "-x", "60", "-y", "12"]);
+        terminal.shows(&["sum = RSS", "s sort"]);
+        terminal.press("q");
+        terminal.has_left(0);
+    }
+    for signal in ["TERM", "HUP", "INT", "QUIT"] {
+        let terminal = Terminal::start("signals", (80, 24), &pid.to_string());
+        terminal.shows(&["sum = RSS"]);
+        let shell = terminal.tmux(&["list-panes", "-t", "watch", "-F", "#{pane_pid}"]);
+        let children = Command::new("pgrep").args(["-P", shell.trim()]).output().expect("pgrep");
+        let child = String::from_utf8_lossy(&children.stdout).trim().to_owned();
+        assert!(Command::new("kill").args([&format!("-{signal}"), &child]).status().expect("kill").success());
+        terminal.has_left(0);
+    }
+}
+
+#[test]
+#[ignore = "full: a list of all processes, and names that attack the terminal"]
+fn the_list_leads_to_a_process_and_shows_hostile_names_as_text() {
+    let mut command = Command::new("sleep");
+    let hostile = Leak(command.arg0("\u{1b}]0;owned\u{7}\u{1b}[2J").arg("1000").spawn().expect("sleep"));
+    let pid = hostile.pid();
+    let terminal = Terminal::start("list", (120, 40), "--all");
+    terminal.shows(&["PID  process", "Enter look into"]);
+    let own = Terminal::start("hostile", (120, 40), &pid.to_string());
+    own.shows(&["sum = RSS", "\\u{1b}]0;owned\\u{7}"]);
+    terminal.press("Enter");
+    terminal.shows(&["sum", "Esc list"]);
+    terminal.press("Escape");
+    terminal.shows(&["Enter look into"]);
+    terminal.press("q");
+    terminal.has_left(0);
+}

@@ -1,0 +1,10 @@
+//! The processes of this machine, as far as /proc shows them: to choose one by its name, or from a list.
+//!
+//! A listing reads two small files of each process. Its mappings are read only to see whether it is a JVM, and whether
+//! the tracker is in it; `read` remembers the answer.
+
+mod parse;
+mod read;
+
+pub use parse::{Identity, ProcessKind};
+pub use read::{Known, Listed, container_of, executable_of, list};

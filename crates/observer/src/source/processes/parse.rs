@@ -1,0 +1,62 @@
+//! What a process is, from its mappings and its cgroup.
+
+/// What is worth knowing before somebody looks into a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessKind {
+    pub is_jvm: bool,
+    /// The tracker's segment is mapped.
+    pub is_tracked: bool,
+}
+
+/// A process that a reused PID can't be confused with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    pub pid: u32,
+    /// Its start, in clock ticks since the machine's.
+    pub start: u64,
+}
+
+/// From the text of /proc/PID/maps.
+pub fn parse_kind(maps: &[u8]) -> ProcessKind {
+    let has = |name: &[u8]| maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(name));
+    ProcessKind { is_jvm: has(b"/libjvm.so"), is_tracked: has(b".seg") }
+}
+
+/// The container's id in the text of /proc/PID/cgroup: container runtimes name the group after it, with 64 hexadecimal
+/// digits (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
+pub fn parse_container(cgroup: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(cgroup);
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric()).rev();
+    let is_id = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+    // A container in a container: the innermost group is the last word.
+    words.find(is_id).map(str::to_ascii_lowercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_needs_the_end_of_a_line() {
+        let maps =
+            b"7f00-7f01 r-xp 0 8:1 7 /usr/lib/jvm/lib/server/libjvm.so\n7f02-7f03 rw-s 0 0:1 9 /dev/shm/p/12-3.seg\n";
+        assert_eq!(parse_kind(maps), ProcessKind { is_jvm: true, is_tracked: true });
+        assert_eq!(parse_kind(b"7f00-7f01 r-xp 0 8:1 7 /tmp/libjvm.so.old\n"), ProcessKind::default());
+        assert_eq!(parse_kind(b""), ProcessKind::default());
+    }
+
+    #[test]
+    fn containers_are_named_in_their_group() {
+        let id = "0123456789abcdef".repeat(4);
+        for path in [
+            format!("/system.slice/docker-{id}.scope"),
+            format!("/docker/{id}"),
+            format!("/kubepods/pod1/cri-containerd-{id}.scope"),
+        ] {
+            assert_eq!(parse_container(format!("0::{path}\n").as_bytes()), Some(id.clone()), "{path}");
+        }
+        assert_eq!(parse_container(b"0::/user.slice/session-3.scope\n"), None);
+        let inner = "f".repeat(64);
+        assert_eq!(parse_container(format!("0::/docker/{id}/docker/{inner}\n").as_bytes()), Some(inner));
+    }
+}

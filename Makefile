@@ -32,7 +32,7 @@ test: setup ## what CI runs: check, then one case of each kind on real programs 
 	@$(TESTS) test $(TEST_OPTIONS)
 
 test-full: ## every test; resumes where it stopped; GROUP=jdk for one group. Writes docs/tested.md
-	@.ci/setup roots
+	@.ci/setup full
 	@$(TESTS) full $(TEST_OPTIONS)
 
 lint: ## only formatting and clippy

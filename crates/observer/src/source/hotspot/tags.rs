@@ -10,15 +10,18 @@ const TOLERANCE: u64 = 4096;
 /// Chunks of the VM's arenas. The report counts most of them under the categories that use them (`arena=`).
 const CHUNKS: &str = "Arena Chunk";
 
+/// Bytes of the blocks with the category's tag, by the report.
+fn stated(category: &NmtCategory, in_arenas: Bytes) -> Bytes {
+    if category.name == CHUNKS { category.malloc + in_arenas } else { category.malloc }
+}
+
 /// Sets `malloc_resident` of each category whose blocks were found; the largest first.
 pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
     let in_arenas: Bytes = categories.iter().map(|category| category.arena).sum();
-    let stated = |category: &NmtCategory| match category.name.as_str() {
-        CHUNKS => category.malloc + in_arenas,
-        _ => category.malloc,
-    };
+    let in_chunks = categories.iter().find(|category| category.name == CHUNKS).map(|of| stated(of, in_arenas));
+    let in_chunks = in_chunks.unwrap_or_default();
     let mut order: Vec<usize> = (0..categories.len()).collect();
-    order.sort_by_key(|index| std::cmp::Reverse(stated(&categories[*index])));
+    order.sort_by_key(|index| std::cmp::Reverse(stated(&categories[*index], in_arenas)));
     let mut free: Vec<&TaggedBlocks> = tagged.iter().collect();
     let mut chunks: Option<TaggedBlocks> = None;
     let mut matched: Vec<Option<TaggedBlocks>> = vec![None; categories.len()];
@@ -35,7 +38,7 @@ pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
     };
     let within = |difference: u64, of: u64, least: u64| difference <= (of / 100 * TOLERANCE_PERCENT).max(least);
     order.retain(|index| {
-        let bytes = stated(&categories[*index]);
+        let bytes = stated(&categories[*index], in_arenas);
         let near = |sum: &TaggedBlocks| {
             let difference = sum.bytes.abs_diff(bytes).0;
             within(difference, bytes.0, TOLERANCE).then_some(difference)
@@ -48,20 +51,18 @@ pub fn match_tags(categories: &mut [NmtCategory], tagged: &[TaggedBlocks]) {
         let count = categories[index].malloc_count;
         take(index, &|sum: &TaggedBlocks| {
             let difference = sum.count.abs_diff(count);
-            (sum.bytes <= stated(&categories[index]) && within(difference, count, 2)).then_some(difference)
+            (sum.bytes <= stated(&categories[index], in_arenas) && within(difference, count, 2)).then_some(difference)
         });
     }
     for (category, blocks) in categories.iter_mut().zip(matched) {
-        let share = |part: Bytes, of: Option<TaggedBlocks>| match of {
-            Some(blocks) => {
-                let resident = part.scaled(blocks.resident.0, blocks.bytes.0).min(blocks.resident);
-                Some((resident, blocks.moved.scaled(resident.0, blocks.resident.0)))
-            }
+        // The walk is closer to the reading of the mappings than the report is, so the report only divides the chunks.
+        let share = |part: Bytes, all: Bytes, of: Option<TaggedBlocks>| match of {
+            Some(blocks) => Some((blocks.resident.scaled(part.0, all.0), blocks.moved.scaled(part.0, all.0))),
             None if part == Bytes(0) => Some(Default::default()),
             None => None,
         };
-        let malloc = share(category.malloc, blocks);
-        let arena = share(category.arena, chunks);
+        let malloc = share(category.malloc, stated(category, in_arenas), blocks);
+        let arena = share(category.arena, in_chunks, chunks);
         if let (Some(malloc), Some(arena)) = (malloc, arena) {
             category.malloc_resident = Some(malloc.0 + arena.0);
             category.moved = malloc.1 + arena.1;

@@ -5,6 +5,7 @@
 //! returned, so the category is unknown at that moment. It is read at the same thread's next call of a hook: by then the
 //! thread has written the header ([`super::pending`]).
 
+use crate::account::vmas::Placement;
 use crate::segment::{Segment, categories};
 use crate::stack::module;
 use crate::stack::read::peek;
@@ -59,19 +60,31 @@ pub fn init() {
     VERSION.store(major.max(1), Relaxed);
 }
 
-/// Category of a mapping that an image (executable or library) makes itself. Anonymous memory is its Java heap: the
-/// reservation of an isolate, and the chunks committed in it. A file mapped over the reservation is the image heap. Files
-/// mapped elsewhere are the program's (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
-pub fn mapping_category(segment: Segment, innermost: u64, kind: MappingKind, fixed: bool) -> Option<u16> {
+/// Category of the image heap's mappings, plus 1; 0 before the first of them.
+static IMAGE_HEAP: AtomicU32 = AtomicU32::new(0);
+
+/// Category of a mapping that an image (executable or library) makes itself, and how it is booked if the image chose the
+/// address. Anonymous memory is its Java heap: the reservation of an isolate, and the chunks committed in it. A file mapped
+/// over the reservation is the image heap, which replaces that part and is no commit of it. Anonymous memory over the image
+/// heap has its relocated pages: it stays image heap. Files mapped elsewhere are the program's
+/// (AddressRangeCommittedMemoryProvider, ImageHeapProvider of oracle/graal).
+pub fn mapping_category(segment: Segment, innermost: u64, kind: MappingKind, fixed: bool) -> Option<(u16, Placement)> {
     if !module::in_image(segment, innermost) {
         return None;
     }
-    let name: &[u8] = match kind {
-        MappingKind::Anonymous => b"Java Heap",
-        MappingKind::File | MappingKind::Shared if fixed => b"Image Heap",
-        _ => return None,
-    };
-    Some(categories::register(segment, name, CategoryKind::Vm))
+    match kind {
+        MappingKind::Anonymous => {
+            let category = categories::register(segment, b"Java Heap", CategoryKind::Vm);
+            let heap = IMAGE_HEAP.load(Relaxed).checked_sub(1);
+            Some((category, heap.map_or(Placement::Fixed, |heap| Placement::FixedKeeping(heap as u16))))
+        }
+        MappingKind::File | MappingKind::Shared if fixed => {
+            let category = categories::register(segment, b"Image Heap", CategoryKind::Vm);
+            IMAGE_HEAP.store(u32::from(category) + 1, Relaxed);
+            Some((category, Placement::Chosen))
+        }
+        _ => None,
+    }
 }
 
 fn names() -> &'static [&'static str] {

@@ -135,7 +135,7 @@ pub(super) unsafe fn mapped(
     };
     let innermost = callers::innermost(segment, caller);
     let of_image = image::mapping_category(segment, innermost, kind, flags & MAP_FIXED != 0);
-    let category = of_image.unwrap_or(category);
+    let (category, placement) = of_image.unwrap_or((category, Placement::Fixed));
     let attributes = Attributes::new(caller, category, kind, prot as u16, time(segment));
     let done = |placement| {
         move |r: &usize| {
@@ -146,9 +146,7 @@ pub(super) unsafe fn mapped(
         }
     };
     if flags & MAP_FIXED != 0 {
-        // The image heap replaces its part of the reservation; it is no commit of it.
-        let replaces = of_image.is_some() && kind != MappingKind::Anonymous;
-        locked(segment, sp, false, real, done(if replaces { Placement::Chosen } else { Placement::Fixed }))
+        locked(segment, sp, false, real, done(placement))
     } else {
         let r = made(map());
         locked(segment, sp, false, || r, done(Placement::Chosen))

@@ -20,6 +20,8 @@ pub enum Placement {
     Chosen,
     /// MAP_FIXED: commits, re-commits or uncommits where there is a reservation ([`Attributes::overlay`]).
     Fixed,
+    /// The same, and what has this category keeps it.
+    FixedKeeping(u16),
 }
 
 /// A change of one caller's books in one category, in bytes of address space. Reserved includes committed.
@@ -129,6 +131,11 @@ impl<G: FnMut(usize) -> bool> VmaBook<G> {
         let diff = match placement {
             Placement::Chosen => self.apply(start, bytes, move |_| new, &mut post, &mut |_| ()),
             Placement::Fixed => self.apply(start, bytes, move |old| old.overlay(new), &mut post, &mut |_| ()),
+            Placement::FixedKeeping(category) => {
+                let kept = Attributes::new(new.reserve_caller(), category, new.kind(), new.prot(), new.time());
+                let change = move |old: Attributes| old.overlay(if old.category() == category { kept } else { new });
+                self.apply(start, bytes, change, &mut post, &mut |_| ())
+            }
         };
         self.end(diff)
     }

@@ -581,8 +581,8 @@ impl Held {
             Operation::Map { start, bytes, attributes, placement: Placement::Chosen } => {
                 self.book_map(start, bytes, attributes)
             }
-            Operation::Map { start, bytes, attributes, placement: Placement::Fixed } => {
-                self.book_fixed(start, bytes, attributes)
+            Operation::Map { start, bytes, attributes, placement } => {
+                self.book_fixed(start, bytes, attributes, placement)
             }
             Operation::Unmap { start, bytes } => self.book_unmap(start, bytes),
             Operation::UnmapEntry { start } => {
@@ -608,9 +608,9 @@ impl Held {
     }
 
     #[inline(never)]
-    fn book_fixed(&mut self, start: usize, bytes: usize, attributes: Attributes) {
+    fn book_fixed(&mut self, start: usize, bytes: usize, attributes: Attributes, placement: Placement) {
         let segment = self.segment;
-        self.change(|b| b.map(start as u64, bytes as u64, attributes, Placement::Fixed, move |d| post(segment, d)));
+        self.change(|b| b.map(start as u64, bytes as u64, attributes, placement, move |d| post(segment, d)));
     }
 
     #[inline(never)]

@@ -103,7 +103,9 @@ fn remedy(out: &mut dyn Write, trial: &Trial, row: usize) -> io::Result<()> {
         writeln!(out, "  no difference that the rounds can show: {}", hidden.join(", "))?;
     }
     if let Some((least, most)) = named.predicted {
-        writeln!(out, "  explain expected to save {} to {}", Bytes(least), Bytes(most))?;
+        let (least, most) = (Bytes(least).to_string(), Bytes(most).to_string());
+        let range = if least == most { least } else { format!("{least} to {most}") };
+        writeln!(out, "  explain expected to save {range}")?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Free pages kept by the main arena or by a few thread arenas: fragmentation, or a burst in the past. If many thread
 //! arenas share the free pages, `arena_retention` applies instead.
 
-use super::arena_retention::{after_a_burst, cap_in_force, spread};
+use super::arena_retention::{WORTH_SAYING, after_a_burst, cap_in_force, spread};
 use super::case::Case;
 use super::remedies::{other_allocator, periodic_trim, remedy, trim};
 use super::{Effort, Verdict, VerdictId};
@@ -34,9 +34,15 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
     evidence.extend(cap_in_force(case));
     evidence.push(about_a_cap(&holding));
     evidence.extend(after_a_burst(case, retained, live));
-    let mut remedies = vec![trim(case)];
-    if case.is_jvm() {
-        remedies.push(periodic_trim());
+    let mut remedies = Vec::new();
+    let returned: Bytes = arenas.iter().map(|arena| arena.trimmable + arena.at_end).sum();
+    if returned.percent_of(retained) >= WORTH_SAYING {
+        remedies.push(trim(case));
+        if case.is_jvm() {
+            remedies.push(periodic_trim());
+        }
+    } else {
+        evidence.push(format!("a trim would return {returned}: the rest shares its pages with live blocks"));
     }
     remedies.push(remedy(
         Effort::Restart,

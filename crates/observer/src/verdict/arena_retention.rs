@@ -14,7 +14,7 @@ const PERCENT: f64 = 10.0;
 const MANY: usize = 4;
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
 /// Percentage of the kept bytes: below it, a trim isn't offered as a remedy, and its limits aren't mentioned.
-const WORTH_SAYING: f64 = 10.0;
+pub(super) const WORTH_SAYING: f64 = 10.0;
 
 pub fn rule(case: Case<'_>) -> Option<Verdict> {
     let retained = case.retained(ArenaKind::Thread);

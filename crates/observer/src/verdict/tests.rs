@@ -427,6 +427,23 @@ fn a_trim_releases_pages_of_every_arena() {
     assert_eq!(known, 1, "no figure for a cap or another allocator: {:?}", verdict.remedies);
 }
 
+/// Free chunks that share each of their pages with live blocks: no page is free as a whole.
+#[test]
+fn no_trim_is_proposed_where_it_returns_nothing() {
+    let mut snapshot = with_arenas(&[Bytes::mib(57)], Bytes::mib(70));
+    assert!(verdict_of(&snapshot, VerdictId::AllocatorRetention).remedies[0].how.contains("malloc_trim"));
+    if let Some(glibc) = &mut snapshot.glibc {
+        glibc.arenas[0].trimmable = Bytes::kib(12);
+    }
+    let verdict = verdict_of(&snapshot, VerdictId::AllocatorRetention);
+    assert!(verdict.remedies.iter().all(|remedy| !remedy.how.contains("malloc_trim")), "{:?}", verdict.remedies);
+    assert!(
+        verdict.evidence.iter().any(|text| text.starts_with("a trim would return 12.0 KiB")),
+        "{:?}",
+        verdict.evidence
+    );
+}
+
 /// Threads with so much stack each; `name` gives their names.
 fn with_threads(number: u32, stack: Bytes, name: impl Fn(u32) -> String) -> Snapshot {
     let mut snapshot = with_mappings(&vec![stack; number as usize]);

@@ -119,7 +119,10 @@ fn run_group(
         let job = Job { program, path: &built.path, tests, full, memcheck, log: log(&what.replace(':', "-"))? };
         let before = sum.passed + sum.failed.len() + sum.left;
         let outcome = job.run(&mut |ended| screen.progress(before + ended))?;
-        done.put(&what, &outcome)?;
+        // `make test` runs fewer tests, and some of them on fewer subjects: that proves nothing about test-full.
+        if full {
+            done.put(&what, &outcome)?;
+        }
         sum.add(outcome);
     }
     Ok(sum)

@@ -154,7 +154,7 @@ pub fn compiled(name: &str, flags: &[&str]) -> PathBuf {
     binary
 }
 
-/// A program of fixtures/rust, built once from crates.io with the versions of its Cargo.lock.
+/// A program of fixtures/rust, built once with the versions of its Cargo.lock.
 pub fn rust(package: &str, program: &str) -> PathBuf {
     let source = root().join("fixtures/rust").join(package);
     let mut hasher = DefaultHasher::new();

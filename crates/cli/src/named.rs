@@ -15,8 +15,9 @@ use std::path::Path;
 
 use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::source::processes::{self, Known, Listed};
+use plimsoll_observer::units::count;
 use plimsoll_report::ledger_text::java_first;
-use plimsoll_report::words::{self, cut, printable};
+use plimsoll_report::words::{cut, printable};
 
 use crate::Failure;
 
@@ -161,7 +162,7 @@ pub fn row(of: &Listed, columns: usize) -> String {
 }
 
 fn choose(several: &[&Listed], shown: &str, verb: &str) -> Result<u32, Failure> {
-    let number = words::counted(several.len() as u64, "process").replace("processs", "processes");
+    let number = format!("{} processes", count(several.len() as u64));
     let rows: Vec<String> = several.iter().take(SHOWN).map(|of| row(of, 100)).collect();
     let more = several.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("\n          and {more} smaller ones") } else { String::new() };

@@ -12,6 +12,7 @@ use plimsoll_observer::snapshot::{
 };
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
+use plimsoll_trial::launcher::WITH_VALUE;
 
 use crate::words::{count, cut, duration, printable};
 
@@ -621,20 +622,6 @@ pub fn title(snapshot: &Snapshot) -> String {
 /// A JVM's command, reordered: first what it runs (main class, jar or module, with arguments), then the VM's own part:
 /// `shop.Shop 8080   (/usr/bin/java -Xmx1g -cp …)`.
 pub fn java_first(command: &[String]) -> String {
-    // java(1): the options whose value is the next argument.
-    const WITH_VALUE: [&str; 11] = [
-        "-cp",
-        "-classpath",
-        "--class-path",
-        "-p",
-        "--module-path",
-        "--upgrade-module-path",
-        "--add-modules",
-        "--add-reads",
-        "--add-exports",
-        "--add-opens",
-        "--source",
-    ];
     let mut main = None;
     let mut at = 1;
     while let Some(word) = command.get(at) {

@@ -106,7 +106,7 @@ impl Browser {
     }
 
     fn number(&mut self, expression: &str) -> f64 {
-        self.value(expression).as_f64().unwrap_or_else(|| panic!("{expression} is no number"))
+        self.value(expression).as_f64().unwrap_or_else(|| panic!("{expression} is not a number"))
     }
 
     fn open(&mut self, page: &str, width: u32, colours: &str) {

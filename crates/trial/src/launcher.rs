@@ -10,7 +10,7 @@
 use std::ffi::{OsStr, OsString};
 
 /// Options whose value is the next argument (`java --help`; `--name=value` is one argument).
-const WITH_VALUE: [&str; 16] = [
+pub const WITH_VALUE: [&str; 16] = [
     "-cp",
     "-classpath",
     "--class-path",

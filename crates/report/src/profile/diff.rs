@@ -31,7 +31,7 @@ pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<(
         }
         let sum = sites.iter().fold(0i64, |sum, s| sum.saturating_add(s.grown()));
         let noun = if kind == Change::New { "stack" } else { "site" };
-        writeln!(out, "\n{}: {}, {}", heading(kind), words::counted(sites.len() as u64, noun), change(column, sum))?;
+        writeln!(out, "\n{}: {}, {}", kind.name(), words::counted(sites.len() as u64, noun), change(column, sum))?;
         let worth = sites.iter().take_while(|s| s.grown().unsigned_abs() > largest / WORTH).count();
         let shown = if all { sites.len() } else { worth.min(LISTED) };
         for site in &sites[..shown] {
@@ -61,17 +61,6 @@ pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<(
         writeln!(out, "gap: {}: {}", words::printable(&gap.reason), words::printable(&gap.effect))?;
     }
     Ok(())
-}
-
-const fn heading(kind: Change) -> &'static str {
-    match kind {
-        Change::New => "new",
-        Change::Grew => "grew",
-        Change::Shrank => "shrank",
-        Change::Gone => "gone",
-        Change::Noise => "noise",
-        Change::Same => "same",
-    }
 }
 
 fn one(out: &mut dyn Write, diff: &ProfileDiff, site: &SiteChange, all: bool) -> io::Result<()> {

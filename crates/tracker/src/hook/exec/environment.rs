@@ -91,7 +91,7 @@ pub struct Extended {
 }
 
 impl Extended {
-    /// `None` in these cases: memory can't be read; there is no memory to be had; the program's own LD_PRELOAD has the tracker already; or the
+    /// `None` in these cases: memory can't be read; no memory is left; the program's own LD_PRELOAD has the tracker already; or the
     /// program to come couldn't read the library.
     pub fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;

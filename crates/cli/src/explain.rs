@@ -108,7 +108,8 @@ fn metrics(explanation: &Explanation, target: Option<&str>, file: Option<&Path>)
     let tracked = target::open(Path::new(&process.pid.to_string()), Deadline::after(NAMES)).ok();
     let ledger = ledger_json::document(explanation);
     let books = tracked.as_ref().map(|target| &target.books);
-    to_output(file, |out| prometheus::write(out, target.unwrap_or(&process.name), &ledger, books))
+    let samples = prometheus::Samples::of(target.unwrap_or(&process.name), &ledger, books);
+    to_output(file, |out| prometheus::write(out, &[&samples], prometheus::Style::Prometheus))
 }
 
 /// Without a target: what there is to explain, biggest first.

@@ -14,6 +14,7 @@ use plimsoll_report::words;
 mod allocation;
 mod attach;
 mod cache;
+mod confine;
 mod diff;
 mod doctor;
 mod explain;
@@ -27,6 +28,7 @@ mod recording;
 mod report;
 mod run;
 mod sampler;
+mod serve;
 mod stack_options;
 mod sys;
 mod target;
@@ -58,6 +60,8 @@ enum Verb {
     Record(record::Args),
     /// Show the memory of a process, or of all, while it changes
     Watch(watch::Args),
+    /// Serve pages for browsers, JSON, and metrics for Prometheus
+    Serve(serve::Args),
     /// Print what a tracked process holds, while it runs or after it ended
     Report(report::Args),
     /// Print what changed between two reports, processes, segments or recordings
@@ -84,6 +88,10 @@ fn main() -> ExitCode {
     if std::env::args_os().next().is_some_and(|name| name == trial::keeper::NAME) {
         return trial::keeper::main();
     }
+    // The process of `serve` that listens; see `serve::listener`.
+    if std::env::args_os().next().is_some_and(|name| name == serve::listener::NAME) {
+        return serve::listener::main();
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
@@ -95,6 +103,7 @@ fn main() -> ExitCode {
         Verb::Explain(args) => explain::run(args),
         Verb::Record(args) => record::run(args),
         Verb::Watch(args) => watch::run(args),
+        Verb::Serve(args) => serve::run(args),
         Verb::Report(args) => report::run(args),
         Verb::Diff(args) => diff::run(args),
         Verb::Try(args) => trial::run(args),

@@ -76,7 +76,7 @@ fn is_container(text: &str) -> bool {
 }
 
 /// The names that a process goes by.
-fn names(of: &Listed) -> Vec<String> {
+pub fn names(of: &Listed) -> Vec<String> {
     let mut names = vec![of.name.clone()];
     let base = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
     // setproctitle: `nginx: worker process`, `postgres: writer`.
@@ -88,7 +88,7 @@ fn names(of: &Listed) -> Vec<String> {
         if let Some(main) = what.split(' ').next() {
             names.push(main.to_owned());
             names.push(base(main));
-            names.push(base(main).trim_end_matches(".jar").to_owned());
+            names.push(base(main).trim_end_matches(".jar").trim_end_matches(".java").to_owned());
             names.extend(main.rsplit(['.', '/']).next().filter(|_| !main.ends_with(".jar")).map(str::to_owned));
         }
     }

@@ -25,6 +25,10 @@ pub fn of_explanation(
     output: Option<&Path>,
     deadline: Deadline,
 ) -> Result<ExitCode, Failure> {
+    written(&explained(explanation, deadline)?, output)
+}
+
+pub fn explained(explanation: &Explanation, deadline: Deadline) -> Result<Page, Failure> {
     let mut page = page::of_ledger(&ledger_json::document(explanation));
     let pid = explanation.snapshot.process.pid.to_string();
     // Without a tracker, the ledger is the whole page.
@@ -32,7 +36,7 @@ pub fn of_explanation(
         let profile = named_sites(&mut target, &Stacks::default())?;
         page::add(&mut page, &target.books, profile);
     }
-    written(&page, output)
+    Ok(page)
 }
 
 /// The page of a process, a segment or a saved report.

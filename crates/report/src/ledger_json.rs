@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use plimsoll_observer::ledger::{self, Baseline, Group, LineId};
 use plimsoll_observer::snapshot::{ArenaKind, CgroupVersion, Snapshot};
 use plimsoll_observer::units::Bytes;
-use plimsoll_observer::verdict::certainty;
+use plimsoll_observer::verdict;
 use serde::{Deserialize, Serialize};
 
 use crate::ledger_text::Explanation;
@@ -198,11 +198,16 @@ pub fn write(out: &mut impl Write, explanation: &Explanation) -> io::Result<()> 
 /// The document of an explanation.
 pub fn document(explanation: &Explanation) -> Ledger {
     let Explanation { snapshot, ledger, verdicts } = explanation;
+    document_of(snapshot, ledger, verdicts)
+}
+
+/// The same for facts that stay with their reader.
+pub fn document_of(snapshot: &Snapshot, ledger: &ledger::Ledger, verdicts: &[verdict::Verdict]) -> Ledger {
     Ledger {
         schema: SCHEMA.into(),
         time: moment((snapshot.time.max(0.0) * 1e9) as u64),
         process: process(snapshot),
-        limit: limit(explanation),
+        limit: limit(snapshot, ledger),
         rss_bytes: ledger.rss.0,
         distinct_bytes: ledger.distinct.0,
         pss_bytes: ledger.pss.0,
@@ -214,7 +219,7 @@ pub fn document(explanation: &Explanation) -> Ledger {
             .map(|group| GroupSum { id: group.id().into(), resident_bytes: ledger.group(group).0 })
             .into(),
         arenas: arenas(snapshot),
-        cgroup: cgroup(explanation),
+        cgroup: cgroup(snapshot, ledger),
         gaps: snapshot
             .gaps
             .iter()
@@ -225,7 +230,7 @@ pub fn document(explanation: &Explanation) -> Ledger {
                 remedy: gap.remedy.clone(),
             })
             .collect(),
-        verdicts: verdicts.iter().map(|one| verdict(explanation, one)).collect(),
+        verdicts: verdicts.iter().map(|one| verdict(snapshot, ledger, one)).collect(),
         readings: snapshot
             .readings
             .iter()
@@ -254,8 +259,7 @@ pub fn document(explanation: &Explanation) -> Ledger {
 }
 
 /// RSS with each page counted once is compared with `--limit`; the charge of the cgroup with the cgroup's limit.
-fn limit(explanation: &Explanation) -> Option<Limit> {
-    let Explanation { snapshot, ledger, .. } = explanation;
+fn limit(snapshot: &Snapshot, ledger: &ledger::Ledger) -> Option<Limit> {
     if let Some(asked) = snapshot.limit_asked {
         let rss = ledger.distinct.0;
         return Some(Limit { source: "--limit".into(), bytes: asked.0, working_set_bytes: rss, charged_bytes: rss });
@@ -331,9 +335,9 @@ fn arenas(snapshot: &Snapshot) -> Vec<Arena> {
         .collect()
 }
 
-fn cgroup(explanation: &Explanation) -> Option<Cgroup> {
-    let facts = explanation.snapshot.cgroup.as_ref()?;
-    let sum = explanation.ledger.cgroup.as_ref()?;
+fn cgroup(snapshot: &Snapshot, ledger: &ledger::Ledger) -> Option<Cgroup> {
+    let facts = snapshot.cgroup.as_ref()?;
+    let sum = ledger.cgroup.as_ref()?;
     Some(Cgroup {
         path: facts.path.clone(),
         version: match facts.version {
@@ -351,13 +355,13 @@ fn cgroup(explanation: &Explanation) -> Option<Cgroup> {
     })
 }
 
-fn verdict(of: &Explanation, verdict: &plimsoll_observer::verdict::Verdict) -> Verdict {
+fn verdict(snapshot: &Snapshot, ledger: &ledger::Ledger, verdict: &verdict::Verdict) -> Verdict {
     Verdict {
         id: verdict.id.id().into(),
         severity: verdict.severity.name().into(),
         bytes: verdict.bytes.0,
         summary: verdict.summary.clone(),
-        certainty: certainty(&of.snapshot, &of.ledger, verdict),
+        certainty: verdict::certainty(snapshot, ledger, verdict),
         evidence: verdict.evidence.clone(),
         saving_bytes: verdict.saving().map(|(_, most)| most.0),
         saving_least_bytes: verdict.saving().map(|(least, _)| least.0),

@@ -20,6 +20,7 @@ pub mod recording;
 pub mod recording_chart;
 pub mod recording_diff;
 pub mod recording_json;
+pub mod serve_list;
 mod sites_json;
 pub mod sites_text;
 pub mod text;

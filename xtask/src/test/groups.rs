@@ -144,7 +144,14 @@ pub const GROUPS: &[Group] = &[
         "program",
         Test,
         "verbs, options, messages",
-        Tests(&["cli/run", "cli/sentences", "cli/retention", "cli/watch", "report/profile::go_tool_pprof_opens_it"]),
+        Tests(&[
+            "cli/run",
+            "cli/sentences",
+            "cli/retention",
+            "cli/serve",
+            "cli/watch",
+            "report/profile::go_tool_pprof_opens_it",
+        ]),
     ),
     group("try", Test, "remedies tried: known savings, odd programs, nothing left behind", Tests(&["cli/trial"])),
     group(

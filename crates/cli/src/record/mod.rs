@@ -122,7 +122,7 @@ fn of_processes(pids: &[u32], pattern: &Path, pace: Pace) -> Result<ExitCode, Fa
 
 fn recorder(pattern: &Path, pid: u32, child: bool, pace: Pace) -> Result<Recorder, Failure> {
     let output = Output::new(pattern, pid, pace)?;
-    let sampler = Sampler::of(Subject { pid, child, interval: pace.interval, verb: "record" })?;
+    let sampler = Sampler::of(Subject { child, ..Subject::of(pid, pace.interval, "record") })?;
     Ok(Recorder::new(sampler, Writer::new(pid, pace.interval, output)))
 }
 

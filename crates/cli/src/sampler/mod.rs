@@ -59,6 +59,15 @@ pub struct Subject {
     pub interval: Duration,
     /// The command that runs the sampler, for messages.
     pub verb: &'static str,
+    /// Longest time for one reading.
+    pub within: Duration,
+}
+
+impl Subject {
+    /// A process that is not our child, as `record` and `watch` read it.
+    pub fn of(pid: u32, interval: Duration, verb: &'static str) -> Subject {
+        Subject { pid, child: false, interval, verb, within: LOOK }
+    }
 }
 
 pub struct Sampler {
@@ -94,6 +103,9 @@ pub struct Sampler {
     memory: Bytes,
     /// The moment that the verdicts compare with.
     pub baseline: Option<Baseline>,
+    /// How many samplers share the budgets of mappings, owners and sites.
+    pub share: u32,
+    within: Duration,
 }
 
 /// One reading.
@@ -135,7 +147,7 @@ pub struct Ended {
 }
 
 impl Sampler {
-    pub fn of(Subject { pid, child, interval, verb }: Subject) -> Result<Sampler, Failure> {
+    pub fn of(Subject { pid, child, interval, verb, within }: Subject) -> Result<Sampler, Failure> {
         let target = Target::open(pid, Deadline::after(LOOK)).map_err(|absent| match absent {
             proc::Absent::NoSuchProcess => Failure(format!("no process {pid}")),
             proc::Absent::NoProc => Failure("/proc is not mounted here: nothing can be read".into()),
@@ -173,6 +185,8 @@ impl Sampler {
             samples: 0,
             memory: Bytes(0),
             baseline: None,
+            share: 1,
+            within,
         })
     }
 
@@ -198,7 +212,7 @@ impl Sampler {
     /// `last`: no sample follows, so it is a full one, and waits for missing names as a report does.
     pub fn read(&mut self, missed: u64, last: bool) -> Read<'_> {
         let began = Instant::now();
-        let deadline = Deadline::after(if last { NAMES } else { LOOK });
+        let deadline = Deadline::after(if last { NAMES } else { self.within });
         self.target.allow(deadline);
         let full = last || began >= self.full_at;
         let Ok((process, rss)) = proc::read_process(&self.target) else {
@@ -235,7 +249,7 @@ impl Sampler {
         self.count_kills(began);
         let pressure = cgroup::pressure(self.group.as_deref(), deadline);
         if full {
-            self.full_at = began + FULL;
+            self.full_at = began + FULL * self.share;
         }
         self.samples += 1;
         if let Some(snapshot) = &mut self.snapshot {
@@ -268,6 +282,11 @@ impl Sampler {
         }))
     }
 
+    /// The time until work of this cost is repeated.
+    fn budget(&self, spent: Duration, factor: u32) -> Duration {
+        spent * factor * self.share
+    }
+
     fn kills(&self, deadline: Deadline) -> Option<u64> {
         cgroup::oom_kills(self.group.as_deref()?, deadline)
     }
@@ -290,11 +309,15 @@ impl Sampler {
         let taken = take(self.pid, Regions::AsNeeded, self.target.deadline());
         let spent = processor_time().saturating_sub(before);
         let Ok(mut snapshot) = taken else {
-            self.owners_at = now + spent * OWNERS;
+            self.owners_at = now + self.budget(spent, OWNERS);
             return false;
         };
-        self.owners_at =
-            now + patience(&snapshot, self.began.map_or(Duration::MAX, |began| began.elapsed()), spent * OWNERS);
+        self.owners_at = now
+            + patience(
+                &snapshot,
+                self.began.map_or(Duration::MAX, |began| began.elapsed()),
+                self.budget(spent, OWNERS),
+            );
         self.memory = snapshot.host.memory;
         self.asked = now;
         // Each instant reads the cgroup itself.
@@ -315,7 +338,7 @@ impl Sampler {
         let read = self.series.again(&self.target, snapshot, (process.clone(), rss), figures).is_ok();
         let spent = processor_time().saturating_sub(before);
         let saved = now.checked_sub(SAVED).map_or(now, |oldest| self.lines_at.max(oldest));
-        self.lines_at = saved + spent * LINES;
+        self.lines_at = saved + spent * LINES * self.share;
         if snapshot.hotspot.is_none() && hotspot::is_hotspot(&snapshot.vmas) {
             // A VM has started since the last query, so the known owners are outdated: query them now.
             self.owners_at = now;
@@ -355,7 +378,7 @@ impl Sampler {
         let before = processor_time();
         let nameless = symbols::Options { without: true, ..symbols::Options::default() };
         let sites = read.sites(&nameless, false);
-        self.sites_at = now + processor_time().saturating_sub(before) * SITES;
+        self.sites_at = now + processor_time().saturating_sub(before) * SITES * self.share;
         let wait = if must { read.deadline.left() } else { self.interval / 4 };
         self.names.sites(&sites, &read.books, read.symbols(&[]), wait, must)
     }

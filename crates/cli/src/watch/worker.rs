@@ -92,7 +92,7 @@ impl Worker {
 }
 
 fn sampler(pid: u32, interval: Duration) -> Result<Sampler, Failure> {
-    Sampler::of(Subject { pid, child: false, interval, verb: "watch" })
+    Sampler::of(Subject::of(pid, interval, "watch"))
 }
 
 fn signal(event: &OwnedFd) {

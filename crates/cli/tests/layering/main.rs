@@ -194,6 +194,7 @@ const REPORT: Order = Order {
             "profile",
             "recording_chart",
             "recording_diff",
+            "serve_list",
             "sites_json",
             "trial_json",
         ],
@@ -209,7 +210,7 @@ const REPORT: Order = Order {
 const CLI: Order = Order {
     name: "cli",
     stages: &[
-        &["sys"],
+        &["confine", "sys"],
         &["cache", "named", "output", "untrackable"],
         &["tracker"],
         &["launch", "recording", "target"],
@@ -219,7 +220,7 @@ const CLI: Order = Order {
         // The commands.
         &["attach", "diff", "doctor", "explain", "report", "why"],
         &["record", "trial"],
-        &["run", "watch"],
+        &["run", "serve", "watch"],
     ],
     upward: &[],
     knots: &[],
@@ -274,6 +275,7 @@ fn modules_import_earlier_stages_only() {
 /// Files and folders with unsafe code: system calls, assembly, the program's memory, and the contents of the segment.
 const UNSAFE: &[&str] = &[
     "crates/category/src/lib.rs",
+    "crates/cli/src/confine.rs",
     "crates/cli/src/sys.rs",
     "crates/observer/src/foreign/as_target/child.rs",
     "crates/observer/src/source/hotspot/peer.rs",
@@ -398,10 +400,11 @@ const OPENERS: [&str; 12] = [
     "UnixStream::connect(",
 ];
 /// The files outside of `foreign/` that may open something, how often, and why they never open another user's file.
-const MAY_OPEN: [(&str, usize, &str); 16] = [
+const MAY_OPEN: [(&str, usize, &str); 17] = [
     ("crates/cli/src/cache.rs", 1, "/proc/PID/maps: the kernel's own"),
     ("crates/cli/src/doctor.rs", 3, "settings of the kernel, /proc/self"),
     ("crates/cli/src/untrackable.rs", 1, "a new file (O_EXCL) of a random name, in a directory of ours"),
+    ("crates/cli/src/serve/rounds.rs", 2, "/proc/PID: the kernel's own figures"),
     ("crates/cli/src/sys.rs", 2, "settings of the kernel, /proc: the kernel's own"),
     ("crates/cli/src/target.rs", 4, "/proc: the kernel's own"),
     ("crates/cli/src/trial/group.rs", 2, "files of cgroups below our own: the kernel's"),
@@ -439,7 +442,7 @@ fn files_of_others_are_opened_in_one_place() {
 
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
 /// passed down: with separate limits, many short waits add up.
-const MAKE_DEADLINES: [(&str, usize, &str); 13] = [
+const MAKE_DEADLINES: [(&str, usize, &str); 16] = [
     ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
     ("crates/cli/src/diff.rs", 1, "diff"),
     ("crates/cli/src/doctor.rs", 1, "doctor"),
@@ -449,6 +452,9 @@ const MAKE_DEADLINES: [(&str, usize, &str); 13] = [
         "explain, or its list; before it the caller's own baseline, after it the books of a page or of metrics",
     ),
     ("crates/cli/src/named.rs", 1, "before any verb: the processes of a name"),
+    ("crates/cli/src/serve/answers.rs", 1, "serve: each page or document"),
+    ("crates/cli/src/serve/mod.rs", 2, "serve: at its start, the token's file and the list of processes"),
+    ("crates/cli/src/serve/rounds.rs", 1, "serve: each listing"),
     ("crates/cli/src/watch/worker.rs", 1, "watch: each listing"),
     ("crates/cli/src/sampler/names.rs", 1, "names: in the background, no sample waits for them"),
     ("crates/cli/src/sampler/mod.rs", 3, "record, watch: the start, each sample, the end"),

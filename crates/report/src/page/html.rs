@@ -15,7 +15,7 @@ use super::model::{Cell, Curves, Page, Remedy, Stacks, Table, Verdict};
 use crate::profile::{called_at, share};
 use crate::words::count;
 
-const STYLE: &str = include_str!("page.css");
+pub(super) const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     "'use strict';\n(() => {\n",
     include_str!("script/page.js"),
@@ -24,12 +24,37 @@ const SCRIPT: &str = concat!(
     include_str!("script/flame.js"),
     "})();\n"
 );
+/// The script that only a page of `serve` has.
+const LIVE: &str = include_str!("script/live.js");
 /// Rows of the static table of sites, and functions of one of them.
 const SITES: usize = 100;
 const FRAMES: usize = 5;
 
 pub fn write(out: &mut dyn Write, page: &Page) -> io::Result<()> {
-    head(out, page)?;
+    write_as(out, page, None)
+}
+
+/// The same as a page of `serve`, which reads itself again. `target`: its name there.
+pub fn write_live(out: &mut dyn Write, page: &Page, target: &str) -> io::Result<()> {
+    write_as(out, page, Some(target))
+}
+
+/// The Content-Security-Policy of the pages of `serve`, for the head of an answer.
+pub fn policy() -> String {
+    format!("{}; connect-src 'self'", policy_of(&[SCRIPT, LIVE]))
+}
+
+fn policy_of(scripts: &[&str]) -> String {
+    let scripts: Vec<String> = scripts.iter().map(|script| hash_source(script)).collect();
+    format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        hash_source(STYLE),
+        scripts.join(" ")
+    )
+}
+
+fn write_as(out: &mut dyn Write, page: &Page, live: Option<&str>) -> io::Result<()> {
+    head(out, page, live)?;
     writeln!(out, r#"<main id="main">"#)?;
     answer(out, page)?;
     if let Some(all) = &page.bars {
@@ -49,19 +74,20 @@ pub fn write(out: &mut dyn Write, page: &Page) -> io::Result<()> {
     gaps(out, page)?;
     writeln!(out, "</main>\n<footer>")?;
     page.notes.iter().try_for_each(|note| writeln!(out, "<p>{}</p>", text(note)))?;
-    writeln!(out, "<p>Made by plimsoll {}. The page loads nothing and sends nothing.</p>", env!("CARGO_PKG_VERSION"))?;
+    let about = if live.is_some() { "" } else { " The page loads nothing and sends nothing." };
+    writeln!(out, "<p>Made by plimsoll {}.{about}</p>", env!("CARGO_PKG_VERSION"))?;
     let data = json(&data(page)).map_err(io::Error::from)?;
     writeln!(out, "</footer>\n<script type=\"application/json\" id=\"data\">{data}</script>")?;
-    writeln!(out, "<script>{SCRIPT}</script>\n</body>\n</html>")
+    writeln!(out, "<script>{SCRIPT}</script>")?;
+    if live.is_some() {
+        writeln!(out, "<script>{LIVE}</script>")?;
+    }
+    writeln!(out, "</body>\n</html>")
 }
 
-fn head(out: &mut dyn Write, page: &Page) -> io::Result<()> {
+fn head(out: &mut dyn Write, page: &Page, live: Option<&str>) -> io::Result<()> {
     let title = text(&page.title);
-    let policy = format!(
-        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
-        hash_source(STYLE),
-        hash_source(SCRIPT)
-    );
+    let policy = if live.is_some() { policy() } else { policy_of(&[SCRIPT]) };
     writeln!(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>")?;
     writeln!(out, r#"<meta http-equiv="Content-Security-Policy" content="{policy}"/>"#)?;
     writeln!(out, r#"<meta name="viewport" content="width=device-width, initial-scale=1"/>"#)?;
@@ -81,7 +107,15 @@ fn head(out: &mut dyn Write, page: &Page) -> io::Result<()> {
     for (place, name, _) in places.iter().filter(|(_, _, is_there)| *is_there) {
         write!(out, r#"<a href="{place}">{name}</a> "#)?;
     }
-    writeln!(out, "</nav></header>")
+    writeln!(out, "</nav>")?;
+    if let Some(target) = live {
+        let target = text(target);
+        writeln!(
+            out,
+            r#"<p class="quiet"><a href="/">All processes</a> · <span id="live">read again every 15 s</span> <button type="button" id="pause" hidden="hidden">Pause</button> · for programs: <a href="/api/{target}/explain">explain</a>, <a href="/api/{target}/report">report</a></p>"#
+        )?;
+    }
+    writeln!(out, "</header>")
 }
 
 /// How it ended, and the verdicts: the first as a card, the others below it.

@@ -13,6 +13,7 @@ mod bars;
 mod curves;
 mod data;
 mod html;
+mod list;
 pub(crate) mod markup;
 mod model;
 mod of_books;
@@ -20,7 +21,8 @@ mod of_ledger;
 mod of_recording;
 mod stacks;
 
-pub use html::write;
+pub use html::{policy, write, write_live};
+pub use list::write_list;
 pub use model::Page;
 pub use of_books::{add, of_books};
 pub use of_ledger::of_ledger;

@@ -1,0 +1,236 @@
+//! Answers the listener's questions. Three threads, so that a slow answer holds up no other kind:
+//!
+//! ```text
+//! requests   reads the pipe, checks every bit, answers health at once
+//! figures    metrics and lists, from the board; waits for a round if the last is too old
+//! pages      one target at a time, read for the answer as `explain` and `report` read it; kept for some seconds
+//! ```
+//! The reader knows the targets by the names on the board. What has no name there can't be asked for.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use plimsoll_observer::collect::{Regions, take};
+use plimsoll_observer::foreign::{Deadline, LOOK};
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::symbols;
+use plimsoll_observer::verdict::judge;
+use plimsoll_report::ledger_text::Explanation;
+use plimsoll_report::prometheus::{self, Own, Samples, Style};
+use plimsoll_report::serve_list::{self, Row};
+use plimsoll_report::{json, ledger_json, page as pages};
+
+use super::board::{Board, Posted, Published};
+use super::rounds;
+use super::wire::{self, Content, Head, Kind, Question, Status};
+use crate::stack_options::Stacks;
+use crate::{Failure, page, target};
+
+/// An answer about one target is kept for so long.
+const KEPT: Duration = Duration::from_secs(5);
+const MOST_KEPT: usize = 8;
+/// Without a round for so long beyond the interval, the server is not healthy.
+const SILENT: Duration = Duration::from_secs(60);
+
+pub struct Answers {
+    pub board: Arc<Board>,
+    pub writer: Mutex<UnixStream>,
+    /// Both processes.
+    pub own: [u32; 2],
+}
+
+/// An answer without its number.
+#[derive(Clone)]
+struct Answer {
+    status: Status,
+    content: Content,
+    body: Arc<Vec<u8>>,
+}
+
+impl Answer {
+    fn fine(content: Content, body: Vec<u8>) -> Answer {
+        Answer { status: Status::Fine, content, body: Arc::new(body) }
+    }
+
+    fn sentence(status: Status, sentence: &str) -> Answer {
+        Answer { status, content: Content::Plain, body: Arc::new(format!("{sentence}\n").into_bytes()) }
+    }
+}
+
+/// What ends the requests.
+pub enum End {
+    /// The listener has ended.
+    Closed,
+    /// The listener sent something that is no request.
+    Broken,
+}
+
+/// Reads requests until there are no more.
+pub fn serve(answers: &Arc<Answers>, mut reader: UnixStream) -> io::Result<End> {
+    let (figures, figures_asked) = sync_channel(wire::MOST_REQUESTS);
+    let (pages, pages_asked) = sync_channel(wire::MOST_REQUESTS);
+    let theirs = answers.clone();
+    thread::Builder::new().name("figures".into()).spawn(move || theirs.figures(&figures_asked))?;
+    let theirs = answers.clone();
+    thread::Builder::new().name("pages".into()).spawn(move || theirs.pages(&pages_asked))?;
+    let mut bytes = [0; wire::REQUEST];
+    loop {
+        if reader.read_exact(&mut bytes).is_err() {
+            return Ok(End::Closed);
+        }
+        let Some((number, question)) = Question::decode(&bytes) else { return Ok(End::Broken) };
+        let to: &SyncSender<_> = match question.kind {
+            // It was sent before.
+            Kind::Ready => return Ok(End::Broken),
+            Kind::Health => {
+                answers.write(number, &answers.health());
+                continue;
+            }
+            Kind::Metrics | Kind::List | Kind::Targets => &figures,
+            Kind::Page | Kind::Explain | Kind::Report | Kind::Recording => &pages,
+        };
+        match to.try_send((number, question)) {
+            Ok(()) => {}
+            // More than it may have asked.
+            Err(TrySendError::Full(_)) => return Ok(End::Broken),
+            Err(TrySendError::Disconnected(_)) => return Ok(End::Closed),
+        }
+    }
+}
+
+type Asked = (u32, Question);
+
+impl Answers {
+    /// An answer that can't be written is lost with the listener, whose end ends the program.
+    fn write(&self, number: u32, answer: &Answer) {
+        let too_long = Answer::sentence(Status::Failed, "the answer is longer than 32 MiB");
+        let answer = if answer.body.len() > wire::MOST_BODY { &too_long } else { answer };
+        let head = Head { number, status: answer.status, content: answer.content, length: answer.body.len() };
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = writer.write_all(&head.encode()).and_then(|()| writer.write_all(&answer.body));
+    }
+
+    fn health(&self) -> Answer {
+        let posted = self.board.look();
+        let silent = posted.ended.map(|ended| ended.elapsed());
+        match silent {
+            Some(silent) if silent > self.board.interval + SILENT => {
+                Answer::sentence(Status::Failed, &format!("no reading for {} s", silent.as_secs()))
+            }
+            _ => Answer::sentence(Status::Fine, "ok"),
+        }
+    }
+
+    fn figures(&self, asked: &Receiver<Asked>) {
+        while let Ok((number, question)) = asked.recv() {
+            let posted = self.board.fresh();
+            let body = match question.kind {
+                Kind::Metrics => {
+                    let style = if question.style == 1 { Style::OpenMetrics } else { Style::Prometheus };
+                    let content = if question.style == 1 { Content::OpenMetrics } else { Content::Prometheus };
+                    made(content, |out| self.metrics(out, &posted, style))
+                }
+                Kind::List => made(Content::Html, |out| pages::write_list(out, &rows(&posted), posted.left_out)),
+                _ => made(Content::Json, |out| serve_list::json(out, &rows(&posted), posted.left_out)),
+            };
+            self.write(number, &body);
+        }
+    }
+
+    fn metrics(&self, out: &mut Vec<u8>, posted: &Posted, style: Style) -> io::Result<()> {
+        let own = Own {
+            targets: posted.targets.len(),
+            left_out: posted.left_out,
+            cpu: self.own.iter().map(|pid| rounds::processor_time(*pid)).sum(),
+            resident: self.own.iter().map(|pid| rounds::resident(*pid)).sum(),
+            round: posted.took,
+        }
+        .samples();
+        let ages: Vec<Samples> =
+            posted.targets.iter().map(|of| Samples::age(&of.row.name, of.read_at.elapsed())).collect();
+        let all: Vec<&Samples> =
+            posted.targets.iter().map(|of| of.samples.as_ref()).chain(&ages).chain([&own]).collect();
+        prometheus::write(out, &all, style)
+    }
+
+    fn pages(&self, asked: &Receiver<Asked>) {
+        let mut kept: Vec<(Instant, Question, Answer)> = Vec::new();
+        while let Ok((number, question)) = asked.recv() {
+            kept.retain(|(at, ..)| at.elapsed() < KEPT);
+            let answer = match kept.iter().find(|(_, of, _)| *of == question) {
+                Some((.., answer)) => answer.clone(),
+                None => {
+                    let answer = self.of_target(&question);
+                    kept.truncate(MOST_KEPT - 1);
+                    kept.insert(0, (Instant::now(), question, answer.clone()));
+                    answer
+                }
+            };
+            self.write(number, &answer);
+        }
+    }
+
+    fn of_target(&self, question: &Question) -> Answer {
+        let found = self.board.look().targets.iter().find(|of| of.row.name == question.target).cloned();
+        let Some(of) = found else {
+            return Answer::sentence(Status::Absent, "there is no such target. The list: /");
+        };
+        let deadline = Deadline::after(LOOK);
+        let answer = match question.kind {
+            Kind::Page => page_of(&of, deadline),
+            Kind::Explain => document_of(&of, deadline),
+            Kind::Report => report_of(&of, deadline),
+            _ => Err(Failure("plimsoll serve keeps no recordings".into())),
+        };
+        // Another process may have the PID by now.
+        if rounds::start_of(of.identity.pid) != Some(of.identity.start) {
+            return Answer::sentence(Status::Absent, "the process has ended. The list: /");
+        }
+        answer.unwrap_or_else(|Failure(sentence)| Answer::sentence(Status::Absent, &sentence))
+    }
+}
+
+fn rows(posted: &Posted) -> Vec<(&Row, f64)> {
+    posted.targets.iter().map(|of| (&of.row, of.read_at.elapsed().as_secs_f64())).collect()
+}
+
+fn made(content: Content, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> Answer {
+    let mut body = Vec::new();
+    match write(&mut body) {
+        Ok(()) => Answer::fine(content, body),
+        Err(error) => Answer::sentence(Status::Failed, &format!("cannot write the answer: {error}")),
+    }
+}
+
+/// The process as it is now, compared with the baseline of the rounds.
+fn explanation(of: &Published, deadline: Deadline) -> Result<Explanation, Failure> {
+    let mut snapshot = take(of.identity.pid, Regions::AsNeeded, deadline).map_err(|refusal| Failure(refusal.0))?;
+    snapshot.baseline.clone_from(&of.baseline);
+    let ledger = Ledger::of(&snapshot);
+    let verdicts = judge(&snapshot, &ledger);
+    Ok(Explanation { snapshot, ledger, verdicts })
+}
+
+fn page_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
+    let page = page::explained(&explanation(of, deadline)?, deadline)?;
+    Ok(made(Content::Html, |out| pages::write_live(out, &page, &of.row.name)))
+}
+
+fn document_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
+    let explanation = explanation(of, deadline)?;
+    Ok(made(Content::Json, |mut out| ledger_json::write(&mut out, &explanation)))
+}
+
+fn report_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
+    let pid = of.identity.pid.to_string();
+    let mut target = target::open(Path::new(&pid), deadline)?;
+    let names = target.symbols(&[]);
+    symbols::resolve(&mut target.books, &names, target.deadline);
+    let sites = Stacks::default().sites(&mut target, false)?;
+    Ok(made(Content::Json, |out| json::write(out, &target.books, Some(&sites), json::Frames::InSites)))
+}

@@ -1,0 +1,300 @@
+//! The thread that reads the targets, one after the other, round after round: at each interval, and when a scrape wants
+//! newer figures.
+//!
+//! The cost of all targets together is bounded: the budgets of a sampler are divided by the number of targets, and a
+//! target that takes long is left alone for a while (`Rest`). Its figures stay, and say how old they are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use plimsoll_observer::foreign::Deadline;
+use plimsoll_observer::ledger::Baseline;
+use plimsoll_observer::source::processes::{self, Identity, Known, Listed};
+use plimsoll_observer::units::Bytes;
+use plimsoll_report::ledger_json;
+use plimsoll_report::prometheus::Samples;
+use plimsoll_report::serve_list::Row;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::board::{Board, Published};
+use super::targets::{self, Names, Wanted};
+use crate::Failure;
+use crate::output::say;
+use crate::sampler::{Read, Sample, Sampler, Subject};
+
+/// Time for the list of processes, and for one reading of one target.
+const LISTING: Duration = Duration::from_secs(5);
+const READING: Duration = Duration::from_secs(2);
+/// Time for a round: a scrape doesn't wait for the targets that are left then.
+const ROUND: Duration = Duration::from_secs(8);
+/// A list that took `t` of processor time is made again after `t × 250`.
+const LISTS: u32 = 250;
+/// So many targets share the budget of one.
+const SHARE: usize = 2;
+/// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`.
+const SLOW: Duration = Duration::from_millis(500);
+const REST: u32 = 60;
+/// A verdict compares with a moment one to two times this long ago; for a young process, with one a quarter to a half of
+/// its age ago, because every program grows at its start. Seconds.
+const BASELINE: f64 = 3600.0;
+const LEAST_BASELINE: f64 = 60.0;
+
+struct Target {
+    name: String,
+    command: String,
+    sampler: Sampler,
+    published: Option<Published>,
+    rests_until: Option<Instant>,
+    /// The baseline after the present one.
+    next_baseline: Option<Baseline>,
+}
+
+pub struct Rounds {
+    wanted: Wanted,
+    interval: Duration,
+    own: Vec<u32>,
+    board: Arc<Board>,
+    known: Known,
+    names: Names,
+    targets: BTreeMap<Identity, Target>,
+    /// Processes that can't be read, so that each is reported once.
+    refused: BTreeSet<Identity>,
+    list_at: Instant,
+    left_out: usize,
+    /// The target that the next round begins with, if the last one was too short for all.
+    first: usize,
+}
+
+impl Rounds {
+    pub fn new(wanted: Wanted, interval: Duration, own: Vec<u32>, board: Arc<Board>) -> Rounds {
+        Rounds {
+            wanted,
+            interval,
+            own,
+            board,
+            known: Known::default(),
+            names: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            list_at: Instant::now(),
+            left_out: 0,
+            first: 0,
+        }
+    }
+
+    /// Until the board stops them.
+    pub fn run(mut self) {
+        let mut next = Instant::now();
+        while self.board.wait(next) {
+            let (began, before) = (Instant::now(), thread_time());
+            if began >= self.list_at {
+                self.list();
+            }
+            self.read_all(began + ROUND);
+            let targets = self.targets.values().filter_map(|target| target.published.clone()).collect();
+            self.board.publish(targets, self.left_out, began.elapsed(), thread_time().saturating_sub(before));
+            next = began + self.interval;
+        }
+    }
+
+    fn list(&mut self) {
+        let before = thread_time();
+        let listed = processes::list(&mut self.known, Deadline::after(LISTING));
+        let served: BTreeSet<Identity> = self.targets.keys().copied().collect();
+        let (chosen, left_out) = targets::chosen(&self.wanted, &listed, &served, &self.own);
+        targets::name_all(&mut self.names, &chosen);
+        self.left_out = left_out;
+        self.refused.retain(|identity| chosen.iter().any(|of| of.identity == *identity));
+        let name_of = |identity: &Identity| self.names.get(identity).map(|(_, name)| name.as_str());
+        let gone = |(identity, target): &(&Identity, &Target)| name_of(identity) != Some(target.name.as_str());
+        let gone: Vec<Identity> = self.targets.iter().filter(gone).map(|(identity, _)| *identity).collect();
+        for identity in gone {
+            let runs_another = self.names.contains_key(&identity);
+            self.drop_target(identity, if runs_another { "runs another program" } else { "has ended" });
+        }
+        for of in chosen {
+            if !self.targets.contains_key(&of.identity) && !self.refused.contains(&of.identity) {
+                self.add(of);
+            }
+        }
+        let share = u32::try_from(self.targets.len() / SHARE).unwrap_or(u32::MAX).max(1);
+        self.targets.values_mut().for_each(|target| target.sampler.share = share);
+        self.list_at = Instant::now() + (thread_time().saturating_sub(before) * LISTS).min(Duration::from_secs(60));
+    }
+
+    fn add(&mut self, of: &Listed) {
+        let Some(name) = self.names.get(&of.identity).map(|(_, name)| name.clone()) else { return };
+        let subject = Subject { within: READING, ..Subject::of(of.identity.pid, self.interval, "serve") };
+        match Sampler::of(subject) {
+            Ok(sampler) => {
+                self.say(format_args!("serving process {} as /{name}", of.identity.pid));
+                let command = if of.command.is_empty() { of.name.clone() } else { of.command.join(" ") };
+                let target = Target { name, command, sampler, published: None, rests_until: None, next_baseline: None };
+                self.targets.insert(of.identity, target);
+            }
+            Err(Failure(sentence)) => {
+                self.refused.insert(of.identity);
+                self.say(format_args!("cannot serve process {}: {sentence}", of.identity.pid));
+            }
+        }
+    }
+
+    /// With `--all` processes come and go all the time, and the list says which there are.
+    fn say(&self, sentence: std::fmt::Arguments<'_>) {
+        if self.wanted != Wanted::All {
+            say(sentence);
+        }
+    }
+
+    fn drop_target(&mut self, identity: Identity, what: &str) {
+        if let Some(target) = self.targets.remove(&identity) {
+            self.say(format_args!("process {} (/{}) {what}", identity.pid, target.name));
+        }
+    }
+
+    fn read_all(&mut self, until: Instant) {
+        let all: Vec<Identity> = self.targets.keys().copied().collect();
+        let order = all.iter().cycle().skip(self.first % all.len().max(1)).take(all.len());
+        let mut next = None;
+        for (place, identity) in order.enumerate() {
+            if Instant::now() >= until {
+                next = Some(self.first + place);
+                break;
+            }
+            self.read(*identity);
+        }
+        self.first = next.unwrap_or(0);
+    }
+
+    fn read(&mut self, identity: Identity) {
+        let Some(target) = self.targets.get_mut(&identity) else { return };
+        let began = Instant::now();
+        if target.rests_until.is_some_and(|until| began < until) {
+            return;
+        }
+        let has_ended = match target.sampler.read(0, false) {
+            Read::Sample(sample) => {
+                let (baseline, age) = (baseline_of(&sample), sample.process.uptime.unwrap_or(f64::INFINITY));
+                let published = published(identity, &target.name, &target.command, &sample);
+                if let Some(baseline) = baseline {
+                    keep(&mut target.sampler.baseline, &mut target.next_baseline, baseline, age);
+                }
+                if let Some(published) = published {
+                    target.published = Some(Published { baseline: target.sampler.baseline.clone(), ..published });
+                }
+                false
+            }
+            // It is being torn down.
+            Read::Nothing => false,
+            Read::Ended => true,
+        };
+        let took = began.elapsed();
+        target.rests_until = (took > SLOW).then(|| began + took * REST);
+        if has_ended {
+            self.drop_target(identity, "has ended");
+            self.names.remove(&identity);
+        }
+    }
+}
+
+fn baseline_of(sample: &Sample<'_>) -> Option<Baseline> {
+    let ledger = sample.ledger.as_ref()?;
+    Some(Baseline {
+        time: sample.time_ns as f64 / 1e9,
+        rss: ledger.rss,
+        lines: ledger.lines.iter().map(|line| (line.id, line.resident)).collect(),
+        errors: ledger.lines.iter().map(|line| (line.id, line.error)).collect(),
+    })
+}
+
+/// Moves the baseline on. `age`: of the process, in seconds.
+fn keep(baseline: &mut Option<Baseline>, next: &mut Option<Baseline>, now: Baseline, age: f64) {
+    let span = (age / 4.0).clamp(LEAST_BASELINE, BASELINE);
+    match (&baseline, &next) {
+        (None, _) if age >= LEAST_BASELINE => *baseline = Some(now),
+        (Some(first), None) if now.time - first.time >= span => *next = Some(now),
+        (Some(_), Some(second)) if now.time - second.time >= span => {
+            *baseline = next.take();
+            *next = Some(now);
+        }
+        _ => {}
+    }
+}
+
+/// None: the mappings were not read this time, so the ledger of the last reading stays.
+fn published(identity: Identity, name: &str, command: &str, sample: &Sample<'_>) -> Option<Published> {
+    let (snapshot, ledger) = sample.snapshot.zip(sample.ledger.as_ref())?;
+    let document = ledger_json::document_of(snapshot, ledger, &sample.verdicts);
+    let cgroup = sample.cgroup.as_ref();
+    let limit = cgroup.and_then(|cgroup| Some((cgroup.limit?, cgroup.working_set())));
+    let first = sample.verdicts.first();
+    let row = Row {
+        name: name.to_owned(),
+        command: command.to_owned(),
+        pid: identity.pid,
+        rss: ledger.rss,
+        limit,
+        verdict: first.map(|verdict| (verdict.id.id(), verdict.severity.name(), verdict.summary.clone())),
+        is_tracked: sample.books.is_some(),
+    };
+    let samples = Arc::new(Samples::of(name, &document, sample.books.as_ref()));
+    Some(Published { identity, row, samples, read_at: Instant::now(), baseline: None })
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// The start of a process, in clock ticks since the machine's: field 22 of its stat.
+pub fn start_of(pid: u32) -> Option<u64> {
+    stat_fields(pid).nth(19)?.parse().ok()
+}
+
+/// RSS of a process, from its statm.
+pub fn resident(pid: u32) -> Bytes {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);
+    Bytes(pages.saturating_mul(rustix::param::page_size() as u64))
+}
+
+/// Processor time of a process: utime and stime are fields 14 and 15.
+pub fn processor_time(pid: u32) -> Duration {
+    let ticks: u64 = stat_fields(pid).skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second().max(1))
+}
+
+/// The fields of /proc/PID/stat after the name, from field 3 on (proc_pid_stat(5)).
+fn stat_fields(pid: u32) -> impl Iterator<Item = String> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let after_name = text.rsplit_once(") ").map_or("", |(_, rest)| rest).to_owned();
+    after_name.split(' ').map(str::to_owned).collect::<Vec<_>>().into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_baseline_is_one_to_two_hours_back() {
+        let at = |minutes: f64| Baseline { time: minutes * 60.0, ..Baseline::default() };
+        let run = |first_age: f64| {
+            let (mut baseline, mut next) = (None, None);
+            let back = |minute: u32| {
+                let now = f64::from(minute);
+                keep(&mut baseline, &mut next, at(now), (first_age + now) * 60.0);
+                baseline.as_ref().map(|of| now - of.time / 60.0)
+            };
+            (0..600).map(back).collect::<Vec<_>>()
+        };
+        let old = run(10_000.0);
+        assert!((0..60).all(|minute| old[minute] == Some(minute as f64)), "the first reading: {old:?}");
+        assert!((120..600).all(|minute| old[minute].is_some_and(|back| (60.0..=120.0).contains(&back))), "{old:?}");
+        let young = run(0.0);
+        assert_eq!(young[0], None);
+        assert!(young[20].is_some_and(|back| (4.0..=11.0).contains(&back)), "{young:?}");
+    }
+}

@@ -1,0 +1,94 @@
+//! How the server starts, is refused, and ends.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::kit::{PLIMSOLL, Server, Subject, folder, wait_for};
+
+/// The exit status and the sentence of a server that does not start.
+fn refused(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new("timeout")
+        .args(["-s", "KILL", "60", PLIMSOLL, "serve"])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("plimsoll");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn is_gone(pid: u32) -> bool {
+    !Path::new(&format!("/proc/{pid}")).exists()
+}
+
+#[test]
+fn what_can_not_be_served_is_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let own = std::process::id().to_string();
+    let short = folder("short").join("token");
+    std::fs::write(&short, "too short\n").expect("a file");
+    let short = short.to_str().expect("UTF-8");
+    for (arguments, expected) in [
+        (&[][..], "<PID|NAME>"),
+        (&["4194305"], "no process 4194305"),
+        (&[&own, "--listen", &address], "another program does"),
+        (&[&own, "--listen", "nowhere"], "127.0.0.1:9464"),
+        (&[&own, "--listen", "0.0.0.0:0"], "add --token-file FILE"),
+        (&[&own, "--token-file", short], "16 visible characters"),
+        (&[&own, "--token-file", "/nonexistent"], "/nonexistent"),
+        (&[&own, "--interval", "10ms"], "at least 1s"),
+    ] {
+        let (code, said) = refused(arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected) && said.trim_end().lines().count() == 1, "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn a_signal_ends_both_processes_and_leaves_nothing() {
+    for signal in ["-TERM", "-INT"] {
+        let subject = Subject::named("shop");
+        let server = Server::of(&subject, &[]);
+        let (port, listener) = (server.port, server.listener);
+        server.kill(server.child.id(), signal);
+        let (status, said) = server.ended();
+        assert_eq!(status.code(), Some(0), "{signal}: {said}");
+        assert!(is_gone(listener));
+        TcpListener::bind(("127.0.0.1", port)).expect("the port is free");
+    }
+}
+
+#[test]
+fn the_end_of_one_process_is_the_end_of_the_other() {
+    let subject = Subject::named("shop");
+    let server = Server::of(&subject, &[]);
+    let (reader, listener) = (server.child.id(), server.listener);
+    server.kill(listener, "-KILL");
+    let (status, said) = server.ended();
+    assert_eq!(status.code(), Some(2), "{said}");
+    assert!(said.contains("the listening process was killed by signal 9: plimsoll serve ends"), "{said}");
+    assert!(is_gone(reader) && is_gone(listener));
+
+    let server = Server::of(&subject, &[]);
+    let listener = server.listener;
+    server.kill(server.child.id(), "-KILL");
+    let (_, said) = server.ended();
+    assert!(said.contains("the reading process has ended: plimsoll serve ends"), "{said}");
+    // Its parent is gone, so the first process of the machine reaps it.
+    wait_for("the end of the listener", || {
+        let state = std::fs::read_to_string(format!("/proc/{listener}/stat")).unwrap_or_default();
+        (is_gone(listener) || state.contains(") Z ")).then_some(())
+    });
+}
+
+#[test]
+fn the_first_lines_say_who_may_ask() {
+    let subject = Subject::named("shop");
+    let server = Server::of(&subject, &[]);
+    assert!(server.said.contains("user nobody, Landlock, seccomp") || server.said.contains("here"), "{}", server.said);
+    server.kill(server.child.id(), "-TERM");
+    let (_, said) = server.ended();
+    assert!(said.contains("every user of this machine can ask"), "{said}");
+    assert!(said.contains(&format!("serving process {} as /shop", subject.pid())), "{said}");
+}

@@ -14,6 +14,8 @@
 //!
 //! A guard applies only to the thread that made it. The C API is include/plimsoll.h.
 
+#![warn(unreachable_pub)]
+
 use std::ffi::{CStr, c_char, c_void};
 use std::marker::PhantomData;
 use std::sync::OnceLock;

@@ -60,6 +60,7 @@
 //! # }
 //! ```
 #![deny(missing_docs)]
+#![warn(unreachable_pub)]
 
 mod format;
 pub mod reader;

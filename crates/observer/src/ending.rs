@@ -111,7 +111,7 @@ impl Ending {
     }
 
     /// None if the parent has written nothing, or nothing valid.
-    pub fn from_word(word: u64) -> Option<Ending> {
+    pub(crate) fn from_word(word: u64) -> Option<Ending> {
         let value = (word >> 8) as u8;
         let how = match word & 0xff {
             1 => How::Code(value),

@@ -1,6 +1,8 @@
 //! Everything outside the target: sources → snapshot → ledger → verdict; segment → books. `collect` decides which
 //! source is read when.
 
+#![warn(unreachable_pub)]
+
 pub mod allocation;
 pub mod books;
 pub mod collect;

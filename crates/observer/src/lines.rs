@@ -39,7 +39,7 @@ impl Group {
 impl LineId {
     /// Other lines can only grow up to a bound: -Xmx, ReservedCodeCacheSize, a file's length, or pages that the kernel
     /// can take back.
-    pub const fn may_grow_without_bound(self) -> bool {
+    pub(crate) const fn may_grow_without_bound(self) -> bool {
         !matches!(
             self,
             LineId::JavaHeap | LineId::CodeCache | LineId::MappedFiles | LineId::Libraries | LineId::Tracker

@@ -9,14 +9,12 @@ macro_rules! parsers {
 }
 
 parsers! {
-    allocators: source::proc::allocators;
     attach: source::hotspot::attach;
     cache: symbols::cache;
     cgroup: source::cgroup::parse;
     chunks: source::native_image::chunks;
     access: source::proc::access;
     direct: source::hotspot::direct;
-    dwarf: symbols::dwarf;
     functions: symbols::functions;
     golang: source::golang;
     heap: source::hotspot::heap;
@@ -32,7 +30,6 @@ parsers! {
     printed: source::hotspot::printed;
     pymalloc: source::pymalloc;
     status: source::proc::status;
-    structs: source::hotspot::structs;
     tcmalloc: source::tcmalloc;
     unpacked: source::native_image::unpacked;
     v8: source::v8;

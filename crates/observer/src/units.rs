@@ -141,7 +141,7 @@ impl AddressRange {
         self.start <= other.start && other.end <= self.end
     }
     /// The common part; empty (at `start`) if there is none.
-    pub fn intersection(self, other: AddressRange) -> AddressRange {
+    pub(crate) fn intersection(self, other: AddressRange) -> AddressRange {
         AddressRange::new(self.start.max(other.start), self.end.min(other.end))
     }
     pub fn overlaps(self, other: AddressRange) -> bool {

@@ -36,18 +36,18 @@ pub(crate) struct FrameTable {
 }
 
 impl FrameTable {
-    pub fn of(profile: &Profile) -> FrameTable {
+    pub(crate) fn of(profile: &Profile) -> FrameTable {
         let mut table = FrameTable::default();
         table.add_all(profile);
         table
     }
 
     /// Adds the frames of all entries.
-    pub fn add_all(&mut self, profile: &Profile) {
+    pub(crate) fn add_all(&mut self, profile: &Profile) {
         profile.entries().for_each(|(entry, _)| self.add(profile, entry.stack));
     }
 
-    pub fn add(&mut self, profile: &Profile, stack: StackId) {
+    pub(crate) fn add(&mut self, profile: &Profile, stack: StackId) {
         for id in whole(profile, stack).0 {
             let at = id.number();
             if at >= self.of_profile.len() {
@@ -60,7 +60,7 @@ impl FrameTable {
     }
 
     /// The index of a frame of any origin.
-    pub fn place(&mut self, frame: FrameLine) -> u32 {
+    pub(crate) fn place(&mut self, frame: FrameLine) -> u32 {
         let next = self.lines.len() as u32;
         *self.places.entry(frame).or_insert_with_key(|frame| {
             self.lines.push(frame.clone());
@@ -70,22 +70,22 @@ impl FrameTable {
 
     /// The indices of a stack that was added; the flag is set if its walk ended early, so that outer callers are
     /// missing.
-    pub fn stack(&self, profile: &Profile, stack: StackId) -> (Vec<u32>, bool) {
+    pub(crate) fn stack(&self, profile: &Profile, stack: StackId) -> (Vec<u32>, bool) {
         let (frames, truncated) = whole(profile, stack);
         let place = |id: &FrameId| self.of_profile.get(id.number()).copied().flatten();
         (frames.iter().filter_map(place).collect(), truncated)
     }
 
-    pub fn lines(&self) -> &[FrameLine] {
+    pub(crate) fn lines(&self) -> &[FrameLine] {
         &self.lines
     }
 
     /// Each frame as the JSON text that stands in a document.
-    pub fn texts(&self) -> serde_json::Result<Vec<Box<RawValue>>> {
+    pub(crate) fn texts(&self) -> serde_json::Result<Vec<Box<RawValue>>> {
         self.lines.iter().map(serde_json::value::to_raw_value).collect()
     }
 
-    pub fn into_lines(self) -> Vec<FrameLine> {
+    pub(crate) fn into_lines(self) -> Vec<FrameLine> {
         self.lines
     }
 }

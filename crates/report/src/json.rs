@@ -25,7 +25,7 @@ use crate::sites_json::{self, SiteLine, WrittenSite};
 use crate::words::{moment, parse_moment};
 
 pub const SCHEMA: &str = "plimsoll.report/1";
-pub const SCHEMA_WITH_TABLE: &str = "plimsoll.report/2";
+pub(crate) const SCHEMA_WITH_TABLE: &str = "plimsoll.report/2";
 
 /// Where a report keeps the frames of its stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! Writes books and ledgers as text, as JSON and in the formats of other tools: one file for each format. The only I/O
 //! is to the writer that the caller passes.
 
+#![warn(unreachable_pub)]
+
 pub mod allocation;
 pub mod diff;
 mod figures_json;

@@ -11,7 +11,7 @@ use crate::recording_diff::{Change, changes};
 use crate::words::moment;
 
 pub const SCHEMA: &str = "plimsoll.recording/1";
-pub const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
+pub(crate) const DIFF_SCHEMA: &str = "plimsoll.recording-diff/1";
 
 #[derive(Serialize)]
 struct Recording<'h> {

@@ -225,7 +225,7 @@ fn rest(out: &mut dyn Write, figures: impl Iterator<Item = Bytes>, what: &str) -
 }
 
 /// `function+0x1b  libfoo.so`, `libfoo.so+0x4711`; of code that a JIT made its name or the bare address.
-pub fn frame_text(books: &Books, frame: &Frame) -> String {
+pub(crate) fn frame_text(books: &Books, frame: &Frame) -> String {
     let module = frame.module.and_then(|i| books.modules.get(i));
     match (module, &frame.function) {
         (Some(m), Some(f)) => format!("{}+{:#x}  {}", printable(f), frame.function_offset, printable(m.name())),

@@ -238,7 +238,7 @@ pub const fn of_control(word: u64) -> (u32, u64) {
 /// Default mean number of bytes between two samples.
 pub const SAMPLE_MEAN: u64 = 512 << 10;
 /// Smallest and largest mean.
-pub const SAMPLE_BOUNDS: (u64, u64) = (256, 1 << 40);
+pub(crate) const SAMPLE_BOUNDS: (u64, u64) = (256, 1 << 40);
 
 const _: () = assert!(core::mem::size_of::<Header>() <= HEADER_BYTES);
 const _: () = assert!(SECTIONS <= 16);

@@ -73,6 +73,7 @@
 //! and unchanged by the copy. If `seq` stays odd, a copy is valid if two copies are equal.
 #![no_std]
 #![deny(unsafe_code)]
+#![warn(unreachable_pub)]
 
 pub mod agent;
 pub mod counters;
@@ -82,6 +83,6 @@ pub mod rules;
 pub mod sites;
 pub mod vmap;
 
-pub use counters::{Counter, CounterRow};
+pub use counters::Counter;
 pub use layout::*;
 pub use record::Record;

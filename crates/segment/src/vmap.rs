@@ -111,7 +111,7 @@ pub enum MappingKind {
 }
 
 /// PROT_READ, PROT_WRITE, PROT_EXEC as in `mman.h`.
-pub const PROT_MASK: u16 = 7;
+pub(crate) const PROT_MASK: u16 = 7;
 
 /// Callers, category, protection, kind and time of a range: an entry without its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

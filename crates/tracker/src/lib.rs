@@ -7,6 +7,7 @@
 //! It never allocates from the allocator it tracks (`no_std`, no `alloc`: the compiler says no), takes no lock that a fork
 //! or a signal handler could find held, opens nothing after boot, and never aborts the program.
 #![cfg_attr(not(test), no_std)]
+#![warn(unreachable_pub)]
 
 pub mod account;
 pub mod agent;

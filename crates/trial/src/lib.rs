@@ -5,6 +5,8 @@
 //!                         latency: bytes of a load generator ─▲     ▲ statistics
 //! ```
 
+#![warn(unreachable_pub)]
+
 pub mod comparison;
 pub mod latency;
 pub mod launcher;

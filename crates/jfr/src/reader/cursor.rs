@@ -2,35 +2,35 @@
 
 /// Why a value could not be read from the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub(super) enum Broken {
     /// The bytes end too early. The caller may get more of them from the file and try again.
     Short,
     Malformed(&'static str),
 }
 
-pub type Parsed<T> = Result<T, Broken>;
+pub(super) type Parsed<T> = Result<T, Broken>;
 
 #[derive(Clone, Copy)]
-pub struct Cursor<'a> {
+pub(super) struct Cursor<'a> {
     pub bytes: &'a [u8],
     pub at: usize,
     pub compressed: bool,
 }
 
 impl<'a> Cursor<'a> {
-    pub fn new(bytes: &'a [u8], compressed: bool) -> Cursor<'a> {
+    pub(super) fn new(bytes: &'a [u8], compressed: bool) -> Cursor<'a> {
         Cursor { bytes, at: 0, compressed }
     }
 
     #[inline]
-    pub fn u8(&mut self) -> Parsed<u8> {
+    pub(super) fn u8(&mut self) -> Parsed<u8> {
         let byte = *self.bytes.get(self.at).ok_or(Broken::Short)?;
         self.at += 1;
         Ok(byte)
     }
 
     #[inline]
-    pub fn take(&mut self, length: usize) -> Parsed<&'a [u8]> {
+    pub(super) fn take(&mut self, length: usize) -> Parsed<&'a [u8]> {
         let end = self.at.checked_add(length).ok_or(Broken::Malformed("a length that overflows"))?;
         let taken = self.bytes.get(self.at..end).ok_or(Broken::Short)?;
         self.at = end;
@@ -48,7 +48,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub fn leb128(&mut self) -> Parsed<u64> {
+    pub(super) fn leb128(&mut self) -> Parsed<u64> {
         let first = self.u8()?;
         if first < 0x80 { Ok(u64::from(first)) } else { self.leb128_rest(first) }
     }
@@ -67,7 +67,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub fn skip_leb128(&mut self, count: usize) -> Parsed<()> {
+    pub(super) fn skip_leb128(&mut self, count: usize) -> Parsed<()> {
         for _ in 0..count {
             let mut length = 1;
             while self.u8()? >= 0x80 {
@@ -82,35 +82,35 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline]
-    pub fn i64(&mut self) -> Parsed<i64> {
+    pub(super) fn i64(&mut self) -> Parsed<i64> {
         Ok(self.integer(8)? as i64)
     }
 
     /// Writers widen an int to 64 bits with or without its sign, so only the low 32 bits are the value.
     #[inline]
-    pub fn i32(&mut self) -> Parsed<i32> {
+    pub(super) fn i32(&mut self) -> Parsed<i32> {
         Ok(self.integer(4)? as u32 as i32)
     }
 
-    pub fn i16(&mut self) -> Parsed<i16> {
+    pub(super) fn i16(&mut self) -> Parsed<i16> {
         Ok(self.integer(2)? as u16 as i16)
     }
 
-    pub fn u16(&mut self) -> Parsed<u16> {
+    pub(super) fn u16(&mut self) -> Parsed<u16> {
         Ok(self.integer(2)? as u16)
     }
 
-    pub fn f32(&mut self) -> Parsed<f32> {
+    pub(super) fn f32(&mut self) -> Parsed<f32> {
         Ok(f32::from_bits(self.big_endian(4)? as u32))
     }
 
-    pub fn f64(&mut self) -> Parsed<f64> {
+    pub(super) fn f64(&mut self) -> Parsed<f64> {
         Ok(f64::from_bits(self.big_endian(8)?))
     }
 
     /// Reads the number of elements that follow.
     #[inline]
-    pub fn count(&mut self) -> Parsed<usize> {
+    pub(super) fn count(&mut self) -> Parsed<usize> {
         usize::try_from(self.i32()?).map_err(|_| Broken::Malformed("a negative count"))
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn checkpoint(cursor: &mut Cursor<'_>) -> Parsed<Checkpoint> {
 
 impl Pools {
     /// Clears the pools for the next chunk and marks those that events of these types can refer to. Reuses the buffers.
-    pub fn begin(&mut self, schema: &Schema, events: impl Iterator<Item = u32>) {
+    pub(super) fn begin(&mut self, schema: &Schema, events: impl Iterator<Item = u32>) {
         self.bytes.clear();
         self.left_out = (0, 0);
         self.count = 0;
@@ -76,13 +76,13 @@ impl Pools {
         }
     }
 
-    pub fn wants_any(&self) -> bool {
+    pub(super) fn wants_any(&self) -> bool {
         self.pools.iter().any(|pool| pool.is_wanted)
     }
 
     /// Keeps those of `count` entries that are complete in `bytes`. Returns how many there were and the bytes they
     /// took.
-    pub fn entries(
+    pub(super) fn entries(
         &mut self,
         (schema, limits): (&Schema, &Limits),
         type_index: u32,
@@ -124,7 +124,7 @@ impl Pools {
     }
 
     /// Sorts the index after the last checkpoint. Entries came in the order of the file; the first of each key stays.
-    pub fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         for pool in self.pools.iter_mut().filter(|pool| pool.is_wanted) {
             pool.index.sort_by_key(|(key, _)| *key);
             pool.index.dedup_by_key(|(key, _)| *key);
@@ -132,7 +132,7 @@ impl Pools {
     }
 
     /// The bytes from the value's first byte on.
-    pub fn get(&self, type_index: u32, key: i64) -> Option<&[u8]> {
+    pub(super) fn get(&self, type_index: u32, key: i64) -> Option<&[u8]> {
         let pool = self.pools.get(type_index as usize)?;
         let found = pool.index.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         self.bytes.get(pool.index[found].1 as usize..)

@@ -19,14 +19,14 @@ const ELEMENTS: usize = 1 << 18;
 const DEPTH: usize = 16;
 
 #[derive(Clone, Debug, Default)]
-pub struct Schema {
+pub(super) struct Schema {
     pub types: Vec<Type>,
     by_id: HashMap<i64, u32>,
     by_name: HashMap<String, u32>,
 }
 
 impl Schema {
-    pub fn by_id(&self, id: i64) -> Option<&Type> {
+    pub(super) fn by_id(&self, id: i64) -> Option<&Type> {
         self.index_of(id).map(|index| &self.types[index as usize])
     }
 
@@ -39,7 +39,7 @@ impl Schema {
     }
 
     /// Parses a complete metadata event.
-    pub fn parse(event: &[u8], compressed: bool) -> Parsed<Schema> {
+    pub(super) fn parse(event: &[u8], compressed: bool) -> Parsed<Schema> {
         let mut cursor = Cursor::new(event, compressed);
         cursor.i32()?;
         if cursor.i64()? != METADATA {

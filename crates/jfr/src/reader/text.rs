@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use super::cursor::{Broken, Cursor, Parsed};
 use crate::format::text::{EMPTY, LATIN1, NULL, POOLED, UTF8, UTF16};
 
-pub enum Text<'a> {
+pub(super) enum Text<'a> {
     Null,
     /// A key in the pool of java.lang.String.
     Pooled(i64),
     Here(Cow<'a, str>),
 }
 
-pub fn read<'a>(cursor: &mut Cursor<'a>) -> Parsed<Text<'a>> {
+pub(super) fn read<'a>(cursor: &mut Cursor<'a>) -> Parsed<Text<'a>> {
     Ok(match cursor.u8()? {
         NULL => Text::Null,
         EMPTY => Text::Here(Cow::Borrowed("")),
@@ -55,7 +55,7 @@ fn ascii<'a>(cursor: &Cursor<'a>, length: usize) -> Option<&'a str> {
 }
 
 #[inline]
-pub fn skip(cursor: &mut Cursor<'_>) -> Parsed<()> {
+pub(super) fn skip(cursor: &mut Cursor<'_>) -> Parsed<()> {
     match cursor.u8()? {
         NULL | EMPTY => Ok(()),
         POOLED => cursor.i64().map(|_| ()),

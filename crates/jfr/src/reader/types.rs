@@ -146,7 +146,7 @@ pub(super) fn annotation<'a>(all: &'a [Annotation], name: &str) -> Option<&'a st
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SkipStep {
+pub(super) enum SkipStep {
     /// This many bytes, compressed or not.
     Bytes(u32),
     /// If compressed, `count` integers; else `width` bytes.
@@ -162,7 +162,7 @@ pub enum SkipStep {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct SkipProgram {
+pub(super) struct SkipProgram {
     pub(super) steps: Vec<SkipStep>,
     /// Nesting depth of structs, this one included.
     pub(super) height: u32,

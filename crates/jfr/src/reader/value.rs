@@ -65,12 +65,12 @@ pub struct Array<'c> {
 const INDIRECTIONS: u32 = 8;
 
 impl<'c> Chunk<'c> {
-    pub fn cursor(&self, bytes: &'c [u8]) -> Cursor<'c> {
+    pub(super) fn cursor(&self, bytes: &'c [u8]) -> Cursor<'c> {
         Cursor::new(bytes, self.header.compressed)
     }
 
     /// Decodes the field at the cursor. The cursor's position afterwards is unspecified.
-    pub fn field(&self, field: &'c Field, cursor: &mut Cursor<'c>) -> Parsed<Value<'c>> {
+    pub(super) fn field(&self, field: &'c Field, cursor: &mut Cursor<'c>) -> Parsed<Value<'c>> {
         if field.array {
             let length = cursor.count()?;
             let bytes = &cursor.bytes[cursor.at..];
@@ -136,7 +136,7 @@ impl<'c> Chunk<'c> {
 
     /// Converts a time or a duration to nanoseconds; None for other units. Times are never negative (see
     /// `Header::start_ns`).
-    pub fn nanoseconds(&self, unit: Unit, value: i64) -> Option<i64> {
+    pub(super) fn nanoseconds(&self, unit: Unit, value: i64) -> Option<i64> {
         Some(match unit {
             Unit::TicksSinceStart => self.header.time(value),
             Unit::Ticks => self.header.span(value),

@@ -141,7 +141,7 @@ struct Slot {
 }
 
 impl Walker {
-    pub fn new(limits: Limits) -> Walker {
+    pub(super) fn new(limits: Limits) -> Walker {
         Walker {
             limits,
             file: None,
@@ -152,11 +152,11 @@ impl Walker {
         }
     }
 
-    pub fn begin_file(&mut self, path: Option<&Path>) {
+    pub(super) fn begin_file(&mut self, path: Option<&Path>) {
         self.file = path.map(Path::to_path_buf);
     }
 
-    pub fn flaw(&mut self, offset: u64, what: &str) {
+    pub(super) fn flaw(&mut self, offset: u64, what: &str) {
         self.flaw_with(offset, what, "the events there are missing");
     }
 
@@ -176,7 +176,7 @@ impl Walker {
     }
 
     /// Walks every chunk of a file.
-    pub fn file(
+    pub(super) fn file(
         &mut self,
         window: &mut Window<'_>,
         wanted: &Wanted,
@@ -199,7 +199,7 @@ impl Walker {
         ControlFlow::Continue(())
     }
 
-    pub fn outline(&mut self, window: &mut Window<'_>) {
+    pub(super) fn outline(&mut self, window: &mut Window<'_>) {
         let mut base = 0;
         while let Some((header, steps)) = self.next_chunk(window, &mut base) {
             base = steps.map_or(base.saturating_add(header.size), |steps| steps.end);

@@ -34,13 +34,13 @@ pub(super) struct Window<'f> {
 }
 
 impl<'f> Window<'f> {
-    pub fn new(store: &'f dyn ReadAt, length: u64) -> Window<'f> {
+    pub(super) fn new(store: &'f dyn ReadAt, length: u64) -> Window<'f> {
         Window { store, length, buffer: vec![], start: 0 }
     }
 
     /// Returns the bytes from `at` on: at least `need` unless the file ends earlier, and any further ones in the
     /// buffer.
-    pub fn view(&mut self, at: u64, need: usize) -> io::Result<&[u8]> {
+    pub(super) fn view(&mut self, at: u64, need: usize) -> io::Result<&[u8]> {
         let need = need.min(usize::try_from(self.length.saturating_sub(at)).unwrap_or(usize::MAX));
         let inside = at.checked_sub(self.start).and_then(|skip| usize::try_from(skip).ok());
         match inside.filter(|skip| *skip <= self.buffer.len()) {

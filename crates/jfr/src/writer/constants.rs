@@ -65,7 +65,7 @@ impl FrameKind {
 /// later ones.
 const POOLS: [u64; 6] = [NMT_TYPE, SYMBOL, FRAME_TYPE, CLASS, METHOD, STACK_TRACE];
 
-pub struct Constants {
+pub(super) struct Constants {
     /// Constants by pool and encoded value: equal values share one constant.
     numbers: HashMap<(u64, Vec<u8>), Constant>,
     /// Constants by stack, so that a stack that is written each second needs one lookup.
@@ -89,19 +89,19 @@ struct Constant {
 }
 
 impl Constants {
-    pub fn new(names: &[Type]) -> Constants {
+    pub(super) fn new(names: &[Type]) -> Constants {
         let ids = names.iter().map(|of| of.id).chain(POOLS);
         let pools = ids.map(|id| Pool { id, ..Pool::default() }).collect();
         Constants { numbers: HashMap::new(), stacks: HashMap::new(), chunk: 0, pools }
     }
 
     /// Begins a chunk, which has no constants yet.
-    pub fn next_chunk(&mut self) {
+    pub(super) fn next_chunk(&mut self) {
         self.chunk += 1;
         self.told();
     }
 
-    pub fn name(&mut self, pool: u64, text: &str) -> u64 {
+    pub(super) fn name(&mut self, pool: u64, text: &str) -> u64 {
         let mut value = Vec::with_capacity(text.len() + 2);
         integers::string(&mut value, Some(text));
         self.number(pool, value)
@@ -111,7 +111,7 @@ impl Constants {
         self.name(SYMBOL, text)
     }
 
-    pub fn stack(&mut self, stack: &Stack) -> u64 {
+    pub(super) fn stack(&mut self, stack: &Stack) -> u64 {
         if let Some((number, chunk)) = self.stacks.get(stack)
             && *chunk == self.chunk
         {
@@ -194,24 +194,24 @@ impl Constants {
         number
     }
 
-    pub fn has_fresh(&self) -> bool {
+    pub(super) fn has_fresh(&self) -> bool {
         self.pools.iter().any(|pool| pool.fresh.1 > 0)
     }
 
     /// Marks the new constants as written.
-    pub fn told(&mut self) {
+    pub(super) fn told(&mut self) {
         self.pools.iter_mut().for_each(|pool| pool.fresh = Default::default());
     }
 
     /// Encodes a checkpoint of the new constants. `delta` is the distance to the previous one.
-    pub fn checkpoint(&self, ticks: u64, delta: i64) -> Vec<u8> {
+    pub(super) fn checkpoint(&self, ticks: u64, delta: i64) -> Vec<u8> {
         let fresh = self.pools.iter().filter(|pool| pool.fresh.1 > 0);
         checkpoint(ticks, delta, fresh.map(|pool| (pool.id, pool.fresh.1, pool.fresh.0.as_slice())))
     }
 }
 
 /// The end of every chain of checkpoints: a checkpoint without pools.
-pub fn empty_checkpoint() -> Vec<u8> {
+pub(super) fn empty_checkpoint() -> Vec<u8> {
     checkpoint(0, 0, std::iter::empty())
 }
 

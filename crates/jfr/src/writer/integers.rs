@@ -5,7 +5,7 @@
 
 use crate::format::text::{EMPTY, NULL, UTF8};
 
-pub fn long(out: &mut Vec<u8>, mut value: u64) {
+pub(super) fn long(out: &mut Vec<u8>, mut value: u64) {
     for _ in 0..8 {
         if value < 0x80 {
             return out.push(value as u8);
@@ -17,7 +17,7 @@ pub fn long(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Number of bytes that `long` writes.
-pub fn length(value: u64) -> usize {
+pub(super) fn length(value: u64) -> usize {
     match 64 - value.leading_zeros() as usize {
         0 => 1,
         bits => bits.div_ceil(7).min(9),
@@ -25,11 +25,11 @@ pub fn length(value: u64) -> usize {
 }
 
 /// Encodes 28 bits in exactly 4 bytes, so that the value can be changed in place.
-pub const fn padded(value: u32) -> [u8; 4] {
+pub(super) const fn padded(value: u32) -> [u8; 4] {
     [value as u8 | 0x80, (value >> 7) as u8 | 0x80, (value >> 14) as u8 | 0x80, (value >> 21) as u8 & 0x7f]
 }
 
-pub fn string(out: &mut Vec<u8>, text: Option<&str>) {
+pub(super) fn string(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         None => out.push(NULL),
         Some("") => out.push(EMPTY),
@@ -42,7 +42,7 @@ pub fn string(out: &mut Vec<u8>, text: Option<&str>) {
 }
 
 /// Appends an event with this body. The size of an event includes the bytes of the size itself.
-pub fn event(out: &mut Vec<u8>, body: &[u8]) {
+pub(super) fn event(out: &mut Vec<u8>, body: &[u8]) {
     let mut size = body.len() as u64 + 1;
     while length(size) + body.len() != size as usize {
         size += 1;

@@ -42,12 +42,12 @@ impl Element {
 }
 
 /// Metadata of a chunk with all events of the table.
-pub fn all(of: &Table) -> Vec<u8> {
+pub(super) fn all(of: &Table) -> Vec<u8> {
     event(1, of.types().map(type_element).chain(of.events().iter().map(|event| event_element(event))))
 }
 
 /// Metadata of a chunk without events.
-pub fn none() -> Vec<u8> {
+pub(super) fn none() -> Vec<u8> {
     event(2, [])
 }
 

@@ -13,7 +13,7 @@ pub struct Type {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TypeKind {
+pub(super) enum TypeKind {
     Primitive,
     /// A wrapper: readers show its only field in its place.
     Simple,
@@ -27,7 +27,7 @@ pub enum TypeKind {
 
 /// A field of a type that isn't an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Member {
+pub(super) struct Member {
     pub name: &'static str,
     pub label: &'static str,
     pub of: u64,
@@ -38,8 +38,8 @@ pub struct Member {
 
 macro_rules! types {
     ($($const:ident $id:literal $name:literal $kind:expr; $([$($field:ident $label:literal $of:ident $($flag:ident)?),*])?)*) => {
-        $(pub const $const: u64 = $id;)*
-        pub const TYPES: &[Type] = &[$(Type {
+        $(pub(crate) const $const: u64 = $id;)*
+        pub(crate) const TYPES: &[Type] = &[$(Type {
             id: $id,
             name: $name,
             kind: $kind,
@@ -75,7 +75,7 @@ impl Type {
 }
 
 /// Index of the first annotation in `TYPES`.
-pub const FIRST_ANNOTATION: usize = {
+pub(super) const FIRST_ANNOTATION: usize = {
     let mut first = 0;
     while !matches!(TYPES[first].kind, TypeKind::Annotation { .. }) {
         first += 1;

@@ -33,7 +33,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    pub fn add(&mut self, of: SlowPath) {
+    pub(crate) fn add(&mut self, of: SlowPath) {
         let taken = Bytes(of.taken());
         match of.buffer {
             _ if of.object >= LARGE => {
@@ -47,7 +47,7 @@ impl Taken {
         }
     }
 
-    pub fn merge(&mut self, other: &Taken) {
+    pub(crate) fn merge(&mut self, other: &Taken) {
         self.least = match (self.buffers, other.buffers) {
             (_, 0) => self.least,
             (0, _) => other.least,
@@ -80,7 +80,7 @@ pub(super) struct Rule {
 
 impl Rule {
     /// Derived from what all threads took. `None` for HotSpot: its buffers are parts of regions or of eden.
-    pub fn of(vm: &Vm, all: &Taken) -> Option<Rule> {
+    pub(crate) fn of(vm: &Vm, all: &Taken) -> Option<Rule> {
         if !vm.is_native_image() {
             return None;
         }

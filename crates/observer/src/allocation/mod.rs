@@ -32,7 +32,7 @@ use chunks::{Rule, Taken};
 
 pub const IN_NEW_TLAB: &str = "jdk.ObjectAllocationInNewTLAB";
 pub const OUTSIDE_TLAB: &str = "jdk.ObjectAllocationOutsideTLAB";
-pub const SAMPLE: &str = "jdk.ObjectAllocationSample";
+pub(crate) const SAMPLE: &str = "jdk.ObjectAllocationSample";
 const VM: &str = "jdk.JVMInformation";
 const SETTING: &str = "jdk.ActiveSetting";
 
@@ -40,7 +40,7 @@ const SETTING: &str = "jdk.ActiveSetting";
 pub const SLOW_PATH_BYTES: usize = 0;
 pub const SLOW_PATHS: usize = 1;
 pub const OBJECT_BYTES: usize = 2;
-pub const SAMPLED_BYTES: usize = 3;
+pub(crate) const SAMPLED_BYTES: usize = 3;
 pub const SAMPLES: usize = 4;
 
 /// Limit of distinct stacks with their threads and classes; the rest is one entry, and a gap.

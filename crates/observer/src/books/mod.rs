@@ -446,7 +446,7 @@ impl Books {
     }
 
     /// Index of the category with this name; added if missing.
-    pub fn category_named(&mut self, name: &str) -> usize {
+    pub(crate) fn category_named(&mut self, name: &str) -> usize {
         self.categories.iter().position(|c| c.name == name).unwrap_or_else(|| {
             self.categories.push(Category { name: name.into(), ..Category::default() });
             self.categories.len() - 1

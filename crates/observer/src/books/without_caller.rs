@@ -7,15 +7,15 @@ use crate::source::segment::Segment;
 use crate::units::{Avma, Bytes};
 
 /// Name of the category of Plimsoll's own cost.
-pub const PLIMSOLL: &str = FIXED_CATEGORIES[2];
+pub(crate) const PLIMSOLL: &str = FIXED_CATEGORIES[2];
 /// Name of the category of thread stacks.
-pub const THREAD_STACK: &str = FIXED_CATEGORIES[3];
+pub(crate) const THREAD_STACK: &str = FIXED_CATEGORIES[3];
 /// Name of the category of loaded objects.
-pub const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
+pub(crate) const LOADED_LIBRARIES: &str = FIXED_CATEGORIES[4];
 
 /// Kinds of stacks in the segment's thread entries.
-pub const OWN_MEMORY: u64 = 1;
-pub const MAIN: u64 = 2;
+pub(crate) const OWN_MEMORY: u64 = 1;
+pub(crate) const MAIN: u64 = 2;
 
 /// Plimsoll's own cost: `bytes = private + segment + library`. Trailers lie inside the program's blocks; `growth`
 /// bounds how much they enlarge the allocator's blocks.

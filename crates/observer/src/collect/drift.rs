@@ -26,7 +26,7 @@ struct Rate {
 }
 
 /// How the figures of one query change.
-pub struct Drift {
+pub(crate) struct Drift {
     /// Time of the query, seconds since 1970.
     time: f64,
     rates: HashMap<Figure, Rate>,
@@ -34,7 +34,7 @@ pub struct Drift {
 
 impl Drift {
     /// `earlier` is the query before this one, and its figures (the time of that snapshot may be later).
-    pub fn between(earlier: Option<(&Drift, &Snapshot)>, now: &Snapshot) -> Drift {
+    pub(crate) fn between(earlier: Option<(&Drift, &Snapshot)>, now: &Snapshot) -> Drift {
         let seconds = earlier.map_or(0.0, |(earlier, _)| now.time - earlier.time);
         let mut before = HashMap::new();
         if let Some((_, earlier)) = earlier {
@@ -52,7 +52,7 @@ impl Drift {
     }
 
     /// Sets the errors in `snapshot`, which has the figures of that query and mappings of a later moment.
-    pub fn apply(&self, snapshot: &mut Snapshot) {
+    pub(crate) fn apply(&self, snapshot: &mut Snapshot) {
         let age = (snapshot.time - self.time).max(0.0);
         let moved = |figure: Figure| {
             self.rates.get(&figure).map_or(Bytes(0), |rate| rate.read + Bytes((rate.per_second * age) as u64))

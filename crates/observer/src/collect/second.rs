@@ -28,7 +28,7 @@ pub(super) struct Walks {
 
 impl Walks {
     /// What can't be walked now is reported by the walk after the mappings are read.
-    pub fn before(target: &Target, snapshot: &Snapshot, wanted: glibc::Wanted<'_>) -> Walks {
+    pub(crate) fn before(target: &Target, snapshot: &Snapshot, wanted: glibc::Wanted<'_>) -> Walks {
         let mut vmas = target.read("maps").map(|text| proc::parse_maps(&text, &[]).vmas).unwrap_or_default();
         if vmas.is_empty() || is_large(snapshot) {
             return Walks::default();
@@ -44,7 +44,7 @@ impl Walks {
     }
 
     /// Sets `moved` of each figure of the walk after the mappings were read.
-    pub fn compare_glibc(&self, glibc: &mut Glibc) {
+    pub(crate) fn compare_glibc(&self, glibc: &mut Glibc) {
         let Some(before) = &self.glibc else { return };
         arenas(glibc, before);
         for blocks in &mut glibc.tagged {
@@ -54,7 +54,7 @@ impl Walks {
     }
 
     /// The same for the other walks.
-    pub fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
+    pub(crate) fn compare(&self, target: &Target, snapshot: &mut Snapshot) -> Option<Gap> {
         if is_large(snapshot) && (snapshot.glibc.is_some() || snapshot.opened_heaps().next().is_some()) {
             let why = format!("memory of more than {WALKED_TWICE} is walked only once");
             let effect =

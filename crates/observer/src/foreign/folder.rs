@@ -13,7 +13,7 @@ use super::regular::{self, Why};
 use super::{Deadline, resolve};
 
 /// Limit of names read from one directory: its owner may have made millions of cheap entries.
-pub const MOST_NAMES: usize = 1 << 17;
+pub(crate) const MOST_NAMES: usize = 1 << 17;
 
 pub struct Folder {
     file: File,

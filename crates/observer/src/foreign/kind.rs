@@ -44,7 +44,7 @@ const CAPS: [Cap; 7] = [
 
 /// Limit of bytes in holes that are read from one file. No tool leaves larger holes in these files, and a hole costs
 /// its maker nothing.
-pub const HOLES: u64 = 16 * MIB;
+pub(crate) const HOLES: u64 = 16 * MIB;
 
 impl FileKind {
     pub fn cap(self, is_own: bool) -> u64 {

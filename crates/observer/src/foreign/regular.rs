@@ -182,7 +182,7 @@ impl Regular {
     }
 
     /// Offset of the next bytes outside a hole. `None` if there are none.
-    pub fn data_from(&self, offset: u64) -> Option<u64> {
+    pub(crate) fn data_from(&self, offset: u64) -> Option<u64> {
         match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(data) => Some(data),
             Err(Errno::NXIO) => None,
@@ -193,12 +193,12 @@ impl Regular {
 
     /// Whether an unprivileged user serves this file system and so can invent owners, times and inodes. A file system
     /// of unknown type counts as one, because the server also answers that query.
-    pub fn is_made_up(&self) -> bool {
+    pub(crate) fn is_made_up(&self) -> bool {
         self.is_on(&[FUSE]).unwrap_or(true)
     }
 
     /// Whether it lies in the kernel's cgroup file system, not in something mounted over it.
-    pub fn is_of_cgroups(&self) -> bool {
+    pub(crate) fn is_of_cgroups(&self) -> bool {
         self.is_on(&[CGROUP, CGROUP2]).unwrap_or(false)
     }
 

@@ -11,14 +11,14 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// Only locates the file, without opening it: no FIFO waits and no device acts.
-pub const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+pub(crate) const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 /// A rename elsewhere in the tree makes `..` ambiguous for the kernel for a moment (openat2(2), EAGAIN).
 const TRIES: usize = 32;
 /// path_resolution(7)
 const MOST_LINKS: usize = 40;
 
-pub fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
+pub(crate) fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
     let plain = path.strip_prefix("/").unwrap_or(path);
     let plain = if plain.as_os_str().is_empty() { Path::new(".") } else { plain };
     let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -35,7 +35,7 @@ pub fn below(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno>
 }
 
 /// Does the same component by component with O_NOFOLLOW. It reads links itself, so that the kernel follows none.
-pub fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
+pub(crate) fn walk(root: &OwnedFd, path: &Path, links: bool) -> Result<OwnedFd, Errno> {
     let again = |of: &OwnedFd| rustix::fs::openat(of, ".", FOUND | OFlags::DIRECTORY, Mode::empty());
     let mut above: Vec<OwnedFd> = Vec::new();
     let mut here = again(root)?;

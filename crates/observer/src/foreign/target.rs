@@ -63,7 +63,7 @@ impl Target {
     }
 
     /// Opens a file of the target. The path is as the target sees it, or as in its maps.
-    pub fn open_inside(&self, path: &str, ask: Ask<'_>) -> Result<Regular, Why> {
+    pub(crate) fn open_inside(&self, path: &str, ask: Ask<'_>) -> Result<Regular, Why> {
         Root::of_process(&self.directory, self.deadline())?.open(Path::new(self.inside(path)), ask)
     }
 
@@ -80,7 +80,7 @@ impl Target {
     }
 
     /// Opens what is mapped at `start-end` (hexadecimal, as in maps), even if its name changed or was deleted.
-    pub fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
+    pub(crate) fn still_mapped(&self, range: &str) -> Result<Regular, Why> {
         linked(&self.directory, &format!("map_files/{range}"), Ask::of(FileKind::Object), self.deadline())
     }
 
@@ -102,7 +102,7 @@ impl Target {
     }
 
     /// Whether the target has our mounts and our root, so that a path means the same file to both.
-    pub fn shares_our_root(&self) -> bool {
+    pub(crate) fn shares_our_root(&self) -> bool {
         let its = self.handle("root").ok().and_then(|root| rustix::fs::fstat(root).ok());
         let own = rustix::fs::stat("/").ok();
         let [its, own] = [its, own].map(|facts| facts.map(|facts| (facts.st_dev, facts.st_ino)));
@@ -118,7 +118,7 @@ impl Target {
     }
 
     /// Opens the target's memory for writing. The kernel allows writes only where the process itself could write.
-    pub fn memory_for_writing(&self) -> io::Result<File> {
+    pub(crate) fn memory_for_writing(&self) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.directory, "mem", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
         Ok(File::from(fd))
     }

@@ -32,7 +32,7 @@ pub const fn child_of(kind: ArenaKind) -> &'static str {
     }
 }
 
-pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
+pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
     let Some(glibc) = &snapshot.glibc else { return };
     let mut heaps = vec![Heaps::default(); glibc.arenas.len()];
     for piece in pieces {

@@ -14,7 +14,7 @@ use crate::lines::LineId;
 use crate::snapshot::{Backing, Snapshot, Vma};
 use crate::units::{AddressRange, Bytes};
 
-pub fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
+pub(crate) fn pieces(snapshot: &Snapshot, claims: &Claims) -> Vec<Piece> {
     let objects = Objects::of(snapshot);
     let mut pieces = Vec::with_capacity(snapshot.vmas.len());
     for (index, vma) in snapshot.vmas.iter().enumerate() {
@@ -102,7 +102,7 @@ fn share_out(snapshot: &Snapshot, vma: &Vma, pieces: &mut [Piece]) {
 }
 
 /// Divides `total` in proportion to `weights`. The largest remainders get what rounding leaves, so the sum is `total`.
-pub fn apportion(total: u64, weights: &[u64], sum: u64) -> Vec<u64> {
+pub(crate) fn apportion(total: u64, weights: &[u64], sum: u64) -> Vec<u64> {
     if sum == 0 {
         let mut shares = vec![0; weights.len()];
         if let Some(first) = shares.first_mut() {

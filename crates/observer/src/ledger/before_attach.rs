@@ -14,7 +14,7 @@ use crate::units::Bytes;
 const BEFORE: &str = "from before the attach";
 const SINCE: &str = ", since the attach";
 
-pub fn split(snapshot: &Snapshot, books: &mut LineSums) {
+pub(crate) fn split(snapshot: &Snapshot, books: &mut LineSums) {
     let (Some(glibc), Some([earlier, later])) = (&snapshot.glibc, snapshot.attached) else { return };
     let before = before(glibc, earlier, later);
     let resident = books.resident(LineId::GlibcLive);

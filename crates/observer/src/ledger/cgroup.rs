@@ -21,7 +21,7 @@ pub struct CgroupSum {
     pub other_processes: Bytes,
 }
 
-pub fn sum(cgroup: &Cgroup) -> CgroupSum {
+pub(crate) fn sum(cgroup: &Cgroup) -> CgroupSum {
     let stat = &cgroup.stat;
     let mut lines = vec![
         ("processes", "anonymous memory of the group's processes", stat.anon),

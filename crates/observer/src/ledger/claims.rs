@@ -11,7 +11,7 @@ use crate::snapshot::{AllocatorKind, ArenaKind, Backing, OpenedHeap, Snapshot, V
 use crate::units::{AddressRange, Avma, Bytes};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub(crate) struct Claim {
     pub range: AddressRange,
     pub owner: Owner,
     pub grade: Grade,
@@ -20,13 +20,13 @@ pub struct Claim {
 
 /// Disjoint claims by start address. An earlier claim is never replaced.
 #[derive(Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     by_start: BTreeMap<Avma, Claim>,
 }
 
 impl Claims {
     /// Adds the parts of the claim's range that are still free.
-    pub fn add(&mut self, claim: Claim) {
+    pub(crate) fn add(&mut self, claim: Claim) {
         let mut from = claim.range.start;
         if let Some((_, before)) = self.by_start.range(..=from).next_back() {
             from = from.max(before.range.end);
@@ -53,7 +53,7 @@ impl Claims {
     }
 
     /// Claims that overlap `range`, in address order.
-    pub fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Claim> {
+    pub(crate) fn overlapping(&self, range: AddressRange) -> impl Iterator<Item = &Claim> {
         let first = match self.by_start.range(..=range.start).next_back() {
             Some((start, claim)) if claim.range.end > range.start => *start,
             _ => range.start,
@@ -63,10 +63,10 @@ impl Claims {
 }
 
 pub const GO_HEAP: &str = "Go's heap";
-pub const PYTHON_POOLS: &str = "CPython's pools of small objects";
+pub(crate) const PYTHON_POOLS: &str = "CPython's pools of small objects";
 
 /// All claims of a snapshot. The most reliable source comes first.
-pub fn of(snapshot: &Snapshot) -> Claims {
+pub(crate) fn of(snapshot: &Snapshot) -> Claims {
     let mut claims = Claims::default();
     glibc(snapshot, &mut claims);
     opened(snapshot, &mut claims);
@@ -330,18 +330,18 @@ fn bss(snapshot: &Snapshot, claims: &mut Claims) {
     }
 }
 
-pub fn same_file(one: &Vma, other: &Vma) -> bool {
+pub(crate) fn same_file(one: &Vma, other: &Vma) -> bool {
     one.inode == other.inode && one.device == other.device && one.inode != 0
 }
 
 /// The allocator that serves malloc instead of glibc or musl, or musl's own.
-pub fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
+pub(crate) fn other_allocator(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let serving = |known: &&crate::snapshot::LoadedAllocator| known.serves_malloc && known.kind != AllocatorKind::Glibc;
     snapshot.allocators.iter().find(serving).map(|known| known.kind)
 }
 
 /// The most likely owner of an anonymous mapping without a name, if it isn't the program itself.
-pub fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
+pub(crate) fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
     let runtime = || snapshot.allocators.iter().find(|known| known.kind.is_runtime()).map(|known| known.kind);
     // If the allocator's heap was just walked, memory beside that heap isn't the allocator's.
     let opened = snapshot.opened.as_ref().filter(|heap| heap.is_fresh);
@@ -349,7 +349,7 @@ pub fn likely_owner(snapshot: &Snapshot) -> Option<AllocatorKind> {
     other_allocator(snapshot).filter(|kind| !is_open(kind)).or_else(runtime)
 }
 
-pub fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {
+pub(crate) fn vma_at(vmas: &[Vma], address: Avma) -> Option<&Vma> {
     let after = vmas.partition_point(|vma| vma.range.start <= address);
     vmas[..after].last().filter(|vma| vma.range.contains(address))
 }

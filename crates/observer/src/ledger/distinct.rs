@@ -42,7 +42,7 @@ pub fn mapped_again(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
 
 /// For each piece (in address order), its resident bytes that another mapping of the process also has and that are
 /// counted there.
-pub fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
+pub(crate) fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
     let mut repeated = vec![Bytes(0); pieces.len()];
     let Some(seen) = &snapshot.residency else { return repeated };
     for group in groups(&snapshot.vmas) {
@@ -75,7 +75,7 @@ pub fn repeated(snapshot: &Snapshot, pieces: &[Piece]) -> Vec<Bytes> {
 }
 
 /// The piece's share of its mapping's PSS. If the text has no PSS (kernels before 2.6.25), the whole mapping.
-pub fn proportional(vma: &Vma, piece: &Piece) -> Bytes {
+pub(crate) fn proportional(vma: &Vma, piece: &Piece) -> Bytes {
     vma.pss.min(vma.rss).scaled(piece.resident.0, vma.rss.0)
 }
 

@@ -30,11 +30,13 @@ pub use crate::lines::{Group, LineId};
 pub use crate::snapshot::Baseline;
 pub use arenas::child_of as child_of_arenas;
 pub use cgroup::CgroupSum;
-pub use claims::{GO_HEAP, PYTHON_POOLS, vma_at};
+pub use claims::GO_HEAP;
+pub(crate) use claims::{PYTHON_POOLS, vma_at};
 pub use distinct::mapped_again;
 pub use opened::child as child_of_heap;
 pub use pools::{ThreadPools, thread_names};
-pub use tracker_mappings::{is_tracker, of as own_mappings};
+pub(crate) use tracker_mappings::is_tracker;
+pub use tracker_mappings::of as own_mappings;
 
 use crate::gap::Source;
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot, Vma};
@@ -215,7 +217,7 @@ impl Ledger {
 }
 
 /// Resident mappings that several owners share. Their page map is needed to divide them.
-pub fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
+pub(crate) fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item = &Vma> {
     let pieces = if snapshot.smaps_refused { Vec::new() } else { attribute::pieces(snapshot, &claims::of(snapshot)) };
     let mut cut: Vec<usize> =
         pieces.windows(2).filter(|pair| pair[0].vma == pair[1].vma).map(|pair| pair[0].vma).collect();
@@ -224,7 +226,7 @@ pub fn mappings_with_several_owners(snapshot: &Snapshot) -> impl Iterator<Item =
 }
 
 /// Whether a reader can classify the memory behind this child (an allocator's heap).
-pub fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
+pub(crate) fn is_opened(snapshot: &Snapshot, child: &str) -> bool {
     let is_part = |heap: &OpenedHeap| {
         let mut told_apart = HeapPart::ALL.into_iter().filter(|part| *part != HeapPart::Unknown);
         told_apart.any(|part| child == opened::child(heap.kind, part))

@@ -11,7 +11,7 @@ use crate::lines::LineId;
 use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap, Snapshot};
 use crate::units::Bytes;
 
-pub fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
+pub(crate) fn split(snapshot: &Snapshot, pieces: &[Piece], books: &mut LineSums) {
     for heap in snapshot.opened_heaps() {
         split_one(snapshot, heap, pieces, books);
     }

@@ -100,7 +100,7 @@ fn is_own_kind(vma: &Vma) -> bool {
     vma.backing == Backing::Anonymous && vma.readable && vma.writable && !vma.executable && !vma.shared && unnamed
 }
 
-pub fn is_tracker(name: &str) -> bool {
+pub(crate) fn is_tracker(name: &str) -> bool {
     name == NAMED_BY_THE_TRACKER || is_segment(name) || is_library_or_rules(name)
 }
 

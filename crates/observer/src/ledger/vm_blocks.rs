@@ -22,7 +22,7 @@ use crate::units::Bytes;
 
 const DETAIL: &str = "malloc'ed";
 
-pub fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
+pub(crate) fn move_to_vm(snapshot: &Snapshot, books: &mut LineSums) {
     let Some(vm) = &snapshot.hotspot else { return };
     let mut wanted: Vec<Wanted> = vm.categories.iter().filter_map(wanted_of).collect();
     // Java zeroes a new direct buffer, so all its pages are resident.

@@ -72,8 +72,8 @@ pub struct ProfileDiff {
 const SMALL: u64 = 10_000;
 const FLOOR: u64 = 64 << 10;
 
-pub const BEFORE: usize = 0;
-pub const AFTER: usize = 1;
+pub(crate) const BEFORE: usize = 0;
+pub(crate) const AFTER: usize = 1;
 
 impl ProfileDiff {
     /// Compares one column of each (same measure and unit).

@@ -89,7 +89,7 @@ impl Frame {
     }
 
     /// Replaces the stack of memory without one.
-    pub fn no_stack(category: &str) -> Frame {
+    pub(crate) fn no_stack(category: &str) -> Frame {
         Frame { function: Some(format!("{NO_STACK}{category}]")), ..Frame::default() }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 #[derive(Debug)]
-pub struct Interned<T: ?Sized> {
+pub(crate) struct Interned<T: ?Sized> {
     items: Vec<Arc<T>>,
     numbers: HashMap<Arc<T>, u32, RandomState>,
 }
@@ -25,7 +25,7 @@ impl<T: ?Sized> Clone for Interned<T> {
 }
 
 impl<T: ?Sized + Eq + Hash> Interned<T> {
-    pub fn intern(&mut self, item: Arc<T>) -> u32 {
+    pub(crate) fn intern(&mut self, item: Arc<T>) -> u32 {
         let next = self.items.len() as u32;
         let items = &mut self.items;
         *self.numbers.entry(item).or_insert_with_key(|item| {
@@ -34,12 +34,12 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
         })
     }
 
-    pub fn find(&self, item: &T) -> Option<u32> {
+    pub(crate) fn find(&self, item: &T) -> Option<u32> {
         self.numbers.get(item).copied()
     }
 
     /// Doesn't allocate if the item is already known.
-    pub fn intern_ref<'a>(&mut self, item: &'a T) -> u32
+    pub(crate) fn intern_ref<'a>(&mut self, item: &'a T) -> u32
     where
         Arc<T>: From<&'a T>,
     {
@@ -49,15 +49,15 @@ impl<T: ?Sized + Eq + Hash> Interned<T> {
         }
     }
 
-    pub fn get(&self, number: u32) -> Option<&T> {
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
         self.items.get(number as usize).map(|i| &**i)
     }
 
-    pub fn at(&self, number: u32) -> &T {
+    pub(crate) fn at(&self, number: u32) -> &T {
         &self.items[number as usize]
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.items.iter().map(|i| &**i)
     }
 }

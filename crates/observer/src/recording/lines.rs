@@ -17,7 +17,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub fn has(&mut self, line: &str) {
+    pub(crate) fn has(&mut self, line: &str) {
         if let Some((_, is_there)) = self.known.iter_mut().find(|(name, _)| name == line) {
             *is_there = true;
         } else if self.known.len() < MOST {
@@ -26,7 +26,7 @@ impl Lines {
     }
 
     /// Ends the previous ledger: its lines are complete.
-    pub fn next(&mut self, series: &mut BTreeMap<(Measure, String), Series>, time_ns: Option<i64>) {
+    pub(crate) fn next(&mut self, series: &mut BTreeMap<(Measure, String), Series>, time_ns: Option<i64>) {
         let before = std::mem::replace(&mut self.time_ns, time_ns);
         for (name, is_there) in &mut self.known {
             if let (Some(before), false) = (before, *is_there) {

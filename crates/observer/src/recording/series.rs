@@ -66,7 +66,7 @@ impl Series {
     }
 
     /// Adds zeros at those moments that lie before the first reading; they take at most a quarter of the points.
-    pub fn nothing_before(&mut self, moments: &[Point]) {
+    pub(crate) fn nothing_before(&mut self, moments: &[Point]) {
         let Some(first) = self.points.first().map(|point| point.begin_ns) else { return };
         let before = &moments[..moments.partition_point(|point| point.end_ns < first)];
         let together = before.len().div_ceil(MOST / 4).max(1);

@@ -44,14 +44,14 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    pub fn enter(&mut self, event: &Event<'_>, time: i64) {
+    pub(crate) fn enter(&mut self, event: &Event<'_>, time: i64) {
         let Some(place) = enter(&mut self.spans, event, time) else { return };
         if self.entered < MOST_CHANGES {
             self.entered += usize::from(self.changes.entry(time).or_default().insert(place));
         }
     }
 
-    pub fn enter_before(&mut self, event: &Event<'_>, time: i64) {
+    pub(crate) fn enter_before(&mut self, event: &Event<'_>, time: i64) {
         let last = self.before.first().map_or(i64::MIN, |span| span.first_ns);
         if last < time {
             self.before.clear();
@@ -62,7 +62,7 @@ impl Recorded {
     }
 
     /// A verdict that isn't replaced applies until the end.
-    pub fn finish(self, from_ns: i64, end_ns: i64) -> Vec<VerdictSpan> {
+    pub(crate) fn finish(self, from_ns: i64, end_ns: i64) -> Vec<VerdictSpan> {
         let Recorded { mut spans, mut changes, before, .. } = self;
         if changes.first_key_value().is_none_or(|(first, _)| *first > from_ns) {
             for before in before {

@@ -12,7 +12,7 @@ pub mod read;
 use plimsoll_segment::rules::{Decision, FrameRule, RuleTarget, decide, file_name, glob_matches};
 
 /// The rules that come with Plimsoll.
-pub const BUILT_IN: &str = include_str!("../../rules/categories.rules");
+pub(crate) const BUILT_IN: &str = include_str!("../../rules/categories.rules");
 
 /// The kind of owner that a category stands for. The compiled rules contain its index.
 pub const KINDS: [&str; 6] = ["other", "vm", "runtime", "library", "libc", "allocator"];
@@ -80,7 +80,7 @@ impl RuleSet {
     }
 
     /// Index of the first rule for this object as a whole. A `through` rule applies only if there are no symbols.
-    pub fn object_rule(&self, object: &str, has_symbols: bool) -> Option<usize> {
+    pub(crate) fn object_rule(&self, object: &str, has_symbols: bool) -> Option<usize> {
         self.rules.iter().position(|rule| {
             rule.symbols.is_empty()
                 && !(has_symbols && rule.target == RuleTarget::Through)

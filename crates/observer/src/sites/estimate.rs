@@ -15,7 +15,7 @@
 
 /// What the samples of one site say, in one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Weight {
+pub(crate) struct Weight {
     /// Σ x(1 − p)/p.
     pub beyond: f64,
     /// Σ x²(1 − p)/p².
@@ -24,7 +24,7 @@ pub struct Weight {
 
 impl Weight {
     /// Adds a sample of amount `x` and weight 1/p. An invalid weight counts as 1.
-    pub fn add(&mut self, x: f64, weight: f64) {
+    pub(crate) fn add(&mut self, x: f64, weight: f64) {
         let weight = if weight.is_finite() { weight.clamp(1.0, 1e12) } else { 1.0 };
         self.beyond += x * (weight - 1.0);
         self.variance += x * x * (weight * weight - weight);
@@ -33,7 +33,7 @@ impl Weight {
 
 /// A site's share of `U`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Part {
+pub(crate) struct Part {
     pub amount: u64,
     /// Variance of the division among the sites with samples.
     pub division: f64,
@@ -43,7 +43,7 @@ pub struct Part {
 
 /// Whether the samples cover the whole time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Times {
+pub(crate) enum Times {
     /// Every block could be sampled: all of `U` is divided.
     Whole,
     /// Samples were taken only part of the time.
@@ -52,7 +52,7 @@ pub enum Times {
 
 /// Divides `whole` by the weights. The second result is the caller's rest; Σ parts + rest = whole. `unseen` is one mean
 /// of the sampling in the unit of `whole`, for sites without samples.
-pub fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec<Part>, u64) {
+pub(crate) fn divide(whole: u64, weights: &[Weight], times: Times, unseen: f64) -> (Vec<Part>, u64) {
     let sum: f64 = weights.iter().map(|w| w.beyond).sum();
     if whole == 0 || sum <= 0.0 || !sum.is_finite() {
         return (vec![Part::default(); weights.len()], whole);

@@ -17,7 +17,7 @@ use crate::units::{AddressRange, Avma};
 /// A flag of [`plimsoll_segment::MethodFacts`]: a VM stub, which has no class.
 const STUB: u64 = 4;
 
-pub struct Frames<'a> {
+pub(crate) struct Frames<'a> {
     segment: &'a Segment,
     books: &'a Books,
     index: ModuleIndex<'a>,
@@ -31,7 +31,7 @@ pub struct Frames<'a> {
 }
 
 impl<'a> Frames<'a> {
-    pub fn new(segment: &'a Segment, books: &'a Books) -> Frames<'a> {
+    pub(crate) fn new(segment: &'a Segment, books: &'a Books) -> Frames<'a> {
         Frames {
             segment,
             books,
@@ -45,7 +45,7 @@ impl<'a> Frames<'a> {
     }
 
     /// Registers a stack that will be needed; `seen_ns` is when it was first seen.
-    pub fn note(&mut self, stack: u32, seen_ns: u64) {
+    pub(crate) fn note(&mut self, stack: u32, seen_ns: u64) {
         let mut at = stack as usize;
         for node in sites::stack(&self.segment.frames, stack) {
             // An earlier stack already registered the outer nodes.
@@ -63,7 +63,7 @@ impl<'a> Frames<'a> {
         }
     }
 
-    pub fn note_short(&mut self, frames: &[ShortFrame]) {
+    pub(crate) fn note_short(&mut self, frames: &[ShortFrame]) {
         for frame in frames {
             if let Some(module) = frame.module {
                 self.wanted.entry(module).or_default().insert(frame.offset);
@@ -72,12 +72,12 @@ impl<'a> Frames<'a> {
     }
 
     /// Resolves the names of all registered frames.
-    pub fn name(&mut self, symbols: &mut Symbols) {
+    pub(crate) fn name(&mut self, symbols: &mut Symbols) {
         symbols.ask(&self.books.modules, &self.wanted);
     }
 
     /// The frames of a stack, innermost first.
-    pub fn stack(&mut self, profile: &mut Profile, symbols: &mut Symbols, stack: u32) -> Vec<FrameId> {
+    pub(crate) fn stack(&mut self, profile: &mut Profile, symbols: &mut Symbols, stack: u32) -> Vec<FrameId> {
         let (mut out, mut at) = (Vec::new(), stack as usize);
         for node in sites::stack(&self.segment.frames, stack) {
             if self.turned[at].is_none() {
@@ -93,7 +93,12 @@ impl<'a> Frames<'a> {
         out
     }
 
-    pub fn short(&mut self, profile: &mut Profile, symbols: &mut Symbols, frames: &[ShortFrame]) -> Vec<FrameId> {
+    pub(crate) fn short(
+        &mut self,
+        profile: &mut Profile,
+        symbols: &mut Symbols,
+        frames: &[ShortFrame],
+    ) -> Vec<FrameId> {
         let from = self.frames.len();
         for frame in frames {
             self.code(profile, symbols, frame.address, frame.module);
@@ -121,7 +126,7 @@ impl<'a> Frames<'a> {
 
     /// Adds the program as the first module, even without frames: `go tool pprof` names a profile after its first
     /// module.
-    pub fn program(&mut self, profile: &mut Profile) {
+    pub(crate) fn program(&mut self, profile: &mut Profile) {
         let executable = &self.books.process.executable;
         if let Some(index) = self.books.modules.iter().position(|module| module.path == *executable) {
             self.module(profile, index);

@@ -26,7 +26,6 @@ mod recategorize;
 mod wrappers;
 
 pub use comparison::comparable;
-pub use recategorize::JAVA;
 pub use wrappers::Wrappers;
 
 use estimate::{Times, Weight, divide};

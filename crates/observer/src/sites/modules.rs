@@ -5,7 +5,7 @@ use crate::books::Module;
 use crate::units::Avma;
 
 /// Modules by start address. Ranges may overlap, because dlclose makes addresses available again.
-pub struct ModuleIndex<'a> {
+pub(crate) struct ModuleIndex<'a> {
     modules: &'a [Module],
     /// (start, index), ascending, and the highest end up to each of them.
     starts: Vec<(u64, usize)>,
@@ -13,7 +13,7 @@ pub struct ModuleIndex<'a> {
 }
 
 impl<'a> ModuleIndex<'a> {
-    pub fn new(modules: &'a [Module]) -> ModuleIndex<'a> {
+    pub(crate) fn new(modules: &'a [Module]) -> ModuleIndex<'a> {
         let mut starts: Vec<_> = modules.iter().enumerate().map(|(i, m)| (m.range.0.0, i)).collect();
         starts.sort_unstable();
         let mut highest = 0;
@@ -27,7 +27,7 @@ impl<'a> ModuleIndex<'a> {
 
     /// The module that contained `address` when it was seen, else any that ever contained it: the first in the
     /// segment's order.
-    pub fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
+    pub(crate) fn at(&self, address: Avma, seen_ns: u64) -> Option<usize> {
         let after = self.starts.partition_point(|(start, _)| *start <= address.0);
         let (mut then, mut ever) = (None::<usize>, None::<usize>);
         for n in (0..after).rev() {

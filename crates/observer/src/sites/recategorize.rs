@@ -19,7 +19,7 @@ use crate::rules::RuleSet;
 use crate::units::Bytes;
 
 /// The object that represents Java frames in rules.
-pub const JAVA: &str = "java";
+pub(crate) const JAVA: &str = "java";
 
 impl Sites {
     /// Applies the rules again, and moves the matching figures in these sites and in the books.

@@ -32,7 +32,7 @@ pub struct HotSpot {
 
 impl HotSpot {
     /// Java threads by kernel id: the VM knows their full names, the kernel only 15 bytes.
-    pub fn threads_by_tid(&self) -> HashMap<u32, &JavaThread> {
+    pub(crate) fn threads_by_tid(&self) -> HashMap<u32, &JavaThread> {
         self.threads.iter().map(|thread| (thread.tid, thread)).collect()
     }
 }

@@ -109,7 +109,7 @@ pub struct OwnMapping {
 }
 
 /// The result of a source: what it found, and what it could not find.
-pub type Sourced<T> = (Option<T>, Vec<Gap>);
+pub(crate) type Sourced<T> = (Option<T>, Vec<Gap>);
 
 impl Snapshot {
     /// Heaps that a walk has split: of the allocator that serves malloc, V8's, and Go's.

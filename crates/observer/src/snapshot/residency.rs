@@ -43,7 +43,7 @@ impl Residency {
     }
 
     /// Resident runs that overlap `range`, cut to it.
-    pub fn runs_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
+    pub(crate) fn runs_in(&self, range: AddressRange) -> impl Iterator<Item = AddressRange> + '_ {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         self.runs[first..].iter().take_while(move |run| run.start < range.end).map(move |run| run.intersection(range))
     }

@@ -6,23 +6,23 @@ use super::memory::{Memory, PAGE};
 use crate::units::Avma;
 
 #[derive(Default)]
-pub struct Image {
+pub(crate) struct Image {
     /// Pages by number.
     pub pages: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Image {
-    pub fn put(&mut self, at: u64, word: u64) {
+    pub(crate) fn put(&mut self, at: u64, word: u64) {
         self.touch(at / PAGE);
         let page = self.pages.get_mut(&(at / PAGE)).expect("touched");
         page[(at % PAGE) as usize..][..8].copy_from_slice(&word.to_le_bytes());
     }
 
-    pub fn touch(&mut self, page: u64) {
+    pub(crate) fn touch(&mut self, page: u64) {
         self.pages.entry(page).or_insert_with(|| vec![0; PAGE as usize]);
     }
 
-    pub fn resident(&self, start: u64, end: u64) -> u64 {
+    pub(crate) fn resident(&self, start: u64, end: u64) -> u64 {
         self.pages.range(start / PAGE..end / PAGE).count() as u64 * PAGE
     }
 }

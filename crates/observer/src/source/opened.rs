@@ -16,7 +16,7 @@ const ATTEMPTS: usize = 3;
 /// The heap of a process whose malloc isn't glibc's, if there is a walk for its kind. A Rust program may use mimalloc
 /// beside glibc's malloc, and if it is stripped, nothing names the allocator. So without a known allocator, mimalloc's
 /// walk is tried on the program's own data.
-pub fn read(
+pub(crate) fn read(
     target: &Target,
     allocators: &[LoadedAllocator],
     program: Option<&str>,
@@ -66,7 +66,7 @@ pub fn read(
 }
 
 /// Go's heap, which lies beside malloc's.
-pub fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+pub(crate) fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
     let Some(found) = allocators.iter().find(|known| known.kind == AllocatorKind::Go) else {
         return (None, Vec::new());
     };
@@ -94,7 +94,7 @@ pub fn read_go(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) ->
 }
 
 /// V8's heap, which lies beside malloc's.
-pub fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
+pub(crate) fn read_v8(target: &Target, allocators: &[LoadedAllocator], vmas: &[Vma]) -> Sourced<OpenedHeap> {
     if allocators.iter().all(|known| known.kind != AllocatorKind::V8) {
         return (None, Vec::new());
     }

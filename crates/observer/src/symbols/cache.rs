@@ -22,7 +22,7 @@ const TITLE: &str = "plimsoll-symbols 3";
 pub const LARGEST: u64 = 96 << 20;
 
 /// Names by return address as linked; `None`: it was looked up and has no name.
-pub type CachedNames = HashMap<u64, Option<Location>>;
+pub(crate) type CachedNames = HashMap<u64, Option<Location>>;
 
 #[derive(Default)]
 struct Texts<'a> {

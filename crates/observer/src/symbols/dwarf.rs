@@ -16,9 +16,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use gimli::{AttributeValue, EndianSlice, LittleEndian, UnitOffset, UnitRef};
 
 /// The reader; sections are in memory.
-pub type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+pub(crate) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 /// The sections of one object, and of the file that it shares with others (dwz), if there is one.
-pub type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
+pub(crate) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
 
 type Unit<'a> = gimli::Unit<Bytes<'a>>;
 
@@ -40,13 +40,13 @@ const HOPS: usize = 16;
 const DEEPEST: usize = 256;
 
 /// Bytes of a section → reader.
-pub fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
+pub(crate) fn reader<'a>(bytes: &'a Cow<'a, [u8]>) -> Bytes<'a> {
     EndianSlice::new(bytes, LittleEndian)
 }
 
 /// `calls` are addresses as linked, ascending. Returns one list for each, innermost first; empty if nothing is known.
 /// The sentence says why some may be missing.
-pub fn levels(dwarf: &Dwarf<'_>, calls: &[u64]) -> (Vec<Vec<Level>>, Option<String>) {
+pub(crate) fn levels(dwarf: &Dwarf<'_>, calls: &[u64]) -> (Vec<Vec<Level>>, Option<String>) {
     let mut walk = Walk { dwarf, calls, units: Units::new(dwarf), steps: 0, out: vec![Vec::new(); calls.len()] };
     let reason = walk.all().err();
     (walk.out, reason)

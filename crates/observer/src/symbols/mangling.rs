@@ -51,7 +51,7 @@ const HASH: usize = 22;
 /// Local symbols of a native image that kept them (`-H:-DeleteLocalSymbols`): `App_main_a61…` → `App.main`, `App_b2…` →
 /// `App.<init>`. The class is a simple name, in which underscores are rare. So the first underscore is taken for the
 /// dot.
-pub fn image_local(name: &str) -> Option<String> {
+pub(crate) fn image_local(name: &str) -> Option<String> {
     let (rest, hash) = name.rsplit_once('_')?;
     let letters = hash.as_bytes();
     // C functions of an image end in words (JNU_CallStaticMethodByName). One in 10⁴ random hashes looks like a word.
@@ -71,7 +71,7 @@ pub fn image_local(name: &str) -> Option<String> {
 /// Symbols of an image with debug information: `_ZN15java.lang.Class7forNameEJP…` → `java.lang.Class.forName`. They are
 /// Itanium names with dots in the class names. The J, which says that the return type is mangled first, is used only by
 /// Java compilers (Itanium C++ ABI, 5.1.4).
-pub fn image_mangled(name: &str) -> Option<String> {
+pub(crate) fn image_mangled(name: &str) -> Option<String> {
     let mut rest = name.strip_prefix("_ZN")?;
     let mut parts: Vec<&str> = Vec::new();
     loop {

@@ -27,24 +27,24 @@ use crate::source::proc::Target;
 const TICK: i128 = 10_000_000;
 
 /// A file that may have names.
-pub type Opened = Regular;
+pub(crate) type Opened = Regular;
 
 /// Identifies a file; no other file can have the same mark. `None`: the file's owner can invent its properties, so
 /// nothing of it is cached.
-pub fn mark(file: &Opened) -> Option<String> {
+pub(crate) fn mark(file: &Opened) -> Option<String> {
     Some(format!("{}:{}", file.path().display(), file.identity()?))
 }
 
 /// Whether names from this file may also be used for other files with the same build id: it belongs to root or the
 /// caller, and only they could have put it where it is. A container's root isn't the host's.
-pub fn is_trusted(finder: &Finder, file: &Opened) -> bool {
+pub(crate) fn is_trusted(finder: &Finder, file: &Opened) -> bool {
     let uid = file.meta().uid();
     let ours = uid == 0 || uid == rustix::process::geteuid().as_raw();
     ours && finder.shares_our_files && !file.is_made_up()
 }
 
 /// Why an object can't be used; `None`: there is nothing to read.
-pub type Missing = Option<String>;
+pub(crate) type Missing = Option<String>;
 
 /// Where to search for files.
 pub struct Finder {
@@ -168,7 +168,7 @@ impl Finder {
     }
 
     /// Other files that may have the object's names, best first.
-    pub fn companions(&self, module: &Module, object: Option<&Links>) -> Vec<Opened> {
+    pub(crate) fn companions(&self, module: &Module, object: Option<&Links>) -> Vec<Opened> {
         let known = object.map(|o| o.build_id.as_slice()).filter(|id| !id.is_empty());
         let id = known.unwrap_or(&module.build_id);
         let mut found: Vec<Opened> = Vec::new();
@@ -213,7 +213,7 @@ impl Finder {
     }
 
     /// The file that names a module without a build id only because it has the same name.
-    pub fn given_by_name(&self, module: &Module) -> Option<&Path> {
+    pub(crate) fn given_by_name(&self, module: &Module) -> Option<&Path> {
         module.build_id.is_empty().then(|| self.given.by_name.get(module.name()).map(PathBuf::as_path)).flatten()
     }
 
@@ -290,14 +290,14 @@ fn mapped_line(line: &str) -> Option<MapsLine> {
 
 /// What an object states about its other files.
 #[derive(Debug, Default)]
-pub struct Links {
+pub(crate) struct Links {
     pub build_id: Vec<u8>,
     pub debug_link: Option<(PathBuf, u32)>,
     pub shared: Option<(PathBuf, Vec<u8>)>,
 }
 
 impl Links {
-    pub fn of<'a, R: object::read::ReadRef<'a>>(file: &object::File<'a, R>) -> Links {
+    pub(crate) fn of<'a, R: object::read::ReadRef<'a>>(file: &object::File<'a, R>) -> Links {
         let path = |bytes: &[u8]| PathBuf::from(String::from_utf8_lossy(bytes).into_owned());
         Links {
             build_id: file.build_id().ok().flatten().unwrap_or_default().to_vec(),
@@ -382,7 +382,7 @@ fn is_elf(file: &Opened) -> bool {
 }
 
 /// The vdso. Every process has the kernel's, so ours equals the target's if the build id is the same.
-pub fn vdso() -> Option<Vec<u8>> {
+pub(crate) fn vdso() -> Option<Vec<u8>> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let (start, end) = range.split_once('-')?;
@@ -394,7 +394,7 @@ pub fn vdso() -> Option<Vec<u8>> {
 
 /// The cache file of an object: by build id, or by path if there is none. `files` are the files with its names. A build
 /// id is a claim that any file can make, so each file of another user has its own cache file. `None`: don't cache.
-pub fn cache_file(directory: &Path, module: &Module, finder: &Finder, files: &[Opened]) -> Option<PathBuf> {
+pub(crate) fn cache_file(directory: &Path, module: &Module, finder: &Finder, files: &[Opened]) -> Option<PathBuf> {
     let key = if module.build_id.is_empty() {
         // FNV-1a. If two paths collide, they only replace each other's cache.
         let hash =
@@ -414,7 +414,7 @@ const KEPT: usize = 1024;
 const KEPT_BYTES: u64 = 1 << 30;
 
 /// Stores resolved names. A failure only costs time.
-pub fn store(path: &Path, text: &str) {
+pub(crate) fn store(path: &Path, text: &str) {
     let Some(directory) = path.parent() else { return };
     if crate::rules::read::store(path, text.as_bytes()).is_err() {
         return;
@@ -435,7 +435,7 @@ pub fn store(path: &Path, text: &str) {
 }
 
 /// A cache file, if it belongs to us and its size is plausible.
-pub fn cached(path: &Path, deadline: Deadline) -> Option<String> {
+pub(crate) fn cached(path: &Path, deadline: Deadline) -> Option<String> {
     let own = [rustix::process::geteuid().as_raw()];
     let ask = Ask { links: false, owners: Some(&own), ..Ask::of(FileKind::Cache) };
     Root::own(deadline).open(path, ask).ok()?.text().ok()

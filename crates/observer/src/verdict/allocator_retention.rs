@@ -13,7 +13,7 @@ const PERCENT: f64 = 10.0;
 /// An arena that keeps less isn't counted among those that hold the free pages.
 const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // If thread arenas share the free pages, they belong to arena_retention.
     let concerned = |arena: &&Arena| arena.kind == ArenaKind::Main || !spread(case);
     let arenas: Vec<&Arena> = case.glibc()?.arenas.iter().filter(concerned).collect();

@@ -16,7 +16,7 @@ const WORTH_AN_ARENA: Bytes = Bytes::mib(1);
 /// Percentage of the kept bytes: below it, a trim isn't offered as a remedy, and its limits aren't mentioned.
 pub(super) const WORTH_SAYING: f64 = 10.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let retained = case.retained(ArenaKind::Thread);
     if !case.matters(retained, PERCENT, FLOOR) || !spread(case) {
         return None;
@@ -72,7 +72,7 @@ pub fn rule(case: Case<'_>) -> Option<Verdict> {
 }
 
 /// Whether many arenas share the free pages, so that no single one has most of them.
-pub fn spread(case: Case<'_>) -> bool {
+pub(crate) fn spread(case: Case<'_>) -> bool {
     let free: Vec<Bytes> = case.arenas(ArenaKind::Thread).map(|arena| arena.free_resident).collect();
     let holding = free.iter().filter(|free| **free >= WORTH_AN_ARENA).count();
     let largest = free.iter().copied().max().unwrap_or_default();
@@ -80,7 +80,7 @@ pub fn spread(case: Case<'_>) -> bool {
 }
 
 /// The cap on the number of arenas, and its origin.
-pub fn cap_in_force(case: Case<'_>) -> Option<String> {
+pub(crate) fn cap_in_force(case: Case<'_>) -> Option<String> {
     let glibc = case.glibc()?;
     let cap = glibc.arena_cap?;
     let how = if glibc.arena_cap_set { "set".to_owned() } else { format!("8 × {} CPUs", cap / 8) };
@@ -90,7 +90,7 @@ pub fn cap_in_force(case: Case<'_>) -> Option<String> {
 }
 
 /// Where the free memory comes from: a burst or, if the runtime frees in batches, perhaps the last collection.
-pub fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<String> {
+pub(crate) fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<String> {
     if !case.frees_in_batches() {
         return burst(retained, live);
     }
@@ -101,7 +101,7 @@ pub fn after_a_burst(case: Case<'_>, retained: Bytes, live: Bytes) -> Option<Str
 }
 
 /// If the free memory is a multiple of the live memory beside it, it was needed in the past and isn't now.
-pub fn burst(retained: Bytes, live: Bytes) -> Option<String> {
+pub(crate) fn burst(retained: Bytes, live: Bytes) -> Option<String> {
     let once = retained + live;
     (retained.0 >= live.0.saturating_mul(2))
         .then(|| format!("these arenas once held {once}, and {live} are live now: a burst has left the rest"))

@@ -34,7 +34,7 @@ impl<'c> Case<'c> {
     }
 
     /// Whether the bytes are large enough, in proportion and absolutely.
-    pub fn matters(self, bytes: Bytes, percent: f64, floor: Bytes) -> bool {
+    pub(crate) fn matters(self, bytes: Bytes, percent: f64, floor: Bytes) -> bool {
         bytes >= floor && bytes.percent_of(self.distinct_rss()) >= percent
     }
 
@@ -56,7 +56,7 @@ impl<'c> Case<'c> {
         children.filter(|child| child.name == child_of_arenas(kind)).map(|child| child.resident).sum()
     }
 
-    pub fn pieces_of(self, line: LineId) -> impl Iterator<Item = &'c Piece> {
+    pub(crate) fn pieces_of(self, line: LineId) -> impl Iterator<Item = &'c Piece> {
         self.ledger.pieces.iter().filter(move |piece| matches!(&piece.owner, Owner::Line(of, _) if *of == line))
     }
 
@@ -81,7 +81,7 @@ impl<'c> Case<'c> {
     /// The same for free memory that malloc keeps. V8 frees its buffers in batches at each collection, so memory that
     /// is free right after one is in use again before the next. For V8, only memory that was also free at the baseline
     /// counts.
-    pub fn weight_of_kept(self, bytes: Bytes) -> Severity {
+    pub(crate) fn weight_of_kept(self, bytes: Bytes) -> Severity {
         let baseline = self.snapshot.baseline.as_ref();
         match self.frees_in_batches() {
             true => {
@@ -91,12 +91,12 @@ impl<'c> Case<'c> {
         }
     }
 
-    pub fn frees_in_batches(self) -> bool {
+    pub(crate) fn frees_in_batches(self) -> bool {
         self.snapshot.allocators.iter().any(|known| known.kind == AllocatorKind::V8)
     }
 
     /// Resident bytes of live malloc blocks outside the VM's books, and the line that contains them.
-    pub fn live_blocks(self) -> (LineId, Bytes) {
+    pub(crate) fn live_blocks(self) -> (LineId, Bytes) {
         let Some(heap) = &self.snapshot.opened else { return (LineId::GlibcLive, self.resident(LineId::GlibcLive)) };
         let name = child_of_heap(heap.kind, HeapPart::Live);
         let parts = self.ledger.line(LineId::OtherAllocator).into_iter().flat_map(|line| &line.children);
@@ -105,14 +105,14 @@ impl<'c> Case<'c> {
 
     /// Upper bound of the VM's own malloc'ed blocks if its books are off: a measured value plus half; see
     /// docs/decisions/verdicts.md.
-    pub fn vm_malloc_at_most(self) -> Bytes {
+    pub(crate) fn vm_malloc_at_most(self) -> Bytes {
         let metadata = self.resident(LineId::Class) + self.resident(LineId::CodeCache);
         let threads = Bytes::kib(64).scaled(self.snapshot.threads.len() as u64, 1);
         Bytes::mib(16) + Bytes(metadata.0 / 2) + Bytes(self.resident(LineId::JavaHeap).0 / 64) + threads
     }
 
     /// Whether the VM's books (NMT) show which live blocks are its own.
-    pub fn has_vm_books(self) -> bool {
+    pub(crate) fn has_vm_books(self) -> bool {
         self.vm().is_some_and(|vm| !vm.categories.is_empty())
     }
 
@@ -122,7 +122,7 @@ impl<'c> Case<'c> {
     }
 
     /// How to find the callers of memory outside the VM's lines: the existing books, an attach, or a restart.
-    pub fn name_the_callers(self) -> Remedy {
+    pub(crate) fn name_the_callers(self) -> Remedy {
         let pid = self.pid();
         if self.is_tracked() {
             let how = format!("plimsoll report {pid} --by site");
@@ -142,7 +142,7 @@ impl<'c> Case<'c> {
     }
 
     /// Pools of threads, ordered by the bytes of their stacks, largest first.
-    pub fn thread_pools(self) -> Vec<ThreadPool> {
+    pub(crate) fn thread_pools(self) -> Vec<ThreadPool> {
         let names = thread_names(self.snapshot);
         let known = ThreadPools::of(names.iter().copied());
         let mut pools = BTreeMap::<String, ThreadPool>::new();
@@ -173,7 +173,7 @@ impl<'c> Case<'c> {
 
     /// Whether Netty is used: its buffers come from memory that `-XX:MaxDirectMemorySize` and NIO's own settings don't
     /// limit.
-    pub fn has_netty(self) -> bool {
+    pub(crate) fn has_netty(self) -> bool {
         let names = thread_names(self.snapshot);
         let has_jar = |jar: &String| {
             let file = jar.rsplit('/').next().unwrap_or_default();
@@ -212,7 +212,7 @@ impl<'c> Case<'c> {
     }
 
     /// What is known about growth of the whole process.
-    pub fn over_time(self) -> String {
+    pub(crate) fn over_time(self) -> String {
         match &self.snapshot.baseline {
             None => "one reading can't show growth: compare with --baseline FILE, or record".to_owned(),
             Some(baseline) => {
@@ -228,7 +228,7 @@ impl<'c> Case<'c> {
     }
 
     /// Whether an argument or an agent variable mentions `word`.
-    pub fn started_with(self, word: &str) -> bool {
+    pub(crate) fn started_with(self, word: &str) -> bool {
         let process = &self.snapshot.process;
         process.command.iter().chain(process.environment.iter().map(|(_, value)| value)).any(|text| text.contains(word))
     }
@@ -247,7 +247,7 @@ impl<'c> Case<'c> {
 }
 
 /// Threads whose names differ only in numbers.
-pub struct ThreadPool {
+pub(crate) struct ThreadPool {
     pub name: String,
     pub threads: usize,
     /// Number of pools with that name; an earlier number in the threads' names distinguishes them.

@@ -11,7 +11,7 @@ const PERCENT: f64 = 20.0;
 /// A server has tens to a few hundred loaders; a leak has one per redeployment, proxy or script.
 const MANY_LOADERS: u64 = 1000;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let metaspace = case.vm()?.metaspace.as_ref()?;
     let resident = case.resident(LineId::Class);
     let many_loaders = metaspace.loaders.is_some_and(|loaders| loaders >= MANY_LOADERS) && resident >= Bytes::mib(32);

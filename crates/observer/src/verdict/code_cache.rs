@@ -6,7 +6,7 @@ use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use crate::units::Bytes;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let resident = case.resident(LineId::CodeCache);
     let full = vm

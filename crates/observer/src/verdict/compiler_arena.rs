@@ -6,7 +6,7 @@ use super::{Effort, Severity, Verdict, VerdictId};
 use crate::ledger::LineId;
 use crate::units::Bytes;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let resident = case.resident(LineId::Compiler);
     if !case.is_jvm() || !case.matters(resident, 10.0, Bytes::mib(96)) {
         return None;

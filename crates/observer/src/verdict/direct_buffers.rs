@@ -12,7 +12,7 @@ const PERCENT: f64 = 20.0;
 /// A proposed limit is a multiple of this.
 const STEP: u64 = 64 << 20;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let resident = case.resident(LineId::DirectBuffers);
     let direct = vm.direct_buffers.as_ref();

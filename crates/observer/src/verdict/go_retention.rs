@@ -15,7 +15,7 @@ const PERCENT: f64 = 10.0;
 /// Percent of what is kept: below it a part is not worth a sentence.
 const WORTH_SAYING: f64 = 10.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let heap = case.snapshot.go.as_ref()?;
     let pace = heap.pace?;
     let part = |part: HeapPart| heap.resident(part);

@@ -24,7 +24,7 @@ struct Grown {
     most: Bytes,
 }
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let baseline = case.snapshot.baseline.as_ref()?;
     let mut grown: Vec<Grown> = LineId::ALL.iter().filter_map(|line| growth(case, baseline, *line)).collect();
     grown.sort_by_key(|grown| std::cmp::Reverse(grown.least));

@@ -4,7 +4,7 @@
 use super::case::Case;
 use super::{Severity, Verdict, VerdictId};
 
-pub fn verdict(case: Case<'_>, notes: usize) -> Verdict {
+pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
     let mut evidence = Vec::new();
     let space = case.address_space();
     if space.0 / 4 > case.rss().0 && !case.snapshot.smaps_refused {

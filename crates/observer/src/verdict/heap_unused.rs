@@ -10,7 +10,7 @@ use crate::units::Bytes;
 const FLOOR: Bytes = Bytes::mib(64);
 const PERCENT: f64 = 25.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let vm = case.vm()?;
     let heap = vm.java_heap.as_ref()?;
     // JDK 17's ZGC maps the heap three times: RSS counts it three times, but the memory exists once.

@@ -8,7 +8,7 @@ use crate::ledger::LineId;
 use crate::snapshot::Thp;
 use crate::units::Bytes;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     // A mapping's huge pages count for its piece only if the piece is nearly the whole mapping.
     let in_stacks: Bytes = case
         .pieces_of(LineId::ThreadStacks)

@@ -10,7 +10,7 @@ use crate::units::Bytes;
 const NEAR: f64 = 90.0;
 const CRITICAL: f64 = 96.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let (limit, counted) = case.limit()?;
     let near = counted.percent_of(limit);
     let max_heap = case.vm().and_then(|vm| vm.java_heap.as_ref()?.max);

@@ -11,7 +11,7 @@ use crate::units::{Bytes, count};
 const NEAR: f64 = 70.0;
 const CRITICAL: f64 = 90.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let limit = case.snapshot.host.max_map_count?;
     let mappings = case.snapshot.vmas.len() as u64;
     let near = Bytes(mappings).percent_of(Bytes(limit));

@@ -10,7 +10,7 @@ use crate::units::{Bytes, counted};
 const FLOOR: Bytes = Bytes::mib(32);
 const PERCENT: f64 = 25.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let resident = case.resident(LineId::MappedFiles);
     let vmas = || case.pieces_of(LineId::MappedFiles).map(|piece| &case.snapshot.vmas[piece.vma]);
     let deleted = vmas().filter(|vma| vma.deleted);

@@ -14,7 +14,7 @@ use crate::units::{Avma, Bytes, counted};
 const FLOOR: Bytes = Bytes::mib(48);
 const PERCENT: f64 = 20.0;
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     case.vm()?;
     let (line, live) = case.live_blocks();
     let told = case.has_vm_books();

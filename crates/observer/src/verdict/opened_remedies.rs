@@ -7,10 +7,10 @@ use crate::snapshot::{AllocatorKind, HeapPart, OpenedHeap};
 use crate::units::Bytes;
 
 /// Below this, a remedy isn't worth offering.
-pub const FLOOR: Bytes = Bytes::mib(16);
+pub(crate) const FLOOR: Bytes = Bytes::mib(16);
 
 /// `returns`: the allocator's own thread releases free pages.
-pub fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
+pub(crate) fn remedies(case: Case<'_>, heap: &OpenedHeap, returns: bool) -> Vec<Remedy> {
     let known = case.snapshot.allocators.iter().find(|known| known.kind == heap.kind && known.serves_malloc);
     let is_library = known.is_some_and(|known| Some(&known.path) != case.snapshot.process.executable.as_ref());
     match heap.kind {

@@ -13,7 +13,7 @@ const WORTH_SAYING: f64 = 10.0;
 /// Name of jemalloc's threads, as the kernel cuts it (src/background_thread.c).
 const BACKGROUND_THREAD: &str = "jemalloc_bg_thd";
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let heap = case.snapshot.opened.as_ref()?;
     let (pages, beside) = (heap.purgeable(), heap.resident(HeapPart::Beside));
     let cached = heap.resident(HeapPart::Cached);

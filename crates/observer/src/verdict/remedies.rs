@@ -1,7 +1,7 @@
 //! Remedies that several rules offer. Each `how` can be pasted unchanged.
 
 use super::case::{Case, ThreadPool};
-pub use super::remedy::remedy;
+pub(crate) use super::remedy::remedy;
 use super::{Effort, Remedy};
 use crate::ledger::LineId;
 use crate::snapshot::Arena;
@@ -13,7 +13,7 @@ const ASKED_VM_TAKES: Bytes = Bytes::kib(1536);
 
 /// Releases free memory of all arenas, once: the whole pages among free chunks (malloc/malloc.c, mtrim). The end of a
 /// thread arena shrinks only when a free reaches it (malloc/arena.c, heap_trim), so it counts only in the upper bound.
-pub fn trim(case: Case<'_>) -> Remedy {
+pub(crate) fn trim(case: Case<'_>) -> Remedy {
     let pid = case.pid();
     let sum = |of: fn(&Arena) -> Bytes| case.glibc().into_iter().flat_map(|glibc| &glibc.arenas).map(of).sum();
     let (pages, ends): (Bytes, Bytes) = (sum(|arena| arena.trimmable), sum(|arena| arena.at_end));
@@ -40,7 +40,7 @@ pub fn trim(case: Case<'_>) -> Remedy {
 }
 
 /// HotSpot trims by itself from 17.0.9, 21.0.1 and 22 on.
-pub fn periodic_trim() -> Remedy {
+pub(crate) fn periodic_trim() -> Remedy {
     remedy(
         Effort::Restart,
         "let the VM trim by itself",
@@ -49,7 +49,7 @@ pub fn periodic_trim() -> Remedy {
     )
 }
 
-pub fn arena_cap(cap: u64) -> Remedy {
+pub(crate) fn arena_cap(cap: u64) -> Remedy {
     remedy(
         Effort::Restart,
         format!("cap the arenas at {cap}"),
@@ -61,7 +61,7 @@ pub fn arena_cap(cap: u64) -> Remedy {
 }
 
 /// Without `background_thread`, an idle jemalloc releases nothing: it purges only while the program calls it.
-pub fn other_allocator() -> Remedy {
+pub(crate) fn other_allocator() -> Remedy {
     remedy(
         Effort::Deploy,
         "take an allocator that returns memory",
@@ -74,7 +74,7 @@ pub fn other_allocator() -> Remedy {
 const SHARED: &str = "lettuce-";
 
 /// Pools of threads that exist several times, or that are larger than the CPUs that the process may use.
-pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
+pub(crate) fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
     /// A known pool: the start of its threads' names (the kernel keeps 15 bytes), what to do, and how.
     struct KnownPool {
         mark: &'static str,
@@ -133,7 +133,7 @@ pub fn fewer_threads(case: Case<'_>) -> Option<Remedy> {
 const VM_OF_A_THREAD: Bytes = Bytes::kib(64);
 
 /// `threads` fewer, which held that much of stack. One that serves for several goes deeper at times.
-pub fn without_threads(remedy: Remedy, threads: u64, stack: Bytes) -> Remedy {
+pub(crate) fn without_threads(remedy: Remedy, threads: u64, stack: Bytes) -> Remedy {
     remedy.saves(stack.scaled(9, 10), stack + VM_OF_A_THREAD.scaled(threads, 1))
 }
 
@@ -152,12 +152,12 @@ fn shared(case: Case<'_>, mark: &str, remedy: Remedy) -> Remedy {
 }
 
 /// Several instances of a pool that is known to need one.
-pub fn has_repeated_pools(case: Case<'_>) -> bool {
+pub(crate) fn has_repeated_pools(case: Case<'_>) -> bool {
     case.thread_pools().iter().any(|pool| pool.instances > 1 && pool.name.contains(SHARED))
 }
 
 /// There is no remedy that switches off all instrumentations: which ones the program needs is unknown from outside.
-pub fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
+pub(crate) fn fewer_instrumentations(case: Case<'_>) -> Option<Remedy> {
     case.started_with("opentelemetry").then(|| {
         remedy(
             Effort::Restart,

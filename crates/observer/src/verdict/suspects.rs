@@ -80,7 +80,7 @@ const NETTY: (&str, &str) = (
 );
 
 /// `of`: the bytes that nobody has claimed yet.
-pub fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
+pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
     let mut lines = equal_blocks(case, of);
     lines.extend(loaded(case));
     if has_netty_s_blocks(case) {
@@ -96,7 +96,7 @@ pub fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
 }
 
 /// What native code is there besides the JDK's.
-pub fn loaded(case: Case<'_>) -> Vec<String> {
+pub(crate) fn loaded(case: Case<'_>) -> Vec<String> {
     let libraries = libraries(case);
     let (idle, holding): (Vec<&str>, Vec<&str>) = libraries.iter().partition(|name| holds_nothing(name));
     // A jar whose library isn't loaded has run no native code.
@@ -120,7 +120,7 @@ pub fn loaded(case: Case<'_>) -> Vec<String> {
 }
 
 /// What ends the memory of the libraries that are there, whatever their blocks' sizes tell first; else what ends the JDK's own.
-pub fn endings(case: Case<'_>, of: Bytes) -> Remedy {
+pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     let mut found: Vec<&Known> = libraries(case).into_iter().map(file_name).filter_map(known).collect();
     found.sort_unstable_by_key(|known| known.name);
     found.dedup_by_key(|known| known.name);
@@ -140,7 +140,7 @@ pub fn endings(case: Case<'_>, of: Bytes) -> Remedy {
 }
 
 /// Netty's own count of memory that it allocated with Unsafe.
-pub fn by_netty(case: Case<'_>) -> Bytes {
+pub(crate) fn by_netty(case: Case<'_>) -> Bytes {
     case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.by_netty).unwrap_or_default()
 }
 
@@ -202,7 +202,7 @@ fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
 }
 
 /// How many blocks are zlib's by their sizes, and what they take.
-pub fn zlib(case: Case<'_>) -> (u64, Bytes) {
+pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
     let peaks = case.glibc().into_iter().flat_map(|glibc| &glibc.peaks).filter(|peak| maker(peak).is_some());
     peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.bytes()))
 }

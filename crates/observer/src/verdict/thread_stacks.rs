@@ -17,7 +17,7 @@ const POOL: u64 = 8;
 /// The kernel's own stack of each thread (THREAD_SIZE on x86-64), charged to the cgroup but not part of RSS.
 const KERNEL_STACK: Bytes = Bytes::kib(16);
 
-pub fn rule(case: Case<'_>) -> Option<Verdict> {
+pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let stacks = case.ledger.line(LineId::ThreadStacks)?;
     let threads = case.snapshot.threads.len();
     let pool = case.thread_pools().into_iter().next()?;

@@ -24,7 +24,7 @@ struct Unjudged {
 }
 
 /// `others` are the rules' verdicts. Memory that native-leak blames needs no second verdict.
-pub fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
+pub(crate) fn verdict(case: Case<'_>, others: &[Verdict]) -> Option<Verdict> {
     let is_blamed = others.iter().any(|other| other.id == VerdictId::NativeLeak);
     let parts = parts(case, is_blamed);
     let bytes: Bytes = parts.iter().map(|part| part.bytes).sum();

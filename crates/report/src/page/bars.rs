@@ -12,7 +12,7 @@ use crate::words::count;
 /// Width of the bar of everything, in units of its picture.
 const WIDE: f64 = 1000.0;
 
-pub fn write(out: &mut dyn Write, bars: &Bars) -> io::Result<()> {
+pub(crate) fn write(out: &mut dyn Write, bars: &Bars) -> io::Result<()> {
     writeln!(out, r#"<section id="memory" aria-labelledby="memory-h"><h2 id="memory-h">{}</h2>"#, text(&bars.title))?;
     whole(out, bars)?;
     let widest = bars.groups.iter().flat_map(|group| &group.bars).map(|bar| bar.bytes).max().unwrap_or(0);

@@ -26,7 +26,7 @@ const STACKED: [(&str, Measure); 4] = [
 /// Curves of the process beside RSS, Java heap and limit.
 const OTHERS: [Measure; 4] = [Measure::Charged, Measure::HeapOccupied, Measure::DirectBuffers, Measure::TotalLive];
 
-pub fn of(history: &History) -> Option<Curves> {
+pub(crate) fn of(history: &History) -> Option<Curves> {
     let rss = history.rss().map(|series| ("RSS".to_owned(), "rss", series));
     let heap = history.java_heap().map(|series| ("Java heap, committed".to_owned(), "heap", series));
     let limit = history.one(Measure::Limit).map(|series| ("memory limit".to_owned(), "limit", series));
@@ -75,7 +75,7 @@ fn by_size(history: &History, measure: Measure) -> Vec<(String, &Series)> {
 }
 
 /// Recordings have the ids of lines.
-pub fn line_name(id: &str) -> &str {
+pub(crate) fn line_name(id: &str) -> &str {
     LineId::ALL.iter().find(|line| line.id() == id).map_or(id, |line| line.name())
 }
 

@@ -14,7 +14,7 @@ use super::model::{Curve, Page};
 use super::stacks::{Packed, packed};
 
 #[derive(Serialize)]
-pub struct Data {
+pub(crate) struct Data {
     curves: Option<CurvesData>,
     stacks: Option<Packed>,
 }
@@ -42,7 +42,7 @@ struct CurveData {
     values: String,
 }
 
-pub fn data(page: &Page) -> Data {
+pub(crate) fn data(page: &Page) -> Data {
     let curves = page.curves.as_ref().map(|curves| CurvesData {
         from: curves.from_ms,
         step: curves.step_ms,

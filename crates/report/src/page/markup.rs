@@ -10,22 +10,22 @@ use crate::words::cut;
 const LONGEST: usize = 2000;
 
 /// Foreign text for a text node or a quoted attribute.
-pub fn text(foreign: &str) -> String {
+pub(crate) fn text(foreign: &str) -> String {
     escaped(&cut(foreign, LONGEST))
 }
 
 /// The same for a command of several lines, in `pre`.
-pub fn lines(foreign: &str) -> String {
+pub(crate) fn lines(foreign: &str) -> String {
     foreign.lines().map(text).collect::<Vec<_>>().join("\n")
 }
 
 /// Foreign text for the script, which puts it into text nodes.
-pub fn plain(foreign: &str) -> String {
+pub(crate) fn plain(foreign: &str) -> String {
     cut(foreign, LONGEST)
 }
 
 /// JSON that can stand in a script element: no character of it can end the element or a line of JavaScript.
-pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
+pub(crate) fn json(document: &impl Serialize) -> serde_json::Result<String> {
     let mut out = String::new();
     for c in serde_json::to_string(document)?.chars() {
         match c {
@@ -40,7 +40,7 @@ pub fn json(document: &impl Serialize) -> serde_json::Result<String> {
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// RFC 4648, with padding.
-pub fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let word = group.iter().fold(0, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - group.len()));
@@ -53,7 +53,7 @@ pub fn base64(bytes: &[u8]) -> String {
 }
 
 /// The source expression of the Content-Security-Policy that allows this text of an inline element, and no other.
-pub fn hash_source(inline: &str) -> String {
+pub(crate) fn hash_source(inline: &str) -> String {
     format!("'sha256-{}'", base64(&Sha256::digest(inline.as_bytes())))
 }
 

@@ -24,7 +24,7 @@ const DEEPEST: usize = 250;
 const MOST: i64 = (1 << 53) - 1;
 
 #[derive(Serialize)]
-pub struct Packed {
+pub(crate) struct Packed {
     title: String,
     functions: Vec<String>,
     kinds: String,
@@ -39,7 +39,7 @@ pub struct Packed {
     values: Vec<Vec<i64>>,
 }
 
-pub fn packed(stacks: &Stacks) -> Packed {
+pub(crate) fn packed(stacks: &Stacks) -> Packed {
     let profile = &stacks.profile;
     let mut out = Packed {
         title: stacks.title.clone(),

@@ -17,7 +17,7 @@ use crate::lines::{self, Each};
 use crate::words::moment;
 
 pub const SCHEMA: &str = "plimsoll.profile/2";
-pub const DIFFERENCE_SCHEMA: &str = "plimsoll.profile-diff/2";
+pub(crate) const DIFFERENCE_SCHEMA: &str = "plimsoll.profile-diff/2";
 
 pub(crate) struct Document<'a> {
     view: View<'a>,

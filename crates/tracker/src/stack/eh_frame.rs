@@ -4,13 +4,13 @@
 use super::read::Image;
 
 pub(super) mod encoding {
-    pub const OMIT: u8 = 0xff;
-    pub const ABSOLUTE: u8 = 0x00;
-    pub const PC_RELATIVE: u8 = 0x10;
-    pub const DATA_RELATIVE: u8 = 0x30;
-    pub const ALIGNED: u8 = 0x50;
-    pub const INDIRECT: u8 = 0x80;
-    pub const SDATA4: u8 = 0x0b;
+    pub(crate) const OMIT: u8 = 0xff;
+    pub(crate) const ABSOLUTE: u8 = 0x00;
+    pub(crate) const PC_RELATIVE: u8 = 0x10;
+    pub(crate) const DATA_RELATIVE: u8 = 0x30;
+    pub(crate) const ALIGNED: u8 = 0x50;
+    pub(crate) const INDIRECT: u8 = 0x80;
+    pub(crate) const SDATA4: u8 = 0x0b;
 }
 
 /// A common information entry: the part that several frame description entries share.
@@ -37,7 +37,7 @@ pub(super) struct Fde<'a> {
 }
 
 impl Fde<'_> {
-    pub fn covers(&self, pc: u64) -> bool {
+    pub(super) fn covers(&self, pc: u64) -> bool {
         pc.wrapping_sub(self.first) < self.length
     }
 }
@@ -52,23 +52,23 @@ pub(super) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     #[inline(always)]
-    pub fn at(tables: Image<'a>, at: u64) -> Option<Self> {
+    pub(super) fn at(tables: Image<'a>, at: u64) -> Option<Self> {
         let left = tables.tail(at)?;
         Some(Self { left, end: at.wrapping_add(left.len() as u64) })
     }
 
     #[inline(always)]
-    pub fn address(&self) -> u64 {
+    pub(super) fn address(&self) -> u64 {
         self.end.wrapping_sub(self.left.len() as u64)
     }
 
     #[inline(always)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.left.len()
     }
 
     #[inline(always)]
-    pub fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (bytes, left) = self.left.split_first_chunk()?;
         self.left = left;
         Some(*bytes)
@@ -76,31 +76,31 @@ impl<'a> Cursor<'a> {
 
     /// The next `n` bytes as a cursor of their own.
     #[inline(always)]
-    pub fn block(&mut self, n: u64) -> Option<Self> {
+    pub(super) fn block(&mut self, n: u64) -> Option<Self> {
         let (block, left) = self.left.split_at_checked(usize::try_from(n).ok()?)?;
         self.left = left;
         Some(Self { left: block, end: self.address() })
     }
 
     #[inline(always)]
-    pub fn u8(&mut self) -> Option<u8> {
+    pub(super) fn u8(&mut self) -> Option<u8> {
         self.take().map(u8::from_le_bytes)
     }
     #[inline(always)]
-    pub fn u16(&mut self) -> Option<u16> {
+    pub(super) fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
     #[inline(always)]
-    pub fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u32(&mut self) -> Option<u32> {
         self.take().map(u32::from_le_bytes)
     }
     #[inline(always)]
-    pub fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 
     #[inline(always)]
-    pub fn uleb(&mut self) -> Option<u64> {
+    pub(super) fn uleb(&mut self) -> Option<u64> {
         let byte = self.u8()?;
         if byte < 0x80 {
             return Some(u64::from(byte));
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[inline(always)]
-    pub fn sleb(&mut self) -> Option<i64> {
+    pub(super) fn sleb(&mut self) -> Option<i64> {
         let byte = self.u8()?;
         let (value, shift, last) = if byte < 0x80 { (u64::from(byte), 7, byte) } else { self.leb(byte)? };
         let sign = if last & 0x40 != 0 && shift < 64 { !0 << shift } else { 0 };
@@ -119,7 +119,7 @@ impl<'a> Cursor<'a> {
 
     /// By value and back, so that a cursor stays in registers.
     #[inline(always)]
-    pub fn leb(&mut self, first: u8) -> Option<(u64, u32, u8)> {
+    pub(super) fn leb(&mut self, first: u8) -> Option<(u64, u32, u8)> {
         let (value, shift, last, after) = self.leb_tail(first)?;
         *self = after;
         Some((value, shift, last))
@@ -127,7 +127,7 @@ impl<'a> Cursor<'a> {
 
     /// At most ten bytes: more can't add to 64 bits.
     #[cold]
-    pub fn leb_tail(mut self, first: u8) -> Option<(u64, u32, u8, Self)> {
+    pub(super) fn leb_tail(mut self, first: u8) -> Option<(u64, u32, u8, Self)> {
         let mut value = u64::from(first & 0x7f);
         let mut shift = 7;
         while shift < 70 {
@@ -144,7 +144,7 @@ impl<'a> Cursor<'a> {
     /// A pointer as `DW_EH_PE_…` encodes it; `data` is what data-relative ones count from, 0 where there is no such
     /// base. Indirect ones name a slot, and no code address is written so.
     #[inline(always)]
-    pub fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
+    pub(super) fn pointer(&mut self, encoding: u8, data: u64) -> Option<u64> {
         let at = self.address();
         let value = match encoding & 0x0f {
             0x0b => i64::from(self.u32()? as i32) as u64,
@@ -164,7 +164,7 @@ impl<'a> Cursor<'a> {
     }
 
     #[cold]
-    pub fn rare_pointer(mut self, encoding: u8) -> Option<(u64, Self)> {
+    pub(super) fn rare_pointer(mut self, encoding: u8) -> Option<(u64, Self)> {
         let value = match encoding & 0x0f {
             0x00 | 0x04 | 0x0c => self.u64()?,
             0x01 => self.uleb()?,
@@ -179,7 +179,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Skips a pointer whose value is not needed.
-    pub fn pass(&mut self, encoding: u8) -> Option<()> {
+    pub(super) fn pass(&mut self, encoding: u8) -> Option<()> {
         if encoding == encoding::OMIT {
             return Some(());
         }

@@ -23,7 +23,7 @@ pub(super) enum Operand {
 }
 
 impl Value {
-    pub const fn of(base: Operand, offset: i64) -> Self {
+    pub(super) const fn of(base: Operand, offset: i64) -> Self {
         Self { base: Some(base), offset, deref: None }
     }
 

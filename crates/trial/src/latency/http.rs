@@ -2,7 +2,7 @@
 
 use super::{Load, Tool, milliseconds, number};
 
-pub fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
+pub(super) fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     let mut load = Load::of(Tool::Wrk);
     let mut is_wrk = false;
     for line in lines {
@@ -29,7 +29,7 @@ pub fn wrk(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     is_wrk.then_some(load)
 }
 
-pub fn hey(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
+pub(super) fn hey(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     /// Lists of `[status] count` and of `[count] message`.
     #[derive(PartialEq)]
     enum List {

@@ -2,7 +2,7 @@
 
 use super::{Load, Tool, milliseconds, number};
 
-pub fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
+pub(super) fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     let mut load = Load::of(Tool::K6);
     let mut is_k6 = false;
     for line in lines {

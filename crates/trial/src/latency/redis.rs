@@ -3,7 +3,7 @@
 
 use super::{Load, Tool, number};
 
-pub fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
+pub(super) fn read(lines: &mut dyn Iterator<Item = &str>) -> Option<Load> {
     let mut load = Load::of(Tool::RedisBenchmark);
     // The headings of the last table: `avg min p50 p95 p99 max`, or those of --csv.
     let mut headings: Vec<&str> = Vec::new();

@@ -24,7 +24,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::wire::{self, CHUNK, Facts, HEAD, Op, Step};
 
 /// What the child needs. All of it is allocated before the fork.
-pub struct Plan<'p> {
+pub(crate) struct Plan<'p> {
     pub socket: BorrowedFd<'p>,
     pub root: BorrowedFd<'p>,
     pub cwd: Option<BorrowedFd<'p>>,
@@ -40,7 +40,7 @@ pub struct Plan<'p> {
 
 /// Forks; the child serves and never returns. It ends without a signal, so that it doesn't disturb anybody who waits
 /// for SIGCHLD, and is reaped with __WALL.
-pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
+pub(crate) fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
     // All signals are blocked across the fork, so that no handler runs in the child. The child keeps them blocked, because
     // a terminal's Ctrl-C must not keep it from removing its files. With no flag and no stack, clone(2) is fork without
     // glibc's handlers: the child has a copy of this thread's stack and continues here.
@@ -63,14 +63,14 @@ pub fn fork(plan: &mut Plan<'_>) -> io::Result<i32> {
 
 /// Reaps the child if it has ended; true: it is gone. `pid` is a child made here. Nobody else waits for it: no waitpid of
 /// this program or of the standard library names all children. So no other process has that PID before.
-pub fn reap(pid: i32) -> bool {
+pub(crate) fn reap(pid: i32) -> bool {
     // SAFETY: a null status is allowed.
     let got = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
     got == pid || (got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD))
 }
 
 /// Kills a child for which `reap` was never true.
-pub fn kill(pid: i32) {
+pub(crate) fn kill(pid: i32) {
     // SAFETY: kill takes no memory.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }

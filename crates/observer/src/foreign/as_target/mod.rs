@@ -226,7 +226,7 @@ impl AsTarget {
     }
 
     /// Removes the file that `create` made.
-    pub fn discard(&mut self) -> io::Result<()> {
+    pub(crate) fn discard(&mut self) -> io::Result<()> {
         self.request(Op::Discard, &[]).map(drop)
     }
 

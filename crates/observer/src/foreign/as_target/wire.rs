@@ -6,19 +6,19 @@
 //! ```
 
 /// Maximum number of a file's bytes in one packet.
-pub const CHUNK: usize = 32 << 10;
+pub(crate) const CHUNK: usize = 32 << 10;
 /// Bytes of the facts before each answer.
-pub const HEAD: usize = 9 * 8;
+pub(crate) const HEAD: usize = 9 * 8;
 
 macro_rules! numbered {
     ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $variant:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u8)]
-        pub enum $name { $($(#[$note])* $variant),* }
+        pub(crate) enum $name { $($(#[$note])* $variant),* }
 
         impl $name {
-            pub fn of(number: u8) -> Option<$name> {
+            pub(crate) fn of(number: u8) -> Option<$name> {
                 [$($name::$variant),*].get(usize::from(number)).copied()
             }
         }
@@ -100,7 +100,7 @@ impl Facts {
     }
 }
 
-pub fn encode(facts: &Facts) -> [u8; HEAD] {
+pub(crate) fn encode(facts: &Facts) -> [u8; HEAD] {
     let Facts { errno, step, mode, uid, inode, size, modified, accessed, mount } = *facts;
     let mut bytes = [0; HEAD];
     let words = [errno, step, mode, uid, inode, size, modified, accessed, mount];
@@ -110,7 +110,7 @@ pub fn encode(facts: &Facts) -> [u8; HEAD] {
     bytes
 }
 
-pub fn decode(bytes: &[u8]) -> Option<Facts> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Facts> {
     let word = |n: usize| Some(u64::from_ne_bytes(bytes.get(n * 8..n * 8 + 8)?.try_into().ok()?));
     Some(Facts {
         errno: word(0)?,

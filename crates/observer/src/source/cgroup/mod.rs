@@ -4,4 +4,5 @@ pub(crate) mod parse;
 mod read;
 
 pub use parse::{CgroupPaths, parse_memory_stat, parse_oom_events, parse_paths};
-pub use read::{oom_kills, pressure, read_cgroup, read_limit};
+pub(crate) use read::read_cgroup;
+pub use read::{oom_kills, pressure, read_limit};

@@ -19,7 +19,7 @@ const EFFECT: &str = "the limit that an OOM kill would enforce is not known";
 /// Limit of other processes of the group that are listed.
 const MOST_OTHERS: usize = 256;
 
-pub fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
+pub(crate) fn read_cgroup(target: &Target, host_memory: Bytes) -> Sourced<Cgroup> {
     let (mut cgroup, gaps) = read_limit(target, host_memory);
     if let Some((cgroup, group)) = &mut cgroup {
         cgroup.others = others(&Reader::until(target.deadline()), group, target.pid());

@@ -13,7 +13,7 @@ use crate::units::{AddressRange, Avma, Bytes};
 
 /// Whole resident pages of those binned chunks of `heap` that consolidation joins to `top`. `fast` has the chunks in
 /// the arena's fastbins.
-pub fn joins_top<M: Memory>(
+pub(crate) fn joins_top<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     heap: AddressRange,

@@ -19,14 +19,14 @@ const MOST_HEAPS: usize = 1 << 18;
 
 /// One heap: the start of its chunks, and its accessible part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heap {
+pub(crate) struct Heap {
     pub accessible: AddressRange,
     pub first_chunk: Avma,
     pub reserved: Bytes,
 }
 
 /// The heaps of the thread arena at `arena`, newest first. The flag is false if the chain is broken.
-pub fn of_thread_arena(memory: &impl Memory, arena: Avma, top: Avma, layout: Layout) -> (Vec<Heap>, bool) {
+pub(crate) fn of_thread_arena(memory: &impl Memory, arena: Avma, top: Avma, layout: Layout) -> (Vec<Heap>, bool) {
     for alignment in ALIGNMENTS {
         let base = arena.0 / alignment * alignment;
         let info_length = arena.0 - base;

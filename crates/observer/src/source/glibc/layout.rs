@@ -21,11 +21,11 @@ use std::collections::HashSet;
 use crate::source::memory::{Memory, half_at, word_at};
 use crate::units::{Avma, Bytes};
 
-pub const WORD: u64 = 8;
+pub(crate) const WORD: u64 = 8;
 /// MALLOC_ALIGNMENT
-pub const ALIGN: u64 = 16;
+pub(crate) const ALIGN: u64 = 16;
 /// `prev_size` and `size` of `struct malloc_chunk`.
-pub const CHUNK_HEADER: u64 = 16;
+pub(crate) const CHUNK_HEADER: u64 = 16;
 
 const BIN_PAIRS: u64 = 127;
 const BINS_LENGTH: u64 = BIN_PAIRS * 16;
@@ -43,28 +43,28 @@ const MOST_ARENAS: usize = 32768;
 
 /// Offsets inside `malloc_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub bins: u64,
 }
 
 impl Layout {
-    pub const fn top(self) -> u64 {
+    pub(crate) const fn top(self) -> u64 {
         self.bins - TOP_BEFORE_BINS
     }
-    pub const fn next(self) -> u64 {
+    pub(crate) const fn next(self) -> u64 {
         self.bins + BINS_TO_NEXT
     }
-    pub const fn attached_threads(self) -> u64 {
+    pub(crate) const fn attached_threads(self) -> u64 {
         self.next() + 2 * WORD
     }
-    pub const fn system_mem(self) -> u64 {
+    pub(crate) const fn system_mem(self) -> u64 {
         self.next() + 3 * WORD
     }
-    pub const fn length(self) -> u64 {
+    pub(crate) const fn length(self) -> u64 {
         self.next() + TAIL_LENGTH
     }
     /// Addresses of the fastbins: between the flags (8 or 16 bytes) and `top`. Empty if this libc has none.
-    pub fn fastbins(self) -> impl Iterator<Item = u64> {
+    pub(crate) fn fastbins(self) -> impl Iterator<Item = u64> {
         const FASTBINS: u64 = 10;
         let end = self.top();
         let first = if end >= FASTBINS * WORD + WORD { end - FASTBINS * WORD } else { end };
@@ -75,13 +75,13 @@ const _: () = assert!(Layout { bins: 112 }.length() == 2200 && Layout { bins: 11
 
 /// The arenas of one libc; the main one is first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arenas {
+pub(crate) struct Arenas {
     pub layout: Layout,
     pub addresses: Vec<Avma>,
 }
 
 /// Finds `main_arena` in a copy of libc's writable data, which starts at `base`, and follows `next` to the others.
-pub fn find_arenas(memory: &impl Memory, base: Avma, data: &[u8]) -> Option<Arenas> {
+pub(crate) fn find_arenas(memory: &impl Memory, base: Avma, data: &[u8]) -> Option<Arenas> {
     let words = data.len() / 8;
     let pairs = BIN_PAIRS as usize;
     if words < 2 * pairs {
@@ -143,7 +143,7 @@ fn arenas_with_bins_at(memory: &impl Memory, bins_at: Avma) -> Option<Arenas> {
 /// mmapped_mem, max_mmapped_mem, sbrk_base, tcache_bins, …
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MallocParameters {
+pub(crate) struct MallocParameters {
     /// 0 if no cap was set; then 8 × CPUs applies.
     pub arena_max: u64,
     pub mmapped_count: u64,
@@ -156,7 +156,7 @@ pub struct MallocParameters {
 const N_MMAPS_MAX: u32 = 65536;
 
 /// `brk` is the range of the brk heap, None if the process has none.
-pub fn find_parameters(base: Avma, data: &[u8], brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
+pub(crate) fn find_parameters(base: Avma, data: &[u8], brk: Option<(Avma, Avma)>) -> Option<MallocParameters> {
     let mut found = None;
     for at in (0..data.len().saturating_sub(64)).step_by(4) {
         if half_at(data, at) != Some(N_MMAPS_MAX) {

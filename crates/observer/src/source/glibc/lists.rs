@@ -23,13 +23,13 @@ use crate::units::{AddressRange, Avma, Bytes};
 
 /// A chunk found in a free list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ListedChunk {
+pub(crate) struct ListedChunk {
     pub at: Avma,
     pub size: Bytes,
 }
 
 /// The accessible parts of all heaps, sorted. A link must point into one of them.
-pub struct Heaps<'h>(pub &'h [AddressRange]);
+pub(crate) struct Heaps<'h>(pub &'h [AddressRange]);
 
 impl Heaps<'_> {
     fn holds(&self, at: u64) -> bool {
@@ -56,7 +56,7 @@ fn chunk_size(memory: &impl Memory, chunk: u64) -> Option<u64> {
 }
 
 /// Chunks in the fastbins of the arena at `arena`. The flag is false if a list is broken.
-pub fn fastbin_chunks(
+pub(crate) fn fastbin_chunks(
     memory: &impl Memory,
     arena: Avma,
     layout: Layout,
@@ -107,13 +107,18 @@ fn shape(size: u64) -> Option<&'static TcacheShape> {
 }
 
 /// Whether a chunk of that size could be a thread's cache.
-pub fn could_be_tcache(size: u64) -> bool {
+pub(crate) fn could_be_tcache(size: u64) -> bool {
     shape(size).is_some()
 }
 
 /// The chunks in the cache at `chunk`, if it is one. Every entry of every bin must be a chunk of that bin's size, and
 /// all must have the same key. None if `chunk` isn't a cache, or if the cache is empty.
-pub fn tcache_chunks(memory: &impl Memory, chunk: Avma, size: u64, heaps: &Heaps<'_>) -> Option<Vec<ListedChunk>> {
+pub(crate) fn tcache_chunks(
+    memory: &impl Memory,
+    chunk: Avma,
+    size: u64,
+    heaps: &Heaps<'_>,
+) -> Option<Vec<ListedChunk>> {
     let shape = shape(size)?;
     let mut bytes = [0u8; 0x300];
     // A chunk in use has the first word of the next one, too (malloc.c, `request2size`): in 2.42 the last entry is there.

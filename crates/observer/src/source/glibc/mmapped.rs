@@ -75,7 +75,7 @@ fn could_hold(vma: &Vma) -> bool {
 }
 
 /// Private anonymous mappings, joined if adjacent: a block that starts in a joined range also ends there.
-pub fn stretches(vmas: &[Vma]) -> Vec<AddressRange> {
+pub(crate) fn stretches(vmas: &[Vma]) -> Vec<AddressRange> {
     let mut joined: Vec<AddressRange> = Vec::new();
     for vma in vmas.iter().filter(|vma| !vma.shared && vma.backing == Backing::Anonymous) {
         match joined.last_mut().filter(|last| last.end == vma.range.start) {
@@ -87,7 +87,7 @@ pub fn stretches(vmas: &[Vma]) -> Vec<AddressRange> {
 }
 
 /// End of the range in `stretches` that contains `at`.
-pub fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
+pub(crate) fn reach(stretches: &[AddressRange], at: Avma) -> Avma {
     let index = stretches.partition_point(|stretch| stretch.end <= at);
     stretches.get(index).filter(|stretch| stretch.start <= at).map_or(at, |stretch| stretch.end)
 }
@@ -111,7 +111,7 @@ fn without(range: AddressRange, taken: &[AddressRange]) -> Vec<AddressRange> {
 
 /// Finds the blocks in the anonymous mappings, up to `expected` bytes. Leaves out `elsewhere` (sorted): arenas, and
 /// regions that a VM reports as its own. A VM's page may look like a chunk and would be counted instead of a real one.
-pub fn find<M: Memory>(
+pub(crate) fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     vmas: &[Vma],

@@ -15,22 +15,22 @@ const KEPT: usize = 8;
 const MANY: u64 = 64;
 
 #[derive(Clone, Debug, Default)]
-pub struct Sizes {
+pub(crate) struct Sizes {
     small: Vec<u64>,
     large: BTreeMap<u64, u64>,
 }
 
 impl Sizes {
-    pub fn add(&mut self, size: u64) {
+    pub(crate) fn add(&mut self, size: u64) {
         self.change(size, |count| count.saturating_add(1));
     }
 
     /// Removes a chunk that was counted but is free.
-    pub fn remove(&mut self, size: u64) {
+    pub(crate) fn remove(&mut self, size: u64) {
         self.change(size, |count| count.saturating_sub(1));
     }
 
-    pub fn merge(&mut self, other: &Sizes) {
+    pub(crate) fn merge(&mut self, other: &Sizes) {
         if self.small.len() < other.small.len() {
             self.small.resize(other.small.len(), 0);
         }
@@ -44,7 +44,7 @@ impl Sizes {
     }
 
     /// The sizes with the largest sums, largest first.
-    pub fn peaks(&self) -> Vec<EqualBlocks> {
+    pub(crate) fn peaks(&self) -> Vec<EqualBlocks> {
         let small = self.small.iter().enumerate().map(|(class, count)| (class as u64 * ALIGN, *count));
         let large = self.large.iter().map(|(size, count)| (*size, *count));
         let all = small.chain(large).filter(|(_, count)| *count >= MANY);

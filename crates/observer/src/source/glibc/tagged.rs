@@ -22,7 +22,7 @@ const TAGS: usize = 64;
 const BUCKETS_17: u64 = 511;
 
 /// Size and tag of a block in a chunk of `chunk` bytes, if the block has such a header.
-pub fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64, u8)> {
+pub(crate) fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64, u8)> {
     let size = word_at(first_bytes, 0)?;
     let second = word_at(first_bytes, 8)?;
     let canary = second >> 48 == CANARY;
@@ -44,7 +44,7 @@ pub fn header(first_bytes: &[u8; 16], chunk: u64, mmapped: bool) -> Option<(u64,
 
 /// Sums by tag.
 #[derive(Clone)]
-pub struct Tagged {
+pub(crate) struct Tagged {
     sums: Vec<TaggedBlocks>,
 }
 
@@ -55,7 +55,7 @@ impl Default for Tagged {
 }
 
 impl Tagged {
-    pub fn add<M: Memory>(
+    pub(crate) fn add<M: Memory>(
         &mut self,
         first_bytes: &[u8; 16],
         at: Avma,
@@ -72,7 +72,7 @@ impl Tagged {
         }
     }
 
-    pub fn into_sums(self) -> Vec<TaggedBlocks> {
+    pub(crate) fn into_sums(self) -> Vec<TaggedBlocks> {
         self.sums.into_iter().filter(|sum| sum.count > 0).collect()
     }
 }

@@ -18,13 +18,13 @@ use super::layout::{ALIGN, CHUNK_HEADER};
 use crate::source::memory::{Memory, PAGE, PageState, PageStates, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-pub const PREV_INUSE: u64 = 1;
+pub(crate) const PREV_INUSE: u64 = 1;
 const IS_MMAPPED: u64 = 2;
-pub const FLAGS: u64 = 7;
+pub(crate) const FLAGS: u64 = 7;
 /// MINSIZE: a smaller size means a fencepost.
 const SMALLEST: u64 = 32;
 /// `sizeof(struct malloc_chunk)`: mtrim releases whole pages after it.
-pub const FREE_CHUNK_FIELDS: u64 = 48;
+pub(crate) const FREE_CHUNK_FIELDS: u64 = 48;
 
 /// Maximum number of bytes to read ahead; it applies where chunks lie close together. For chunks larger than a page,
 /// the header's page is enough: reading on would copy the whole arena.
@@ -32,7 +32,7 @@ const WINDOW: usize = 128 << 10;
 
 /// Sums over the chunks of one heap. By construction, `live + binned + top + overhead = walked`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ChunkSums {
+pub(crate) struct ChunkSums {
     /// In use by the program, or in a fastbin or a tcache.
     pub inuse: Bytes,
     pub inuse_count: u64,
@@ -49,7 +49,7 @@ pub struct ChunkSums {
 }
 
 impl ChunkSums {
-    pub fn add(&mut self, other: ChunkSums) {
+    pub(crate) fn add(&mut self, other: ChunkSums) {
         self.inuse += other.inuse;
         self.inuse_count += other.inuse_count;
         self.binned += other.binned;
@@ -64,7 +64,7 @@ impl ChunkSums {
 
 /// How a walk ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// At the arena's top, which ends at this address.
     Top(Avma),
     /// At a fencepost (of an older heap), which ends at this address.
@@ -123,7 +123,7 @@ impl<M: Memory> Headers<'_, M> {
 }
 
 /// A chunk that looks in use.
-pub struct InUse<'w> {
+pub(crate) struct InUse<'w> {
     pub at: Avma,
     pub size: u64,
     /// The first 16 bytes that malloc returned, if they were read.
@@ -131,7 +131,7 @@ pub struct InUse<'w> {
 }
 
 /// Walks from the first chunk to `limit`, the end of the heap's accessible part. `top` is the arena's top.
-pub fn walk<M: Memory>(
+pub(crate) fn walk<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     first: Avma,
@@ -186,7 +186,7 @@ pub fn walk<M: Memory>(
 }
 
 /// Resident bytes of the whole pages of a free chunk from `start` to `end`, except its first `kept` bytes.
-pub fn whole_pages<M: Memory>(pages: &mut PageStates<'_, M>, start: u64, end: u64, kept: u64) -> Bytes {
+pub(crate) fn whole_pages<M: Memory>(pages: &mut PageStates<'_, M>, start: u64, end: u64, kept: u64) -> Bytes {
     let first_page = (start + kept).next_multiple_of(PAGE);
     let last_page = end / PAGE * PAGE;
     pages.resident(AddressRange::new(Avma(first_page), Avma(last_page)))

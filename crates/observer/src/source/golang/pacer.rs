@@ -15,7 +15,7 @@ use crate::units::{Avma, Bytes};
 
 /// Bytes of pages, as the walk finds them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     pub in_spans: u64,
     pub given_back: u64,
     pub free: u64,
@@ -33,7 +33,7 @@ const MARKED: usize = 19;
 
 /// Whether the runtime states these totals, and how it paces its collections, where that was found beside them. The target runs on
 /// while it is walked: a figure may lie anywhere between what was stated before the walk and what is stated after it.
-pub fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Option<GoPace> {
+pub(crate) fn states<M: Memory>(memory: &M, data: &[Data], walked: Totals) -> Option<GoPace> {
     let all = walked.in_spans + walked.given_back + walked.free + walked.cached;
     let slack = (all / 64).max(LEAST_SLACK);
     let holds = |before: [u64; 3], after: [u64; 3]| {

@@ -13,7 +13,7 @@ use crate::source::heap_data::{Anonymous, Data, words};
 use crate::source::memory::{Memory, PAGE, Untouched, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-pub const PAGE_OF_GO: u64 = 8192;
+pub(crate) const PAGE_OF_GO: u64 = 8192;
 const PAGES_A_CHUNK: u64 = 512;
 const CHUNK: u64 = PAGES_A_CHUNK * PAGE_OF_GO;
 /// Bits of a chunk: 512 and 512.
@@ -36,7 +36,7 @@ const MOST_CHUNKS: usize = 1 << 19;
 
 /// Bits of the pages of one chunk.
 #[derive(Clone, Debug)]
-pub struct Chunk {
+pub(crate) struct Chunk {
     pub allocated: [u64; 8],
     pub given_back: [u64; 8],
     /// Pages that a span has.
@@ -44,7 +44,7 @@ pub struct Chunk {
 }
 
 #[derive(Debug)]
-pub struct Pages {
+pub(crate) struct Pages {
     /// Address ranges in use: sorted, disjoint, whole chunks.
     pub in_use: Vec<AddressRange>,
     /// By the address that they begin at.
@@ -58,7 +58,7 @@ pub struct Pages {
 }
 
 /// Word numbers in the data where the five summaries may begin.
-pub fn places(data: &Data) -> Vec<usize> {
+pub(crate) fn places(data: &Data) -> Vec<usize> {
     let all: Vec<u64> = words(&data.bytes).collect();
     let begins = |at: &usize| {
         let level = |level: usize| (all[at + 3 * level], all[at + 3 * level + 1], all[at + 3 * level + 2]);
@@ -71,7 +71,7 @@ pub fn places(data: &Data) -> Vec<usize> {
 }
 
 /// The allocator whose summaries begin at that word of the data; None where what follows contradicts itself.
-pub fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: &Anonymous) -> Option<Pages> {
+pub(crate) fn read<M: Memory>(memory: &M, data: &Data, place: usize, anonymous: &Anonymous) -> Option<Pages> {
     let word = |number: usize| word_at(&data.bytes, 8 * number);
     let untouched = Untouched::new(memory);
     let behind = place + CHUNKS + ROOT;
@@ -147,7 +147,7 @@ fn ranges_in_use<M: Memory>(memory: &M, data: &Data, at: usize, anonymous: &Anon
 
 impl Pages {
     /// Takes the pages for a span, or none of them where one isn't allocated, or was taken before.
-    pub fn take(&mut self, start: u64, pages: u64) -> bool {
+    pub(crate) fn take(&mut self, start: u64, pages: u64) -> bool {
         let all = || (0..pages).map(|page| start + page * PAGE_OF_GO);
         let could_be = all().all(|page| {
             let (word, bit) = place(page);
@@ -164,7 +164,7 @@ impl Pages {
     }
 
     /// Runs of pages that no span took.
-    pub fn runs(&self) -> impl Iterator<Item = (AddressRange, Free)> + '_ {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (AddressRange, Free)> + '_ {
         self.chunks.iter().flat_map(|(start, chunk)| {
             let kind = |page: u64| {
                 let (word, bit) = place(start + page * PAGE_OF_GO);
@@ -197,7 +197,7 @@ fn place(page: u64) -> (usize, u64) {
 
 /// What a page is that no span has. In a page cache of a processor it counts as allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Free {
+pub(crate) enum Free {
     Kept,
     GivenBack,
     Cached,

@@ -30,7 +30,7 @@ const MOST_READS: usize = 1 << 20;
 const AGREE_AT_LEAST: usize = 90;
 
 /// Ranges that may overlap, and of which only a part may be accessible.
-pub fn find<M: Memory>(
+pub(crate) fn find<M: Memory>(
     memory: &M,
     data: &[Data],
     pages: &Pages,

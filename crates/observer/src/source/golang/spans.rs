@@ -13,7 +13,7 @@ use crate::source::heap_data::{Anonymous, Data, records, words};
 use crate::source::memory::{Memory, PAGE, PageStates, half_at, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
-pub const RECORD: usize = 144;
+pub(crate) const RECORD: usize = 144;
 const START: usize = 24;
 const COUNT: usize = 32;
 /// Where the end of the objects may stand: at 112 from Go 1.22 on, at 120 before.
@@ -25,7 +25,7 @@ const LIST_WITHIN: usize = 64;
 const MOST_SPANS: u64 = 1 << 22;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// One large object, or small ones of one size.
     Objects,
     /// Stacks have a block size; the collector's work buffers, the other spans without objects, have none.
@@ -34,7 +34,7 @@ pub enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub(crate) struct Span {
     pub start: u64,
     pub pages: u64,
     pub state: State,
@@ -43,13 +43,13 @@ pub struct Span {
 }
 
 impl Span {
-    pub fn range(&self) -> AddressRange {
+    pub(crate) fn range(&self) -> AddressRange {
         AddressRange::sized(Avma(self.start), Bytes(self.pages * PAGE_OF_GO))
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Spans {
+pub(crate) struct Spans {
     /// By address.
     pub all: Vec<Span>,
     /// Where the records lie: sorted.
@@ -61,7 +61,7 @@ pub struct Spans {
 }
 
 /// All spans of the list that stands behind the page allocator in the data.
-pub fn find<M: Memory>(memory: &M, data: &Data, pages: &Pages, anonymous: &Anonymous) -> Option<Spans> {
+pub(crate) fn find<M: Memory>(memory: &M, data: &Data, pages: &Pages, anonymous: &Anonymous) -> Option<Spans> {
     (pages.end..pages.end + LIST_WITHIN).find_map(|at| {
         // Read anew: the list moves and grows with the heap.
         let mut fresh = [0; 24];

@@ -24,7 +24,7 @@ pub enum Version {
 }
 
 /// The command that asks for the VM's version and options, sent in version 1.
-pub const GET_VERSION: [&str; 2] = ["getversion", "options"];
+pub(crate) const GET_VERSION: [&str; 2] = ["getversion", "options"];
 
 /// The version from the answer to `GET_VERSION`, such as `2 streaming`.
 pub fn version(answer: &str) -> Version {
@@ -37,7 +37,7 @@ pub fn version(answer: &str) -> Version {
 }
 
 /// ATTACH_ERROR_BADVERSION
-pub const BAD_VERSION: i32 = 101;
+pub(crate) const BAD_VERSION: i32 = 101;
 
 /// The request for a command with up to three arguments.
 pub fn request(version: Version, command: &[&str]) -> Vec<u8> {

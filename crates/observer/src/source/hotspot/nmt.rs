@@ -123,7 +123,7 @@ fn size_and_count(figures: &str) -> (Bytes, u64) {
 }
 
 /// Maps NMT's name of a tag to the tags that the ledger distinguishes.
-pub fn tag(name: &str) -> VmTag {
+pub(crate) fn tag(name: &str) -> VmTag {
     match name {
         "Java Heap" => VmTag::JavaHeap,
         "Class" | "Metaspace" => VmTag::Class,
@@ -155,7 +155,7 @@ fn map_line(regions: &mut Vec<VmRegion>, line: &str) {
 }
 
 /// `[0x… - 0x…]` or `[0x…, 0x…)`, and the text after it.
-pub fn bracketed_range(text: &str) -> Option<(AddressRange, &str)> {
+pub(crate) fn bracketed_range(text: &str) -> Option<(AddressRange, &str)> {
     let inner = text.strip_prefix('[')?;
     let end = inner.find([']', ')'])?;
     let (start, stop) = inner[..end].split_once(['-', ','])?;
@@ -163,7 +163,7 @@ pub fn bracketed_range(text: &str) -> Option<(AddressRange, &str)> {
     (!range.is_empty()).then_some((range, &inner[end + 1..]))
 }
 
-pub fn hex(text: &str) -> Option<Avma> {
+pub(crate) fn hex(text: &str) -> Option<Avma> {
     u64::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok().map(Avma)
 }
 

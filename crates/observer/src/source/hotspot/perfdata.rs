@@ -15,7 +15,7 @@ use crate::source::memory::{half_at, word_at};
 use crate::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Counter {
+pub(crate) enum Counter {
     Number(i64),
     Text(String),
 }

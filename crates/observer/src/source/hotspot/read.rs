@@ -123,7 +123,7 @@ fn status(target: &Target) -> io::Result<Status> {
 }
 
 /// The user, besides root, from whom the VM accepts commands.
-pub fn owner(target: &Target) -> Option<u32> {
+pub(crate) fn owner(target: &Target) -> Option<u32> {
     User::of(target).ok().map(|user| user.uid)
 }
 

@@ -21,7 +21,7 @@ const LONGEST_NAME: usize = 96;
 
 /// What was read through the table.
 #[derive(Default)]
-pub struct VmFacts {
+pub(crate) struct VmFacts {
     /// None if the VM has no such count.
     pub direct_buffers: Option<DirectBuffers>,
     /// The path to that count, for later readings.
@@ -64,7 +64,7 @@ fn library(vmas: &[Vma]) -> Option<&Vma> {
 }
 
 /// None if there is no such table. The error says what refused it.
-pub fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, String> {
+pub(crate) fn read(target: &Target, vmas: &[Vma]) -> Result<Option<VmFacts>, String> {
     let Some(library) = library(vmas) else { return Ok(None) };
     let file = target.mapped(library, FileKind::Object).map_err(|why| format!("{} {why}", library.name))?;
     let memory =

@@ -105,7 +105,7 @@ pub fn read(target: &Target, vmas: &[Vma]) -> Sourced<(HotSpot, Option<Direct>)>
 
 /// Queries NMT a second time. Sets how much each category changed since the first report, unless the walk of malloc's
 /// arenas found its blocks: then the walk has the figure.
-pub fn read_again(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Result<(), String> {
+pub(crate) fn read_again(target: &Target, vmas: &[Vma], hotspot: &mut HotSpot) -> Result<(), String> {
     if hotspot.categories.iter().all(|category| category.malloc_resident.is_some()) {
         return Ok(());
     }
@@ -153,13 +153,13 @@ impl Witness {
 }
 
 /// The command that [`locate`] would send next, if the VM would keep libjvm's symbols because of it.
-pub fn next_with_symbols(hotspot: &HotSpot) -> Option<&'static str> {
+pub(crate) fn next_with_symbols(hotspot: &HotSpot) -> Option<&'static str> {
     let next = witnesses(hotspot).get(hotspot.located)?;
     matches!(next, Witness::Info | Witness::Detail).then_some(next.command())
 }
 
 /// Whether the VM could report more regions than it has been queried for.
-pub fn can_locate(hotspot: &HotSpot) -> bool {
+pub(crate) fn can_locate(hotspot: &HotSpot) -> bool {
     hotspot.located < witnesses(hotspot).len()
 }
 

@@ -24,7 +24,7 @@ const AGREE_AT_LEAST: usize = 95;
 const FEWEST: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtentRecord {
+pub(crate) struct ExtentRecord {
     pub bits: u64,
     pub start: u64,
     pub length: u64,
@@ -38,7 +38,7 @@ fn is_run(record: &ExtentRecord) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExtentState {
+pub(crate) enum ExtentState {
     /// Bytes of the blocks in use.
     Live(u64),
     Dirty,
@@ -81,7 +81,7 @@ impl Classes {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExtentLayout {
+pub(crate) struct ExtentLayout {
     class: u32,
     state: u32,
     classes: Classes,
@@ -89,7 +89,7 @@ pub struct ExtentLayout {
 
 impl ExtentLayout {
     /// The layout that most of these records agree with, or None.
-    pub fn of(sample: &[ExtentRecord]) -> Option<ExtentLayout> {
+    pub(crate) fn of(sample: &[ExtentRecord]) -> Option<ExtentLayout> {
         if sample.len() < FEWEST {
             return None;
         }
@@ -120,7 +120,7 @@ impl ExtentLayout {
     }
 
     /// The state of the extent, or None if the record contradicts itself.
-    pub fn state(self, record: &ExtentRecord) -> Option<ExtentState> {
+    pub(crate) fn state(self, record: &ExtentRecord) -> Option<ExtentState> {
         let state = record.bits >> self.state & ((1 << (self.class - self.state)) - 1);
         // A free run may keep some of these bits, but never all.
         if state != 0 && is_run(record) && self.live_bytes(record).is_some() {

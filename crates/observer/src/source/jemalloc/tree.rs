@@ -14,12 +14,12 @@ use crate::source::memory::{Memory, PAGE, PageState, PageStates, Untouched, word
 use crate::units::Avma;
 
 /// log2 of the bytes that a leaf covers.
-pub const LEAF_COVERS: u32 = 30;
+pub(crate) const LEAF_COVERS: u32 = 30;
 const SLOTS: u64 = 1 << 18;
 const NODE: u64 = SLOTS * 8;
 const RECORD: u64 = ((1 << 48) - 1) & !63;
 /// The record's bits, address and size.
-pub const RECORD_HEAD: u64 = 24;
+pub(crate) const RECORD_HEAD: u64 = 24;
 /// Number of words of a leaf that are checked to find its position, and how many must agree.
 const TESTED: usize = 64;
 const AGREE_AT_LEAST: usize = 2;
@@ -28,7 +28,7 @@ const SEARCH_BUDGET: usize = 1 << 16;
 
 /// A word of a leaf that refers to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafEntry {
+pub(crate) struct LeafEntry {
     pub page: u64,
     pub record: u64,
     pub class: u8,
@@ -36,7 +36,7 @@ pub struct LeafEntry {
 }
 
 /// Finds the leaves; the key is the number of the GiB that a leaf covers.
-pub fn find<M: Memory>(
+pub(crate) fn find<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     data: &[Data],
@@ -108,7 +108,7 @@ fn states(head: &[u8], offset: u64) -> Option<u64> {
 
 /// Passes the entries of a leaf whose pages begin at `start`, in address order, until `seen` returns false. Returns
 /// false if the leaf can't be read.
-pub fn for_each<M: Memory>(
+pub(crate) fn for_each<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     leaf: u64,

@@ -40,7 +40,6 @@ enum Origin {
 /// The files found at a path; none is kept open.
 pub struct RecordingFiles {
     origin: Origin,
-    limits: Limits,
 }
 
 /// Without O_NONBLOCK, opening a FIFO would wait for a writer.
@@ -99,16 +98,12 @@ impl RecordingFiles {
             let reason = format!("{} has no file *.jfr", path.display());
             return Err(Gap::new(Source::Jfr, reason, "nothing of it is shown"));
         }
-        Ok(RecordingFiles { origin: Origin::Files(files), limits: Limits::default() })
+        Ok(RecordingFiles { origin: Origin::Files(files) })
     }
 
     /// A recording in memory.
     pub fn of_bytes(bytes: Vec<u8>) -> RecordingFiles {
-        RecordingFiles { origin: Origin::Bytes(bytes), limits: Limits::default() }
-    }
-
-    pub fn with_limits(self, limits: Limits) -> RecordingFiles {
-        RecordingFiles { limits, ..self }
+        RecordingFiles { origin: Origin::Bytes(bytes) }
     }
 
     /// Calls `visit` for each wanted event, in the order of the file (not by time), until it breaks. Reads only the
@@ -136,7 +131,7 @@ impl RecordingFiles {
     }
 
     fn each(&self, mut f: impl FnMut(&mut Reader, Input<'_>) -> ControlFlow<()>) -> Summary {
-        let mut reader = Reader::new(self.limits);
+        let mut reader = Reader::new(Limits::default());
         match &self.origin {
             Origin::Bytes(bytes) => {
                 let _ = f(&mut reader, Input::of(&bytes.as_slice()));

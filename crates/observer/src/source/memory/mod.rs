@@ -55,12 +55,12 @@ pub trait Memory {
 }
 
 /// A word of a byte image, little endian, as in the target.
-pub fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
+pub(crate) fn word_at(bytes: &[u8], offset: usize) -> Option<u64> {
     let word = bytes.get(offset..offset.checked_add(8)?)?;
     Some(u64::from_le_bytes(word.try_into().ok()?))
 }
 
-pub fn half_at(bytes: &[u8], offset: usize) -> Option<u32> {
+pub(crate) fn half_at(bytes: &[u8], offset: usize) -> Option<u32> {
     let half = bytes.get(offset..offset.checked_add(4)?)?;
     Some(u32::from_le_bytes(half.try_into().ok()?))
 }
@@ -76,14 +76,14 @@ const SWAPPED: u64 = 1 << 62;
 /// State of a page in pagemap. A page that is neither present nor swapped was never touched, or was released. It reads
 /// as zeros, and reading it would make the kernel map a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PageState {
+pub(crate) enum PageState {
     Present,
     Swapped,
     Absent,
 }
 
 /// A window of pagemap for lookups that mostly move forward.
-pub struct PageStates<'m, M: Memory + ?Sized> {
+pub(crate) struct PageStates<'m, M: Memory + ?Sized> {
     memory: &'m M,
     first: u64,
     words: Vec<u64>,
@@ -97,11 +97,11 @@ const FIRST_WINDOW: usize = 64;
 const LAST_WINDOW: usize = 1 << 14;
 
 impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
-    pub fn new(memory: &'m M) -> Self {
+    pub(crate) fn new(memory: &'m M) -> Self {
         PageStates { memory, first: 0, words: Vec::new(), readable: true }
     }
 
-    pub fn of(&mut self, page: u64) -> PageState {
+    pub(crate) fn of(&mut self, page: u64) -> PageState {
         if !self.readable {
             return PageState::Present;
         }
@@ -130,7 +130,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
     }
 
     /// The bytes of `range`, read without making the kernel map any page: untouched pages are zeros.
-    pub fn read(&mut self, range: AddressRange) -> Option<Vec<u8>> {
+    pub(crate) fn read(&mut self, range: AddressRange) -> Option<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(range.length().0).ok()?];
         let mut at = range.start.0;
         while at < range.end.0 {
@@ -159,7 +159,7 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
     }
 
     /// Bytes of `range` on present pages.
-    pub fn resident(&mut self, range: AddressRange) -> Bytes {
+    pub(crate) fn resident(&mut self, range: AddressRange) -> Bytes {
         let mut resident = 0;
         let mut at = range.start.0;
         while at < range.end.0 {
@@ -175,12 +175,12 @@ impl<'m, M: Memory + ?Sized> PageStates<'m, M> {
 
 /// The same memory, read so that the kernel maps no page of the target for it. Each read checks its page first. For
 /// addresses that may not be what is searched for.
-pub struct Untouched<'m, M: Memory + ?Sized> {
+pub(crate) struct Untouched<'m, M: Memory + ?Sized> {
     pages: RefCell<PageStates<'m, M>>,
 }
 
 impl<'m, M: Memory + ?Sized> Untouched<'m, M> {
-    pub fn new(memory: &'m M) -> Self {
+    pub(crate) fn new(memory: &'m M) -> Self {
         Untouched { pages: RefCell::new(PageStates::new(memory)) }
     }
 }

@@ -16,7 +16,7 @@ const NO_DELAYED_FREE: u64 = 2;
 const HUGE_BLOCK: u64 = 2 << 30;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub(crate) struct Segment {
     pub base: u64,
     pub header: Header,
     pub pages: Vec<Page>,
@@ -26,7 +26,7 @@ pub struct Segment {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
+pub(crate) struct Page {
     pub range: AddressRange,
     pub block: u64,
     /// Blocks that were ever handed out or stand in a list.
@@ -38,12 +38,12 @@ pub struct Page {
 }
 
 impl Segment {
-    pub fn range(&self) -> AddressRange {
+    pub(crate) fn range(&self) -> AddressRange {
         AddressRange::sized(Avma(self.base), Bytes(self.header.slices * SLICE))
     }
 
     /// None where the sums of the slices are not those of the header.
-    pub fn read<M: Memory>(pages: &mut PageStates<'_, M>, base: u64, shape: &Shape) -> Option<Segment> {
+    pub(crate) fn read<M: Memory>(pages: &mut PageStates<'_, M>, base: u64, shape: &Shape) -> Option<Segment> {
         let read = |pages: &mut PageStates<'_, M>, length: usize| {
             pages.read(AddressRange::sized(Avma(base), Bytes(length as u64)))
         };
@@ -133,7 +133,7 @@ fn is_sound(record: &[u8], fields: &Record, page: &Page) -> bool {
 
 impl Page {
     /// Bytes of blocks that are in use; at most the page.
-    pub fn live<M: Memory>(&self, memory: &M, budget: &mut u64) -> Bytes {
+    pub(crate) fn live<M: Memory>(&self, memory: &M, budget: &mut u64) -> Bytes {
         let delayed = u64::from(self.thread_free & FLAGS == NO_DELAYED_FREE);
         let blocks = self.used.saturating_sub(delayed);
         let freed = self.freed_elsewhere(memory, blocks, budget);
@@ -141,7 +141,7 @@ impl Page {
     }
 
     /// Bytes from the page's begin on that were ever handed out.
-    pub fn extended(&self) -> AddressRange {
+    pub(crate) fn extended(&self) -> AddressRange {
         let bytes = self.block.saturating_mul(self.capacity).min(self.range.length().0);
         AddressRange::sized(self.range.start, Bytes(bytes.next_multiple_of(PAGE)))
     }

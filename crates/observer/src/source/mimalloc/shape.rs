@@ -9,9 +9,9 @@
 
 use crate::source::memory::{half_at, word_at};
 
-pub const SLICE: u64 = 64 << 10;
+pub(crate) const SLICE: u64 = 64 << 10;
 /// Before the records: 264 bytes in 2.0.9, at most 392 elsewhere.
-pub const HEADER: usize = 512;
+pub(crate) const HEADER: usize = 512;
 /// A record's number of slices is 32 bits wide. No process has larger segments than this.
 const MOST_SLICES: u64 = (1 << 47) / SLICE;
 /// From 2.1 on, a memory id has the arena's number and the segment's place in it (mi_memid_t).
@@ -20,7 +20,7 @@ const KIND_ARENA: u32 = 6;
 
 /// The fields of a page's record, by their offset. Each begins with slices (4 bytes), offset (4), flags (2), capacity (2), reserved (2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Record {
+pub(crate) struct Record {
     pub bytes: usize,
     /// 32 bits up to 2.1.6, then 16.
     pub used: usize,
@@ -33,7 +33,7 @@ pub struct Record {
     pub keys: Option<usize>,
 }
 
-pub const FREE: usize = 16;
+pub(crate) const FREE: usize = 16;
 
 const fn until_2_1_6(keys: Option<usize>, lists: usize) -> Record {
     let (used, more) = if lists == 0 { (24, 16) } else { (40, 0) };
@@ -50,7 +50,7 @@ const fn since_2_1_7(keys: Option<usize>) -> Record {
 }
 
 /// Without keys; with keys behind the lists; with keys between them (before 2.0.9).
-pub const RECORDS: [Record; 5] = [
+pub(crate) const RECORDS: [Record; 5] = [
     until_2_1_6(None, 0),
     since_2_1_7(None),
     until_2_1_6(Some(40), 0),
@@ -59,7 +59,7 @@ pub const RECORDS: [Record; 5] = [
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub record: Record,
     /// Where the records begin.
     pub records: usize,
@@ -71,7 +71,7 @@ pub struct Shape {
 
 /// A header's fields that are the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     pub used: u64,
     /// Address XOR cookie.
     pub secret: u64,
@@ -83,7 +83,7 @@ pub struct Header {
 
 impl Shape {
     /// All shapes whose fields make sense of the header at `base`.
-    pub fn of(base: u64, header: &[u8]) -> Vec<Shape> {
+    pub(crate) fn of(base: u64, header: &[u8]) -> Vec<Shape> {
         let mut shapes = Vec::new();
         for records in (128..=HEADER).step_by(8) {
             for (links, slices) in [(0, 512), (16, 512), (0, 1024)] {
@@ -100,7 +100,7 @@ impl Shape {
     }
 
     /// None where the fields contradict each other.
-    pub fn header(&self, base: u64, bytes: &[u8]) -> Option<Header> {
+    pub(crate) fn header(&self, base: u64, bytes: &[u8]) -> Option<Header> {
         let word = |at: usize| word_at(bytes, at);
         let behind = self.records - 40;
         let kind = half_at(bytes, behind + 16)?;
@@ -128,7 +128,7 @@ impl Shape {
 
     /// Where the arena begins that the segment was cut from. Before 2.1 other fields stand there: the caller looks for the arena's
     /// own record.
-    pub fn arena(&self, base: u64, header: &[u8]) -> Option<u64> {
+    pub(crate) fn arena(&self, base: u64, header: &[u8]) -> Option<u64> {
         let is_arena = half_at(header, MEMORY_KIND)? == KIND_ARENA;
         let place = word_at(header, 0).filter(|place| is_arena && *place < MOST_SLICES / self.slices)?;
         base.checked_sub(place * self.slices * SLICE)

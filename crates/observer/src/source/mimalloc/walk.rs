@@ -45,7 +45,7 @@ impl Unopened {
 }
 
 /// What could not be read beside an opened heap, and what that does to the figures.
-pub type Unread = (&'static str, &'static str);
+pub(crate) type Unread = (&'static str, &'static str);
 
 const NO_ARENAS: Unread = (
     "the size of one of mimalloc's arenas was not found",

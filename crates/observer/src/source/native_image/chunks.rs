@@ -28,7 +28,7 @@ const LEAST_UNALIGNED: u64 = 32 << 10;
 const MOST_PAGES: usize = 1 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkLayout {
+pub(crate) struct ChunkLayout {
     /// Size of aligned chunks, and their alignment.
     size: u64,
     /// Index of the word `next`.
@@ -37,7 +37,7 @@ pub struct ChunkLayout {
 
 impl ChunkLayout {
     /// Learnt from the header at the start of the image heap.
-    pub fn of(header: &[u8]) -> Option<ChunkLayout> {
+    pub(crate) fn of(header: &[u8]) -> Option<ChunkLayout> {
         let size = word_at(header, 0)?;
         (size.is_power_of_two() && ALIGNED.contains(&size)).then_some(())?;
         let next = (1..=2).find(|word| word_at(header, word * 8) == Some(size))?;
@@ -120,7 +120,7 @@ pub(super) mod tests {
 
     /// Memory made of pieces at page boundaries; nothing between them was touched.
     #[derive(Default)]
-    pub struct Image(pub Vec<(u64, Vec<u8>)>);
+    pub(crate) struct Image(pub Vec<(u64, Vec<u8>)>);
 
     impl Memory for Image {
         fn read(&self, at: Avma, into: &mut [u8]) -> bool {
@@ -146,7 +146,7 @@ pub(super) mod tests {
         }
     }
 
-    pub fn memory(start: u64, end: u64) -> Vma {
+    pub(crate) fn memory(start: u64, end: u64) -> Vma {
         Vma {
             range: AddressRange::new(Avma(start), Avma(end)),
             readable: true,
@@ -157,7 +157,7 @@ pub(super) mod tests {
     }
 
     /// A header with `next` as word `n`.
-    pub fn header(n: usize, end: u64, next: u64, top: u64) -> Vec<u8> {
+    pub(crate) fn header(n: usize, end: u64, next: u64, top: u64) -> Vec<u8> {
         let mut words = [0u64; PAGE as usize / 8];
         words[0] = end;
         words[n] = next;

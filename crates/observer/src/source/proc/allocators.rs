@@ -30,12 +30,12 @@ const SYMBOLS: [(&[u8], AllocatorKind); 7] = [
 const LONGEST_TABLES: u64 = 32 << 20;
 
 /// Reads a program's bytes at an offset; None if it can't.
-pub trait Program {
+pub(crate) trait Program {
     fn read_at(&self, into: &mut [u8], offset: u64) -> Option<()>;
 }
 
 /// `program` is the executable, and the path from which it was started.
-pub fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
+pub(crate) fn recognise_allocators(program: Option<(&impl Program, String)>, vmas: &[Vma]) -> Vec<LoadedAllocator> {
     let mut found: Vec<LoadedAllocator> = Vec::new();
     for vma in vmas.iter().filter(|vma| vma.executable && vma.inode != 0) {
         let file = vma.name.rsplit('/').next().unwrap_or_default();

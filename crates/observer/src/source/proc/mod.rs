@@ -13,12 +13,12 @@ pub(crate) mod status;
 mod unpacked;
 
 pub use access::Closed;
-pub use read::{
-    KnownMappings, Mappings, Pages, file_remedy, is_exiting, open_jars, permission_remedy, read_allocators, read_host,
-    read_mappings, read_pages, read_process, read_residency, read_smaps, read_these_threads, read_threads, refusal,
-    seconds_since_epoch, timed, why_closed,
+pub(crate) use read::{
+    KnownMappings, file_remedy, open_jars, permission_remedy, read_allocators, read_pages, read_residency, read_smaps,
+    read_these_threads, read_threads, seconds_since_epoch,
 };
-pub use scan::zero_pages;
+pub use read::{Mappings, Pages, is_exiting, read_host, read_mappings, read_process, refusal, timed};
+pub(crate) use scan::zero_pages;
 pub use smaps::{Smaps, parse_maps, parse_rollup, parse_smaps};
 pub use stacks::find_stacks;
 pub use status::{Status, parse_status};

@@ -23,7 +23,7 @@ use crate::units::{AddressRange, Avma, Bytes, merged};
 use rustix::thread::CapabilitySet;
 
 /// Why the kernel refuses access to a process; `verb` is the command that was refused.
-pub fn why_closed(pid: u32, verb: &str) -> Closed {
+pub(crate) fn why_closed(pid: u32, verb: &str) -> Closed {
     let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let said = Said {
         own_status: &text("/proc/self/status"),
@@ -34,12 +34,12 @@ pub fn why_closed(pid: u32, verb: &str) -> Closed {
     parse_closed(said, pid, verb)
 }
 
-pub fn permission_remedy(pid: u32) -> String {
+pub(crate) fn permission_remedy(pid: u32) -> String {
     why_closed(pid, "explain").remedy
 }
 
 /// The remedy if a file's mode refused access: /proc/PID/mem belongs to the process's user, and so may other files.
-pub fn file_remedy(pid: u32) -> String {
+pub(crate) fn file_remedy(pid: u32) -> String {
     let effective = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
     match effective.contains(CapabilitySet::SYS_PTRACE) && !effective.contains(CapabilitySet::DAC_READ_SEARCH) {
         true => format!("sudo plimsoll explain {pid}   # or add CAP_DAC_READ_SEARCH"),
@@ -90,7 +90,7 @@ pub fn read_mappings(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
 }
 
 /// Does the same without the kernel's own sum, whose reading doubles the time.
-pub fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
+pub(crate) fn read_smaps(target: &Target, gaps: &mut Vec<Gap>) -> Mappings {
     let tmpfs = target.read("mountinfo").map(|text| parse_tmpfs_devices(&text)).unwrap_or_default();
     let mut refused = false;
     let began = Instant::now();
@@ -148,7 +148,7 @@ pub struct Pages {
 
 /// State that a series of such readings keeps about the mappings.
 #[derive(Default)]
-pub struct KnownMappings {
+pub(crate) struct KnownMappings {
     /// The lines of status that count address space by kind. Any mmap, munmap, mprotect or brk that changes the amount
     /// of a kind changes these lines. Empty: it is unknown whether the mappings are those of maps.
     accounts: Vec<u8>,
@@ -156,7 +156,7 @@ pub struct KnownMappings {
 
 /// None if the kernel has no such scan, or refuses maps. maps is read again if the accounts have changed, or if a page
 /// is resident outside the known mappings: printing maps takes the kernel half of the time of a reading.
-pub fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<Pages> {
+pub(crate) fn read_pages(target: &Target, known: &mut KnownMappings, before: &[Vma]) -> Option<Pages> {
     let began = Instant::now();
     let pagemap = target.file("pagemap").ok()?;
     let accounts = accounts(&target.read("status").ok()?);
@@ -212,7 +212,7 @@ const DESCRIPTORS: usize = 4096;
 const JARS: usize = 1000;
 
 /// Jars that the process has open, by the names of its descriptors. Empty if they can't be read.
-pub fn open_jars(target: &Target) -> Vec<String> {
+pub(crate) fn open_jars(target: &Target) -> Vec<String> {
     let descriptors = target.numbers("fd").unwrap_or_default();
     let names = descriptors.into_iter().take(DESCRIPTORS).filter_map(|fd| target.link(&format!("fd/{fd}")).ok());
     let jars = names.filter(|name| name.ends_with(b".jar")).map(|name| String::from_utf8_lossy(&name).into_owned());
@@ -227,7 +227,7 @@ const BATCH: usize = 64 << 10;
 
 /// Reads the page map of `ranges` (page-aligned). A range that can't be read, such as the vsyscall page, isn't part of
 /// what was seen.
-pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
+pub(crate) fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> io::Result<Residency> {
     let page = page.0.max(1);
     let mut looked_at = Vec::new();
     let mut found = Found::default();
@@ -261,12 +261,12 @@ pub fn read_residency(pagemap: &File, ranges: &[AddressRange], page: Bytes) -> i
 }
 
 /// Threads with their names and stack pointers. A thread that is running on a CPU has no readable stack pointer.
-pub fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
+pub(crate) fn read_threads(target: &Target, namespaced: bool, gaps: &mut Vec<Gap>) -> Vec<Thread> {
     let tids = target.numbers("task").unwrap_or_default();
     read_these_threads(target, tids.into_iter(), namespaced, gaps)
 }
 
-pub fn read_these_threads(
+pub(crate) fn read_these_threads(
     target: &Target,
     tids: impl Iterator<Item = u32>,
     namespaced: bool,
@@ -327,7 +327,7 @@ impl Program for Regular {
     }
 }
 
-pub fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
+pub(crate) fn read_allocators(target: &Target, vmas: &[Vma], gaps: &mut Vec<Gap>) -> Vec<LoadedAllocator> {
     let path = target.link("exe").map(|path| String::from_utf8_lossy(&path).into_owned()).unwrap_or_default();
     let program = target.program();
     // Without mappings nothing can be recognised, and their own gap gives the reason.
@@ -363,7 +363,7 @@ pub fn read_host() -> Host {
     }
 }
 
-pub fn seconds_since_epoch() -> f64 {
+pub(crate) fn seconds_since_epoch() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map(|since| since.as_secs_f64()).unwrap_or_default()
 }
 

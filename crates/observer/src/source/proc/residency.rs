@@ -19,7 +19,7 @@ pub(super) struct Found {
 
 impl Found {
     /// Both in any order, maybe with doublets.
-    pub fn leave_out(&mut self, holes: Vec<AddressRange>) {
+    pub(crate) fn leave_out(&mut self, holes: Vec<AddressRange>) {
         let holes = merged(holes);
         if holes.is_empty() {
             return;
@@ -41,7 +41,7 @@ impl Found {
         self.runs = left;
     }
 
-    pub fn entries(&mut self, first_page: u64, page: u64, bytes: &[u8]) {
+    pub(crate) fn entries(&mut self, first_page: u64, page: u64, bytes: &[u8]) {
         for (index, entry) in bytes.chunks_exact(ENTRY).enumerate() {
             let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
             if entry & SWAPPED != 0 {

@@ -86,7 +86,7 @@ pub(super) fn resident(pagemap: impl AsFd) -> io::Result<Vec<AddressRange>> {
 }
 
 /// Ranges where the shared zero page is mapped: memory that was read and never written.
-pub fn zero_pages(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
+pub(crate) fn zero_pages(pagemap: impl AsFd, within: AddressRange) -> io::Result<Vec<AddressRange>> {
     scan(pagemap, within, 0)
 }
 

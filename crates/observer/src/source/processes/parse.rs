@@ -17,14 +17,14 @@ pub struct Identity {
 }
 
 /// From the text of /proc/PID/maps.
-pub fn parse_kind(maps: &[u8]) -> ProcessKind {
+pub(crate) fn parse_kind(maps: &[u8]) -> ProcessKind {
     let has = |name: &[u8]| maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(name));
     ProcessKind { is_jvm: has(b"/libjvm.so"), is_tracked: has(b".seg") }
 }
 
 /// The container's id in the text of /proc/PID/cgroup: container runtimes name the group after it, with 64 hexadecimal
 /// digits (`docker-ID.scope`, `cri-containerd-ID.scope`, `/docker/ID`).
-pub fn parse_container(cgroup: &[u8]) -> Option<String> {
+pub(crate) fn parse_container(cgroup: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(cgroup);
     let mut words = text.split(|c: char| !c.is_ascii_alphanumeric()).rev();
     let is_id = |word: &&str| word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -2,14 +2,14 @@
 //! believe.
 
 /// Whether it is `PID-BOOTTIME_NS.seg`, in any directory.
-pub fn is_segment(path: &str) -> bool {
+pub(crate) fn is_segment(path: &str) -> bool {
     let parts = file_name(path).strip_suffix(plimsoll_segment::SUFFIX).and_then(|stem| stem.split_once('-'));
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     parts.is_some_and(|(pid, start)| is_number(pid) && is_number(start))
 }
 
 /// Whether it is the library, or compiled rules in one of our directories.
-pub fn is_library_or_rules(path: &str) -> bool {
+pub(crate) fn is_library_or_rules(path: &str) -> bool {
     let file = file_name(path);
     (path.contains("/plimsoll") && file.ends_with(".rules")) || is_library(file)
 }

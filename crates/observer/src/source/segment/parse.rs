@@ -131,13 +131,13 @@ impl Segment {
     }
 
     /// When these books began: a later attach starts new ones in the same segment.
-    pub fn begun_ns(&self) -> u64 {
+    pub(crate) fn begun_ns(&self) -> u64 {
         self.head.start_boottime_ns.max(self.counter("attached_ns"))
     }
 
     /// When the mode came into force, if that was more than a second after the books began. Booting may take up to a
     /// second.
-    pub fn mode_changed_ns(&self) -> Option<u64> {
+    pub(crate) fn mode_changed_ns(&self) -> Option<u64> {
         Some(self.head.in_force_ns).filter(|&at| at > self.begun_ns().saturating_add(1_000_000_000))
     }
 

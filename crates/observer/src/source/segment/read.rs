@@ -82,7 +82,7 @@ pub(super) fn head_asked(path: &Path, ask: Ask<'_>, deadline: Deadline) -> Optio
 }
 
 /// The main thread's stack. Its thread has one of the first slots.
-pub fn main_stack(path: &Path, deadline: Deadline) -> Option<(u64, u64)> {
+pub(crate) fn main_stack(path: &Path, deadline: Deadline) -> Option<(u64, u64)> {
     const MAIN: u64 = 2;
     let file = open(path, deadline).ok()?;
     let header = at(&file, path, 0, HEADER_BYTES as u64).ok()?;

@@ -26,7 +26,12 @@ const MOST_CACHES: usize = 1 << 14;
 const MOST_READS: usize = 1 << 20;
 
 /// Free blocks of each class in the caches of all threads; None if no cache was found.
-pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, sizes: &BlockSizes) -> Option<Vec<u64>> {
+pub(crate) fn of_threads<M: Memory>(
+    memory: &M,
+    data: &[Data],
+    anonymous: &Anonymous,
+    sizes: &BlockSizes,
+) -> Option<Vec<u64>> {
     let untouched = Untouched::new(memory);
     let lists = sizes.bytes.len() * LIST;
     let mut reads = MOST_READS;
@@ -77,7 +82,7 @@ pub fn of_threads<M: Memory>(memory: &M, data: &[Data], anonymous: &Anonymous, s
 
 /// For one class: its spans, and the free blocks inside them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Central {
+pub(crate) struct Central {
     pub spans: u64,
     pub free: u64,
 }
@@ -89,7 +94,7 @@ const MOST_BATCHES: u32 = 64;
 const STEPS: std::ops::RangeInclusive<usize> = 3..=512;
 
 /// Free blocks of each class in the transfer caches; None if they were not found.
-pub fn of_transfers(data: &[Data], sizes: &BlockSizes, central: &[Central]) -> Option<Vec<u64>> {
+pub(crate) fn of_transfers(data: &[Data], sizes: &BlockSizes, central: &[Central]) -> Option<Vec<u64>> {
     let batch = sizes.batch.as_ref()?;
     let classes = sizes.bytes.len();
     for Data { bytes, .. } in data {

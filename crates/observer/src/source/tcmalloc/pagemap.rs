@@ -15,7 +15,7 @@ use crate::source::memory::{Memory, PAGE, PageState, PageStates, half_at, word_a
 use crate::units::{AddressRange, Avma, Bytes};
 
 const ADDRESS_BITS: u32 = 48;
-pub const SPAN: usize = 44;
+pub(crate) const SPAN: usize = 44;
 /// The build chooses the page size; 8 KiB is the default (TCMALLOC_PAGE_SIZE).
 const SHIFTS: [u32; 7] = [13, 15, 16, 12, 14, 17, 18];
 /// Number of words of a leaf that are checked to find its position. In a heap that was mostly freed, most words may be
@@ -46,7 +46,7 @@ impl TableLayout {
     }
 }
 
-pub struct Pagemap {
+pub(crate) struct Pagemap {
     shape: TableLayout,
     /// Leaves by their index in the root.
     pub leaves: BTreeMap<u64, u64>,
@@ -55,14 +55,14 @@ pub struct Pagemap {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpanState {
+pub(crate) enum SpanState {
     InUse,
     Free,
     Returned,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     pub range: AddressRange,
     /// Address of its record.
     pub record: u64,
@@ -74,7 +74,7 @@ pub struct Span {
 
 /// Bytes of all spans, of the free ones and of the released ones, as the walk finds them or as tcmalloc counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     pub all: u64,
     pub free: u64,
     pub returned: u64,
@@ -93,7 +93,7 @@ impl Totals {
 
 /// Passes each table that the data may hold, most likely first, until `is_it` returns true: only the sums identify the
 /// right one.
-pub fn search<M: Memory>(
+pub(crate) fn search<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
     data: &[Data],
@@ -204,12 +204,12 @@ fn for_each<M: Memory>(
 }
 
 impl Pagemap {
-    pub fn leaf_bytes(&self) -> u64 {
+    pub(crate) fn leaf_bytes(&self) -> u64 {
         self.shape.leaf_bytes()
     }
 
     /// All spans in address order, without overlaps. None if a leaf can't be read.
-    pub fn spans<M: Memory>(
+    pub(crate) fn spans<M: Memory>(
         &self,
         memory: &M,
         pages: &mut PageStates<'_, M>,
@@ -258,7 +258,7 @@ impl Pagemap {
     }
 
     /// Whether the counters after the root have these totals (PageHeap::Stats: three consecutive words).
-    pub fn states(&self, totals: Totals) -> bool {
+    pub(crate) fn states(&self, totals: Totals) -> bool {
         let behind: Vec<u64> = words(&self.behind).collect();
         let stated = behind.windows(3).map(|stats| Totals { all: stats[0], free: stats[1], returned: stats[2] });
         stated.into_iter().any(|stated| stated.all.is_multiple_of(1 << self.shape.shift) && totals.is_near(stated))

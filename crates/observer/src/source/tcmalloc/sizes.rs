@@ -13,7 +13,7 @@ const AGREE_AT_LEAST: usize = 95;
 /// Bytes that move at once, at least 2 blocks (SizeMap::NumMoveSize).
 const MOVED: u32 = 64 << 10;
 
-pub struct BlockSizes {
+pub(crate) struct BlockSizes {
     /// Block size by class; class 0 has none.
     pub bytes: Vec<u64>,
     /// Blocks per batch of the transfer cache, if the array was found.
@@ -21,7 +21,7 @@ pub struct BlockSizes {
 }
 
 /// The table that agrees with the spans of small blocks.
-pub fn find(data: &[Data], spans: &[Span]) -> Option<BlockSizes> {
+pub(crate) fn find(data: &[Data], spans: &[Span]) -> Option<BlockSizes> {
     let small = || spans.iter().filter(|span| span.state == SpanState::InUse && span.class != 0);
     let all = small().count();
     let agreeing = |sizes: &[u32]| small().filter(|span| fits(span, sizes)).count();

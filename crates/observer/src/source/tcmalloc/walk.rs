@@ -37,7 +37,7 @@ impl Unopened {
 }
 
 /// What could not be read in a readable heap, and the effect on the figures.
-pub type Unread = (&'static str, &'static str);
+pub(crate) type Unread = (&'static str, &'static str);
 
 const NO_THREAD_CACHES: Unread = (
     "tcmalloc's thread caches were not found",

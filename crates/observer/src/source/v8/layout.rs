@@ -7,36 +7,36 @@ use crate::source::memory::{Memory, PageStates, Untouched, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
 /// Pages are aligned to it, and those without a large object have this size.
-pub const ALIGNMENT: u64 = 256 << 10;
+pub(crate) const ALIGNMENT: u64 = 256 << 10;
 /// Header, bitmap and guards lie between a page's ends and its area's.
 const MARGIN: u64 = 64 << 10;
 /// Of a record.
-pub const WORDS: usize = 40;
+pub(crate) const WORDS: usize = 40;
 /// The fields that describe the page lie within the first words.
 const FIELDS: usize = 14;
 /// Of a space: its statistics lie within the first words.
-pub const SPACE_WORDS: usize = 48;
+pub(crate) const SPACE_WORDS: usize = 48;
 const LARGEST: u64 = 1 << 40;
 /// Records that the search looks at.
 const SAMPLE: usize = 1024;
 /// A few words may look like a page's by chance.
 const PAGES_AT_LEAST: usize = 4;
 
-pub type Words = [u64; WORDS];
+pub(crate) type Words = [u64; WORDS];
 
-pub fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
+pub(crate) fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     std::array::from_fn(|index| word_at(bytes, index * 8).unwrap_or_default())
 }
 
 /// The first words at an address, if they can be read without making the kernel map anything.
-pub fn read_words<const N: usize, M: Memory>(memory: &Untouched<'_, M>, at: u64) -> Option<[u64; N]> {
+pub(crate) fn read_words<const N: usize, M: Memory>(memory: &Untouched<'_, M>, at: u64) -> Option<[u64; N]> {
     let mut bytes = vec![0; N * 8];
     memory.read(Avma(at), &mut bytes).then(|| words(&bytes))
 }
 
 /// Where in a record each field is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// The record lies elsewhere; the page's second word points at it.
     pub behind: bool,
     pub size: usize,
@@ -52,7 +52,7 @@ pub struct Layout {
 
 /// A page, or what may be one.
 #[derive(Clone, Copy, Debug)]
-pub struct Candidate {
+pub(crate) struct Candidate {
     pub at: u64,
     /// The first words of the page itself.
     pub chunk: [u64; 2],
@@ -61,7 +61,7 @@ pub struct Candidate {
 
 impl Candidate {
     /// What the lists link.
-    pub fn node(&self, behind: bool) -> u64 {
+    pub(crate) fn node(&self, behind: bool) -> u64 {
         if behind { self.chunk[1] } else { self.at }
     }
 
@@ -81,19 +81,19 @@ impl Candidate {
 }
 
 impl Layout {
-    pub fn area(&self, page: &Candidate) -> Option<(u64, u64, u64)> {
+    pub(crate) fn area(&self, page: &Candidate) -> Option<(u64, u64, u64)> {
         page.area(self.size, self.start, self.end)
     }
 
     /// Flags are the first word, or the second one where the size is the first.
-    pub fn flags(&self, page: &Candidate) -> u64 {
+    pub(crate) fn flags(&self, page: &Candidate) -> u64 {
         let index = usize::from(!self.behind && self.size == 0);
         page.chunk[index]
     }
 }
 
 /// The layout of records that lie in their pages (`behind`: elsewhere), from pages that `candidates` hands over.
-pub fn find<M: Memory>(memory: &M, behind: bool, candidates: impl Iterator<Item = Candidate>) -> Option<Layout> {
+pub(crate) fn find<M: Memory>(memory: &M, behind: bool, candidates: impl Iterator<Item = Candidate>) -> Option<Layout> {
     let has_start = |page: &Candidate| {
         page.record[..FIELDS].iter().any(|word| *word > page.at && *word - page.at < MARGIN && word.is_multiple_of(8))
     };
@@ -130,13 +130,13 @@ fn most<K: Ord>(counts: BTreeMap<K, usize>) -> Option<K> {
     (best.1 >= PAGES_AT_LEAST).then_some(best.0)
 }
 
-pub struct Spaces<'m, M: Memory> {
+pub(crate) struct Spaces<'m, M: Memory> {
     pub memory: &'m Untouched<'m, M>,
     pub known: HashMap<u64, Option<[u64; SPACE_WORDS]>>,
 }
 
 impl<M: Memory> Spaces<'_, M> {
-    pub fn at(&mut self, address: u64) -> Option<&[u64; SPACE_WORDS]> {
+    pub(crate) fn at(&mut self, address: u64) -> Option<&[u64; SPACE_WORDS]> {
         let is_pointer = address.is_multiple_of(8) && (4096..1 << 47).contains(&address);
         let memory = self.memory;
         let read = || if is_pointer { read_words(memory, address) } else { None };
@@ -215,7 +215,7 @@ fn next_field<M: Memory>(layout: &Layout, pages: &[&Candidate], memory: &Untouch
 }
 
 /// Pages' first words, in address order, from memory that could hold pages.
-pub struct Chunks<'m, M: Memory> {
+pub(crate) struct Chunks<'m, M: Memory> {
     memory: &'m M,
     states: PageStates<'m, M>,
     ranges: std::vec::IntoIter<AddressRange>,
@@ -224,13 +224,13 @@ pub struct Chunks<'m, M: Memory> {
 }
 
 impl<'m, M: Memory> Chunks<'m, M> {
-    pub fn new(memory: &'m M, ranges: Vec<AddressRange>, budget: usize) -> Self {
+    pub(crate) fn new(memory: &'m M, ranges: Vec<AddressRange>, budget: usize) -> Self {
         let range = AddressRange::new(Avma(0), Avma(0));
         Chunks { memory, states: PageStates::new(memory), ranges: ranges.into_iter(), range, budget }
     }
 
     /// Nothing before `at` is handed over any more.
-    pub fn skip_to(&mut self, at: u64) {
+    pub(crate) fn skip_to(&mut self, at: u64) {
         if at > self.range.start.0 {
             self.range = AddressRange::new(Avma(at.min(self.range.end.0)), self.range.end);
         }

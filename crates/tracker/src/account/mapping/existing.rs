@@ -107,7 +107,7 @@ fn a_stack_ends_with_its_descriptor_also_where_the_map_joined_a_neighbour_to_it(
 mod maps {
     use plimsoll_segment::vmap::MappingKind;
 
-    pub struct Mapping<'a> {
+    pub(super) struct Mapping<'a> {
         pub start: usize,
         pub end: usize,
         pub prot: u16,
@@ -117,7 +117,7 @@ mod maps {
 
     impl Mapping<'_> {
         /// The break, the main stack, the vdso and its kin.
-        pub fn is_kernels(&self) -> bool {
+        pub(super) fn is_kernels(&self) -> bool {
             self.name.starts_with(b"[") && !self.name.starts_with(b"[anon")
         }
     }
@@ -130,7 +130,7 @@ mod maps {
         (!text.is_empty() && text.len() <= 16).then(|| text.iter().try_fold(0, digit))?
     }
 
-    pub fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+    pub(super) fn parse(line: &[u8]) -> Option<Mapping<'_>> {
         let mut words = line.split(|b| *b == b' ');
         let range = words.next()?;
         let dash = range.iter().position(|b| *b == b'-')?;

@@ -1,28 +1,28 @@
 //! The atomics and cells of [`super::turns`]. Its loom test replaces this file by loom's.
 
-pub use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+pub(super) use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A cell that the protocol gives to one thread at a time.
-pub struct Cell<T>(core::cell::UnsafeCell<T>);
+pub(super) struct Cell<T>(core::cell::UnsafeCell<T>);
 
 // SAFETY: the callers of `put` and `get` guarantee that no other thread accesses the cell.
 unsafe impl<T: Copy + Send> Sync for Cell<T> {}
 
 impl<T: Copy> Cell<T> {
-    pub const fn new(value: T) -> Self {
+    pub(super) const fn new(value: T) -> Self {
         Self(core::cell::UnsafeCell::new(value))
     }
 
     /// # Safety
     /// No other thread accesses the cell meanwhile.
-    pub unsafe fn put(&self, value: T) {
+    pub(super) unsafe fn put(&self, value: T) {
         // SAFETY: the caller's contract.
         unsafe { *self.0.get() = value };
     }
 
     /// # Safety
     /// As for `put`, and a `put` happened before.
-    pub unsafe fn get(&self) -> T {
+    pub(super) unsafe fn get(&self) -> T {
         // SAFETY: the caller's contract.
         unsafe { *self.0.get() }
     }

@@ -17,7 +17,7 @@ use super::sync::Ordering::*;
 use super::sync::{AtomicU64, AtomicUsize, Cell, fence};
 
 /// A slot of the queue.
-pub struct Slot<T> {
+pub(super) struct Slot<T> {
     pub(super) state: AtomicU64,
     /// Stack pointer and return address of the call that reserved it; 0 = unknown. Only the reserving thread reads them.
     pub(super) frame: [AtomicUsize; 2],
@@ -25,7 +25,7 @@ pub struct Slot<T> {
 }
 
 /// The lock and its queue.
-pub struct Turns<T, const N: usize> {
+pub(super) struct Turns<T, const N: usize> {
     pub(super) word: AtomicU64,
     pub(super) head: AtomicU64,
     pub(super) tail: AtomicU64,
@@ -38,7 +38,7 @@ const FILLED: u32 = u32::MAX;
 const ID: u64 = u32::MAX as u64;
 
 /// The head of the queue, as the holder finds it.
-pub enum Next<T> {
+pub(super) enum Next<T> {
     /// The queue is empty.
     Empty,
     /// The thread with this id hasn't filled its slot yet.
@@ -54,19 +54,19 @@ impl<T: Copy, const N: usize> Turns<T, N> {
 
     /// The lock's word.
     #[inline(always)]
-    pub fn word(&self) -> u64 {
+    pub(super) fn word(&self) -> u64 {
         self.word.load(Relaxed)
     }
 
     /// The word that `me` would hold the lock with, if its word is `seen`.
     #[inline(always)]
-    pub fn next_word(seen: u64, me: u32) -> u64 {
+    pub(super) fn next_word(seen: u64, me: u32) -> u64 {
         (seen & !ID).wrapping_add(ID + 1) | me as u64
     }
 
     /// Takes the lock if its word is still `seen`: free, or of a holder that doesn't exist any more.
     #[inline(always)]
-    pub fn acquire(&self, seen: u64, held: u64) -> bool {
+    pub(super) fn acquire(&self, seen: u64, held: u64) -> bool {
         self.word.compare_exchange(seen, held, Acquire, Relaxed).is_ok()
     }
 
@@ -75,7 +75,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     /// # Safety
     /// The caller holds the lock with this word.
     #[inline(always)]
-    pub unsafe fn release(&self, held: u64) -> bool {
+    pub(super) unsafe fn release(&self, held: u64) -> bool {
         self.word.store(held & !ID, Release);
         fence(SeqCst);
         // For an empty queue, one comparison. A slot that was reserved and isn't yet counted in `tail` isn't filled either, and
@@ -85,23 +85,23 @@ impl<T: Copy, const N: usize> Turns<T, N> {
 
     /// Whether no ticket is out. The holder's booking comes after those of all tickets that are out.
     #[inline(always)]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tail.load(Acquire) == self.head.load(Relaxed)
     }
 
     /// Whether the holder could take a value.
-    pub fn is_first_filled(&self) -> bool {
+    pub(super) fn is_first_filled(&self) -> bool {
         let (slot, round) = self.slot(self.head.load(Acquire));
         slot.state.load(Acquire) == round << 32 | FILLED as u64
     }
 
     /// The first ticket that isn't booked.
-    pub fn head(&self) -> u64 {
+    pub(super) fn head(&self) -> u64 {
         self.head.load(Relaxed)
     }
 
     /// A ticket for the thread `me`. `None`: all slots are taken.
-    pub fn reserve(&self, me: u32) -> Option<u64> {
+    pub(super) fn reserve(&self, me: u32) -> Option<u64> {
         loop {
             let ticket = self.tail.load(Acquire);
             let (slot, round) = self.slot(ticket);
@@ -126,7 +126,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     ///
     /// # Safety
     /// `ticket` was reserved by this thread, under `me`, and is filled once.
-    pub unsafe fn fill(&self, ticket: u64, me: u32, value: T) -> bool {
+    pub(super) unsafe fn fill(&self, ticket: u64, me: u32, value: T) -> bool {
         let (slot, round) = self.slot(ticket);
         let (reserved, writing) = (round << 32 | me as u64, round << 32 | (WRITING | me) as u64);
         if slot.state.compare_exchange(reserved, writing, AcqRel, Relaxed).is_err() {
@@ -143,7 +143,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     ///
     /// # Safety
     /// The caller holds the lock.
-    pub unsafe fn next(&self) -> Next<T> {
+    pub(super) unsafe fn next(&self) -> Next<T> {
         let head = self.head.load(Relaxed);
         let (slot, round) = self.slot(head);
         let state = slot.state.load(Acquire);
@@ -176,7 +176,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     ///
     /// # Safety
     /// The caller holds the lock; `is_gone` says that the thread doesn't exist any more.
-    pub unsafe fn give_up_first(&self, id: u32, is_gone: bool) -> bool {
+    pub(super) unsafe fn give_up_first(&self, id: u32, is_gone: bool) -> bool {
         let head = self.head.load(Relaxed);
         let (slot, round) = self.slot(head);
         // Marked as FILLED for a moment, so that no fill can begin. Only the holder reads filled slots.
@@ -192,14 +192,14 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     }
 
     /// Notes the frame that a reserved ticket belongs to.
-    pub fn note_frame(&self, ticket: u64, frame: [usize; 2]) {
+    pub(super) fn note_frame(&self, ticket: u64, frame: [usize; 2]) {
         let (slot, _) = self.slot(ticket);
         slot.frame[1].store(frame[1], Relaxed);
         slot.frame[0].store(frame[0], Relaxed);
     }
 
     /// The tickets that `me` has reserved and not filled, oldest first, with their frames.
-    pub fn reserved_by(&self, me: u32) -> impl Iterator<Item = (u64, [usize; 2])> {
+    pub(super) fn reserved_by(&self, me: u32) -> impl Iterator<Item = (u64, [usize; 2])> {
         (self.head.load(Acquire)..self.tail.load(Acquire)).filter_map(move |ticket| {
             let (slot, round) = self.slot(ticket);
             (slot.state.load(Acquire) == round << 32 | me as u64)
@@ -208,7 +208,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     }
 
     /// A word with another holder; 0 = none.
-    pub fn held_by(word: u64, id: u32) -> u64 {
+    pub(super) fn held_by(word: u64, id: u32) -> u64 {
         (word & !ID) | id as u64
     }
 
@@ -217,7 +217,7 @@ impl<T: Copy, const N: usize> Turns<T, N> {
     ///
     /// # Safety
     /// The process has one thread.
-    pub unsafe fn after_fork(&self, old: u32, new: u32, word: u64, none: T) -> u64 {
+    pub(super) unsafe fn after_fork(&self, old: u32, new: u32, word: u64, none: T) -> u64 {
         let mut lost = 0;
         self.word.store(word, Relaxed);
         for ticket in self.head.load(Relaxed)..self.tail.load(Relaxed) {

@@ -60,7 +60,7 @@ pub unsafe fn keep(environment: Strings, library: &[u8]) {
 }
 
 /// Whether there is something for a program that takes the place of the process `pid`.
-pub fn is_kept_for(pid: u32) -> bool {
+pub(super) fn is_kept_for(pid: u32) -> bool {
     pid != 0 && KEPT.pid.load(Acquire) == pid && phase::is(Phase::On)
 }
 
@@ -70,7 +70,7 @@ fn kept() -> &'static [u8] {
 }
 
 /// The value of a variable of the process; `name` ends with `=`.
-pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
+pub(super) fn variable(name: &[u8]) -> Option<&'static [u8]> {
     let mut at = libc::environment();
     // SAFETY: libc's array: the program that changes it meanwhile has to expect that of execvp(3) too.
     unsafe {
@@ -85,7 +85,7 @@ pub fn variable(name: &[u8]) -> Option<&'static [u8]> {
 }
 
 /// An environment in memory of its own: the program's strings, and ours.
-pub struct Extended {
+pub(super) struct Extended {
     base: *mut u8,
     bytes: usize,
 }
@@ -93,7 +93,7 @@ pub struct Extended {
 impl Extended {
     /// `None` in these cases: memory can't be read; no memory is left; the program's own LD_PRELOAD has the tracker already; or the
     /// program to come couldn't read the library.
-    pub fn new(given: Strings) -> Option<Extended> {
+    pub(super) fn new(given: Strings) -> Option<Extended> {
         let preload = kept().split(|b| *b == 0).next()?;
         let library = preload.strip_prefix(PRELOAD)?;
         // `preload` is followed by its NUL.
@@ -150,7 +150,7 @@ impl Extended {
     }
 
     /// The array.
-    pub fn strings(&self) -> Strings {
+    pub(super) fn strings(&self) -> Strings {
         self.base as Strings
     }
 }

@@ -13,7 +13,7 @@ const START: usize = 1024;
 const LINE: usize = 256;
 
 /// Whether glibc's loader runs this program, or the one that its first line names.
-pub fn is_dynamic(mut program: Program) -> bool {
+pub(super) fn is_dynamic(mut program: Program) -> bool {
     for _ in 0..LEVELS {
         if program.changes_user() {
             return false;
@@ -34,7 +34,7 @@ pub fn is_dynamic(mut program: Program) -> bool {
 }
 
 /// The executable file of this name in a directory of PATH; an empty one is the working directory.
-pub fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
+pub(super) fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
     let mut path = Path::<4096>::new();
     if !directory.is_empty() {
         path.push(directory).push(b"/");
@@ -44,7 +44,7 @@ pub fn in_directory(directory: &[u8], name: &[u8]) -> Option<Program> {
 }
 
 /// The file behind a descriptor of the program's.
-pub fn of_descriptor(fd: i32) -> Option<Program> {
+pub(super) fn of_descriptor(fd: i32) -> Option<Program> {
     let mut path = Path::<32>::new();
     path.push(b"/proc/self/fd/").push_number(u64::try_from(fd).ok()?);
     Program::open(os::WORKING_DIRECTORY, path.as_c())

@@ -24,6 +24,7 @@ parsers! {
     kernel_log: source::kernel_log;
     mimalloc: source::mimalloc;
     names: source::hotspot::names;
+    native_objects: source::native_objects;
     object: symbols::object;
     objects: source::hotspot::objects;
     perf_map: symbols::perf_map;

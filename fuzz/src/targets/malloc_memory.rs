@@ -2,11 +2,12 @@
 
 use plimsoll_observer::ledger::Ledger;
 use plimsoll_observer::parsers::heap_data::{Anonymous, Data};
+use plimsoll_observer::parsers::native_objects::block_cache;
 use plimsoll_observer::parsers::{golang, jemalloc, mimalloc, pymalloc, tcmalloc, v8};
 use plimsoll_observer::snapshot::{OpenedHeap, Snapshot, Thread, Vma};
 use plimsoll_observer::source::glibc::{LibcData, Wanted, survey};
 use plimsoll_observer::source::proc::find_stacks;
-use plimsoll_observer::units::Bytes;
+use plimsoll_observer::units::{AddressRange, Bytes};
 
 use super::smaps::explained;
 use crate::image::Image;
@@ -56,12 +57,20 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(heap.parts.values().map(|part| part.length).sum::<Bytes>(), lengths, "parts are not the heap");
         assert!(heap.ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "ranges touch or overlap");
     }
+    let data: Vec<AddressRange> = image.vmas.iter().filter(|vma| !vma.name.is_empty()).map(|vma| vma.range).collect();
     for tagged in [false, true] {
         image.reads.set(0);
-        let (glibc, _) = survey(&image, &libcs, &image.vmas, Wanted { tagged, elsewhere: &[] });
+        let pointing_at = if tagged { data.as_slice() } else { &[] };
+        let (glibc, _) = survey(&image, &libcs, &image.vmas, Wanted { tagged, elsewhere: &[], pointing_at });
         let mapped: u64 = image.vmas.iter().map(|vma| vma.range.length().0).sum();
         let most = 4096 + 64 * (mapped / 16 + bytes.len() as u64);
         assert!(image.reads.get() <= most, "{} reads of {mapped} mapped bytes", image.reads.get());
+        // Whatever lies there may be taken for a cache of RocksDB.
+        for block in glibc.iter().flat_map(|glibc| &glibc.objects).flat_map(|blocks| &blocks.some).take(4) {
+            image.reads.set(0);
+            block_cache(&image, *block);
+            assert!(image.reads.get() <= 1 << 18, "{} reads for one cache", image.reads.get());
+        }
         let mut threads: Vec<Thread> =
             (1..5).map(|tid| Thread { tid, namespaced_tid: tid, ..Thread::default() }).collect();
         let idle_stacks = find_stacks(&image, &image.vmas, &mut threads);

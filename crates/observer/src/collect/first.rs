@@ -12,7 +12,7 @@ use crate::ledger::{self, Ledger, LineId};
 use crate::snapshot::{Glibc, OwnMapping, Reading, Snapshot, VmTag, Vma};
 use crate::source::memory::Live;
 use crate::source::proc::{self, Target, timed};
-use crate::source::{cgroup, glibc, hotspot, native_image, opened, pymalloc, segment};
+use crate::source::{cgroup, glibc, hotspot, native_image, native_objects, opened, pymalloc, segment};
 use crate::units::AddressRange;
 
 /// Why there is no result: one line for the user.
@@ -151,7 +151,7 @@ impl Reader<'_> {
         }
         let elsewhere = regions_without_malloc(snapshot);
         let tagged = snapshot.hotspot.as_ref().is_some_and(|vm| !vm.categories.is_empty());
-        let wanted = glibc::Wanted { tagged, elsewhere: &elsewhere };
+        let wanted = glibc::Wanted { tagged, elsewhere: &elsewhere, pointing_at: &[] };
         let walks = second::Walks::before(target, snapshot, wanted);
         let began = since.elapsed();
         let mappings = proc::read_mappings(target, &mut gaps);
@@ -172,8 +172,14 @@ impl Reader<'_> {
         snapshot.native_image = image;
         gaps.extend(image_gaps);
         let earlier = attached_books(target, &snapshot.vmas);
-        let (mut glibc, glibc_gaps) =
-            timed(since, Source::Glibc, &mut readings, || glibc::read(target, &snapshot.vmas, wanted));
+        let data = if vm.is_some() { native_objects::data_of_libraries(&snapshot.vmas) } else { Vec::new() };
+        let wanted = glibc::Wanted { pointing_at: &data, ..wanted };
+        let (mut glibc, glibc_gaps) = timed(since, Source::Glibc, &mut readings, || {
+            let (mut glibc, gaps) = glibc::read(target, &snapshot.vmas, wanted);
+            let blocks = glibc.as_mut().map(|glibc| std::mem::take(&mut glibc.objects)).unwrap_or_default();
+            snapshot.native_objects = native_objects::read(target, &snapshot.vmas, &blocks);
+            (glibc, gaps)
+        });
         if let Some(glibc) = &mut glibc {
             walks.compare_glibc(glibc);
         }

@@ -1,5 +1,6 @@
 //! Result of walking glibc's malloc from outside.
 
+use super::ObjectBlocks;
 use crate::units::{AddressRange, Avma, Bytes};
 
 /// For each arena, by construction: `live + free + overhead = bytes inside heaps`. For all arenas: Σ heaps and mmapped
@@ -17,6 +18,8 @@ pub struct Glibc {
     pub peaks: Vec<EqualBlocks>,
     /// Blocks with a header of HotSpot's NMT, by its tag. Empty unless the walk searched for them.
     pub tagged: Vec<TaggedBlocks>,
+    /// Blocks that begin with an address in the data of a native library. Empty unless the walk searched for them.
+    pub objects: Vec<ObjectBlocks>,
     /// The effective arena cap: `mp_.arena_max`, or 8 × online CPUs if that is 0 (malloc/arena.c, `arena_get2`).
     pub arena_cap: Option<u64>,
     /// Whether `MALLOC_ARENA_MAX`, a tunable or mallopt set the cap.
@@ -29,13 +32,11 @@ pub struct EqualBlocks {
     /// Size of each chunk, its header included.
     pub size: Bytes,
     pub count: u64,
+    /// Resident bytes of all of them.
+    pub resident: Bytes,
 }
 
 impl EqualBlocks {
-    pub fn bytes(self) -> Bytes {
-        Bytes(self.size.0.saturating_mul(self.count))
-    }
-
     /// Result of malloc_usable_size: a chunk minus its size field.
     pub fn usable(self) -> Bytes {
         self.size - Bytes(8)

@@ -18,6 +18,7 @@ mod cgroup;
 mod glibc;
 mod hotspot;
 mod native_image;
+mod native_objects;
 mod opened;
 mod process;
 mod pymalloc;
@@ -32,6 +33,7 @@ pub use hotspot::{
     CodeCacheSegment, DirectBuffers, HotSpot, JavaHeap, JavaThread, Metaspace, NmtCategory, NmtMode, VmRegion, VmTag,
 };
 pub use native_image::{ImageHeapRange, Isolate, NativeImage};
+pub use native_objects::{BlockCache, NativeObjects, ObjectBlocks, ObjectClass};
 pub use opened::{GoPace, HeapPart, OpenedHeap, PartBytes};
 pub use process::{
     AllocatorKind, Backing, Host, Limits, LoadedAllocator, Process, ProcessState, Rollup, Rss, Thp, Thread, Vma,
@@ -65,6 +67,8 @@ pub struct Snapshot {
     /// The heap of the allocator that serves malloc instead of glibc.
     pub opened: Option<OpenedHeap>,
     pub native_image: Option<NativeImage>,
+    /// What a JVM's native libraries hold, by their blocks' first words.
+    pub native_objects: NativeObjects,
     pub pymalloc: Option<Pymalloc>,
     /// The tracker's books of a process that it was attached to, before and after the walk of its arenas.
     pub attached: Option<[Booked; 2]>,

@@ -13,6 +13,7 @@ pub mod kernel_log;
 pub mod memory;
 pub(crate) mod mimalloc;
 pub mod native_image;
+pub(crate) mod native_objects;
 pub(crate) mod opened;
 pub mod proc;
 pub mod processes;

@@ -128,12 +128,12 @@ fn repeated<T, E>(walk: impl Fn() -> Result<T, E>) -> Result<T, E> {
     (1..ATTEMPTS).fold(walk(), |walked, _| walked.or_else(|_| walk()))
 }
 
-fn timely(target: &Target) -> std::io::Result<Timely> {
+pub(crate) fn timely(target: &Target) -> std::io::Result<Timely> {
     Ok(Timely { memory: Live::open(target)?, deadline: target.deadline() })
 }
 
 /// Memory that can be read until the command's deadline.
-struct Timely {
+pub(crate) struct Timely {
     memory: Live,
     deadline: Deadline,
 }

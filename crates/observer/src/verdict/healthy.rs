@@ -2,6 +2,7 @@
 //! mentions address space, which people mistake for a problem.
 
 use super::case::Case;
+use super::suspects;
 use super::{Severity, Verdict, VerdictId};
 
 pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
@@ -21,6 +22,7 @@ pub(crate) fn verdict(case: Case<'_>, notes: usize) -> Verdict {
             line.resident.percent_of(case.rss())
         ));
     }
+    evidence.extend(suspects::block_caches(case));
     evidence.push(case.over_time());
     Verdict {
         id: VerdictId::Healthy,

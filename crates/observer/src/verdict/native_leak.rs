@@ -22,8 +22,11 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     let own = if told { Bytes(0) } else { case.vm_malloc_at_most() };
     let alike = large_blocks_alike(case);
     let large = alike.as_ref().filter(|alike| alike.size >= Alike::NOT_THE_VM_S).map(|alike| alike.resident);
-    let others = (live - own).max(large.unwrap_or_default());
+    let others = (live - own - suspects::bounded(case)).max(large.unwrap_or_default());
     if !case.matters(others, PERCENT, FLOOR) {
+        return None;
+    }
+    if large.is_none() && suspects::may_be_a_cache(case, others) && !has_grown(case, line) {
         return None;
     }
     let in_arenas = |glibc: &Glibc| {
@@ -47,8 +50,12 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
         severity: Severity::Warning,
         bytes: others,
         summary: format!(
-            "{}{others} of live malloc blocks are not the VM's own: {:.0} % of RSS",
+            "{}{others} of live malloc blocks are {}: {:.0} % of RSS",
             if told { "" } else { "at least " },
+            match suspects::bounded(case) {
+                Bytes(0) => "not the VM's own",
+                _ => "neither the VM's own nor in a RocksDB block cache",
+            },
             others.percent_of(case.rss())
         ),
         evidence,
@@ -68,6 +75,14 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
             ),
             suspects::endings(case, others),
         ],
+    })
+}
+
+/// Whether the line grew since the baseline, by more than a tenth.
+fn has_grown(case: Case<'_>, line: LineId) -> bool {
+    case.snapshot.baseline.as_ref().is_some_and(|baseline| {
+        let change = baseline.change(case.ledger, line);
+        change > 0 && Bytes(change.unsigned_abs()).percent_of(baseline.resident(line)) >= 10.0
     })
 }
 

@@ -5,7 +5,8 @@ use super::case::Case;
 use super::remedies::remedy;
 use super::{Effort, Remedy};
 use crate::ledger::is_tracker;
-use crate::snapshot::EqualBlocks;
+use crate::snapshot::{EqualBlocks, ObjectClass};
+use crate::symbols::demangle;
 use crate::units::{Bytes, count, counted};
 
 /// Libraries that the evidence names.
@@ -19,6 +20,8 @@ struct Known {
     /// In the name of its shared object or its jar, in lower case.
     mark: &'static str,
     name: &'static str,
+    /// Whether it keeps a cache with a bound of its own, so that much memory in use is normal.
+    caches: bool,
     /// What gives its memory back.
     end: &'static str,
 }
@@ -27,27 +30,46 @@ const KNOWN: [Known; 8] = [
     Known {
         mark: "rocksdb",
         name: "RocksDB",
+        caches: true,
         end: "close every RocksIterator, Options and ColumnFamilyHandle; one LRUCache for all tables bounds the block caches",
     },
     Known {
         mark: "zstd",
         name: "zstd-jni",
+        caches: false,
         end: "try (var out = new ZstdOutputStream(stream)) { … }   // and every ZstdInputStream and Zstd*Ctx, on errors too",
     },
-    Known { mark: "brotli", name: "Brotli", end: "close every BrotliInputStream, Encoder and Decoder" },
+    Known { mark: "brotli", name: "Brotli", caches: false, end: "close every BrotliInputStream, Encoder and Decoder" },
     Known {
         mark: "tcnative",
         name: "Netty's OpenSSL",
+        caches: false,
         end: "ReferenceCountUtil.release(sslContext)   // one SslContext for all connections",
     },
     Known {
         mark: "sqlite",
         name: "SQLite",
+        caches: true,
         end: "close every Statement and ResultSet; PRAGMA cache_size bounds each connection's cache",
     },
-    Known { mark: "duckdb", name: "DuckDB", end: "SET memory_limit = '512MB'   // and close every statement" },
-    Known { mark: "onnxruntime", name: "ONNX Runtime", end: "close every OnnxTensor and OrtSession.Result" },
-    Known { mark: "jnidispatch", name: "JNA", end: "close() every com.sun.jna.Memory that outlives its call" },
+    Known {
+        mark: "duckdb",
+        name: "DuckDB",
+        caches: true,
+        end: "SET memory_limit = '512MB'   // and close every statement",
+    },
+    Known {
+        mark: "onnxruntime",
+        name: "ONNX Runtime",
+        caches: false,
+        end: "close every OnnxTensor and OrtSession.Result",
+    },
+    Known {
+        mark: "jnidispatch",
+        name: "JNA",
+        caches: false,
+        end: "close() every com.sun.jna.Memory that outlives its call",
+    },
 ];
 
 /// What the C library, the C++ runtime, the loader and the JDK (libz, where the distribution shares its own) bring, by the beginning
@@ -81,7 +103,9 @@ const NETTY: (&str, &str) = (
 
 /// `of`: the bytes that nobody has claimed yet.
 pub(crate) fn evidence(case: Case<'_>, of: Bytes) -> Vec<String> {
-    let mut lines = equal_blocks(case, of);
+    let mut lines = block_caches(case);
+    lines.extend(equal_blocks(case, of));
+    lines.extend(objects(case, of));
     lines.extend(loaded(case));
     if has_netty_s_blocks(case) {
         let counted = by_netty(case);
@@ -139,6 +163,74 @@ pub(crate) fn endings(case: Case<'_>, of: Bytes) -> Remedy {
     remedy(Effort::Code, format!("end what wraps native memory: {}", names.join(", ")), how.join("\n"), "")
 }
 
+/// What RocksDB's block caches hold inside their capacity. What exceeds it is pinned by open iterators and readers.
+pub(crate) fn bounded(case: Case<'_>) -> Bytes {
+    case.snapshot.native_objects.caches.iter().filter_map(|cache| Some(cache.used?.min(cache.capacity))).sum()
+}
+
+/// Whether all that may hold `of` are libraries with a cache of their own, and nothing speaks for forgotten objects: one
+/// reading can't tell such a cache in use from a leak.
+pub(crate) fn may_be_a_cache(case: Case<'_>, of: Bytes) -> bool {
+    /// Percent of the bytes from which objects of the library's classes speak for a leak.
+    const OBJECTS_AT_LEAST: f64 = 20.0;
+    let mut holding = libraries(case).into_iter().filter(|name| !holds_nothing(name)).peekable();
+    let is_there = holding.peek().is_some();
+    is_there
+        && holding.all(|name| known(file_name(name)).is_some_and(|known| known.caches))
+        && !has_netty_s_blocks(case)
+        && in_objects(case).percent_of(of) < OBJECTS_AT_LEAST
+        && zlib(case).1.percent_of(of) < WORTH_SAYING
+}
+
+/// Classes of the suspects, largest first.
+fn classes(case: Case<'_>) -> impl Iterator<Item = &ObjectClass> {
+    let libraries = libraries(case);
+    case.snapshot.native_objects.classes.iter().filter(move |class| libraries.contains(&class.library.as_str()))
+}
+
+fn in_objects(case: Case<'_>) -> Bytes {
+    classes(case).map(|class| class.resident).sum()
+}
+
+/// The largest classes, where the objects have a large part of the bytes.
+fn objects(case: Case<'_>, of: Bytes) -> Option<String> {
+    let all = in_objects(case);
+    let name = |class: &ObjectClass| {
+        let name = demangle(class.symbol.as_bytes());
+        let table = name.strip_prefix("{vtable(").and_then(|rest| rest.strip_suffix(")}"));
+        match (table, class.symbol.is_empty()) {
+            (Some(class), _) => class.to_owned(),
+            (None, false) => name,
+            (None, true) => "an unnamed class".to_owned(),
+        }
+    };
+    let line = |class: &ObjectClass| format!("{} of {} ({})", count(class.count), name(class), class.resident);
+    let largest: Vec<String> = classes(case).take(SIZES).map(line).collect();
+    let library = classes(case).next().map(|class| file_name(&class.library))?;
+    (all.percent_of(of) >= WORTH_SAYING)
+        .then(|| format!("{all} are objects of classes of {library}, the largest: {}", largest.join(", ")))
+}
+
+/// Each library's block caches: what they hold of what they may.
+pub(crate) fn block_caches(case: Case<'_>) -> Vec<String> {
+    let caches = &case.snapshot.native_objects.caches;
+    let read: Vec<_> = caches.iter().filter_map(|cache| Some((cache.capacity, cache.used?))).collect();
+    let used: Bytes = read.iter().map(|(_, used)| *used).sum();
+    let capacity: Bytes = read.iter().map(|(capacity, _)| *capacity).sum();
+    let over: Bytes = read.iter().map(|(capacity, used)| *used - *capacity).sum();
+    let mut lines = Vec::new();
+    if used > Bytes(0) {
+        lines.push(format!(
+            "RocksDB's block cache{} {used} of a capacity of {capacity}, which bounds it",
+            if read.len() == 1 { " holds".to_owned() } else { format!("s ({}) hold", read.len()) }
+        ));
+    }
+    if over > Bytes::mib(1) {
+        lines.push(format!("{over} above the capacity are pinned by open iterators and by values in use"));
+    }
+    lines
+}
+
 /// Netty's own count of memory that it allocated with Unsafe.
 pub(crate) fn by_netty(case: Case<'_>) -> Bytes {
     case.vm().and_then(|vm| vm.direct_buffers.as_ref()).map(|direct| direct.by_netty).unwrap_or_default()
@@ -188,23 +280,27 @@ fn libraries(case: Case<'_>) -> Vec<&str> {
 /// Sizes that have a large part of the bytes: a signature of what holds them.
 fn equal_blocks(case: Case<'_>, of: Bytes) -> Vec<String> {
     let peaks = case.glibc().map(|glibc| glibc.peaks.as_slice()).unwrap_or_default();
-    let is_worth = |peak: &&EqualBlocks| peak.bytes().percent_of(of) >= WORTH_SAYING;
+    let is_worth = |peak: &&EqualBlocks| peak.resident.percent_of(of) >= WORTH_SAYING;
+    let mut cached = bounded(case);
     let line = |peak: &EqualBlocks| {
-        let whose = maker(peak).map(|maker| format!(": {maker}")).unwrap_or_default();
+        let may_be_cached = peak.resident <= cached;
+        cached -= if may_be_cached { peak.resident } else { Bytes(0) };
+        let whose = maker(peak).or(may_be_cached.then_some("perhaps the block cache's"));
+        let whose = whose.map(|maker| format!(": {maker}")).unwrap_or_default();
         format!(
-            "{} of one size ({} bytes) are {} of live memory{whose}",
+            "{} of one size ({} bytes) hold {} of resident memory{whose}",
             counted(peak.count, "block"),
             count(peak.usable().0),
-            peak.bytes()
+            peak.resident
         )
     };
     peaks.iter().filter(is_worth).take(SIZES).map(line).collect()
 }
 
-/// How many blocks are zlib's by their sizes, and what they take.
+/// How many blocks are zlib's by their sizes, and their resident bytes.
 pub(crate) fn zlib(case: Case<'_>) -> (u64, Bytes) {
     let peaks = case.glibc().into_iter().flat_map(|glibc| &glibc.peaks).filter(|peak| maker(peak).is_some());
-    peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.bytes()))
+    peaks.fold((0, Bytes(0)), |(number, bytes), peak| (number.saturating_add(peak.count), bytes + peak.resident))
 }
 
 /// Sizes that zlib asks for with its usual settings (inflate.c `inflateInit2_`: `struct inflate_state` of 1.2.12 and later; `updatewindow`;

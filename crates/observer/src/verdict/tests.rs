@@ -4,8 +4,8 @@
 use super::*;
 use crate::ledger::{Baseline, LineId};
 use crate::snapshot::{
-    AllocatorKind, Arena, ArenaKind, Backing, Cgroup, CodeCacheSegment, EqualBlocks, Glibc, HeapPart, HotSpot,
-    JavaHeap, LoadedAllocator, NmtCategory, OpenedHeap, Snapshot, Thread, VmRegion, VmTag, Vma,
+    AllocatorKind, Arena, ArenaKind, Backing, BlockCache, Cgroup, CodeCacheSegment, EqualBlocks, Glibc, HeapPart,
+    HotSpot, JavaHeap, LoadedAllocator, NmtCategory, ObjectClass, OpenedHeap, Snapshot, Thread, VmRegion, VmTag, Vma,
 };
 use crate::units::{AddressRange, Avma};
 
@@ -206,7 +206,7 @@ fn memory_that_cannot_be_judged_is_unclear_and_named() {
 /// 2,000 Inflaters with 107 MiB, as observed. A VM's own blocks would take as much, but none has these sizes.
 #[test]
 fn open_inflaters_are_not_healthy() {
-    let blocks = |size, count| EqualBlocks { size: Bytes(size), count };
+    let blocks = |size, count| EqualBlocks { size: Bytes(size), count, resident: Bytes(size * count) };
     let with = |peaks: Vec<EqualBlocks>, books: bool| {
         let mut snapshot = with_mappings(&[Bytes::mib(91), Bytes::mib(16)]);
         let heap = &mut snapshot.vmas[1];
@@ -367,6 +367,71 @@ fn large_blocks_of_one_size_count_by_their_resident_pages() {
     snapshot.hotspot = Some(HotSpot::default());
     let evidence = verdict_of(&snapshot, VerdictId::NativeLeak).evidence.join("\n");
     assert!(evidence.contains("180 blocks of 4.00 MiB have 360 MiB of it"), "{evidence}");
+}
+
+/// 120 MiB that a library holds, beside 10 MiB of others. The VM has books, so none of them are its own.
+fn held_by(library: &str) -> Snapshot {
+    let mib = Bytes::mib;
+    let mut snapshot = with_arenas(&[mib(0)], mib(121));
+    let end = snapshot.vmas.last().expect("one").range.end;
+    let code = |at: u64, name: &str| Vma {
+        range: AddressRange::sized(Avma(end.0 + at), mib(10)),
+        rss: mib(10),
+        executable: true,
+        inode: 1,
+        name: name.to_owned(),
+        backing: Backing::File,
+        ..Vma::default()
+    };
+    snapshot.vmas.extend([code(1 << 30, "/jdk/lib/server/libjvm.so"), code(2 << 30, library)]);
+    let own = NmtCategory { name: "GC".into(), malloc: mib(1), ..NmtCategory::default() };
+    snapshot.hotspot = Some(HotSpot { categories: vec![own], ..HotSpot::default() });
+    snapshot
+}
+
+#[test]
+fn a_library_that_caches_is_accused_only_with_a_reason() {
+    let mib = Bytes::mib;
+    const ROCKSDB: &str = "/tmp/librocksdbjni123.so";
+    assert!(ids(&held_by("/opt/libother.so")).contains(&"native-leak"));
+    let unknown = held_by(ROCKSDB);
+    assert_eq!(ids(&unknown), ["unclear"]);
+    let verdict = verdict_of(&unknown, VerdictId::Unclear);
+    assert_eq!(verdict.bytes, mib(120));
+    assert!(verdict.evidence[0].contains("one reading can't tell a cache in use from a leak"), "{verdict:?}");
+    assert!(verdict.remedies[0].how.contains("--baseline before.json"), "{verdict:?}");
+    // It grew.
+    let grown = with_baseline(unknown.clone(), 600.0, mib(100), &[(LineId::GlibcLive, mib(80))]);
+    assert!(ids(&grown).contains(&"native-leak"), "{:?}", ids(&grown));
+    let still = with_baseline(unknown.clone(), 600.0, mib(139), &[(LineId::GlibcLive, mib(119))]);
+    assert_eq!(ids(&still), ["unclear"]);
+    // Objects that somebody must close have much of it.
+    let mut objects = unknown.clone();
+    let symbol = "_ZTVN7rocksdb18ArenaWrappedDBIterE".to_owned();
+    let class = ObjectClass { library: ROCKSDB.to_owned(), symbol, count: 2000, resident: mib(60) };
+    objects.native_objects.classes.push(class);
+    let evidence = verdict_of(&objects, VerdictId::NativeLeak).evidence.join("\n");
+    assert!(evidence.contains("2,000 of rocksdb::ArenaWrappedDBIter (60.0 MiB)"), "{evidence}");
+}
+
+#[test]
+fn a_block_cache_is_no_leak_up_to_its_capacity() {
+    let mib = Bytes::mib;
+    let with_cache = |capacity, used| {
+        let mut snapshot = held_by("/tmp/librocksdbjni123.so");
+        let cache = BlockCache { library: "/tmp/librocksdbjni123.so".to_owned(), capacity, used: Some(used) };
+        snapshot.native_objects.caches.push(cache);
+        snapshot
+    };
+    let healthy = with_cache(mib(128), mib(112));
+    assert_eq!(ids(&healthy), ["healthy"]);
+    let evidence = verdict_of(&healthy, VerdictId::Healthy).evidence.join("\n");
+    assert!(evidence.contains("block cache holds 112 MiB of a capacity of 128 MiB"), "{evidence}");
+    // Iterators pin what exceeds it.
+    let pinned = with_cache(mib(40), mib(112));
+    let verdict = verdict_of(&pinned, VerdictId::Unclear);
+    assert_eq!(verdict.bytes, mib(80));
+    assert!(verdict.evidence.iter().any(|line| line.starts_with("72.0 MiB above the capacity")), "{verdict:?}");
 }
 
 fn verdict_of(snapshot: &Snapshot, id: VerdictId) -> Verdict {

@@ -102,7 +102,8 @@ fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
     if !case.is_jvm() {
         return None;
     }
-    let live = case.live_blocks().1;
+    let (line, all) = case.live_blocks();
+    let live = all - suspects::bounded(case);
     let (what, why, bytes) = match case.has_vm_books() {
         true => ("live malloc blocks that are not the VM's", "the VM's books (NMT) don't have them", live),
         false => (
@@ -121,7 +122,26 @@ fn beside_the_vm_s_books(case: Case<'_>) -> Option<Unjudged> {
         of_zlib if of_zlib.0 > bytes.0 / 2 => (format!("{what}, most of them {zlib_s}"), why, bytes),
         _ => (what.to_owned(), why, bytes),
     };
-    Some(Unjudged { what, why, bytes, suspects: suspects::evidence(case, bytes), settle: case.name_the_callers() })
+    let mut suspects = suspects::evidence(case, bytes);
+    if suspects::may_be_a_cache(case, bytes) {
+        suspects.push(case.growth(line));
+        let why = "one reading can't tell a cache in use from a leak";
+        return Some(Unjudged { what, why, bytes, suspects, settle: compare(case) });
+    }
+    Some(Unjudged { what, why, bytes, suspects, settle: case.name_the_callers() })
+}
+
+/// Two readings: a cache stops at its bound, a leak doesn't.
+fn compare(case: Case<'_>) -> Remedy {
+    let pid = case.pid();
+    remedy(
+        Effort::Now,
+        "compare two readings under load, an hour apart or more: a cache stops growing at its bound",
+        format!(
+            "plimsoll explain {pid} --format json > before.json && sleep 3600 && plimsoll explain {pid} --baseline before.json"
+        ),
+        "",
+    )
 }
 
 fn settle_allocator(case: Case<'_>, child: &str) -> Remedy {

@@ -19,6 +19,7 @@ mod layout;
 mod lists;
 mod malloc_info;
 mod mmapped;
+mod objects;
 mod read;
 mod sizes;
 mod survey;

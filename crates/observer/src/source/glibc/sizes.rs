@@ -14,57 +14,63 @@ const KEPT: usize = 8;
 /// Fewer blocks of one size may be a coincidence.
 const MANY: u64 = 64;
 
+/// Number of blocks, and their resident bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    count: u64,
+    resident: Bytes,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
-    small: Vec<u64>,
-    large: BTreeMap<u64, u64>,
+    small: Vec<Sum>,
+    large: BTreeMap<u64, Sum>,
 }
 
 impl Sizes {
-    pub(crate) fn add(&mut self, size: u64) {
-        self.change(size, |count| count.saturating_add(1));
+    pub(crate) fn add(&mut self, size: u64, resident: Bytes) {
+        let sum = self.of(size);
+        *sum = Sum { count: sum.count.saturating_add(1), resident: sum.resident + resident };
     }
 
     /// Removes a chunk that was counted but is free.
-    pub(crate) fn remove(&mut self, size: u64) {
-        self.change(size, |count| count.saturating_sub(1));
+    pub(crate) fn remove(&mut self, size: u64, resident: Bytes) {
+        let sum = self.of(size);
+        *sum = Sum { count: sum.count.saturating_sub(1), resident: sum.resident - resident };
     }
 
     pub(crate) fn merge(&mut self, other: &Sizes) {
+        let more = |sum: &mut Sum, more: &Sum| {
+            *sum = Sum { count: sum.count.saturating_add(more.count), resident: sum.resident + more.resident };
+        };
         if self.small.len() < other.small.len() {
-            self.small.resize(other.small.len(), 0);
+            self.small.resize(other.small.len(), Sum::default());
         }
-        for (count, more) in self.small.iter_mut().zip(&other.small) {
-            *count = count.saturating_add(*more);
-        }
-        for (size, more) in &other.large {
-            let count = self.large.entry(*size).or_default();
-            *count = count.saturating_add(*more);
-        }
+        self.small.iter_mut().zip(&other.small).for_each(|(sum, other)| more(sum, other));
+        other.large.iter().for_each(|(size, other)| more(self.large.entry(*size).or_default(), other));
     }
 
     /// The sizes with the largest sums, largest first.
     pub(crate) fn peaks(&self) -> Vec<EqualBlocks> {
-        let small = self.small.iter().enumerate().map(|(class, count)| (class as u64 * ALIGN, *count));
-        let large = self.large.iter().map(|(size, count)| (*size, *count));
-        let all = small.chain(large).filter(|(_, count)| *count >= MANY);
-        let mut peaks: Vec<EqualBlocks> = all.map(|(size, count)| EqualBlocks { size: Bytes(size), count }).collect();
-        peaks.sort_by_key(|peak| std::cmp::Reverse((peak.bytes(), peak.size)));
+        let small = self.small.iter().enumerate().map(|(class, sum)| (class as u64 * ALIGN, *sum));
+        let large = self.large.iter().map(|(size, sum)| (*size, *sum));
+        let all = small.chain(large).filter(|(_, sum)| sum.count >= MANY);
+        let mut peaks: Vec<EqualBlocks> = all
+            .map(|(size, sum)| EqualBlocks { size: Bytes(size), count: sum.count, resident: sum.resident })
+            .collect();
+        peaks.sort_by_key(|peak| std::cmp::Reverse((peak.resident, peak.size)));
         peaks.truncate(KEPT);
         peaks
     }
 
-    fn change(&mut self, size: u64, change: impl Fn(u64) -> u64) {
-        let count = if size < SMALL {
-            let class = (size / ALIGN) as usize;
-            if self.small.is_empty() {
-                self.small = vec![0; (SMALL / ALIGN) as usize];
-            }
-            &mut self.small[class]
-        } else {
-            self.large.entry(size).or_default()
-        };
-        *count = change(*count);
+    fn of(&mut self, size: u64) -> &mut Sum {
+        if size >= SMALL {
+            return self.large.entry(size).or_default();
+        }
+        if self.small.is_empty() {
+            self.small = vec![Sum::default(); (SMALL / ALIGN) as usize];
+        }
+        &mut self.small[(size / ALIGN) as usize]
     }
 }
 
@@ -84,20 +90,21 @@ mod tests {
             for _ in 0..next(12) {
                 let size = if next(3) == 0 { SMALL + 16 * next(1000) } else { 32 + 16 * next(2000) };
                 let count = next(200);
-                (0..count).for_each(|n| if n % 2 == 0 { one.add(size) } else { other.add(size) });
+                let resident = Bytes(size / 2);
+                (0..count).for_each(|n| if n % 2 == 0 { one.add(size, resident) } else { other.add(size, resident) });
                 *twin.entry(size).or_default() += count;
                 if count > 0 && next(2) == 0 {
-                    one.remove(size);
+                    one.remove(size, resident);
                     *twin.entry(size).or_default() -= 1;
                 }
             }
             one.merge(&other);
             few += twin.values().filter(|count| **count < MANY).count();
             twin.retain(|_, count| *count >= MANY);
-            let mut expected: Vec<(u64, u64)> = twin.iter().map(|(size, count)| (size * count, *size)).collect();
+            let mut expected: Vec<(u64, u64)> = twin.iter().map(|(size, count)| (size / 2 * count, *size)).collect();
             expected.sort_unstable_by(|one, other| other.cmp(one));
             expected.truncate(KEPT);
-            let found: Vec<(u64, u64)> = one.peaks().iter().map(|peak| (peak.bytes().0, peak.size.0)).collect();
+            let found: Vec<(u64, u64)> = one.peaks().iter().map(|peak| (peak.resident.0, peak.size.0)).collect();
             assert_eq!(found, expected);
             large += found.iter().filter(|(_, size)| *size >= SMALL).count();
         }

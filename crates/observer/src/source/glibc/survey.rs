@@ -5,12 +5,13 @@ use super::heaps::{self, Heap};
 use super::layout::{ALIGN, CHUNK_HEADER, Layout, MallocParameters, find_arenas, find_parameters};
 use super::lists::{Heaps, ListedChunk, could_be_tcache, fastbin_chunks, tcache_chunks};
 use super::mmapped;
+use super::objects::Objects;
 use super::sizes::Sizes;
 use super::tagged::Tagged;
 use super::walk::{ChunkSums, End, walk};
 use crate::gap::{Gap, Source};
 use crate::snapshot::{Arena, ArenaKind, Backing, Glibc, Vma};
-use crate::source::memory::{Memory, PAGE, PageStates, Untouched};
+use crate::source::memory::{Memory, PAGE, PageStates, Untouched, word_at};
 use crate::units::{AddressRange, Avma, Bytes};
 
 /// Number of attempts to walk an arena that changed during the walk; and number of attempts, and total bytes of them,
@@ -39,6 +40,8 @@ pub struct Wanted<'w> {
     pub tagged: bool,
     /// Ranges without malloc's blocks.
     pub elsewhere: &'w [AddressRange],
+    /// Count blocks that begin with an address in these ranges (sorted, disjoint).
+    pub pointing_at: &'w [AddressRange],
 }
 
 /// What the walk collects about chunks in use.
@@ -48,17 +51,49 @@ struct Finds {
     caches: Vec<(Avma, u64)>,
     /// Sums of blocks with NMT's headers, if they are wanted.
     tagged: Option<Tagged>,
+    /// Blocks by their first word, if some are wanted.
+    objects: Option<Objects>,
+}
+
+/// The state of `Finds` before a walk.
+struct Mark {
+    caches: usize,
+    tagged: Option<Tagged>,
+    objects: Option<Objects>,
 }
 
 impl Finds {
-    fn mark(&self) -> (usize, Option<Tagged>) {
-        (self.caches.len(), self.tagged.clone())
+    fn mark(&self) -> Mark {
+        Mark { caches: self.caches.len(), tagged: self.tagged.clone(), objects: self.objects.clone() }
     }
 
     /// Discards the results of a walk that must be repeated.
-    fn reset(&mut self, (caches, tagged): (usize, Option<Tagged>)) {
-        self.caches.truncate(caches);
-        self.tagged = tagged;
+    fn reset(&mut self, mark: Mark) {
+        self.caches.truncate(mark.caches);
+        self.tagged = mark.tagged;
+        self.objects = mark.objects;
+    }
+
+    fn wants_first_bytes(&self) -> bool {
+        self.tagged.is_some() || self.objects.is_some()
+    }
+
+    fn add<M: Memory>(
+        &mut self,
+        first_bytes: &[u8; 16],
+        chunk: AddressRange,
+        mmapped: bool,
+        pages: &mut PageStates<'_, M>,
+    ) {
+        if let Some(tagged) = &mut self.tagged {
+            tagged.add(first_bytes, chunk.start, chunk.length().0, mmapped, pages);
+        }
+        if let Some(objects) = &mut self.objects {
+            let first_word = word_at(first_bytes, 0).unwrap_or_default();
+            objects.add(first_word, AddressRange::new(chunk.start.offset(Bytes(CHUNK_HEADER)), chunk.end), || {
+                resident(pages, chunk)
+            });
+        }
     }
 }
 
@@ -83,7 +118,11 @@ pub fn survey<M: Memory>(
     let untouched = Untouched::new(memory);
     let mut glibc = Glibc::default();
     let mut gaps = Vec::new();
-    let mut finds = Finds { tagged: wanted.tagged.then(Tagged::default), ..Finds::default() };
+    let mut finds = Finds {
+        tagged: wanted.tagged.then(Tagged::default),
+        objects: (!wanted.pointing_at.is_empty()).then(|| Objects::new(wanted.pointing_at)),
+        ..Finds::default()
+    };
     let mut layouts = Vec::new();
     let mut sizes = Sizes::default();
     let mut known = false;
@@ -135,14 +174,15 @@ pub fn survey<M: Memory>(
     heaps.sort_unstable();
     glibc.mmapped = mmapped::find(memory, &mut pages, vmas, &heaps, glibc.mmapped_bytes);
     let found: Bytes = glibc.mmapped.iter().map(|chunk| chunk.range.length()).sum();
-    if let Some(mut tagged) = finds.tagged {
+    if finds.wants_first_bytes() {
         for range in glibc.mmapped.iter().map(|chunk| chunk.range) {
             let mut bytes = [0; 16];
             if memory.read(range.start.offset(Bytes(CHUNK_HEADER)), &mut bytes) {
-                tagged.add(&bytes, range.start, range.length().0, true, &mut pages);
+                finds.add(&bytes, range, true, &mut pages);
             }
         }
-        glibc.tagged = tagged.into_sums();
+        glibc.tagged = finds.tagged.map(Tagged::into_sums).unwrap_or_default();
+        glibc.objects = finds.objects.map(Objects::into_blocks).unwrap_or_default();
     }
     if found != glibc.mmapped_bytes {
         gaps.push(Gap::new(
@@ -375,6 +415,11 @@ fn could_begin(memory: &impl Memory, at: u64, end: Avma) -> bool {
     field & 7 == 1 && size >= 32 && size.is_multiple_of(ALIGN) && at.saturating_add(size) <= end.0
 }
 
+/// Resident bytes of a chunk in use. Its header was read, so a chunk of less than a page counts as resident.
+fn resident<M: Memory>(pages: &mut PageStates<'_, M>, chunk: AddressRange) -> Bytes {
+    if chunk.length() < Bytes(PAGE) { chunk.length() } else { pages.resident(chunk) }
+}
+
 fn walk_piece<M: Memory>(
     memory: &M,
     pages: &mut PageStates<'_, M>,
@@ -385,11 +430,12 @@ fn walk_piece<M: Memory>(
 ) -> Piece {
     let mut sizes = Sizes::default();
     let (sums, end) = walk(memory, pages, first, accessible.end, top, |chunk, pages| {
-        sizes.add(chunk.size);
+        let range = AddressRange::sized(chunk.at, Bytes(chunk.size));
+        sizes.add(chunk.size, resident(pages, range));
         if could_be_tcache(chunk.size) && finds.caches.len() < MOST_CANDIDATES {
             finds.caches.push((chunk.at, chunk.size));
         }
-        if let Some(tagged) = &mut finds.tagged {
+        if finds.wants_first_bytes() {
             let mut bytes = [0; 16];
             let read = match chunk.first_bytes {
                 Some(first) => {
@@ -399,7 +445,7 @@ fn walk_piece<M: Memory>(
                 None => memory.read(chunk.at.offset(Bytes(CHUNK_HEADER)), &mut bytes),
             };
             if read {
-                tagged.add(&bytes, chunk.at, chunk.size, false, pages);
+                finds.add(&bytes, range, false, pages);
             }
         }
     });
@@ -452,7 +498,7 @@ fn take_out_listed<M: Memory>(
         for chunk in fast {
             if cached.binary_search_by_key(&chunk.at, |cached| cached.at).is_err() {
                 let moved = release(&mut arenas[index], pages, chunk);
-                sizes.remove(chunk.size.0);
+                sizes.remove(chunk.size.0, resident(pages, AddressRange::sized(chunk.at, chunk.size)));
                 arenas[index].fast += moved;
                 arenas[index].fast_count += 1;
             }
@@ -461,7 +507,7 @@ fn take_out_listed<M: Memory>(
     for chunk in cached {
         if let Some(index) = owner(chunk.at) {
             let moved = release(&mut arenas[index], pages, chunk);
-            sizes.remove(chunk.size.0);
+            sizes.remove(chunk.size.0, resident(pages, AddressRange::sized(chunk.at, chunk.size)));
             arenas[index].tcache += moved;
         }
     }

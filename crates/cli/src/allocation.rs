@@ -71,12 +71,23 @@ pub fn report(
 }
 
 pub fn diff(
-    [before, after]: [&Path; 2],
+    of: [&Path; 2],
     range: &recording::Options,
     stacks: &Stacks,
     format: Format,
     output: Option<&Path>,
 ) -> Result<ExitCode, Failure> {
+    let (changes, exporter) = (changes(of, range, stacks)?, format.exporter()?);
+    to_output(output, |out| (exporter.diff)(out, &changes, stacks.all))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The stacks of two recordings: who holds native memory, or who allocates Java objects.
+pub fn changes(
+    [before, after]: [&Path; 2],
+    range: &recording::Options,
+    stacks: &Stacks,
+) -> Result<ProfileDiff, Failure> {
     let of_ours = (own_sites(before, range)?, own_sites(after, range)?);
     if of_ours.0.is_some() != of_ours.1.is_some() {
         return Err(
@@ -89,7 +100,7 @@ pub fn diff(
         stacks.focused_profile(&mut before)?;
         stacks.focused_profile(&mut after)?;
         let column = View::new(&after, stacks.measure("live"), stacks.weight.weight())?.column;
-        return diff_of(ProfileDiff::new((&before, column), (&after, column)), stacks, format, output);
+        return Ok(ProfileDiff::new((&before, column), (&after, column)));
     }
     let (before, after) = (read(before, range, stacks)?, read(after, range, stacks)?);
     // Slow paths and samples are not comparable: if the two recordings differ, compare the samples, which both have.
@@ -101,13 +112,7 @@ pub fn diff(
         let (before, after) = (print::heading(&before), print::heading(&after));
         format!("{after}; before: {}", before.trim_start_matches("allocations of "))
     };
-    diff_of(changes, stacks, format, output)
-}
-
-fn diff_of(changes: ProfileDiff, stacks: &Stacks, format: Format, output: Option<&Path>) -> Result<ExitCode, Failure> {
-    let exporter = format.exporter()?;
-    to_output(output, |out| (exporter.diff)(out, &changes, stacks.all))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(changes)
 }
 
 /// Native memory by call site, if Plimsoll wrote the recording.

@@ -92,6 +92,29 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
     Ok(Ok(Prepared { image, shown, tracked: !shut_out }))
 }
 
+/// The environment with which a program runs under the tracker, every block with its stack, children too. `None`: the
+/// tracker can't be loaded into it, and the reason has been printed.
+pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString, OsString)>>, Failure> {
+    let program = command.first().cloned().unwrap_or_default();
+    let Some(path) = resolve(Path::new(&program)) else { return Ok(None) };
+    let launch = Launch {
+        sites: Sites::Exact,
+        sample: segment::SAMPLE_MEAN,
+        depth: 256,
+        dir: Some(dir.to_owned()),
+        follow: true,
+        signal: None,
+        summary: None,
+        retain: segment::RETAINED,
+        rules: Vec::new(),
+    };
+    let (shown, deadline) = (words::printable(&program.to_string_lossy()), Deadline::after(NAMES));
+    if obstacle(&launch, &path, &shown, deadline) {
+        return Ok(None);
+    }
+    environment(&launch, &tracker::unpack()?, &path, deadline).map(Some)
+}
+
 pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
     say(format_args!("cannot start '{shown}': {error}"));
     // The exit statuses of env(1) and nohup(1).

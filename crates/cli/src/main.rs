@@ -14,6 +14,7 @@ use plimsoll_report::words;
 mod allocation;
 mod attach;
 mod cache;
+mod compare;
 mod confine;
 mod diff;
 mod doctor;
@@ -68,6 +69,8 @@ enum Verb {
     Diff(diff::Args),
     /// Run a program with each remedy in turn, and print what each saves and costs
     Try(trial::Args),
+    /// Run two programs in turn, and print what the second takes more, and whose memory it is
+    Compare(compare::Args),
     /// Print what a verdict means, when it appears, and its remedies
     Why(why::Args),
     /// Check what works on this machine, and list the segments and tracked processes
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Verb::Report(args) => report::run(args),
         Verb::Diff(args) => diff::run(args),
         Verb::Try(args) => trial::run(args),
+        Verb::Compare(args) => compare::run(args),
         Verb::Why(args) => why::run(args),
         Verb::Doctor(args) => doctor::run(args),
     };

@@ -13,7 +13,7 @@ use plimsoll_report::{recording as table, recording_diff, recording_json, words}
 use crate::Failure;
 use crate::output::{Format, shown, to_output};
 
-#[derive(clap::Args)]
+#[derive(Default, clap::Args)]
 pub struct Options {
     /// Start a recording's range here: 2026-11-20T21:40:03Z, 21:40 (UTC), +10m (from the beginning), -5m (from the end)
     #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]

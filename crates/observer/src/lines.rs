@@ -47,6 +47,24 @@ impl LineId {
     }
 }
 
+impl LineId {
+    /// The line that has the memory of one of HotSpot's categories (NMT's names, which the tracker uses too), if the
+    /// category has a line of its own.
+    pub fn of_vm_category(name: &str) -> Option<LineId> {
+        Some(match name {
+            "Java Heap" => LineId::JavaHeap,
+            "Thread Stack" => LineId::ThreadStacks,
+            "Class" | "Metaspace" | "Shared class space" | "Module" => LineId::Class,
+            "Code" => LineId::CodeCache,
+            "GC" | "GCCardSet" => LineId::Gc,
+            "Compiler" | "JVMCI" => LineId::Compiler,
+            "Symbol" | "String Deduplication" => LineId::Symbols,
+            "Other" => LineId::DirectBuffers,
+            _ => return None,
+        })
+    }
+}
+
 macro_rules! lines {
     ($($variant:ident $id:literal $name:literal $group:ident $meaning:literal)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

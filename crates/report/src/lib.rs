@@ -4,6 +4,8 @@
 #![warn(unreachable_pub)]
 
 pub mod allocation;
+pub mod comparison_json;
+pub mod comparison_text;
 pub mod diff;
 mod figures_json;
 mod frame_table;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use plimsoll_trial::comparison::TOLERATED_PERCENT;
+use plimsoll_trial::rows::TOLERATED_PERCENT;
 use plimsoll_trial::{Best, Trial};
 use serde::Serialize;
 

@@ -45,7 +45,7 @@ fn lines(trial: &Trial, metrics: &[Metric]) -> Vec<Line> {
 
 fn cell(trial: &Trial, row: usize, metric: Metric) -> Option<Cell> {
     let spread = trial.range(row, metric).map(|(least, most)| (most - least) / 2.0);
-    let shown = |difference: plimsoll_trial::Difference| {
+    let shown = |difference: plimsoll_trial::PairedDifference| {
         let interval = difference.interval;
         let percent =
             difference.percent().map_or(String::new(), |percent| format!(" ({percent:+.1} %)").replace('-', "−"));

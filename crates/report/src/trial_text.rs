@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::units::Bytes;
-use plimsoll_trial::comparison::TOLERATED_PERCENT;
-use plimsoll_trial::{Best, Difference, Metric, Trial, Unit};
+use plimsoll_trial::rows::TOLERATED_PERCENT;
+use plimsoll_trial::{Best, Metric, PairedDifference, Trial, Unit};
 
 use crate::words::{count, cut, printable};
 
@@ -111,7 +111,7 @@ fn remedy(out: &mut dyn Write, trial: &Trial, row: usize) -> io::Result<()> {
 }
 
 /// `−76.2 MiB (−15 %), 95 % interval −81.0 to −71.4 MiB`
-fn shown(metric: Metric, difference: Difference) -> String {
+fn shown(metric: Metric, difference: PairedDifference) -> String {
     let interval = difference.interval;
     let percent =
         difference.percent().map(|percent| format!(" ({percent:+.1} %)").replace('-', "−")).unwrap_or_default();

@@ -1,20 +1,24 @@
-//! What `plimsoll try` measures, in which order, and what the figures show. Pure: no file, no process, no clock.
+//! What `plimsoll try` and `plimsoll compare` measure, in which order, and what the figures show. Pure: no file, no
+//! process, no clock.
 //!
 //! ```text
-//! remedy ─▶ plan ─▶ (the program runs the commands) ─▶ Run ─▶ comparison ─▶ best
-//!                         latency: bytes of a load generator ─▲     ▲ statistics
+//! remedy ─▶ plan ─▶ (the program runs the commands) ─▶ Run ─▶ rows ─▶ best
+//!                         latency: bytes of a load generator ─▲  └──▶ comparison ─▶ budget
+//!                                                                statistics
 //! ```
 
 #![warn(unreachable_pub)]
 
+pub mod budget;
 pub mod comparison;
 pub mod latency;
 pub mod launcher;
 pub mod metric;
 pub mod plan;
 pub mod remedy;
+pub mod rows;
 pub mod statistics;
 
-pub use comparison::{Best, Difference, End, Row, Run, Trial};
 pub use metric::{Better, Metric, Unit};
 pub use remedy::{Action, Change, Remedy};
+pub use rows::{Best, End, PairedDifference, Row, Run, Trial};

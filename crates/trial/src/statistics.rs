@@ -25,7 +25,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
 /// Probability that an interval misses the truth.
 const OUTSIDE: f64 = 0.05;
 
-/// A mean with its 95 % interval.
+/// A mean with its interval, of 95 % unless the maker says otherwise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub mean: f64,
@@ -43,14 +43,18 @@ impl Interval {
 
     /// Wider, so that all intervals of so many comparisons hold at once with 95 % (Bonferroni).
     pub fn among(differences: &[f64], resolution: f64, comparisons: usize) -> Option<Interval> {
+        Interval::outside(differences, resolution, OUTSIDE / comparisons.max(1) as f64)
+    }
+
+    /// The interval that misses the truth with this probability.
+    pub fn outside(differences: &[f64], resolution: f64, outside: f64) -> Option<Interval> {
         let n = differences.len();
         if n < 2 || differences.iter().any(|value| !value.is_finite()) {
             return None;
         }
         let mean = differences.iter().map(|value| value / n as f64).sum::<f64>();
         let variance = differences.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (n - 1) as f64;
-        let half =
-            (student_t(n - 1, OUTSIDE / comparisons.max(1) as f64) * (variance / n as f64).sqrt()).max(resolution);
+        let half = (student_t(n - 1, outside) * (variance / n as f64).sqrt()).max(resolution);
         (mean.is_finite() && half.is_finite()).then_some(Interval {
             mean,
             low: mean - half,

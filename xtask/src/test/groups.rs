@@ -99,6 +99,7 @@ pub const GROUPS: &[Group] = &[
         Tests(&[
             "jfr/writer",
             "report/allocation",
+            "report/comparison",
             "report/goldens",
             "report/jfr",
             "report/ledger",
@@ -153,7 +154,12 @@ pub const GROUPS: &[Group] = &[
             "report/profile::go_tool_pprof_opens_it",
         ]),
     ),
-    group("try", Test, "remedies tried: known savings, odd programs, nothing left behind", Tests(&["cli/trial"])),
+    group(
+        "try",
+        Test,
+        "remedies tried, programs compared: known figures, odd programs, nothing left behind",
+        Tests(&["cli/trial"]),
+    ),
     group(
         "security",
         Test,

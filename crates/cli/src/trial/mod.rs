@@ -9,17 +9,19 @@
 //! | `tree` | RSS and processor time of the processes below a keeper |
 //! | `ready` | when the program is ready |
 //! | `runner` | one run |
+//! | `meter` | the line of progress |
 //! | `libraries` | finds allocators that can be preloaded |
 
 use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll_observer::ledger::Ledger;
+use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::Bytes;
-use plimsoll_observer::verdict::Verdict;
+use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_report::{trial_json, trial_pages, trial_text, words};
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
@@ -32,15 +34,17 @@ mod group;
 pub mod keeper;
 mod kept;
 mod libraries;
-mod ready;
-mod runner;
+pub mod meter;
+pub mod ready;
+pub mod runner;
 mod tree;
 
+use meter::Meter;
 use ready::{Ready, seconds};
 use runner::{Outcome, Runner, Way};
 
 /// Signals that end the trial; what was measured so far is printed.
-const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+pub const INTERRUPTS: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -178,8 +182,8 @@ impl Table {
                 if self.starts.get(row).is_none_or(Option::is_none) || self.gives_up(row) {
                     continue;
                 }
-                let outcome = self.once(way, signals, &mut meter, (round, row));
-                self.take(outcome, &mut meter);
+                let (outcome, verdicts) = self.once(way, signals, &mut meter, (round, row));
+                self.take(outcome, &verdicts, &mut meter);
             }
         }
         meter.clear();
@@ -193,8 +197,14 @@ impl Table {
         runs().count() >= if is_alone { 1 } else { 2 } && !runs().any(is_result)
     }
 
-    fn once(&mut self, way: &Way, signals: &Signals, meter: &mut Meter, (round, row): (usize, usize)) -> Outcome {
-        let judged = self.trial.runs.is_empty();
+    fn once(
+        &mut self,
+        way: &Way,
+        signals: &Signals,
+        meter: &mut Meter,
+        (round, row): (usize, usize),
+    ) -> (Outcome, Vec<Verdict>) {
+        let is_first = self.trial.runs.is_empty();
         let number = self.trial.runs.len();
         let runnable = self.starts.iter().flatten().count();
         let (label, rounds) = (self.trial.rows[row].label.clone(), self.trial.rounds);
@@ -202,24 +212,30 @@ impl Table {
         let mut progress = |phase: &'static str| {
             meter.draw(&format!("round {} of {rounds}, {label}: {phase}", round + 1), number, runnable * rounds)
         };
-        let mut runner = Runner { way, signals, progress: &mut progress, interrupted: false };
-        let outcome = runner.run(&start, (round, row, number), judged);
+        let mut verdicts = Vec::new();
+        let mut look = |snapshot: &Snapshot, ledger: &Ledger| {
+            if is_first {
+                verdicts = judge(snapshot, ledger);
+            }
+        };
+        let mut runner = Runner { way, signals, progress: &mut progress, look: &mut look, interrupted: false };
+        let outcome = runner.run(&start, (round, row, number));
         self.trial.interrupted |= runner.interrupted;
-        outcome
+        (outcome, verdicts)
     }
 
-    fn take(&mut self, outcome: Outcome, meter: &mut Meter) {
-        let Outcome { run, verdicts, note } = outcome;
+    fn take(&mut self, outcome: Outcome, verdicts: &[Verdict], meter: &mut Meter) {
+        let Outcome { run, note } = outcome;
         if !run.end.is_good() && run.end != End::Interrupted {
             meter.clear();
-            say(sentence(&self.trial, &run));
+            say(sentence(&self.trial.rows[run.row].label, &run));
         }
         let note = note.map(|note| format!("{}: {note}", self.trial.rows[run.row].label));
         self.trial.notes.extend(note.filter(|note| !self.trial.notes.contains(note)));
         let is_first = self.trial.runs.is_empty();
         self.trial.runs.push(run);
         if is_first {
-            self.propose(&verdicts);
+            self.propose(verdicts);
         }
     }
 
@@ -263,45 +279,7 @@ impl Table {
 }
 
 /// What happened to a run, for the user.
-fn sentence(trial: &Trial, run: &Run) -> String {
+pub fn sentence(label: &str, run: &Run) -> String {
     let detail = run.detail.as_deref().map(|detail| format!(": {}", words::printable(detail))).unwrap_or_default();
-    let label = words::printable(&trial.rows[run.row].label);
-    format!("round {}, {label}: the program {}{detail}", run.round + 1, run.end.sentence())
-}
-
-/// The line of progress on a terminal.
-struct Meter {
-    began: Instant,
-    is_terminal: bool,
-    drawn: Option<Instant>,
-}
-
-impl Meter {
-    fn new() -> Meter {
-        Meter { began: Instant::now(), is_terminal: io::stderr().is_terminal(), drawn: None }
-    }
-
-    fn draw(&mut self, what: &str, done: usize, all: usize) {
-        const PAUSE: Duration = Duration::from_millis(500);
-        if !self.is_terminal || self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
-            return;
-        }
-        self.drawn = Some(Instant::now());
-        let left = match done {
-            0 => String::new(),
-            _ => {
-                let each = self.began.elapsed().as_nanos() / done as u128;
-                let left = (each * all as u128).saturating_sub(self.began.elapsed().as_nanos());
-                format!(", about {} left", words::duration(u64::try_from(left).unwrap_or(u64::MAX)))
-            }
-        };
-        let text = words::cut(&format!("{what} ({done} of {all} runs done{left})"), 110);
-        let _ = write!(io::stderr(), "\r\x1b[K{text}");
-    }
-
-    fn clear(&mut self) {
-        if self.drawn.take().is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
+    format!("round {}, {}: the program {}{detail}", run.round + 1, words::printable(label), run.end.sentence())
 }

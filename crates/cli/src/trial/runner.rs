@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 use plimsoll_observer::collect::{Regions, take};
 use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::ledger::{Ledger, LineId};
-use plimsoll_observer::snapshot::HeapPart;
+use plimsoll_observer::snapshot::{HeapPart, Snapshot};
 use plimsoll_observer::source::{hotspot, proc};
-use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_trial::remedy::Start;
 use plimsoll_trial::{Action, End, Metric, Run, latency};
 
@@ -48,10 +47,8 @@ pub struct Way {
     pub limit: Option<u64>,
 }
 
-/// A run, and the verdicts on the process if they were asked for.
 pub struct Outcome {
     pub run: Run,
-    pub verdicts: Vec<Verdict>,
     /// A sentence for the user, beyond the run.
     pub note: Option<String>,
 }
@@ -61,6 +58,8 @@ pub struct Runner<'r> {
     pub signals: &'r Signals,
     /// Called in each step with the phase.
     pub progress: &'r mut dyn FnMut(&'static str),
+    /// Called when the load ends, with the largest process.
+    pub look: &'r mut dyn FnMut(&Snapshot, &Ledger),
     pub interrupted: bool,
 }
 
@@ -76,16 +75,14 @@ struct Running<'k> {
     processes: usize,
     next_sample: Instant,
     load_errors: Option<u64>,
-    verdicts: Vec<Verdict>,
     note: Option<String>,
 }
 
 impl Runner<'_> {
-    /// `number` is unique among all runs; `judged` asks for verdicts.
-    pub fn run(&mut self, start: &Start, (round, row, number): (usize, usize, usize), judged: bool) -> Outcome {
+    /// `number` is unique among all runs.
+    pub fn run(&mut self, start: &Start, (round, row, number): (usize, usize, usize)) -> Outcome {
         let failed = |end: End, detail: Option<String>| Outcome {
             run: Run { round, row, end, detail, figures: BTreeMap::new(), processes: 0, load_errors: None },
-            verdicts: Vec::new(),
             note: None,
         };
         if let Some(obstacle) = self.way.ready.as_ref().and_then(Ready::obstacle) {
@@ -112,15 +109,14 @@ impl Runner<'_> {
             processes: 0,
             next_sample: now,
             load_errors: None,
-            verdicts: Vec::new(),
             note: None,
         };
-        let ended = self.phases(&mut running, start.action, judged);
+        let ended = self.phases(&mut running, start.action);
         let (mut end, detail) = match ended {
             Ok(end) => (end, None),
             Err(early) => early,
         };
-        let Running { mut figures, peak, processes, load_errors, verdicts, note, .. } = running;
+        let Running { mut figures, peak, processes, load_errors, note, .. } = running;
         if matches!(end, End::Signal(9) | End::Exited(_) | End::LoadFailed | End::NeverReady)
             && group.as_ref().is_some_and(|group| group.was_killed(Deadline::after(LOOK)))
         {
@@ -152,10 +148,10 @@ impl Runner<'_> {
         let last_words = || kept.output.last_line().map(|line| line.chars().take(200).collect());
         let detail = if end.is_good() || end == End::Interrupted { None } else { detail.or_else(last_words) };
         let left = kept.left.then(|| "a process of the run could not be killed (it waits for a device)".to_owned());
-        Outcome { run: Run { round, row, end, detail, figures, processes, load_errors }, verdicts, note: note.or(left) }
+        Outcome { run: Run { round, row, end, detail, figures, processes, load_errors }, note: note.or(left) }
     }
 
-    fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>, judged: bool) -> Result<End, Early> {
+    fn phases(&mut self, running: &mut Running<'_>, action: Option<Action>) -> Result<End, Early> {
         let way = self.way;
         let until = running.began + way.ready_within;
         if let Some(ready) = &way.ready {
@@ -185,7 +181,7 @@ impl Runner<'_> {
                 };
             }
         }
-        self.measure(running, judged);
+        self.measure(running);
         if let Some(Action::Trim) = action
             && let Err(reason) = self.trim(running)?
         {
@@ -199,7 +195,7 @@ impl Runner<'_> {
     }
 
     /// Figures at the end of the load. RSS comes first: reading a VM makes it allocate.
-    fn measure(&mut self, running: &mut Running<'_>, judged: bool) {
+    fn measure(&mut self, running: &mut Running<'_>) {
         (self.progress)("measuring");
         let keeper = running.kept.pid();
         let moment = tree::moment(keeper);
@@ -217,9 +213,7 @@ impl Runner<'_> {
         let others: u64 = opened.flatten().map(|part| part.resident.0).sum();
         let retained = ledger.resident(LineId::GlibcRetained).0 + others;
         running.figures.insert(Metric::Retained, retained as f64);
-        if judged {
-            running.verdicts = judge(&snapshot, &ledger);
-        }
+        (self.look)(&snapshot, &ledger);
     }
 
     fn load(&mut self, running: &mut Running<'_>, load: &str) -> Result<(), Early> {

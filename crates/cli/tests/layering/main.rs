@@ -167,7 +167,12 @@ const OBSERVER: Order = Order {
 
 const TRIAL: Order = Order {
     name: "trial",
-    stages: &[&["latency", "launcher", "metric", "plan", "statistics"], &["comparison", "remedy"]],
+    stages: &[
+        &["latency", "launcher", "metric", "plan", "statistics"],
+        &["remedy", "rows"],
+        &["comparison"],
+        &["budget"],
+    ],
     upward: &[],
     knots: &[],
 };
@@ -199,8 +204,8 @@ const REPORT: Order = Order {
             "trial_json",
         ],
         &["allocation", "json", "sites_text"],
-        &["prometheus", "recording_json"],
-        &["page"],
+        &["comparison_text", "prometheus", "recording_json"],
+        &["comparison_json", "page"],
         &["trial_pages"],
     ],
     upward: &[],
@@ -220,7 +225,7 @@ const CLI: Order = Order {
         // The commands.
         &["attach", "diff", "doctor", "explain", "report", "why"],
         &["record", "trial"],
-        &["run", "serve", "watch"],
+        &["compare", "run", "serve", "watch"],
     ],
     upward: &[],
     knots: &[],
@@ -442,8 +447,10 @@ fn files_of_others_are_opened_in_one_place() {
 
 /// The files outside of `foreign/` that may make a deadline, how many, and for what. All code below a command gets one
 /// passed down: with separate limits, many short waits add up.
-const MAKE_DEADLINES: [(&str, usize, &str); 16] = [
+const MAKE_DEADLINES: [(&str, usize, &str); 18] = [
     ("crates/cli/src/attach/mod.rs", 1, "attach, detach"),
+    ("crates/cli/src/compare/mod.rs", 1, "compare: the caller's own budget, before the runs"),
+    ("crates/cli/src/compare/tracked.rs", 1, "compare: the segment of each tracked run"),
     ("crates/cli/src/diff.rs", 1, "diff"),
     ("crates/cli/src/doctor.rs", 1, "doctor"),
     (
@@ -459,7 +466,7 @@ const MAKE_DEADLINES: [(&str, usize, &str); 16] = [
     ("crates/cli/src/sampler/names.rs", 1, "names: in the background, no sample waits for them"),
     ("crates/cli/src/sampler/mod.rs", 3, "record, watch: the start, each sample, the end"),
     ("crates/cli/src/report.rs", 1, "report"),
-    ("crates/cli/src/launch.rs", 1, "run, record: what is read before the program starts"),
+    ("crates/cli/src/launch.rs", 2, "run, record, compare: what is read before the program starts"),
     ("crates/cli/src/trial/runner.rs", 4, "try: its cgroup before and after a run, the snapshot, a trim"),
     ("crates/cli/src/trial/tree.rs", 4, "try: each reading of the kernel's own figures, which wait for nobody"),
     ("crates/cli/src/run/mod.rs", 3, "run: kills in its cgroup before and after, the report"),

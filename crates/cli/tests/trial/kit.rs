@@ -1,4 +1,4 @@
-//! Runs `plimsoll try`, and finds what it left behind.
+//! Runs `plimsoll try` and `plimsoll compare`, and finds what it left behind.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -36,12 +36,17 @@ impl Trial {
 
     /// `plimsoll try OPTIONS -- COMMAND`.
     pub fn command(&self, options: &[&str], command: &[&str]) -> Command {
+        self.verb("try", &[options, &["--"], command].concat())
+    }
+
+    /// `plimsoll VERB ARGUMENTS`.
+    pub fn verb(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut plimsoll = Command::new("timeout");
-        plimsoll.args(["-s", "KILL", "900", harness::PLIMSOLL, "try"]).args(options).arg("--").args(command);
+        plimsoll.args(["-s", "KILL", "900", harness::PLIMSOLL, verb]).args(arguments);
         self.prepared(plimsoll)
     }
 
-    /// The same without `timeout`, so that its PID is plimsoll's.
+    /// `plimsoll try` without `timeout`, so that its PID is plimsoll's.
     pub fn start(&self, options: &[&str], command: &[&str]) -> Child {
         let mut plimsoll = Command::new(harness::PLIMSOLL);
         plimsoll.arg("try").args(options).arg("--").args(command);

@@ -1,5 +1,6 @@
-//! `plimsoll try`: savings that are known, programs that behave oddly, and nothing left behind.
+//! `plimsoll try` and `plimsoll compare`: savings that are known, programs that behave oddly, and nothing left behind.
 
+mod compare;
 #[path = "../harness/mod.rs"]
 mod harness;
 mod kit;

@@ -125,16 +125,10 @@ pub(super) fn take(books: &mut LineSums, line: LineId, is_holder: impl Fn(&str) 
     }
 }
 
-/// Maps NMT's categories to the ledger's lines. The Java heap and the stacks are mapped, never malloc'ed.
+/// The Java heap and the stacks are mapped, never malloc'ed.
 fn line_of(category: &NmtCategory) -> Option<LineId> {
-    Some(match category.name.as_str() {
-        "Java Heap" | "Thread Stack" | "Total" => return None,
-        "Class" | "Metaspace" | "Shared class space" | "Module" => LineId::Class,
-        "Code" => LineId::CodeCache,
-        "GC" | "GCCardSet" => LineId::Gc,
-        "Compiler" | "JVMCI" => LineId::Compiler,
-        "Symbol" | "String Deduplication" => LineId::Symbols,
-        "Other" => LineId::DirectBuffers,
-        _ => LineId::VmInternal,
-    })
+    match category.name.as_str() {
+        "Java Heap" | "Thread Stack" | "Total" => None,
+        name => Some(LineId::of_vm_category(name).unwrap_or(LineId::VmInternal)),
+    }
 }

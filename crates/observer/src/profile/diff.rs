@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Column, Entry, FrameId, Function, Labels, Profile, StackId, Unit, Value};
+use super::{Column, Entry, FrameId, Function, Labels, NameId, Profile, StackId, Unit, Value};
 use crate::profile::Frame;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +66,10 @@ pub struct ProfileDiff {
     pub deviations: f64,
     /// The measure compared: `held`, `live`, …
     pub measure: &'static str,
+    /// Number of runs on each side, if their ranges are compared (`of_runs`).
+    pub runs: Option<[usize; 2]>,
+    /// The category of each stack, where the profiles have categories.
+    category_of: HashMap<StackId, NameId>,
 }
 
 /// A change below this part of the whole, or below so many bytes, is noise.
@@ -86,26 +90,7 @@ impl ProfileDiff {
         profile.time_ns = after.0.time_ns;
         profile.title = after.0.title.clone();
         profile.gaps = before.0.gaps.iter().chain(&after.0.gaps).cloned().collect();
-        let mut numbers: HashMap<Function, u32> = HashMap::new();
-        let mut sites: HashMap<Vec<u32>, StackId> = HashMap::new();
-        let mut seen = [HashSet::new(), HashSet::new()];
-        // The later profile first: its lines and addresses are shown.
-        for (of, at) in [(after, AFTER), (before, BEFORE)] {
-            let numbers = of.0.number_functions(&mut numbers);
-            let mut copied: HashMap<StackId, StackId> = HashMap::new();
-            let mut copy = Copy::new(of.0);
-            for (Entry { stack, .. }, values) in of.0.entries() {
-                let to = *copied.entry(stack).or_insert_with(|| {
-                    *sites
-                        .entry(of.0.stack_by_numbers(stack, &numbers))
-                        .or_insert_with(|| copy.stack(&mut profile, stack))
-                });
-                seen[at].insert(to);
-                let mut both = [Value::default(); 2];
-                both[at] = values.get(of.1).copied().unwrap_or_default();
-                profile.add(to, Labels::default(), &both);
-            }
-        }
+        let Aligned { seen, category_of } = align(&mut profile, &[before, after]);
         let deviations = (2.0 * (40.0 * profile.entries.len().max(1) as f64).ln()).sqrt();
         let floor = floor(&profile);
         let mut sites: Vec<SiteChange> = profile
@@ -115,19 +100,109 @@ impl ProfileDiff {
                 site(stack, [values[BEFORE], values[AFTER]], known, deviations, floor)
             })
             .collect();
-        let name = |s: &SiteChange| profile.frames_of(s.stack).first().map(|f| profile.function_of_frame(*f));
-        sites.sort_by(|a, b| {
-            let size = |s: &SiteChange| s.grown().unsigned_abs();
-            a.change.cmp(&b.change).then(size(b).cmp(&size(a))).then_with(|| name(a).cmp(&name(b)))
-        });
+        sort(&profile, &mut sites, |site| site.grown().unsigned_abs());
         let measure = after.0.columns.get(after.1).map_or("", |column| column.measure);
-        ProfileDiff { profile, sites, deviations, measure }
+        ProfileDiff { profile, sites, deviations, measure, runs: None, category_of }
+    }
+
+    /// Compares one column of several runs with that of several runs of another program. The profile has the means. A
+    /// change counts only if the ranges of the runs don't overlap; `bound` is the change at which they would touch.
+    /// The order is by what is left above the bound. The figures must be counted, not estimated.
+    pub fn of_runs(before: &[(&Profile, usize)], after: &[(&Profile, usize)]) -> ProfileDiff {
+        let all: Vec<(&Profile, usize)> = before.iter().chain(after).copied().collect();
+        let column = all.last().and_then(|(of, at)| of.columns.get(*at)).cloned().unwrap_or(Column::bytes(""));
+        let mut runs = Profile::new(vec![column.clone(); all.len()]);
+        let Aligned { seen, category_of } = align(&mut runs, &all);
+        let mut profile = runs.emptied();
+        profile.columns = ["before", "after"].map(|measure| Column { measure, ..column.clone() }).to_vec();
+        for (Entry { stack, .. }, values) in runs.entries() {
+            let (before, after) = values.split_at(before.len());
+            profile.add(stack, Labels::default(), &means(before, after));
+        }
+        let floor = floor(&profile);
+        let mut sites: Vec<SiteChange> = profile
+            .entries()
+            .map(|(Entry { stack, .. }, values)| {
+                let (first, second) = seen.split_at(before.len());
+                let known = [first, second].map(|runs| runs.iter().any(|run| run.contains(&stack)));
+                site(stack, [values[BEFORE], values[AFTER]], known, 1.0, floor)
+            })
+            .collect();
+        sort(&profile, &mut sites, |site| site.grown().unsigned_abs().saturating_sub(site.bound));
+        let runs = Some([before.len(), after.len()]);
+        ProfileDiff { profile, sites, deviations: 1.0, measure: column.measure, runs, category_of }
+    }
+
+    pub fn category(&self, stack: StackId) -> Option<&str> {
+        self.category_of.get(&stack).map(|name| self.profile.name_at(*name))
     }
 
     pub fn total(&self) -> (Value, Value) {
         let total = self.profile.total();
         (total[BEFORE], total[AFTER])
     }
+}
+
+/// What `align` knows of the stacks.
+struct Aligned {
+    /// For each profile the stacks that it has, also those without an amount.
+    seen: Vec<HashSet<StackId>>,
+    category_of: HashMap<StackId, NameId>,
+}
+
+/// Adds one column of each profile to `profile`, as its columns, in this order. Stacks are matched by their functions.
+fn align(profile: &mut Profile, all: &[(&Profile, usize)]) -> Aligned {
+    let mut numbers: HashMap<Function, u32> = HashMap::new();
+    let mut sites: HashMap<Vec<u32>, StackId> = HashMap::new();
+    let mut seen = vec![HashSet::new(); all.len()];
+    let mut category_of = HashMap::new();
+    // The last profile first: its lines and addresses are shown.
+    for (at, (of, column)) in all.iter().enumerate().rev() {
+        let numbers = of.number_functions(&mut numbers);
+        let mut copied: HashMap<StackId, StackId> = HashMap::new();
+        let mut copy = Copy::new(of);
+        for (Entry { stack, labels }, values) in of.entries() {
+            let to = *copied.entry(stack).or_insert_with(|| {
+                *sites.entry(of.stack_by_numbers(stack, &numbers)).or_insert_with(|| copy.stack(&mut *profile, stack))
+            });
+            if let Some(category) = labels.category
+                && !category_of.contains_key(&to)
+            {
+                category_of.insert(to, profile.name(of.name_at(category)));
+            }
+            seen[at].insert(to);
+            let mut row = vec![Value::default(); all.len()];
+            row[at] = values.get(*column).copied().unwrap_or_default();
+            profile.add(to, Labels::default(), &row);
+        }
+    }
+    Aligned { seen, category_of }
+}
+
+/// The means of both sides. Their variances are such that one standard deviation of the change is the change at which
+/// the ranges of both sides would touch.
+fn means(before: &[Value], after: &[Value]) -> [Value; 2] {
+    let amounts = |side: &[Value]| side.iter().map(|value| value.amount as f64).collect::<Vec<_>>();
+    let mean = |side: &[f64]| side.iter().sum::<f64>() / side.len().max(1) as f64;
+    let least = |side: &[f64]| side.iter().copied().reduce(f64::min).unwrap_or(0.0);
+    let most = |side: &[f64]| side.iter().copied().reduce(f64::max).unwrap_or(0.0);
+    let (before, after) = (amounts(before), amounts(after));
+    let (from, to) = (mean(&before), mean(&after));
+    let spreads = match to >= from {
+        true => [most(&before) - from, to - least(&after)],
+        false => [from - least(&before), most(&after) - to],
+    };
+    let bound = spreads[0] + spreads[1];
+    [(from, spreads[0]), (to, spreads[1])].map(|(mean, spread)| {
+        let variance = if bound > 0.0 { bound * spread } else { 0.0 };
+        Value { amount: mean.round() as i64, variance }
+    })
+}
+
+/// By kind of change, then by `size`, the largest first.
+fn sort(profile: &Profile, sites: &mut [SiteChange], size: impl Fn(&SiteChange) -> u64) {
+    let name = |s: &SiteChange| profile.frames_of(s.stack).first().map(|f| profile.function_of_frame(*f));
+    sites.sort_by(|a, b| a.change.cmp(&b.change).then(size(b).cmp(&size(a))).then_with(|| name(a).cmp(&name(b))));
 }
 
 /// The amount that is too small to be reported as growth, though it was counted: programs warm up and allocate small

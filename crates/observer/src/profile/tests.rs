@@ -314,6 +314,48 @@ fn unchanged_sites_are_reported_as_noise() {
     assert!(alarms * 20 <= RUNS, "{alarms} of {RUNS} runs");
 }
 
+/// Three runs of each: what every run of B has more counts, what only some have is noise.
+#[test]
+fn a_change_between_runs_counts_if_their_ranges_do_not_overlap() {
+    const MIB: u64 = 1 << 20;
+    let run = |amounts: [u64; 4]| {
+        let mut profile = Profile::new(vec![Column::bytes("held")]);
+        let category = Some(profile.name("zlib"));
+        for (site, amount) in amounts.into_iter().enumerate().filter(|(_, amount)| *amount > 0) {
+            let function = Some(format!("f{site}"));
+            let frame =
+                profile.frame(Frame { function, address: Avma(0x1000 + site as u64 + amount), ..Frame::default() });
+            let stack = profile.stack(&[frame]);
+            profile.add(stack, Labels { category, ..Labels::default() }, &[Value::exact(amount)]);
+        }
+        profile
+    };
+    // Grown by 2 at least, noise, equal, new in each run.
+    let before = [[4, 1, 7, 0], [5, 9, 7, 0], [6, 5, 7, 0]].map(|of| run(of.map(|mib| mib * MIB)));
+    let after = [[8, 8, 7, 1], [9, 2, 7, 2], [10, 6, 7, 3]].map(|of| run(of.map(|mib| mib * MIB)));
+    let [before, after] = [&before, &after].map(|side| side.iter().map(|run| (run, 0)).collect::<Vec<_>>());
+    let diff = ProfileDiff::of_runs(&before, &after);
+    let name = |site: &SiteChange| {
+        let frame = diff.profile.frames_of(site.stack)[0];
+        diff.profile.function_at(diff.profile.function_of(frame)).name.clone()
+    };
+    let found: Vec<_> =
+        diff.sites.iter().map(|site| (name(site), site.change, site.grown() / MIB as i64, site.bound / MIB)).collect();
+    let named = |name: &str, change, grown, bound| (name.to_owned(), change, grown, bound);
+    assert_eq!(
+        found,
+        [
+            named("f3", Change::New, 2, 1),
+            named("f0", Change::Grew, 4, 2),
+            named("f1", Change::Noise, 0, 7),
+            named("f2", Change::Same, 0, 0)
+        ]
+    );
+    assert_eq!((diff.category(diff.sites[0].stack), diff.runs), (Some("zlib"), Some([3, 3])));
+    let (from, to) = diff.total();
+    assert_eq!((from.amount, to.amount), (17 * MIB as i64, 23 * MIB as i64 + (MIB / 3) as i64));
+}
+
 #[test]
 fn deep_stacks_and_huge_figures_cause_no_panic() {
     let mut profile = Profile::new(vec![Column::bytes("live")]);

@@ -38,6 +38,11 @@ pub fn comparable(before: &Sites, after: &Sites) -> (Profile, Profile) {
     both.into()
 }
 
+/// One report in the same form, to be compared with reports of other processes (`ProfileDiff::of_runs`).
+pub fn of_one_run(sites: &Sites) -> Profile {
+    one(sites, sites)
+}
+
 /// Blocks of one site, or of sites that begin alike, at the two moments.
 #[derive(Clone, Copy, Default)]
 struct Blocks {

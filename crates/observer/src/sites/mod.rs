@@ -25,7 +25,7 @@ mod modules;
 mod recategorize;
 mod wrappers;
 
-pub use comparison::comparable;
+pub use comparison::{comparable, of_one_run};
 pub use wrappers::Wrappers;
 
 use estimate::{Times, Weight, divide};

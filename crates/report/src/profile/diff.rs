@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use plimsoll_observer::profile::{Change, FrameId, ProfileDiff, SiteChange};
 
-use super::{amount, called_at, change};
+use super::{amount, change, stack_text};
 use crate::words;
 
 /// Sites listed of each kind. Without `all`, only those with at least a thousandth of the largest change.
@@ -46,13 +46,14 @@ pub fn write(out: &mut dyn Write, diff: &ProfileDiff, all: bool) -> io::Result<(
     let (noise, same) = (of(Change::Noise).count(), of(Change::Same).count());
     if noise > 0 {
         let sum = of(Change::Noise).fold(0i64, |sum, s| sum.saturating_add(s.grown()));
-        writeln!(
-            out,
-            "\nnoise: {}, {} together: tiny, or within {:.1} standard deviations of sampling and of blocks that come and go",
-            words::counted(noise as u64, "site"),
-            change(column, sum),
-            diff.deviations
-        )?;
+        let why = match diff.runs {
+            Some([before, after]) => format!("the ranges of {before} and {after} runs overlap"),
+            None => {
+                format!("within {:.1} standard deviations of sampling and of blocks that come and go", diff.deviations)
+            }
+        };
+        let counted = words::counted(noise as u64, "site");
+        writeln!(out, "\nnoise: {counted}, {} together: tiny, or {why}", change(column, sum))?;
     }
     if same > 0 {
         writeln!(out, "{}same: {}", if noise > 0 { "" } else { "\n" }, words::counted(same as u64, "site"))?;
@@ -79,16 +80,8 @@ fn one(out: &mut dyn Write, diff: &ProfileDiff, site: &SiteChange, all: bool) ->
     }
     writeln!(out)?;
     let shown = if all { frames.len() } else { frames.len().min(FRAMES) };
-    for id in &frames[..shown] {
-        let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
-        // A function without a name has its module in the text already.
-        let module = if function.named && !function.module.is_empty() {
-            format!("  ({})", words::printable(&function.module))
-        } else {
-            String::new()
-        };
-        let text = called_at(function, frame) + &module;
-        writeln!(out, "{:14}{}", "", words::cut(&text, super::text::WIDTH - 14))?;
+    for text in stack_text(profile, site.stack).iter().take(shown) {
+        writeln!(out, "{:14}{}", "", words::cut(text, super::text::WIDTH - 14))?;
     }
     if shown < frames.len() {
         writeln!(out, "{:14}… {} further out", "", words::counted((frames.len() - shown) as u64, "frame"))?;

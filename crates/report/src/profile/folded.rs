@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use plimsoll_observer::profile::{Profile, ProfileDiff};
+
 use super::{Exporter, View, changes, named};
 
 pub const EXPORTER: Exporter = Exporter {
@@ -17,17 +19,35 @@ pub const EXPORTER: Exporter = Exporter {
 };
 
 pub fn write(out: &mut dyn Write, view: &View) -> io::Result<()> {
-    let mut lines: BTreeMap<String, i64> = BTreeMap::new();
-    for (entry, values) in view.profile.entries() {
-        let frames = view.profile.frames_of(entry.stack).iter().rev();
-        let names: Vec<String> =
-            frames.map(|f| named(view.profile.function_at(view.profile.function_of(*f))).replace(';', ",")).collect();
-        let stack = if names.is_empty() { "[no stack]".to_string() } else { names.join(";") };
-        let sum = lines.entry(stack).or_default();
-        *sum = sum.saturating_add(values[view.column].amount);
-    }
-    for (stack, amount) in lines.iter().filter(|(_, amount)| **amount != 0) {
-        writeln!(out, "{stack} {amount}")?;
+    for (stack, [amount]) in stacks(view.profile, [view.column]) {
+        if amount != 0 {
+            writeln!(out, "{stack} {amount}")?;
+        }
     }
     Ok(())
+}
+
+/// `outermost;…;innermost before after`: the input of differential flame graph tools (difffolded.pl's output).
+pub fn differential(out: &mut dyn Write, diff: &ProfileDiff) -> io::Result<()> {
+    for (stack, [before, after]) in stacks(&diff.profile, [0, 1]) {
+        if (before, after) != (0, 0) {
+            writeln!(out, "{stack} {before} {after}")?;
+        }
+    }
+    Ok(())
+}
+
+fn stacks<const N: usize>(profile: &Profile, columns: [usize; N]) -> BTreeMap<String, [i64; N]> {
+    let mut lines: BTreeMap<String, [i64; N]> = BTreeMap::new();
+    for (entry, values) in profile.entries() {
+        let frames = profile.frames_of(entry.stack).iter().rev();
+        let names: Vec<String> =
+            frames.map(|f| named(profile.function_at(profile.function_of(*f))).replace(';', ",")).collect();
+        let stack = if names.is_empty() { "[no stack]".to_string() } else { names.join(";") };
+        let sums = lines.entry(stack).or_insert([0; N]);
+        for (sum, column) in sums.iter_mut().zip(columns) {
+            *sum = sum.saturating_add(values[column].amount);
+        }
+    }
+    lines
 }

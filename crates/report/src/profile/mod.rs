@@ -6,7 +6,7 @@
 use std::io::{self, Write};
 
 use plimsoll_observer::profile::{
-    Column, Frame, FrameOrigin, Function, GroupBy, Profile, ProfileDiff, Unit, Value, Weight,
+    Column, Frame, FrameId, FrameOrigin, Function, GroupBy, Profile, ProfileDiff, StackId, Unit, Value, Weight,
 };
 use plimsoll_observer::units::Bytes;
 
@@ -173,6 +173,19 @@ pub(crate) fn called_at(function: &Function, frame: &Frame) -> String {
         _ if position.is_empty() => name,
         _ => format!("{name} {position}"),
     }
+}
+
+/// The frames of a stack, innermost first: `grow shop.c:9  (shop)`.
+pub fn stack_text(profile: &Profile, stack: StackId) -> Vec<String> {
+    let text = |id: &FrameId| {
+        let (function, frame) = (profile.function_at(profile.function_of(*id)), profile.frame_at(*id));
+        // A function without a name has its module in the text already.
+        match function.named && !function.module.is_empty() {
+            true => format!("{}  ({})", called_at(function, frame), words::printable(&function.module)),
+            false => called_at(function, frame),
+        }
+    };
+    profile.frames_of(stack).iter().map(text).collect()
 }
 
 pub(crate) fn named(function: &Function) -> String {

@@ -74,6 +74,13 @@ pub struct Run {
     pub load_errors: Option<u64>,
 }
 
+impl Run {
+    /// An interrupted run hasn't failed.
+    pub fn has_failed(&self) -> bool {
+        !self.end.is_good() && self.end != End::Interrupted
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub label: String,
@@ -104,13 +111,13 @@ pub struct Trial {
 
 /// A row against the plain row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Difference {
+pub struct PairedDifference {
     pub interval: Interval,
     /// Median of the plain row.
     pub plain: f64,
 }
 
-impl Difference {
+impl PairedDifference {
     /// The mean difference as a part of the plain row's median.
     pub fn percent(self) -> Option<f64> {
         (self.plain != 0.0).then(|| self.interval.mean / self.plain * 100.0).filter(|percent| percent.is_finite())
@@ -127,7 +134,7 @@ pub const WORTH_PERCENT: f64 = 1.0;
 pub enum Best {
     /// It saves the most of those that cost no latency or throughput beyond `TOLERATED_PERCENT`. A row that acts once
     /// comes behind all that last.
-    Saves { row: usize, metric: Metric, difference: Difference },
+    Saves { row: usize, metric: Metric, difference: PairedDifference },
     /// The plain program was killed at its limit, and this row was not; of several the smallest.
     Survives { row: usize, metric: Metric, median: f64 },
     /// No row saves memory that the rounds can show.
@@ -163,9 +170,9 @@ impl Trial {
     }
 
     /// Against the plain row, over the rounds in which both have the figure.
-    pub fn difference(&self, row: usize, metric: Metric) -> Option<Difference> {
+    pub fn difference(&self, row: usize, metric: Metric) -> Option<PairedDifference> {
         let interval = Interval::of(&self.pairs(row, metric), metric.resolution())?;
-        Some(Difference { interval, plain: self.median(0, metric)? })
+        Some(PairedDifference { interval, plain: self.median(0, metric)? })
     }
 
     fn pairs(&self, row: usize, metric: Metric) -> Vec<f64> {
@@ -184,8 +191,7 @@ impl Trial {
     }
 
     pub fn failed(&self, row: usize) -> impl Iterator<Item = &Run> {
-        let is_bad = |run: &&Run| !run.end.is_good() && run.end != End::Interrupted;
-        self.runs.iter().filter(move |run| run.row == row).filter(is_bad)
+        self.runs.iter().filter(move |run| run.row == row && run.has_failed())
     }
 
     fn killed(&self, row: usize) -> bool {
@@ -199,10 +205,10 @@ impl Trial {
     }
 
     /// The costs of a row that are significant and beyond what is tolerated.
-    pub fn costs(&self, row: usize) -> Vec<(Metric, Difference)> {
+    pub fn costs(&self, row: usize) -> Vec<(Metric, PairedDifference)> {
         let speed = [Metric::P99, Metric::P90, Metric::P50, Metric::Throughput, Metric::Took];
         let found = speed.into_iter().filter_map(|metric| Some((metric, self.difference(row, metric)?)));
-        let is_cost = |(metric, difference): &(Metric, Difference)| {
+        let is_cost = |(metric, difference): &(Metric, PairedDifference)| {
             let worse = match metric.better() {
                 Better::Lower => difference.interval.mean,
                 Better::Higher => -difference.interval.mean,
@@ -223,15 +229,16 @@ impl Trial {
                 None => Best::Nothing,
             };
         }
-        let compared: Vec<(usize, Difference)> =
+        let compared: Vec<(usize, PairedDifference)> =
             candidates.into_iter().filter_map(|row| Some((row, self.difference(row, metric)?))).collect();
         if compared.is_empty() && self.rows.len() > 1 {
             return Best::TooFew;
         }
         let rows = compared.len();
-        let is_saving = |(row, _): &(usize, Difference)| self.saves(*row, metric, rows) && self.costs(*row).is_empty();
+        let is_saving =
+            |(row, _): &(usize, PairedDifference)| self.saves(*row, metric, rows) && self.costs(*row).is_empty();
         let saves = compared.into_iter().filter(is_saving);
-        let rank = |(row, found): &(usize, Difference)| (self.rows[*row].once, found.interval.mean);
+        let rank = |(row, found): &(usize, PairedDifference)| (self.rows[*row].once, found.interval.mean);
         match saves
             .map(|one| (rank(&one), one))
             .min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)))

@@ -1,0 +1,338 @@
+//! `plimsoll compare --a CMD --b CMD`: runs two programs in turn until each is ready, and prints what B takes more than
+//! A: which line of the ledger, which category, which call stack.
+//!
+//! ```text
+//! pairs of runs, alternating ─▶ RSS and ledger of each ─▶ intervals ─▶ budget ─▶ exit status
+//! tracked runs, alternating  ─▶ stacks of each ─▶ what owns the difference, flame graphs
+//! ```
+//! | file | what it does |
+//! | --- | --- |
+//! | `tracked` | the segments of the tracked runs, and what they show |
+//! | `recordings` | two flight recordings instead of two programs |
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use plimsoll_observer::foreign::{Deadline, FileKind, NAMES, given};
+use plimsoll_observer::ledger::{Ledger, Line, LineId};
+use plimsoll_observer::snapshot::Snapshot;
+use plimsoll_report::{comparison_json, comparison_text, words};
+use plimsoll_trial::budget::{Budget, Excess};
+use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, SIDES};
+use plimsoll_trial::remedy::{Start, words as shell_words};
+use plimsoll_trial::{End, Run, plan};
+
+use crate::output::{require_stdout, say, shown, to_output};
+use crate::sys::Signals;
+use crate::trial::meter::Meter;
+use crate::trial::ready::{Ready, seconds};
+use crate::trial::runner::{Outcome, Runner, Way};
+use crate::trial::{INTERRUPTS, sentence};
+use crate::{Failure, launch, recording};
+
+mod recordings;
+mod tracked;
+
+use tracked::Folder;
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The program before the change, and its arguments, quoted as for a shell
+    #[arg(long, value_name = "CMD", value_parser = command, requires = "b")]
+    a: Option<Command>,
+    /// The program after the change
+    #[arg(long, value_name = "CMD", value_parser = command, requires = "a")]
+    b: Option<Command>,
+    /// Instead of two programs: two flight recordings (.jfr)
+    #[arg(value_name = "RECORDING", num_args = 2, conflicts_with_all = ["a", "b", "budget", "stacks"])]
+    recordings: Vec<PathBuf>,
+    /// Run each program this many times
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(2..=1000))]
+    runs: u16,
+    /// Then run each this many times with the tracker, for categories and call stacks; 0: never
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=100))]
+    tracked: u16,
+    /// A program is ready when: port:N, log:REGEX or seconds:N [default: it runs until it ends]
+    #[arg(long, value_name = "WHEN", value_parser = Ready::parse)]
+    ready: Option<Ready>,
+    /// Give up waiting after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds, requires = "ready")]
+    ready_within: Duration,
+    /// Measure this long after the program is ready
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds, requires = "ready")]
+    r#for: Duration,
+    /// Exit with status 1 if a line grew beyond its budget in this file (docs/compare.md)
+    #[arg(long, value_name = "FILE")]
+    budget: Option<PathBuf>,
+    /// Write differential flame graphs and folded stacks of bytes and of mapping calls into this directory
+    #[arg(long, value_name = "DIR")]
+    stacks: Option<PathBuf>,
+    /// Print text for people, or JSON for programs (docs/json.md)
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Write to this file
+    #[arg(short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// A command line.
+#[derive(Clone, Debug)]
+struct Command(Vec<OsString>);
+
+fn command(text: &str) -> Result<Command, String> {
+    let words = shell_words(text)?;
+    match words.is_empty() {
+        true => Err("expected a command".into()),
+        false => Ok(Command(words.into_iter().map(OsString::from).collect())),
+    }
+}
+
+/// A tracked start is slower.
+const TRACKED_PATIENCE: u32 = 3;
+/// A side that has failed so often and never ran through is not run again.
+const FAILURES: usize = 2;
+
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    if args.output.is_none() {
+        require_stdout()?;
+    }
+    let output = args.output.as_deref();
+    if let [a, b] = args.recordings.as_slice() {
+        return of_recordings([a, b], args.format, output);
+    }
+    let (Some(Command(a)), Some(Command(b))) = (args.a, args.b) else {
+        return Err("give two programs: plimsoll compare --a 'COMMAND' --b 'COMMAND'".into());
+    };
+    for program in [&a, &b].into_iter().filter_map(|command| command.first()) {
+        if launch::resolve(Path::new(program)).is_none() {
+            let shown = words::printable(&program.to_string_lossy());
+            return Err(format!("cannot start '{shown}': no executable file of that name").into());
+        }
+    }
+    let budget = args.budget.as_deref().map(read_budget).transpose()?;
+    let way = Way {
+        lasts: args.ready.is_some().then_some(args.r#for),
+        ready: args.ready,
+        ready_within: args.ready_within,
+        load: None,
+        idle: Duration::ZERO,
+        limit: None,
+    };
+    // As a subreaper, this process gets what a killed keeper leaves.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+    let signals = Signals::of(Some(&INTERRUPTS))?;
+    let mut rounds = Rounds::new([a, b], &way, usize::from(args.runs), usize::from(args.tracked));
+    rounds.measure(&signals);
+    let tracked = rounds.track(&signals);
+    rounds.meter.clear();
+    let comparison = rounds.comparison;
+    let excesses = budget.as_ref().map(|budget| budget.exceeded(&comparison));
+    let found = excesses.as_deref();
+    to_output(output, |out| match args.format {
+        Format::Text => comparison_text::write(out, &comparison, found),
+        Format::Json => comparison_json::write(out, &comparison, found),
+    })?;
+    if let Some(folder) = args.stacks.as_deref().filter(|_| comparison.tracked.is_some()) {
+        let [a, b] = comparison.commands.each_ref().map(|command| words::cut(command, 80));
+        tracked.write_stacks(folder, &format!("{b}, against {a}"))?;
+    }
+    Ok(status(&comparison, found))
+}
+
+fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> ExitCode {
+    match excesses {
+        _ if comparison.interrupted => ExitCode::from(130),
+        _ if !comparison.is_compared() => ExitCode::from(2),
+        Some([_, ..]) => ExitCode::from(1),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn of_recordings(of: [&PathBuf; 2], format: Format, output: Option<&Path>) -> Result<ExitCode, Failure> {
+    for file in of {
+        if !recording::is_one(file) {
+            let [a, b] = of.map(|file| shown(file));
+            let shown = shown(file);
+            return Err(format!("'{shown}' isn't a flight recording. For saved reports: plimsoll diff {a} {b}").into());
+        }
+    }
+    recordings::compare(of.map(PathBuf::as_path), matches!(format, Format::Json), output)
+}
+
+/// The remainder is a line of every ledger, too.
+const REMAINDER: &str = "remainder";
+
+fn read_budget(file: &Path) -> Result<Budget, Failure> {
+    let failed = |why: String| Failure(format!("--budget {}: {why}", shown(file)));
+    let bytes = given(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".into()))?;
+    let known: Vec<&str> = LineId::ALL.iter().map(|line| line.id()).chain([REMAINDER]).collect();
+    Budget::parse(&text, &known).map_err(|why| failed(words::printable(&why)))
+}
+
+/// The runs so far.
+struct Rounds<'w> {
+    comparison: Comparison,
+    starts: [Start; 2],
+    way: &'w Way,
+    /// Tracked runs of each side that were asked for.
+    tracked: usize,
+    meter: Meter,
+    /// Number of all runs so far.
+    done: usize,
+}
+
+impl<'w> Rounds<'w> {
+    fn new(commands: [Vec<OsString>; 2], way: &'w Way, pairs: usize, tracked: usize) -> Rounds<'w> {
+        let shown = |command: &Vec<OsString>| {
+            command.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        let comparison = Comparison {
+            commands: commands.each_ref().map(shown),
+            ready: way.ready.as_ref().map(Ready::to_string),
+            pairs,
+            ..Comparison::default()
+        };
+        let start =
+            |command: Vec<OsString>| Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
+        Rounds { comparison, starts: commands.map(start), way, tracked, meter: Meter::new(), done: 0 }
+    }
+
+    /// The pairs that give RSS and the ledgers.
+    fn measure(&mut self, signals: &Signals) {
+        for round in 0..self.comparison.pairs {
+            for side in plan::order(round, SIDES.len()) {
+                if self.comparison.interrupted || [A, B].into_iter().any(|side| self.gives_up(side)) {
+                    return;
+                }
+                let mut lines = None;
+                let start = self.starts[side].clone();
+                let mut names = std::mem::take(&mut self.comparison.names);
+                let mut look = |_: &Snapshot, ledger: &Ledger| {
+                    lines = Some(lines_of(ledger));
+                    names.extend(ledger.lines.iter().map(|line| (line.id.id().to_owned(), line.id.name().to_owned())));
+                };
+                let run = self.once(self.way, &start, (round, side), "", signals, &mut look);
+                self.comparison.names = names;
+                if run.end.is_good()
+                    && let Some(lines) = lines
+                {
+                    self.comparison.lines.insert((round, side), lines);
+                }
+                self.comparison.runs.push(run);
+            }
+        }
+    }
+
+    fn gives_up(&self, side: usize) -> bool {
+        let runs = || self.comparison.runs.iter().filter(|run| run.row == side);
+        runs().count() >= FAILURES && !runs().any(|run| run.end.is_good())
+    }
+
+    /// The tracked runs. A failure is a note: the figures of the measured runs stand.
+    fn track(&mut self, signals: &Signals) -> tracked::Runs {
+        let way = Way {
+            ready: self.way.ready.clone(),
+            ready_within: self.way.ready_within * TRACKED_PATIENCE,
+            load: None,
+            ..*self.way
+        };
+        let mut runs = tracked::Runs { peaks: way.lasts.is_none(), ..tracked::Runs::default() };
+        if !self.comparison.is_compared() {
+            return runs;
+        }
+        for round in 0..self.tracked {
+            for side in plan::order(round, SIDES.len()) {
+                if self.comparison.interrupted {
+                    return runs;
+                }
+                match self.track_once(&way, (round, side), signals) {
+                    Ok(Some(books)) => runs.of[side].push(books),
+                    Ok(None) => {}
+                    // One sentence for each side is enough: the next run would fail likewise.
+                    Err(Failure(why)) => {
+                        self.comparison.notes.push(format!("no call stacks: tracked run of {}: {why}", SIDES[side]));
+                        return tracked::Runs::default();
+                    }
+                }
+            }
+        }
+        self.comparison.tracked = runs.compared();
+        runs
+    }
+
+    /// `None`: the user interrupted the run.
+    fn track_once(
+        &mut self,
+        way: &Way,
+        at: (usize, usize),
+        signals: &Signals,
+    ) -> Result<Option<tracked::Books>, Failure> {
+        let folder = Folder::make(self.done)?;
+        let plain = self.starts[at.1].clone();
+        let environment = folder.environment(&plain.command)?;
+        let environment = environment.ok_or("the tracker can't be loaded into this program")?;
+        let mut books = None;
+        let mut look = |snapshot: &Snapshot, _: &Ledger| books = Some(folder.read(Some(snapshot.process.pid)));
+        let run = self.once(way, &Start { environment, ..plain }, at, "tracked, ", signals, &mut look);
+        match (&run.end, books) {
+            (End::Interrupted, _) => Ok(None),
+            (End::Stopped, Some(books)) => books.map(Some),
+            // It has ended by itself: its segment is what it left.
+            (End::Completed, _) => folder.read(None).map(Some),
+            (end, _) => Err(format!("the program {}", end.sentence()).into()),
+        }
+    }
+
+    fn once(
+        &mut self,
+        way: &Way,
+        start: &Start,
+        (round, side): (usize, usize),
+        kind: &str,
+        signals: &Signals,
+        look: &mut dyn FnMut(&Snapshot, &Ledger),
+    ) -> Run {
+        let all = (self.comparison.pairs + self.tracked) * SIDES.len();
+        let (done, meter) = (self.done, &mut self.meter);
+        let what = format!("{kind}pair {}, {}", round + 1, SIDES[side]);
+        let mut progress = |phase: &'static str| meter.draw(&format!("{what}: {phase}"), done, all);
+        let mut runner = Runner { way, signals, progress: &mut progress, look, interrupted: false };
+        let Outcome { run, note } = runner.run(start, (round, side, done));
+        self.comparison.interrupted |= runner.interrupted;
+        self.done += 1;
+        if run.has_failed() {
+            self.meter.clear();
+            say(sentence(SIDES[side], &run));
+        }
+        let note = note.map(|note| format!("{}: {note}", SIDES[side]));
+        self.comparison.notes.extend(note.filter(|note| !self.comparison.notes.contains(note)));
+        run
+    }
+}
+
+/// The resident bytes by line and by part.
+fn lines_of(ledger: &Ledger) -> Lines {
+    let of_line = |line: &Line| {
+        let whole = (Part::line(line.id.id()), line.resident.0);
+        let parts = line.children.iter().map(|part| {
+            let name = words::printable(&part.name);
+            (Part { line: line.id.id().to_owned(), name }, part.resident.0)
+        });
+        std::iter::once(whole).chain(parts).collect::<Vec<_>>()
+    };
+    let mut lines = Lines::from([(Part::line(REMAINDER), ledger.remainder.0)]);
+    for (part, bytes) in ledger.lines.iter().flat_map(of_line) {
+        *lines.entry(part).or_default() += bytes;
+    }
+    lines
+}

@@ -1,0 +1,169 @@
+//! The tracked runs of a comparison: their segments, and what the stacks in them show.
+//!
+//! The tracker changes RSS, so these runs follow the measured ones and give no figure of RSS. Every block has its stack
+//! (`--sites exact`): figures are counted, not sampled.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use plimsoll_observer::allocation::slow_paths_of_mappings;
+use plimsoll_observer::books::Runtime;
+use plimsoll_observer::foreign::{Deadline, NAMES};
+use plimsoll_observer::ledger::LineId;
+use plimsoll_observer::profile::{Change, Profile, ProfileDiff, SiteChange};
+use plimsoll_observer::sites::{HELD, MAPPED_COUNT, PEAK, of_one_run};
+use plimsoll_observer::source::segment;
+use plimsoll_report::profile::{folded, stack_text, svg};
+use plimsoll_trial::comparison::{Category, Site, Tracked};
+
+use crate::output::to_output;
+use crate::stack_options::{Stacks, without_wrappers};
+use crate::target::{self, Target};
+use crate::{Failure, launch, tracker};
+
+/// Sites that a comparison keeps.
+const MOST_SITES: usize = 100;
+
+/// A directory for the segments of one run; removed with them.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn make(number: usize) -> Result<Folder, Failure> {
+        let name = format!("plimsoll-compare-{}-{number}", std::process::id());
+        let path = tracker::default_directory().with_file_name(name);
+        tracker::private_directory(&path).map_err(|why| format!("the directory {} {why}", path.display()))?;
+        Ok(Folder(path))
+    }
+
+    /// `None`: the tracker can't be loaded into this program.
+    pub fn environment(&self, command: &[OsString]) -> Result<Option<Vec<(OsString, OsString)>>, Failure> {
+        launch::tracked(command, &self.0)
+    }
+
+    /// The segment of this process. `None`: of the ended process with the largest peak.
+    fn open(&self, pid: Option<u32>, deadline: Deadline) -> Result<Target, Failure> {
+        let mut all = segment::list(&self.0, deadline);
+        all.retain(|(_, head)| pid.is_none_or(|pid| head.pid == pid));
+        let opened = all.iter().map(|(path, _)| target::open(path, deadline));
+        let largest = opened.filter_map(Result::ok).max_by_key(|target| target.books.total.peak);
+        largest.ok_or_else(|| "it left no segment: the tracker could not be loaded".into())
+    }
+
+    /// The run's sites. A live process must be read before it ends: the names of generated code go with it.
+    pub fn read(&self, pid: Option<u32>) -> Result<Books, Failure> {
+        let mut target = self.open(pid, Deadline::after(NAMES))?;
+        let mut sites = Stacks::default().sites(&mut target, false)?;
+        without_wrappers(&mut sites)?;
+        Ok(Books { profile: of_one_run(&sites), is_image: target.books.process.runtime == Runtime::NativeImage })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The sites of one run.
+pub struct Books {
+    profile: Profile,
+    is_image: bool,
+}
+
+/// The sites of all tracked runs, by side.
+#[derive(Default)]
+pub struct Runs {
+    pub of: [Vec<Books>; 2],
+    /// The programs end by themselves, so their peaks are compared.
+    pub peaks: bool,
+}
+
+impl Runs {
+    fn diff(&self, column: usize) -> ProfileDiff {
+        let [a, b] = self.of.each_ref().map(|side| side.iter().map(|run| (&run.profile, column)).collect::<Vec<_>>());
+        ProfileDiff::of_runs(&a, &b)
+    }
+
+    fn bytes(&self) -> ProfileDiff {
+        self.diff(if self.peaks { PEAK } else { HELD })
+    }
+
+    /// `None`: a side has no tracked run.
+    pub fn compared(&self) -> Option<Tracked> {
+        if self.of.iter().any(Vec::is_empty) {
+            return None;
+        }
+        let calls = self.diff(MAPPED_COUNT);
+        let total = calls.total();
+        let means = |figure: &dyn Fn(&Books) -> f64| {
+            self.of.each_ref().map(|side| side.iter().map(figure).sum::<f64>() / side.len() as f64)
+        };
+        let slow_path = |run: &Books| slow_paths_of_mappings(&run.profile, "mapped").0 as f64;
+        Some(Tracked {
+            runs: self.of.each_ref().map(Vec::len),
+            sites: sites(&self.bytes()),
+            categories: self.categories(),
+            mapping_calls: [total.0.amount as f64, total.1.amount as f64],
+            callers_of_mmap: sites(&calls),
+            slow_paths: self.of.iter().flatten().any(|run| run.is_image).then(|| means(&slow_path)),
+        })
+    }
+
+    /// The largest change first.
+    fn categories(&self) -> Vec<Category> {
+        let column = if self.peaks { PEAK } else { HELD };
+        let mut found: BTreeMap<String, Category> = BTreeMap::new();
+        for (side, runs) in self.of.iter().enumerate() {
+            for (at, run) in runs.iter().enumerate() {
+                for (entry, values) in run.profile.entries() {
+                    let Some(name) = entry.labels.category.map(|name| run.profile.name_at(name).to_owned()) else {
+                        continue;
+                    };
+                    let category = found
+                        .entry(name.clone())
+                        .or_insert_with(|| Category { name, held: self.of.each_ref().map(|runs| vec![0; runs.len()]) });
+                    let sum = &mut category.held[side][at];
+                    *sum = sum.saturating_add(u64::try_from(values[column].amount).unwrap_or(0));
+                }
+            }
+        }
+        let mut categories: Vec<Category> = found.into_values().collect();
+        let change = |category: &Category| category.means()[1] - category.means()[0];
+        categories.sort_by(|one, other| change(other).abs().total_cmp(&change(one).abs()));
+        categories
+    }
+
+    /// Writes the differential flame graphs and folded stacks of bytes and of mapping calls.
+    pub fn write_stacks(&self, folder: &Path, title: &str) -> Result<(), Failure> {
+        fs::create_dir_all(folder).map_err(|e| format!("cannot make the directory {}: {e}", folder.display()))?;
+        for (name, mut diff) in [("bytes", self.bytes()), ("mapping-calls", self.diff(MAPPED_COUNT))] {
+            title.clone_into(&mut diff.profile.title);
+            let file = |ending: &str| folder.join(format!("{name}.{ending}"));
+            to_output(Some(&file("svg")), |out| (svg::EXPORTER.diff)(out, &diff, false))?;
+            to_output(Some(&file("folded")), |out| folded::differential(out, &diff))?;
+        }
+        Ok(())
+    }
+}
+
+/// The sites that differ; first those of which the ranges leave most.
+fn sites(diff: &ProfileDiff) -> Vec<Site> {
+    let least =
+        |site: &SiteChange| i64::try_from(site.grown().unsigned_abs().saturating_sub(site.bound)).unwrap_or(i64::MAX);
+    let is_change = |site: &&SiteChange| !matches!(site.change, Change::Noise | Change::Same);
+    let mut changed: Vec<&SiteChange> = diff.sites.iter().filter(is_change).collect();
+    changed.sort_by_key(|site| std::cmp::Reverse(least(site)));
+    let site = |of: &&SiteChange| {
+        let category = diff.category(of.stack).unwrap_or_default();
+        Site {
+            category: category.to_owned(),
+            line: LineId::of_vm_category(category).map(|line| line.id().to_owned()),
+            frames: stack_text(&diff.profile, of.stack),
+            held: [of.before.amount, of.after.amount],
+            least: least(of),
+        }
+    };
+    changed.iter().take(MOST_SITES).map(site).collect()
+}

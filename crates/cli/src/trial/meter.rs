@@ -1,0 +1,42 @@
+//! The line of progress on a terminal.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use plimsoll_report::words;
+
+pub struct Meter {
+    began: Instant,
+    is_terminal: bool,
+    drawn: Option<Instant>,
+}
+
+impl Meter {
+    pub fn new() -> Meter {
+        Meter { began: Instant::now(), is_terminal: io::stderr().is_terminal(), drawn: None }
+    }
+
+    pub fn draw(&mut self, what: &str, done: usize, all: usize) {
+        const PAUSE: Duration = Duration::from_millis(500);
+        if !self.is_terminal || self.drawn.is_some_and(|drawn| drawn.elapsed() < PAUSE) {
+            return;
+        }
+        self.drawn = Some(Instant::now());
+        let left = match done {
+            0 => String::new(),
+            _ => {
+                let each = self.began.elapsed().as_nanos() / done as u128;
+                let left = (each * all as u128).saturating_sub(self.began.elapsed().as_nanos());
+                format!(", about {} left", words::duration(u64::try_from(left).unwrap_or(u64::MAX)))
+            }
+        };
+        let text = words::cut(&format!("{what} ({done} of {all} runs done{left})"), 110);
+        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+    }
+
+    pub fn clear(&mut self) {
+        if self.drawn.take().is_some() {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}

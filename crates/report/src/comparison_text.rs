@@ -1,0 +1,249 @@
+//! `plimsoll compare` for a person: RSS of both, the lines that own the difference, the stacks behind it, the budget.
+
+use std::io::{self, Write};
+
+use plimsoll_observer::units::Bytes;
+use plimsoll_trial::Metric;
+use plimsoll_trial::budget::Excess;
+use plimsoll_trial::comparison::{
+    A, B, Category, Change, Comparison, METRICS, Part, RSS, SIDES, Site, Tracked, Verdict,
+};
+
+use crate::trial_text::{figure, signed};
+use crate::words::{count, counted, cut, printable};
+
+/// Columns of a line's name.
+const NAME: usize = 26;
+/// Sites and categories listed at most, and the frames of a site. What is below this part of the largest isn't listed: of
+/// many small ones, some have ranges that don't overlap by chance.
+const SITES: usize = 8;
+const WORTH: f64 = 0.1;
+const FRAMES: usize = 12;
+/// Frames of the program in a short form of a site.
+const OWN_FRAMES: usize = 3;
+
+pub fn write(out: &mut dyn Write, of: &Comparison, excesses: Option<&[Excess]>) -> io::Result<()> {
+    for (side, command) in SIDES.iter().zip(&of.commands) {
+        writeln!(out, "{side}  {}", cut(command, 120))?;
+    }
+    writeln!(out, "{}", facts(of).join("   "))?;
+    table(out, of)?;
+    if let Some(tracked) = &of.tracked {
+        stacks(out, tracked)?;
+    }
+    for text in failures(of).iter().chain(&of.notes) {
+        writeln!(out, "\nnote: {}", printable(text))?;
+    }
+    writeln!(out, "\n{}", result(of))?;
+    for sentence in excesses.iter().flat_map(|all| all.iter()).map(|excess| exceeded(of, excess)) {
+        writeln!(out, "over budget: {sentence}")?;
+    }
+    if excesses.is_some_and(<[Excess]>::is_empty) && of.is_compared() {
+        writeln!(out, "No line is beyond its budget.")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn facts(of: &Comparison) -> Vec<String> {
+    let done = of.runs.iter().map(|run| run.round + 1).max().unwrap_or(0);
+    let mut facts = vec![match of.interrupted {
+        true => format!("interrupted in pair {done} of {}", of.pairs),
+        false => format!("{} of runs, alternating", counted(of.pairs as u64, "pair")),
+    }];
+    facts.extend(of.ready.as_ref().map(|ready| format!("ready {}", printable(ready))));
+    facts.extend(of.tracked.as_ref().map(|tracked| format!("then {} tracked runs", tracked.runs[A] + tracked.runs[B])));
+    facts
+}
+
+/// The metrics, then the lines of the ledger that changed with their parts, then the names of the others.
+fn table(out: &mut dyn Write, of: &Comparison) -> io::Result<()> {
+    if !of.is_compared() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "\n{:<NAME$} {:>11} {:>11} {:>11}   all intervals hold with 99 %",
+        "medians of the runs", "A", "B", "B − A"
+    )?;
+    for metric in METRICS {
+        let Some(change) = of.metric(metric) else { continue };
+        let name = if metric == Metric::Steady { "RSS" } else { metric.heading() };
+        row(out, name, metric, change)?;
+    }
+    let mut same = Vec::new();
+    for (part, change) in of.line_changes() {
+        if change.verdict() == Verdict::Same {
+            same.push(name(of, &part.line));
+            continue;
+        }
+        row(out, &format!("  {}", name(of, &part.line)), Metric::Steady, change)?;
+        for (part, change) in of.part_changes(&part.line) {
+            if change.verdict() != Verdict::Same {
+                row(out, &format!("    {}", part.name), Metric::Steady, change)?;
+            }
+        }
+    }
+    if !same.is_empty() {
+        writeln!(out, "  no difference that the runs can show: {}", same.join(", "))?;
+    }
+    Ok(())
+}
+
+fn row(out: &mut dyn Write, name: &str, metric: Metric, change: Change) -> io::Result<()> {
+    let [a, b] = change.medians.map(|median| figure(metric, median));
+    let mean = signed(metric, change.interval.mean);
+    writeln!(out, "{:<NAME$} {a:>11} {b:>11} {mean:>11}   {}", cut(name, NAME), interval(metric, &change))
+}
+
+/// `+1.2 MiB to +1.8 MiB: grew 3.0 %`
+fn interval(metric: Metric, change: &Change) -> String {
+    let bounds = format!("{} to {}", signed(metric, change.interval.low), signed(metric, change.interval.high));
+    let percent = change.percent().map(|percent| format!(" {:.1} %", percent.abs())).unwrap_or_default();
+    match change.verdict() {
+        Verdict::Same => format!("{bounds}: no difference shown"),
+        verdict => format!("{bounds}: {}{percent}", verdict.id()),
+    }
+}
+
+/// The name of a line.
+pub(crate) fn name(of: &Comparison, line: &str) -> String {
+    if line == RSS { "RSS".into() } else { of.names.get(line).cloned().unwrap_or_else(|| printable(line)) }
+}
+
+fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
+    let [a, b] = tracked.runs;
+    writeln!(
+        out,
+        "\nheld by category and by call stack: means of {a} and {b} tracked runs, whose ranges don't overlap"
+    )?;
+    let change = |category: &Category| category.means()[B] - category.means()[A];
+    let largest = tracked.categories.iter().map(|category| change(category).abs()).fold(0.0, f64::max);
+    let is_worth = |category: &&Category| category.differs() && change(category).abs() >= largest * WORTH;
+    for category in tracked.categories.iter().filter(is_worth).take(SITES) {
+        let [a, b] = category.means();
+        let bytes = |value: f64| figure(Metric::Steady, value);
+        let change = signed(Metric::Steady, b - a);
+        writeln!(out, "{change:>12}  {:<22} {} → {}", cut(&category.name, 22), bytes(a), bytes(b))?;
+    }
+    listed(out, &tracked.sites, &|value| signed(Metric::Steady, value as f64))?;
+    let [a, b] = tracked.mapping_calls.map(|calls| count(calls.round() as u64));
+    writeln!(out, "\nmapping calls (mmap and its kin): {a} → {b}")?;
+    let calls = |value: i64| format!("{}{}", if value < 0 { "−" } else { "+" }, counted(value.unsigned_abs(), "call"));
+    listed(out, &tracked.callers_of_mmap, &calls)?;
+    if let Some([a, b]) = tracked.slow_paths.map(|sides| sides.map(|calls| count(calls.round() as u64))) {
+        writeln!(out, "\nmapping calls below the native image's slowPathNew…: {a} → {b}")?;
+    }
+    Ok(())
+}
+
+fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -> io::Result<()> {
+    let largest = sites.iter().map(|site| site.least).max().unwrap_or(0) as f64;
+    let shown = sites.iter().take_while(|site| site.least as f64 >= largest * WORTH).count().min(SITES);
+    for site in &sites[..shown] {
+        let change = site.held[B].saturating_sub(site.held[A]);
+        let least = if change < 0 { -site.least } else { site.least };
+        let at_least = if site.least < change.abs() { format!("   at least {}", amount(least)) } else { String::new() };
+        writeln!(out, "\n{:>12}  {}{at_least}", amount(change), cut(&site.category, 60))?;
+        for frame in site.frames.iter().take(FRAMES) {
+            writeln!(out, "{:14}{}", "", cut(frame, 118))?;
+        }
+        if site.frames.len() > FRAMES {
+            writeln!(out, "{:14}… {} further out", "", counted((site.frames.len() - FRAMES) as u64, "frame"))?;
+        }
+    }
+    match sites.len() - shown {
+        0 => Ok(()),
+        more => writeln!(out, "\n{:14}{} with less (--stacks DIR writes all)", "", counted(more as u64, "more stack")),
+    }
+}
+
+/// One sentence: whether B takes more, and what owns it.
+pub fn result(of: &Comparison) -> String {
+    let Some(rss) = of.rss() else {
+        return "Nothing was compared: an interval needs two pairs in which both programs ran through".into();
+    };
+    let lines = of.line_changes();
+    let owners = |verdict: Verdict| {
+        let of_verdict = lines.iter().filter(move |(_, change)| change.verdict() == verdict);
+        of_verdict.map(|(part, change)| owner(of, part, change)).collect::<Vec<_>>().join(", ")
+    };
+    match rss.verdict() {
+        Verdict::Same => {
+            let changed: Vec<String> = lines
+                .iter()
+                .filter(|(_, change)| change.verdict() != Verdict::Same)
+                .map(|(part, change)| owner(of, part, change))
+                .collect();
+            let but = if changed.is_empty() { String::new() } else { format!(" But: {}", changed.join(", ")) };
+            let finest = figure(Metric::Steady, (rss.interval.high - rss.interval.low) / 2.0);
+            format!("RSS: no difference that these runs can show (they resolve {finest}).{but}")
+        }
+        verdict => {
+            let owners = owners(verdict);
+            let owners = if owners.is_empty() { String::new() } else { format!(": {owners}") };
+            let percent = rss.percent().map(|percent| format!(", {:.1} %", percent.abs())).unwrap_or_default();
+            let more = if verdict == Verdict::Grew { "more" } else { "less" };
+            format!("B takes {} {more} than A{percent}{owners}", figure(Metric::Steady, rss.interval.mean.abs()))
+        }
+    }
+}
+
+/// `direct buffers +1.50 MiB (Catalog.touched:53 ← …)`
+fn owner(of: &Comparison, part: &Part, change: &Change) -> String {
+    let site = of.site_of(&part.line).filter(|_| change.verdict() == Verdict::Grew).map(short);
+    let site = site.map_or(String::new(), |site| format!(" ({site})"));
+    format!("{} {}{site}", name(of, &part.line), signed(Metric::Steady, change.interval.mean))
+}
+
+/// A sentence for a line beyond its budget.
+pub fn exceeded(of: &Comparison, excess: &Excess) -> String {
+    let Excess { line, allowed, change } = excess;
+    let site = of.owner_of(line);
+    let site = match site {
+        Some(site) => format!("; site: {}", short(site)),
+        None => "; no tracked site explains it".into(),
+    };
+    let bytes = |value: f64| figure(Metric::Steady, value);
+    format!(
+        "{line} grew by {} (at least {}), and {} is allowed{site}",
+        bytes(change.interval.mean),
+        bytes(change.interval.low),
+        Bytes(allowed.max(0.0) as u64)
+    )
+}
+
+/// A site in a line: its innermost frames that belong to the program.
+pub fn short(site: &Site) -> String {
+    const RUNTIME: [&str; 6] = ["java.", "javax.", "jdk.", "sun.", "com.sun.", "operator new"];
+    const LIBRARIES: [&str; 6] = ["(libjvm.so)", "(libc.so", "(ld-linux", "(libstdc++", "(libzip.so)", "(libnio.so)"];
+    let is_own = |frame: &&String| {
+        !RUNTIME.iter().any(|start| frame.starts_with(start))
+            && !LIBRARIES.iter().any(|library| frame.contains(library))
+    };
+    let own: Vec<&str> = site.frames.iter().filter(is_own).take(OWN_FRAMES).map(String::as_str).collect();
+    let frames = match own.is_empty() {
+        true => site.frames.iter().take(OWN_FRAMES).map(String::as_str).collect(),
+        false => own,
+    };
+    cut(&frames.join(" ← ").replace("  (", " ("), 200)
+}
+
+/// Failed runs, one sentence for each end of each side.
+pub(crate) fn failures(of: &Comparison) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for (side, name) in SIDES.iter().enumerate() {
+        for run in of.failed(side) {
+            let detail = run.detail.as_deref().map(|detail| format!(": {}", cut(detail, 200))).unwrap_or_default();
+            let text = format!(
+                "{name}: {} of {} runs failed; the program {}{detail}",
+                of.failed(side).count(),
+                of.runs.iter().filter(|run| run.row == side).count(),
+                run.end.sentence()
+            );
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+    }
+    all
+}

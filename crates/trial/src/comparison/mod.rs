@@ -1,0 +1,257 @@
+//! Two programs, A and B, run in turn: which figures and lines of the ledger differ, and by how much.
+//!
+//! ```text
+//! pair 1   A B        the difference of each figure is taken within a pair (`plan`, `statistics`);
+//! pair 2   B A        all intervals together hold with 99 % (Bonferroni)
+//! ```
+//! Of 100 comparisons of equal programs, at most one is expected to show any line as changed: this is a gate for builds,
+//! so it is stricter than `try`, whose intervals hold with 95 % each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::metric::Metric;
+use crate::rows::{PairedDifference, Run};
+use crate::statistics::{Interval, median};
+
+/// The two sides: their rows in the runs.
+pub const A: usize = 0;
+pub const B: usize = 1;
+pub const SIDES: [&str; 2] = ["A", "B"];
+
+/// The name of the whole process beside the lines' ids.
+pub const RSS: &str = "rss";
+
+/// Probability that any interval of a comparison misses the truth.
+const OUTSIDE: f64 = 0.01;
+
+/// The least half width of an interval of bytes: the resolution of RSS.
+const RESOLUTION: f64 = 65536.0;
+
+/// The figures that are compared beside the lines, RSS first.
+pub const METRICS: [Metric; 5] = [Metric::Steady, Metric::Peak, Metric::Ready, Metric::Took, Metric::Cpu];
+
+/// A line of the ledger, or a part of it (a library, an arena, a pool of threads).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part {
+    /// `direct-buffers`; see docs/report-lines.md.
+    pub line: String,
+    /// Name of the part; empty for the whole line.
+    pub name: String,
+}
+
+impl Part {
+    pub fn line(line: &str) -> Part {
+        Part { line: line.to_owned(), name: String::new() }
+    }
+}
+
+/// The resident bytes of one process by line, and by part of each line.
+pub type Lines = BTreeMap<Part, u64>;
+
+/// A pair: the number of the round, and the side.
+pub type At = (usize, usize);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    Grew,
+    Shrank,
+    /// The runs show no difference.
+    Same,
+}
+
+impl Verdict {
+    pub const fn id(self) -> &'static str {
+        match self {
+            Verdict::Grew => "grew",
+            Verdict::Shrank => "shrank",
+            Verdict::Same => "same",
+        }
+    }
+}
+
+/// B against A.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// Medians of both sides.
+    pub medians: [f64; 2],
+    pub interval: Interval,
+}
+
+impl Change {
+    pub fn verdict(&self) -> Verdict {
+        match self.interval {
+            Interval { low, .. } if low > 0.0 => Verdict::Grew,
+            Interval { high, .. } if high < 0.0 => Verdict::Shrank,
+            _ => Verdict::Same,
+        }
+    }
+
+    /// The mean difference as a part of A's median.
+    pub fn percent(&self) -> Option<f64> {
+        PairedDifference { interval: self.interval, plain: self.medians[A] }.percent()
+    }
+}
+
+/// A call stack of the tracked runs that holds more in B, or less. All figures are means over the tracked runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Site {
+    pub category: String,
+    /// The line of the ledger that has memory of this category, if only one has.
+    pub line: Option<String>,
+    /// Innermost first.
+    pub frames: Vec<String>,
+    pub held: [i64; 2],
+    /// What the ranges of the tracked runs leave of the change: the least difference of a run of A and one of B.
+    pub least: i64,
+}
+
+/// A category of the tracked runs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Category {
+    pub name: String,
+    /// Held bytes, for each tracked run of A and of B.
+    pub held: [Vec<u64>; 2],
+}
+
+impl Category {
+    pub fn means(&self) -> [f64; 2] {
+        [A, B].map(|side| self.held[side].iter().sum::<u64>() as f64 / self.held[side].len().max(1) as f64)
+    }
+
+    /// Whether the ranges of the runs don't overlap.
+    pub fn differs(&self) -> bool {
+        let ends = |side: usize| self.held[side].iter().min().zip(self.held[side].iter().max());
+        ends(A).zip(ends(B)).is_some_and(|((a_least, a_most), (b_least, b_most))| b_least > a_most || a_least > b_most)
+    }
+}
+
+/// What the tracked runs show.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tracked {
+    /// Number of tracked runs of A and of B.
+    pub runs: [usize; 2],
+    /// Those whose ranges don't overlap, the largest `least` first.
+    pub sites: Vec<Site>,
+    pub categories: Vec<Category>,
+    /// Calls of mmap and its kin, means.
+    pub mapping_calls: [f64; 2],
+    /// Stacks with more or fewer mapping calls; `held` and `least` count calls.
+    pub callers_of_mmap: Vec<Site>,
+    /// Of a native image: allocations in the runtime's slow paths that mapped memory, means.
+    pub slow_paths: Option<[f64; 2]>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    pub commands: [String; 2],
+    pub ready: Option<String>,
+    /// Number of pairs that were to run.
+    pub pairs: usize,
+    pub interrupted: bool,
+    /// `row` is the side.
+    pub runs: Vec<Run>,
+    pub lines: BTreeMap<At, Lines>,
+    /// Names of the lines by id.
+    pub names: BTreeMap<String, String>,
+    pub tracked: Option<Tracked>,
+    pub notes: Vec<String>,
+}
+
+impl Comparison {
+    /// The pairs of which both runs ended well.
+    fn complete(&self) -> Vec<usize> {
+        let good = |side: usize| {
+            let runs = self.runs.iter().filter(move |run| run.row == side && run.end.is_good());
+            runs.map(|run| run.round).collect::<BTreeSet<usize>>()
+        };
+        good(A).intersection(&good(B)).copied().collect()
+    }
+
+    pub fn failed(&self, side: usize) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter(move |run| run.row == side && run.has_failed())
+    }
+
+    /// Whether an interval exists.
+    pub fn is_compared(&self) -> bool {
+        self.complete().len() > 1
+    }
+
+    pub fn metric(&self, metric: Metric) -> Option<Change> {
+        let figure = |(round, side): At| {
+            let run = self.runs.iter().find(|run| (run.round, run.row) == (round, side) && run.end.is_good())?;
+            run.figures.get(&metric).copied()
+        };
+        self.change(figure, metric.resolution(), self.figures())
+    }
+
+    /// RSS when the programs were ready, or the peak of programs that end by themselves.
+    pub fn rss(&self) -> Option<Change> {
+        self.metric(Metric::Steady).or_else(|| self.metric(Metric::Peak))
+    }
+
+    /// Every line that any run has, the largest change first.
+    pub fn line_changes(&self) -> Vec<(Part, Change)> {
+        self.changes_of(&self.parts(|part| part.name.is_empty()), self.figures())
+    }
+
+    /// The parts of a line, the largest change first.
+    pub fn part_changes(&self, line: &str) -> Vec<(Part, Change)> {
+        let of_line = self.parts(|part| part.line == line && !part.name.is_empty());
+        self.changes_of(&of_line, of_line.len())
+    }
+
+    fn parts(&self, of: impl Fn(&Part) -> bool) -> BTreeSet<&Part> {
+        self.lines.values().flat_map(Lines::keys).filter(|part| of(part)).collect()
+    }
+
+    /// Number of intervals that hold at once: those of the metrics and of the lines.
+    fn figures(&self) -> usize {
+        METRICS.len() + self.parts(|part| part.name.is_empty()).len()
+    }
+
+    fn changes_of(&self, parts: &BTreeSet<&Part>, comparisons: usize) -> Vec<(Part, Change)> {
+        let change = |part: &&Part| {
+            // A line that a ledger lacks has no bytes there.
+            let figure = |at: At| self.lines.get(&at).map(|lines| lines.get(*part).copied().unwrap_or(0) as f64);
+            Some(((*part).clone(), self.change(figure, RESOLUTION, comparisons)?))
+        };
+        let mut changes: Vec<(Part, Change)> = parts.iter().filter_map(change).collect();
+        let rank = |change: &Change| (change.verdict() == Verdict::Same, -change.interval.mean.abs());
+        changes.sort_by(|(a_part, a), (b_part, b)| {
+            let (a, b) = (rank(a), rank(b));
+            a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| a_part.cmp(b_part))
+        });
+        changes
+    }
+
+    fn change(&self, figure: impl Fn(At) -> Option<f64>, resolution: f64, comparisons: usize) -> Option<Change> {
+        let pairs: Vec<(f64, f64)> =
+            self.complete().into_iter().filter_map(|round| Some((figure((round, A))?, figure((round, B))?))).collect();
+        let differences: Vec<f64> = pairs.iter().map(|(a, b)| b - a).collect();
+        let interval = Interval::outside(&differences, resolution, OUTSIDE / comparisons.max(1) as f64)?;
+        let side = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<f64>>());
+        Some(Change { medians: [side(|pair| pair.0)?, side(|pair| pair.1)?], interval })
+    }
+
+    /// The site that most likely owns the growth of a line: of the sites that grew, the largest whose category belongs to
+    /// the line; else the largest whose category belongs to no one line.
+    pub fn site_of(&self, line: &str) -> Option<&Site> {
+        let grown =
+            || self.tracked.iter().flat_map(|tracked| &tracked.sites).filter(|site| site.held[B] > site.held[A]);
+        let own = grown().find(|site| site.line.as_deref() == Some(line));
+        own.or_else(|| grown().find(|site| site.line.is_none()))
+    }
+
+    /// The same; for RSS (`budget::RSS`) the site of the line that grew most.
+    pub fn owner_of(&self, line: &str) -> Option<&Site> {
+        if line != RSS {
+            return self.site_of(line);
+        }
+        let lines = self.line_changes();
+        let (part, _) = lines.iter().find(|(_, change)| change.verdict() == Verdict::Grew)?;
+        self.site_of(&part.line)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,118 @@
+//! Comparisons of figures that are made up: seeded noise, known growth.
+
+use super::*;
+use crate::rows::End;
+
+const MIB: f64 = 1048576.0;
+
+/// Normal noise from a fixed seed, so that no count ever changes.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> f64 {
+        let mut uniform = || {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 11) as f64 / (1u64 << 53) as f64
+        };
+        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    }
+}
+
+/// Ten pairs of a program with 50 MiB. B has `growth` MiB more of direct buffers. The Java heap has the noise, with this
+/// deviation in MiB.
+pub fn compared(growth: f64, deviation: f64) -> Comparison {
+    made(growth, deviation, &mut Noise(0x2545_f491_4f6c_dd1d))
+}
+
+fn made(growth: f64, deviation: f64, noise: &mut Noise) -> Comparison {
+    let mut comparison = Comparison { pairs: 10, ..Comparison::default() };
+    for round in 0..10 {
+        for side in [A, B] {
+            let heap = (40.0 + deviation * noise.next()) * MIB;
+            let buffers = (10.0 + if side == B { growth } else { 0.0 }) * MIB;
+            let figures = BTreeMap::from([(Metric::Steady, heap + buffers)]);
+            let run =
+                Run { round, row: side, end: End::Stopped, detail: None, figures, processes: 1, load_errors: None };
+            comparison.runs.push(run);
+            let lines = [("java-heap", heap), ("direct-buffers", buffers)];
+            let lines = lines.map(|(line, bytes)| (Part::line(line), bytes as u64));
+            comparison.lines.insert((round, side), Lines::from(lines));
+        }
+    }
+    comparison
+}
+
+/// A regression of 3 % in a program whose RSS varies by 0.6 %, as that of a small JVM server does.
+#[test]
+fn a_growth_of_three_percent_is_always_found_with_its_line() {
+    let mut noise = Noise(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..200 {
+        let comparison = made(1.5, 0.3, &mut noise);
+        let rss = comparison.rss().expect("compared");
+        assert_eq!(rss.verdict(), Verdict::Grew, "{rss:?}");
+        let lines = comparison.line_changes();
+        assert_eq!((lines[0].0.line.as_str(), lines[0].1.verdict()), ("direct-buffers", Verdict::Grew));
+        assert!((lines[0].1.interval.mean - 1.5 * MIB).abs() < 1.0);
+    }
+}
+
+#[test]
+fn of_equal_programs_one_comparison_in_a_hundred_shows_a_change_at_most() {
+    let mut noise = Noise(0x2545_f491_4f6c_dd1d);
+    let wrong = (0..1000).filter(|_| {
+        let comparison = made(0.0, 0.3, &mut noise);
+        let lines = comparison.line_changes().into_iter().map(|(_, change)| change);
+        lines.chain(comparison.rss()).any(|change| change.verdict() != Verdict::Same)
+    });
+    let wrong = wrong.count();
+    assert!(wrong <= 10, "{wrong} of 1000");
+}
+
+/// Pairs of which a run failed don't count; a line that only one side has is 0 on the other.
+#[test]
+fn only_complete_pairs_count() {
+    let mut comparison = compared(0.0, 0.0);
+    for run in &mut comparison.runs {
+        if run.row == B && run.round < 8 {
+            run.end = End::Exited(1);
+        }
+    }
+    comparison.lines.get_mut(&(8, B)).expect("a ledger").insert(Part::line("gc"), 4 << 20);
+    comparison.lines.get_mut(&(9, B)).expect("a ledger").insert(Part::line("gc"), 4 << 20);
+    assert_eq!((comparison.failed(A).count(), comparison.failed(B).count()), (0, 8));
+    let (part, change) = &comparison.line_changes()[0];
+    assert_eq!((part.line.as_str(), change.medians, change.interval.pairs), ("gc", [0.0, 4.0 * MIB], 2));
+    comparison.runs.retain(|run| run.round != 9);
+    assert!(!comparison.is_compared() && comparison.rss().is_none());
+}
+
+#[test]
+fn a_site_belongs_to_the_line_of_its_category() {
+    let site = |category: &str, line: Option<&str>, held: [i64; 2]| Site {
+        category: category.into(),
+        line: line.map(str::to_owned),
+        held,
+        ..Site::default()
+    };
+    let sites = vec![
+        site("GC", Some("gc"), [0, 9]),
+        site("Other", Some("direct-buffers"), [7, 2]),
+        site("zlib", None, [0, 5]),
+        site("Other", Some("direct-buffers"), [1, 4]),
+    ];
+    let comparison = Comparison { tracked: Some(Tracked { sites, ..Tracked::default() }), ..Comparison::default() };
+    let held = |line: &str| comparison.site_of(line).map(|site| site.held);
+    assert_eq!(held("direct-buffers"), Some([1, 4]));
+    assert_eq!((held("gc"), held("glibc-live")), (Some([0, 9]), Some([0, 5])));
+    assert_eq!(Comparison::default().site_of("gc"), None);
+}
+
+#[test]
+fn categories_differ_if_their_ranges_do_not_overlap() {
+    let category = |a: &[u64], b: &[u64]| Category { name: String::new(), held: [a.to_vec(), b.to_vec()] };
+    assert!(category(&[1, 2], &[3, 4]).differs() && category(&[5, 6], &[3, 4]).differs());
+    assert!(!category(&[1, 3], &[3, 4]).differs() && !category(&[], &[3]).differs());
+    assert_eq!(category(&[1, 2], &[4]).means(), [1.5, 4.0]);
+}

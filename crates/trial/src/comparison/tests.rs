@@ -22,7 +22,7 @@ impl Noise {
 
 /// Ten pairs of a program with 50 MiB. B has `growth` MiB more of direct buffers. The Java heap has the noise, with this
 /// deviation in MiB.
-pub fn compared(growth: f64, deviation: f64) -> Comparison {
+pub(crate) fn compared(growth: f64, deviation: f64) -> Comparison {
     made(growth, deviation, &mut Noise(0x2545_f491_4f6c_dd1d))
 }
 

@@ -1,9 +1,12 @@
-//! Metrics of a tracked program, checked by Prometheus's own tool, and the alert rules in contrib/prometheus.
+//! Metrics of a tracked program, checked by Prometheus's own tool; `serve`, scraped by Prometheus; the alert rules and
+//! the dashboard in contrib/.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const PLIMSOLL: &str = env!("CARGO_BIN_EXE_plimsoll");
 
@@ -92,4 +95,193 @@ fn the_alerts_fire_for_a_leak_and_not_for_a_healthy_process() {
     let named: Vec<&str> = words.filter(|word| word.starts_with("plimsoll_")).collect();
     assert!(named.len() >= 5, "{named:?}");
     assert!(named.iter().all(|name| writer.contains(&format!("\"{name}\""))), "{named:?}");
+}
+
+/// Ends a child with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Asks until the answer is there.
+fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = ask() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{what}: not within 120 s");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port()
+}
+
+/// The queries of all panels, with their variables replaced.
+fn queries_of_the_dashboard() -> Vec<(String, String)> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/grafana/plimsoll.json");
+    let text = std::fs::read_to_string(file).expect("the dashboard");
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let queries = panels.iter().flat_map(|panel| {
+        let title = panel["title"].as_str().expect("a title").to_owned();
+        let targets = panel["targets"].as_array().expect("targets").iter();
+        targets.map(move |target| (title.clone(), target["expr"].as_str().expect("a query").to_owned()))
+    });
+    queries.map(|(title, query)| (title, query.replace("$instance", ".*").replace("$target", ".*"))).collect()
+}
+
+/// The real Prometheus scrapes `plimsoll serve` with a token, and answers every query of the dashboard.
+#[test]
+fn prometheus_scrapes_serve_and_answers_the_dashboard() {
+    let folder = folder("scrape");
+    let mut tracked = Command::new(PLIMSOLL);
+    tracked.args(["run", "--dir"]).arg(folder.join("segments")).args(["--", "sh", "-c", "echo up; read end"]);
+    let mut tracked = Running(tracked.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("plimsoll"));
+    let mut line = String::new();
+    BufReader::new(tracked.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    assert_eq!(line, "up\n");
+    let token = folder.join("token");
+    std::fs::write(&token, "correct-horse-battery\n").expect("a file");
+    let serve = Command::new(PLIMSOLL)
+        .args(["serve", "--listen", "127.0.0.1:0", "--token-file"])
+        .arg(&token)
+        .arg(tracked.0.id().to_string())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("plimsoll");
+    let mut serve = Running(serve);
+    let mut said = String::new();
+    // Read on: a full pipe would hold up the server.
+    let mut stderr = BufReader::new(serve.0.stderr.take().expect("a pipe"));
+    stderr.read_line(&mut said).expect("a line");
+    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+
+    let config = folder.join("prometheus.yml");
+    let text = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: plimsoll\n  authorization: {{credentials_file: {}}}\n  \
+         static_configs: [{{targets: ['{address}']}}]\n",
+        token.display()
+    );
+    std::fs::write(&config, text).expect("a file");
+    let own = format!("127.0.0.1:{}", free_port());
+    let prometheus = Command::new("prometheus")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
+        .arg(format!("--web.listen-address={own}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("prometheus: .ci/setup full installs it");
+    let _prometheus = Running(prometheus);
+    let server = format!("http://{own}");
+    let ask = |query: &str| {
+        let output = Command::new("promtool").args(["query", "instant", &server, query]).output().expect("promtool");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned(), output.stderr)
+    };
+    wait_for("a scrape", || ask("up{job=\"plimsoll\"}").1.contains("=> 1 @").then_some(()));
+    // Two scrapes have the same sum as the ledger: all series of a target arrive.
+    wait_for("the lines", || {
+        ask("sum(plimsoll_resident_bytes{target=\"sh\"}) > 100000").1.contains("=>").then_some(())
+    });
+    let queries = queries_of_the_dashboard();
+    assert!(queries.len() >= 10, "{queries:?}");
+    for (title, query) in queries {
+        // A healthy process without a limit has no verdict, no growth and no limit.
+        let may_be_empty = ["Verdicts that stand", "Growth in an hour", "Of the limit"].contains(&title.as_str());
+        wait_for(&format!("{title}: {query}"), || {
+            let (is_fine, answer, error) = ask(&query);
+            // Before Prometheus can answer at all, the scrape above would not have been there.
+            assert!(is_fine, "{title}: {query}: {}", String::from_utf8_lossy(&error));
+            (may_be_empty || answer.contains("=>")).then_some(())
+        });
+    }
+    tracked.0.stdin.take().expect("a pipe").write_all(b"end\n").expect("the shell waits");
+    tracked.0.wait().expect("a child");
+    // A target that has ended is dropped: its series go stale, and the server's own stay.
+    wait_for("the end of the series", || {
+        (ask("plimsoll_target_info").1.trim().is_empty() && ask("plimsoll_targets").1.contains("=> 0 @")).then_some(())
+    });
+}
+
+/// 200 processes for ten minutes, scraped every 15 s: at most 2 % of a core in the second half, and memory that stays.
+#[test]
+#[ignore = "full: ten minutes"]
+fn two_hundred_targets_cost_little() {
+    const TARGETS: usize = 200;
+    let targets: Vec<Running> = (0..TARGETS)
+        .map(|_| {
+            Running(Command::new("python3").args(["-c", "import time; time.sleep(3600)"]).spawn().expect("python3"))
+        })
+        .collect();
+    let pids: Vec<String> = targets.iter().map(|of| of.0.id().to_string()).collect();
+    // Each is python by now, also where `python3` is a script that starts it.
+    wait_for("200 Pythons", || {
+        let name = |pid: &String| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        pids.iter().all(|pid| name(pid).starts_with("python")).then_some(())
+    });
+    let mut serve = Running(
+        Command::new(PLIMSOLL)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(&pids)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("plimsoll"),
+    );
+    let mut stderr = BufReader::new(serve.0.stderr.take().expect("a pipe"));
+    let mut said = String::new();
+    stderr.read_line(&mut said).expect("a line");
+    let address = said.split("http://").nth(1).and_then(|rest| rest.split('/').next()).expect("an address").to_owned();
+    std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
+    let scrape = || {
+        let mut stream = TcpStream::connect(&address).expect("a connection");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("text");
+        text
+    };
+    let figure = |text: &str, name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("{name}: {text:.2000}"))
+    };
+    let of =
+        |text: &str| (figure(text, "plimsoll_serve_cpu_seconds_total"), figure(text, "plimsoll_serve_resident_bytes"));
+    wait_for("all targets", || (figure(&scrape(), "plimsoll_targets") == TARGETS as f64).then_some(()));
+    let began = Instant::now();
+    let (mut half, mut age) = (None, 0.0f64);
+    let first = of(&scrape());
+    let last = loop {
+        std::thread::sleep(Duration::from_secs(15));
+        let text = scrape();
+        let known = of(&text);
+        let ages = samples(&text, "plimsoll_reading_age_seconds");
+        assert_eq!(ages.len(), TARGETS);
+        age = ages.into_values().fold(age, f64::max);
+        if began.elapsed() >= Duration::from_secs(300) && half.is_none() {
+            half = Some((Instant::now(), known));
+        }
+        if began.elapsed() >= Duration::from_secs(600) {
+            break known;
+        }
+    };
+    let (at, half) = half.expect("five minutes");
+    let percent = |cpu: f64, seconds: f64| cpu * 100.0 / seconds;
+    let all = percent(last.0 - first.0, began.elapsed().as_secs_f64());
+    let second = percent(last.0 - half.0, at.elapsed().as_secs_f64());
+    println!(
+        "{TARGETS} targets: {all:.2} % of a core in ten minutes, {second:.2} % in the last five; RSS {:.1}, {:.1}, {:.1} MiB; \
+         figures at most {age:.0} s old",
+        first.1 / 1048576.0,
+        half.1 / 1048576.0,
+        last.1 / 1048576.0
+    );
+    assert!(second <= 2.0, "{second} % of a core");
+    assert!(last.1 <= half.1 * 1.05 + 4194304.0, "RSS grows: {} then {}", half.1, last.1);
 }

@@ -103,7 +103,8 @@ pub struct Sampler {
     memory: Bytes,
     /// The moment that the verdicts compare with.
     pub baseline: Option<Baseline>,
-    /// How many samplers share the budgets of mappings, owners and sites.
+    /// How many samplers share the budgets of mappings, owners and sites. With several, a young program is queried again
+    /// at four times its age.
     pub share: u32,
     within: Duration,
 }
@@ -315,7 +316,7 @@ impl Sampler {
         self.owners_at = now
             + patience(
                 &snapshot,
-                self.began.map_or(Duration::MAX, |began| began.elapsed()),
+                self.began.map_or(Duration::MAX, |began| began.elapsed() * if self.share > 1 { 3 } else { 1 }),
                 self.budget(spent, OWNERS),
             );
         self.memory = snapshot.host.memory;

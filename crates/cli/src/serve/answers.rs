@@ -217,7 +217,11 @@ fn explanation(of: &Published, deadline: Deadline) -> Result<Explanation, Failur
 }
 
 fn page_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
-    let page = page::explained(&explanation(of, deadline)?, deadline)?;
+    let mut page = page::explained(&explanation(of, deadline)?, deadline)?;
+    let history = of.recent.lock().unwrap_or_else(PoisonError::into_inner).history();
+    if let Some(history) = history {
+        pages::add_curves(&mut page, &history);
+    }
     Ok(made(Content::Html, |out| pages::write_live(out, &page, &of.row.name)))
 }
 

@@ -13,6 +13,8 @@ use plimsoll_observer::source::processes::Identity;
 use plimsoll_report::prometheus::Samples;
 use plimsoll_report::serve_list::Row;
 
+use super::recent::Recent;
+
 /// A scrape waits so long for a round; then it gets the figures that there are. Prometheus gives up after 10 s.
 const SCRAPE: Duration = Duration::from_secs(4);
 /// A round that took `t` of processor time is repeated after `t × 60` at the earliest, however many scrapers there are.
@@ -29,6 +31,7 @@ pub struct Published {
     pub read_at: Instant,
     /// What the verdicts compare with.
     pub baseline: Option<Baseline>,
+    pub recent: Arc<Mutex<Recent>>,
 }
 
 #[derive(Clone, Default)]

@@ -43,6 +43,7 @@ use wire::{Hello, Kind, Question};
 mod answers;
 mod board;
 pub mod listener;
+mod recent;
 mod rounds;
 mod targets;
 mod wire;

@@ -5,7 +5,7 @@
 //! target that takes long is left alone for a while (`Rest`). Its figures stay, and say how old they are.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::foreign::Deadline;
@@ -13,11 +13,13 @@ use plimsoll_observer::ledger::Baseline;
 use plimsoll_observer::source::processes::{self, Identity, Known, Listed};
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::ledger_json;
+use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::prometheus::Samples;
 use plimsoll_report::serve_list::Row;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::board::{Board, Published};
+use super::recent::Recent;
 use super::targets::{self, Names, Wanted};
 use crate::Failure;
 use crate::output::say;
@@ -48,6 +50,7 @@ struct Target {
     rests_until: Option<Instant>,
     /// The baseline after the present one.
     next_baseline: Option<Baseline>,
+    recent: Arc<Mutex<Recent>>,
 }
 
 pub struct Rounds {
@@ -129,8 +132,20 @@ impl Rounds {
         match Sampler::of(subject) {
             Ok(sampler) => {
                 self.say(format_args!("serving process {} as /{name}", of.identity.pid));
-                let command = if of.command.is_empty() { of.name.clone() } else { of.command.join(" ") };
-                let target = Target { name, command, sampler, published: None, rests_until: None, next_baseline: None };
+                let command = match (of.command.is_empty(), of.kind.is_jvm) {
+                    (true, _) => of.name.clone(),
+                    (false, true) => java_first(&of.command),
+                    (false, false) => of.command.join(" "),
+                };
+                let target = Target {
+                    name,
+                    command,
+                    sampler,
+                    published: None,
+                    rests_until: None,
+                    next_baseline: None,
+                    recent: Arc::default(),
+                };
                 self.targets.insert(of.identity, target);
             }
             Err(Failure(sentence)) => {
@@ -176,7 +191,13 @@ impl Rounds {
         let has_ended = match target.sampler.read(0, false) {
             Read::Sample(sample) => {
                 let (baseline, age) = (baseline_of(&sample), sample.process.uptime.unwrap_or(f64::INFINITY));
-                let published = published(identity, &target.name, &target.command, &sample);
+                if let Some(ledger) = &sample.ledger {
+                    let limit = sample.cgroup.as_ref().and_then(|cgroup| cgroup.limit);
+                    let mut recent = target.recent.lock().unwrap_or_else(PoisonError::into_inner);
+                    let of = |id| ledger.line(id).map_or((Bytes(0), Bytes(0)), |line| (line.resident, line.committed));
+                    recent.push(sample.time_ns, ledger.rss, limit, of);
+                }
+                let published = published(identity, (&target.name, &target.command), &target.recent, &sample);
                 if let Some(baseline) = baseline {
                     keep(&mut target.sampler.baseline, &mut target.next_baseline, baseline, age);
                 }
@@ -223,7 +244,12 @@ fn keep(baseline: &mut Option<Baseline>, next: &mut Option<Baseline>, now: Basel
 }
 
 /// None: the mappings were not read this time, so the ledger of the last reading stays.
-fn published(identity: Identity, name: &str, command: &str, sample: &Sample<'_>) -> Option<Published> {
+fn published(
+    identity: Identity,
+    (name, command): (&str, &str),
+    recent: &Arc<Mutex<Recent>>,
+    sample: &Sample<'_>,
+) -> Option<Published> {
     let (snapshot, ledger) = sample.snapshot.zip(sample.ledger.as_ref())?;
     let document = ledger_json::document_of(snapshot, ledger, &sample.verdicts);
     let cgroup = sample.cgroup.as_ref();
@@ -239,7 +265,7 @@ fn published(identity: Identity, name: &str, command: &str, sample: &Sample<'_>)
         is_tracked: sample.books.is_some(),
     };
     let samples = Arc::new(Samples::of(name, &document, sample.books.as_ref()));
-    Some(Published { identity, row, samples, read_at: Instant::now(), baseline: None })
+    Some(Published { identity, row, samples, read_at: Instant::now(), baseline: None, recent: recent.clone() })
 }
 
 /// Processor time of this thread.

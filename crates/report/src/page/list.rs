@@ -7,10 +7,12 @@ use plimsoll_observer::units::Bytes;
 use super::html::STYLE;
 use super::markup::{hash_source, text};
 use crate::serve_list::Row;
-use crate::words::count;
+use crate::words::{count, cut};
 
 /// Seconds after which a browser reads the page again.
 const AGAIN: u32 = 15;
+/// Characters of a command.
+const COMMAND: usize = 120;
 
 pub fn write_list(out: &mut dyn Write, rows: &[(&Row, f64)], left_out: usize) -> io::Result<()> {
     let mut rows = rows.to_vec();
@@ -62,7 +64,7 @@ fn table(out: &mut dyn Write, rows: &[(&Row, f64)]) -> io::Result<()> {
             "<tr><td data-h=\"process\"><a href=\"/{name}\">{name}</a><br/><small>{}</small></td>\
              <td data-h=\"RSS\">{}{stale}</td><td data-h=\"of its limit\">{limit}</td><td data-h=\"PID\">{}</td>\
              <td data-h=\"verdict\" class=\"verdict {}\"><span class=\"mark\">{}</span> {}</td></tr>",
-            text(&row.command),
+            text(&cut(&row.command, COMMAND)),
             row.rss,
             row.pid,
             text(mark),

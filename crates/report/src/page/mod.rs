@@ -26,4 +26,4 @@ pub use list::write_list;
 pub use model::Page;
 pub use of_books::{add, of_books};
 pub use of_ledger::of_ledger;
-pub use of_recording::{add_sites, of_recording};
+pub use of_recording::{add_curves, add_sites, of_recording};

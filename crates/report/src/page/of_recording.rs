@@ -51,6 +51,11 @@ pub fn of_recording(history: &History) -> Page {
     }
 }
 
+/// Adds the curves alone, to the page of a ledger.
+pub fn add_curves(page: &mut Page, history: &History) {
+    page.curves = curves(history);
+}
+
 /// Adds the call sites of several moments.
 pub fn add_sites(page: &mut Page, sites: SitesOverTime) {
     let columns = sites.times_ns.iter().enumerate().map(|(at, _)| (at, "live at the end".to_owned())).collect();

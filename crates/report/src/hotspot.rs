@@ -8,8 +8,8 @@
 
 use std::io::{self, Write};
 
-use plimsoll_observer::books::{Books, Caller, Figures};
-use plimsoll_observer::units::Bytes;
+use plimsoll_observer::books::{Books, Caller, Figures, Mapping};
+use plimsoll_observer::units::{Avma, Bytes};
 
 use crate::words::printable;
 
@@ -210,6 +210,19 @@ fn peak(f: &Figures) -> Option<(u64, u64)> {
     (f.peak > f.live).then(|| (nearest(f.peak.0), f.count_at_peak))
 }
 
+/// Inaccessible memory inside stacks that libc made: there a JavaThread has guard pages of its own. Those of libc lie
+/// outside of the stack.
+fn guard_pages(books: &Books) -> Bytes {
+    let stacks = books.threads.iter().filter(|t| t.in_use && t.stack_kind == 0 && t.stack > Bytes::ZERO);
+    let mut stacks: Vec<(Avma, Avma)> = stacks.map(|t| t.stack_range).collect();
+    stacks.sort_unstable();
+    let inside = |m: &&Mapping| {
+        let after = stacks.partition_point(|(low, _)| *low <= m.start);
+        stacks[..after].last().is_some_and(|(_, high)| m.end <= *high)
+    };
+    books.mappings.iter().filter(|m| !m.committed).filter(inside).map(Mapping::bytes).sum()
+}
+
 pub(crate) fn summarize(books: &Books) -> Summary {
     let column = |figure: fn(&Figures) -> Bytes| {
         let bytes: Vec<u64> = books.categories.iter().map(|c| figure(&c.figures).0).collect();
@@ -219,7 +232,10 @@ pub(crate) fn summarize(books: &Books) -> Summary {
     // HotSpot counts the resident part of a stack as committed (memTracker: SnapshotThreadStackWalker, by mincore),
     // because the kernel maps the rest only when it is touched. If the kernel was not queried, the whole mapping
     // counts.
-    let stack = |f: &Figures| f.resident.map_or(f.committed, |resident| resident.min(f.committed));
+    // A JavaThread commits its guard pages before it protects them (os::create_stack_guard_pages), and NMT keeps them as
+    // committed.
+    let guards = guard_pages(books);
+    let stack = |f: &Figures| f.resident.map_or(f.committed, |resident| resident.min(f.committed) + guards);
     let all = books.categories.iter();
     let committed = all.map(|c| if c.name == STACKS { stack(&c.figures) } else { c.figures.committed }.0);
     let committed = apportion(&committed.collect::<Vec<_>>());

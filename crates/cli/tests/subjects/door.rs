@@ -115,15 +115,20 @@ impl Door {
 
     /// Books of a running subject, through the segment's folder or by PID alone.
     pub fn live_books(&self, child: &Child, whose: &str) -> Option<Books> {
+        let books = Books::read(plimsoll(), &self.segment_of(child, whose)?);
+        books.assert_balanced(whose);
+        Some(books)
+    }
+
+    /// The path of the child's segment; None without the tracker.
+    pub fn segment_of(&self, child: &Child, whose: &str) -> Option<String> {
         let segments = self.segments.as_ref()?;
         let prefix = format!("{}-", child.id());
         let is_its = |file: &&PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
         let files = self.segment_files();
         let file = files.iter().find(is_its);
         let file = file.unwrap_or_else(|| panic!("{whose}: no segment of {prefix}… in {}", segments.display()));
-        let books = Books::read(plimsoll(), file.to_str().expect("a UTF-8 path"));
-        books.assert_balanced(whose);
-        Some(books)
+        Some(file.to_str().expect("a UTF-8 path").to_owned())
     }
 }
 

@@ -1,13 +1,13 @@
 //! Subject 1: OpenJDK 17 and 25 with a Spring Boot server under load, asked for its books while it works.
 
 use crate::books::Books;
-use crate::door::{Door, Evidence, Running, compare, wait_end, wait_for};
+use crate::door::{Door, Evidence, Running, compare, plimsoll, wait_end, wait_for};
 use crate::http::Connection;
 use crate::nmt;
 use crate::stage::{Jdk, Scratch, jdk, must, say, shop};
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const CONNECTIONS: u64 = 4;
@@ -143,13 +143,29 @@ fn beside_nmt(major: u32) {
     let server = start(&door, &jdk, scratch.path(), &["-XX:NativeMemoryTracking=summary"]);
     load(server.port);
     let ours = door.live_books(&server.child, "before NMT").expect("the door is tracked");
+    let stacks = || {
+        let segment = door.segment_of(&server.child, "beside NMT").expect("the door is tracked");
+        let text = must(Command::new(plimsoll()).args(["report", &segment, "--style", "hotspot"]));
+        nmt::hotspot(&String::from_utf8_lossy(&text))["Thread"].stacks
+    };
+    let stacks_before = stacks();
     let mut jcmd = jdk.tool("jcmd");
     let text =
         must(jcmd.arg(server.child.id().to_string()).args(["VM.native_memory", "summary"]).stderr(Stdio::null()));
     let theirs = nmt::hotspot(&String::from_utf8_lossy(&text));
+    let stacks_after = stacks();
     let after = door.live_books(&server.child, "after NMT").expect("the door is tracked");
     stop(server, scratch.path(), Instant::now(), Vec::new());
     assert!(theirs.len() > 10, "a report of NMT\n{}", String::from_utf8_lossy(&text));
+
+    // A stack is resident by whole pages, and one that is in use grows between the readings. NMT has no line for the stack
+    // of the process's first thread.
+    let (thread, page) = (&theirs["Thread"], 4096);
+    let (least, most) = (stacks_before.min(stacks_after), stacks_before.max(stacks_after));
+    let slack = page * thread.threads;
+    say(&format!("JDK {major}, stacks of {} threads: NMT {}, ours {least} to {most}", thread.threads, thread.stacks));
+    assert!(thread.threads > 10 && thread.stacks > 0, "NMT has stacks");
+    assert!((least.saturating_sub(slack)..=most + slack).contains(&thread.stacks), "NMT's stacks: {}", thread.stacks);
 
     // Its header of 16 B and its footer of 2 are part of what it asks malloc for, so they are in our figure.
     let blocks = |their: &nmt::Category| their.malloc + their.arena + 18 * their.count;

@@ -12,6 +12,9 @@ pub struct Category {
     /// HotSpot alone: chunks in use by arenas, which are malloc'ed too.
     pub arena: u64,
     pub mapped: u64,
+    /// HotSpot alone: the committed part of the threads' stacks, and the number of threads.
+    pub stacks: u64,
+    pub threads: u64,
 }
 
 /// Categories by name, with `Total`.
@@ -41,6 +44,10 @@ pub fn hotspot(text: &str) -> Report {
                 category.count += field(trimmed, "#");
             } else if trimmed.starts_with("(arena=") {
                 category.arena += field(trimmed, "arena=");
+            } else if trimmed.starts_with("(stack:") {
+                category.stacks += field(trimmed, "committed=");
+            } else if trimmed.starts_with("(thread") {
+                category.threads += field(trimmed, "#");
             } else if trimmed.starts_with("(mmap:") || trimmed.starts_with("mmap:") {
                 category.mapped += field(trimmed, "committed=");
             }
@@ -95,11 +102,27 @@ fn both_reports_are_read() {
     let report = hotspot(text);
     assert_eq!(
         report["Java Heap"],
-        Category { reserved: 1024 << 10, committed: 200 << 10, malloc: 0, count: 0, arena: 0, mapped: 200 << 10 }
+        Category {
+            reserved: 1024 << 10,
+            committed: 200 << 10,
+            malloc: 0,
+            count: 0,
+            arena: 0,
+            mapped: 200 << 10,
+            ..Category::default()
+        }
     );
     assert_eq!(
         report["Code"],
-        Category { reserved: 60 << 10, committed: 40 << 10, malloc: 7 << 10, count: 3, arena: 0, mapped: 33 << 10 }
+        Category {
+            reserved: 60 << 10,
+            committed: 40 << 10,
+            malloc: 7 << 10,
+            count: 3,
+            arena: 0,
+            mapped: 33 << 10,
+            ..Category::default()
+        }
     );
     assert_eq!((report["Total"].malloc, report["Total"].count), (40 << 10, 7));
 
@@ -108,7 +131,15 @@ fn both_reports_are_read() {
     let report = native_image(text);
     assert_eq!(
         report["Total"],
-        Category { reserved: 900 << 10, committed: 90 << 10, malloc: 12 << 10, count: 5, arena: 0, mapped: 78 << 10 }
+        Category {
+            reserved: 900 << 10,
+            committed: 90 << 10,
+            malloc: 12 << 10,
+            count: 5,
+            arena: 0,
+            mapped: 78 << 10,
+            ..Category::default()
+        }
     );
     assert_eq!(report["Unsafe"].count, 5);
     assert_eq!(report.len(), 2);

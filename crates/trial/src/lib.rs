@@ -15,6 +15,7 @@ pub mod latency;
 pub mod launcher;
 pub mod metric;
 pub mod plan;
+pub mod rate;
 pub mod remedy;
 pub mod rows;
 pub mod statistics;

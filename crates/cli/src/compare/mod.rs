@@ -55,7 +55,7 @@ pub struct Args {
     /// Then run each this many times with the tracker, for categories and call stacks; 0: never
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(0..=100))]
     tracked: u16,
-    /// A program is ready when: port:N, log:REGEX or seconds:N [default: it runs until it ends]
+    /// A program is ready when: port:N, url:http://…, log:REGEX or seconds:N [default: it runs until it ends]
     #[arg(long, value_name = "WHEN", value_parser = Ready::parse)]
     ready: Option<Ready>,
     /// Give up waiting after this many seconds
@@ -124,6 +124,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         ready: args.ready,
         ready_within: args.ready_within,
         load: None,
+        drive: None,
         idle: Duration::ZERO,
         limit: None,
     };
@@ -244,6 +245,7 @@ impl<'w> Rounds<'w> {
             ready: self.way.ready.clone(),
             ready_within: self.way.ready_within * TRACKED_PATIENCE,
             load: None,
+            drive: None,
             ..*self.way
         };
         let mut runs = tracked::Runs { peaks: way.lasts.is_none(), ..tracked::Runs::default() };

@@ -9,6 +9,7 @@
 //! | `tree` | RSS and processor time of the processes below a keeper |
 //! | `ready` | when the program is ready |
 //! | `runner` | one run |
+//! | `drive`, `http` | the built-in load, and its client |
 //! | `meter` | the line of progress |
 //! | `libraries` | finds allocators that can be preloaded |
 
@@ -23,6 +24,7 @@ use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Verdict, judge};
 use plimsoll_report::{trial_json, trial_pages, trial_text, words};
+use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
 
@@ -30,7 +32,9 @@ use crate::output::{require_stdout, say, to_output};
 use crate::sys::Signals;
 use crate::{Failure, launch};
 
+mod drive;
 mod group;
+mod http;
 pub mod keeper;
 mod kept;
 mod libraries;
@@ -39,6 +43,7 @@ pub mod ready;
 pub mod runner;
 mod tree;
 
+use drive::Drive;
 use meter::Meter;
 use ready::{Ready, seconds};
 use runner::{Outcome, Runner, Way};
@@ -52,7 +57,7 @@ pub struct Args {
     /// flag:-XX:… | cmd:COMMAND. May be repeated [default: those that explain proposes]
     #[arg(long, value_name = "REMEDY", value_parser = remedies)]
     with: Vec<Remedies>,
-    /// Wait until the program is ready: port:N, log:REGEX or seconds:N
+    /// Wait until the program is ready: port:N, url:http://…, log:REGEX or seconds:N
     #[arg(long, value_name = "WHEN", value_parser = Ready::parse)]
     ready: Option<Ready>,
     /// Give up waiting after this many seconds
@@ -61,7 +66,16 @@ pub struct Args {
     /// Run this shell command as the load; the latencies of wrk, hey, oha, k6 and redis-benchmark are read
     #[arg(long, value_name = "COMMAND", requires = "ready")]
     load: Option<String>,
-    /// Without a load: measure after this many seconds [default: 10 with --ready, else when the program ends]
+    /// Built-in load: GET this address (http) at a constant rate, for --for seconds
+    #[arg(long, value_name = "URL", value_parser = Url::parse, requires = "ready", conflicts_with = "load")]
+    url: Option<Url>,
+    /// Requests per second of --url, whatever the answers take
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "url", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    rate: u32,
+    /// Connections of --url
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "url", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+    /// Without a load command: measure after this many seconds [default: 10 with --ready, else when the program ends]
     #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "load")]
     r#for: Option<Duration>,
     /// Idle for this many seconds after the load, and measure again
@@ -117,9 +131,25 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         let shown = words::printable(&program.to_string_lossy());
         return Err(format!("cannot start '{shown}': no executable file of that name").into());
     }
-    let Args { with, ready, ready_within, load, r#for: lasts, idle, rounds, limit, format, output, command } = args;
+    let Args {
+        with,
+        ready,
+        ready_within,
+        load,
+        url,
+        rate,
+        connections,
+        r#for: lasts,
+        idle,
+        rounds,
+        limit,
+        format,
+        output,
+        command,
+    } = args;
     let lasts = lasts.or(ready.as_ref().filter(|_| load.is_none()).map(|_| LASTS));
-    let way = Way { ready, ready_within, load, lasts, idle, limit: limit.map(|limit| limit.0) };
+    let drive = url.map(|url| Drive { url, rate, connections });
+    let way = Way { ready, ready_within, load, drive, lasts, idle, limit: limit.map(|limit| limit.0) };
     let plain = Start { command, environment: std::env::vars_os().collect(), ..Start::default() };
     let asked: Vec<Remedy> = with.into_iter().flat_map(|Remedies(rows)| rows).collect();
     // As a subreaper, this process gets what a killed keeper leaves.
@@ -155,7 +185,7 @@ impl Table {
         let shown: Vec<String> = plain.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
         let trial = Trial {
             command: shown.join(" "),
-            load: way.load.clone(),
+            load: way.load.clone().or(way.drive.as_ref().map(Drive::to_string)),
             ready: way.ready.as_ref().map(Ready::to_string),
             limit: way.limit,
             rounds,

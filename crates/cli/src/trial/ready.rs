@@ -1,18 +1,22 @@
-//! When a started program is ready: `--ready port:8080|log:REGEX|seconds:N`.
+//! When a started program is ready: `--ready port:8080|url:http://…|log:REGEX|seconds:N`.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use plimsoll_trial::rate::Url;
 use regex::bytes::Regex;
 
+use super::http::Client;
 use super::kept::Output;
 
 #[derive(Clone, Debug)]
 pub enum Ready {
     /// Something accepts connections on this port of the machine itself.
     Port(u16),
+    /// A GET of this address is answered without an error.
+    Url(Url),
     /// A line of the program's output matches.
     Log(Regex),
     /// Time since the start.
@@ -20,16 +24,19 @@ pub enum Ready {
 }
 
 const CONNECT: Duration = Duration::from_millis(200);
+/// A first answer may be slow: the program is still loading code.
+const ANSWER: Duration = Duration::from_secs(2);
 
 impl Ready {
     pub fn parse(text: &str) -> Result<Ready, String> {
-        const EXPECTED: &str = "expected port:N, log:REGEX or seconds:N";
+        const EXPECTED: &str = "expected port:N, url:http://…, log:REGEX or seconds:N";
         let (kind, value) = text.split_once(':').ok_or(EXPECTED)?;
         match kind {
             "port" => match value.parse() {
                 Ok(port @ 1..) => Ok(Ready::Port(port)),
                 _ => Err("expected a port from 1 to 65535".into()),
             },
+            "url" => Url::parse(value).map(Ready::Url),
             "log" => {
                 let regex = regex::bytes::RegexBuilder::new(value).size_limit(1 << 20).build();
                 regex.map(Ready::Log).map_err(|_| "expected a regular expression".into())
@@ -49,6 +56,7 @@ impl Ready {
             Ready::Port(port) if accepts(*port) => {
                 Some(format!("another program listens on port {port} already (ss -ltnp 'sport = :{port}' names it)"))
             }
+            Ready::Url(url) if answers(url) => Some(format!("another program answers at {url} already")),
             _ => None,
         }
     }
@@ -56,6 +64,7 @@ impl Ready {
     pub fn is_ready(&self, since_start: Duration, output: &Output) -> bool {
         match self {
             Ready::Port(port) => accepts(*port),
+            Ready::Url(url) => answers(url),
             Ready::Log(_) => output.matched.load(Ordering::Relaxed),
             Ready::After(time) => since_start >= *time,
         }
@@ -66,6 +75,7 @@ impl fmt::Display for Ready {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Ready::Port(port) => write!(f, "port:{port}"),
+            Ready::Url(url) => write!(f, "url:{url}"),
             Ready::Log(regex) => write!(f, "log:{regex}"),
             Ready::After(time) => write!(f, "seconds:{}", time.as_secs_f64()),
         }
@@ -75,6 +85,10 @@ impl fmt::Display for Ready {
 fn accepts(port: u16) -> bool {
     let both = [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))];
     both.iter().any(|address| TcpStream::connect_timeout(address, CONNECT).is_ok())
+}
+
+fn answers(url: &Url) -> bool {
+    Client::new(url, ANSWER).get().is_ok_and(|status| status < 400)
 }
 
 /// A number of seconds above 0 and at most a day; a fraction and a final `s` are allowed.

@@ -19,6 +19,7 @@ use plimsoll_observer::source::{hotspot, proc};
 use plimsoll_trial::remedy::Start;
 use plimsoll_trial::{Action, End, Metric, Run, latency};
 
+use super::drive::{Drive, Driving};
 use super::group::Group;
 use super::kept::{Exit, Kept, Output};
 use super::ready::Ready;
@@ -41,6 +42,8 @@ pub struct Way {
     pub ready: Option<Ready>,
     pub ready_within: Duration,
     pub load: Option<String>,
+    /// The built-in load, for the time of `lasts`.
+    pub drive: Option<Drive>,
     /// Without a load: how long it runs. `None`: until it ends.
     pub lasts: Option<Duration>,
     pub idle: Duration,
@@ -167,10 +170,11 @@ impl Runner<'_> {
             }
             running.figures.insert(Metric::Ready, running.began.elapsed().as_secs_f64());
         }
-        match (&way.load, way.lasts) {
-            (Some(load), _) => self.load(running, load)?,
-            (None, Some(time)) => self.pass(running, time, "running")?,
-            (None, None) => {
+        match (&way.load, &way.drive, way.lasts) {
+            (Some(load), ..) => self.load(running, load)?,
+            (None, Some(drive), Some(time)) => self.drive(running, drive, time)?,
+            (None, None, Some(time)) => self.pass(running, time, "running")?,
+            (None, _, None) => {
                 while !running.kept.has_ended() {
                     self.step(running, "running until it ends", false)?;
                 }
@@ -236,6 +240,26 @@ impl Runner<'_> {
             running.figures.extend(all.into_iter().filter_map(|(metric, value)| Some((metric, value?))));
             running.load_errors = found.errors;
         }
+        Ok(())
+    }
+
+    fn drive(&mut self, running: &mut Running<'_>, drive: &Drive, time: Duration) -> Result<(), Early> {
+        let driving = Driving::start(drive, time);
+        while !driving.is_done() {
+            self.step(running, "under load", true)?;
+        }
+        let (answers, took) = driving.answers();
+        let Some(found) = answers.figures(took) else {
+            return Err((End::LoadFailed, Some(format!("no request to {} was answered without an error", drive.url))));
+        };
+        let all = [
+            (Metric::P50, found.p50),
+            (Metric::P90, found.p90),
+            (Metric::P99, found.p99),
+            (Metric::Throughput, found.throughput),
+        ];
+        running.figures.extend(all);
+        running.load_errors = Some(found.errors);
         Ok(())
     }
 

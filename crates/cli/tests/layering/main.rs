@@ -168,7 +168,7 @@ const OBSERVER: Order = Order {
 const TRIAL: Order = Order {
     name: "trial",
     stages: &[
-        &["latency", "launcher", "metric", "plan", "statistics"],
+        &["latency", "launcher", "metric", "plan", "rate", "statistics"],
         &["remedy", "rows"],
         &["comparison"],
         &["budget"],

@@ -86,6 +86,36 @@ fn a_load_is_read_and_its_failure_is_a_sentence() {
     assert!(error.contains("the load command ended with exit status 4: no route"), "{error}");
 }
 
+/// The built-in load: the server is ready when it answers, and each row has latencies.
+#[test]
+fn a_server_is_driven_at_a_constant_rate() {
+    let trial = Trial::new("url");
+    // Below the ports that the kernel gives to clients, so that no connection takes it meanwhile.
+    let first = 10_000 + (std::process::id() % 10_000) as u16;
+    let port = (first..).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("a port").to_string();
+    let url = format!("http://127.0.0.1:{port}/");
+    let server = "import http.server as h, sys\n\
+                  class H(h.SimpleHTTPRequestHandler):\n protocol_version = 'HTTP/1.1'\n\
+                  h.ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), H).serve_forever()";
+    let ready = format!("url:{url}");
+    let options = ["--ready", &ready, "--url", &url, "--rate", "50", "--connections", "2", "--for", "0.4"];
+    let more = ["--idle", "0.1", "--rounds", "1", "--with", "env:A=b"];
+    let (status, found, error) = trial.json(&[&options[..], &more].concat(), &["python3", "-u", "-c", server, &port]);
+    assert_eq!(status, Some(0), "{error}");
+    assert_eq!(found["load"], format!("GET {url}, 50/s over 2 connections"));
+    for name in ["plain", "A=b"] {
+        for figure in ["p50_milliseconds", "p99_milliseconds", "throughput_per_second"] {
+            let median = row(&found, name)["figures"][figure]["median"].as_f64();
+            assert!(median.is_some_and(|median| median > 0.0), "{name}, {figure}: {found:#}");
+        }
+    }
+    let gone = format!("{url}no-such-page");
+    let options = ["--ready", &ready, "--url", &gone, "--for", "0.2", "--rounds", "1", "--with", "env:A=b"];
+    let (status, found, error) = trial.json(&options, &["python3", "-u", "-c", server, &port]);
+    assert_eq!((status, &found["runs"][0]["end"]), (Some(2), &"load-failed".into()));
+    assert!(error.contains("no-such-page was answered without an error"), "{error}");
+}
+
 /// One sentence for each, and the next row runs.
 #[test]
 fn odd_programs_are_a_sentence_each() {

@@ -1,0 +1,187 @@
+//! The built-in load: GET requests at a constant rate over several connections (`plimsoll_trial::rate`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use plimsoll_trial::rate::{Answers, Schedule, Url};
+
+use super::http::Client;
+
+/// For one request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A stop is noticed after this time.
+const SLICE: Duration = Duration::from_millis(50);
+/// After the last request was due, so much longer do the connections send what is late, as a part of the whole time.
+const OVERTIME: u32 = 4;
+
+/// What to request, and how often.
+#[derive(Clone, Debug)]
+pub struct Drive {
+    pub url: Url,
+    pub rate: u32,
+    pub connections: u16,
+}
+
+impl std::fmt::Display for Drive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GET {}, {}/s over {} connections", self.url, self.rate, self.connections)
+    }
+}
+
+/// A load that runs. Dropped, it stops by itself.
+pub(super) struct Driving {
+    shared: Arc<Shared>,
+    connections: Vec<JoinHandle<(Answers, Duration)>>,
+}
+
+struct Shared {
+    drive: Drive,
+    schedule: Schedule,
+    began: Instant,
+    /// The next request that nobody has taken.
+    next: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Driving {
+    pub(super) fn start(drive: &Drive, lasts: Duration) -> Driving {
+        let shared = Arc::new(Shared {
+            drive: drive.clone(),
+            schedule: Schedule { rate: drive.rate, lasts },
+            began: Instant::now(),
+            next: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let one = || {
+            let shared = shared.clone();
+            thread::Builder::new().name("load".into()).spawn(move || shared.connection()).ok()
+        };
+        let connections = (0..drive.connections).filter_map(|_| one()).collect();
+        Driving { shared, connections }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.connections.iter().all(JoinHandle::is_finished)
+    }
+
+    /// The answers of all connections, and the time from the start to the last answer.
+    pub(super) fn answers(mut self) -> (Answers, Duration) {
+        let (mut all, mut took) = (Answers::default(), Duration::ZERO);
+        for connection in self.connections.drain(..) {
+            let Ok((answers, last)) = connection.join() else { continue };
+            all.add(answers);
+            took = took.max(last);
+        }
+        // What is left when time is up was due, but never sent.
+        let (schedule, end) = (&self.shared.schedule, self.shared.began.elapsed());
+        let unsent = self.shared.next.load(Ordering::Relaxed)..schedule.requests();
+        all.unsent.extend(unsent.map(|request| end.saturating_sub(schedule.due(request))));
+        (all, took)
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    /// Takes the next request, waits until it is due, sends it; one that is late at once.
+    fn connection(&self) -> (Answers, Duration) {
+        let (mut answers, mut last) = (Answers::default(), Duration::ZERO);
+        let mut client = Client::new(&self.drive.url, PATIENCE);
+        let end = self.schedule.lasts + self.schedule.lasts / OVERTIME;
+        while self.began.elapsed() < end && !self.stop.load(Ordering::Relaxed) {
+            let request = self.next.fetch_add(1, Ordering::Relaxed);
+            if request >= self.schedule.requests() {
+                // So that `next` remains the number of requests that were taken.
+                self.next.fetch_sub(1, Ordering::Relaxed);
+                break;
+            }
+            let due = self.schedule.due(request);
+            while let Some(left) = due.checked_sub(self.began.elapsed()).filter(|left| !left.is_zero()) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return (answers, last);
+                }
+                thread::sleep(left.min(SLICE));
+            }
+            let status = client.get();
+            let now = self.began.elapsed();
+            match status {
+                Ok(status) if status < 400 => {
+                    answers.latencies.push(now.saturating_sub(due));
+                    last = now;
+                }
+                _ => answers.failed += 1,
+            }
+        }
+        (answers, last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Answers each request on each connection; the first answer of all takes `stall`.
+    fn server(stall: Duration, status: &'static str) -> Url {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = Url::parse(&format!("http://{}/", listener.local_addr().expect("an address"))).expect("an address");
+        let first = Arc::new(AtomicBool::new(true));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let first = first.clone();
+                thread::spawn(move || answer(stream, &first, stall, status));
+            }
+        });
+        url
+    }
+
+    fn answer(stream: TcpStream, first: &AtomicBool, stall: Duration, status: &str) {
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+            if line == "\r\n" {
+                if first.swap(false, Ordering::Relaxed) {
+                    thread::sleep(stall);
+                }
+                let text = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nok");
+                if reader.get_mut().write_all(text.as_bytes()).is_err() {
+                    return;
+                }
+            }
+            line.clear();
+        }
+    }
+
+    fn driven(url: Url, rate: u32, connections: u16, lasts: Duration) -> Answers {
+        let driving = Driving::start(&Drive { url, rate, connections }, lasts);
+        driving.answers().0
+    }
+
+    /// One connection, 100 requests/s: of the 30 that were due during the stall of 300 ms, those of the first 200 ms
+    /// have waited 100 ms at least, however slow the machine is.
+    #[test]
+    fn requests_that_were_due_during_a_stall_count_from_then_on() {
+        let answers = driven(server(Duration::from_millis(300), "200 OK"), 100, 1, Duration::from_millis(500));
+        let all = || answers.latencies.iter().chain(&answers.unsent);
+        assert_eq!((all().count(), answers.failed), (50, 0));
+        let late = all().filter(|latency| **latency >= Duration::from_millis(100)).count();
+        assert!(late >= 20, "{late}");
+    }
+
+    #[test]
+    fn a_request_is_sent_once_whatever_the_connections() {
+        let answers = driven(server(Duration::ZERO, "200 OK"), 500, 7, Duration::from_millis(200));
+        assert_eq!(answers.latencies.len() + answers.unsent.len(), 100);
+        let answers = driven(server(Duration::ZERO, "503 Busy"), 100, 2, Duration::from_millis(100));
+        assert_eq!((answers.latencies.len(), answers.failed + answers.unsent.len() as u64), (0, 10));
+        assert_eq!(answers.figures(Duration::from_secs(1)), None);
+    }
+}

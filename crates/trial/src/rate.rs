@@ -1,0 +1,193 @@
+//! Requests at a constant rate: where they go, when each is due, and what their latencies are.
+//!
+//! ```text
+//! due        │1   │2   │3   │4   │5       request k is due at k / rate, whatever the server does
+//! sent       │1          │2 │3 │4│5       the server stalls: the following requests are sent late
+//! latency    ├─1────────┤
+//!                 ├─2────────┤            counted from the moment when the request was due
+//! ```
+//! A client that waits for each answer before it sends again doesn't send while the server stalls, and so hardly sees the stall (coordinated
+//! omission). Here each request that was due is counted from then on.
+
+use std::time::Duration;
+
+/// An address of HTTP without encryption.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url {
+    /// Name or address; an IPv6 address without its brackets.
+    pub host: String,
+    pub port: u16,
+    /// Path and query, from the slash on.
+    pub path: String,
+    text: String,
+}
+
+impl Url {
+    /// `http://HOST[:PORT][/PATH]`.
+    pub fn parse(text: &str) -> Result<Url, String> {
+        const EXPECTED: &str = "expected http://HOST:PORT/PATH";
+        if text.starts_with("https:") {
+            return Err("https isn't supported: give the address without encryption, or a load command".into());
+        }
+        let rest = text.strip_prefix("http://").ok_or(EXPECTED)?;
+        // A blank or a control character would end the line of the request.
+        if !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(EXPECTED.into());
+        }
+        let rest = rest.split('#').next().unwrap_or_default();
+        let at = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(at);
+        let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, None),
+            Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or(EXPECTED)?)),
+            None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+        };
+        let is_bad = |byte: u8| matches!(byte, b'@' | b'[' | b']');
+        if host.is_empty() || host.bytes().any(is_bad) {
+            return Err(EXPECTED.into());
+        }
+        let port = match port {
+            None => 80,
+            Some(port) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                port.parse().ok().filter(|port| *port > 0).ok_or("expected a port from 1 to 65535")?
+            }
+            Some(_) => return Err(EXPECTED.into()),
+        };
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Url { host: host.to_owned(), port, path, text: text.to_owned() })
+    }
+
+    /// The value of the header Host.
+    pub fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        format!("{host}:{}", self.port)
+    }
+}
+
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A load at a constant rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    /// Requests per second.
+    pub rate: u32,
+    pub lasts: Duration,
+}
+
+impl Schedule {
+    /// Number of requests.
+    pub fn requests(&self) -> u64 {
+        (self.lasts.as_secs_f64() * f64::from(self.rate)).ceil() as u64
+    }
+
+    /// When this request, counted from 0, is due after the start.
+    pub fn due(&self, request: u64) -> Duration {
+        Duration::from_secs_f64(request as f64 / f64::from(self.rate.max(1)))
+    }
+}
+
+/// What the requests of a load took.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answers {
+    /// From the moment when the request was due to the end of its answer, of the answers without an error.
+    pub latencies: Vec<Duration>,
+    /// No answer, a broken one, or a status of 400 and above.
+    pub failed: u64,
+    /// Requests that were due and never sent, with the time that they had waited: their latency would be larger.
+    pub unsent: Vec<Duration>,
+}
+
+/// The figures of a load, in milliseconds and requests per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Figures {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+    pub throughput: f64,
+    pub errors: u64,
+}
+
+impl Answers {
+    pub fn add(&mut self, other: Answers) {
+        self.latencies.extend(other.latencies);
+        self.unsent.extend(other.unsent);
+        self.failed += other.failed;
+    }
+
+    /// `None` without an answer. `took` is the time from the start to the last answer.
+    pub fn figures(&self, took: Duration) -> Option<Figures> {
+        if self.latencies.is_empty() {
+            return None;
+        }
+        let mut sorted: Vec<Duration> = self.latencies.iter().chain(&self.unsent).copied().collect();
+        sorted.sort_unstable();
+        // The smallest latency that at least this part of the requests doesn't exceed.
+        let percentile = |part: f64| {
+            let at = (part * sorted.len() as f64).ceil() as usize;
+            sorted[at.clamp(1, sorted.len()) - 1].as_secs_f64() * 1000.0
+        };
+        Some(Figures {
+            p50: percentile(0.5),
+            p90: percentile(0.9),
+            p99: percentile(0.99),
+            throughput: self.latencies.len() as f64 / took.as_secs_f64().max(1e-9),
+            errors: self.failed + self.unsent.len() as u64,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_those_of_http() {
+        let parsed = |text: &str| Url::parse(text).map(|url| (url.authority(), url.path));
+        let of = |authority: &str, path: &str| Ok((authority.to_owned(), path.to_owned()));
+        assert_eq!(parsed("http://localhost:8080/a?b=c#d"), of("localhost:8080", "/a?b=c"));
+        assert_eq!(parsed("http://localhost"), of("localhost:80", "/"));
+        assert_eq!(parsed("http://h?q"), of("h:80", "/?q"));
+        assert_eq!(parsed("http://[::1]:9/x"), of("[::1]:9", "/x"));
+        assert_eq!(parsed("http://[::1]"), of("[::1]:80", "/"));
+        assert_eq!(Url::parse("http://h:1/p").expect("an address").to_string(), "http://h:1/p");
+        for bad in
+            ["", "h", "http://", "http://:80", "http://h:0", "http://h:x", "http://h:99999", "http://h:", "http://u@h"]
+        {
+            assert!(Url::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Url::parse("http://h/ x\r\nEvil: 1").is_err() && Url::parse("http://[::1]x").is_err());
+        assert!(Url::parse("https://h").expect_err("https").starts_with("https isn't supported"));
+    }
+
+    #[test]
+    fn requests_are_due_at_equal_distances() {
+        let schedule = Schedule { rate: 200, lasts: Duration::from_millis(1010) };
+        assert_eq!((schedule.requests(), schedule.due(0)), (202, Duration::ZERO));
+        assert_eq!(schedule.due(201), Duration::from_millis(1005));
+    }
+
+    /// A stall of 1 s in 10 s at 100 requests/s: 10 % of the requests were due meanwhile.
+    #[test]
+    fn a_stall_counts_for_all_requests_that_were_due() {
+        let mut answers = Answers::default();
+        for request in 0..1000u64 {
+            let due = Duration::from_millis(request * 10);
+            let stalled = (5000..6000).contains(&(request * 10));
+            let answered = if stalled { Duration::from_millis(6000) } else { due + Duration::from_millis(1) };
+            answers.latencies.push(answered - due);
+        }
+        let figures = answers.figures(Duration::from_secs(10)).expect("figures");
+        assert_eq!((figures.p50, figures.p90, figures.throughput), (1.0, 1.0, 100.0));
+        assert!((900.0..=1000.0).contains(&figures.p99), "{figures:?}");
+        // What was never sent counts with the time that it had waited.
+        let unsent = Answers { unsent: vec![Duration::from_secs(3); 1000], failed: 2, ..Answers::default() };
+        answers.add(unsent);
+        let figures = answers.figures(Duration::from_secs(10)).expect("figures");
+        assert_eq!((figures.p90, figures.errors), (3000.0, 1002));
+        assert_eq!(Answers { failed: 3, ..Answers::default() }.figures(Duration::from_secs(1)), None);
+    }
+}

@@ -152,6 +152,10 @@ impl Output {
         Ok(last.map(|path| Written { name: shown(&path), files, bytes }))
     }
 
+    pub fn path(&self) -> Option<&Path> {
+        self.current.as_ref().map(|current| current.path.as_path())
+    }
+
     pub fn written(&self) -> Bytes {
         self.finished.1 + self.current.as_ref().map_or(Bytes(0), |current| Bytes(current.recording.length()))
     }

@@ -74,6 +74,11 @@ impl Pace {
     pub fn every(interval: Duration) -> Pace {
         Pace { interval, ..Pace::default() }
     }
+
+    /// Files up to this size and age, which nobody deletes.
+    pub fn within(interval: Duration, max_size: Bytes, max_age: Duration) -> Pace {
+        Pace { max_size: Some(max_size), max_age: Some(max_age), ..Pace::every(interval) }
+    }
 }
 
 impl Default for Pace {

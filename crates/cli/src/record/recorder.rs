@@ -1,6 +1,7 @@
 //! Records one process: writes its samples as the instants of a recording.
 
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 
 use plimsoll_observer::units::Bytes;
 use plimsoll_report::jfr::{Instant as Moment, Target as Described, Told};
@@ -49,7 +50,7 @@ impl Recorder {
     }
 
     pub fn rotate(&mut self) -> Result<(), Failure> {
-        self.writer.output.rotate()
+        self.writer.rotate()
     }
 
     /// The text for the terminal.
@@ -85,6 +86,16 @@ impl Writer {
             first_rss: None,
             rss: Bytes(0),
         }
+    }
+
+    /// The file that is being written.
+    pub fn path(&self) -> Option<&Path> {
+        self.output.path()
+    }
+
+    /// Finishes the file; the next instant begins another.
+    pub fn rotate(&mut self) -> Result<(), Failure> {
+        self.output.rotate()
     }
 
     pub fn instant(&mut self, sample: &Sample<'_>) -> Result<(), Failure> {

@@ -106,6 +106,8 @@ pub struct Sampler {
     /// How many samplers share the budgets of mappings, owners and sites. With several, a young program is queried again
     /// at four times its age.
     pub share: u32,
+    /// False: this reading uses the owners that are known, even if they are due.
+    pub may_query: bool,
     within: Duration,
 }
 
@@ -187,6 +189,7 @@ impl Sampler {
             memory: Bytes(0),
             baseline: None,
             share: 1,
+            may_query: true,
             within,
         })
     }
@@ -230,6 +233,7 @@ impl Sampler {
             self.segment = None;
             self.series = Series::default();
             self.owners_at = began;
+            self.may_query = true;
             if self.samples > 0 {
                 self.began = Some(began);
             }
@@ -303,7 +307,7 @@ impl Sampler {
 
     /// Queries who owns what if that is due. True: the snapshot is of this moment.
     fn owners(&mut self, now: Instant, booked: Option<Booked>) -> bool {
-        if now < self.owners_at {
+        if now < self.owners_at || self.snapshot.is_some() && !self.may_query {
             return false;
         }
         let before = processor_time();

@@ -23,9 +23,10 @@ use plimsoll_observer::verdict::judge;
 use plimsoll_report::ledger_text::Explanation;
 use plimsoll_report::prometheus::{self, Own, Samples, Style};
 use plimsoll_report::serve_list::{self, Row};
-use plimsoll_report::{json, ledger_json, page as pages};
+use plimsoll_report::{json, ledger_json, page as pages, recording_json};
 
 use super::board::{Board, Posted, Published};
+use super::history::Store;
 use super::rounds;
 use super::wire::{self, Content, Head, Kind, Question, Status};
 use crate::stack_options::Stacks;
@@ -42,6 +43,7 @@ pub struct Answers {
     pub writer: Mutex<UnixStream>,
     /// Both processes.
     pub own: [u32; 2],
+    pub history: Option<Arc<Store>>,
 }
 
 /// An answer without its number.
@@ -182,16 +184,32 @@ impl Answers {
         };
         let deadline = Deadline::after(LOOK);
         let answer = match question.kind {
-            Kind::Page => page_of(&of, deadline),
+            Kind::Page => self.page_of(&of, deadline),
             Kind::Explain => document_of(&of, deadline),
             Kind::Report => report_of(&of, deadline),
-            _ => Err(Failure("plimsoll serve keeps no recordings".into())),
+            _ => self.recording_of(&of),
         };
         // Another process may have the PID by now.
         if rounds::start_of(of.identity.pid) != Some(of.identity.start) {
             return Answer::sentence(Status::Absent, "the process has ended. The list: /");
         }
         answer.unwrap_or_else(|Failure(sentence)| Answer::sentence(Status::Absent, &sentence))
+    }
+
+    fn page_of(&self, of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
+        let mut page = page::explained(&explanation(of, deadline)?, deadline)?;
+        let recent = || of.recent.lock().unwrap_or_else(PoisonError::into_inner).history();
+        let history = self.history.as_ref().and_then(|store| store.of(&of.row.name).ok()).or_else(recent);
+        if let Some(history) = history {
+            pages::add_curves(&mut page, &history);
+        }
+        Ok(made(Content::Html, |out| pages::write_live(out, &page, &of.row.name)))
+    }
+
+    fn recording_of(&self, of: &Published) -> Result<Answer, Failure> {
+        let store = self.history.as_ref().ok_or("plimsoll serve keeps recordings with --history DIR only")?;
+        let history = store.of(&of.row.name)?;
+        Ok(made(Content::Json, |out| recording_json::write(out, &history)))
     }
 }
 
@@ -214,15 +232,6 @@ fn explanation(of: &Published, deadline: Deadline) -> Result<Explanation, Failur
     let ledger = Ledger::of(&snapshot);
     let verdicts = judge(&snapshot, &ledger);
     Ok(Explanation { snapshot, ledger, verdicts })
-}
-
-fn page_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {
-    let mut page = page::explained(&explanation(of, deadline)?, deadline)?;
-    let history = of.recent.lock().unwrap_or_else(PoisonError::into_inner).history();
-    if let Some(history) = history {
-        pages::add_curves(&mut page, &history);
-    }
-    Ok(made(Content::Html, |out| pages::write_live(out, &page, &of.row.name)))
 }
 
 fn document_of(of: &Published, deadline: Deadline) -> Result<Answer, Failure> {

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use plimsoll_observer::foreign::{Deadline, FileKind, LOOK, given};
 use plimsoll_observer::source::processes::{self, Known};
+use plimsoll_observer::units::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use sha2::{Digest, Sha256};
@@ -33,15 +34,17 @@ use sha2::{Digest, Sha256};
 use crate::confine::Confined;
 use crate::output::{say, shown};
 use crate::sys::Signals;
-use crate::{Failure, record};
+use crate::{Failure, explain, record};
 use answers::{Answers, End};
 use board::Board;
+use history::Store;
 use rounds::Rounds;
 use targets::Wanted;
 use wire::{Hello, Kind, Question};
 
 mod answers;
 mod board;
+mod history;
 pub mod listener;
 mod recent;
 mod rounds;
@@ -62,7 +65,7 @@ pub struct Args {
     /// PIDs and names of the processes; a name serves every process that has it, also one that starts later
     #[arg(value_name = "PID|NAME", required_unless_present = "all", conflicts_with = "all")]
     targets: Vec<String>,
-    /// Serve JVMs, tracked processes, and all that are bigger than 64 MiB
+    /// Serve JVMs, tracked processes, and all of 64 MiB or more
     #[arg(long)]
     all: bool,
     /// Listen at this address. One that other machines can reach needs --token-file
@@ -74,6 +77,25 @@ pub struct Args {
     /// Read the processes this often while nobody asks (15s, 1m)
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
     interval: Duration,
+    /// Record the processes into this directory, one folder each, and draw the curves of the pages from it
+    #[arg(long, value_name = "DIR")]
+    history: Option<PathBuf>,
+    /// Delete recordings that are older
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = keep, requires = "history")]
+    keep: Duration,
+    /// Delete the oldest recordings when all together are bigger
+    #[arg(long, value_name = "BYTES", default_value = "200m", value_parser = size, requires = "history")]
+    size: Bytes,
+}
+
+fn keep(text: &str) -> Result<Duration, String> {
+    let keep = record::time(text)?;
+    if keep < Duration::from_secs(60) { Err("recordings are kept for at least 1m".into()) } else { Ok(keep) }
+}
+
+fn size(text: &str) -> Result<Bytes, String> {
+    let size = explain::bytes(text)?;
+    if size < Bytes(1 << 20) { Err("the budget must be at least 1m".into()) } else { Ok(size) }
 }
 
 /// `127.0.0.1:9464`, `[::1]:9464`, `localhost:9464`, `9464`.
@@ -95,6 +117,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         return Err(format!("other machines can reach {listen}: add --token-file FILE, or listen at 127.0.0.1").into());
     }
     let token = args.token_file.as_deref().map(token).transpose()?;
+    let history =
+        args.history.as_deref().map(|path| Store::open(path, args.keep, args.size)).transpose()?.map(Arc::new);
     let wanted = wanted(&args)?;
     let listening = TcpListener::bind(args.listen).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => {
@@ -112,11 +136,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
     let own = [std::process::id(), server.child.id()];
     let board = Arc::new(Board::new(args.interval));
-    let rounds = Rounds::new(wanted, args.interval, own.to_vec(), board.clone());
+    let rounds = Rounds::new(wanted, args.interval, own.to_vec(), board.clone(), history.clone());
     let reading = thread::Builder::new().name("rounds".into()).spawn(|| rounds.run()).map_err(cant)?;
     let pipe = server.pipe.try_clone().map_err(cant)?;
-    let answers =
-        Arc::new(Answers { board: board.clone(), writer: Mutex::new(server.pipe.try_clone().map_err(cant)?), own });
+    let writer = Mutex::new(server.pipe.try_clone().map_err(cant)?);
+    let answers = Arc::new(Answers { board: board.clone(), writer, own, history });
     let is_broken = Arc::new(AtomicBool::new(false));
     let theirs = is_broken.clone();
     let answer = move || {

@@ -5,7 +5,9 @@
 //! target that takes long is left alone for a while (`Rest`). Its figures stay, and say how old they are.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use plimsoll_observer::foreign::Deadline;
@@ -19,10 +21,12 @@ use plimsoll_report::serve_list::Row;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::board::{Board, Published};
+use super::history::Store;
 use super::recent::Recent;
 use super::targets::{self, Names, Wanted};
 use crate::Failure;
 use crate::output::say;
+use crate::record::Writer;
 use crate::sampler::{Read, Sample, Sampler, Subject};
 
 /// Time for the list of processes, and for one reading of one target.
@@ -34,9 +38,14 @@ const ROUND: Duration = Duration::from_secs(8);
 const LISTS: u32 = 250;
 /// So many targets share the budget of one.
 const SHARE: usize = 2;
+/// A round that took this part of an interval queries no more owners: many targets that started together are due
+/// together.
+const QUERIES: u32 = 75;
 /// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`.
 const SLOW: Duration = Duration::from_millis(500);
 const REST: u32 = 60;
+/// After an error of the recording.
+const AGAIN: Duration = Duration::from_secs(300);
 /// A verdict compares with a moment one to two times this long ago; for a young process, with one a quarter to a half of
 /// its age ago, because every program grows at its start. Seconds.
 const BASELINE: f64 = 3600.0;
@@ -51,9 +60,18 @@ struct Target {
     /// The baseline after the present one.
     next_baseline: Option<Baseline>,
     recent: Arc<Mutex<Recent>>,
+    recorded: Recorded,
+}
+
+/// The recording of a target.
+struct Recorded {
+    writer: Option<Writer>,
+    /// When the next reading is written or, without a writer, when one is made again.
+    next: Instant,
 }
 
 pub struct Rounds {
+    history: Option<Arc<Store>>,
     wanted: Wanted,
     interval: Duration,
     own: Vec<u32>,
@@ -65,13 +83,20 @@ pub struct Rounds {
     refused: BTreeSet<Identity>,
     list_at: Instant,
     left_out: usize,
-    /// The target that the next round begins with, if the last one was too short for all.
+    /// The target that the next round begins with: the one where the last round ran out of its budget or its time.
     first: usize,
 }
 
 impl Rounds {
-    pub fn new(wanted: Wanted, interval: Duration, own: Vec<u32>, board: Arc<Board>) -> Rounds {
+    pub fn new(
+        wanted: Wanted,
+        interval: Duration,
+        own: Vec<u32>,
+        board: Arc<Board>,
+        history: Option<Arc<Store>>,
+    ) -> Rounds {
         Rounds {
+            history,
             wanted,
             interval,
             own,
@@ -93,11 +118,29 @@ impl Rounds {
             let (began, before) = (Instant::now(), thread_time());
             if began >= self.list_at {
                 self.list();
+                self.tidy();
             }
             self.read_all(began + ROUND);
             let targets = self.targets.values().filter_map(|target| target.published.clone()).collect();
             self.board.publish(targets, self.left_out, began.elapsed(), thread_time().saturating_sub(before));
             next = began + self.interval;
+        }
+        for target in self.targets.into_values() {
+            // The file is whole without its end too.
+            let _ = target.recorded.writer.map(Writer::finish);
+        }
+    }
+
+    /// Keeps the recordings within their budget.
+    fn tidy(&mut self) {
+        let Some(store) = &self.history else { return };
+        let writers = || self.targets.values().filter_map(|target| target.recorded.writer.as_ref());
+        let written: BTreeSet<PathBuf> = writers().filter_map(Writer::path).map(Path::to_owned).collect();
+        if store.tidy(&written) {
+            // Full files can be deleted.
+            let writers = self.targets.values_mut().filter_map(|target| target.recorded.writer.as_mut());
+            writers.for_each(|writer| drop(writer.rotate()));
+            store.tidy(&BTreeSet::new());
         }
     }
 
@@ -145,6 +188,7 @@ impl Rounds {
                     rests_until: None,
                     next_baseline: None,
                     recent: Arc::default(),
+                    recorded: Recorded { writer: None, next: Instant::now() },
                 };
                 self.targets.insert(of.identity, target);
             }
@@ -163,20 +207,34 @@ impl Rounds {
     }
 
     fn drop_target(&mut self, identity: Identity, what: &str) {
-        if let Some(target) = self.targets.remove(&identity) {
-            self.say(format_args!("process {} (/{}) {what}", identity.pid, target.name));
+        if let Some(Target { name, mut sampler, recorded, .. }) = self.targets.remove(&identity) {
+            self.say(format_args!("process {} (/{name}) {what}", identity.pid));
+            let Some(mut writer) = recorded.writer else { return };
+            // Names of a tracked process's last call stacks take long, and no round waits for them.
+            let finish = move || {
+                let written = writer.end(&sampler.end(None)).and_then(|()| writer.finish());
+                if let Err(Failure(sentence)) = written {
+                    say(sentence);
+                }
+            };
+            let _ = thread::Builder::new().name("end".into()).spawn(finish);
         }
     }
 
     fn read_all(&mut self, until: Instant) {
+        let (before, budget) = (thread_time(), self.interval / QUERIES);
         let all: Vec<Identity> = self.targets.keys().copied().collect();
         let order = all.iter().cycle().skip(self.first % all.len().max(1)).take(all.len());
         let mut next = None;
         for (place, identity) in order.enumerate() {
+            let may_query = thread_time().saturating_sub(before) < budget;
+            if !may_query || Instant::now() >= until {
+                next.get_or_insert(self.first + place);
+            }
             if Instant::now() >= until {
-                next = Some(self.first + place);
                 break;
             }
+            self.targets.get_mut(identity).into_iter().for_each(|target| target.sampler.may_query = may_query);
             self.read(*identity);
         }
         self.first = next.unwrap_or(0);
@@ -190,6 +248,9 @@ impl Rounds {
         }
         let has_ended = match target.sampler.read(0, false) {
             Read::Sample(sample) => {
+                if let Some(store) = &self.history {
+                    record(store, &mut target.recorded, &target.name, self.interval, &sample);
+                }
                 let (baseline, age) = (baseline_of(&sample), sample.process.uptime.unwrap_or(f64::INFINITY));
                 if let Some(ledger) = &sample.ledger {
                     let limit = sample.cgroup.as_ref().and_then(|cgroup| cgroup.limit);
@@ -215,6 +276,26 @@ impl Rounds {
         if has_ended {
             self.drop_target(identity, "has ended");
             self.names.remove(&identity);
+        }
+    }
+}
+
+/// Writes a reading; scrapes that come often don't make the file bigger. After an error it is tried again later.
+fn record(store: &Store, recorded: &mut Recorded, name: &str, interval: Duration, sample: &Sample<'_>) {
+    let now = Instant::now();
+    if now < recorded.next {
+        return;
+    }
+    let pid = sample.process.pid;
+    let made = match recorded.writer.take() {
+        Some(writer) => Ok(writer),
+        None => store.writer(name, pid, interval),
+    };
+    match made.and_then(|mut writer| writer.instant(sample).map(|()| writer)) {
+        Ok(writer) => *recorded = Recorded { writer: Some(writer), next: now + interval * 2 / 3 },
+        Err(Failure(sentence)) => {
+            say(format_args!("/{name} is not recorded for 5 minutes: {sentence}"));
+            recorded.next = now + AGAIN;
         }
     }
 }

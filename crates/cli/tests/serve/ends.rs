@@ -38,6 +38,8 @@ fn what_can_not_be_served_is_one_sentence() {
         (&[&own, "--token-file", short], "16 visible characters"),
         (&[&own, "--token-file", "/nonexistent"], "/nonexistent"),
         (&[&own, "--interval", "10ms"], "at least 1s"),
+        (&[&own, "--keep", "1h"], "--history"),
+        (&[&own, "--history", "/proc/x"], "--history /proc/x"),
     ] {
         let (code, said) = refused(arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {said}");

@@ -2,6 +2,7 @@
 
 mod answers;
 mod ends;
+mod history;
 mod hostile;
 mod kit;
 mod rights;

@@ -1,0 +1,154 @@
+//! Recordings of the targets on disk, within a budget.
+//!
+//! ```text
+//! DIR/                 ours alone, locked by the server that writes into it
+//! └── shop/            a target, under its name: a restart goes on here
+//!     ├── 20261123-201500.250.jfr     full: an hour, or an eighth of the budget
+//!     └── 20261123-211500.250.jfr     being written; whole after each reading, also after kill -9
+//! ```
+//! `plimsoll report DIR/shop` reads all of it. The oldest full files go first when the budget is exceeded.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use plimsoll_observer::foreign::own_files::{Directory, Folder};
+use plimsoll_observer::recording::{Bound, History, Range};
+use plimsoll_observer::source::jfr::RecordingFiles;
+use plimsoll_observer::units::Bytes;
+use rustix::fs::{FlockOperation, flock};
+
+use super::wire::is_name;
+use crate::Failure;
+use crate::output::shown;
+use crate::record::{Output, Pace, Writer};
+
+/// A file is full after this time; deletion in steps of an hour suffices.
+const FULL: Duration = Duration::from_secs(3600);
+/// The budget is at least so many files.
+const FILES: u64 = 8;
+
+pub struct Store {
+    directory: Directory,
+    keep: Duration,
+    size: Bytes,
+}
+
+/// A file of a target.
+struct File {
+    folder: usize,
+    name: String,
+    path: PathBuf,
+    modified: SystemTime,
+    bytes: u64,
+}
+
+impl Store {
+    pub fn open(path: &Path, keep: Duration, size: Bytes) -> Result<Store, Failure> {
+        let path = std::path::absolute(path).map_err(|e| format!("--history {}: {e}", shown(path)))?;
+        let directory = Directory::open(&path).map_err(|why| format!("--history {}: {why}", shown(&path)))?;
+        flock(&directory.folder, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| format!("--history {}: another plimsoll serve writes there", shown(&path)))?;
+        let store = Store { directory, keep, size };
+        // A server that was killed may have left files without a reading.
+        for (folder, _) in store.folders() {
+            for name in folder.names().unwrap_or_default().iter().filter(|name| name.starts_with('.')) {
+                let _ = folder.remove(OsStr::new(name));
+            }
+        }
+        Ok(store)
+    }
+
+    pub fn writer(&self, name: &str, pid: u32, interval: Duration) -> Result<Writer, Failure> {
+        let path = self.directory.path.join(name);
+        let directory = Directory::open(&path).map_err(|why| format!("{}: {why}", shown(&path)))?;
+        let pace = Pace::within(interval, Bytes(self.size.0 / FILES), FULL.min(self.keep / 4));
+        Ok(Writer::new(pid, interval, Output::new(&directory.path.join("%t.jfr"), pid, pace)?))
+    }
+
+    /// What a target's files say about the time that is kept.
+    pub fn of(&self, name: &str) -> Result<History, Failure> {
+        let files = RecordingFiles::open(&self.directory.path.join(name)).map_err(|gap| Failure(gap.reason))?;
+        let keep = i64::try_from(self.keep.as_nanos()).unwrap_or(i64::MAX);
+        Ok(History::read(&files, Range { from: Some(Bound::BeforeEnd(keep)), to: None })?)
+    }
+
+    /// Deletes what is too old, then the oldest until the rest is within the budget. `written`: the files that are being
+    /// written. True: these alone are too big.
+    pub fn tidy(&self, written: &BTreeSet<PathBuf>) -> bool {
+        let folders = self.folders();
+        let mut files: Vec<File> = folders.iter().enumerate().flat_map(|(at, of)| files(at, of)).collect();
+        files.sort_by_key(|file| file.modified);
+        let mut total: u64 = files.iter().map(|file| file.bytes).sum();
+        let now = SystemTime::now();
+        for file in files.iter().filter(|file| !written.contains(&file.path)) {
+            let age = now.duration_since(file.modified).unwrap_or_default();
+            if age > self.keep || total > self.size.0 {
+                let _ = folders[file.folder].0.remove(OsStr::new(&file.name));
+                total = total.saturating_sub(file.bytes);
+            }
+        }
+        total > self.size.0
+    }
+
+    fn folders(&self) -> Vec<(Folder, PathBuf)> {
+        let names = self.directory.folder.names().unwrap_or_default();
+        let open = |name: String| {
+            let path = self.directory.path.join(&name);
+            // Nobody else can put anything into this directory, so no name is a link.
+            Some((Folder::open(&path).ok()?, path))
+        };
+        names.into_iter().filter(|name| is_name(name)).filter_map(open).collect()
+    }
+}
+
+fn files(at: usize, (folder, path): &(Folder, PathBuf)) -> Vec<File> {
+    let one = |name: String| {
+        let stat = folder.stat(OsStr::new(&name)).ok()?;
+        let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        Some(File { folder: at, path: path.join(&name), name, modified, bytes })
+    };
+    let names = folder.names().unwrap_or_default();
+    names.into_iter().filter(|name| name.ends_with(".jfr") && !name.starts_with('.')).filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_full_files_go_first() {
+        let top = std::env::temp_dir().join(format!("plimsoll-serve-history-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&top);
+        let store = Store::open(&top, Duration::from_secs(3600), Bytes(1000)).unwrap_or_else(|why| panic!("{}", why.0));
+        let again = Store::open(&top, Duration::from_secs(3600), Bytes(1000)).err().map(|why| why.0);
+        assert!(again.is_some_and(|why| why.contains("another plimsoll serve writes there")));
+        let now = SystemTime::now();
+        let make = |name: &str, minutes: u64, bytes: usize| {
+            let path = top.join(name);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+            std::fs::write(&path, vec![0; bytes]).expect("a file");
+            let file = std::fs::File::options().write(true).open(&path).expect("a file");
+            file.set_modified(now - Duration::from_secs(60 * minutes)).expect("a time");
+            path
+        };
+        let old = make("shop/old.jfr", 70, 1);
+        let first = make("shop/first.jfr", 50, 400);
+        let written = make("shop-2/written.jfr", 45, 400);
+        let second = make("shop-2/second.jfr", 40, 400);
+        let last = make("shop/last.jfr", 1, 400);
+        let other = make("shop/notes.txt", 100, 5000);
+        assert!(!store.tidy(&BTreeSet::from([written.clone()])));
+        let is_there = |paths: &[&PathBuf]| paths.iter().map(|path| path.exists()).collect::<Vec<_>>();
+        // 1600 bytes are left without the old one, so the two oldest that may go do.
+        assert_eq!(
+            is_there(&[&old, &first, &written, &second, &last, &other]),
+            [false, false, true, false, true, true]
+        );
+        std::fs::write(&written, vec![0; 2000]).expect("a file");
+        assert!(store.tidy(&BTreeSet::from([written])), "what is written exceeds the budget alone");
+        let _ = std::fs::remove_dir_all(&top);
+    }
+}

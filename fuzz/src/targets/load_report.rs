@@ -1,5 +1,7 @@
-//! Output of load generators, and texts of remedies.
+//! Output of load generators, texts of remedies, addresses of a load, budgets of a comparison.
 
+use plimsoll_trial::budget::Budget;
+use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{Start, words};
 use plimsoll_trial::{Remedy, latency};
 
@@ -12,6 +14,12 @@ pub fn run(bytes: &[u8]) {
     }
     let text = String::from_utf8_lossy(bytes);
     let _ = words(&text);
+    if let Ok(url) = Url::parse(&text) {
+        // It becomes a line of a request.
+        assert!(url.path.starts_with('/') && url.port > 0 && !url.authority().contains(['\r', '\n', ' ']));
+        assert!(!url.path.contains(['\r', '\n', ' ']));
+    }
+    let _ = Budget::parse(&text, &["java-heap", "direct-buffers"]);
     let plain = Start { command: vec!["java".into(), "Main".into()], ..Start::default() };
     for remedy in Remedy::parse(&text).into_iter().flatten().chain(Remedy::from_advice(&text)) {
         let _ = remedy.apply(&plain, |one| Some(one.name().into()));

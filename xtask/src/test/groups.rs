@@ -118,8 +118,8 @@ pub const GROUPS: &[Group] = &[
     group(
         "fuzz",
         Test,
-        "coverage-guided search in every parser, 2,000 inputs from a fixed seed",
-        Command(&["fuzz/run", "--runs", "2000"]),
+        "coverage-guided search in every parser, 1,000 inputs from a fixed seed",
+        Command(&["fuzz/run", "--runs", "1000"]),
     ),
     group(
         "sources",

@@ -13,7 +13,7 @@ use plimsoll_observer::source::proc::parse_smaps;
 #[path = "../../../../fixtures/jdks.rs"]
 mod jdks;
 #[allow(unused_imports, reason = "not every test program has a matrix")]
-pub use jdks::{Jdk, jdks};
+pub use jdks::{Jdk, is_full, jdk, jdks};
 
 /// A child process that is killed after the test, and what it printed until it was ready.
 pub struct Subject {

@@ -40,7 +40,7 @@ const LISTS: u32 = 250;
 const SHARE: usize = 2;
 /// A round that took this part of an interval queries no more owners: many targets that started together are due
 /// together.
-const QUERIES: u32 = 75;
+const QUERIES: u32 = 300;
 /// A target whose reading took `t`, more than `SLOW`, is read again after `t × REST`.
 const SLOW: Duration = Duration::from_millis(500);
 const REST: u32 = 60;

@@ -23,7 +23,7 @@
 
 use crate::account::mapping;
 use crate::account::thread::ThreadState;
-use crate::account::{blocks, early, image, own_mappings, rows, samples, segment_file, side_table, thread};
+use crate::account::{blocks, classes, early, image, own_mappings, rows, samples, segment_file, side_table, thread};
 use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
@@ -41,11 +41,13 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 use plimsoll_segment::{Allocator, Counter, SECTIONS, Section, State};
 
 fn book_frees() {
-    let free = if blocks::allocator() == Allocator::Glibc as u32 && !image::is_image() {
+    let free = if image::is_image() {
+        hook::entry::free_entry as *mut ()
+    } else if blocks::allocator() == Allocator::Glibc as u32 {
         let (whole, windows) = (hook::malloc::free_glibc as *mut (), hook::malloc::free_glibc_in_windows as *mut ());
         if os::is_tight() { windows } else { whole }
     } else {
-        hook::entry::free_entry as *mut ()
+        hook::malloc::free_other as *mut ()
     };
     hook::malloc::FREE.store(free, Relaxed);
 }
@@ -93,6 +95,8 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     early::store(unsafe { Books::of(segment) });
     side_table::settle(segment);
     early::seed(segment);
+    // SAFETY: resolved above. The loader calls this, not the allocator.
+    unsafe { classes::learn() };
     if !book(segment) {
         segment_file::withdraw(segment, segment_file::directory());
         phase::enter(Phase::Off);

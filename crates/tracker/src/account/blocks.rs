@@ -93,12 +93,17 @@ pub fn init(allocator: Allocator) {
 
 /// Makes this the segment of the process, with the secret of the existing blocks. False: the kernel refuses.
 pub fn publish(segment: Segment) -> bool {
-    segment.publish(KEPT.load(Relaxed), short_way_below())
+    segment.publish(KEPT.load(Relaxed), short_way_below(), other_way_below())
 }
 
 /// Requests below this take the fast path. In a native image every call takes the slow path, which reads headers.
 pub fn short_way_below() -> usize {
     if super::image::is_image() { 0 } else { trailer_below() }
+}
+
+/// The same over an allocator other than glibc's.
+fn other_way_below() -> usize {
+    if super::image::is_image() || allocator() == Allocator::Glibc as u32 { 0 } else { super::classes::BELOW }
 }
 
 /// Invalidates all keys that were written before.

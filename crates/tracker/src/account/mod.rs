@@ -7,6 +7,7 @@
 //! ```
 
 pub mod blocks;
+pub mod classes;
 pub mod classify;
 pub mod control;
 pub mod early;

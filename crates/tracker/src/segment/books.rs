@@ -72,13 +72,6 @@ impl SlotMark {
     pub fn of_thread() -> SlotMark {
         SlotMark(tls_get_half::<SLOT_MARK>(), PhantomData)
     }
-
-    /// # Safety
-    /// `mark` is what the calling thread's state has.
-    #[inline(always)]
-    pub unsafe fn of_state(mark: u32) -> SlotMark {
-        SlotMark(mark, PhantomData)
-    }
 }
 
 /// A row of the calling thread.

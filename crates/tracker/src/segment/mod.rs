@@ -27,13 +27,15 @@ pub struct WipedOnFork {
     pub secret: AtomicU64,
     /// Requests below this get a trailer and the short way; 0 in a process that books nothing.
     below: AtomicUsize,
+    /// The same over an allocator other than glibc's.
+    other_below: AtomicUsize,
     /// In a child of fork() that has no segment yet: what its books begin with, an `inherited::Inherited`.
     pub inherited: AtomicUsize,
     /// And its id: a child of vfork has the same memory.
     pub child: AtomicUsize,
     /// CLOCK_BOOTTIME and CLOCK_REALTIME of its fork, ns.
     pub forked: [AtomicU64; 2],
-    _page: [u8; 4096 - 64],
+    _page: [u8; 4096 - 72],
 }
 
 /// What the kernel hands zeroed to a child of fork.
@@ -42,13 +44,16 @@ pub static WIPED: WipedOnFork = WipedOnFork {
     mapped: AtomicUsize::new(0),
     secret: AtomicU64::new(0),
     below: AtomicUsize::new(0),
+    other_below: AtomicUsize::new(0),
     inherited: AtomicUsize::new(0),
     child: AtomicUsize::new(0),
     forked: [const { AtomicU64::new(0) }; 2],
-    _page: [0; 4096 - 64],
+    _page: [0; 4096 - 72],
 };
 /// Offset in [`WIPED`] of the bound of the short way.
 pub const BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, below);
+/// Offset in [`WIPED`] of the bound of the short way over an allocator other than glibc's.
+pub const OTHER_BELOW_AT: usize = core::mem::offset_of!(WipedOnFork, other_below);
 /// Offset in [`WIPED`] of the secret.
 pub const SECRET_AT: usize = core::mem::offset_of!(WipedOnFork, secret);
 
@@ -124,9 +129,9 @@ impl Segment {
         Segment(base)
     }
 
-    /// Makes this the segment of the process, with what its trailers are xored with, and the bound of the short way. False:
+    /// Makes this the segment of the process, with what its trailers are xored with, and the bounds of the short ways. False:
     /// the kernel can't wipe the page on fork; then nothing is published.
-    pub fn publish(self, secret: u64, below: usize) -> bool {
+    pub fn publish(self, secret: u64, below: usize, other_below: usize) -> bool {
         // SAFETY: a page that is WIPED alone; zeroes say that there is no segment.
         if !unsafe { os::wipe_on_fork(&raw const WIPED as usize, 4096) } {
             return false;
@@ -136,12 +141,14 @@ impl Segment {
         WIPED.mapped.store(self.0, Release);
         WIPED.base.store(self.0, Release);
         WIPED.below.store(below, Release);
+        WIPED.other_below.store(other_below, Release);
         true
     }
 
     /// Nothing is booked any more from now on (detach), or by a fork child that goes on untracked.
     pub fn withdraw() {
         WIPED.below.store(0, Release);
+        WIPED.other_below.store(0, Release);
         WIPED.base.store(0, Release);
     }
 

@@ -66,7 +66,7 @@ macro_rules! operators {
 crate::hooked_operators!(operators);
 static OPERATOR: [AtomicUsize; OPERATORS.len()] = [const { AtomicUsize::new(0) }; OPERATORS.len()];
 /// Address range of the object that has the real malloc, if it isn't libc.
-static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+pub static ALLOCATOR: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
 /// The real operator with this number, and whether it belongs to the allocator itself.
 ///

@@ -13,6 +13,8 @@ pub fn alone(body: impl FnOnce()) {
     let output = Command::new(std::env::current_exe().expect("own path"))
         .args(["--exact", &name, "--nocapture", "--test-threads=1"])
         .env(INSIDE, &name)
+        // jemalloc's thread-local data is of the kind that glibc has little room for when a library is loaded late.
+        .env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384")
         .output()
         .expect("own program");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,5 @@
-//! hook/malloc/x86_64.rs against hook/malloc/portable.rs: the assembly that runs, and the same steps in Rust.
+//! hook/malloc/x86_64.rs against hook/malloc/portable.rs, and over other allocators hook/malloc/other_x86_64.rs against
+//! hook/malloc/slow.rs: the assembly that runs, and the same steps in Rust.
 //!
 //! ```text
 //! this process ── fork ──▶ assembly ── after each operation: what changed in the books ──▶ ┐
@@ -10,14 +11,16 @@
 
 use crate::{Random, alone, segment};
 use plimsoll_segment::{
-    Caller, Category, CategoryKind, FILE_BYTES, Sample, Section, SiteSamples, Thread, control as control_word,
+    Allocator, Caller, Category, CategoryKind, FILE_BYTES, Sample, Section, SiteSamples, Thread,
+    control as control_word,
 };
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
-use plimsoll_tracker::account::{control, side_table};
+use plimsoll_tracker::account::{classes, control, side_table};
 use plimsoll_tracker::guard::{Entered, enter};
-use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
+use plimsoll_tracker::hook::entry::free_entry;
+use plimsoll_tracker::hook::malloc::{self, other_x86_64, portable, x86_64};
 use plimsoll_tracker::hook::{aligned, c_api, resolve};
 use plimsoll_tracker::options::Options;
 use plimsoll_tracker::rules;
@@ -318,7 +321,7 @@ extern "C" fn looks(p: *mut u8) {
     // SAFETY: null or a live block; the real free, put there before this function took its place.
     unsafe {
         if !p.is_null() {
-            let key = blocks::read_trailer(p, blocks::usable_glibc(p));
+            let key = blocks::read_trailer(p, blocks::usable(p));
             FREED.store(key.map_or(GONE, |key| key.row as usize), Relaxed);
         }
         let real: extern "C" fn(*mut u8) = transmute(REAL_FREE.load(Relaxed));
@@ -382,9 +385,61 @@ impl Exercised {
     }
 }
 
+/// What malloc the twins have below them.
+#[derive(Clone, Copy)]
+struct Below {
+    allocator: Allocator,
+    /// In place of glibc's: malloc, calloc, realloc, free, aligned_alloc and malloc_usable_size.
+    real: Option<[usize; 6]>,
+}
+
+const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None };
+
+impl Below {
+    /// Loads an allocator beside glibc's, and has it choose the addresses of its memory now, before the twins part.
+    fn load(allocator: Allocator, library: &str) -> Below {
+        // Both return memory to the kernel by the clock, unless told not to: then the twins' heaps would differ.
+        for (name, value) in [
+            ("MALLOC_CONF", "dirty_decay_ms:-1,muzzy_decay_ms:-1"),
+            ("MIMALLOC_PURGE_DELAY", "-1"),
+            ("MIMALLOC_RESET_DELAY", "-1"),
+        ] {
+            // SAFETY: this process runs this test alone, with one thread.
+            unsafe { std::env::set_var(name, value) };
+        }
+        let library = std::ffi::CString::new(library).expect("a name");
+        // SAFETY: a library of Debian's, never closed; the functions have these types.
+        let real = unsafe {
+            let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+            assert!(!handle.is_null(), "{library:?} is installed");
+            let real = [c"malloc", c"calloc", c"realloc", c"free", c"aligned_alloc", c"malloc_usable_size"]
+                .map(|name| libc::dlsym(handle, name.as_ptr()) as usize);
+            let malloc: extern "C" fn(usize) -> usize = transmute(real[0]);
+            let free: extern "C" fn(usize) = transmute(real[3]);
+            free(malloc(100));
+            real
+        };
+        assert!(real.iter().all(|f| *f != 0));
+        Below { allocator, real: Some(real) }
+    }
+
+    /// Makes it the real one.
+    fn enter(self) {
+        resolve::resolve();
+        let calls =
+            [Call::malloc, Call::calloc, Call::realloc, Call::free, Call::aligned_alloc, Call::malloc_usable_size];
+        for (call, f) in calls.into_iter().zip(self.real.into_iter().flatten()) {
+            REAL[call as usize].store(f, Relaxed);
+        }
+        blocks::init(self.allocator);
+        // SAFETY: resolved.
+        unsafe { classes::learn() };
+    }
+}
+
 /// One process: the operations in one version, and a line for each.
-fn run(version: Version, windowed: bool, mut to: File) {
-    resolve::resolve();
+fn run(below: Below, version: Version, windowed: bool, mut to: File) {
+    below.enter();
     REAL_FREE.store(REAL[Call::free as usize].swap(looks as *const () as usize, Relaxed), Relaxed);
     let segment = if windowed { in_windows() } else { segment::fresh() };
     rules::init(None);
@@ -393,10 +448,16 @@ fn run(version: Version, windowed: bool, mut to: File) {
     let categories: Vec<u32> = ["zlib", "tables", "text"]
         .map(|name| categories::register(segment, name.as_bytes(), CategoryKind::Program) as u32 + 1)
         .into();
-    let (malloc, free) = match (version, windowed) {
-        (Version::Assembly, false) => (twin_malloc_assembly as *const (), x86_64::free_glibc as *const ()),
-        (Version::Assembly, true) => (twin_malloc_assembly as *const (), x86_64::free_glibc_in_windows as *const ()),
-        (Version::Rust, _) => (twin_malloc_rust as *const (), portable::free_glibc as *const ()),
+    let malloc = match version {
+        Version::Assembly => twin_malloc_assembly as *const (),
+        Version::Rust => twin_malloc_rust as *const (),
+    };
+    let free = match (version, below.real, windowed) {
+        (Version::Assembly, None, false) => x86_64::free_glibc as *const (),
+        (Version::Assembly, None, true) => x86_64::free_glibc_in_windows as *const (),
+        (Version::Assembly, Some(_), _) => other_x86_64::free as *const (),
+        (Version::Rust, None, _) => portable::free_glibc as *const (),
+        (Version::Rust, Some(_), _) => free_entry as *const (),
     };
     MALLOC.store(malloc as usize, Relaxed);
     FREE.store(free as usize, Relaxed);
@@ -415,12 +476,19 @@ fn run(version: Version, windowed: bool, mut to: File) {
             drop(baton.wait_for(0));
         }
         let (books, random) = (Books::new(segment), Random(0x7e57_ab1e));
-        let exercised = operations(&baton, books, random, &categories, &mut to);
+        let exercised = operations(below, &baton, books, random, &categories, &mut to);
         writeln!(to, "exercised {exercised:?}").expect("the pipe");
     });
 }
 
-fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &[u32], to: &mut File) -> Exercised {
+fn operations(
+    below: Below,
+    baton: &Baton,
+    mut books: Books,
+    mut random: Random,
+    categories: &[u32],
+    to: &mut File,
+) -> Exercised {
     let segment = books.segment;
     let mut exercised = Exercised::default();
     // Blocks and their threads. Apart from new paths there are a few dozen, so that most are remembered.
@@ -495,7 +563,8 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
                 note = "refused";
                 fresh = Some(with_malloc(refuses, || baton.run(on, todo)));
             }
-            965..=974 => {
+            // Another allocator always has the same size for a request, or says so.
+            965..=974 if below.real.is_none() => {
                 note = "more";
                 fresh = Some(with_malloc(gives_more, || baton.run(on, todo)));
             }
@@ -504,7 +573,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
                 let p = block as *mut u8;
                 // SAFETY: a live block of this many usable bytes; what lies behind the requested ones is the tracker's.
                 unsafe {
-                    let usable = blocks::usable_glibc(p);
+                    let usable = blocks::usable(p);
                     if let (Some(key), true) = (blocks::read_trailer(p, usable), usable < TABLE_FROM) {
                         if random.below(2) == 0 {
                             note = "damaged";
@@ -550,7 +619,7 @@ fn operations(baton: &Baton, mut books: Books, mut random: Random, categories: &
                 live.push((p, on));
                 // SAFETY: a live block of glibc's.
                 let (usable, key) = unsafe {
-                    let usable = blocks::usable_glibc(block);
+                    let usable = blocks::usable(block);
                     (usable, blocks::read_trailer(block, usable))
                 };
                 let in_table = if key.is_none() { side_table::get(block) } else { None };
@@ -579,7 +648,7 @@ fn pipe() -> [File; 2] {
 }
 
 /// Starts both versions, each in a process of its own. Returns their ids and their output.
-fn begin(windowed: bool) -> [(i32, BufReader<File>); 2] {
+fn begin(below: Below, windowed: bool) -> [(i32, BufReader<File>); 2] {
     // Nothing is allocated between the forks, so both processes start with equal heaps.
     let mut pipes = [Some(pipe()), Some(pipe())];
     let versions = [Version::Assembly, Version::Rust];
@@ -592,7 +661,7 @@ fn begin(windowed: bool) -> [(i32, BufReader<File>); 2] {
             pipes = [None, None];
             let [from, to] = own.expect("the pipe of this version");
             drop(from);
-            let end = std::panic::catch_unwind(|| run(versions[i], windowed, to));
+            let end = std::panic::catch_unwind(|| run(below, versions[i], windowed, to));
             // SAFETY: ends the child, whose copies of others' buffers nobody should write.
             unsafe { libc::_exit(i32::from(end.is_err())) };
         }
@@ -602,10 +671,10 @@ fn begin(windowed: bool) -> [(i32, BufReader<File>); 2] {
     pids.map(|pid| (pid, from.next().expect("two pipes")))
 }
 
-fn compare(windowed: bool) {
+fn compare(below: Below, windowed: bool) {
     // Chosen before the fork: both processes have one secret, and so one sequence of samples.
     blocks::renew_secret();
-    let mut twins = begin(windowed);
+    let mut twins = begin(below, windowed);
     let (mut lines, mut last) = ([String::new(), String::new()], String::new());
     loop {
         for ((_, from), line) in twins.iter_mut().zip(&mut lines) {
@@ -635,11 +704,28 @@ fn compare(windowed: bool) {
 
 #[test]
 fn assembly_and_rust_keep_the_same_books() {
-    alone(|| compare(false));
+    alone(|| compare(GLIBC, false));
 }
 
 /// Under a limit on address space, where the assembly of free differs.
 #[test]
 fn assembly_and_rust_keep_the_same_books_in_windows() {
-    alone(|| compare(true));
+    alone(|| compare(GLIBC, true));
+}
+
+#[test]
+fn assembly_and_rust_keep_the_same_books_over_jemalloc() {
+    alone(|| compare(Below::load(Allocator::Jemalloc, "libjemalloc.so.2"), false));
+}
+
+/// Over tcmalloc, and in windows.
+#[test]
+fn assembly_and_rust_keep_the_same_books_over_tcmalloc() {
+    alone(|| compare(Below::load(Allocator::Tcmalloc, "libtcmalloc_minimal.so.4"), true));
+}
+
+/// Over mimalloc, whose sizes are asked for.
+#[test]
+fn assembly_and_rust_keep_the_same_books_over_mimalloc() {
+    alone(|| compare(Below::load(Allocator::Mimalloc, "libmimalloc.so.2"), false));
 }

@@ -6,7 +6,8 @@
 //! | file | what it is | runs |
 //! | --- | --- | --- |
 //! | `x86_64.rs` | malloc and free over glibc where nothing unusual happens, in assembly | on x86-64 |
-//! | [`portable`] | the same steps in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
+//! | `other_x86_64.rs` | small blocks over another allocator, in assembly | on x86-64 |
+//! | [`portable`] | the steps of the first in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
 //! | [`slow`] | other allocators, large blocks, samples, the first block of a thread, signals on top of us | everywhere |
 //! | this file | calloc, realloc and the rest | everywhere |
 //!
@@ -22,6 +23,8 @@
 //! | `realloc(p, n)` fails | NULL, p lives on | nothing; the key is put back |
 //! | `calloc` overflow | NULL, ENOMEM by the real one | nothing |
 
+#[cfg(target_arch = "x86_64")]
+pub mod other_x86_64;
 pub mod portable;
 pub mod slow;
 #[cfg(target_arch = "x86_64")]
@@ -51,8 +54,13 @@ pub static FREE: AtomicPtr<()> = AtomicPtr::new(crate::hook::entry::free_entry a
 /// On x86-64 [`entry_straight`](crate::entry_straight) takes its place.
 pub use portable::malloc;
 
+#[cfg(not(target_arch = "x86_64"))]
+pub use crate::hook::entry::free_entry as free_other;
 #[cfg(target_arch = "x86_64")]
-pub use x86_64::{free_glibc, free_glibc_in_windows};
+pub use {
+    other_x86_64::free as free_other,
+    x86_64::{free_glibc, free_glibc_in_windows},
+};
 
 /// `Segment::row` itself looks where the rows' window ends.
 #[cfg(not(target_arch = "x86_64"))]

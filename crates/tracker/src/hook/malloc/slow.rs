@@ -15,7 +15,7 @@ use crate::segment::Segment;
 use crate::segment::books::{Books, OwnRow, SlotMark};
 use crate::stack::callers;
 use crate::stack::read::return_address;
-use crate::sys::cpu::{CURRENT, tls_get};
+use crate::sys::cpu::{CURRENT, ROOM_SPAN, tls_get};
 use crate::sys::libc;
 use crate::sys::libc::calls;
 use core::sync::atomic::Ordering::Relaxed;
@@ -32,6 +32,10 @@ pub mod off_path {
         pub fn finish_row(t: *mut ThreadState, p: *mut u8, n: usize, row: u32) -> *mut u8 = super::finish_row;
         pub fn unbooked_now(t: *mut ThreadState, p: *mut u8) -> *mut u8 = super::unbooked_now;
         pub fn flush(t: *mut ThreadState, p: *mut u8, caller: u32) -> *mut u8 = super::flush_now;
+        pub fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_walk;
+        pub fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 = super::other_sampled;
+        pub fn other_finish(p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 = super::other_finish;
+        pub fn other_flush(p: *mut u8, caller: u32) -> *mut u8 = super::other_flush;
         pub fn free(p: *mut u8) = super::free;
         pub fn free_flush(p: *mut u8, caller: u32) = super::free_flush;
     }
@@ -258,21 +262,85 @@ unsafe fn book_other(p: *mut u8, n: usize, sp: usize, fp: usize) -> bool {
             t.countdown += (n + sampling::EXTRA) as i64;
             return false;
         };
-        let usable = blocks::usable(p);
-        let amount = if usable < TABLE_FROM && usable >= n + TRAILER {
-            blocks::write_trailer(p, usable, m.row_key, n);
-            Amount { usable: (usable - TRAILER) as u64, requested: n as u64 }
-        } else if enter_table(segment, p, usable, m.row_key, n) {
-            Amount { usable: usable as u64, requested: n as u64 }
-        } else {
-            return true;
-        };
+        let Some(amount) = write_key(segment, p, m.row_key, n) else { return true };
         let row = OwnRow::remembered(segment, m.row);
         if rows::add_alloc(row, amount) {
             flush(&mut t, row.caller.load(Relaxed));
         }
     }
     true
+}
+
+/// Gives the state back for the real call of an allocator other than glibc's, and takes it again for the block. `None`: there is
+/// no block, or nothing to book it with.
+///
+/// # Safety
+/// The fast path has taken the state `t`, and counted the block for the sampling.
+unsafe fn real_meanwhile(t: *mut ThreadState, n: usize) -> (*mut u8, Option<Taken>) {
+    // SAFETY: the caller's contract; a `current` other than 0 is this thread's state.
+    unsafe {
+        drop(Taken::of(t));
+        let p = calls::malloc(n);
+        let t = tls_get::<CURRENT>() as *mut ThreadState;
+        if t.is_null() || Segment::current().is_none() {
+            return (p, None);
+        }
+        let mut t = Taken::now(t);
+        if p.is_null() {
+            t.countdown += (n + sampling::EXTRA) as i64;
+            return (p, None);
+        }
+        (p, Some(t))
+    }
+}
+
+/// malloc over an allocator other than glibc's, by a stack that isn't remembered.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn other_walk(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
+    // SAFETY: the fast path has taken the state.
+    unsafe {
+        let (p, t) = real_meanwhile(t, n);
+        let Some(mut t) = t else { return p };
+        let place = walk(&mut t, sp, fp).map(|row| Place { row, drawn: None });
+        finish_any(t, p, n, place)
+    }
+}
+
+/// The same for the block in which a mark of the sampling lies.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn other_sampled(n: usize, sp: usize, fp: usize, t: *mut ThreadState) -> *mut u8 {
+    // SAFETY: the fast path has taken the state.
+    unsafe {
+        let (p, t) = real_meanwhile(t, n);
+        if let Some(t) = t {
+            book_sample(t, p, n, sp, fp);
+        }
+        p
+    }
+}
+
+/// Books a fresh block of an allocator other than glibc's whose size isn't known from the request, or has no room for a trailer.
+/// The state isn't taken.
+#[inline(never)]
+unsafe extern "C" fn other_finish(p: *mut u8, n: usize, row_key: u64, row: u32) -> *mut u8 {
+    let Some(segment) = Segment::current() else { return p };
+    // SAFETY: p is a live block of n bytes; row and key were remembered by this thread.
+    unsafe {
+        if let Some(amount) = write_key(segment, p, row_key, n) {
+            let row = OwnRow::remembered(segment, row);
+            if rows::add_alloc(row, amount) {
+                flush_own(row.caller.load(Relaxed));
+            }
+        }
+    }
+    p
+}
+
+unsafe extern "C" fn other_flush(p: *mut u8, caller: u32) -> *mut u8 {
+    flush_own(caller);
+    p
 }
 
 /// The block in which a mark of the sampling lies.
@@ -283,6 +351,20 @@ unsafe fn book_sample(mut t: Taken, p: *mut u8, n: usize, sp: usize, fp: usize) 
     unsafe {
         let place = sampled(&mut t, n, sp, fp);
         finish_any(t, p, n, place);
+    }
+}
+
+/// Writes the key of a fresh block: in its trailer if there is room, else into the side table. `None`: it is not booked.
+#[inline(always)]
+unsafe fn write_key(segment: Segment, p: *mut u8, row_key: u64, n: usize) -> Option<Amount> {
+    // SAFETY: the caller's block, of n bytes.
+    unsafe {
+        let usable = blocks::usable(p);
+        if usable < TABLE_FROM && usable >= n + TRAILER {
+            blocks::write_trailer(p, usable, row_key, n);
+            return Some(Amount { usable: (usable - TRAILER) as u64, requested: n as u64 });
+        }
+        enter_table(segment, p, usable, row_key, n).then_some(Amount { usable: usable as u64, requested: n as u64 })
     }
 }
 
@@ -420,19 +502,19 @@ pub unsafe fn book_release(p: *mut u8) {
 /// As `book_release`.
 #[inline(always)]
 unsafe fn release_known(p: *mut u8) {
-    let t = tls_get::<CURRENT>() as *const ThreadState;
-    // SAFETY: a non-null `current` is this thread's state; p is a live block.
+    // SAFETY: p is a live block.
     unsafe {
-        let (false, Some(segment)) = (t.is_null() || image::is_image(), Segment::current()) else {
-            return release_slow(p);
-        };
+        let (false, Some(segment)) = (image::is_image(), Segment::current()) else { return release_slow(p) };
         let Some((key, amount)) = take_key(p) else { return unknown(segment, p) };
         if key.sampled {
             end_sample(segment, p);
         }
-        match OwnRow::of(segment, key.row, SlotMark::of_state((*t).slot_mark)) {
+        // The state isn't taken: a signal handler on top adds to the same row.
+        match OwnRow::of(segment, key.row, SlotMark::of_thread()) {
             None => free_for_other(segment, p, key, amount),
-            Some(row) if rows::add_free(row, amount, (*t).room_span) => flush_own(row.caller.load(Relaxed)),
+            Some(row) if rows::add_free(row, amount, tls_get::<ROOM_SPAN>() as i64) => {
+                flush_own(row.caller.load(Relaxed))
+            }
             Some(_) => {}
         }
     }

@@ -51,6 +51,99 @@ pub mod at {
     pub const ROW_BITS: u32 = ROW_SHIFT;
 }
 
+/// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and compares
+/// the first words: 24 where it is the same, with the entry in `rdx`; 22 where it isn't; 23 for any other number of words than
+/// one to three. Changes `rcx` and `rdx` only.
+#[macro_export]
+macro_rules! recall_stack {
+    () => {
+        concat!(
+            // The entry: `memo::entry::place` says the same.
+            "mov rcx, qword ptr [rsp]\n",
+            "lea rdx, [rsp + rcx*8]\n",
+            "imul edx, edx, {hash}\n",
+            "and edx, dword ptr [r9 + {mask}]\n",
+            "lea rdx, [rdx + rdx*2]\n",
+            "add rdx, qword ptr [r9 + {memo}]\n",
+            "or rcx, qword ptr [r9 + {category}]\n",
+            "cmp rcx, qword ptr [rdx + {tag}]\n",
+            "jne 22f\n",
+            "cmp rsp, qword ptr [rdx + {sp}]\n",
+            "jne 23f\n",
+            "29: movzx ecx, word ptr [rdx + {offsets} + 4]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 16]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 2]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 8]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets}]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words}]\n",
+            "jne 22f\n",
+        )
+    };
+}
+
+/// The other numbers of words: the low bits of the entry's stack pointer say none, up to seven (outermost first), or more. Keeps
+/// `rdi`, `r9` and `rdx`; `rax` is what the sampling has counted.
+#[macro_export]
+macro_rules! recall_more_words {
+    () => {
+        concat!(
+            "23: mov rcx, qword ptr [rdx + {sp}]\n",
+            "xor rcx, rsp\n",
+            "cmp rcx, {none}\n",
+            "je 24b\n",
+            "cmp rcx, {seven}\n",
+            "jne 26f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 12]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 48]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 10]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 40]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 8]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 32]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 6]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 24]\n",
+            "jne 22f\n",
+            "cmp byte ptr [rdx + {uses_fp}], 0\n",
+            "je 29b\n",
+            "cmp rbp, qword ptr [rdx + {fp}]\n",
+            "je 29b\n",
+            "jmp 22f\n",
+            "26: cmp rcx, {more}\n",
+            "jne 22f\n",
+            "push rdi\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r9\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rdx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "mov rdi, rdx\n",
+            "lea rsi, [rsp + 24]\n",
+            "mov rdx, rbp\n",
+            "call {same}\n",
+            "pop rdx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop r9\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rdi\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "test al, al\n",
+            "lea rax, [rdi + 8]\n",
+            "jne 24b\n",
+        )
+    };
+}
+
 /// Defines malloc(3) itself: the program's call comes straight here.
 #[macro_export]
 macro_rules! entry_straight {
@@ -73,35 +166,12 @@ macro_rules! entry_straight {
                 "test r9, r9",
                 "je 20f",
                 "cmp rdi, qword ptr [rip + {wiped} + {below}]",
-                "jae 20f",
+                "jae 19f",
                 "mov qword ptr fs:[r8], 0",
                 "lea rax, [rdi + 8]",
                 "sub qword ptr [r9 + {countdown}], rax",
                 "js 21f",
-                // The entry: `memo::entry::place` says the same.
-                "mov rcx, qword ptr [rsp]",
-                "lea rdx, [rsp + rcx*8]",
-                "imul edx, edx, {hash}",
-                "and edx, dword ptr [r9 + {mask}]",
-                "lea rdx, [rdx + rdx*2]",
-                "add rdx, qword ptr [r9 + {memo}]",
-                "or rcx, qword ptr [r9 + {category}]",
-                "cmp rcx, qword ptr [rdx + {tag}]",
-                "jne 22f",
-                "cmp rsp, qword ptr [rdx + {sp}]",
-                "jne 23f",
-                "29: movzx ecx, word ptr [rdx + {offsets} + 4]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words} + 16]",
-                "jne 22f",
-                "movzx ecx, word ptr [rdx + {offsets} + 2]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words} + 8]",
-                "jne 22f",
-                "movzx ecx, word ptr [rdx + {offsets}]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words}]",
-                "jne 22f",
+                $crate::recall_stack!(),
                 // The state is taken: nobody changes the entry during the real call.
                 "24: push rdi",
                 ".cfi_adjust_cfa_offset 8",
@@ -141,6 +211,7 @@ macro_rules! entry_straight {
                 "25: mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
                 "mov qword ptr fs:[r8], r9",
                 "ret",
+                "19: jmp {other}",
                 "20: mov rsi, rsp",
                 "mov rdx, rbp",
                 "jmp {slow}",
@@ -148,55 +219,7 @@ macro_rules! entry_straight {
                 "mov rdx, rbp",
                 "mov rcx, r9",
                 "jmp {sampled}",
-                // Not three words: the low bits of the entry's stack pointer say none, up to seven (outermost first), or more.
-                "23: mov rcx, qword ptr [rdx + {sp}]",
-                "xor rcx, rsp",
-                "cmp rcx, {none}",
-                "je 24b",
-                "cmp rcx, {seven}",
-                "jne 26f",
-                "movzx ecx, word ptr [rdx + {offsets} + 12]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words} + 48]",
-                "jne 22f",
-                "movzx ecx, word ptr [rdx + {offsets} + 10]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words} + 40]",
-                "jne 22f",
-                "movzx ecx, word ptr [rdx + {offsets} + 8]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words} + 32]",
-                "jne 22f",
-                "movzx ecx, word ptr [rdx + {offsets} + 6]",
-                "mov rcx, qword ptr [rsp + rcx]",
-                "cmp rcx, qword ptr [rdx + {words} + 24]",
-                "jne 22f",
-                "cmp byte ptr [rdx + {uses_fp}], 0",
-                "je 29b",
-                "cmp rbp, qword ptr [rdx + {fp}]",
-                "je 29b",
-                "jmp 22f",
-                "26: cmp rcx, {more}",
-                "jne 22f",
-                "push rdi",
-                ".cfi_adjust_cfa_offset 8",
-                "push r9",
-                ".cfi_adjust_cfa_offset 8",
-                "push rdx",
-                ".cfi_adjust_cfa_offset 8",
-                "mov rdi, rdx",
-                "lea rsi, [rsp + 24]",
-                "mov rdx, rbp",
-                "call {same}",
-                "pop rdx",
-                ".cfi_adjust_cfa_offset -8",
-                "pop r9",
-                ".cfi_adjust_cfa_offset -8",
-                "pop rdi",
-                ".cfi_adjust_cfa_offset -8",
-                "test al, al",
-                "lea rax, [rdi + 8]",
-                "jne 24b",
+                $crate::recall_more_words!(),
                 "22: mov rsi, rsp",
                 "mov rdx, rbp",
                 "mov rcx, r9",
@@ -243,6 +266,7 @@ macro_rules! entry_straight {
                 caller = const at::CALLER,
                 real = sym $crate::sys::libc::REAL,
                 real_malloc = const at::REAL_MALLOC,
+                other = sym $crate::hook::malloc::other_x86_64::malloc,
                 slow = sym off_path::malloc_slow,
                 sampled = sym off_path::malloc_sampled,
                 walk = sym off_path::malloc_walk,
@@ -253,6 +277,47 @@ macro_rules! entry_straight {
         }
     };
 }
+
+/// The trailer in the last eight bytes of a block: 21 where there is none, else its row's offset in `r8`. `rdi` is the block,
+/// `rcx` the bytes in front of the trailer; the trailer is left in `rdx`.
+macro_rules! check_trailer {
+    () => {
+        concat!(
+            "mov rdx, qword ptr [rdi + rcx]\n",
+            "xor rdx, rdi\n",
+            "xor rdx, qword ptr [rip + {wiped} + {secret}]\n",
+            "test edx, {check}\n",
+            "jne 21f\n",
+            "mov r8, rdx\n",
+            "shl r8, 16\n",
+            "shr r8, 38\n",
+        )
+    };
+}
+
+/// Books that release in the row and goes on to the real free: 21 where the row isn't this thread's, 22 where the drift has passed its bound.
+macro_rules! book_free {
+    () => {
+        concat!(
+            "add r8, qword ptr [rip + {lasting}]\n",
+            "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "mov r10d, dword ptr fs:[r9 + {slot_mark}]\n",
+            "cmp r10d, dword ptr [r8 + {slot}]\n",
+            "jne 21f\n",
+            "shr rdx, 48\n",
+            "mov qword ptr [rdi + rcx], 0\n",
+            "add qword ptr [r8 + {free_bytes}], rcx\n",
+            "add qword ptr [r8 + {free_requested}], rdx\n",
+            "inc qword ptr [r8 + {free_count}]\n",
+            "add qword ptr [r8 + {room}], rcx\n",
+            "mov rcx, qword ptr fs:[r9 + {room_span}]\n",
+            "cmp qword ptr [r8 + {room}], rcx\n",
+            "jg 22f\n",
+            "jmp qword ptr [rip + {real} + {real_free}]\n",
+        )
+    };
+}
+pub(super) use {book_free, check_trailer};
 
 macro_rules! free {
     ($(#[doc = $d:literal])* $name:ident, $($bound:literal),*) => {
@@ -272,30 +337,9 @@ macro_rules! free {
         "cmp rcx, {chunk_end}",
         "ja 21f",
         "lea rcx, [rcx*4 - 16]",
-        "mov rdx, qword ptr [rdi + rcx]",
-        "xor rdx, rdi",
-        "xor rdx, qword ptr [rip + {wiped} + {secret}]",
-        "test edx, {check}",
-        "jne 21f",
-        "mov r8, rdx",
-        "shl r8, 16",
-        "shr r8, 38",
+        check_trailer!(),
         $($bound,)*
-        "add r8, qword ptr [rip + {lasting}]",
-        "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
-        "mov r10d, dword ptr fs:[r9 + {slot_mark}]",
-        "cmp r10d, dword ptr [r8 + {slot}]",
-        "jne 21f",
-        "shr rdx, 48",
-        "mov qword ptr [rdi + rcx], 0",
-        "add qword ptr [r8 + {free_bytes}], rcx",
-        "add qword ptr [r8 + {free_requested}], rdx",
-        "inc qword ptr [r8 + {free_count}]",
-        "add qword ptr [r8 + {room}], rcx",
-        "mov rcx, qword ptr fs:[r9 + {room_span}]",
-        "cmp qword ptr [r8 + {room}], rcx",
-        "jg 22f",
-        "jmp qword ptr [rip + {real} + {real_free}]",
+        book_free!(),
         "20: ret",
         "21: jmp {slow}",
         "22: mov esi, dword ptr [r8 + {caller}]",

@@ -1,0 +1,247 @@
+//! malloc and free over an allocator other than glibc's, as long as nothing unusual happens: assembly for x86-64.
+//!
+//! ```text
+//! malloc   the caller isn't the allocator │ small enough │ no sample due │ the remembered stack, each word compared
+//!          │ state given back │ the real one, as it was asked │ eight bytes are left │ trailer │ the row's four numbers
+//! free     the caller isn't the allocator │ the size │ the trailer's check │ the row is this thread's │ trailer cleared
+//!          │ four numbers │ on to the real one
+//! ```
+//!
+//! Over glibc the state is kept during the real call ([`super::x86_64`]). Other allocators map memory and make threads inside malloc, and
+//! that comes through the hooks. So the state is given back before, and row and key are on the stack. The row stays this thread's: rows
+//! are given up by a thread's end, and by new books, which wait for all hooks to end. Each counter is one
+//! instruction, so that a signal handler on top can add to the same row.
+//!
+//! [`super::slow`] has the same steps in Rust, which run on other CPUs.
+
+use super::slow::off_path;
+use super::x86_64::{at, book_free, check_trailer};
+use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
+use crate::account::classes::{self, ASK, LEFT};
+use crate::account::memo::entry::{self as memo, Memo};
+use crate::segment::windows::MAPPED;
+use crate::segment::{self, LASTING, WIPED};
+use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
+use crate::sys::libc::{ALLOCATOR, Call, REAL};
+use core::mem::offset_of;
+use plimsoll_segment::{Row, Section};
+
+const ROWS: usize = Section::Rows.offset();
+const _: () = assert!(classes::STEP == 8 && TRAILER == 8, "the shifts below");
+
+/// malloc(3), where the entry has found this thread's state (`r9`, its place in `r8`) and no bound of glibc's.
+///
+/// # Safety
+/// Reached by a jump from the entry only.
+#[unsafe(naked)]
+pub unsafe extern "C" fn malloc(n: usize) -> *mut u8 {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "cmp rdi, qword ptr [rip + {wiped} + {below}]",
+        "jae 20f",
+        "mov rcx, qword ptr [rsp]",
+        "cmp rcx, qword ptr [rip + {allocator}]",
+        "jb 19f",
+        "cmp rcx, qword ptr [rip + {allocator} + 8]",
+        "jb 20f",
+        "19: mov qword ptr fs:[r8], 0",
+        "lea rax, [rdi + 8]",
+        "sub qword ptr [r9 + {countdown}], rax",
+        "js 21f",
+        crate::recall_stack!(),
+        "24: mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+        "mov qword ptr fs:[r8], r9",
+        "sub rsp, 40",
+        ".cfi_adjust_cfa_offset 40",
+        "mov qword ptr [rsp], rdi",
+        "mov rcx, qword ptr [rdx + {row_key}]",
+        "mov qword ptr [rsp + 8], rcx",
+        "mov ecx, dword ptr [rdx + {row}]",
+        "mov qword ptr [rsp + 16], rcx",
+        "lea rcx, [rdi + 7]",
+        "shr rcx, 3",
+        "lea rdx, [rip + {left}]",
+        "movzx ecx, word ptr [rdx + rcx*2]",
+        "mov qword ptr [rsp + 24], rcx",
+        "call qword ptr [rip + {real} + {real_malloc}]",
+        "mov rdi, qword ptr [rsp]",
+        "mov rdx, qword ptr [rsp + 8]",
+        "mov rcx, qword ptr [rsp + 16]",
+        "mov rsi, qword ptr [rsp + 24]",
+        "add rsp, 40",
+        ".cfi_adjust_cfa_offset -40",
+        "test rax, rax",
+        "je 25f",
+        // Neither 0 nor ASK, and not at a page's begin.
+        "lea r8d, [rsi - 1]",
+        "cmp r8d, {ask} - 1",
+        "jae 27f",
+        "test eax, 4095",
+        "je 27f",
+        "31: add rcx, qword ptr [rip + {lasting}]",
+        "add qword ptr [rcx + {alloc_requested}], rdi",
+        "shl rdi, 48",
+        "or rdi, rdx",
+        "xor rdi, rax",
+        "xor rdi, qword ptr [rip + {wiped} + {secret}]",
+        "mov qword ptr [rax + rsi], rdi",
+        "add qword ptr [rcx + {alloc_bytes}], rsi",
+        "inc qword ptr [rcx + {alloc_count}]",
+        "sub qword ptr [rcx + {room}], rsi",
+        "js 28f",
+        "ret",
+        "20: mov rsi, rsp",
+        "mov rdx, rbp",
+        "jmp {slow}",
+        "21: mov rsi, rsp",
+        "mov rdx, rbp",
+        "mov rcx, r9",
+        "jmp {sampled}",
+        crate::recall_more_words!(),
+        "22: mov rsi, rsp",
+        "mov rdx, rbp",
+        "mov rcx, r9",
+        "jmp {walk}",
+        // No memory: it was counted for the sampling.
+        "25: mov r8, qword ptr [rip + plimsoll_tls@GOTTPOFF]",
+        "mov r9, qword ptr fs:[r8]",
+        "test r9, r9",
+        "je 32f",
+        "add rdi, 8",
+        "add qword ptr [r9 + {countdown}], rdi",
+        "32: ret",
+        // Asks for the size, unless it is known to leave no eight bytes.
+        "27: test esi, esi",
+        "je 30f",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "push rcx",
+        ".cfi_adjust_cfa_offset 8",
+        "push rax",
+        ".cfi_adjust_cfa_offset 8",
+        "sub rsp, 8",
+        ".cfi_adjust_cfa_offset 8",
+        "mov rdi, rax",
+        "call qword ptr [rip + {real} + {real_usable}]",
+        "lea rsi, [rax - 8]",
+        "add rsp, 8",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rax",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rcx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "cmp rsi, {table_from} - 8",
+        "jae 30f",
+        "cmp rsi, rdi",
+        "jae 31b",
+        "30: mov rsi, rdi",
+        "mov rdi, rax",
+        "jmp {finish}",
+        "28: mov rdi, rax",
+        "mov esi, dword ptr [rcx + {caller}]",
+        "jmp {flush}",
+        ".p2align 6",
+        ".cfi_endproc",
+        below = const segment::OTHER_BELOW_AT,
+        allocator = sym ALLOCATOR,
+        left = sym LEFT,
+        ask = const ASK,
+        countdown = const at::COUNTDOWN,
+        memo = const at::MEMO,
+        mask = const at::MASK,
+        category = const at::CATEGORY,
+        hash = const memo::HASH,
+        tag = const at::TAG,
+        sp = const at::SP,
+        offsets = const at::OFFSETS,
+        words = const at::WORDS,
+        row = const at::ROW,
+        row_key = const at::ROW_KEY,
+        none = const memo::NO_WORDS,
+        seven = const memo::SEVEN_WORDS,
+        more = const memo::MORE_WORDS,
+        uses_fp = const Memo::USES_FP_AT,
+        fp = const Memo::FP_AT,
+        wiped = sym WIPED,
+        lasting = sym LASTING,
+        secret = const segment::SECRET_AT,
+        alloc_requested = const at::ALLOC_REQUESTED,
+        alloc_bytes = const at::ALLOC_BYTES,
+        alloc_count = const at::ALLOC_COUNT,
+        room = const at::ROOM,
+        caller = const at::CALLER,
+        real = sym REAL,
+        real_malloc = const at::REAL_MALLOC,
+        real_usable = const Call::malloc_usable_size as usize * 8,
+        table_from = const TABLE_FROM,
+        slow = sym off_path::malloc_slow,
+        sampled = sym off_path::other_sampled,
+        walk = sym off_path::other_walk,
+        same = sym memo::same_words,
+        finish = sym off_path::other_finish,
+        flush = sym off_path::other_flush,
+    );
+}
+
+/// free(3).
+///
+/// # Safety
+/// As free(3).
+#[unsafe(naked)]
+pub unsafe extern "C" fn free(p: *mut u8) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "test rdi, rdi",
+        "je 20f",
+        "mov rcx, qword ptr [rsp]",
+        "cmp rcx, qword ptr [rip + {allocator}]",
+        "jb 19f",
+        "cmp rcx, qword ptr [rip + {allocator} + 8]",
+        "jb 21f",
+        "19: push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "call qword ptr [rip + {real} + {real_usable}]",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "lea rcx, [rax - 8]",
+        "cmp rcx, {table_from} - 8",
+        "jae 21f",
+        check_trailer!(),
+        "cmp r8, qword ptr [rip + {mapped} + {of_rows}]",
+        "jae 21f",
+        book_free!(),
+        "20: ret",
+        "21: jmp {slow}",
+        "22: mov esi, dword ptr [r8 + {caller}]",
+        "jmp {flush}",
+        ".p2align 6",
+        ".cfi_endproc",
+        allocator = sym ALLOCATOR,
+        real_usable = const Call::malloc_usable_size as usize * 8,
+        table_from = const TABLE_FROM,
+        wiped = sym WIPED,
+        secret = const segment::SECRET_AT,
+        check = const CHECKED,
+        mapped = sym MAPPED,
+        of_rows = const Section::Rows as usize * 8,
+        lasting = sym LASTING,
+        slot_mark = const SLOT_MARK,
+        room_span = const ROOM_SPAN,
+        slot = const ROWS + offset_of!(Row, slot),
+        free_bytes = const ROWS + offset_of!(Row, free_bytes),
+        free_requested = const ROWS + offset_of!(Row, free_requested),
+        free_count = const ROWS + offset_of!(Row, free_count),
+        room = const ROWS + offset_of!(Row, room),
+        caller = const ROWS + offset_of!(Row, caller),
+        real = sym REAL,
+        real_free = const Call::free as usize * 8,
+        slow = sym crate::hook::entry::free_entry,
+        flush = sym off_path::free_flush,
+    );
+}

@@ -21,7 +21,7 @@
 //! in here: `plimsoll attach` waits, from outside, until every thread has slept or run since (crates/cli/src/attach/mod.rs).
 
 use crate::account::mapping::existing;
-use crate::account::{blocks, classes, peaks, rows, samples, side_table, thread};
+use crate::account::{blocks, peaks, rows, samples, side_table, thread};
 use crate::hook;
 use crate::options::{Options, Path};
 use crate::segment::books::Books;
@@ -166,7 +166,7 @@ fn attach(wish: Wish, exports: &'static libc::Exports) -> Answer {
     segment.set(Counter::import_words, done.written);
     segment.set(Counter::import_words_left, done.left);
     // SAFETY: the hooks are resolved. The VM calls this on a thread of its own, outside the allocator.
-    unsafe { classes::learn() };
+    unsafe { hook::resolve::learn_sizes() };
     if !boot::book(segment) {
         patch::take_hooks();
         return Answer::NoSegment;

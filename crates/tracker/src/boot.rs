@@ -23,7 +23,7 @@
 
 use crate::account::mapping;
 use crate::account::thread::ThreadState;
-use crate::account::{blocks, classes, early, image, own_mappings, rows, samples, segment_file, side_table, thread};
+use crate::account::{blocks, early, image, own_mappings, rows, samples, segment_file, side_table, thread};
 use crate::hook;
 use crate::options::Options;
 use crate::phase::{self, Phase};
@@ -96,7 +96,7 @@ pub unsafe fn start(argc: i32, argv: *const *const c_char, environment: *mut *co
     side_table::settle(segment);
     early::seed(segment);
     // SAFETY: resolved above. The loader calls this, not the allocator.
-    unsafe { classes::learn() };
+    unsafe { hook::resolve::learn_sizes() };
     if !book(segment) {
         segment_file::withdraw(segment, segment_file::directory());
         phase::enter(Phase::Off);

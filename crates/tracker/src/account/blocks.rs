@@ -28,6 +28,8 @@ use plimsoll_segment::{Allocator, Section};
 pub const TABLE_FROM: usize = 64 << 10;
 /// Requests below this ask glibc for a trailer. The margin covers glibc's rounding (at most 31 bytes, MINSIZE − 1).
 const TRAILER_BELOW: usize = TABLE_FROM - 64;
+/// Requests below this may take the fast path over another allocator than glibc's.
+pub const OTHER_BELOW: usize = 4 << 10;
 /// Bytes of a trailer.
 pub const TRAILER: usize = 8;
 
@@ -103,7 +105,7 @@ pub fn short_way_below() -> usize {
 
 /// The same over an allocator other than glibc's.
 fn other_way_below() -> usize {
-    if super::image::is_image() || allocator() == Allocator::Glibc as u32 { 0 } else { super::classes::BELOW }
+    if super::image::is_image() || allocator() == Allocator::Glibc as u32 { 0 } else { OTHER_BELOW }
 }
 
 /// Invalidates all keys that were written before.

@@ -14,13 +14,10 @@
 //! a page. So a block at a page's begin is asked for, whatever its entry says. mimalloc in its guarded builds puts some blocks against a guard
 //! page, and of other allocators nothing is known: there each entry is 65,535.
 
-use super::blocks::{self, TRAILER};
-use crate::sys::libc::calls;
+use super::blocks::{OTHER_BELOW, TRAILER};
 use core::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use plimsoll_segment::Allocator;
 
-/// Requests below this have an entry.
-pub const BELOW: usize = 4 << 10;
 /// Bytes of request for one entry.
 pub const STEP: usize = 8;
 /// The entry that says nothing.
@@ -28,24 +25,19 @@ pub const ASK: u16 = u16::MAX;
 /// More sizes than any allocator has below 4 KiB. One that pads its blocks (mimalloc's debug build) has one for each request.
 const MOST: usize = 128;
 
-/// See the module comment.
-pub static LEFT: [AtomicU16; BELOW / STEP + 1] = [const { AtomicU16::new(ASK) }; BELOW / STEP + 1];
+/// See the module comment. The first entry, of `malloc(0)`, always says: ask.
+pub static LEFT: [AtomicU16; OTHER_BELOW / STEP + 1] = [const { AtomicU16::new(ASK) }; OTHER_BELOW / STEP + 1];
 
-/// Learns the sizes of the allocator below, by a block of each. Not in the first call of a hook: that may come from inside the allocator, which
-/// holds its locks then.
-///
-/// # Safety
-/// The real functions are resolved.
-pub unsafe fn learn() {
-    if ![Allocator::Jemalloc, Allocator::Tcmalloc].map(|known| known as u32).contains(&blocks::allocator()) {
+/// Learns the sizes of this allocator. `size_of` tells the usable bytes of a fresh block, 0 for none.
+pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
+    if ![Allocator::Jemalloc, Allocator::Tcmalloc].map(|known| known as u32).contains(&allocator) {
         return;
     }
     let mut sizes = [0u16; MOST];
     let (mut known, mut request) = (0, 1);
-    while request < BELOW {
-        // SAFETY: the caller's contract; the block is freed again.
-        let size = unsafe { size_of_block(request) };
-        if known == MOST || size < request || size % STEP != 0 || size >= ASK as usize {
+    while request < OTHER_BELOW {
+        let size = size_of(request);
+        if known == MOST || size < request || !size.is_multiple_of(STEP) || size >= ASK as usize {
             return;
         }
         sizes[known] = size as u16;
@@ -59,20 +51,5 @@ pub unsafe fn learn() {
             let left = *size as usize - i * STEP >= TRAILER;
             entry.store(if left { *size - TRAILER as u16 } else { 0 }, Relaxed);
         }
-    }
-}
-
-/// # Safety
-/// As [`learn`].
-unsafe fn size_of_block(request: usize) -> usize {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let p = calls::malloc(request);
-        if p.is_null() {
-            return 0;
-        }
-        let size = calls::malloc_usable_size(p);
-        calls::free(p);
-        size
     }
 }

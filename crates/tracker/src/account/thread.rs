@@ -107,7 +107,7 @@ struct Block {
 }
 
 const _: () = assert!(size_of::<Block>() == 320 && core::mem::offset_of!(Block, state) == SHARED_BYTES);
-// What malloc's fast path reads (`hook/malloc/x86_64.rs`) is on the block's first two cache lines.
+// What malloc's fast path reads (`hook/malloc/x86_64/glibc.rs`) is on the block's first two cache lines.
 const _: () = assert!(
     core::mem::offset_of!(Shared, memo) < 64
         && SHARED_BYTES + core::mem::offset_of!(ThreadState, memo_mask_64) < 64

@@ -1,7 +1,7 @@
 //! The first call of any hook: reads the loader's list to find the real functions (no dlsym, no allocation), and finds
 //! out whose malloc is below.
 
-use crate::account::{blocks, image};
+use crate::account::{blocks, classes, image};
 use crate::phase::{self, Phase};
 use crate::sys::{elf, libc};
 use plimsoll_segment::Allocator;
@@ -33,6 +33,26 @@ pub fn resolve() {
     // and the one that forks would wait for each other.
     super::fork::init();
     phase::leave_new();
+}
+
+/// Learns the sizes of the allocator below. Not in the first call of a hook: that may come from inside the allocator, which holds its locks
+/// then.
+///
+/// # Safety
+/// [`resolve`] was called.
+pub unsafe fn learn_sizes() {
+    classes::learn(blocks::allocator(), |request| {
+        // SAFETY: the caller's contract; the block is freed again.
+        unsafe {
+            let p = libc::calls::malloc(request);
+            if p.is_null() {
+                return 0;
+            }
+            let size = libc::calls::malloc_usable_size(p);
+            libc::calls::free(p);
+            size
+        }
+    });
 }
 
 /// Whether the word before a block holds the size that malloc_usable_size returns. Only small sizes are tried: freeing

@@ -1,4 +1,4 @@
-//! hook/malloc/x86_64.rs against hook/malloc/portable.rs, and over other allocators hook/malloc/other_x86_64.rs against
+//! hook/malloc/x86_64/glibc.rs against hook/malloc/portable.rs, and over other allocators hook/malloc/x86_64/other.rs against
 //! hook/malloc/slow.rs: the assembly that runs, and the same steps in Rust.
 //!
 //! ```text
@@ -17,10 +17,10 @@ use plimsoll_segment::{
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
-use plimsoll_tracker::account::{classes, control, side_table};
+use plimsoll_tracker::account::{control, side_table};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::entry::free_entry;
-use plimsoll_tracker::hook::malloc::{self, other_x86_64, portable, x86_64};
+use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
 use plimsoll_tracker::hook::{aligned, c_api, resolve};
 use plimsoll_tracker::options::Options;
 use plimsoll_tracker::rules;
@@ -433,7 +433,7 @@ impl Below {
         }
         blocks::init(self.allocator);
         // SAFETY: resolved.
-        unsafe { classes::learn() };
+        unsafe { resolve::learn_sizes() };
     }
 }
 
@@ -455,7 +455,7 @@ fn run(below: Below, version: Version, windowed: bool, mut to: File) {
     let free = match (version, below.real, windowed) {
         (Version::Assembly, None, false) => x86_64::free_glibc as *const (),
         (Version::Assembly, None, true) => x86_64::free_glibc_in_windows as *const (),
-        (Version::Assembly, Some(_), _) => other_x86_64::free as *const (),
+        (Version::Assembly, Some(_), _) => x86_64::other::free as *const (),
         (Version::Rust, None, _) => portable::free_glibc as *const (),
         (Version::Rust, Some(_), _) => free_entry as *const (),
     };

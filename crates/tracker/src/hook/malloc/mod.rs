@@ -5,13 +5,13 @@
 //!
 //! | file | what it is | runs |
 //! | --- | --- | --- |
-//! | `x86_64.rs` | malloc and free over glibc where nothing unusual happens, in assembly | on x86-64 |
-//! | `other_x86_64.rs` | small blocks over another allocator, in assembly | on x86-64 |
+//! | `x86_64/glibc.rs` | malloc and free over glibc where nothing unusual happens, in assembly | on x86-64 |
+//! | `x86_64/other.rs` | small blocks over another allocator, in assembly | on x86-64 |
 //! | [`portable`] | the steps of the first in Rust: read it first | on other CPUs; on x86-64 in `realloc(0, n)` |
-//! | [`slow`] | other allocators, large blocks, samples, the first block of a thread, signals on top of us | everywhere |
+//! | [`slow`] | the steps of the second in Rust, large blocks, samples, the first block of a thread, signals on top of us | everywhere |
 //! | this file | calloc, realloc and the rest | everywhere |
 //!
-//! `tests/books/malloc_twins.rs` puts the same operations through both fast paths and compares the books after each.
+//! `tests/books/malloc_twins.rs` puts the same operations through the assembly and the Rust, and compares the books after each.
 //!
 //! Corners, as glibc 2.36 has them (malloc/malloc.c) and the program must find them:
 //!
@@ -23,8 +23,6 @@
 //! | `realloc(p, n)` fails | NULL, p lives on | nothing; the key is put back |
 //! | `calloc` overflow | NULL, ENOMEM by the real one | nothing |
 
-#[cfg(target_arch = "x86_64")]
-pub mod other_x86_64;
 pub mod portable;
 pub mod slow;
 #[cfg(target_arch = "x86_64")]
@@ -58,7 +56,7 @@ pub use portable::malloc;
 pub use crate::hook::entry::free_entry as free_other;
 #[cfg(target_arch = "x86_64")]
 pub use {
-    other_x86_64::free as free_other,
+    x86_64::other::free as free_other,
     x86_64::{free_glibc, free_glibc_in_windows},
 };
 

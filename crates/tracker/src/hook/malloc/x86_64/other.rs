@@ -7,18 +7,18 @@
 //!          │ four numbers │ on to the real one
 //! ```
 //!
-//! Over glibc the state is kept during the real call ([`super::x86_64`]). Other allocators map memory and make threads inside malloc, and
+//! Over glibc the state is kept during the real call ([`super::glibc`]). Other allocators map memory and make threads inside malloc, and
 //! that comes through the hooks. So the state is given back before, and row and key are on the stack. The row stays this thread's: rows
 //! are given up by a thread's end, and by new books, which wait for all hooks to end. Each counter is one
 //! instruction, so that a signal handler on top can add to the same row.
 //!
-//! [`super::slow`] has the same steps in Rust, which run on other CPUs.
+//! [`slow`](super::super::slow) has the same steps in Rust, which run on other CPUs.
 
-use super::slow::off_path;
-use super::x86_64::{at, book_free, check_trailer};
+use super::parts::{ROWS, at, book_free, check_trailer};
 use crate::account::blocks::{CHECKED, TABLE_FROM, TRAILER};
 use crate::account::classes::{self, ASK, LEFT};
 use crate::account::memo::entry::{self as memo, Memo};
+use crate::hook::malloc::slow::off_path;
 use crate::segment::windows::MAPPED;
 use crate::segment::{self, LASTING, WIPED};
 use crate::sys::cpu::{ROOM_SPAN, SLOT_MARK};
@@ -26,7 +26,6 @@ use crate::sys::libc::{ALLOCATOR, Call, REAL};
 use core::mem::offset_of;
 use plimsoll_segment::{Row, Section};
 
-const ROWS: usize = Section::Rows.offset();
 const _: () = assert!(classes::STEP == 8 && TRAILER == 8, "the shifts below");
 
 /// malloc(3), where the entry has found this thread's state (`r9`, its place in `r8`) and no bound of glibc's.

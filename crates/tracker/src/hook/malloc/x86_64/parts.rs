@@ -1,0 +1,175 @@
+//! What malloc and free over glibc and over other allocators have in common: where fields lie, and pieces of assembly.
+//!
+//! Registers in all of them: the block or the requested bytes in `rdi`, the thread's state in `r9`, the remembered entry in `rdx`. Labels: 21 and 22
+//! lead out, 24 goes on.
+
+use crate::account::blocks::{REQUESTED_SHIFT, ROW_SHIFT, TABLE_FROM};
+use crate::account::memo::entry::Memo;
+use crate::account::thread::ThreadState;
+use crate::segment::slots::{SHARED_BYTES, Shared};
+use crate::sys::libc::Call;
+use core::mem::offset_of;
+use plimsoll_segment::{Row, Section};
+
+const _: () = assert!(ROW_SHIFT == 28 && REQUESTED_SHIFT == 48 && Row::BYTES == 64, "the shifts below");
+const _: () = assert!(size_of::<Memo>() == 192, "three times 64, below");
+/// Where the rows begin in a segment.
+pub(super) const ROWS: usize = Section::Rows.offset();
+
+/// Where fields lie, for the assembly in `entry_straight`.
+#[allow(missing_docs)]
+pub mod at {
+    use super::*;
+    pub const COUNTDOWN: usize = offset_of!(ThreadState, countdown);
+    pub const MEMO: isize = offset_of!(Shared, memo) as isize - SHARED_BYTES as isize;
+    pub const MASK: usize = offset_of!(ThreadState, memo_mask_64);
+    pub const CATEGORY: usize = offset_of!(ThreadState, category_tag);
+    pub const TAG: usize = offset_of!(Memo, tag);
+    pub const SP: usize = offset_of!(Memo, sp);
+    pub const OFFSETS: usize = offset_of!(Memo, offsets);
+    pub const WORDS: usize = offset_of!(Memo, words);
+    pub const ROW: usize = offset_of!(Memo, row);
+    pub const ROW_KEY: usize = offset_of!(Memo, row_key);
+    pub const ALLOC_REQUESTED: usize = offset_of!(Row, alloc_requested);
+    pub const ALLOC_BYTES: usize = offset_of!(Row, alloc_bytes);
+    pub const ALLOC_COUNT: usize = offset_of!(Row, alloc_count);
+    pub const ROOM: usize = offset_of!(Row, room);
+    pub const CALLER: usize = offset_of!(Row, caller);
+    pub const REAL_MALLOC: usize = Call::malloc as usize * 8;
+    pub const CHUNK_END: usize = TABLE_FROM / 4 - 1;
+    pub const ROW_BITS: u32 = ROW_SHIFT;
+}
+
+/// Finds the entry of the remembered stack for the call whose return address lies at `rsp`, with the state in `r9`, and compares
+/// the first words: 24 where it is the same, with the entry in `rdx`; 22 where it isn't; 23 for any other number of words than
+/// one to three. Changes `rcx` and `rdx` only.
+#[macro_export]
+macro_rules! recall_stack {
+    () => {
+        concat!(
+            // The entry: `memo::entry::place` says the same.
+            "mov rcx, qword ptr [rsp]\n",
+            "lea rdx, [rsp + rcx*8]\n",
+            "imul edx, edx, {hash}\n",
+            "and edx, dword ptr [r9 + {mask}]\n",
+            "lea rdx, [rdx + rdx*2]\n",
+            "add rdx, qword ptr [r9 + {memo}]\n",
+            "or rcx, qword ptr [r9 + {category}]\n",
+            "cmp rcx, qword ptr [rdx + {tag}]\n",
+            "jne 22f\n",
+            "cmp rsp, qword ptr [rdx + {sp}]\n",
+            "jne 23f\n",
+            "29: movzx ecx, word ptr [rdx + {offsets} + 4]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 16]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 2]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 8]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets}]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words}]\n",
+            "jne 22f\n",
+        )
+    };
+}
+
+/// The other numbers of words: the low bits of the entry's stack pointer say none, up to seven (outermost first), or more. Keeps
+/// `rdi`, `r9` and `rdx`; `rax` is what the sampling has counted.
+#[macro_export]
+macro_rules! recall_more_words {
+    () => {
+        concat!(
+            "23: mov rcx, qword ptr [rdx + {sp}]\n",
+            "xor rcx, rsp\n",
+            "cmp rcx, {none}\n",
+            "je 24b\n",
+            "cmp rcx, {seven}\n",
+            "jne 26f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 12]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 48]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 10]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 40]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 8]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 32]\n",
+            "jne 22f\n",
+            "movzx ecx, word ptr [rdx + {offsets} + 6]\n",
+            "mov rcx, qword ptr [rsp + rcx]\n",
+            "cmp rcx, qword ptr [rdx + {words} + 24]\n",
+            "jne 22f\n",
+            "cmp byte ptr [rdx + {uses_fp}], 0\n",
+            "je 29b\n",
+            "cmp rbp, qword ptr [rdx + {fp}]\n",
+            "je 29b\n",
+            "jmp 22f\n",
+            "26: cmp rcx, {more}\n",
+            "jne 22f\n",
+            "push rdi\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push r9\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "push rdx\n",
+            ".cfi_adjust_cfa_offset 8\n",
+            "mov rdi, rdx\n",
+            "lea rsi, [rsp + 24]\n",
+            "mov rdx, rbp\n",
+            "call {same}\n",
+            "pop rdx\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop r9\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "pop rdi\n",
+            ".cfi_adjust_cfa_offset -8\n",
+            "test al, al\n",
+            "lea rax, [rdi + 8]\n",
+            "jne 24b\n",
+        )
+    };
+}
+
+/// The trailer in the last eight bytes of a block: 21 where there is none, else its row's offset in `r8`. `rdi` is the block,
+/// `rcx` the bytes in front of the trailer; the trailer is left in `rdx`.
+macro_rules! check_trailer {
+    () => {
+        concat!(
+            "mov rdx, qword ptr [rdi + rcx]\n",
+            "xor rdx, rdi\n",
+            "xor rdx, qword ptr [rip + {wiped} + {secret}]\n",
+            "test edx, {check}\n",
+            "jne 21f\n",
+            "mov r8, rdx\n",
+            "shl r8, 16\n",
+            "shr r8, 38\n",
+        )
+    };
+}
+
+/// Books that release in the row and goes on to the real free: 21 where the row isn't this thread's, 22 where the drift has passed its bound.
+macro_rules! book_free {
+    () => {
+        concat!(
+            "add r8, qword ptr [rip + {lasting}]\n",
+            "mov r9, qword ptr [rip + plimsoll_tls@GOTTPOFF]\n",
+            "mov r10d, dword ptr fs:[r9 + {slot_mark}]\n",
+            "cmp r10d, dword ptr [r8 + {slot}]\n",
+            "jne 21f\n",
+            "shr rdx, 48\n",
+            "mov qword ptr [rdi + rcx], 0\n",
+            "add qword ptr [r8 + {free_bytes}], rcx\n",
+            "add qword ptr [r8 + {free_requested}], rdx\n",
+            "inc qword ptr [r8 + {free_count}]\n",
+            "add qword ptr [r8 + {room}], rcx\n",
+            "mov rcx, qword ptr fs:[r9 + {room_span}]\n",
+            "cmp qword ptr [r8 + {room}], rcx\n",
+            "jg 22f\n",
+            "jmp qword ptr [rip + {real} + {real_free}]\n",
+        )
+    };
+}
+pub(super) use {book_free, check_trailer};

@@ -222,7 +222,8 @@ fn an_oom_kill_is_told_and_what_grew_until_then() {
     readers::view_oom(&place.path("oom.jfr"));
 }
 
-/// Its buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas.
+/// Its buffers grow from 24 MiB to the group's limit, faster than the recorder queries the VM and malloc's arenas. On the way they wait for a
+/// picture, since a recorder that gets no processor time for a second would have none but the first.
 #[test]
 fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     let group = match cgroup::Cgroup::make("record-oom-vm") {
@@ -239,15 +240,23 @@ fn the_last_picture_of_an_oom_killed_vm_has_its_direct_buffers() {
     let mut command = group.wrap(&recorder);
     command.current_dir(place.path("")).stdout(Stdio::null()).stderr(Stdio::null());
     let mut recorder = Running(command.spawn().expect("plimsoll starts"));
-    let direct = |line: &&reader::Event| line.text("line") == "direct-buffers";
-    wait_until("a ledger with the first buffers", || {
-        let bytes = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
-        let most = |read: reader::Read| {
-            events(&read, "plimsoll.LedgerLine").filter(direct).map(|line| line.long("resident")).max()
-        };
-        reader::read(&bytes).is_ok_and(|read| most(read) >= Some(24 << 20))
-    });
-    std::fs::write(place.path("go"), "").expect("the folder is ours");
+    let most = |what: &str, of: &dyn Fn(&reader::Read) -> Option<u64>, bytes: u64| {
+        wait_until(what, || {
+            let file = std::fs::read(place.path("oom.jfr")).unwrap_or_default();
+            reader::read(&file).is_ok_and(|read| of(&read) >= Some(bytes))
+        });
+    };
+    let direct = |read: &reader::Read| {
+        let lines = events(read, "plimsoll.LedgerLine").filter(|line| line.text("line") == "direct-buffers");
+        lines.map(|line| line.long("resident")).max()
+    };
+    let rss = |read: &reader::Read| events(read, "plimsoll.Ledger").map(|ledger| ledger.long("rss")).max();
+    most("a ledger with the first buffers", &direct, 24 << 20);
+    let before = rss(&place.read("oom.jfr")).expect("a ledger");
+    let buffers = |mib: u32| std::fs::write(place.path("go"), mib.to_string()).expect("the folder is ours");
+    buffers(96);
+    most("a ledger with most of the buffers", &rss, before + (64 << 20));
+    buffers(u32::MAX >> 1);
     let status = recorder.0.wait().expect("our child");
     assert_eq!(status.signal(), Some(9), "killed by the kernel, and its likeness");
     let read = place.read("oom.jfr");

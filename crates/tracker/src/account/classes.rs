@@ -28,7 +28,7 @@ const MOST: usize = 128;
 /// See the module comment. The first entry, of `malloc(0)`, always says: ask.
 pub static LEFT: [AtomicU16; OTHER_BELOW / STEP + 1] = [const { AtomicU16::new(ASK) }; OTHER_BELOW / STEP + 1];
 
-/// Learns the sizes of this allocator. `size_of` tells the usable bytes of a fresh block, 0 for none.
+/// Learns the sizes of this allocator. `size_of` tells the usable bytes for a request, 0 where it isn't known.
 pub fn learn(allocator: u32, size_of: impl Fn(usize) -> usize) {
     if ![Allocator::Jemalloc, Allocator::Tcmalloc].map(|known| known as u32).contains(&allocator) {
         return;

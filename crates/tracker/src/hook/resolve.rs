@@ -35,24 +35,14 @@ pub fn resolve() {
     phase::leave_new();
 }
 
-/// Learns the sizes of the allocator below. Not in the first call of a hook: that may come from inside the allocator, which holds its locks
-/// then.
+/// Learns the sizes of the allocator below, which has to tell them without a block of each: in tcmalloc, a block of each would make
+/// half a MiB resident. Not in the first call of a hook: that may come from inside the allocator, which holds its locks then.
 ///
 /// # Safety
 /// [`resolve`] was called.
 pub unsafe fn learn_sizes() {
-    classes::learn(blocks::allocator(), |request| {
-        // SAFETY: the caller's contract; the block is freed again.
-        unsafe {
-            let p = libc::calls::malloc(request);
-            if p.is_null() {
-                return 0;
-            }
-            let size = libc::calls::malloc_usable_size(p);
-            libc::calls::free(p);
-            size
-        }
-    });
+    // SAFETY: the caller's contract, and its place.
+    classes::learn(blocks::allocator(), |request| unsafe { libc::size_of_request(request) });
 }
 
 /// Whether the word before a block holds the size that malloc_usable_size returns. Only small sizes are tried: freeing

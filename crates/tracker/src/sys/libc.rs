@@ -120,6 +120,26 @@ pub fn set_allocator(o: elf::Object) {
         ALLOCATOR[0].store(start, Relaxed);
         ALLOCATOR[1].store(end, Relaxed);
     }
+    NALLOCX.store(o.symbol(c"nallocx").unwrap_or(0), Relaxed);
+}
+
+/// The allocator's `nallocx(size_t, int)`, if it has one (jemalloc(3); gperftools has it too).
+static NALLOCX: AtomicUsize = AtomicUsize::new(0);
+
+/// The usable bytes that the allocator, if it isn't libc's, would give for a request. Nothing is allocated. 0: it doesn't tell.
+///
+/// # Safety
+/// Not from inside the allocator, whose locks it may take.
+pub unsafe fn size_of_request(request: usize) -> usize {
+    match NALLOCX.load(Relaxed) {
+        0 => 0,
+        f => {
+            // SAFETY: the allocator's own function, which stays loaded; this is its type.
+            let f: unsafe extern "C" fn(usize, c_int) -> usize = unsafe { core::mem::transmute(f) };
+            // SAFETY: the caller's contract. No flag is set.
+            unsafe { f(request, 0) }
+        }
+    }
 }
 
 /// Whether an address is code of an allocator other than libc's.

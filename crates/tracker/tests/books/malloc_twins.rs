@@ -17,7 +17,7 @@ use plimsoll_segment::{
 use plimsoll_tracker::account::blocks::{self, TABLE_FROM};
 use plimsoll_tracker::account::memo::entry::{MORE_WORDS, Memo, NO_WORDS, SEVEN_WORDS};
 use plimsoll_tracker::account::thread::{self, Stack, ThreadState};
-use plimsoll_tracker::account::{control, side_table};
+use plimsoll_tracker::account::{classes, control, side_table};
 use plimsoll_tracker::guard::{Entered, enter};
 use plimsoll_tracker::hook::entry::free_entry;
 use plimsoll_tracker::hook::malloc::{self, portable, x86_64};
@@ -391,9 +391,11 @@ struct Below {
     allocator: Allocator,
     /// In place of glibc's: malloc, calloc, realloc, free, aligned_alloc and malloc_usable_size.
     real: Option<[usize; 6]>,
+    /// Its nallocx, or 0.
+    nallocx: usize,
 }
 
-const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None };
+const GLIBC: Below = Below { allocator: Allocator::Glibc, real: None, nallocx: 0 };
 
 impl Below {
     /// Loads an allocator beside glibc's, and has it choose the addresses of its memory now, before the twins part.
@@ -409,7 +411,7 @@ impl Below {
         }
         let library = std::ffi::CString::new(library).expect("a name");
         // SAFETY: a library of Debian's, never closed; the functions have these types.
-        let real = unsafe {
+        let (real, nallocx) = unsafe {
             let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             assert!(!handle.is_null(), "{library:?} is installed");
             let real = [c"malloc", c"calloc", c"realloc", c"free", c"aligned_alloc", c"malloc_usable_size"]
@@ -417,10 +419,11 @@ impl Below {
             let malloc: extern "C" fn(usize) -> usize = transmute(real[0]);
             let free: extern "C" fn(usize) = transmute(real[3]);
             free(malloc(100));
-            real
+            (real, libc::dlsym(handle, c"nallocx".as_ptr()) as usize)
         };
+        assert_eq!(nallocx == 0, allocator == Allocator::Mimalloc, "its sizes are known");
         assert!(real.iter().all(|f| *f != 0));
-        Below { allocator, real: Some(real) }
+        Below { allocator, real: Some(real), nallocx }
     }
 
     /// Makes it the real one.
@@ -432,8 +435,12 @@ impl Below {
             REAL[call as usize].store(f, Relaxed);
         }
         blocks::init(self.allocator);
-        // SAFETY: resolved.
-        unsafe { resolve::learn_sizes() };
+        if self.nallocx != 0 {
+            // SAFETY: the library's own function.
+            let nallocx: extern "C" fn(usize, i32) -> usize = unsafe { transmute(self.nallocx) };
+            classes::learn(self.allocator as u32, |request| nallocx(request, 0));
+            assert!(classes::LEFT[1..].iter().all(|left| left.load(Relaxed) != classes::ASK));
+        }
     }
 }
 

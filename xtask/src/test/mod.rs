@@ -1,4 +1,4 @@
-//! `make check`, `make test`, `make test-full`: runs the groups of `groups.rs` one after the other and never stops at a
+//! `make check`, `make test`, `make test-full`: runs the groups of `groups.rs` in their order and never stops at a
 //! failure. Ends in a table of groups, the failures with the command that reruns each, and the line `N passed, N
 //! failed, N skipped`.
 
@@ -6,6 +6,7 @@ mod groups;
 mod plan;
 mod record;
 mod run;
+mod schedule;
 mod screen;
 mod sockets;
 
@@ -14,9 +15,12 @@ use groups::{GROUPS, Group, Tier, Work};
 use plan::Built;
 use record::{Done, Seconds};
 use run::{Job, Outcome};
+use schedule::{Event, Piece};
 use screen::Screen;
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::Path;
+use std::time::Instant;
 
 pub const USAGE: &str = "test check|test|full [--group NAME,…] [--again]";
 
@@ -58,6 +62,7 @@ fn options(arguments: &[String]) -> Result<Options> {
 /// Whether everything passed.
 pub fn run(arguments: &[String]) -> Result<bool> {
     let options = options(arguments)?;
+    let began = Instant::now();
     let programs = plan::programs()?;
     plan::check_programs(&programs)?;
     let needed: BTreeMap<_, _> = options
@@ -70,41 +75,74 @@ pub fn run(arguments: &[String]) -> Result<bool> {
     plan::check_tests(&built)?;
 
     let name = ["check", "test", "full"][options.tier as usize];
+    let full = options.tier == Tier::Full;
     let (commit, sources) = record::sources()?;
     let mut seconds = Seconds::read(name)?;
     let mut done = Done::read(sources)?;
-    let mut screen = Screen::new(&options.groups, &built, &seconds);
-    let mut rows: Vec<(&str, Outcome)> = Vec::new();
-    for group in &options.groups {
-        sockets::clear(Path::new("/tmp"));
-        screen.begin(group.name);
-        let outcome = run_group(group, &built, &options, &mut done, &mut screen)?;
-        screen.end(&outcome);
-        seconds.put(group.name, outcome.seconds)?;
-        if options.tier == Tier::Full {
-            record::write_page(group.name, &outcome, &commit)?;
-        }
-        rows.push((group.name, outcome));
+    let (mut pieces, mut left) = (Vec::new(), Vec::new());
+    for (at, group) in options.groups.iter().enumerate() {
+        let of_group = of_group(at, group, &built, full, |what| done.of(what).filter(|_| full && !options.again))?;
+        left.push(of_group.len());
+        pieces.extend(of_group);
     }
+    let places: Vec<(usize, String)> = pieces.iter().map(|piece| (piece.group, piece.what.clone())).collect();
+    let mut outcomes = vec![Outcome::default(); options.groups.len()];
+    let mut screen = Screen::new(&options.groups, &built, &seconds);
+    // Some tests of test-full fill the machine, others measure: there each program waits for the one before.
+    let busy = if full { 0 } else { cpus() };
+    schedule::run(pieces, busy, &mut |at, event| {
+        let (group, what) = (places[at].0, &places[at].1);
+        match event {
+            Event::Began => {
+                sockets::clear(Path::new("/tmp"));
+                screen.begin(group);
+            }
+            Event::Ended(ended) => screen.progress(group, at, ended),
+            Event::Done(outcome) => {
+                // `make test` runs fewer tests, and some of them on fewer subjects: that proves nothing about test-full.
+                if full && matches!(options.groups[group].work, Work::Tests(_) | Work::Memcheck(_)) {
+                    done.put(what, &outcome)?;
+                }
+                outcomes[group].add(outcome);
+                left[group] -= 1;
+                if left[group] == 0 {
+                    let time = screen.end(group, &outcomes[group]);
+                    outcomes[group].seconds = time;
+                    seconds.put(options.groups[group].name, time)?;
+                    if full {
+                        record::write_page(options.groups[group].name, &outcomes[group], &commit)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
     sockets::clear(Path::new("/tmp"));
-    Ok(screen::summary(&rows))
+    let names = options.groups.iter().map(|group| group.name);
+    Ok(screen::summary(&names.zip(outcomes).collect::<Vec<_>>(), began.elapsed().as_secs_f64()))
 }
 
-fn run_group(
-    group: &Group,
-    built: &[Built],
-    options: &Options,
-    done: &mut Done,
-    screen: &mut Screen,
-) -> Result<Outcome> {
-    let full = options.tier == Tier::Full;
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// What is to be run of a group. `known` has the outcome of a program that needn't run again.
+fn of_group<'a>(
+    at: usize,
+    group: &'static Group,
+    built: &'a [Built],
+    full: bool,
+    known: impl Fn(&str) -> Option<Outcome>,
+) -> Result<Vec<Piece<'a>>> {
     let log = |name: &str| -> Result<_> { Ok(record::folder()?.join(format!("{}.log", name.replace('/', "-")))) };
     if let Work::Command(words) = group.work {
-        return run::command(words, log(group.name)?, &mut |ended| screen.progress(ended));
+        let log = log(group.name)?;
+        let work: schedule::Work = Box::new(move |ended| run::command(words, log, ended));
+        return Ok(vec![Piece { group: at, what: group.name.to_string(), tests: None, work }]);
     }
     let needed = plan::needed(group);
     let memcheck = matches!(group.work, Work::Memcheck(_));
-    let mut sum = Outcome::default();
+    let mut pieces = Vec::new();
     for built in built.iter().filter(|b| needed.contains(b.program.name.as_str())) {
         let program = &built.program;
         let tests = if memcheck { built.tests.clone() } else { built.of_group(group.name) };
@@ -112,18 +150,18 @@ fn run_group(
             continue;
         }
         let what = format!("{}:{}", group.name, program.name);
-        if let (true, false, Some(outcome)) = (full, options.again, done.of(&what)) {
-            sum.add(outcome);
-            continue;
-        }
-        let job = Job { program, path: &built.path, tests, full, memcheck, log: log(&what.replace(':', "-"))? };
-        let before = sum.passed + sum.failed.len() + sum.left;
-        let outcome = job.run(&mut |ended| screen.progress(before + ended))?;
-        // `make test` runs fewer tests, and some of them on fewer subjects: that proves nothing about test-full.
-        if full {
-            done.put(&what, &outcome)?;
-        }
-        sum.add(outcome);
+        let count = tests.len();
+        let work: schedule::Work = match known(&what) {
+            Some(outcome) => Box::new(|_| Ok(outcome)),
+            None => {
+                // One more than CPUs: tests wait for the programs that they start.
+                let threads = if full { None } else { Some(cpus() + 1) };
+                let log = log(&what.replace(':', "-"))?;
+                let job = Job { program, path: &built.path, tests, full, memcheck, threads, log };
+                Box::new(move |ended| job.run(ended))
+            }
+        };
+        pieces.push(Piece { group: at, what, tests: Some(count), work });
     }
-    Ok(sum)
+    Ok(pieces)
 }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -61,6 +62,8 @@ pub struct Job<'a> {
     /// Whether to run the ignored ones, too.
     pub full: bool,
     pub memcheck: bool,
+    /// How many tests run at once; None: as many as there are CPUs.
+    pub threads: Option<usize>,
     pub log: PathBuf,
 }
 
@@ -77,6 +80,7 @@ impl Job<'_> {
             Command::new(self.path)
         };
         command.arg("--show-output").arg("--exact").args(self.tests.keys());
+        command.args(self.threads.map(|threads| format!("--test-threads={threads}")));
         if self.full {
             command.arg("--include-ignored").env("PLIMSOLL_TESTS", "full");
         }
@@ -191,27 +195,33 @@ struct Running {
     lines: Receiver<String>,
     readers: Vec<JoinHandle<()>>,
     began: Instant,
-    cpu: f64,
 }
+
+/// Held while a child is waited for: the CPU time of all children grows then by this child's.
+static REAPED: Mutex<()> = Mutex::new(());
 
 impl Running {
     fn start(command: &mut Command, log: &Path) -> Result<Running> {
         let log = File::create(log).map_err(|e| format!("{}: {e}", log.display()))?;
-        let (began, cpu) = (Instant::now(), cpu_of_children());
+        let began = Instant::now();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| format!("{command:?}: {e}"))?;
         let (to, lines) = channel();
         let output = child.stdout.take().map(|output| read(output, to.clone(), log.try_clone()));
         let errors = child.stderr.take().map(|errors| read(errors, to, Ok(log)));
-        Ok(Running { child, lines, readers: output.into_iter().chain(errors).collect(), began, cpu })
+        Ok(Running { child, lines, readers: output.into_iter().chain(errors).collect(), began })
     }
 
     fn end(mut self) -> Result<(std::process::ExitStatus, f64, f64)> {
-        let status = self.child.wait()?;
         for reader in self.readers {
             let _ = reader.join();
         }
-        Ok((status, self.began.elapsed().as_secs_f64(), cpu_of_children() - self.cpu))
+        let reaped = REAPED.lock();
+        let before = cpu_of_children();
+        let status = self.child.wait()?;
+        let cpu = cpu_of_children() - before;
+        drop(reaped);
+        Ok((status, self.began.elapsed().as_secs_f64(), cpu))
     }
 }
 
@@ -239,7 +249,7 @@ mod tests {
     fn job<'a>(program: &'a Program, script: &'a Path, tests: &[&str]) -> Job<'a> {
         let tests = tests.iter().map(|test| (test.to_string(), false)).collect();
         let log = script.with_extension("log");
-        Job { program, path: script, tests, full: false, memcheck: false, log }
+        Job { program, path: script, tests, full: false, memcheck: false, threads: None, log }
     }
 
     /// A stand-in for a test program: it prints these lines.

@@ -4,7 +4,7 @@ use super::groups::{Group, Work};
 use super::plan::Built;
 use super::record::Seconds;
 use super::run::{Failure, Outcome};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::{Duration, Instant};
@@ -19,17 +19,28 @@ struct Row {
     tests: usize,
     /// The estimate: the time that it took last on this machine.
     seconds: Option<f64>,
+    began: Option<Instant>,
+    /// Tests that have ended, by program.
+    ended: BTreeMap<usize, usize>,
+    is_done: bool,
+}
+
+impl Row {
+    fn ended(&self) -> usize {
+        if self.is_done { self.tests } else { self.ended.values().sum() }
+    }
+
+    /// The part of its time that is over.
+    fn part(&self) -> f64 {
+        if self.is_done { 1.0 } else { (self.ended() as f64 / self.tests.max(1) as f64).min(1.0) }
+    }
 }
 
 pub struct Screen {
     rows: Vec<Row>,
-    at: usize,
-    /// When this group began, and when it last printed.
-    group: Instant,
+    began: Instant,
+    /// When it last printed.
     shown: Instant,
-    /// Seconds of the groups that have ended, last time and today: today the machine may be busier.
-    then: f64,
-    now: f64,
 }
 
 impl Screen {
@@ -41,48 +52,61 @@ impl Screen {
             }
             Work::Command(_) => 1,
         };
-        let row =
-            |group: &&'static Group| Row { name: group.name, tests: tests(group), seconds: seconds.of(group.name) };
-        let rows = groups.iter().map(row).collect();
-        Screen { rows, at: 0, group: Instant::now(), shown: Instant::now(), then: 0.0, now: 0.0 }
-    }
-
-    pub fn begin(&mut self, name: &str) {
-        self.at = self.rows.iter().position(|row| row.name == name).unwrap_or(0);
-        (self.group, self.shown) = (Instant::now(), Instant::now());
-        self.progress(0);
-    }
-
-    fn head(&self) -> String {
-        format!("[{:2}/{}] {:13}", self.at + 1, self.rows.len(), self.rows[self.at].name)
-    }
-
-    /// What remains after `ended` tests of this group: time, if every group has run on this machine before; otherwise a
-    /// number of tests.
-    fn left(&self, ended: usize) -> String {
-        let rows = &self.rows[self.at..];
-        let part = 1.0 - (ended as f64 / rows[0].tests.max(1) as f64).min(1.0);
-        let seconds = rows.iter().map(|row| row.seconds).collect::<Option<Vec<_>>>();
-        let Some(seconds) = seconds else {
-            return format!("{} tests left", rows.iter().map(|row| row.tests).sum::<usize>().saturating_sub(ended));
+        let row = |group: &&'static Group| Row {
+            name: group.name,
+            tests: tests(group),
+            seconds: seconds.of(group.name),
+            began: None,
+            ended: BTreeMap::new(),
+            is_done: false,
         };
-        let pace = if self.then > 20.0 { self.now / self.then } else { 1.0 };
-        about((seconds[0] * part + seconds[1..].iter().sum::<f64>()) * pace)
+        let rows = groups.iter().map(row).collect();
+        Screen { rows, began: Instant::now(), shown: Instant::now() }
     }
 
-    pub fn progress(&mut self, ended: usize) {
+    /// A program of the group starts.
+    pub fn begin(&mut self, group: usize) {
+        self.rows[group].began.get_or_insert_with(Instant::now);
+        self.show();
+    }
+
+    fn head(&self, group: usize) -> String {
+        format!("[{:2}/{}] {:13}", group + 1, self.rows.len(), self.rows[group].name)
+    }
+
+    /// What remains: time, if every group has run on this machine before; otherwise a number of tests.
+    fn left(&self) -> String {
+        let Some(all) = self.rows.iter().map(|row| row.seconds).collect::<Option<Vec<f64>>>() else {
+            return format!(
+                "{} tests left",
+                self.rows.iter().map(|row| row.tests - row.ended().min(row.tests)).sum::<usize>()
+            );
+        };
+        let over: f64 = all.iter().zip(&self.rows).map(|(seconds, row)| seconds * row.part()).sum();
+        // Today the machine may be busier; and groups overlap, so that their times add up to more than the run's.
+        let pace = if over > 20.0 { self.began.elapsed().as_secs_f64() / over } else { 1.0 };
+        about((all.iter().sum::<f64>() - over) * pace)
+    }
+
+    /// So many tests of a program have ended.
+    pub fn progress(&mut self, group: usize, program: usize, ended: usize) {
+        self.rows[group].ended.insert(program, ended);
+        self.show();
+    }
+
+    fn show(&mut self) {
         let terminal = stdout().is_terminal();
-        if !terminal && self.shown.elapsed() < STILL {
-            return;
-        }
+        let now: Vec<usize> =
+            (0..self.rows.len()).filter(|&at| self.rows[at].began.is_some() && !self.rows[at].is_done).collect();
+        let Some(first) = now.first().filter(|_| terminal || self.shown.elapsed() >= STILL) else { return };
         self.shown = Instant::now();
-        let line = format!(
-            "{} {ended} of {} tests, {}, {}",
-            self.head(),
-            self.rows[self.at].tests,
-            clock(self.group.elapsed().as_secs_f64()),
-            self.left(ended)
-        );
+        let groups = now.iter().map(|&at| {
+            let row = &self.rows[at];
+            let name = if at == *first { self.head(at) } else { row.name.to_string() };
+            let time = clock(row.began.map_or(0.0, |began| began.elapsed().as_secs_f64()));
+            format!("{name} {} of {} tests, {time}", row.ended(), row.tests)
+        });
+        let line = format!("{}; {}", groups.collect::<Vec<_>>().join("; "), self.left());
         if terminal {
             print!("\r\x1b[K{line}");
             let _ = stdout().flush();
@@ -91,29 +115,28 @@ impl Screen {
         }
     }
 
-    pub fn end(&mut self, outcome: &Outcome) {
+    /// The group has ended. Returns how long it took, in seconds.
+    pub fn end(&mut self, group: usize, outcome: &Outcome) -> f64 {
         if stdout().is_terminal() {
             print!("\r\x1b[K");
         }
-        let row = &self.rows[self.at];
-        if let Some(seconds) = row.seconds {
-            self.then += seconds;
-            self.now += outcome.seconds;
-        }
+        self.rows[group].is_done = true;
+        let time = self.rows[group].began.map_or(0.0, |began| began.elapsed().as_secs_f64());
         let more = |n: usize, what: &str| if n > 0 { format!(", {n} {what}") } else { String::new() };
-        let is_last = self.at + 1 == self.rows.len();
-        let left = if is_last { String::new() } else { format!(", {}", self.left(row.tests)) };
+        let is_last = self.rows.iter().all(|row| row.is_done);
+        let left = if is_last { String::new() } else { format!(", {}", self.left()) };
         println!(
             "{} {} passed{}{}, {}{left}",
-            self.head(),
+            self.head(group),
             outcome.passed,
             more(outcome.failed.len(), "FAILED"),
             more(outcome.skipped.len(), "skipped"),
-            clock(outcome.seconds),
+            clock(time),
         );
         for failure in &outcome.failed {
             println!("        FAILED {}", failure.what);
         }
+        time
     }
 }
 
@@ -132,7 +155,8 @@ fn about(seconds: f64) -> String {
 }
 
 /// Prints the table, the skipped cases, the failures and the sum. Returns whether nothing failed.
-pub fn summary(rows: &[(&str, Outcome)]) -> bool {
+/// `seconds`: the time of the whole run; the times of groups that overlap add up to more.
+pub fn summary(rows: &[(&str, Outcome)], seconds: f64) -> bool {
     let mut sum = Outcome::default();
     println!(
         "\n{:14}{:>7}{:>8}{:>9}{:>11}{:>9}{:>10}",
@@ -147,6 +171,7 @@ pub fn summary(rows: &[(&str, Outcome)]) -> bool {
         line(name, outcome);
         sum.add(outcome.clone());
     }
+    sum.seconds = seconds;
     line("total", &sum);
     if sum.left > 0 {
         println!("\n{} tests were left to `make test-full`.", sum.left);

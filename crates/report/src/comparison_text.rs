@@ -112,10 +112,7 @@ pub(crate) fn name(of: &Comparison, line: &str) -> String {
 
 fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
     let [a, b] = tracked.runs;
-    writeln!(
-        out,
-        "\nheld by category and by call stack: means of {a} and {b} tracked runs, whose ranges don't overlap"
-    )?;
+    writeln!(out, "\nheld by category and by call stack: {}", certainty(a, b))?;
     let change = |category: &Category| category.means()[B] - category.means()[A];
     let largest = tracked.categories.iter().map(|category| change(category).abs()).fold(0.0, f64::max);
     let is_worth = |category: &&Category| category.differs() && change(category).abs() >= largest * WORTH;
@@ -134,6 +131,15 @@ fn stacks(out: &mut dyn Write, tracked: &Tracked) -> io::Result<()> {
         writeln!(out, "\nmapping calls below the native image's slowPathNew…: {a} → {b}")?;
     }
     Ok(())
+}
+
+/// What the tracked runs of the two sides prove.
+fn certainty(a: usize, b: usize) -> String {
+    if a.min(b) < 2 {
+        let single = "one run doesn't show how much a figure varies by itself, so a difference may be chance";
+        return format!("{a} and {b} tracked runs; {single} (--tracked 3)");
+    }
+    format!("means of {a} and {b} tracked runs, whose ranges don't overlap")
 }
 
 fn listed(out: &mut dyn Write, sites: &[Site], amount: &dyn Fn(i64) -> String) -> io::Result<()> {
@@ -246,4 +252,17 @@ pub(crate) fn failures(of: &Comparison) -> Vec<String> {
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::certainty;
+
+    #[test]
+    fn one_tracked_run_a_side_proves_nothing() {
+        assert!(certainty(3, 2).ends_with("whose ranges don't overlap"));
+        for (a, b) in [(1, 1), (1, 3), (3, 1)] {
+            assert!(certainty(a, b).contains("may be chance"), "{}", certainty(a, b));
+        }
+    }
 }

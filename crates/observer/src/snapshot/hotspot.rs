@@ -31,6 +31,14 @@ pub struct HotSpot {
 }
 
 impl HotSpot {
+    /// The JDK's feature version, such as 25 of `25.0.3+9-LTS`; None if the VM didn't tell. JDK 8 tells its HotSpot's
+    /// version instead, such as `25.402-b06`, without the `+` that JEP 223 put before the build's number.
+    pub(crate) fn jdk(&self) -> Option<u32> {
+        let number = self.version.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()?;
+        let is_8 = number == 25 && !self.version.contains('+') && self.version.contains("-b");
+        Some(if is_8 { 8 } else { number })
+    }
+
     /// Java threads by kernel id: the VM knows their full names, the kernel only 15 bytes.
     pub(crate) fn threads_by_tid(&self) -> HashMap<u32, &JavaThread> {
         self.threads.iter().map(|thread| (thread.tid, thread)).collect()

@@ -53,8 +53,8 @@ pub(crate) fn rule(case: Case<'_>) -> Option<Verdict> {
     })
 }
 
-/// Ways to make the heap smaller. They depend on the collector, and no collector goes below -Xms
-/// (docs/decisions/verdicts.md).
+/// Ways to make the heap smaller. They depend on the collector and on the version: a VM doesn't start with an option
+/// that it doesn't know. No collector goes below -Xms (docs/decisions/verdicts.md).
 fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Vec<Remedy> {
     let pid = case.pid();
     let max = vm.java_heap.as_ref().and_then(|heap| heap.max);
@@ -63,9 +63,10 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     // If -Xms is larger than the heap needs, it must be lowered first.
     let start = target.filter(|target| min > Bytes::mib(*target)).map(|target| format!("-Xms{target}m"));
     let with_start = |flags: &str| start.iter().map(String::as_str).chain([flags]).collect::<Vec<_>>().join(" ");
+    let jdk = vm.jdk().unwrap_or(0);
     let mut remedies = Vec::new();
     match vm.collector.as_deref() {
-        Some(collector @ ("Z" | "Shenandoah")) => {
+        Some(collector @ ("Z" | "Shenandoah")) if jdk >= AIMS => {
             if let Some(target) = target.filter(|_| start.is_none()) {
                 remedies.push(remedy(
                     Effort::Now,
@@ -98,14 +99,16 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
                 );
                 remedies.push(now.saves(resident - left, resident));
             }
-            remedies.push(remedy(
-                Effort::Restart,
-                "let G1 give memory back when idle",
-                with_start(&g1_flags()),
-                "a concurrent cycle each minute of idleness",
-            ));
+            if jdk >= IDLE_CYCLES {
+                remedies.push(remedy(
+                    Effort::Restart,
+                    "let G1 give memory back when idle",
+                    with_start(&g1_flags()),
+                    "a concurrent cycle each minute of idleness",
+                ));
+            }
         }
-        Some("Serial") => remedies.push(remedy(
+        Some("Serial") if jdk >= STEPS => remedies.push(remedy(
             Effort::Restart,
             "let each full collection shrink the heap at once (by itself Serial takes four, and stops at the heap's first size)",
             format!(
@@ -115,15 +118,27 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
             "the heap grows again with the next peak, which then takes more collections",
         )),
         // Parallel keeps its committed heap after any collection.
-        _ => remedies.push(remedy(
+        Some("Parallel") if jdk >= IDLE_CYCLES => remedies.push(remedy(
             Effort::Restart,
             "take a collector that gives memory back: this one keeps what it has committed",
             with_start(&format!("-XX:+UseG1GC {}", g1_flags())),
             "G1 has shorter pauses and less throughput; measure with your load",
         )),
+        // Of other collectors and versions only this is known: none goes below -Xms.
+        _ => remedies.extend(start.map(|start| {
+            let what = "let the heap start smaller: it is never made smaller than its first size";
+            remedy(Effort::Restart, what, start, "the heap grows with the load, which takes collections")
+        })),
     }
     remedies
 }
+
+/// From this JDK on SoftMaxHeapSize (JDK-8222181) and ZUncommitDelay (JEP 351) exist.
+const AIMS: u32 = 13;
+/// From this JDK on G1 gives memory back when idle: G1PeriodicGCInterval (JEP 346).
+const IDLE_CYCLES: u32 = 12;
+/// From this JDK on ShrinkHeapInSteps exists.
+const STEPS: u32 = 9;
 
 /// Size of a G1 region; 32 MiB is the largest default.
 fn region(case: Case<'_>) -> Bytes {

@@ -164,7 +164,8 @@ fn hotspot(random: &mut Random, snapshot: &mut Snapshot) {
         let flags = [("MaxMetaspaceSize", random.bytes()), ("MaxHeapSize", committed)];
         vm.flags = flags.map(|(name, value)| (name.to_owned(), value.0.to_string())).into();
     }
-    vm.collector = Some(["G1", "Z", "Shenandoah", "Serial"][random.below(4) as usize].into());
+    vm.collector = Some(["G1", "Z", "Shenandoah", "Serial", "Parallel", "Epsilon"][random.below(6) as usize].into());
+    vm.version = ["", "25.402-b06", "11.0.22+7", "17.0.15+6", "25.0.3+9-LTS"][random.below(5) as usize].into();
     snapshot.hotspot = Some(vm);
 }
 

@@ -608,6 +608,45 @@ fn a_heap_cap_is_never_below_what_the_heap_needed() {
     assert!(!cap(mib(80), mib(60), mib(240)), "native memory has most of the limit");
 }
 
+/// A VM doesn't start with an option that it doesn't know.
+#[test]
+fn a_heap_gets_only_options_that_its_version_has() {
+    let mib = Bytes::mib;
+    let proposed = |collector: Option<&str>, version: &str, min: Bytes| {
+        let mut snapshot = with_mappings(&[mib(900)]);
+        let region =
+            VmRegion { range: snapshot.vmas[0].range, tag: VmTag::JavaHeap, committed: vec![snapshot.vmas[0].range] };
+        let heap = JavaHeap { max: Some(mib(1000)), occupied: mib(60), committed: mib(900), ..JavaHeap::default() };
+        snapshot.hotspot = Some(HotSpot {
+            version: version.to_owned(),
+            regions: vec![region],
+            java_heap: Some(heap),
+            flags: vec![("MinHeapSize".to_owned(), min.0.to_string())],
+            collector: collector.map(str::to_owned),
+            ..HotSpot::default()
+        });
+        let verdict = verdict_of(&snapshot, VerdictId::HeapCommittedUnused);
+        verdict.remedies.iter().map(|remedy| remedy.how.clone()).collect::<Vec<_>>().join("; ")
+    };
+    let none = Bytes::default();
+    for (collector, new, old, option) in [
+        ("G1", "12.0.2+10", "11.0.22+7-post-Debian", "G1PeriodicGCInterval"),
+        ("Parallel", "17.0.15+6-Debian-1deb12u1", "25.402-b06", "UseG1GC"),
+        ("Serial", "9.0.4+11", "25.402-b06", "ShrinkHeapInSteps"),
+        ("Z", "25.0.3+9-LTS", "11.0.22+7", "ZUncommitDelay"),
+        ("Shenandoah", "21.0.2+13", "11.0.22+7", "SoftMaxHeapSize"),
+    ] {
+        let (new, old) = (proposed(Some(collector), new, none), proposed(Some(collector), old, none));
+        assert!(new.contains(option), "{collector}: {new}");
+        assert!(!old.contains(option), "{collector}: {old}");
+    }
+    // What isn't known to keep its heap isn't replaced; a first size above the need keeps any heap large.
+    for collector in [None, Some("Epsilon")] {
+        assert_eq!(proposed(collector, "25.0.3+9-LTS", none), "");
+        assert_eq!(proposed(collector, "25.0.3+9-LTS", mib(800)), "-Xms90m");
+    }
+}
+
 #[test]
 fn madvise_is_not_proposed_if_the_host_uses_it() {
     for (thp, told) in [(crate::snapshot::Thp::Always, true), (crate::snapshot::Thp::Madvise, false)] {

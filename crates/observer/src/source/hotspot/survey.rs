@@ -134,7 +134,7 @@ enum Witness {
 }
 
 fn witnesses(hotspot: &HotSpot) -> &'static [Witness] {
-    match (hotspot.nmt, major(&hotspot.version)) {
+    match (hotspot.nmt, hotspot.jdk().unwrap_or(0)) {
         (NmtMode::Unknown, _) => &[],
         (NmtMode::Summary | NmtMode::Detail, 24..) => &[Witness::SystemMap],
         (NmtMode::Detail, _) => &[Witness::Info, Witness::Detail],
@@ -257,7 +257,7 @@ fn ask(hotspot: &mut HotSpot, vm: &mut Vm, unnamed: Option<usize>, gaps: &mut Ve
     let heap = answer("GC.heap_info", "how much of the Java heap is committed and occupied is unknown");
     let code = answer("Compiler.codecache", "the code cache is in other-anonymous");
     let (newer, older) = ("VM.events log=heap", "VM.events log=gc");
-    let known_as = if major(&hotspot.version) >= 25 { [newer, older] } else { [older, newer] };
+    let known_as = if hotspot.jdk() >= Some(25) { [newer, older] } else { [older, newer] };
     let mut history = String::new();
     for command in known_as {
         history = answer(command, "how much of the heap the last collection left is unknown");
@@ -333,12 +333,6 @@ fn collector_by_flags(flags: &[(String, String)]) -> Option<String> {
     ];
     let on = |flag: &str| flags.iter().any(|(name, value)| name == flag && value == "true");
     COLLECTORS.iter().find(|(flag, _)| on(flag)).map(|(_, name)| (*name).to_string())
-}
-
-/// The major version, such as `25` of `25.0.3+9-LTS`.
-fn major(version: &str) -> u32 {
-    let digits = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
-    version[..digits].parse().unwrap_or(0)
 }
 
 fn gap_of(mute: Mute, target: &Target) -> Gap {

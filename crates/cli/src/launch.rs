@@ -11,6 +11,7 @@ use plimsoll_observer::source::segment;
 use plimsoll_report::words;
 
 use crate::Failure;
+use crate::exit::Exit;
 use crate::output::say;
 use crate::sys::{self, End, Image};
 use crate::tracker::{self, Unpacked};
@@ -74,11 +75,11 @@ pub fn prepare(launch: &Launch, command: &[OsString]) -> Result<Result<Prepared,
             false => "no directory in PATH has an executable file of that name",
         };
         say(format_args!("cannot start '{shown}': {reason}"));
-        return Ok(Err(ExitCode::from(127)));
+        return Ok(Err(Exit::NotFound.into()));
     };
     if !path.is_file() {
         say(format_args!("cannot start '{shown}': it is not a regular file"));
-        return Ok(Err(ExitCode::from(126)));
+        return Ok(Err(Exit::CannotStart.into()));
     }
     let deadline = Deadline::after(NAMES);
     let shut_out = obstacle(launch, &path, &shown, deadline);
@@ -118,7 +119,7 @@ pub fn tracked(command: &[OsString], dir: &Path) -> Result<Option<Vec<(OsString,
 pub fn failed(shown: &str, error: &io::Error) -> ExitCode {
     say(format_args!("cannot start '{shown}': {error}"));
     // The exit statuses of env(1) and nohup(1).
-    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+    (if error.kind() == io::ErrorKind::NotFound { Exit::NotFound } else { Exit::CannotStart }).into()
 }
 
 /// Ends with the status or signal of the child.

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
+use exit::Exit;
 use output::say;
 use plimsoll_report::words;
 
@@ -18,6 +19,7 @@ mod compare;
 mod confine;
 mod diff;
 mod doctor;
+mod exit;
 mod explain;
 mod jfr_report;
 mod launch;
@@ -116,7 +118,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|Failure(sentence)| {
         say(sentence);
-        ExitCode::from(2)
+        Exit::Failed.into()
     })
 }
 
@@ -128,10 +130,10 @@ fn refuse(error: &clap::Error) -> ExitCode {
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = io::stderr().write_all(error.to_string().as_bytes());
-        return ExitCode::from(2);
+        return Exit::Failed.into();
     }
     say(words::printable(&sentence(error)));
-    ExitCode::from(2)
+    Exit::Failed.into()
 }
 
 fn sentence(error: &clap::Error) -> String {

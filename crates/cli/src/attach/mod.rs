@@ -22,6 +22,7 @@ use plimsoll_observer::source::segment::{self, Life, agent::Answer};
 use plimsoll_report::words::printable;
 use sha2::{Digest, Sha256};
 
+use crate::exit::Exit;
 use crate::launch::Sites;
 use crate::output::{say, tell};
 use crate::target::closed;
@@ -90,7 +91,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let asked = Instant::now();
     if loaded.is_none() && !process.warning_is_accepted(&perfdata, args.yes)? {
         say(format_args!("nothing was done"));
-        return Ok(ExitCode::from(2));
+        return Ok(Exit::Failed.into());
     }
     // The time that the user takes to answer doesn't count.
     let deadline = deadline.later(asked.elapsed());

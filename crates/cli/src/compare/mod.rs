@@ -25,6 +25,7 @@ use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, SIDES};
 use plimsoll_trial::remedy::{Start, words as shell_words};
 use plimsoll_trial::{End, Run, plan};
 
+use crate::exit::Exit;
 use crate::output::{require_stdout, say, shown, to_output};
 use crate::sys::Signals;
 use crate::trial::meter::Meter;
@@ -151,9 +152,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
 
 fn status(comparison: &Comparison, excesses: Option<&[Excess]>) -> ExitCode {
     match excesses {
-        _ if comparison.interrupted => ExitCode::from(130),
-        _ if !comparison.is_compared() => ExitCode::from(2),
-        Some([_, ..]) => ExitCode::from(1),
+        _ if comparison.interrupted => Exit::Interrupted.into(),
+        _ if !comparison.is_compared() => Exit::Failed.into(),
+        Some([_, ..]) => Exit::OverBudget.into(),
         _ => ExitCode::SUCCESS,
     }
 }

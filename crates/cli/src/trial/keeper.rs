@@ -29,6 +29,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_
 
 use super::group::Group;
 use super::tree;
+use crate::exit::Exit;
 use crate::sys;
 
 /// argv[0] of the keeper.
@@ -75,12 +76,12 @@ fn read(mut arguments: impl Iterator<Item = OsString>) -> Option<Told> {
 
 /// `main` of the keeper.
 pub fn main() -> ExitCode {
-    let Some(told) = read(std::env::args_os().skip(1)) else { return ExitCode::from(2) };
-    let Ok(line) = std::io::stdin().as_fd().try_clone_to_owned() else { return ExitCode::from(2) };
+    let Some(told) = read(std::env::args_os().skip(1)) else { return Exit::Failed.into() };
+    let Ok(line) = std::io::stdin().as_fd().try_clone_to_owned() else { return Exit::Failed.into() };
     let line = UnixStream::from(line);
     sys::unblock(&super::INTERRUPTS);
     if set_child_subreaper(Some(getpid())).is_err() || (told.no_huge_pages && !sys::disable_huge_pages()) {
-        return ExitCode::from(2);
+        return Exit::Failed.into();
     }
     let started = start(&told);
     let text = match &started {

@@ -28,6 +28,7 @@ use plimsoll_trial::rate::Url;
 use plimsoll_trial::remedy::{GRAMMAR, Start, describe};
 use plimsoll_trial::{Change, End, Remedy, Row, Run, Trial, plan};
 
+use crate::exit::Exit;
 use crate::output::{require_stdout, say, to_output};
 use crate::sys::Signals;
 use crate::{Failure, launch};
@@ -165,9 +166,9 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Format::Html => trial_pages::html(out, &trial),
     })?;
     Ok(match trial.runs.iter().any(|run| run.end.is_good()) {
-        _ if trial.interrupted => ExitCode::from(130),
+        _ if trial.interrupted => Exit::Interrupted.into(),
         true => ExitCode::SUCCESS,
-        false => ExitCode::from(2),
+        false => Exit::Failed.into(),
     })
 }
 

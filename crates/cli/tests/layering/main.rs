@@ -215,7 +215,7 @@ const REPORT: Order = Order {
 const CLI: Order = Order {
     name: "cli",
     stages: &[
-        &["confine", "sys"],
+        &["confine", "exit", "sys"],
         &["cache", "named", "output", "untrackable"],
         &["tracker"],
         &["launch", "recording", "target"],

@@ -20,6 +20,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketFlags, accept_with, recv, send};
 
 use super::wire::{self, Head, Hello, Kind, MOST_BODY, Question};
 use crate::confine::{self, Limits};
+use crate::exit::Exit;
 use crate::output::say;
 use crate::sys;
 use connection::{Body, Connection, Outcome};
@@ -50,7 +51,7 @@ pub fn main() -> ExitCode {
             if !sentence.is_empty() {
                 say(sentence);
             }
-            ExitCode::from(2)
+            Exit::Failed.into()
         }
     }
 }

@@ -1,13 +1,17 @@
 //! Instructions that tracking adds to one operation: goldens/instructions.txt. Counted by callgrind as the difference
-//! of two runs of different length (start and end cancel), tracked less plain. A change of more than 2 % fails; BLESS=1
-//! rewrites the file. mmap and munmap count 853 or 869, depending on the machine but not on its load.
+//! of two runs of different length (start and end cancel), tracked less plain. A change of more than 2 % fails, of mmap
+//! and munmap more than 4 %; BLESS=1 rewrites the file. mmap and munmap count 987 on one machine and 1,014 on another,
+//! 2.7 % more, with the same program, compiler and libc, whatever the load and the environment.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const TOLERANCE: f64 = 0.02;
+fn tolerance(row: &str) -> f64 {
+    if row.starts_with("mmap and munmap") { 0.04 } else { 0.02 }
+}
+
 /// Runs, of which the least counts.
 const COUNTS: usize = 3;
 
@@ -142,7 +146,7 @@ fn an_operation_gains_what_the_golden_file_says() {
         let then: f64 = then.parse().expect("a number");
         eprintln!("instructions: {now:8.1}  {what}");
         assert_eq!(name, what);
-        if (now - then).abs() > TOLERANCE * then.abs() {
+        if (now - then).abs() > tolerance(name) * then.abs() {
             changed += &format!("{what}: {now:.1}, was {then:.1}\n");
         }
     }

@@ -17,7 +17,7 @@ use plimsoll_report::ledger_json::{self, Earlier};
 use plimsoll_report::ledger_text::{Explanation, Style};
 use plimsoll_report::{ledger_tables, ledger_text, prometheus};
 
-use crate::output::{colours, require_stdout, say, shown, to_output};
+use crate::output::{Color, require_stdout, say, shown, to_output};
 use crate::{Failure, named, page, target};
 
 #[derive(clap::Args)]
@@ -40,6 +40,9 @@ pub struct Args {
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Use colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Color::Auto)]
+    color: Color,
     /// Name of the process in the metrics, with --format prometheus [default: its name in /proc]
     #[arg(long, value_name = "NAME")]
     target: Option<String>,
@@ -89,7 +92,8 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let verdicts = judge(&snapshot, &ledger);
     let explanation = Explanation { snapshot, ledger, verdicts };
     let file = args.output.as_deref();
-    let style = Style { colour: file.is_none() && io::stdout().is_terminal() && colours(), width: width() };
+    let colour = args.color.is_on(file.is_none() && io::stdout().is_terminal());
+    let style = Style { colour, width: width() };
     match args.format {
         Format::Html => return page::of_explanation(&explanation, file, Deadline::after(NAMES)),
         Format::Prometheus => metrics(&explanation, args.target.as_deref(), file)?,

@@ -30,10 +30,28 @@ pub fn shown(path: &Path) -> String {
     words::printable(&path.display().to_string())
 }
 
-/// Follows no-color.org, and terminals without attributes (termcap's `dumb`).
-pub fn colours() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty())
-        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+/// When a screen has colours.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb
+    Auto,
+    /// Also in a pipe or a file
+    Always,
+    Never,
+}
+
+impl Color {
+    /// no-color.org; and termcap's `dumb` has no attributes.
+    pub fn is_on(self, to_terminal: bool) -> bool {
+        let is_unset = |name: &str| std::env::var_os(name).is_none_or(|set| set.is_empty());
+        match self {
+            Color::Auto => {
+                to_terminal && is_unset("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+            }
+            Color::Always => true,
+            Color::Never => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -14,6 +14,7 @@ use plimsoll_observer::units::Bytes;
 use plimsoll_observer::verdict::{Severity, Verdict, VerdictId, certainty};
 use plimsoll_trial::launcher::WITH_VALUE;
 
+use crate::palette;
 use crate::words::{count, cut, duration, printable};
 
 /// What is explained: the facts, their sum, and what to do.
@@ -528,17 +529,14 @@ fn inked(style: Style, ink: Ink, text: &str) -> String {
     if !style.colour || text.is_empty() {
         return text.to_owned();
     }
+    let colour = |number: u8| format!("38;5;{number}");
     let code = match ink {
-        Ink::Bold => "1",
-        Ink::Dim => "2",
-        Ink::Red => "1;31",
-        Ink::Yellow => "1;33",
-        Ink::Green => "32",
-        Ink::Group(Group::Vm) => "34",
-        Ink::Group(Group::Allocator) => "33",
-        Ink::Group(Group::Stacks) => "35",
-        Ink::Group(Group::Files) => "36",
-        Ink::Group(Group::Other) => "37",
+        Ink::Bold => "1".to_owned(),
+        Ink::Dim => "2".to_owned(),
+        Ink::Red => format!("1;{}", colour(palette::BAD)),
+        Ink::Yellow => format!("1;{}", colour(palette::DOUBTFUL)),
+        Ink::Green => colour(palette::GOOD),
+        Ink::Group(group) => colour(palette::of_group(group)),
     };
     format!("\x1b[{code}m{text}\x1b[0m")
 }

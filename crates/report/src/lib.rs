@@ -18,6 +18,7 @@ pub mod ledger_text;
 mod lines;
 pub mod native_image;
 pub mod page;
+pub mod palette;
 pub mod profile;
 pub mod prometheus;
 pub mod recording;

@@ -48,6 +48,9 @@ pub struct Args {
     /// Stop after this time (30s, 5m, 2h, 1d)
     #[arg(long, value_name = "TIME", value_parser = record::time)]
     duration: Option<Duration>,
+    /// Use colours
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = output::Color::Auto)]
+    color: output::Color,
     /// Use this memory limit instead of the cgroup's: bytes, or 512m, 2g as in -Xmx
     #[arg(long, value_name = "BYTES", value_parser = explain::bytes)]
     limit: Option<Bytes>,
@@ -59,7 +62,7 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
     let plan = worker::Plan { pid, interval: args.interval, duration: args.duration, limit: args.limit };
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     match io::stdin().is_terminal() && io::stdout().is_terminal() && !is_dumb {
-        true => screen::run(plan),
+        true => screen::run(plan, args.color.is_on(true)),
         false => plain::run(plan),
     }
 }

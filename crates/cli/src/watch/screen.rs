@@ -13,20 +13,20 @@ use super::state::State;
 use super::terminal::Screen;
 use super::worker::{self, Order, Plan, Report, Worker};
 use crate::Failure;
-use crate::output::{colours, say};
+use crate::output::say;
 use crate::sys::{self, Signals};
 
 const SIGNALS: [i32; 6] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGWINCH, libc::SIGTSTP];
 /// Time for the worker to end a recording. The file is whole at any time.
 const GRACE: Duration = Duration::from_secs(2);
 
-pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
+pub fn run(plan: Plan, has_colours: bool) -> Result<ExitCode, Failure> {
     let failed = |error: io::Error| Failure(format!("cannot use the terminal: {error}"));
     let signals = Signals::of(Some(&SIGNALS)).map_err(failed)?;
     let worker = Worker::start(plan)?;
     let mut screen = Screen::enter().map_err(failed)?;
     let mut state = State { has_list: plan.pid.is_none(), ..State::default() };
-    let ended = go_on(&mut screen, &mut state, &worker, &signals);
+    let ended = go_on(&mut screen, &mut state, &worker, &signals, draw::Ink::new(has_colours));
     screen.leave();
     // A recording that the user began is worth a word on the normal screen.
     let was_recording = state.is_recording;
@@ -48,8 +48,7 @@ pub fn run(plan: Plan) -> Result<ExitCode, Failure> {
     ended.map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
-fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Signals) -> io::Result<()> {
-    let ink = draw::Ink::new(colours());
+fn go_on(screen: &mut Screen, state: &mut State, worker: &Worker, signals: &Signals, ink: draw::Ink) -> io::Result<()> {
     loop {
         screen.terminal.draw(|frame| draw::draw(state, ink, frame.area(), frame.buffer_mut()))?;
         let stdin = io::stdin();

@@ -180,7 +180,7 @@ const TRIAL: Order = Order {
 const REPORT: Order = Order {
     name: "report",
     stages: &[
-        &["jfr", "words"],
+        &["jfr", "palette", "words"],
         &[
             "figures_json",
             "frame_table",

@@ -85,8 +85,7 @@ impl Running {
 mod tests {
     use super::*;
 
-    /// Each piece ends its tests one after the other, the next when `seen` has heard of the one before. Returns what was
-    /// seen: `0+` began, `0:3` three tests have ended, `0-` done.
+    /// Each piece ends its tests one after the other. Returns what was seen, in order: `0+` began, `0:3` three tests have ended, `0-` done.
     fn play(tests: &[Option<usize>], busy: usize) -> Vec<String> {
         let pieces = tests.iter().map(|&tests| {
             let work: Work = Box::new(move |ended: &mut dyn FnMut(usize)| {

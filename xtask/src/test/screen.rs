@@ -103,7 +103,7 @@ impl Screen {
         let groups = now.iter().map(|&at| {
             let row = &self.rows[at];
             let name = if at == *first { self.head(at) } else { row.name.to_string() };
-            let time = clock(row.began.map_or(0.0, |began| began.elapsed().as_secs_f64()));
+            let time = clock(self.elapsed(at));
             format!("{name} {} of {} tests, {time}", row.ended(), row.tests)
         });
         let line = format!("{}; {}", groups.collect::<Vec<_>>().join("; "), self.left());
@@ -115,13 +115,16 @@ impl Screen {
         }
     }
 
-    /// The group has ended. Returns how long it took, in seconds.
-    pub fn end(&mut self, group: usize, outcome: &Outcome) -> f64 {
+    /// Seconds since the group's first program started.
+    pub fn elapsed(&self, group: usize) -> f64 {
+        self.rows[group].began.map_or(0.0, |began| began.elapsed().as_secs_f64())
+    }
+
+    pub fn end(&mut self, group: usize, outcome: &Outcome) {
         if stdout().is_terminal() {
             print!("\r\x1b[K");
         }
         self.rows[group].is_done = true;
-        let time = self.rows[group].began.map_or(0.0, |began| began.elapsed().as_secs_f64());
         let more = |n: usize, what: &str| if n > 0 { format!(", {n} {what}") } else { String::new() };
         let is_last = self.rows.iter().all(|row| row.is_done);
         let left = if is_last { String::new() } else { format!(", {}", self.left()) };
@@ -131,12 +134,11 @@ impl Screen {
             outcome.passed,
             more(outcome.failed.len(), "FAILED"),
             more(outcome.skipped.len(), "skipped"),
-            clock(time),
+            clock(outcome.seconds),
         );
         for failure in &outcome.failed {
             println!("        FAILED {}", failure.what);
         }
-        time
     }
 }
 

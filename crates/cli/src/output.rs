@@ -35,7 +35,7 @@ pub fn shown(path: &Path) -> String {
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb
     Auto,
-    /// Also in a pipe or a file
+    /// Also in a pipe or a file; the lines that `watch` prints there have none
     Always,
     Never,
 }

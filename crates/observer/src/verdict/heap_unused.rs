@@ -64,6 +64,11 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
     let start = target.filter(|target| min > Bytes::mib(*target)).map(|target| format!("-Xms{target}m"));
     let with_start = |flags: &str| start.iter().map(String::as_str).chain([flags]).collect::<Vec<_>>().join(" ");
     let jdk = vm.jdk().unwrap_or(0);
+    let smaller_start = || {
+        let what = "let the heap start smaller: it is never made smaller than its first size";
+        let start = start.clone()?;
+        Some(remedy(Effort::Restart, what, start, "the heap grows with the load, which takes collections"))
+    };
     let mut remedies = Vec::new();
     match vm.collector.as_deref() {
         Some(collector @ ("Z" | "Shenandoah")) if jdk >= AIMS => {
@@ -87,7 +92,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
             // the live bytes. The heap shrinks by whole regions, rounded down (g1CollectedHeap.cpp, shrink_helper), and
             // the command's answer takes a region.
             let left = needed.scaled(100, 100 - G1_FREE).max(min) + region(case) + region(case);
-            if left < resident {
+            if left < resident && jdk >= SETS_FLAGS {
                 let flags = format!(
                     "jcmd {pid} VM.set_flag MinHeapFreeRatio 10 && jcmd {pid} VM.set_flag MaxHeapFreeRatio {G1_FREE}"
                 );
@@ -106,6 +111,8 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
                     with_start(&g1_flags()),
                     "a concurrent cycle each minute of idleness",
                 ));
+            } else {
+                remedies.extend(smaller_start());
             }
         }
         Some("Serial") if jdk >= STEPS => remedies.push(remedy(
@@ -125,10 +132,7 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
             "G1 has shorter pauses and less throughput; measure with your load",
         )),
         // Of other collectors and versions only this is known: none goes below -Xms.
-        _ => remedies.extend(start.map(|start| {
-            let what = "let the heap start smaller: it is never made smaller than its first size";
-            remedy(Effort::Restart, what, start, "the heap grows with the load, which takes collections")
-        })),
+        _ => remedies.extend(smaller_start()),
     }
     remedies
 }
@@ -137,6 +141,8 @@ fn shrinking(case: Case<'_>, vm: &HotSpot, needed: Bytes, resident: Bytes) -> Ve
 const AIMS: u32 = 13;
 /// From this JDK on G1 gives memory back when idle: G1PeriodicGCInterval (JEP 346).
 const IDLE_CYCLES: u32 = 12;
+/// From this JDK on jcmd has VM.set_flag.
+const SETS_FLAGS: u32 = 9;
 /// From this JDK on ShrinkHeapInSteps exists.
 const STEPS: u32 = 9;
 

@@ -640,6 +640,10 @@ fn a_heap_gets_only_options_that_its_version_has() {
         assert!(new.contains(option), "{collector}: {new}");
         assert!(!old.contains(option), "{collector}: {old}");
     }
+    // JDK 8's jcmd has no VM.set_flag.
+    assert!(proposed(Some("G1"), "11.0.22+7", none).contains("VM.set_flag MaxHeapFreeRatio"));
+    assert_eq!(proposed(Some("G1"), "25.402-b06", none), "");
+    assert_eq!(proposed(Some("G1"), "25.402-b06", mib(800)), "-Xms90m");
     // What isn't known to keep its heap isn't replaced; a first size above the need keeps any heap large.
     for collector in [None, Some("Epsilon")] {
         assert_eq!(proposed(collector, "25.0.3+9-LTS", none), "");

@@ -2,48 +2,53 @@
 //! rest.
 
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
+use clap::ValueEnum;
 use plimsoll_observer::foreign::{Deadline, LOOK};
 use plimsoll_observer::source::segment::{self, Life};
 use plimsoll_observer::units::Bytes;
-use plimsoll_report::words::{cut, printable};
+use plimsoll_report::doctor::{self as findings, Books, Check, Findings, Tracked};
 
-use crate::output::to_output;
+use crate::output::{require_stdout, to_output};
 use crate::{Failure, sys, target, tracker};
 
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Print text for people, or JSON for programs (docs/json.md)
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
 
 /// The tracker needs MADV_POPULATE_WRITE (madvise(2)), which this kernel introduced, to grow its segment.
 const KERNEL: (u32, u32) = (5, 14);
 /// The oldest glibc whose symbols the tracker imports.
 const GLIBC: (u32, u32) = (2, 17);
 
-pub fn run(_: Args) -> Result<ExitCode, Failure> {
+pub fn run(args: Args) -> Result<ExitCode, Failure> {
+    require_stdout()?;
     let deadline = Deadline::after(LOOK);
-    to_output(None, |out| {
-        kernel(out)?;
-        libc(out)?;
-        ptrace(out)?;
-        names(out)?;
-        segments(out)?;
-        preload(out, deadline)?;
-        tracked(out, deadline)
+    let checks = vec![kernel(), libc(), ptrace(), names(), segments(), preload(deadline)];
+    let tracked = segments_of_all(deadline).into_iter().map(|found| tracked(found, deadline)).collect();
+    let found = Findings { checks, complete: !deadline.has_passed(), tracked };
+    to_output(None, |out| match args.format {
+        Format::Text => findings::text(out, &found),
+        Format::Json => findings::json(out, &found, env!("PLIMSOLL_VERSION")),
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn line(out: &mut dyn Write, what: &str, good: bool, text: &str) -> io::Result<()> {
-    writeln!(out, "{} {what:<10} {text}", if good { " " } else { "!" })
-}
-
-fn kernel(out: &mut dyn Write) -> io::Result<()> {
+fn kernel() -> Check {
     let Some((major, minor, release)) = sys::kernel() else {
-        return line(out, "kernel", false, "/proc/sys/kernel/osrelease can't be read: is /proc mounted?");
+        return Check::new("kernel", false, "/proc/sys/kernel/osrelease can't be read: is /proc mounted?");
     };
     let good = (major, minor) >= KERNEL;
     let (a, b) = KERNEL;
@@ -54,56 +59,44 @@ fn kernel(out: &mut dyn Write) -> io::Result<()> {
             "{release}: older than {a}.{b}, which has MADV_POPULATE_WRITE; a full file system may then end a tracked program"
         )
     };
-    line(out, "kernel", good, &printable(&text))
+    Check::new("kernel", good, text)
 }
 
-fn libc(out: &mut dyn Write) -> io::Result<()> {
+fn libc() -> Check {
     let Some(version) = sys::glibc_version() else {
-        return line(out, "C library", false, "not glibc: programs of this system can be explained, not tracked");
+        return Check::new("C library", false, "not glibc: programs of this system can be explained, not tracked");
     };
     let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
     let good = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= GLIBC;
-    line(out, "C library", good, &format!("glibc {version}{}", if good { "" } else { ": older than 2.17" }))
+    Check::new("C library", good, format!("glibc {version}{}", if good { "" } else { ": older than 2.17" }))
 }
 
-fn ptrace(out: &mut dyn Write) -> io::Result<()> {
+fn ptrace() -> Check {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
     let scope = scope.and_then(|s| s.trim().parse::<u32>().ok()).unwrap_or(0);
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let (good, text) = match (scope, sys::uid()) {
-        (_, 0) if scope < 3 && may_trace(&status) => (true, "root: resident sizes of every process can be read".to_string()),
-        (_, 0) if scope < 3 => (
+    let found = |good, text: &str| Check::new("ptrace", good, text);
+    match (scope, sys::uid()) {
+        (_, 0) if scope < 3 && sys::may_trace() => found(true, "root: resident sizes of every process can be read"),
+        (_, 0) if scope < 3 => found(
             false,
-            "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be read; from inside a\n               container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})".to_string(),
+            "root without CAP_SYS_PTRACE: other users' processes and those with more capabilities can't be read",
+        )
+        .with_remedy(
+            "from inside a container: --cap-add SYS_PTRACE (Kubernetes: securityContext: {capabilities: {add: [SYS_PTRACE]}})",
         ),
-        (0, _) => (true, "resident sizes of your own processes can be read; others: sudo plimsoll …".to_string()),
-        (1, _) => (
-            false,
-            "yama allows ancestors only: reports work, but resident sizes of a running process need\n               sudo plimsoll report PID, or: sudo sysctl kernel.yama.ptrace_scope=0".to_string(),
-        ),
-        (n, _) => (false, format!("kernel.yama.ptrace_scope = {n}: resident sizes need root (sudo plimsoll report PID)")),
-    };
-    line(out, "ptrace", good, &text)
-}
-
-/// Reads from /proc/self/status whether this process may read the memory of any other (capabilities(7)). Root in a
-/// container may lack that right.
-fn may_trace(status: &str) -> bool {
-    const CAP_SYS_PTRACE: u32 = 19;
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
-    effective.is_some_and(|set| set >> CAP_SYS_PTRACE & 1 == 1)
+        (0, _) => found(true, "resident sizes of your own processes can be read; others: sudo plimsoll …"),
+        (1, _) => {
+            found(false, "yama allows ancestors only: reports work, but resident sizes of a running process can't be read")
+                .with_remedy("sudo plimsoll report PID, or: sudo sysctl kernel.yama.ptrace_scope=0")
+        }
+        (n, _) => found(false, &format!("kernel.yama.ptrace_scope = {n}: resident sizes need root"))
+            .with_remedy("sudo plimsoll report PID"),
+    }
 }
 
 /// Which sources give code its names, and how to enable more.
-fn names(out: &mut dyn Write) -> io::Result<()> {
-    let debug = Path::new("/usr/lib/debug/.build-id").is_dir();
-    let more = if debug {
-        "separate debug files in /usr/lib/debug"
-    } else {
-        "no debug files in /usr/lib/debug: system libraries show exported functions only (Debian: packages -dbg, -dbgsym)"
-    };
-    line(out, "names", true, &format!("symbol tables and DWARF of programs and libraries; {more}"))?;
-    let also = [
+fn names() -> Check {
+    const ALSO: &[&str] = &[
         "Java in HotSpot: named without any option; HotSpot's own functions by the symbols of libjvm.so",
         "native images: -H:-DeleteLocalSymbols at the build gives methods names, -g packages and lines too; a stripped",
         "  image shows image+offset, and --symbols FILE of the same build names it later",
@@ -111,26 +104,29 @@ fn names(out: &mut dyn Write) -> io::Result<()> {
         "node: --perf-basic-prof --interpreted-frames-native-stack names JavaScript functions; without them, only V8's builtins have names",
         "stripped programs: gcc -g, then objcopy --only-keep-debug; report --symbols FILE|DIR",
     ];
-    also.iter().try_for_each(|text| writeln!(out, "{:13}{text}", ""))
+    let more = if Path::new("/usr/lib/debug/.build-id").is_dir() {
+        "separate debug files in /usr/lib/debug"
+    } else {
+        "no debug files in /usr/lib/debug: system libraries show exported functions only (Debian: packages -dbg, -dbgsym)"
+    };
+    let text = format!("symbol tables and DWARF of programs and libraries; {more}");
+    Check { notes: ALSO, ..Check::new("names", true, text) }
 }
 
-fn segments(out: &mut dyn Write) -> io::Result<()> {
+fn segments() -> Check {
     let dir = tracker::default_directory();
-    let shown = printable(&dir.display().to_string());
-    let in_memory = mount_type(&dir).is_some_and(|t| t == "tmpfs");
+    let shown = dir.display();
+    if let Err(reason) = tracker::private_directory(&dir) {
+        return Check::new("segments", false, format!("{shown} {reason}"))
+            .with_remedy("choose another one with --dir or PLIMSOLL_DIR");
+    }
     let kind = match mount_type(&dir) {
-        Some(t) if in_memory => format!("{t}: in memory, charged to the cgroup of the tracked process"),
-        Some(t) => format!("{}: on disk, outlives the container if it is a volume", printable(&t)),
+        Some(kind) if kind == "tmpfs" => "tmpfs: in memory, charged to the cgroup of the tracked process".into(),
+        Some(kind) => format!("{kind}: on disk, outlives the container if it is a volume"),
         None => "unknown file system".into(),
     };
     let bound = Bytes(segment::FILE_BYTES as u64);
-    line(out, "segments", true, &format!("{shown} ({kind}); at most {bound} each, usually a few hundred KiB"))?;
-    match tracker::private_directory(&dir) {
-        Ok(()) => Ok(()),
-        Err(reason) => {
-            line(out, "", false, &format!("{shown} {reason}: choose another one with --dir or PLIMSOLL_DIR"))
-        }
-    }
+    Check::new("segments", true, format!("{shown} ({kind}); at most {bound} each, usually a few hundred KiB"))
 }
 
 /// File system type of the mount that holds `path` (the longest mount point above it, proc(5) mountinfo).
@@ -145,12 +141,10 @@ fn mount_type(path: &Path) -> Option<String> {
     above.max_by_key(|(length, _)| *length).map(|(_, kind)| kind)
 }
 
-fn preload(out: &mut dyn Write, deadline: Deadline) -> io::Result<()> {
+fn preload(deadline: Deadline) -> Check {
     match try_preload(deadline) {
-        Ok(library) => {
-            line(out, "tracker", true, &format!("works; unpacked at {}", printable(&library.display().to_string())))
-        }
-        Err(reason) => line(out, "tracker", false, &printable(&reason)),
+        Ok(library) => Check::new("tracker", true, format!("works; unpacked at {}", library.display())),
+        Err(reason) => Check::new("tracker", false, reason),
     }
 }
 
@@ -208,51 +202,20 @@ fn segments_of_all(deadline: Deadline) -> Vec<(u32, PathBuf, Life)> {
     found
 }
 
-fn tracked(out: &mut dyn Write, deadline: Deadline) -> io::Result<()> {
-    let found = segments_of_all(deadline);
-    if deadline.has_passed() {
-        line(
-            out,
-            "tracked",
-            false,
-            "not all directories and processes were reached in time: some may be missing here",
-        )?;
-    }
-    if found.is_empty() {
-        return writeln!(out, "\nNothing is tracked. Start a program with:  plimsoll run -- COMMAND");
-    }
-    writeln!(out, "\n{:>9} {:<7} {:>10} {:>10}  command", "pid", "state", "live", "committed")?;
-    for (pid, path, life) in found {
-        let state = match life {
-            Life::Live => "live",
-            Life::Exited => "exited",
-            Life::Killed => "killed",
-            Life::Detached => "detached",
-        };
-        match target::books(&path, life, deadline) {
-            Ok(books) => {
-                let (live, committed) = (books.total.live.to_string(), books.total.committed.to_string());
-                let command = cut(&books.process.arguments.join(" "), 60);
-                writeln!(out, "{pid:>9} {state:<7} {live:>10} {committed:>10}  {command}")?;
-                if life != Life::Live {
-                    writeln!(out, "{:>41}{}", "", printable(&path.display().to_string()))?;
-                }
-            }
-            Err(Failure(reason)) => writeln!(out, "{pid:>9} {state:<7} {reason}")?,
-        }
-    }
-    writeln!(out, "\nplimsoll report PID │ SEGMENT")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::may_trace;
-
-    #[test]
-    fn a_container_s_root_may_not_trace() {
-        assert!(may_trace("Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"));
-        // The capabilities of a container without --cap-add.
-        assert!(!may_trace("CapEff:\t00000000a80425fb\n"));
-        assert!(!may_trace(""));
-    }
+fn tracked((pid, path, life): (u32, PathBuf, Life), deadline: Deadline) -> Tracked {
+    let state = match life {
+        Life::Live => "live",
+        Life::Exited => "exited",
+        Life::Killed => "killed",
+        Life::Detached => "detached",
+    };
+    let books = match target::books(&path, life, deadline) {
+        Ok(books) => Books::Read {
+            live_bytes: books.total.live.0,
+            committed_bytes: books.total.committed.0,
+            command: books.process.arguments.join(" "),
+        },
+        Err(Failure(error)) => Books::Refused { error },
+    };
+    Tracked { pid, state, segment: path.display().to_string(), books }
 }

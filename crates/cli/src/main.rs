@@ -6,12 +6,14 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::{ContextKind, ErrorKind};
-use clap::{Parser, Subcommand};
+use alike::nearest_name;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
 use exit::Exit;
 use output::say;
 use plimsoll_report::words;
 
+mod alike;
 mod allocation;
 mod attach;
 mod cache;
@@ -140,6 +142,10 @@ fn sentence(error: &clap::Error) -> String {
     let context = |kind| error.get(kind).map(ToString::to_string).unwrap_or_default();
     let usage = context(ContextKind::Usage).replace('\n', " ");
     let usage = usage.trim().trim_start_matches("Usage: ");
+    if let Some(near) = near_value(error) {
+        let (value, option) = (context(ContextKind::InvalidValue), context(ContextKind::InvalidArg));
+        return format!("invalid value '{value}' for '{option}'. Did you mean '{near}'?");
+    }
     match error.kind() {
         ErrorKind::MissingRequiredArgument => {
             format!("{} is missing. Usage: {usage}", context(ContextKind::InvalidArg))
@@ -158,12 +164,10 @@ fn sentence(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidSubcommand => {
             let verb = context(ContextKind::InvalidSubcommand);
-            match context(ContextKind::SuggestedSubcommand) {
-                like if like.is_empty() => format!("unknown command '{verb}'. List the commands: plimsoll --help"),
-                // clap joins several with commas.
-                like => {
-                    format!("unknown command '{verb}'. Did you mean '{}'?", like.replace(", ", "' or '"))
-                }
+            let program = Cli::command();
+            match nearest_name(&verb, program.get_subcommands().map(clap::Command::get_name).chain(["help"])) {
+                Some(near) => format!("unknown command '{verb}'. Did you mean '{near}'?"),
+                None => format!("unknown command '{verb}'. List the commands: plimsoll --help"),
             }
         }
         // Only clap's first paragraph, on one line: `--help` shows the rest.
@@ -180,13 +184,22 @@ fn sentence(error: &clap::Error) -> String {
     }
 }
 
+/// The value of an option that a mistyped one is most like.
+fn near_value(error: &clap::Error) -> Option<&str> {
+    match (error.kind(), error.get(ContextKind::InvalidValue), error.get(ContextKind::ValidValue)) {
+        (ErrorKind::InvalidValue, Some(ContextValue::String(typed)), Some(ContextValue::Strings(values))) => {
+            nearest_name(typed, values.iter().map(String::as_str))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
-    use clap::CommandFactory;
 
     /// Good and bad values: the grammar of each option, numbers at their bounds, text that must not reach a terminal.
     const VALUES: &[&str] = &[

@@ -20,6 +20,7 @@ use plimsoll_report::ledger_text::java_first;
 use plimsoll_report::words::{cut, printable};
 
 use crate::Failure;
+use crate::alike::nearest;
 
 /// Rows of a list of processes.
 const SHOWN: usize = 20;
@@ -107,41 +108,13 @@ fn absent(text: &str, all: &[Listed], verb: &str) -> Failure {
         return format!("no process is in a container '{shown}', and none has that name").into();
     }
     let alike = all.iter().flat_map(|of| names(of).into_iter().map(move |name| (of, name)));
-    let best = alike.map(|(of, name)| (distance(text, &name), of, name)).min_by_key(|(distance, ..)| *distance);
-    match best.filter(|(distance, ..)| *distance <= 1 + text.chars().count() / 4) {
-        Some((_, of, name)) => {
+    match nearest(text, alike, |(_, name)| name) {
+        Some((of, name)) => {
             let pid = of.identity.pid;
             format!("no process is named '{shown}'. Did you mean '{}' ({pid})?", printable(&name)).into()
         }
         None => format!("no process is named '{shown}'. List what there is: plimsoll {verb}").into(),
     }
-}
-
-/// Number of characters to insert, delete, replace or exchange with their neighbour (optimal string alignment). A text
-/// that begins with the other is one away from it.
-fn distance(one: &str, other: &str) -> usize {
-    let lower = |text: &str| text.to_lowercase().chars().take(64).collect::<Vec<char>>();
-    let (a, b) = (lower(one), lower(other));
-    if a.len() >= 3 && a != b && b.starts_with(&a) {
-        return 1;
-    }
-    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
-    for i in 0..=a.len() {
-        for j in 0..=b.len() {
-            rows[i][j] = match (i, j) {
-                (0, n) | (n, 0) => n,
-                _ => {
-                    let same = usize::from(a[i - 1] != b[j - 1]);
-                    let mut least = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + same);
-                    if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                        least = least.min(rows[i - 2][j - 2] + 1);
-                    }
-                    least
-                }
-            };
-        }
-    }
-    rows[a.len()][b.len()]
 }
 
 /// One row of a list: PID, RSS, kind and command.
@@ -212,15 +185,6 @@ mod tests {
         assert!(has(&main, "Shop") && has(&main, "org.example.Shop"), "{:?}", names(&main));
         assert!(has(&listed("nginx", &["nginx: worker process"], false), "nginx"));
         assert!(has(&listed("kworker", &[], false), "kworker"));
-    }
-
-    #[test]
-    fn what_is_alike_is_near() {
-        assert_eq!(distance("jvaa", "java"), 1);
-        assert_eq!(distance("redis", "redis-server"), 1);
-        assert_eq!(distance("java", "java"), 0);
-        assert_eq!(distance("java", "perl"), 4);
-        assert_eq!(distance("", "ab"), 2);
     }
 
     #[test]

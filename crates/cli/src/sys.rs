@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use plimsoll_observer::foreign::{self, Ask, Deadline, FileKind};
+use rustix::thread::CapabilitySet;
 
 /// Signals that this process ignores, and that an exec must restore. Rust's runtime ignores SIGPIPE before `main`.
 /// SIGXFSZ is ignored so that a file above the limit (`ulimit -f`) gives an error of the write.
@@ -63,6 +64,12 @@ pub fn uid() -> u32 {
 pub fn gid() -> u32 {
     // SAFETY: no preconditions, can't fail.
     unsafe { libc::getgid() }
+}
+
+/// Whether this process may read the memory of any other (CAP_SYS_PTRACE, capabilities(7)). Root in a container may
+/// lack that right.
+pub fn may_trace() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_PTRACE))
 }
 
 /// RLIMIT_FSIZE.

@@ -125,7 +125,7 @@ fn by_pid(pid: u32, deadline: Deadline) -> Result<Target, Failure> {
 pub fn closed(pid: u32, verb: &str) -> String {
     let owner = fs::metadata(format!("/proc/{pid}")).map(|meta| meta.uid());
     match (sys::uid(), owner) {
-        (0, _) if has_ptrace() => "even root may not look (Yama, a security module or a sandbox)".into(),
+        (0, _) if sys::may_trace() => "even root may not look (Yama, a security module or a sandbox)".into(),
         (0, _) => "root lacks CAP_SYS_PTRACE (in a container: --cap-add SYS_PTRACE)".into(),
         (own, Ok(owner)) if owner == own => {
             format!("Yama or a security module forbids it. Try: sudo plimsoll {verb} {pid}")
@@ -133,14 +133,6 @@ pub fn closed(pid: u32, verb: &str) -> String {
         // /proc shows root as the owner of a process that is not dumpable, whoever runs it.
         _ => format!("it belongs to another user. Try: sudo plimsoll {verb} {pid}"),
     }
-}
-
-fn has_ptrace() -> bool {
-    const CAP_SYS_PTRACE: u32 = 19;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    effective.is_some_and(|set| set & 1 << CAP_SYS_PTRACE != 0)
 }
 
 /// True for zombies and kernel threads: their status has no line VmSize (proc_pid_status(5)).

@@ -7,6 +7,7 @@ use plimsoll_observer::verdict::VerdictId;
 use plimsoll_report::words::printable;
 
 use crate::Failure;
+use crate::alike::nearest_name;
 use crate::output::require_stdout;
 
 #[derive(clap::Args)]
@@ -27,8 +28,11 @@ pub fn run(args: Args) -> Result<ExitCode, Failure> {
         Some(asked) => match VerdictId::ALL.iter().find(|verdict| verdict.id() == asked) {
             Some(verdict) => plain(verdict.page()),
             None => {
-                let (asked, names) = (printable(asked), names().join(", "));
-                return Err(format!("unknown verdict '{asked}'. The verdicts are: {names}").into());
+                let hint = match nearest_name(asked, names()) {
+                    Some(near) => format!("Did you mean '{near}'?"),
+                    None => format!("The verdicts are: {}", names().join(", ")),
+                };
+                return Err(format!("unknown verdict '{}'. {hint}", printable(asked)).into());
             }
         },
     };

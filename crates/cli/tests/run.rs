@@ -1,6 +1,7 @@
 //! `plimsoll run` behaves as its program: output, exit status, signals, stops, PID, descriptors, dispositions.
 
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -415,8 +416,19 @@ fn doctor_lists_processes_of_other_directories() {
     let mut child = place.plimsoll(&arguments).spawn().unwrap();
     wait_for("the shell", || ready.exists().then_some(()));
     let out = place.plimsoll(&["doctor"]).output().unwrap();
+    let json = place.plimsoll(&["doctor", "--format", "json"]).output().unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let found: Vec<_> = found["tracked"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|of| of["pid"] == child.id() && of["state"] == "live")
+        .collect();
+    let [of] = found.as_slice() else { panic!("{found:?}") };
+    assert!(of["command"].as_str().unwrap().starts_with("sh -c echo > ") && of["live_bytes"].is_u64(), "{of}");
+    assert!(of["segment"].as_str().unwrap().starts_with(elsewhere.to_str().unwrap()), "{of}");
     let line = text(&out.stdout).lines().filter(|l| l.contains(&format!(" {} live ", child.id()))).count();
     assert_eq!(line, 1, "{}", text(&out.stdout));
 }
@@ -437,6 +449,35 @@ fn doctor_finds_the_tracker_working() {
     let place = Place::new("doctor");
     let out = place.plimsoll(&["doctor"]).output().unwrap();
     assert!(out.status.success() && text(&out.stdout).contains("tracker    works"), "{}", text(&out.stdout));
+}
+
+/// A script reads the checks from JSON: each has an id, and what does not work a remedy.
+#[test]
+fn doctor_s_json_says_what_works() {
+    let place = Place::new("doctor-json");
+    let doctor = |before: &[&str]| {
+        let plimsoll = place.plimsoll(&["doctor", "--format", "json"]);
+        let mut command = Command::new("setpriv");
+        command.args(before).arg(plimsoll.get_program()).args(plimsoll.get_args());
+        command.envs(plimsoll.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{}", text(&out.stderr));
+        serde_json::from_slice::<serde_json::Value>(&out.stdout).unwrap()
+    };
+    let check = |found: &serde_json::Value, id: &str| {
+        found["checks"].as_array().unwrap().iter().find(|check| check["id"] == id).unwrap().clone()
+    };
+    let found = doctor(&["--no-new-privs"]);
+    assert_eq!((&found["schema"], &found["complete"]), (&"plimsoll.doctor/1".into(), &true.into()));
+    let ids: Vec<&str> =
+        found["checks"].as_array().unwrap().iter().map(|check| check["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["kernel", "c-library", "ptrace", "names", "segments", "tracker"]);
+    assert!(["c-library", "tracker"].iter().all(|id| check(&found, id)["ok"] == true), "{found}");
+    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        let found = check(&doctor(&["--bounding-set=-sys_ptrace", "--inh-caps=-all"]), "ptrace");
+        assert_eq!(found["ok"], false);
+        assert!(found["remedy"].as_str().unwrap().contains("--cap-add SYS_PTRACE"), "{found}");
+    }
 }
 
 /// Exit status, signal and exec, in the report of `run` and in later ones of the segment.

@@ -185,7 +185,13 @@ fn a_wrong_command_line_names_what_would_be_right() {
         (&["run"], "<CMD>... is missing. Usage: plimsoll run -- <CMD>..."),
         (&["run", "ls", "/"], "put -- before the command: plimsoll run -- ls"),
         (&["reprot", "1"], "unknown command 'reprot'. Did you mean 'report'?"),
-        (&["exlpain", "1"], "unknown command 'exlpain'. Did you mean 'help' or 'explain'?"),
+        (&["exlpain", "1"], "unknown command 'exlpain'. Did you mean 'explain'?\n"),
+        (&["explain", "1", "--format", "jsn"], "invalid value 'jsn' for '--format <FORMAT>'. Did you mean 'json'?"),
+        (&["report", "1", "--by", "sites"], "invalid value 'sites' for '--by <BY>'. Did you mean 'site'?"),
+        (&["diff", "1", "2", "--format", "jfr"], "a diff has no --format jfr"),
+        (&["explain", "1", "--format", "yaml"], "[possible values: text, json, html, prometheus]"),
+        (&["why", "arena-retetion"], "unknown verdict 'arena-retetion'. Did you mean 'arena-retention'?"),
+        (&["why", "everything"], "unknown verdict 'everything'. The verdicts are: allocator-retention, "),
         (&["report", "1", "--symbols", "nofile"], "--symbols: 'nofile' can't be read: No such file or directory"),
         (&["diff", "1", "1", "--symbols", "nofile"], "--symbols: 'nofile' can't be read: No such file or directory"),
         (&["frobnicate"], "unknown command 'frobnicate'. List the commands: plimsoll --help"),
@@ -199,6 +205,21 @@ fn a_wrong_command_line_names_what_would_be_right() {
         let (code, text) = place.said(arguments);
         assert_eq!(code, Some(2), "{arguments:?}");
         assert!(text.starts_with("plimsoll: ") && text.contains(said), "{arguments:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_budget_with_a_mistyped_line_proposes_the_line() {
+    let place = Place::new("budget");
+    for (name, hint) in [
+        ("java-hep", "'java-hep' isn't a line of the ledger. Did you mean 'java-heap'?"),
+        ("RSS", "'RSS' isn't a line of the ledger. Did you mean 'rss'?"),
+        ("everything", "'everything' isn't a line of the ledger; expected rss, * or one of "),
+    ] {
+        std::fs::write(place.0.join("budget.txt"), format!("rss 2%\n{name} 1m\n")).unwrap();
+        let (code, text) = place.said(&["compare", "--a", "true", "--b", "true", "--budget", "budget.txt"]);
+        assert!(code == Some(2) && text.contains(&format!("budget.txt: line 2: {hint}")), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
 }

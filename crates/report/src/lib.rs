@@ -7,6 +7,7 @@ pub mod allocation;
 pub mod comparison_json;
 pub mod comparison_text;
 pub mod diff;
+pub mod doctor;
 mod figures_json;
 mod frame_table;
 pub mod hotspot;

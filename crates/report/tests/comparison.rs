@@ -64,8 +64,8 @@ fn comparison() -> Comparison {
 }
 
 fn text(of: &Comparison, budget: Option<&str>) -> String {
-    let budget =
-        budget.map(|text| Budget::parse(text, &["direct-buffers", "java-heap", "libraries"]).expect("a budget"));
+    let budget = budget
+        .map(|text| Budget::parse(text, &["direct-buffers", "java-heap", "libraries"], |_| None).expect("a budget"));
     let excesses = budget.map(|budget| budget.exceeded(of));
     let mut out = Vec::new();
     comparison_text::write(&mut out, of, excesses.as_deref()).expect("a vector takes all");
@@ -136,7 +136,7 @@ fn without_a_difference_it_says_what_the_runs_resolve() {
 #[test]
 fn a_program_reads_the_same() {
     let comparison = comparison();
-    let budget = Budget::parse("rss 2m", &[]).expect("a budget").exceeded(&comparison);
+    let budget = Budget::parse("rss 2m", &[], |_| None).expect("a budget").exceeded(&comparison);
     let mut out = Vec::new();
     comparison_json::write(&mut out, &comparison, Some(&budget)).expect("a vector takes all");
     let found: serde_json::Value = serde_json::from_slice(&out).expect("JSON");

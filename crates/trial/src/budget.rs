@@ -66,8 +66,9 @@ pub struct Excess {
 }
 
 impl Budget {
-    /// `known` are the ids of all lines. The error names the line of the file.
-    pub fn parse(text: &str, known: &[&str]) -> Result<Budget, String> {
+    /// `known` are the ids of all lines. The error names the line of the file. `near` proposes a name in place of an
+    /// unknown one.
+    pub fn parse(text: &str, known: &[&str], near: impl Fn(&str) -> Option<String>) -> Result<Budget, String> {
         let mut budget = Budget::default();
         for (number, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
@@ -77,10 +78,11 @@ impl Budget {
             let at = |what: String| format!("line {}: {what}", number + 1);
             let (name, growth) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
             if name != RSS && name != ANY && !known.contains(&name) {
-                return Err(at(format!(
-                    "'{name}' isn't a line of the ledger; expected rss, * or one of {}",
-                    known.join(", ")
-                )));
+                let hint = match near(name) {
+                    Some(near) => format!(". Did you mean '{near}'?"),
+                    None => format!("; expected rss, * or one of {}", known.join(", ")),
+                };
+                return Err(at(format!("'{name}' isn't a line of the ledger{hint}")));
             }
             if budget.allowed.iter().any(|(other, _)| other == name) {
                 return Err(at(format!("'{name}' has a budget already")));
@@ -123,13 +125,13 @@ mod tests {
     #[test]
     fn a_budget_is_read_line_by_line() {
         let text = "# start-up\nrss +2%\n direct-buffers\t512k # pooled\n\n* 1MiB\n";
-        let budget = Budget::parse(text, &KNOWN).expect("a budget");
+        let budget = Budget::parse(text, &KNOWN, |_| None).expect("a budget");
         assert_eq!(budget.of("direct-buffers"), Some(Growth::Bytes(512 << 10)));
         assert_eq!(
             (budget.of("java-heap"), budget.of(RSS)),
             (Some(Growth::Bytes(1 << 20)), Some(Growth::Percent(2.0)))
         );
-        assert_eq!(Budget::parse("* 0", &KNOWN).expect("a budget").of(RSS), None);
+        assert_eq!(Budget::parse("* 0", &KNOWN, |_| None).expect("a budget").of(RSS), None);
         for (text, error) in [
             ("", "it has no line"),
             ("rss", "line 1: expected a growth for 'rss'"),
@@ -143,7 +145,7 @@ mod tests {
             ),
             ("rss 1m\nrss 2m", "line 2: 'rss' has a budget already"),
         ] {
-            let found = Budget::parse(text, &KNOWN).expect_err(text);
+            let found = Budget::parse(text, &KNOWN, |_| None).expect_err(text);
             assert!(found.starts_with(error), "{text}: {found}");
         }
     }
@@ -153,7 +155,7 @@ mod tests {
     fn only_a_growth_that_is_surely_beyond_its_budget_exceeds_it() {
         let grown = compared(3.0, 0.1);
         let exceeded = |text: &str| {
-            let budget = Budget::parse(text, &KNOWN).expect("a budget");
+            let budget = Budget::parse(text, &KNOWN, |_| None).expect("a budget");
             budget.exceeded(&grown).into_iter().map(|excess| excess.line).collect::<Vec<_>>()
         };
         assert_eq!(exceeded("rss 1m\ndirect-buffers 1m\njava-heap 0"), ["rss", "direct-buffers"]);

@@ -19,7 +19,7 @@ pub fn run(bytes: &[u8]) {
         assert!(url.path.starts_with('/') && url.port > 0 && !url.authority().contains(['\r', '\n', ' ']));
         assert!(!url.path.contains(['\r', '\n', ' ']));
     }
-    let _ = Budget::parse(&text, &["java-heap", "direct-buffers"]);
+    let _ = Budget::parse(&text, &["java-heap", "direct-buffers"], |_| None);
     let plain = Start { command: vec!["java".into(), "Main".into()], ..Start::default() };
     for remedy in Remedy::parse(&text).into_iter().flatten().chain(Remedy::from_advice(&text)) {
         let _ = remedy.apply(&plain, |one| Some(one.name().into()));

@@ -21,10 +21,11 @@ use plimsoll_observer::ledger::{Ledger, Line, LineId};
 use plimsoll_observer::snapshot::Snapshot;
 use plimsoll_report::{comparison_json, comparison_text, words};
 use plimsoll_trial::budget::{Budget, Excess};
-use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, SIDES};
+use plimsoll_trial::comparison::{A, B, Comparison, Lines, Part, RSS, SIDES};
 use plimsoll_trial::remedy::{Start, words as shell_words};
 use plimsoll_trial::{End, Run, plan};
 
+use crate::alike::nearest_name;
 use crate::exit::Exit;
 use crate::output::{require_stdout, say, shown, to_output};
 use crate::sys::Signals;
@@ -178,7 +179,8 @@ fn read_budget(file: &Path) -> Result<Budget, Failure> {
     let bytes = given(file, FileKind::Saved, Deadline::after(NAMES)).map_err(|why| failed(why.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| failed("it is not UTF-8".into()))?;
     let known: Vec<&str> = LineId::ALL.iter().map(|line| line.id()).chain([REMAINDER]).collect();
-    Budget::parse(&text, &known).map_err(|why| failed(words::printable(&why)))
+    let near = |name: &str| nearest_name(name, known.iter().copied().chain([RSS])).map(str::to_owned);
+    Budget::parse(&text, &known, near).map_err(|why| failed(words::printable(&why)))
 }
 
 /// The runs so far.
